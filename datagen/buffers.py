@@ -66,3 +66,49 @@ class AlignedBuffer:
         if size >= HUGE_PAGES_FROM_BYTES:
             self._map.madvise(mmap.MADV_HUGEPAGE)
         self._view = memoryview(self._map)
+
+
+class NewMemory:
+    """Memory for the bytes of a file, new at each call."""
+
+    def __init__(self, alignment: int) -> None:
+        self._alignment = alignment
+
+    def take(self, size_bytes: int) -> memoryview:
+        """Return aligned memory for bytes as they are read."""
+        memory = memoryview(bytearray(size_bytes + self._alignment - 1))
+        start = -address_of(memory) % self._alignment if self._alignment > 1 else 0
+        return memory[start : start + size_bytes]
+
+    def scratch(self, size_bytes: int) -> memoryview:
+        """Return memory for decoded bytes."""
+        return memoryview(bytearray(size_bytes))
+
+
+class FileMemory:
+    """The same for one file after another: in memory of the caller's while that has space, then in reused buffers."""
+
+    def __init__(self, alignment: int, max_file_bytes: int) -> None:
+        self._alignment = alignment
+        self._in_place = memoryview(b"")
+        self._used_bytes = self._used_scratch = 0
+        self._buffer = AlignedBuffer(max_file_bytes)
+        self._buffer.take_pages()
+        self._scratch: list[AlignedBuffer] = []
+
+    def reuse(self, in_place: memoryview) -> None:
+        """Begin another file, whose bytes replace those of the last one."""
+        self._in_place = in_place
+        self._used_bytes = self._used_scratch = 0
+
+    def take(self, size_bytes: int) -> memoryview:
+        """Return memory behind that of earlier reads, which stays valid even if the buffer has to grow."""
+        start = -(-self._used_bytes // self._alignment) * self._alignment
+        self._used_bytes = end = start + size_bytes
+        return self._in_place[start:end] if end <= len(self._in_place) else self._buffer.view(end)[start:]
+
+    def scratch(self, size_bytes: int) -> memoryview:
+        if self._used_scratch == len(self._scratch):
+            self._scratch.append(AlignedBuffer())
+        self._used_scratch += 1
+        return self._scratch[self._used_scratch - 1].view(size_bytes)

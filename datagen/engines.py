@@ -6,13 +6,27 @@ import abc
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from datagen.buffers import AlignedBuffer
+from datagen.buffers import AlignedBuffer, FileMemory
 from datagen.errors import DatasetError, DlemuError
-from datagen.formats.format_base import MAX_KEPT_FILES, FormatBase, OpenFile, Sample, Source, ended_early, unreadable
+from datagen.formats._buffered import BufferedFile
+from datagen.formats.format_base import (
+    MAX_KEPT_FILES,
+    FormatBase,
+    OpenFile,
+    Sample,
+    Source,
+    ended_early,
+    unreadable,
+)
 from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import LibraryFile, Reader, ReadTotals, StorageBase, StoredFile, read_in_transfers
+
+T = TypeVar("T")
+READER_VERSION = 1
+"""Incremented whenever the read calls of an engine change."""
 
 
 class Engine:
@@ -28,6 +42,12 @@ class Engine:
     def close(self) -> None:
         """Close all files."""
         self.finish()
+
+    def count(self, app_bytes: int, read_calls: int, read_ns: int = 0) -> None:
+        """Add reads."""
+        self.app_bytes += app_bytes
+        self.read_calls += read_calls
+        self.read_ns += read_ns
 
 
 class SampleEngine(Engine, abc.ABC):
@@ -58,70 +78,63 @@ class FastEngine(SampleEngine):
         *,
         called: bool = False,
     ) -> None:
-        self._open: tuple[BatchSource, OpenFile] | None = None
-        self._kept: OrderedDict[str, tuple[BatchSource, OpenFile]] = OrderedDict()
         self._storage = storage
-        self._open_format = file_format.open_called if called else file_format.open
-        self._parse_whole = file_format.parse_whole if samples == 1 and file_format.reads_whole(called=called) else None
+        self._format = file_format
         self._samples = samples
         self._transfer_bytes = transfer_bytes
-        self._buffer = AlignedBuffer(max_file_bytes)
-        self._buffer.take_pages()
-        self._scratch: list[AlignedBuffer] = []
+        self._called = called
+        self._whole = samples == 1 or not file_format.reads_parts
+        self._parse_called = file_format.parse_called if called else None
+        self._by_one_call = samples == 1 and not file_format.reads_parts and self._parse_called is None
+        self._open: tuple[str, Source | None, OpenFile] | None = None
+        self._kept: OrderedDict[str, tuple[Source, OpenFile]] = OrderedDict()
+        self._memory = FileMemory(storage.alignment, max_file_bytes)
         self._expected: list[str] = []
-        self._whole = True  # whether files are read in full; known for sure once the first one is open
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
         try:
-            if self._parse_whole is not None:
-                return self._parse_whole(path, self._read_whole(path, out))
             opened = self._open
-            if opened is None or path != opened[0].path:
+            if opened is None or path != opened[0]:
                 opened = self._open = self._opened(path, out)
-            return opened[1].sample(index)
+            return opened[2].sample(index)
         except OSError as error:
             raise unreadable(path, error) from error
 
-    def _opened(self, path: str, out: memoryview) -> tuple[BatchSource, OpenFile]:
+    def _opened(self, path: str, out: memoryview) -> tuple[str, Source | None, OpenFile]:
         """Open a file, or take it from those kept open."""
         self.finish()
-        if path in self._kept:
-            return self._kept.pop(path)
-        begun = time.monotonic_ns()
-        reader = self._open_whole(path) if self._whole else self._storage.open(path)
-        self.read_ns += time.monotonic_ns() - begun  # for small files on a network, opening takes most of the time
         # Several samples share the bytes of a file, so these can't be read into the memory of one of them
-        in_place = out if self._samples == 1 else None
-        settings = self._storage.alignment, self._transfer_bytes
-        source = BatchSource(path, reader, *settings, in_place, self._buffer, self._scratch)
+        self._memory.reuse(out if self._samples == 1 else memoryview(b""))
+        if path in self._kept:
+            return path, *self._kept.pop(path)
+        begun = time.monotonic_ns()
+        if self._whole and self._expected:
+            self._storage.announce([path, *self._expected_after(path)])
+        reader = self._storage.open_whole(path) if self._whole else self._storage.open(path)
+        if self._by_one_call:
+            return path, None, self._format.parse(path, self._read_whole(path, reader, begun), 1, self._memory.scratch)
+        self.read_ns += time.monotonic_ns() - begun  # for small files on a network, opening takes most of the time
+        source = Source(path, reader, self._storage.alignment, self._transfer_bytes, self._memory)
         try:
-            opened = self._open_format(source, self._samples)
+            if self._parse_called is not None:
+                return path, source, self._parse_called(BufferedFile(source), self._samples, source.scratch)
+            return path, source, self._format.open(source, self._samples, called=self._called)
         except BaseException:
-            self._count(source)
+            self.count(*source.counts())
             source.close()
             raise
-        self._whole = self._samples == 1 or not opened.stays_open
-        return source, opened
 
-    def _open_whole(self, path: str) -> Reader:
-        if self._expected:
-            self._storage.announce([path, *self._expected_after(path)])
-        return self._storage.open_whole(path)
-
-    def _read_whole(self, path: str, out: memoryview) -> memoryview:
-        """Return all bytes of a file, in `out` if they fit."""
-        begun = time.monotonic_ns()
-        reader = self._open_whole(path)
+    def _read_whole(self, path: str, reader: Reader, begun_ns: int) -> memoryview:
+        """Return all bytes of a file, and close it: for small files, a `Source` costs a fifth of the CPU of a read."""
         try:
             size, alignment = reader.size_bytes, self._storage.alignment
-            padded = -(-size // alignment) * alignment
-            target = out[:padded] if padded <= len(out) else self._buffer.view(padded)
+            target = self._memory.take(-(-size // alignment) * alignment)
             got = read_in_transfers(reader, target, 0, self._transfer_bytes)
         finally:
             reader.close()
-            self.read_ns += time.monotonic_ns() - begun
             self.app_bytes += reader.app_bytes
             self.read_calls += reader.read_calls
+            self.read_ns += time.monotonic_ns() - begun_ns
         if got < size:
             raise ended_early(path, size - got, got)
         return target[:size]
@@ -136,22 +149,17 @@ class FastEngine(SampleEngine):
             pass
         return self._expected
 
-    def _count(self, source: BatchSource) -> None:
-        app_bytes, read_calls, read_ns = source.counts()
-        self.app_bytes += app_bytes
-        self.read_calls += read_calls
-        self.read_ns += read_ns
-
     def finish(self) -> None:
         if self._open is None:
             return
-        (source, opened), self._open = self._open, None
-        self._count(source)
+        (_, source, opened), self._open = self._open, None
+        if source is None:
+            return
+        self.count(*source.counts())
         if self._samples == 1 or not opened.stays_open:
             source.close()
             return
         opened.forget()
-        source.forget()
         self._kept[source.path] = source, opened
         if len(self._kept) > MAX_KEPT_FILES:
             self._kept.popitem(last=False)[1][0].close()
@@ -165,85 +173,33 @@ class FastEngine(SampleEngine):
         self.close()
 
 
-class BatchSource(Source):
-    """A file whose bytes go into `in_place` while it has space, then into `buffer`.
+class LibraryCalls:
+    """Has libraries read files for an engine, which counts their reads.
 
-    Decoded bytes go into `scratch` buffers, which are added as needed and reused for the next file.
+    If the storage has local paths, bytes and calls are those that the kernel counts for this thread. Otherwise files
+    are opened by the client library of the storage's settings, if one is named (s3torchconnector, fsspec); else, with
+    `whole`, an object is fetched into memory, or parts of it are read when requested. The last file stays open for
+    further samples of a batch, and index files are kept in memory. Within a library's call, CPU time counts as
+    decoding and the rest as reading.
     """
 
-    _used_scratch = 0
-    _used_bytes = 0
-    _counted = (0, 0, 0)
-
-    def __init__(
-        self,
-        path: str,
-        reader: Reader,
-        alignment: int,
-        transfer_bytes: int,
-        in_place: memoryview | None,
-        buffer: AlignedBuffer,
-        scratch: list[AlignedBuffer],
-    ) -> None:
-        super().__init__(path, reader, alignment, transfer_bytes)
-        self._in_place = in_place
-        self._buffer = buffer
-        self._scratch = scratch
-
-    def counts(self) -> tuple[int, int, int]:
-        """Return bytes (each counted once), calls and nanoseconds of the reads since `forget`."""
-        before = self._counted
-        reader = self._reader
-        app_bytes, read_calls = reader.app_bytes - self.reread_bytes - before[0], reader.read_calls - before[1]
-        return app_bytes, read_calls, self.read_ns - before[2]
-
-    def forget(self) -> None:
-        """Release the bytes read so far: their memory is reused."""
-        self._used_scratch = self._used_bytes = 0
-        self._counted = self._reader.app_bytes - self.reread_bytes, self._reader.read_calls, self.read_ns
-
-    def scratch(self, size_bytes: int) -> memoryview:
-        if self._used_scratch == len(self._scratch):
-            self._scratch.append(AlignedBuffer())
-        self._used_scratch += 1
-        return self._scratch[self._used_scratch - 1].view(size_bytes)
-
-    def memory(self, size_bytes: int) -> memoryview:
-        """Return memory for a read, after that of earlier reads, which stays valid even if the buffer has to grow."""
-        start = -(-self._used_bytes // self._alignment) * self._alignment
-        self._used_bytes = start + size_bytes
-        if self._in_place is not None and self._used_bytes <= len(self._in_place):
-            return self._in_place[start : self._used_bytes]
-        return self._buffer.view(self._used_bytes)[start:]
-
-
-READER_VERSION = 1
-"""Incremented whenever the read calls of an engine change."""
-
-
-class LibraryEngine(SampleEngine):
-    """Reads by the library call that a training script would make.
-
-    If the storage has local paths, the format's `load` gets the path, and bytes and calls are those that the kernel
-    counts for this thread. Otherwise the format gets an open file that counts its own reads (`LibraryFiles`). Within
-    the library call, CPU time counts as decoding and the rest as reading.
-    """
-
-    def __init__(
-        self, storage: StorageBase, file_format: FormatBase, samples: int, folder: str, *, in_parts: bool = False
-    ) -> None:
-        """Create the engine; `in_parts` is that of the format's `LibraryReads`."""
+    def __init__(self, engine: Engine, storage: StorageBase, folder: str, *, whole: bool) -> None:
+        self._engine = engine
         self._storage = storage
-        self._format = file_format
-        self._samples = samples
-        self._files: LibraryFiles | None = None
-        if storage.local_path(folder) is None:
-            self._files = LibraryFiles(storage, whole=samples == 1 or not in_parts)
+        self._by_path = storage.local_path(folder) is not None
+        self._whole = whole
+        self._last: LibraryFile | None = None
+        self._counted = ReadTotals(0, 0)  # of the last file
+        self._indexes: OrderedDict[str, memoryview] = OrderedDict()
 
-    def read(self, path: str, index: int, out: memoryview) -> Sample:
+    def call(self, path: str, from_path: Callable[[str], T], from_storage: Callable[[], T]) -> T:
+        """Return what a library makes of a file of this host or else, by `open` and `index`, of one of the storage.
+
+        Raises DlemuError: the storage's error, or DatasetError for whatever else a library raises.
+        """
         wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         try:
-            sample = self._load(path, index) if self._files is None else self._load_open(self._files, path, index)
+            loaded = self._from_path(path, from_path) if self._by_path else self._from_storage(from_storage)
         except OSError as error:
             raise unreadable(path, error) from error
         except DlemuError:
@@ -251,88 +207,87 @@ class LibraryEngine(SampleEngine):
         except Exception as error:  # libraries raise anything: SyntaxError, OverflowError, their own errors
             what = f"{type(error).__name__}: {str(error)[:200]}"
             raise DatasetError(f"{path} is damaged, or is not of this format: its library reports {what}") from error
-        self.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
-        return sample
+        self._engine.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
+        return loaded
 
-    def _load(self, path: str, index: int) -> Sample:
+    def _from_path(self, path: str, load: Callable[[str], T]) -> T:
         with ThreadReads() as accounting:
-            sample = self._format.load(self._storage.local_path(path) or path, index, self._samples)
-            app_bytes, read_calls = accounting.since_start()
-        self.app_bytes += app_bytes
-        self.read_calls += read_calls
-        return sample
+            loaded = load(self._storage.local_path(path) or path)
+            self._engine.count(*accounting.since_start())
+        return loaded
 
-    def _load_open(self, files: LibraryFiles, path: str, index: int) -> Sample:
+    def _from_storage(self, load: Callable[[], T]) -> T:
         try:
-            indexes = [files.index(path + suffix) for suffix in self._format.index_suffixes]
-            return self._format.load_open(files.open(path), index, self._samples, indexes)
+            return load()
         except Exception:
-            if files.failure is not None:
-                raise files.failure from None
+            if self._last is not None and self._last.failure is not None:
+                raise self._last.failure from None
             raise
         finally:
-            self.app_bytes, self.read_calls = files.read_totals()
+            self._count()
 
-    def finish(self) -> None:
-        if self._files is not None:
-            self._files.finish()
-
-
-class LibraryFiles:
-    """Opens files of a storage without local paths as training scripts do, for the libraries of formats.
-
-    Files are opened by the client library of the storage's settings, if one is named (s3torchconnector, fsspec).
-    Otherwise, with `whole`, an object is fetched into memory; else parts of it are read when requested. The last file
-    stays open for further samples of a batch, and index files are kept in memory.
-    """
-
-    def __init__(self, storage: StorageBase, *, whole: bool) -> None:
-        self._storage = storage
-        self._whole = whole
-        self._last: LibraryFile | None = None
-        self._closed = ReadTotals(0, 0)
-        self._indexes: OrderedDict[str, memoryview] = OrderedDict()
-
-    def open(self, path: str, *, whole: bool = False) -> LibraryFile:
-        """Open a file, to be read `whole`, or rewind it. Raises OSError, DlemuError."""
+    def open(self, path: str) -> LibraryFile:
+        """Open a file, or rewind it if it is the last one."""
         if self._last is None or self._last.name != path:
             self.finish()
-            self._last = self._open(path, whole or self._whole)
+            self._last = self._opened(path, self._whole)
         self._last.seek(0)
         return self._last
 
+    def _opened(self, path: str, whole: bool) -> LibraryFile:
+        opened = self._storage.open_by_library(path, whole=whole)
+        if opened is None and whole and self._storage.is_remote:
+            return FetchedFile(path, self._storage)
+        return opened or StoredFile(path, self._storage.open(path))
+
     def index(self, path: str) -> memoryview:
-        """Return the bytes of an index file. Raises OSError, DlemuError."""
+        """Return the bytes of an index file."""
         if path not in self._indexes:
-            self._indexes[path] = memoryview(self.open(path, whole=True).readall())
+            with self._opened(path, whole=True) as file:
+                self._indexes[path] = memoryview(file.readall())
+                self._engine.count(*file.read_totals())
             if len(self._indexes) > MAX_KEPT_FILES:
                 self._indexes.popitem(last=False)
         return self._indexes[path]
 
-    def read_totals(self) -> ReadTotals:
-        """Return the bytes and read calls so far."""
-        closed, last = self._closed, (0, 0) if self._last is None else self._last.read_totals()
-        return ReadTotals(closed.app_bytes + last[0], closed.read_calls + last[1])
-
-    @property
-    def failure(self) -> Exception | None:
-        """The error that reading the last opened file raised, if any."""
-        return None if self._last is None else self._last.failure
+    def _count(self) -> None:
+        if self._last is not None:
+            totals = self._last.read_totals()
+            self._engine.count(*(now - then for now, then in zip(totals, self._counted, strict=True)))
+            self._counted = totals
 
     def finish(self) -> None:
         """Close the last file; index files stay in memory."""
         if self._last is not None:
-            self._closed = self.read_totals()
+            self._count()
             self._last.close()
-            self._last = None
+            self._last, self._counted = None, ReadTotals(0, 0)
 
-    def _open(self, path: str, whole: bool) -> LibraryFile:
-        opened = self._storage.open_by_library(path, whole=whole)
-        if opened is not None:
-            return opened
-        if whole and self._storage.is_remote:
-            return FetchedFile(path, self._storage)
-        return StoredFile(path, self._storage.open(path))
+
+class LibraryEngine(SampleEngine):
+    """Reads by the library call that a training script would make."""
+
+    def __init__(
+        self, storage: StorageBase, file_format: FormatBase, samples: int, folder: str, *, in_parts: bool = False
+    ) -> None:
+        """Create the engine; `in_parts` is that of the format's `LibraryReads`."""
+        self._format = file_format
+        self._samples = samples
+        self._calls = LibraryCalls(self, storage, folder, whole=samples == 1 or not in_parts)
+
+    def read(self, path: str, index: int, out: memoryview) -> Sample:
+        return self._calls.call(
+            path,
+            lambda local: self._format.load_path(local, index, self._samples),
+            lambda: self._load(path, index),
+        )
+
+    def _load(self, path: str, index: int) -> Sample:
+        indexes = [self._calls.index(path + suffix) for suffix in self._format.index_suffixes]
+        return self._format.load(self._calls.open(path), index, self._samples, indexes)
+
+    def finish(self) -> None:
+        self._calls.finish()
 
 
 class FetchedFile(StoredFile):

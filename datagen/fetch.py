@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer, address_of
 from datagen.content import Content, explain
@@ -196,24 +195,42 @@ class Fetcher:
         if self._spec.max_group_bytes:  # null storage: as many bytes as the batch's columns would have
             return as_places([0, min(len(samples) * self._spec.nominal_sample_bytes, len(out))])
         listed: Sequence[int] = samples.tolist() if isinstance(samples, np.ndarray | Runs) else samples
-        if isinstance(engine, RecordReader):
-            return self._fetch_record_crops(engine, listed, out)
         if isinstance(engine, FastEngine) and self._spec.storage.io_depth > 1:
             layout = self._spec.layout
             engine.expect([layout.path(layout.locate(sample)[0]) for sample in listed])
-        fill = self._fetch_crops if self._spec.resize_bytes else self._fetch_whole
-        return fill(engine, listed, out)
+        if self._spec.resize_bytes:
+            return self._fetch_crops(listed, out)
+        assert isinstance(engine, SampleEngine)  # what reads records has been called
+        return self._fetch_whole(engine, listed, out)
 
-    def _fetch_crops(self, engine: SampleEngine, samples: Sequence[int], out: memoryview) -> Places:
-        size = self._spec.resize_bytes
-        target = np.frombuffer(out, np.uint8)
-        no_space = memoryview(b"")  # read into the engine's own buffer
-        for number, sample in enumerate(samples):
-            data = np.frombuffer(self._read(engine, sample, no_space).data, np.uint8)
-            begin = number * size
-            start = crop_start(self._spec.seed, sample, data.size, size)
-            put_crop(target[begin : begin + size], data[start : start + size])
+    def _fetch_crops(self, samples: Sequence[int], out: memoryview) -> Places:
+        size, target = self._spec.resize_bytes, np.frombuffer(out, np.uint8)
+        for number, (sample, data) in enumerate(zip(samples, self._each(samples), strict=True)):
+            start = crop_start(self._spec.seed, sample, len(data), size)
+            crop = np.frombuffer(data, np.uint8)[start : start + size]
+            place = target[number * size : (number + 1) * size]
+            place[: crop.size] = crop
+            place[crop.size :] = 0
         return even_places(0, size, size, len(samples))
+
+    def _each(self, samples: Sequence[int]) -> Iterator[memoryview]:
+        """Yield the bytes of each sample, valid until the next one."""
+        engine = self._engine
+        if isinstance(engine, SampleEngine):
+            no_space = memoryview(b"")  # read into the engine's own buffer
+            yield from (self._read(engine, sample, no_space).data for sample in samples)
+            return
+        assert isinstance(engine, RecordReader)  # row groups are not cropped
+        # As many records at a time as fit a processor's cache
+        step = max(1, CROP_BYTES // self._spec.place_bytes)
+        records = self._buffer.view(step * self._spec.place_bytes)
+        for first in range(0, len(samples), step):
+            part = samples[first : first + step]
+            for sample, (start, length) in zip(part, engine.read(part, records).tolist(), strict=True):
+                data = records[start : start + length]
+                if self._verify:
+                    self._compare_record(sample, data)
+                yield data
 
     def _fetch_records(self, reader: RecordReader, samples: Samples, out: memoryview) -> Places:
         begin = -address_of(out) % PLACE_BYTES
@@ -230,24 +247,6 @@ class Fetcher:
         for values in reader.values:
             self._compare(Sample(values.data, values.data, values.payload_offset), values.file)
         return shifted(places, begin)
-
-    def _fetch_record_crops(self, reader: RecordReader, samples: Sequence[int], out: memoryview) -> Places:
-        """Read as many records at a time as fit a processor's cache, and crop them."""
-        spec, target = self._spec, np.frombuffer(out, np.uint8)
-        size = spec.resize_bytes
-        step = max(1, CROP_BYTES // spec.place_bytes)
-        records = self._buffer.view(step * spec.place_bytes)
-        for first in range(0, len(samples), step):
-            part = samples[first : first + step]
-            for number, (sample, (start, length)) in enumerate(
-                zip(part, reader.read(part, records).tolist(), strict=True), first
-            ):
-                if self._verify:
-                    self._compare_record(sample, records[start : start + length])
-                start += crop_start(spec.seed, sample, length, size)
-                crop = np.frombuffer(records[start : start + min(size, length)], np.uint8)
-                put_crop(target[number * size : (number + 1) * size], crop)
-        return even_places(0, size, size, len(samples))
 
     def _compare_record(self, sample: int, data: memoryview) -> None:
         file, index = self._spec.layout.locate(sample)
@@ -318,7 +317,8 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> SampleEngine | RecordRe
         settings = spec.engine, spec.decode, spec.verify, transfer_bytes
         return GroupReader(storage, file_format, spec.layout, spec.dataset, *settings, called=called)
     if isinstance(file_format, RecordFormat):
-        return RecordReader(storage, file_format, spec.layout, spec.verify, transfer_bytes, called=called)
+        known = spec.verify, transfer_bytes, spec.found.offsets
+        return RecordReader(storage, file_format, spec.layout, *known, called=called)
     buffer_bytes = 0 if spec.in_place else spec.found.max_file_bytes
     return FastEngine(storage, file_format, samples, buffer_bytes, transfer_bytes, called=called)
 
@@ -346,9 +346,3 @@ def crop_start(seed: int, sample: int, sample_bytes: int, crop_bytes: int) -> in
     if spare < PLACE_BYTES:
         return 0
     return PLACE_BYTES * (crop_word(seed, sample) % (spare // PLACE_BYTES + 1))
-
-
-def put_crop(target: NDArray[np.uint8], crop: NDArray[np.uint8]) -> None:
-    """Copy a crop to the beginning of `target`, and fill the rest with zeros."""
-    np.copyto(target[: crop.size], crop)
-    target[crop.size :] = 0

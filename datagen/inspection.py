@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError
-from datagen.formats.format_base import RecordFormat, format_named
+from datagen.formats.format_base import Offsets, RecordFormat, format_named
 from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_bytes
-from datagen.known_offsets import NO_OFFSETS, KnownOffsets
 from datagen.layout import Layout, layouts, record_shapes
 from datagen.manifest import MANIFEST_NAME, PACKED_NAME, Manifest, differing_keys, read
-from datagen.records import largest_record_bytes
+from datagen.records import located_records
 from datagen.scan import (
     SHOWN_NAMES,
     count_by_pattern,
@@ -69,8 +68,8 @@ class Dataset:
     max_group_bytes: GroupBytes = NO_GROUPS  # memory of the largest row group in use; 0 for formats without row groups
     max_record_bytes: int = 0
     """Size of the largest record in use, framing included; 0 for formats whose files are read whole."""
-    offsets: KnownOffsets = field(default=NO_OFFSETS, compare=False, repr=False)
-    """Where the records lie in files whose headers were read."""
+    offsets: Mapping[str, Offsets] = field(default_factory=dict, compare=False, repr=False)
+    """Where the records lie in files whose headers were read, by path, so that no reader looks for them again."""
     total_bytes: int  # size of all files in use
     notes: tuple[str, ...] = ()  # what a user should know before trusting a run on this dataset
 
@@ -104,7 +103,8 @@ def inspect(
         if spec.source == "folder":
             from datagen.own_folder import inspect_own_folder
 
-            return _Inspection(spec, None, advice, opened).own_dataset(inspect_own_folder(spec, storage))
+            own = inspect_own_folder(spec, storage)
+            return _Inspection(own.spec, None, advice, opened).own_dataset(own)
         manifest = read(spec.data_folder, opened)
         if manifest is not None:
             spec = _with_parquet_defaults(spec, manifest.spec)
@@ -171,6 +171,7 @@ class _Inspection:
         self._packed = False  # whether `dlemu pack` made the files: samples that it did not resize are of any size
         self._foreign_splits: set[Split] = set()
         """Splits whose sizes do not follow from the settings, so that records are looked up in the files."""
+        self._offsets: dict[str, Offsets] = {}
 
     def dataset(self) -> Dataset:
         train, valid = layouts(self._requested)
@@ -195,7 +196,7 @@ class _Inspection:
             max_group_bytes=GroupBytes.maximum(self._largest_group(spec, layout) for layout in used),
             max_record_bytes=max((self._largest_record(spec, layout) for layout in used), default=0),
             total_bytes=sum(int(files.sum()) for files, _ in sizes),
-            offsets=KnownOffsets.below(*(each.folder for each in used)) if self._foreign_splits else NO_OFFSETS,
+            offsets=self._offsets,
             notes=tuple(self._notes),
         )
 
@@ -216,7 +217,7 @@ class _Inspection:
             max_group_bytes=largest_group,
             max_record_bytes=largest_record,
             total_bytes=int(own.sizes.sum()),
-            offsets=KnownOffsets.below(own.layout.folder),
+            offsets=self._offsets,
         )
 
     def _find_files(self, requested: Layout) -> Layout:
@@ -306,6 +307,8 @@ class _Inspection:
         if not isinstance(self._format, RecordFormat):
             return 0
         if layout.split in self._foreign_splits:
-            return largest_record_bytes(self._format, layout, self._storage)
+            largest, offsets = located_records(self._format, layout, self._storage)
+            self._offsets |= offsets
+            return largest
         shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
         return int(self._format.record_bytes(spec, shapes).max())

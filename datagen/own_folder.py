@@ -24,10 +24,19 @@ from datagen.engines import FastEngine
 from datagen.errors import DatasetError, DlemuError, UserError
 from datagen.formats._hdf5_read import row_bytes
 from datagen.formats._picture import pillow_pixels
-from datagen.formats.format_base import FORMATS, DamagedError, RecordFormat, format_named, what_is_damaged
+from datagen.formats.format_base import (
+    FORMATS,
+    HEADERS_AT_ONCE_BYTES,
+    DamagedError,
+    RecordFormat,
+    Version,
+    format_named,
+    learn_offsets,
+    version_of,
+    what_is_damaged,
+)
 from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
-from datagen.known_offsets import HEADERS_AT_ONCE_BYTES, Version, learn_offsets, object_version, version_of
 from datagen.layout import Layout
 from datagen.registry import library
 from datagen.regular import open_regular
@@ -380,7 +389,7 @@ def _in_each(
 
     def found(path: str, size_bytes: int, own: StorageBase) -> int:
         local = own.local_path(path)
-        version = object_version(path, size_bytes) if local is None else version_of(local, os.stat(local))
+        version = version_of(path if local is None else local, size_bytes)
         if (find, version) not in _found:
             with cache_restored([local] if local else []), _opened(path, own) as file:
                 _found[find, version] = find(file, version)

@@ -324,8 +324,7 @@ def create_part(path: str, *, flags: int = 0, mode: int = 0o666) -> tuple[str, i
     folder, slash, name = path.rpartition("/")
     part = f"{folder}{slash}{part_name(name)}"
     descriptor = create_new(part, flags=os.O_WRONLY | flags, mode=mode)
-    with contextlib.suppress(OSError):  # a file system without locks
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    lock(descriptor)
     return part, descriptor
 
 
@@ -361,13 +360,33 @@ def remove_parts(folder: str, name: str | None = None) -> None:
             and entry.is_file(follow_symlinks=False)
         ]
     for path in left:
-        if not _is_locked(path):
+        if not is_held(path):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
 
-def _is_locked(path: str) -> bool:
-    """Return whether the writer of a temporary file still runs."""
+@contextlib.contextmanager
+def held(path: str) -> Iterator[None]:
+    """Lock a file, which is made if it is missing, until this process and all that it forks inside have ended.
+
+    On a full disk, or a file system without locks, `is_held` does not tell.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            stack.callback(os.close, descriptor)
+            lock(descriptor)
+        yield
+
+
+def lock(descriptor: int) -> None:
+    """Lock a file that is open for writing, until it is closed by all who have it; without locks do nothing."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_held(path: str) -> bool:
+    """Return whether who locked a file still runs, as far as this host can tell."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except PermissionError:  # another user's file, whose lock can't be tested
@@ -375,7 +394,7 @@ def _is_locked(path: str) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # over NFS one that only reads can't ask for more
     except BlockingIOError:
         return True
     except OSError:

@@ -11,16 +11,17 @@ import resource
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from datagen.engines import Engine
-from datagen.errors import SpaceError
+from datagen.errors import DatasetError, SpaceError
 from datagen.formats._buffered import python_calls
 from datagen.formats.format_base import (
-    MovedError,
+    Offsets,
+    OpenSide,
     RecordFile,
     RecordFormat,
     Source,
@@ -36,6 +37,8 @@ MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all f
 DESCRIPTOR_DIVISOR = 8
 """A reader uses at most 1 / 8 of the process's file descriptors: a process may have several readers."""
 
+
+NONE_KNOWN: Mapping[str, Offsets] = {}
 
 OpenRecords = tuple[str, Reader, RecordFile]
 """Path, reader and records of an open file. A plain tuple, because reading a small record takes only a few us."""
@@ -125,17 +128,21 @@ class RecordReader(RangeReader):
         layout: Layout,
         verify: bool,
         transfer_bytes: int = 0,
+        offsets: Mapping[str, Offsets] = NONE_KNOWN,
         *,
         called: bool = False,
     ) -> None:
-        """With `called`, make the read calls of the format's library, where known, instead of as few as possible."""
+        """With `called`, make the read calls of the format's library, where known, instead of as few as possible.
+
+        `offsets` are those of records in files where they differ in length, by path.
+        """
         self._samples = layout.num_samples
         self._samples_per_file = layout.num_samples_per_file
         self._verify = verify
         known = called and (file_format.looks_up or file_format.stream_calls is not None)
         super().__init__(storage, 0 if known else transfer_bytes)
-        kind = {"called": known, "mapped": file_format.mapped}
-        self._files = OpenFiles(storage, file_format, layout, max_open_files(), self._transfer_bytes, **kind)
+        settings = max_open_files(), self._transfer_bytes, offsets
+        self._files = OpenFiles(storage, file_format, layout, *settings, called=known, mapped=file_format.mapped)
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Read samples into `out`, as densely as the storage's alignment permits; return the place of each.
@@ -157,23 +164,14 @@ class RecordReader(RangeReader):
         step = self._files.max_open
         places: list[Places] = []
         at = 0
-        for start in range(0, len(batch_runs), step):  # as many runs as open files: none is closed before it is read
-            at = self._read_runs(batch_runs[start : start + step], out, at, places)
+        for first in range(0, len(batch_runs), step):  # as many runs as open files: none is closed before it is read
+            requests = self._requests(batch_runs[first : first + step])
+            starts, at = self.fill(requests, out, at)
+            places.append(self._places(requests, starts, out))
         return places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
 
     def close(self) -> None:
         self._files.close()
-
-    def _read_runs(self, batch_runs: list[Run], out: memoryview, at: int, places: list[Places]) -> int:
-        """Read runs into `out` one after another from `at` on, append their samples' places; return the end."""
-        while True:
-            requests = self._requests(batch_runs)
-            starts, end = self.fill(requests, out, at)
-            try:
-                places.append(self._places(requests, starts, out))
-                return end
-            except MovedError:  # at most once for each file
-                continue
 
     def _requests(self, batch_runs: list[Run]) -> list[Request]:
         """Return the reads for some runs: one for each run, or for each record where records are scattered."""
@@ -215,6 +213,7 @@ class OpenFiles:
         layout: Layout,
         max_open: int,
         transfer_bytes: int = 0,
+        offsets: Mapping[str, Offsets] = NONE_KNOWN,
         *,
         called: bool = False,
         mapped: bool = False,
@@ -225,6 +224,7 @@ class OpenFiles:
         self._format = file_format
         self._layout = layout
         self._transfer_bytes = transfer_bytes
+        self._offsets = offsets
         self.max_open = max_open
         self._open: OrderedDict[int, OpenRecords] = OrderedDict()
         self._closing = weakref.finalize(self, _close_all, self._open)
@@ -244,29 +244,56 @@ class OpenFiles:
         """Close all files."""
         _close_all(self._open)
 
-    def _open_file(self, file: int) -> OpenRecords:
-        path = self._layout.path(file)
+    def located(self, file: int) -> tuple[int, Offsets | None]:
+        """Return the bytes of the largest record of a file, and the offsets of records if they had to be looked for."""
+        source, side = self._source(file)
         try:
-            reader = self._storage.open_mapped(path) if self._mapped else self._storage.open(path)
+            samples = self._layout.num_samples_per_file
+            offsets = self._format.locate(source, samples, side)
+            return self._format.open_records(source, samples, side, offsets).largest_bytes(), offsets
+        finally:
+            source.close()
+
+    def _open_file(self, file: int) -> OpenRecords:
+        source, side = self._source(file)
+        try:
+            samples, offsets = self._layout.num_samples_per_file, self._offsets.get(source.path)
+            records = self._format.open_records(source, samples, side, offsets, called=self._called)
+        except BaseException:
+            source.close()
+            raise
+        return source.path, source.reader, records
+
+    def _source(self, file: int) -> tuple[Source, OpenSide]:
+        """Open a file; return with it what opens its side files."""
+        path = self._layout.path(file)
+        reader = self._opened(path, mapped=self._mapped)
+        if self._called and self._format.looks_up and not self._format.mapped:
+            reader = ReopenedReader(reader, partial(self._storage.open, path))
+        if self._called and self._format.stream_calls is not None:
+            reader = StreamedReader(self._storage, reader, self._format.stream_calls, self._format.tail_bytes)
+        source = Source(path, reader, self._storage.alignment, self._transfer_bytes)
+        source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
+        return source, partial(self._open_side, file)
+
+    def _open_side(self, file: int, number: int) -> Source | None:
+        """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
+        path = self._format.sides[number].path(self._layout, file)
+        try:
+            reader = self._opened(path, mapped=self._called or self._mapped)  # libraries map indexes, too
+        except DatasetError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+        source = Source(path, reader, self._storage.alignment, self._transfer_bytes)
+        weakref.finalize(source, reader.close)
+        return source
+
+    def _opened(self, path: str, *, mapped: bool) -> Reader:
+        try:
+            return self._storage.open_mapped(path) if mapped else self._storage.open(path)
         except OSError as error:
             raise unreadable(path, error) from error
-        try:
-            if self._called and self._format.looks_up and not self._format.mapped:
-                reader = ReopenedReader(reader, partial(self._storage.open, path))
-            if self._called and self._format.stream_calls is not None:
-                reader = StreamedReader(self._storage, reader, self._format.stream_calls, self._format.tail_bytes)
-            source = Source(path, reader, self._storage.alignment, self._transfer_bytes)
-            source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
-            # Libraries read indexes through memory maps, too
-            open_side = self._storage.open_mapped if self._called or self._mapped else self._storage.open
-            paths = [side.path(self._layout, file) for side in self._format.sides]
-            side = partial(_open_side, open_side, paths, self._storage.alignment, self._transfer_bytes)
-            samples = self._layout.num_samples_per_file
-            records = self._format.open_records(source, samples, side, called=self._called)
-        except BaseException:
-            reader.close()
-            raise
-        return path, reader, records
 
 
 class ReopenedReader:
@@ -400,22 +427,6 @@ class StreamedReader:
 HEAD_BYTES = 16  # bytes that a script with an index reads first of each record: its length or header
 
 
-def _open_side(
-    open_file: Callable[[str], Reader], paths: Sequence[str], alignment: int, transfer_bytes: int, number: int
-) -> Source | None:
-    """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
-    path = paths[number]
-    try:
-        reader = open_file(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise unreadable(path, error) from error
-    source = Source(path, reader, alignment, transfer_bytes)
-    weakref.finalize(source, reader.close)
-    return source
-
-
 def _close_all(opened: OrderedDict[int, OpenRecords]) -> None:
     while opened:
         with contextlib.suppress(OSError):
@@ -428,18 +439,16 @@ def max_open_files() -> int:
     return MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else max(1, min(MAX_OPEN_FILES, soft // DESCRIPTOR_DIVISOR))
 
 
-def largest_record_bytes(file_format: RecordFormat, layout: Layout, storage: StorageBase) -> int:
-    """Return the bytes of the largest record in use, which takes a while: each file or its index is read.
+def located_records(file_format: RecordFormat, layout: Layout, storage: StorageBase) -> tuple[int, dict[str, Offsets]]:
+    """Return the bytes of the largest record in use, and the offsets of records that had to be looked for, by path.
 
-    Raises DatasetError: a file can't be read, or is damaged.
+    It takes a while: each file or its index is read. Raises DatasetError: a file can't be read, or is damaged.
     """
     from datagen.thread_pool import of_each  # here, as training comes without it
 
-    def largest(own: StorageBase, files: Sequence[int]) -> Iterator[int]:
-        opened = OpenFiles(own, file_format, layout, 1)
-        try:
-            yield from (opened.get(file)[2].largest_bytes() for file in files)
-        finally:
-            opened.close()
+    def located(own: StorageBase, files: Sequence[int]) -> Iterator[tuple[int, Offsets | None]]:
+        yield from map(OpenFiles(own, file_format, layout, 1).located, files)
 
-    return max(of_each(storage, range(layout.num_files), largest))
+    found = of_each(storage, range(layout.num_files), located)
+    offsets = {layout.path(file): known for file, (_, known) in enumerate(found) if known is not None}
+    return max(largest for largest, _ in found), offsets

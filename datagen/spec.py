@@ -5,13 +5,16 @@ Field names are those of DLIO, so that its users know them and its YAML files wo
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from msgspec import Meta
+
 from datagen import quantiles
-from datagen.settings import BYTES, Range, at_least, build, joined_problems, out_of_range, problems
+from datagen.settings import BYTES, at_least, build, joined_problems, problems
 
 __all__ = ["BLOCK_BYTES", "Compression", "DatasetSpec", "Decode", "Hdf5", "Split", "build", "joined_problems"]
 
@@ -117,9 +120,9 @@ class DatasetSpec:
     """Prefix of file names, as in `img_3_of_8.npz`."""
     compression: Compression = "none"
     """Compression of the records; each format supports some of these."""
-    compression_level: Annotated[int, Range(1, 9, "1 to 9")] = 4
+    compression_level: Annotated[int, Meta(ge=1, le=9)] = 4
     """Level of gzip, zip and zstd, 1 (fastest) to 9 (smallest); ignored for snappy."""
-    compressibility: Annotated[float, Range(0, math.nextafter(1, 0), "0 or more, and below 1")] = 0.0
+    compressibility: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     """Share of each block that a compressor can remove, 0 (random) to below 1 (nearly constant)."""
     enable_chunking: bool = False
     """Store HDF5 datasets in chunks; each chunk has one sample, or `chunk_size` bytes of it."""
@@ -158,7 +161,7 @@ class DatasetSpec:
 
     def problems(self, where: str) -> Iterator[str]:
         """Yield problems other than numbers out of range; `where` is the key of this section."""
-        if not any(out_of_range(self, where)):  # numbers out of range could make the product overflow
+        with contextlib.suppress(OverflowError):  # by numbers out of range, which are named already
             total_bytes = (self.num_files_train + self.num_files_eval) * self.num_samples_per_file * self.record_bytes
             if total_bytes > MAX_DATASET_BYTES:
                 seen = f"{where}.num_files_train, num_samples_per_file and record_length_bytes multiply to"

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import TypeVar
 
 from datagen.storage.storage_base import StorageBase
 
+T = TypeVar("T")
 _FINDING_THREADS = 16
 PROGRESS_SECONDS = 0.25  # interval of progress reports
 
@@ -102,15 +104,15 @@ def run(
 
 
 def of_each(
-    storage: StorageBase, numbers: Sequence[int], find: Callable[[StorageBase, Sequence[int]], Iterable[int]]
-) -> list[int]:
+    storage: StorageBase, numbers: Sequence[int], find: Callable[[StorageBase, Sequence[int]], Iterable[T]]
+) -> list[T]:
     """Return what `find` yields for each number, in their order; each of some threads has a client and a part of them.
 
     There are _FINDING_THREADS at most: where a request takes milliseconds, one after another would take minutes.
     """
-    threads, found = min(_FINDING_THREADS, len(numbers)), [0] * len(numbers)
+    threads, found = min(_FINDING_THREADS, len(numbers)), dict[int, T]()
     with ThreadPoolExecutor(threads, "finding") as pool:
         parts = pool.map(lambda first: list(find(storage.of_thread(), numbers[first::threads])), range(threads))
         for first, part in enumerate(parts):
-            found[first::threads] = part
-    return found
+            found |= dict(zip(range(first, len(numbers), threads), part, strict=True))
+    return [found[place] for place in range(len(numbers))]

@@ -335,7 +335,7 @@ def _run(
 ) -> Any:
     """Run a job on ranks of this host; return the run, typed as its kind has it."""
     from dlemu.dlio.export import export_beside
-    from dlemu.report.run_log import log_writer
+    from dlemu.report.progress import log_writer
     from dlemu.runner.job import JobRequest, MakeFirst, NoVerdictError, run_alone
 
     make_first = MakeFirst(size_is_given, lambda making, ranks: None) if make else None

@@ -1,93 +1,89 @@
 """What extensions of dlemu are written with: the optional parts in `dlemu.contrib`, and packages of your own.
 
-- Errors that end a command with a message: `UserError` (status 2), `DatasetError`, `SpaceError`, `DlemuError` (3).
-- A kind of job: a `RowsKind` measures rows on each rank into a `RowsLog`, whose `Rows` and `RowsRun` its `RowsSummary`
-  is computed from, for a `Job` that tells its progress by `Notify`. `Metric` declares what it measures,
-  `Outcome` how it ended; `rows_parts` makes the rest of it.
-- Ranks: `Comm` between them; `Interrupted`, `interrupt_on` and `detect_launcher` around them.
-- A loader: `LoaderTraits`, a `LoaderSpec` with a `Phase` each for training and evaluation, and what it yields, a
-  `Batch` with its `BatchTrace`.
-- A study: a `RunList` of `Planned` runs, made by `run_train` or a `module_command`; it tells `RunsPlanned`, `RunBegan`
-  and `RunEnded`.
-- Storage: `open_storage` of a `StorageSpec` returns a `StorageBase`; `AlignedBuffer` is what is read into.
-- Files: `write_text` by rename, `open_regular` for received ones; `check_place`, `new_folder`, `take_folder` and
-  `fresh_folder` for folders that dlemu owns, so that nobody else's files are removed.
+- Errors that end a command: `UserError` (status 2), `DatasetError`, `SpaceError`, `DlemuError` (3).
+- A kind of job: `rows_job`, whose `RowsKind` measures rows on each rank for a `Job` that tells its progress by `Notify`
+  (`Doing`); `Metric` declares what it measures. `Comm` is between ranks, `thread_accounting`
+  what the kernel counts of a process; `cache` tells what storage served.
+- A loader: `loader_base`, `LoaderTraits`; `fetch` reads samples, `hash_samples` tells which. A format: `format_base`;
+  `registry` finds formats and optional libraries. A storage: `storage_base`; `AlignedBuffer` is what is read into.
+- Data: `layout` names a dataset's files, `inspect` checks them, `own_folder` looks into a user's folder, `BulkContent`
+  is bytes that can be checked, `checkpoint_plan` a checkpoint's files, `dlio_workload` a workload in DLIO's words.
+- A study: a `run_list`, of `child_run`s; `Watched` shows it, `check_launcher` refuses many ranks. A command: `options`.
+- Files: `owned` are those that dlemu may remove, `run_folder` names places for results, `write_text` renames,
+  `open_regular` is for received ones; `environment` describes hosts and file systems.
+- Another benchmark's runs: `au` has DLIO's AU and rates; a plug-in that reads a run returns a `ForeignRun`.
 
 Results, pages and settings are in `dlemu.results`, `dlemu.report` and `dlemu.config`; running a job is in `dlemu.api`.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from datagen.registry import import_by_name
 
 if TYPE_CHECKING:
+    from datagen import fetch as fetch
+    from datagen import layout as layout
+    from datagen import own_folder as own_folder
+    from datagen import owned as owned
+    from datagen import registry as registry
     from datagen.atomic import write_text as write_text
     from datagen.buffers import AlignedBuffer as AlignedBuffer
+    from datagen.bulk_content import BulkContent as BulkContent
     from datagen.errors import DatasetError as DatasetError
     from datagen.errors import DlemuError as DlemuError
     from datagen.errors import SpaceError as SpaceError
     from datagen.errors import UserError as UserError
-    from datagen.owned import fresh_folder as fresh_folder
-    from datagen.owned import take_folder as take_folder
+    from datagen.formats import format_base as format_base
+    from datagen.inspection import inspect as inspect
     from datagen.regular import open_regular as open_regular
-    from datagen.storage.storage_base import StorageBase as StorageBase
-    from datagen.storage.storage_base import StorageSpec as StorageSpec
-    from datagen.storage.storage_base import open_storage as open_storage
+    from datagen.storage import storage_base as storage_base
+    from dlemu.checkpoints import checkpoint_plan as checkpoint_plan
+    from dlemu.cli import options as options
+    from dlemu.cli.interruption import Watched as Watched
     from dlemu.comm import Comm as Comm
-    from dlemu.comm import Interrupted as Interrupted
-    from dlemu.comm import detect_launcher as detect_launcher
-    from dlemu.comm import interrupt_on as interrupt_on
-    from dlemu.comm.row_log import Rows as Rows
-    from dlemu.loaders.loader_base import Batch as Batch
-    from dlemu.loaders.loader_base import BatchTrace as BatchTrace
-    from dlemu.loaders.loader_base import LoaderSpec as LoaderSpec
-    from dlemu.loaders.loader_base import Phase as Phase
+    from dlemu.comm import environment as environment
+    from dlemu.comm import thread_accounting as thread_accounting
+    from dlemu.dlio.config import dlio_workload as dlio_workload
+    from dlemu.jobs.training.prediction.from_times import ForeignRun as ForeignRun
+    from dlemu.loaders import loader_base as loader_base
     from dlemu.loaders.traits_base import LoaderTraits as LoaderTraits
+    from dlemu.metrics import au as au
+    from dlemu.metrics import cache as cache
     from dlemu.metrics.catalogue import Metric as Metric
-    from dlemu.metrics.verdict import Outcome as Outcome
-    from dlemu.runner.child_run import module_command as module_command
-    from dlemu.runner.child_run import run_train as run_train
+    from dlemu.plan.samples import hash_samples as hash_samples
+    from dlemu.runner import child_run as child_run
+    from dlemu.runner import rows_job as rows_job
+    from dlemu.runner import run_folder as run_folder
+    from dlemu.runner import run_list as run_list
+    from dlemu.runner.events import Doing as Doing
     from dlemu.runner.job import Job as Job
     from dlemu.runner.job import Notify as Notify
-    from dlemu.runner.rows_job import RowsKind as RowsKind
-    from dlemu.runner.rows_job import RowsLog as RowsLog
-    from dlemu.runner.rows_job import RowsRun as RowsRun
-    from dlemu.runner.rows_job import RowsSummary as RowsSummary
-    from dlemu.runner.rows_job import rows_parts as rows_parts
-    from dlemu.runner.run_folder import check_place as check_place
-    from dlemu.runner.run_folder import new_folder as new_folder
-    from dlemu.runner.run_list import Planned as Planned
-    from dlemu.runner.run_list import RunBegan as RunBegan
-    from dlemu.runner.run_list import RunEnded as RunEnded
-    from dlemu.runner.run_list import RunList as RunList
-    from dlemu.runner.run_list import RunsPlanned as RunsPlanned
+    from dlemu.studies.prerequisites import check_launcher as check_launcher
 
-_NAMES = {
-    "datagen.atomic": ("write_text",),
-    "datagen.buffers": ("AlignedBuffer",),
-    "datagen.errors": ("DatasetError", "DlemuError", "SpaceError", "UserError"),
-    "datagen.owned": ("fresh_folder", "take_folder"),
-    "datagen.regular": ("open_regular",),
-    "datagen.storage.storage_base": ("StorageBase", "StorageSpec", "open_storage"),
-    "dlemu.comm": ("Comm", "Interrupted", "detect_launcher", "interrupt_on"),
-    "dlemu.comm.row_log": ("Rows",),
-    "dlemu.loaders.loader_base": ("Batch", "BatchTrace", "LoaderSpec", "Phase"),
-    "dlemu.loaders.traits_base": ("LoaderTraits",),
-    "dlemu.metrics.catalogue": ("Metric",),
-    "dlemu.metrics.verdict": ("Outcome",),
-    "dlemu.runner.child_run": ("module_command", "run_train"),
-    "dlemu.runner.job": ("Job", "Notify"),
-    "dlemu.runner.rows_job": ("RowsKind", "RowsLog", "RowsRun", "RowsSummary", "rows_parts"),
-    "dlemu.runner.run_folder": ("check_place", "new_folder"),
-    "dlemu.runner.run_list": ("Planned", "RunBegan", "RunEnded", "RunList", "RunsPlanned"),
-}
-"""Module -> its names above; imported on use, as a loader or a command wants few of them."""
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+_PLACES = (
+    ("datagen.fetch", "datagen.formats.format_base", "datagen.layout", "datagen.own_folder", "datagen.owned"),
+    ("datagen.registry", "datagen.storage.storage_base", "dlemu.checkpoints.checkpoint_plan", "dlemu.cli.options"),
+    ("dlemu.comm.environment", "dlemu.comm.thread_accounting", "dlemu.loaders.loader_base", "dlemu.metrics.cache"),
+    ("dlemu.metrics.au", "dlemu.runner.child_run", "dlemu.runner.rows_job", "dlemu.runner.run_folder"),
+    ("dlemu.runner.run_list", "datagen.atomic:write_text", "datagen.buffers:AlignedBuffer"),
+    ("datagen.bulk_content:BulkContent", "datagen.errors:DatasetError", "datagen.errors:DlemuError"),
+    ("datagen.errors:SpaceError", "datagen.errors:UserError", "datagen.inspection:inspect"),
+    ("datagen.regular:open_regular", "dlemu.cli.interruption:Watched", "dlemu.comm:Comm"),
+    ("dlemu.dlio.config:dlio_workload", "dlemu.jobs.training.prediction.from_times:ForeignRun"),
+    ("dlemu.loaders.traits_base:LoaderTraits", "dlemu.metrics.catalogue:Metric"),
+    ("dlemu.plan.samples:hash_samples", "dlemu.runner.events:Doing"),
+    ("dlemu.runner.job:Job", "dlemu.runner.job:Notify", "dlemu.studies.prerequisites:check_launcher"),
+)
+"""Modules, and names in others; imported on use, as a loader or a command wants few of them."""
+_PLACE_OF = {re.split("[.:]", place)[-1]: place for row in _PLACES for place in row}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_by_name(_MODULE_OF[name], name)
+if not TYPE_CHECKING:  # else any name would pass for one of them
+
+    def __getattr__(name: str) -> Any:
+        if name not in _PLACE_OF:
+            raise AttributeError(f"dlemu.extend has no {name}")
+        return import_by_name(*_PLACE_OF[name].split(":"))

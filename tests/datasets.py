@@ -7,7 +7,7 @@ from typing import Any
 
 from datagen.generate import finish, generate, prepare
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec, storage_spec
+from datagen.storage.storage_base import StorageSpec, has_paths, storage_spec
 
 
 def make_dataset(folder: Path, **settings: Any) -> DatasetSpec:
@@ -27,4 +27,4 @@ def make_dataset(folder: Path, **settings: Any) -> DatasetSpec:
 
 def storage_named(name: str) -> StorageSpec:
     """Return the spec of a storage by the name of its file."""
-    return storage_spec(name) if name in FOLDER_TYPES else StorageSpec(type=name)
+    return storage_spec(name) if has_paths(name) else StorageSpec(type=name)

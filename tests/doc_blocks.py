@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-MADE = {"answers.md", "cli.md", "settings.md", "mlperf-rules.md"}
+MADE = {"answers.md", "cli.md", "settings.md", "kv-settings.md", "pack-settings.md", "mlperf-rules.md"}
 PARTS = ROOT.glob("dlemu/contrib/*/docs/*.md")
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *PARTS))
 WITH_COMMANDS = [page for page in PAGES if page != "CHANGELOG.md" and Path(page).name not in MADE]

@@ -147,6 +147,10 @@ class Samples(OpenFile):
         self._name = name
         self._picked: memoryview | None = None
 
+    @property
+    def payload_bytes(self) -> int:
+        return len(self._array.payload)
+
     def sample(self, index: int) -> Sample:
         payload = self._array.payload
         if self._samples == 1:

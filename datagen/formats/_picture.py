@@ -10,7 +10,7 @@ import abc
 import io
 import struct
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from datagen.registry import library
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import Writer
 
+T = TypeVar("T")
 PILLOW_READS = base.LibraryReads(call="Pillow", transfer_bytes=128 << 10)
 """Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)."""
 MIN_PADDING_BYTES = STAMP_BYTES
@@ -76,11 +77,8 @@ class PictureFormat(base.FormatBase):
         """Return the bytes of a file of this size, which is at least `min_bytes`."""
 
     @abc.abstractmethod
-    def parse_shape(self, data: memoryview) -> Shape:
-        """Return the shape of an image from the structure of its file, without decoding it.
-
-        Raises DamagedError: the file is truncated or not of this format.
-        """
+    def check(self, data: memoryview) -> None:
+        """Raise DamagedError unless a file begins and ends as one of this format."""
 
     @abc.abstractmethod
     def read_by_pillow(self, file: BufferedFile) -> None:
@@ -89,8 +87,8 @@ class PictureFormat(base.FormatBase):
         Raises struct.error, KeyError, DamagedError: the file is truncated or not of this format.
         """
 
-    def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
-        """Return the pixels, in `scratch` (memory of their size) if the library can. Raises what the library raises."""
+    def decode(self, data: memoryview, scratch: base.Scratch) -> memoryview:
+        """Return the pixels, in memory of `scratch` if the library can. Raises what the library raises."""
         return pillow_pixels(data)
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
@@ -126,17 +124,16 @@ class PictureFormat(base.FormatBase):
     def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> PictureFile:
         return PictureFile(self, path, data, scratch)
 
-    def open_called(self, source: base.Source, samples: int) -> PictureFile:
+    def parse_called(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> PictureFile:
         """Read as Pillow does from an open file (torchvision's `pil_loader`), undecoded."""
-        file = BufferedFile(source)
         try:
             self.read_by_pillow(file)
         except (struct.error, KeyError, base.DamagedError):  # PictureFile reports the damage, if it is any
             file.read_rest()
         file.blank_rest()
-        return PictureFile(self, source.path, file.image, source.scratch, file.read_rest)
+        return PictureFile(self, file.path, file.image, scratch, file.read_rest)
 
-    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read the whole file; Pillow decodes it, as in most scripts."""
         data = memoryview(file.read() or b"")
         opened = PictureFile(self, file.name, data, lambda size: memoryview(bytearray(size)))
@@ -145,8 +142,6 @@ class PictureFormat(base.FormatBase):
 
 class PictureFile(base.OpenFile):
     """An image file in memory. If it is a user's own, Pillow decides by its content what it is, once it is decoded."""
-
-    _shape: Shape | None = None
 
     def __init__(
         self,
@@ -161,35 +156,38 @@ class PictureFile(base.OpenFile):
         self._data = data
         self._scratch = scratch
         self._read_rest = read_rest
+        self._by_pillow = False
         try:
-            self._shape = file_format.parse_shape(data)
+            file_format.check(data)
         except base.DamagedError as error:
             if not file_format.own_files:
                 raise base.damaged(path, str(error), error.offset) from error
+            self._by_pillow = True
 
     def sample(self, index: int) -> base.Sample:
         return base.Sample(self._data, self._data, 0, decode=self._decode, rebuild=self._rebuild)
 
-    def guarded(self, decode: Callable[[], memoryview]) -> memoryview:
-        """Decode, and report errors of the library as damage of the file."""
+    def guarded(self, use: Callable[[], T]) -> T:
+        """Report errors of a library as damage of the file."""
         try:
-            return decode()
+            return use()
         except DlemuError:
             raise
         except (OSError, ValueError, SyntaxError, RuntimeError) as error:
             raise base.damaged(self._path, f"an image that can't be decoded ({error})", 0) from error
 
     def _decode(self) -> memoryview:
-        shape = self._shape
-        if shape is None:
+        if self._by_pillow:
             return self.guarded(lambda: pillow_pixels(self._data))
-        return self.guarded(lambda: self._format.decode(self._data, shape, self._scratch(shape.size_bytes)))
+        return self.guarded(lambda: self._format.decode(self._data, self._scratch))
 
     def _rebuild(self, content: Content, file: int) -> memoryview:
-        if self._shape is None or len(self._data) < self._format.min_bytes(self._shape):
-            return memoryview(b"")  # too small for a file of dlemu's
         self._read_rest()  # the padding, which readers skip
-        return self._format.encode(content, file, self._shape, len(self._data)).data
+        image = self.guarded(lambda: pillow_image(self._data))
+        shape = Shape(image.height, image.width, len(image.getbands()))
+        if shape.channels not in CHANNELS or len(self._data) < self._format.min_bytes(shape):
+            return memoryview(b"")  # no file of dlemu's
+        return self._format.encode(content, file, shape, len(self._data)).data
 
 
 def pillow_pixels(data: memoryview) -> memoryview:

@@ -12,16 +12,17 @@ import abc
 import errno
 import io
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, ClassVar, NamedTuple, Protocol, cast
+from typing import Any, BinaryIO, ClassVar, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
-from datagen.buffers import AlignedBuffer
+from datagen.buffers import AlignedBuffer, FileMemory, NewMemory
 from datagen.content import Content
 from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
 from datagen.layout import Layout
@@ -30,6 +31,10 @@ from datagen.storage.storage_base import LibraryFile, Reader, Writer, read_in_tr
 
 Sizes = NDArray[np.int64]
 FORMATS = "datagen.formats"  # the package of formats; each module in it is a format
+
+
+Scratch = Callable[[int], memoryview]
+"""Returns memory of so many bytes."""
 
 
 class Sample(NamedTuple):
@@ -69,7 +74,7 @@ class Sample(NamedTuple):
 
 
 class Source:
-    """An open file, and memory for the bytes read from it: here new memory for each read.
+    """An open file, and memory for the bytes read from it.
 
     `path` is its path, `size_bytes` its size, `block_bytes` the read size that the file system prefers (st_blksize),
     and `mapped` its bytes if it is read through a memory map.
@@ -77,35 +82,38 @@ class Source:
 
     read_ns = 0  # time in reads
     reread_bytes = 0  # bytes that were read more than once, counted each further time, by formats that use `call`
+    _counted = (0, 0, 0)
 
-    def __init__(self, path: str, reader: Reader, alignment: int = 1, transfer_bytes: int = 0) -> None:
-        """Read in calls of at most `transfer_bytes` (0: any size), at multiples of `alignment`."""
+    def __init__(
+        self,
+        path: str,
+        reader: Reader,
+        alignment: int = 1,
+        transfer_bytes: int = 0,
+        memory: NewMemory | FileMemory | None = None,
+    ) -> None:
+        """Read in calls of at most `transfer_bytes` (0: any size), at multiples of `alignment`, into `memory`.
+
+        Decoded bytes go into memory of `scratch`. Without `memory`, it is new for each read.
+        """
+        memory = memory or NewMemory(alignment)
+        self.memory, self.scratch = memory.take, memory.scratch
         self.path = path
         self.size_bytes = reader.size_bytes
-        self._reader = reader
+        self.reader = reader
         self._alignment = alignment
         self._transfer_bytes = transfer_bytes
 
     @property
     def block_bytes(self) -> int:
-        return block_bytes_of(self._reader)
+        return block_bytes_of(self.reader)
 
     @property
     def mapped(self) -> memoryview | None:
-        return getattr(self._reader, "mapped", None)
-
-    def memory(self, size_bytes: int) -> memoryview:
-        """Return aligned memory for bytes of the file, new at each call; it stays valid until the file is closed."""
-        memory = np.empty(size_bytes + self._alignment - 1, np.uint8)
-        start = -memory.__array_interface__["data"][0] % self._alignment
-        return memory[start : start + size_bytes].data
-
-    def scratch(self, size_bytes: int) -> memoryview:
-        """Return memory for decoded bytes, new at each call; it stays valid until the file is closed."""
-        return memoryview(bytearray(size_bytes))
+        return getattr(self.reader, "mapped", None)
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
-        """Return exactly the bytes requested; they stay valid until the file is closed.
+        """Return exactly the bytes requested; they stay valid until the file is closed, or its memory is reused.
 
         Raises DatasetError: the file ends too early, or can't be read. SpaceError: too many files are open.
         """
@@ -114,7 +122,7 @@ class Source:
         target = self.memory(-(-wanted // self._alignment) * self._alignment)
         begun = time.monotonic_ns()
         try:
-            got = read_in_transfers(self._reader, target, offset - before, self._transfer_bytes)
+            got = read_in_transfers(self.reader, target, offset - before, self._transfer_bytes)
         except OSError as error:
             raise unreadable(self.path, error) from error
         self.read_ns += time.monotonic_ns() - begun
@@ -125,12 +133,18 @@ class Source:
     def call(self, target: memoryview, offset: int) -> int:
         """Make one read call; return the bytes got, fewer than requested at the end of the file. Raises OSError."""
         begun = time.monotonic_ns()
-        got = self._reader.read_into(target, offset)
+        got = self.reader.read_into(target, offset)
         self.read_ns += time.monotonic_ns() - begun
         return got
 
+    def counts(self) -> tuple[int, int, int]:
+        """Return bytes (each counted once), calls and nanoseconds of the reads since the last time."""
+        before = self._counted
+        after = self._counted = self.reader.app_bytes - self.reread_bytes, self.reader.read_calls, self.read_ns
+        return after[0] - before[0], after[1] - before[1], after[2] - before[2]
+
     def close(self) -> None:
-        self._reader.close()
+        self.reader.close()
 
 
 class SourceStream(io.RawIOBase):
@@ -186,8 +200,6 @@ class OpenFile(abc.ABC):
         return
 
 
-Scratch = Callable[[int], memoryview]
-"""`Source.scratch`: returns memory of so many bytes."""
 MAX_KEPT_FILES = 16
 """Files, or indexes of files, that an engine keeps open; a loader with threads has one engine for each thread."""
 
@@ -258,7 +270,8 @@ class FormatBase(abc.ABC):
     """Side files, which are generated, counted, resumed and verified along with each data file."""
     own_files = False  # the files are a user's own: pictures need not be what their names say, nor end cleanly
     index_suffixes: ClassVar[tuple[str, ...]] = ()
-    """Suffixes of the index files that scripts keep in memory, beside the data file of an object store."""
+    """Suffixes of the index files beside a data file that scripts keep in memory."""
+    reads_parts: ClassVar[bool] = False  # of a file of several samples, `open` reads only what they need
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         """Return the settings that this format does not support: for each the key, its value and the value expected."""
@@ -283,27 +296,18 @@ class FormatBase(abc.ABC):
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         """Write one file sequentially. If `file_bytes` gives its size, its bytes are a pure function of `job`."""
 
-    def open(self, source: Source, samples: int) -> OpenFile:
+    def open(self, source: Source, samples: int, *, called: bool = False) -> OpenFile:
         """Open a file of `samples` samples, to read them by as few calls as possible: here one for the whole file.
 
-        Raises DatasetError: the file is truncated or not of this format.
+        With `called`, a format that `reads_parts` makes the read calls of its library instead. Raises DatasetError: the
+        file is truncated or not of this format.
         """
         return self.parse(source.path, source.read(0, source.size_bytes), samples, source.scratch)
 
-    def open_called(self, source: Source, samples: int) -> OpenFile:
-        """Do as `open`, by the read calls that the library makes: the same offsets and lengths in the same order."""
-        return self.open(source, samples)
-
-    def reads_whole(self, *, called: bool) -> bool:
-        """Return whether `parse_whole` takes files of one sample, read by one call; `called`: the library does so, too.
-
-        For small files, `open` costs as much CPU as the read.
-        """
-        return False
-
-    def parse_whole(self, path: str, data: memoryview) -> Sample:
-        """Return the sample of a one-sample file, given all bytes of the file. Raises DatasetError if damaged."""
-        raise NotImplementedError  # called where the method above returns True
+    parse_called: Callable[[Any, int, Scratch], OpenFile] | None = None
+    """A method that does as `parse`, and reads the file (`_buffered.BufferedFile`) by the library's calls: the same
+    offsets and lengths in the same order. None: the library reads a file by one call.
+    """
 
     def parse(self, path: str, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
         """Do as `open`, given all bytes of the file. A format implements this or `open`, unless it is one of records
@@ -311,20 +315,22 @@ class FormatBase(abc.ABC):
         """
         raise NotImplementedError  # such a format is never asked
 
-    def load(self, path: str, index: int, samples: int) -> Sample:
+    def load(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
         """Read sample `index` of a file of `samples` samples by the library call that a training script would make.
 
-        Raises DatasetError: the file is damaged or not of this format.
+        A file of this host may be opened anew by its name. Raises DatasetError: the file is damaged or not of this
+        format.
         """
-        with open(path, "rb") as file:
-            return self.load_open(file, index, samples, ())
+        raise UserError("reader.engine=library has no library for this format: set reader.engine=fast")
 
-    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
-        """Do as `load`, from an open file and the bytes of its index files (`index_suffixes`)."""
-        raise UserError(
-            "reader.engine=library opens files of this format by their paths, and this storage has none: set "
-            "reader.engine=fast"
-        )
+    def load_path(self, path: str, index: int, samples: int) -> Sample:
+        """Do as `load` with a file of this host."""
+        indexes = []
+        for suffix in self.index_suffixes:
+            with open(path + suffix, "rb") as beside:
+                indexes.append(memoryview(beside.read()))
+        with open(path, "rb") as file:
+            return self.load(file, index, samples, indexes)
 
 
 OpenSide = Callable[[int], Source | None]
@@ -333,10 +339,6 @@ OpenSide = Callable[[int], Source | None]
 
 Extents = Sequence[tuple[int, int]] | NDArray[np.int64]
 """(start, bytes) of each sample, as a sequence or as an array of shape (samples, 2)."""
-
-
-class MovedError(Exception):
-    """The span of records was a guess, and wrong; `span` now returns the right one: read again."""
 
 
 class StreamCalls(NamedTuple):
@@ -367,17 +369,26 @@ class RecordFormat(FormatBase):
         """Return for each file the bytes of one record, framing included; `shapes` are record shapes (files, axes)."""
 
     @abc.abstractmethod
-    def open_records(self, source: Source, samples: int, side: OpenSide, *, called: bool = False) -> RecordFile:
-        """Open a file for reading records. `source` and side files stay open until the reader closes the file.
+    def open_records(
+        self, source: Source, samples: int, side: OpenSide, offsets: Offsets | None = None, *, called: bool = False
+    ) -> RecordFile:
+        """Open a file for reading records, which have one length unless their `offsets` are given.
 
-        With `called`, a format that `looks_up` locates records by the library's read calls. Raises DatasetError: the
-        file can't be of this format.
+        `source` and side files stay open until the reader closes the file. With `called`, a format that `looks_up`
+        locates records by the library's read calls. Raises DatasetError: the file can't be of this format.
         """
 
-    def offsets(self, file: BinaryIO) -> list[int]:
-        """Return the offset of each record and the end of the last one, by reading the header of each record.
+    def locate(self, source: Source, samples: int, side: OpenSide) -> Offsets | None:
+        """Return the offset of each record and the end of the last one; None for a format that looks them up.
 
-        A format without headers has none. Raises DamagedError.
+        Raises DatasetError: the file has fewer records, or is damaged.
+        """
+        return offsets_in(source, samples, self.offsets)
+
+    def offsets(self, file: BinaryIO) -> list[int]:
+        """Do as `locate`, by reading the header of each record. A format without headers has none.
+
+        Raises DamagedError.
         """
         raise NotImplementedError  # only formats of records are asked
 
@@ -501,18 +512,18 @@ def sample_bytes(spec: DatasetSpec, shapes: Sizes) -> Sizes:
 
 
 class RecordFile(abc.ABC):
-    """An open file of records, all assumed to have one length until a subclass fills `_offsets`.
+    """An open file of records, which all have one length unless their offsets are given.
 
     Its memory does not grow with the number of reads, so it may stay open.
     """
 
     scattered = False  # consecutive records may not be adjacent in the file; they are then read one by one
 
-    def __init__(self, source: Source, samples: int, record_bytes: int) -> None:
+    def __init__(self, source: Source, samples: int, record_bytes: int, offsets: Offsets | None = None) -> None:
         self._source = source
         self._samples = samples
         self._record_bytes = record_bytes
-        self._offsets: NDArray[np.int64] | None = None  # offset of each record, and the end of the last one
+        self._offsets = offsets
 
     def span(self, index: int, count: int) -> tuple[int, int]:
         """Return offset and bytes in the file of consecutive records. Raises DatasetError if there are none."""
@@ -527,13 +538,55 @@ class RecordFile(abc.ABC):
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
         """Return (start in `data`, bytes) of each sample; `data` was read from `span(index, count)`.
 
-        With `verify`, checksums in the file are checked. Raises MovedError if the span was wrong and `span` now returns
-        the right one, DatasetError if the records are damaged.
+        With `verify`, checksums in the file are checked. Raises DatasetError if the records are damaged.
         """
 
     def largest_bytes(self) -> int:
         """Return the bytes of the largest record, from the file or its index. Raises DatasetError."""
         return self._record_bytes if self._offsets is None else int(np.diff(self._offsets).max())
+
+
+Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one
+Version = tuple[str, int, int]  # a file as it is: path, bytes, and time of the last change in ns
+HEADERS_AT_ONCE_BYTES = 32 << 10
+"""What a request to an object store brings: headers of several small records, in about the time that one takes."""
+
+_known: dict[Version, Offsets] = {}
+"""A reader that looks for headers makes requests that no training job makes: they are read once for all uses."""
+
+
+def offsets_in(source: Source, records: int, read_headers: Callable[[BinaryIO], Sequence[int]]) -> Offsets:
+    """Return the offsets of a file's first records; `read_headers` returns those of all if they are not known.
+
+    Raises DatasetError: the file has fewer records, or is damaged.
+    """
+    version = version_of(source.path, source.size_bytes)
+    if version not in _known:
+        try:
+            learn_offsets(version, read_headers(io.BufferedReader(SourceStream(source), HEADERS_AT_ONCE_BYTES)))
+        except DamagedError as error:
+            raise damaged(source.path, str(error), error.offset) from error
+    known = _known[version]
+    if len(known) <= records:
+        raise no_such_record(source.path, len(known) - 1, len(known) - 1)
+    return known[: records + 1]
+
+
+def learn_offsets(file: Version, offsets: Sequence[int]) -> None:
+    """Keep the offsets of a file whose headers were read."""
+    _known[file] = np.array(offsets, np.int64)
+
+
+def version_of(path: str, size_bytes: int) -> Version:
+    """Return the key of what is known of a file of this host, or of an object, until it changes.
+
+    Reading an object finds out if another one as large has replaced it.
+    """
+    try:
+        status = os.stat(path)
+    except OSError:
+        return path, size_bytes, 0
+    return path, status.st_size, status.st_mtime_ns
 
 
 def no_such_record(path: str, index: int, samples: int) -> DatasetError:

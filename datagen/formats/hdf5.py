@@ -27,7 +27,7 @@ from datagen.errors import SpaceError
 from datagen.formats import format_base as base
 from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known, hdf5
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import Writer
+from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = base.LibraryReads(call="h5py")
 LABEL_BYTES = 8  # int64, as DLIO's
@@ -42,6 +42,7 @@ class Format(base.FormatBase):
     """Reads and writes HDF5."""
 
     compressions = ("none", "gzip")
+    reads_parts = True
 
     def __init__(self) -> None:
         self._known: Known = {}
@@ -74,29 +75,17 @@ class Format(base.FormatBase):
         else:
             _write_plain(job, writer, buffer)
 
-    def open(self, source: base.Source, samples: int) -> Hdf5File:
-        return Hdf5File(source, samples, self._known)
+    def open(self, source: base.Source, samples: int, *, called: bool = False) -> Hdf5File:
+        return Hdf5File(source, samples, self._known, called=called)
 
-    def open_called(self, source: base.Source, samples: int) -> Hdf5File:
-        return Hdf5File(source, samples, self._known, called=True)
-
-    def load(self, path: str, index: int, samples: int) -> base.Sample:
-        with open(path, "rb"):  # raises OSError for a file that can't be opened, which h5py would report as damage
-            pass
-        return _load_sample(path, path, index)
-
-    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
-        return _load_sample(file.name, file, index)
-
-
-def _load_sample(path: str, where: Any, index: int) -> base.Sample:
-    try:
-        with hdf5().File(where, "r") as file:
-            names = [f"records_{i}" for i in range(len(file)) if f"records_{i}" in file] or [OLD_NAME]
-            data = b"".join(np.ascontiguousarray(file[name][index]).tobytes() for name in names)
-    except HDF5_ERRORS as error:
-        raise base.damaged(path, f"h5py can't read sample {index} ({error})", 0) from error
-    return base.Sample(memoryview(data), memoryview(data), index * len(data))
+    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+        try:
+            with hdf5().File(file if isinstance(file, LibraryFile) else file.name, "r") as opened:
+                names = [f"records_{i}" for i in range(len(opened)) if f"records_{i}" in opened] or [OLD_NAME]
+                data = b"".join(np.ascontiguousarray(opened[name][index]).tobytes() for name in names)
+        except HDF5_ERRORS as error:
+            raise base.damaged(file.name, f"h5py can't read sample {index} ({error})", 0) from error
+        return base.Sample(memoryview(data), memoryview(data), index * len(data))
 
 
 def _unfit_shapes(spec: DatasetSpec) -> list[str]:

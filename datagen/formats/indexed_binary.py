@@ -6,17 +6,13 @@ Megatron-like datasets. A file may have hundreds of millions of records, so noth
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats import format_base as base
 from datagen.layout import Layout, even_places
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import Writer
+from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = base.LibraryReads(call="np.fromfile", in_parts=True)
 ENTRY_BYTES = 8
@@ -57,8 +53,8 @@ class Format(base.RecordFormat):
     """Reads and writes FILE, FILE.off.idx and FILE.sz.idx."""
 
     sides = SIDES
-    looks_up = True
     index_suffixes = SUFFIXES
+    looks_up = True
 
     def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         return base.sample_bytes(spec, shapes)
@@ -68,29 +64,46 @@ class Format(base.RecordFormat):
             writer.write(piece)
 
     def open_records(
-        self, source: base.Source, samples: int, side: base.OpenSide, *, called: bool = False
+        self,
+        source: base.Source,
+        samples: int,
+        side: base.OpenSide,
+        offsets: base.Offsets | None = None,
+        *,
+        called: bool = False,
     ) -> IndexedFile:
         """Open a file; called as Megatron-LM: look up each record in a mapped index, and read each by its own call."""
         return IndexedFile(source, samples, side, by_index=called)
 
-    def load(self, path: str, index: int, samples: int) -> base.Sample:
-        """Read the whole index, then the record by np.fromfile."""
-        offset, size = entry(path, indexes_of(path, samples), index, samples)
-        record = np.fromfile(path, np.uint8, size, offset=offset)
-        if record.size != size:
-            raise base.damaged(path, f"the file ends within record {index}", offset + record.size)
-        return base.Sample(record.data, record.data, offset)
+    def locate(self, source: base.Source, samples: int, side: base.OpenSide) -> None:
+        """Return None: records are looked up as they are read."""
 
-    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
-        """Seek to the record and read it, as scripts do on storage without paths, where np.fromfile does not work."""
-        whole = [np.frombuffer(data[: len(data) - len(data) % ENTRY_BYTES], "<u8")[:samples] for data in indexes]
-        offset, size = entry(file.name, whole, index, samples)
-        end = file.seek(0, os.SEEK_END)
-        if offset + size > end:
-            raise base.damaged(file.name, f"the file ends within record {index}", end)
-        file.seek(offset)
-        data = memoryview(file.read(size) or b"")
-        return base.Sample(data, data, offset)
+    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+        """Read the whole index, then the record by np.fromfile; without paths, where that does not work, by a read."""
+        offset, size = entry(file.name, index, samples, indexes)
+        if isinstance(file, LibraryFile):
+            file.seek(offset)
+            data = memoryview(file.read(size) or b"")
+        else:
+            data = np.fromfile(file, np.uint8, size, offset=offset).data
+        return loaded(file.name, data, index, offset, size)
+
+
+def entry(path: str, index: int, samples: int, indexes: base.Indexes) -> tuple[int, int]:
+    """Return offset and bytes of a record by its index, which scripts read whole. Raises DatasetError."""
+    found = []
+    for suffix, data in zip(SUFFIXES, indexes, strict=True):
+        if len(data) // ENTRY_BYTES < samples:
+            raise base.damaged(path + suffix, f"an index of {len(data) // ENTRY_BYTES} records, not {samples},", 0)
+        found.append(int(np.frombuffer(data, "<u8", samples)[index]))
+    return found[OFFSETS], found[SIZES]
+
+
+def loaded(path: str, data: memoryview, index: int, offset: int, size: int) -> base.Sample:
+    """Return a record as a sample. Raises DatasetError for one that is not whole."""
+    if len(data) != size:
+        raise base.damaged(path, f"the file ends within record {index}", offset + len(data))
+    return base.Sample(data, data, offset)
 
 
 class IndexedFile(base.RecordFile):
@@ -154,17 +167,3 @@ def _entry(side: base.Source, at: int) -> int:
     mapped: memoryview | None = getattr(side, "mapped", None)
     data = side.read(at, ENTRY_BYTES) if mapped is None else mapped[at : at + ENTRY_BYTES]
     return int.from_bytes(data, "little")
-
-
-def indexes_of(path: str, samples: int) -> list[NDArray[np.uint64]]:
-    """Read the whole index into memory, as scripts do."""
-    return [np.fromfile(path + suffix, "<u8", samples) for suffix in SUFFIXES]
-
-
-def entry(path: str, indexes: Sequence[NDArray[np.uint64]], index: int, samples: int) -> tuple[int, int]:
-    """Return offset and bytes of a record. Raises DatasetError if an index has the wrong number of entries."""
-    for suffix, entries in zip(SUFFIXES, indexes, strict=True):
-        if entries.size != samples:
-            raise base.damaged(path + suffix, f"an index of {entries.size} records, not {samples},", 0)
-    offsets, sizes = indexes
-    return int(offsets[index]), int(sizes[index])

@@ -27,11 +27,12 @@ from datagen.formats._picture import (
     PILLOW_READS,
     PictureFormat,
     Shape,
+    check_pixels,
     feed_decoder,
     padding_then_codes,
     read_in_blocks,
 )
-from datagen.formats.format_base import DamagedError
+from datagen.formats.format_base import DamagedError, Scratch
 from datagen.registry import library
 
 LIBRARY = PILLOW_READS
@@ -39,9 +40,6 @@ SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
 SOS = 0xDA  # start of scan (ITU-T T.81, table B.1)
 STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a segment: TEM and the restart markers
-FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers of frame headers, which hold an image's shape
-_SEGMENT = struct.Struct(">BBH")
-"""Start of a segment: 0xFF, its marker, and its length, including these 2 bytes of length."""
 SEGMENT_BYTES = 65533  # maximum bytes of a comment: a segment's length has 16 bits and includes its own 2 bytes
 END_OF_BLOCK = 0xFE  # the code of 8 bits, for size 0: the last one in SIZES
 NO_DIFFERENCE = 0xFE  # the same code in the table of DC differences
@@ -79,14 +77,11 @@ class Format(PictureFormat):
         _put(out, at + blocks * width, EOI)
         return out
 
-    def parse_shape(self, data: memoryview) -> Shape:
-        try:
-            shape = _shape_in_header(data)
-        except struct.error as error:
-            raise DamagedError(f"no readable JPEG structure ({error})", 0) from error
+    def check(self, data: memoryview) -> None:
+        if data[:2] != SOI:
+            raise DamagedError("no JPEG start", 0)
         if data[-2:] != EOI:
             raise DamagedError("JPEG data that does not end with its end marker", len(data))
-        return shape
 
     def read_by_pillow(self, file: BufferedFile) -> None:
         file.read(16)  # Image.open identifies the format
@@ -106,10 +101,14 @@ class Format(PictureFormat):
         file.seek(0)
         feed_decoder(file, file.size_bytes)
 
-    def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
+    def decode(self, data: memoryview, scratch: Scratch) -> memoryview:
         # simplejpeg decodes a small picture in a fifth of Pillow's time
-        colours = "GRAY" if shape.channels == 1 else "RGB"
-        pixels: NDArray[np.uint8] = library("simplejpeg", "image").decode_jpeg(data, colours, buffer=scratch)
+        simplejpeg = library("simplejpeg", "image")
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+        check_pixels(height, width)
+        shape = Shape(height, width, 1 if colours == "Gray" else 3)
+        kind, out = "GRAY" if shape.channels == 1 else "RGB", scratch(shape.size_bytes)
+        pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, kind, buffer=out)
         return pixels.reshape(-1).data
 
 
@@ -159,31 +158,3 @@ def _comments(size_bytes: int) -> list[int]:
 def _put(out: NDArray[np.uint8], at: int, data: bytes | NDArray[np.uint8]) -> int:
     out[at : at + len(data)] = np.frombuffer(data, np.uint8)
     return at + len(data)
-
-
-def _shape_in_header(data: memoryview) -> Shape:
-    """Parse the markers up to the image data; raises DamagedError, and struct.error if the file is truncated."""
-    if data[:2] != SOI:
-        raise DamagedError("no JPEG start", 0)
-    shape = None
-    at, end = 2, len(data)
-    while True:
-        fill, marker, size = _SEGMENT.unpack_from(data, at)
-        if fill != 0xFF:
-            raise DamagedError("no JPEG marker", at)
-        if marker == 0xFF:  # fill bytes before a marker
-            at += 1
-            continue
-        if marker in STANDALONE:
-            at += 2
-            continue
-        if size < 2 or at + 2 + size > end:
-            raise DamagedError("a JPEG segment that ends beyond the end of the file", at)
-        if marker in FRAMES:
-            height, width, components = struct.unpack_from(">HHB", data[at + 4 : at + 2 + size], 1)
-            shape = Shape(height, width, 1 if components == 1 else 3)
-        elif marker == SOS:
-            if shape is None:
-                raise DamagedError("JPEG data without a frame header before it", at)
-            return shape
-        at += 2 + size

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from datagen.formats import indexed_binary
-from datagen.formats.format_base import LibraryReads, Sample, damaged
+from datagen.formats.format_base import AnyFile, Indexes, LibraryReads, Sample, damaged
+from datagen.storage.storage_base import LibraryFile
 
 LIBRARY = LibraryReads(call="np.memmap", in_parts=True)
 
@@ -19,13 +20,13 @@ class Format(indexed_binary.Format):
 
     mapped = True
 
-    def load(self, path: str, index: int, samples: int) -> Sample:
+    def load(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
         """Read the whole index, then copy the record from an np.memmap."""
-        offset, size = indexed_binary.entry(path, indexed_binary.indexes_of(path, samples), index, samples)
+        if isinstance(file, LibraryFile):
+            return super().load(file, index, samples, indexes)
+        offset, size = indexed_binary.entry(file.name, index, samples, indexes)
         try:
-            record = np.array(np.memmap(path, np.uint8, "r")[offset : offset + size])
+            record = np.array(np.memmap(file.name, np.uint8, "r")[offset : offset + size])
         except ValueError as error:  # an empty file can't be mapped
-            raise damaged(path, f"it can't be mapped ({error})", 0) from error
-        if record.size != size:
-            raise damaged(path, f"the file ends within record {index}", offset + record.size)
-        return Sample(record.data, record.data, offset)
+            raise damaged(file.name, f"it can't be mapped ({error})", 0) from error
+        return indexed_binary.loaded(file.name, record.data, index, offset, size)

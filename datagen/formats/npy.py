@@ -28,32 +28,20 @@ class Format(base.FormatBase):
 
     def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> _array.Samples:
         """Parse the array; a sample is copied only if samples are interleaved."""
-        return _array.Samples(path, _parsed(path, data), samples, NAME, scratch)
+        try:
+            return _array.Samples(path, _array.parse(data, NAME), samples, NAME, scratch)
+        except _array.FAILURES as error:
+            raise _array.unreadable(path, ".npy", error) from error
 
-    def reads_whole(self, *, called: bool) -> bool:
-        return not called
-
-    def parse_whole(self, path: str, data: memoryview) -> base.Sample:
-        payload = _parsed(path, data).payload
-        return base.Sample(payload, payload, 0)
-
-    def open_called(self, source: base.Source, samples: int) -> _array.Samples:
+    def parse_called(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> _array.Samples:
         """Read as np.load does: the header by Python's buffered file, the items by np.fromfile."""
-        file = BufferedFile(source)
         file.read(_array.header_bytes(file.read(_array.PREFIX_BYTES)))
-        array = _parsed(source.path, file.image)
-        read_by_stdio(file, source.size_bytes - len(array.payload), len(array.payload))
-        return _array.Samples(source.path, array, samples, NAME, source.scratch)
+        opened = self.parse(file.path, file.image, samples, scratch)
+        read_by_stdio(file, file.size_bytes - opened.payload_bytes, opened.payload_bytes)
+        return opened
 
-    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         try:
             return _array.sample_of(np.load(file), index, samples)
         except (ValueError, IndexError, EOFError) as error:
             raise base.damaged(file.name, f"np.load can't read it ({error})", 0) from error
-
-
-def _parsed(path: str, data: memoryview) -> _array.Array:
-    try:
-        return _array.parse(data, NAME)
-    except _array.FAILURES as error:
-        raise _array.unreadable(path, ".npy", error) from error

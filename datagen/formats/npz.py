@@ -61,18 +61,17 @@ class Format(base.FormatBase):
         except _array.FAILURES as error:
             raise _array.unreadable(path, ".npz", error) from error
 
-    def open_called(self, source: base.Source, samples: int) -> _array.Samples:
+    def parse_called(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> _array.Samples:
         """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
-        file = BufferedFile(source)
         try:
             used = _members_to_read(_list_by_zipfile(file), samples, file.size_bytes)
             for entry in sorted(used, key=lambda entry: entry.start):
                 _read_by_zipfile(file, entry)
-            return _samples(source.path, file.image, used[0], samples, source.scratch)
+            return _samples(file.path, file.image, used[0], samples, scratch)
         except _array.FAILURES as error:
-            raise _array.unreadable(source.path, ".npz", error) from error
+            raise _array.unreadable(file.path, ".npz", error) from error
 
-    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         try:
             with np.load(file) as archive:
                 entries = [

@@ -22,21 +22,17 @@ class Format(base.FormatBase):
         for piece in job.payload(buffer):
             writer.write(piece)
 
-    def open(self, source: base.Source, samples: int) -> RawFile:
-        return RawFile(source.read(0, source.size_bytes))
+    def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> RawFile:
+        return RawFile(data)
 
-    def reads_whole(self, *, called: bool) -> bool:
-        return True
-
-    def parse_whole(self, path: str, data: memoryview) -> base.Sample:
-        return base.Sample(data, data, 0)
-
-    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
-        return self.parse_whole(file.name, memoryview(file.read() or b""))
+    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+        return RawFile(memoryview(file.read() or b"")).sample(index)
 
 
 class RawFile(base.OpenFile):
     """A file in memory."""
+
+    __slots__ = ("_data",)
 
     def __init__(self, data: memoryview) -> None:
         self._data = data

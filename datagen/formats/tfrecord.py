@@ -26,7 +26,6 @@ from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.formats import format_base as base
 from datagen.formats._parquet_layout import varint
-from datagen.known_offsets import offsets_in
 from datagen.layout import Layout, even_places
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
@@ -38,6 +37,7 @@ INDEX_LINES = 1 << 14  # lines of an index written at a time
 HEAD_BYTES = 12  # bytes before a record's data: its length and the checksum of the length
 FRAME_BYTES = 16  # bytes that the framing adds to a record's data
 HEAD = struct.Struct("<QL")
+MAX_VARINT_BYTES = 10  # 64 bits
 CRC_MASK = 0xA282EAD8  # kMaskDelta in TensorFlow's crc32c.h; masking lets data contain checksums
 _FULL = 0xFFFFFFFF
 
@@ -96,14 +96,28 @@ class Format(base.RecordFormat):
             _write_small(job, frame, writer, buffer)
 
     def open_records(
-        self, source: base.Source, samples: int, side: base.OpenSide, *, called: bool = False
+        self,
+        source: base.Source,
+        samples: int,
+        side: base.OpenSide,
+        offsets: base.Offsets | None = None,
+        *,
+        called: bool = False,
     ) -> TfrecordFile:
-        return TfrecordFile(source, samples, side)
+        return TfrecordFile(source, samples, offsets)
+
+    def locate(self, source: base.Source, samples: int, side: base.OpenSide) -> base.Offsets:
+        """Read the index, if there is one that fits the file, else the headers."""
+        index = side(0)
+        listed = None if index is None else _parse_index(bytes(index.read(0, index.size_bytes)), samples)
+        if listed is None or listed[-1] != source.size_bytes:
+            return base.offsets_in(source, samples, self.offsets)
+        return listed
 
     def offsets(self, file: BinaryIO) -> list[int]:
         return offsets(file)
 
-    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example."""
         if not isinstance(file, LibraryFile):
             return _load_sample(file, index, samples)
@@ -146,7 +160,7 @@ def _load_sample(file: BinaryIO, index: int, samples: int) -> base.Sample:
         length = min(length, file.seek(0, io.SEEK_END) - at)
         file.seek(at)
     data = memoryview(file.read(length))
-    start, size = image_extent(file.name, data, at)
+    start, size = image_extent(data)
     payload = data[start : start + size]
     return base.Sample(payload, payload, index * size)
 
@@ -225,16 +239,16 @@ def _digits_of_multiples(size: int, count: int) -> int:
 
 
 class TfrecordFile(base.RecordFile):
-    """One file. Its records are assumed to have one length; once a record contradicts, its index is read."""
+    """One file."""
 
-    def __init__(self, source: base.Source, samples: int, side: base.OpenSide) -> None:
+    def __init__(self, source: base.Source, samples: int, offsets: base.Offsets | None) -> None:
         record_bytes, rest = divmod(source.size_bytes, samples)
-        super().__init__(source, samples, record_bytes)
-        self._side = side
+        super().__init__(source, samples, record_bytes, offsets)
         self._before = b""  # the bytes before the image in the last record parsed; most records have the same
         self._image_bytes = 0
-        if rest or record_bytes < FRAME_BYTES:
-            self._offsets = self._find_offsets()
+        if offsets is None and (rest or record_bytes < FRAME_BYTES):
+            problem = f"its {source.size_bytes} bytes are not {samples} records of one length,"
+            raise base.damaged(source.path, problem, source.size_bytes)
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
         before, size = self._before, self._record_bytes
@@ -248,48 +262,30 @@ class TfrecordFile(base.RecordFile):
             return self._parsed(index, count, data, verify)
         return even_places(head, size, self._image_bytes, count)
 
-    def largest_bytes(self) -> int:
-        if self._samples > 1 and self._offsets is None:
-            self._offsets = self._find_offsets()
-        return super().largest_bytes()
-
     def _parsed(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
         """Parse records one by one, and keep the bytes before the image for comparison with later records."""
         places, at = [], 0
         for number in range(index, index + count):
             offset, size = self.span(number, 1)
             record = data[at : at + size]
-            self._check_length(record, offset, size)
-            if verify and masked_crc(np.frombuffer(record, np.uint8)[HEAD_BYTES:-4]) != int.from_bytes(
+            length, crc = HEAD.unpack_from(record)
+            problem = ""
+            if masked_crc(bytes(record[:8])) != crc:
+                problem = "a record's length does not match its checksum"
+            elif length + FRAME_BYTES != size:
+                problem = f"a record states {length} bytes of data where there are {size - FRAME_BYTES}"
+            elif verify and masked_crc(np.frombuffer(record, np.uint8)[HEAD_BYTES:-4]) != int.from_bytes(
                 record[-4:], "little"
             ):
-                raise base.damaged(self._source.path, "a record's data does not match its checksum (CRC32C)", offset)
-            start, image_bytes = image_extent(self._source.path, record[HEAD_BYTES:-4], offset)
+                problem = "a record's data does not match its checksum (CRC32C)"
+            if problem:
+                raise base.damaged(self._source.path, problem, offset)
+            start, image_bytes = image_extent(record[HEAD_BYTES:-4])
             start += HEAD_BYTES
             self._before, self._image_bytes = bytes(record[:start]), image_bytes
             places.append((at + start, image_bytes))
             at += size
         return places
-
-    def _check_length(self, record: memoryview, offset: int, size: int) -> None:
-        """Check the length that a record states; raises MovedError if records turn out to differ in length."""
-        length, crc = HEAD.unpack_from(record)
-        if length + FRAME_BYTES != size and self._offsets is None:
-            self._offsets = self._find_offsets()
-            raise base.MovedError
-        if masked_crc(bytes(record[:8])) != crc:
-            raise base.damaged(self._source.path, "a record's length does not match its checksum", offset)
-        if length + FRAME_BYTES != size:
-            problem = f"a record states {length} bytes of data where its index gives {size - FRAME_BYTES}"
-            raise base.damaged(self._source.path, problem, offset)
-
-    def _find_offsets(self) -> NDArray[np.int64]:
-        """Return the offset of each record and the end of the last: from the index if it fits the file, else walk."""
-        source = self._side(0)
-        listed = None if source is None else _parse_index(bytes(source.read(0, source.size_bytes)), self._samples)
-        if listed is None or listed[-1] != self._source.size_bytes:
-            return offsets_in(self._source, self._samples, offsets)
-        return listed
 
 
 def seek_record(file: BinaryIO, index: int, samples: int) -> int:
@@ -347,18 +343,8 @@ def _parse_index(text: bytes, samples: int) -> NDArray[np.int64] | None:
     return np.array([*offsets, ends[-1]], np.int64)
 
 
-def image_extent(path: str, example: memoryview, offset: int) -> tuple[int, int]:
-    """Return start and bytes of the image in an Example; the whole record if it is not an Example."""
-    try:
-        return find_image(example)
-    except ValueError:
-        return 0, len(example)
-
-
 IMAGE, SIZE = b"image", b"size"
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # protobuf's wire types
 _KEY_OF_FIELD_1, _KEY_OF_FIELD_2, _KEY_OF_FIELD_3 = b"\x0a", b"\x12", b"\x1a"
-_FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 
 
 def around_image(image_bytes: int) -> tuple[bytes, bytes]:
@@ -382,60 +368,31 @@ def example_bytes(image_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
     return sizes[places]
 
 
-def find_image(example: memoryview) -> tuple[int, int]:
-    """Return start and bytes of the feature `image` in an Example; the whole Example if it has no such feature.
-
-    Raises ValueError: the bytes are not an Example.
-    """
-    start, stop = _only(example, 0, len(example))
-    while start < stop:
-        entry_start, entry_stop, start = _message(example, start, stop)
-        key_start, key_stop, value_at = _message(example, entry_start, entry_stop)
-        value_start, value_stop, _ = _message(example, value_at, entry_stop)
-        if bytes(example[key_start:key_stop]) == IMAGE:
-            values = _only(example, value_start, value_stop)
-            first = _only(example, *values)
-            return first[0], first[1] - first[0]
-    return 0, len(example)
+def image_extent(example: memoryview) -> tuple[int, int]:
+    """Return start and bytes of the image in an Example; the whole record if it has no such feature."""
+    data = bytes(example)
+    key = _field(_KEY_OF_FIELD_1, IMAGE) + _KEY_OF_FIELD_2
+    at = data.find(key)
+    if at >= 0:
+        _, at = _read_varint(data, at + len(key))  # the length of the Feature; in it are a BytesList, and its value
+        _, at = _read_varint(data, at + 1)
+        size, at = _read_varint(data, at + 1)
+        if at + size <= len(data):
+            return at, size
+    return 0, len(data)
 
 
 def _field(key: bytes, value: bytes) -> bytes:
     return key + varint(len(value)) + value
 
 
-def _read_varint(data: memoryview, at: int, stop: int) -> tuple[int, int]:
-    """Return a number and the offset after it."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= stop:
-            break
-        byte = data[at]
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number, 0 beyond the end, and the offset after it."""
+    value = shift = 0
+    for byte in data[at : at + MAX_VARINT_BYTES]:
         at += 1
         value |= (byte & 0x7F) << shift
+        shift += 7
         if byte < 0x80:
-            return value, at
-    raise ValueError("a varint that does not end")
-
-
-def _message(data: memoryview, at: int, stop: int) -> tuple[int, int, int]:
-    """Return start and stop of the first length-delimited field from `at` on, and the offset after it."""
-    while at < stop:
-        key, at = _read_varint(data, at, stop)
-        kind = key & 7
-        if kind == _BYTES:
-            size, at = _read_varint(data, at, stop)
-            if at + size > stop:
-                raise ValueError("a field longer than its message")
-            return at, at + size, at + size
-        if kind == _VARINT:
-            _, at = _read_varint(data, at, stop)
-        elif kind in _FIXED_BYTES:
-            at += _FIXED_BYTES[kind]
-        else:
-            raise ValueError(f"a protobuf field of unknown wire type {kind}")
-    raise ValueError("an empty message")
-
-
-def _only(data: memoryview, start: int, stop: int) -> tuple[int, int]:
-    """Return start and stop of a message's first field."""
-    return _message(data, start, stop)[:2]
+            break
+    return value, at

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from datagen.buffers import AlignedBuffer
 from datagen.formats import format_base as base
 from datagen.formats._buffered import python_buffer_bytes, python_calls
-from datagen.known_offsets import known_offsets, offsets_in
 from datagen.layout import even_places
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
@@ -98,14 +97,20 @@ class Format(base.RecordFormat):
         writer.write(TAIL)
 
     def open_records(
-        self, source: base.Source, samples: int, side: base.OpenSide, *, called: bool = False
+        self,
+        source: base.Source,
+        samples: int,
+        side: base.OpenSide,
+        offsets: base.Offsets | None = None,
+        *,
+        called: bool = False,
     ) -> TarRecords:
-        return TarRecords(source, samples)
+        return TarRecords(source, samples, offsets)
 
     def offsets(self, file: BinaryIO) -> list[int]:
         return offsets(file)
 
-    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read as scripts without an index do: from member to member."""
         try:
             with tarfile.open(file.name, "r:", fileobj=file) as archive:
@@ -156,57 +161,43 @@ class Packer:
 
 
 class TarRecords(base.RecordFile):
-    """One file. Its samples are assumed to have one size; once a sample contradicts, all headers are read."""
+    """One file."""
 
-    def __init__(self, source: base.Source, samples: int) -> None:
-        known = known_offsets(source, samples)
-        if known is not None:
-            super().__init__(source, samples, 0)
-            self._offsets = known
-            return
-        first = _first_member(source)
-        super().__init__(source, samples, first.whole_bytes)
-        if first.kind not in _FILE_TYPES or source.size_bytes != samples * self._record_bytes + len(TAIL):
-            self._offsets = self._find_offsets()
+    def __init__(self, source: base.Source, samples: int, offsets: base.Offsets | None = None) -> None:
+        size = 0 if offsets is not None else _first_member(source).whole_bytes
+        super().__init__(source, samples, size, offsets)
+        if offsets is None and source.size_bytes != samples * size + len(TAIL):
+            raise base.damaged(source.path, f"it does not hold {samples} members of one size,", source.size_bytes)
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
-        if count > 1 and self._offsets is None:
-            whole = self._record_bytes
-            place = self._extent(data[:whole], index * whole, whole)
+        whole = self._record_bytes
+        if count > 1 and whole:
+            place = self._extent(data[:whole], index * whole)
             heads = np.frombuffer(data, np.uint8, count * whole).reshape(count, whole)[:, :BLOCK]
-            if place is not None and BLOCK + padded(place[1]) == whole and _alike(heads):
+            if BLOCK + padded(place[1]) == whole and _alike(heads):
                 return even_places(BLOCK, whole, place[1], count)
         places, at = [], 0
         for number in range(index, index + count):
             offset, size = self.span(number, 1)
-            place = self._extent(data[at : at + size], offset, size)
-            if place is None:
-                self._offsets = self._find_offsets()
-                raise base.MovedError
-            places.append((at + place[0], place[1]))
+            start, length = self._extent(data[at : at + size], offset)
+            places.append((at + start, length))
             at += size
         return places
 
-    def _extent(self, record: memoryview, offset: int, size: int) -> tuple[int, int] | None:
-        """Return start and length of a sample's data in `record`; None if `record` is not a whole sample."""
-        at, begin, end, key = 0, -1, 0, ""
+    def _extent(self, record: memoryview, offset: int) -> tuple[int, int]:
+        """Return start and length of the data of a sample, which is all of `record`."""
+        at, begin, end, size = 0, -1, 0, len(record)
         while at < size:
             member = parse(record[at : at + BLOCK], self._source.path, offset + at)
             if member is None or at + member.whole_bytes > size:
-                if self._offsets is None:
-                    return None
-                raise base.damaged(self._source.path, "a sample whose headers changed meanwhile", offset + at)
+                raise base.damaged(self._source.path, "a sample ends where none did before,", offset + at)
             if member.kind in _FILE_TYPES:
-                if begin < 0:
-                    begin, key = at + BLOCK, key_of(member.name)
-                elif self._offsets is None and key_of(member.name) != key:
-                    return None  # two small samples, together as long as the first sample of the file
+                begin = at + BLOCK if begin < 0 else begin
                 end = at + BLOCK + member.size_bytes
             at += member.whole_bytes
-        return (begin, end - begin) if begin >= 0 else None
-
-    def _find_offsets(self) -> NDArray[np.int64]:
-        return offsets_in(self._source, self._samples, offsets)
+        if begin < 0:
+            raise base.damaged(self._source.path, "a sample without a file,", offset)
+        return begin, end - begin
 
 
 def offsets(file: BinaryIO) -> list[int]:

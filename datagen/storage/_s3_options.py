@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import re
 import ssl
+from typing import Annotated
 from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
 
 from datagen.errors import UserError
 from datagen.registry import library
@@ -15,52 +19,56 @@ from datagen.storage.storage_base import Option
 AWS = "aws"
 """Value of `endpoint_url` for Amazon's servers; explicit, so that an omitted setting never causes costs there."""
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-OPTIONS = (
-    *("endpoint_url", "region", "s3_force_path_style", "s3_max_attempts", "s3_profile", "timeout_seconds"),
-    *("use_full_object_uri", "uri_scheme", "secure", "storage_library", "ca_bundle", "checksum_writes"),
-)
-"""Names of the options; what they mean: docs/objects.md."""
-SCHEMES = ("s3",)
+
+
+class Given(msgspec.Struct, forbid_unknown_fields=True):
+    """The options as they may be given, with their defaults; what they mean: docs/objects.md."""
+
+    endpoint_url: str = ""
+    region: str = ""
+    s3_force_path_style: bool | None = None  # None: for all servers but Amazon's
+    s3_max_attempts: Annotated[int, Meta(ge=1)] = 5  # as botocore's legacy mode
+    s3_profile: str = ""
+    timeout_seconds: Annotated[float, Meta(ge=0.001)] = 30  # how long a stall may hold a batch
+    use_full_object_uri: bool = False
+    uri_scheme: str = "s3"
+    secure: bool = True
+    storage_library: str = ""
+    ca_bundle: str = ""
+    checksum_writes: bool = True
 
 
 class Options:
     """Validated settings; missing options are taken from the environment or the profile."""
 
-    def __init__(self, given: dict[str, Option]) -> None:
+    def __init__(self, options: dict[str, Option]) -> None:
         """Read `storage.storage_options`. Raises UserError that says what is wrong with them."""
-        problems = [
-            f"storage.storage_options.{name} is not an option of s3; wanted one of {', '.join(OPTIONS)}"
-            for name in given
-            if name not in OPTIONS
-        ]
-        scheme = given.get("uri_scheme") or "s3"
-        if scheme not in SCHEMES:
-            problems.append(
-                f"storage.storage_options.uri_scheme is {scheme!r}: for az, gs and others set "
+        try:
+            # Not strict: a workload file may have "true" and "30" in quotes
+            set_here = {name: value for name, value in options.items() if value is not None}
+            given = msgspec.convert(set_here, Given, strict=False)
+        except msgspec.ValidationError as error:
+            names = ", ".join(Given.__struct_fields__)
+            raise UserError(f"storage.storage_options ($) of s3: {error}. The options are {names}") from None
+        if given.uri_scheme != "s3":
+            raise UserError(
+                f"storage.storage_options.uri_scheme is {given.uri_scheme!r}: for az, gs and others set "
                 "storage.storage_type=fsspec"
             )
-        if problems:
-            raise UserError("\n".join(problems))
-        self.profile = str(given.get("s3_profile") or "")
-        self.full_uri = _flag(given, "use_full_object_uri", False)
-        self.checksums = _flag(given, "checksum_writes", True)
-        self.library = str(given.get("storage_library") or "")
-        self.attempts = int(_number(given, "s3_max_attempts", 5, 1))  # as botocore's legacy mode
-        self.timeout_seconds = _number(given, "timeout_seconds", 30, 0.001)  # how long a stall may hold a batch
+        self.profile, self.full_uri, self.checksums = given.s3_profile, given.use_full_object_uri, given.checksum_writes
+        self.library, self.attempts = given.storage_library, given.s3_max_attempts
+        self.timeout_seconds = given.timeout_seconds
         self.endpoint = self._endpoint(given)
-        self.region = str(
-            given.get("region") or self._setting("region", "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"
-        )
-        self._is_aws = self.endpoint == AWS
-        if self._is_aws:
+        self.region = str(given.region or self._setting("region", "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1")
+        is_aws = self.endpoint == AWS
+        if is_aws:
             self.endpoint = f"https://s3.{self.region}.amazonaws.com"
-        secure = _flag(given, "secure", True)
-        self.addresses = tuple(_address(part.strip(), secure) for part in self.endpoint.split(","))
-        self.path_style = _flag(given, "s3_force_path_style", not self._is_aws)
+        self.addresses = tuple(_address(part.strip(), given.secure) for part in self.endpoint.split(","))
+        self.path_style = not is_aws if given.s3_force_path_style is None else given.s3_force_path_style
         self.ca_bundle = ""
         if any(address.is_tls for address in self.addresses):
             # By botocore's rules; SSL_CERT_FILE and SSL_CERT_DIR are left to OpenSSL
-            named = given.get("ca_bundle") or self._setting("ca_bundle", "AWS_CA_BUNDLE")
+            named = given.ca_bundle or self._setting("ca_bundle", "AWS_CA_BUNDLE")
             self.ca_bundle = str(named or os.environ.get("REQUESTS_CA_BUNDLE") or "")
 
     @property
@@ -75,16 +83,17 @@ class Options:
             return None
         try:
             context = ssl.create_default_context(cafile=self.ca_bundle or None)
-        except OSError as error:  # no such file, or (ssl.SSLError) no certificates in it
+        except OSError as error:  # no such file, or (ssl.SSLError, which has a `reason`) no certificates in it
+            reason = getattr(error, "reason", None) or error.strerror or error
             raise UserError(
-                f"{self.ca_bundle} can't be read ({_reason(error)}): wanted a file of certificates (PEM) in "
+                f"{self.ca_bundle} can't be read ({reason}): wanted a file of certificates (PEM) in "
                 "storage.storage_options.ca_bundle, AWS_CA_BUNDLE or REQUESTS_CA_BUNDLE"
             ) from error
         context.sslsocket_class = TlsSocket
         return context
 
-    def _endpoint(self, given: dict[str, Option]) -> str:
-        named = str(given.get("endpoint_url") or os.environ.get("S3_ENDPOINT_URIS") or "")
+    def _endpoint(self, given: Given) -> str:
+        named = given.endpoint_url or os.environ.get("S3_ENDPOINT_URIS") or ""
         named = named or str(self._setting("endpoint_url", *ENDPOINT_VARIABLES) or "")
         if not named:
             raise UserError(
@@ -111,28 +120,6 @@ class Options:
         return config.get(name)
 
 
-def _flag(given: dict[str, Option], name: str, default: bool) -> bool:
-    value = given.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool):
-        return value
-    if str(value).lower() in ("true", "false"):
-        return str(value).lower() == "true"
-    raise UserError(f"storage.storage_options.{name} is {value!r}: wanted true or false")
-
-
-def _number(given: dict[str, Option], name: str, default: float, least: float) -> float:
-    value = given.get(name)
-    try:
-        number = default if value is None else float(value)
-    except ValueError:
-        number = -1.0
-    if number < least:
-        raise UserError(f"storage.storage_options.{name} is {value!r}: wanted {least:g} or more")
-    return number
-
-
 def _address(url: str, secure: bool) -> Address:
     if "://" not in url:
         url = f"{'https' if secure else 'http'}://{url}"
@@ -156,8 +143,3 @@ def _address(url: str, secure: bool) -> Address:
 
 def _without_user(url: str) -> str:
     return re.sub(r"//[^/]*@", "//", url)
-
-
-def _reason(error: OSError) -> str:
-    """Return why a certificate file can't be read; an ssl.SSLError has that in `reason`."""
-    return getattr(error, "reason", None) or error.strerror or str(error)

@@ -66,54 +66,43 @@ class Credentials:
         access, secret, token = (self._environment.get(name, "") for name in names)
         if access and secret and not self._profile:
             return Keys(access, secret, token)
-        with self._lock:
-            if self._chain is None:
-                self._chain = self._find()
-            chain = self._chain
-        return self._frozen(chain)
+        return self._of_chain()
 
     def renew(self) -> bool:
         """Search for keys again, after the server called these expired; return whether they changed."""
         with self._lock:
             if self._chain is None:
                 return False
-            before = self._last
-            self._chain = self._find()
-            return self._frozen(self._chain) != before
+            before, self._chain = self._last, None
+        return self._of_chain() != before
 
-    def _frozen(self, chain: Any) -> Keys:
+    def _of_chain(self) -> Keys:
         """Return the chain's current keys; it fetches new ones if they have expired, which may fail in any way."""
         try:
+            with self._lock:
+                chain = self._chain = self._chain or self._find()
             frozen = chain.get_frozen_credentials()
-        except Exception as error:
-            raise self._none(error) from error
-        self._last = Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
-        return self._last
-
-    def _none(self, error: Exception) -> ServerError:
-        """Return the error to report when botocore has no keys; `error` may be of any type, also an OSError."""
-        profile = self._profile or self._environment.get("AWS_PROFILE", "")
-        of = f" of profile {profile!r}" if profile else ""
-        log_in = f" --profile {profile}" if profile else ""
-        sso = "SSO" in type(error).__name__ or "sso" in str(error).lower()
-        advice = f": log in again (aws sso login{log_in})" if sso else ""
-        what = " ".join(str(error).split())[:ERROR_CHARACTERS]
-        return ServerError(f"no credentials{of} for S3 ({type(error).__name__}: {what}){advice}. Wanted: {SOURCES}")
-
-    def _find(self) -> Any:
-        try:
-            session = library("botocore.session", "s3", "a profile or a role as credentials").Session(
-                profile=self._profile or None
-            )
-            found = session.get_credentials()
         except UserError as error:
             raise ServerError(
                 f"there are no credentials for S3 in the environment. Wanted: {SOURCES}. {error}"
             ) from error
         except Exception as error:  # of botocore's own kinds: no such profile, a role that can't be taken
-            raise self._none(error) from error
+            profile = self._profile or self._environment.get("AWS_PROFILE", "")
+            of, log_in = (f" of profile {profile!r}", f" --profile {profile}") if profile else ("", "")
+            sso = "SSO" in type(error).__name__ or "sso" in str(error).lower()
+            advice = f": log in again (aws sso login{log_in})" if sso else ""
+            what = " ".join(str(error).split())[:ERROR_CHARACTERS]
+            raise ServerError(
+                f"no credentials{of} for S3 ({type(error).__name__}: {what}){advice}. Wanted: {SOURCES}"
+            ) from error
+        self._last = Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
+        return self._last
+
+    def _find(self) -> Any:
+        botocore = library("botocore.session", "s3", "a profile or a role as credentials")
+        found = botocore.Session(profile=self._profile or None).get_credentials()
         if found is None:
-            raise ServerError(f"there are no credentials for S3. Wanted: {SOURCES}")
+            raise LookupError("its chain of credentials is empty")
         return found
 
 

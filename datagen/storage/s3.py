@@ -37,6 +37,7 @@ class Storage(StorageBase):
     """One bucket, or several with `s3://` paths."""
 
     is_remote = True
+    counts_requests = True
 
     def __init__(self, spec: StorageSpec) -> None:
         super().__init__(spec)

@@ -24,7 +24,7 @@ from datagen.withheld import WITHHELD
 Bytes = bytes | bytearray | memoryview
 Option = str | int | float | bool | None
 
-FOLDER_TYPES = {
+_FOLDER_TYPES = {
     "local_fs": "posix",
     "parallel_fs": "posix",
     "posix": "posix",
@@ -84,13 +84,13 @@ def storage_spec(
     options = options or {}
     if storage_type == "direct_fs":
         options = {name: value for name, value in options.items() if name not in _LIBRARY_OPTIONS}
-    if storage_type in FOLDER_TYPES:
+    if storage_type in _FOLDER_TYPES:
         if options:
             raise UserError(
                 f"storage.storage_options has {', '.join(options)}, but storage.storage_type={storage_type} has no "
                 "options: leave them out"
             )
-        return StorageSpec(direct=direct or FOLDER_TYPES[storage_type] == "direct")
+        return StorageSpec(direct=direct or _FOLDER_TYPES[storage_type] == "direct")
     if storage_type not in storage_names() and "." not in storage_type:
         wanted = f"wanted one of {', '.join(storage_names())}, or the dotted name of your own module"
         own = storage_type in INTERNAL_TYPES
@@ -112,9 +112,19 @@ def storage_spec(
     )
 
 
+def has_paths(storage_type: str) -> bool:
+    """Return whether a user's `storage.storage_type` is of mounted file systems, whose files programs open by path."""
+    return storage_type in _FOLDER_TYPES
+
+
+def is_direct(storage_type: str) -> bool:
+    """Return whether a user's `storage.storage_type` is of mounted file systems, read past the page cache."""
+    return _FOLDER_TYPES.get(storage_type) == "direct"
+
+
 def storage_names() -> list[str]:
     """Return the built-in values of `storage.storage_type`, sorted."""
-    return sorted({*FOLDER_TYPES, *registry.names("datagen.storage")} - {*INTERNAL_TYPES})
+    return sorted({*_FOLDER_TYPES, *registry.names("datagen.storage")} - {*INTERNAL_TYPES})
 
 
 def open_storage(spec: StorageSpec) -> StorageBase:
@@ -264,6 +274,7 @@ class StorageBase(abc.ABC):
     reads_nothing: ClassVar[bool] = False  # no file is ever touched: a measurement shows the cost of the reader itself
     is_remote: ClassVar[bool] = False
     """Reads are requests to a server and nothing is cached on this host: every byte read came from the storage."""
+    counts_requests: ClassVar[bool] = False  # in files of `StorageSpec.account`
     server: str = ""  # address of the server; empty without one
     alignment: int = 1
     """Address, offset and length of reads must be multiples of this many bytes; more than 1 only for O_DIRECT."""

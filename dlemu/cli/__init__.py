@@ -48,8 +48,6 @@ _MORE = ("datagen", "probe", "sweep", "together", "watch", "workloads", "doctor"
 _PLUGINS = "dlemu.commands"
 """Group of entry points that name a click command."""
 _SETTINGS = "KEY=VALUE sets what is run (DLIO's names, hydra's grammar); --FLAG sets what the command does with it."
-_OPTIONS_OF_OTHERS = ("cached", "json", "make", "no_report", "output", "yes")
-"""Options of some commands, which are no settings where a command lacks them."""
 _WITHOUT_KIND = {
     "try": "See in less than a minute what the storage of a folder feeds.",
     "datagen": "Make a workload's dataset, or verify one.",
@@ -150,7 +148,7 @@ def guarded(command: click.Command, name: str) -> None:
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption) and (setting := _intended_setting(error)):
-            complain(f"settings are given as KEY=VALUE, without dashes: {setting}")
+            complain(setting)
         else:
             error.show()
         sys.exit(2)
@@ -178,12 +176,12 @@ def guarded(command: click.Command, name: str) -> None:
 
 def _meant(name: str, known: Mapping[str, str]) -> str:
     """Return what an unknown first word may have been: a command, a setting without its command, a folder."""
-    from dlemu.config.schema import Workload
     from dlemu.config.sections import SYNONYMS
+    from dlemu.config.translate import is_known
 
-    key = name.partition("=")[0].lstrip("+")
-    if "=" in name or key in SYNONYMS or key.partition(".")[0] in Workload.__dataclass_fields__:
-        setting = name if "=" in name else f"{SYNONYMS.get(key, key)}=..."
+    key, equals, value = name.lstrip("+").partition("=")
+    if equals or key in SYNONYMS or is_known(key):
+        setting = f"{SYNONYMS.get(key, key)}={value or '...'}"
         return f"{setting} is a setting, which follows a command, as in `dlemu train {setting}`"
     if os.sep in name:
         return "it is no folder, either: wanted one that exists, as in `dlemu /mnt/nvme`"
@@ -191,19 +189,21 @@ def _meant(name: str, known: Mapping[str, str]) -> str:
 
 
 def _intended_setting(error: click.NoSuchOption) -> str:
-    """Return KEY=... for a setting that was typed as an option, of another program too.
+    """Return what to say of a setting that was typed as an option, of another program too.
 
     Empty if an option was intended, or if the command takes no settings.
     """
     from dlemu.config.sections import SYNONYMS
+    from dlemu.config.translate import is_known
 
     if not error.ctx or not any(parameter.name == "overrides" for parameter in error.ctx.command.params):
         return ""
     key = error.option_name.lstrip("-").replace("-", "_")
-    if key in SYNONYMS:
-        return f"{SYNONYMS[key]}=..."
-    is_option = not error.option_name.startswith("--") or key in _OPTIONS_OF_OTHERS or error.possibilities
-    return "" if is_option and "." not in key else f"{key}=..."
+    meant = SYNONYMS.get(key, key)
+    if " " in meant:
+        return f"there is no option {error.option_name}: did you mean {meant}?"
+    is_setting = key in SYNONYMS or "." in key or is_known(key)
+    return f"settings are given as KEY=VALUE, without dashes: {meant}=..." if is_setting else ""
 
 
 def _see_current_folder() -> None:

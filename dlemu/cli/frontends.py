@@ -24,8 +24,7 @@ from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.dlio.export import export_beside
 from dlemu.metrics.verdict import EXIT_STATUSES, Outcome
-from dlemu.report.progress import ProgressLines
-from dlemu.report.run_log import log_writer
+from dlemu.report.progress import ProgressLines, log_writer
 from dlemu.report.units import size
 from dlemu.results.kinds import Kind, kind_wanted
 from dlemu.results.live import report_command
@@ -184,7 +183,7 @@ def allow(workload: Workload, folder: str, ranks: int | None, making_bytes: int,
 
 def make_here(workload: Workload, *, as_json: bool, yes: bool) -> None:
     """Make a dataset's missing files, a rank on each core; `allow` prompts; `as_json` keeps stdout for the answer."""
-    from dlemu.jobs.training.enough import to_make
+    from dlemu.jobs.training.preflight import to_make
     from dlemu.runner.datasets import make_on_this_host
 
     check_data(workload)

@@ -122,7 +122,8 @@ def completed(words: Sequence[str], other: Workload, config_dir: str | None = No
     Its settings apply unless the words set them, directly or by another accelerator or scale. If the words select a
     different workload, nothing is added.
     """
-    choice, paths = parse(words).workload, {setting.path for setting in parse(words).all}
+    choice, settings = parse(words)
+    paths = {setting.path for setting in settings}
     if choice and load([override(["workload"], choice)], config_dir).model.name != other.model.name:
         return list(words)
     known = workload_names(config_dir)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from datagen import quantiles
 from datagen.errors import UserError
 from datagen.registry import nearest
-from datagen.settings import at_least, build, joined_problems, problems
+from datagen.settings import at_least, build, joined_problems
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,8 +59,8 @@ class Duration:
     @classmethod
     def from_value(cls, value: object, where: str) -> Duration:
         """Read the value at the key `where` of a configuration; raises UserError with all problems of the value."""
-        if isinstance(value, cls):
-            return value
+        if isinstance(value, cls):  # made in Python, and not checked yet
+            value = value.to_value()
         kind: Any = "fixed"
         if isinstance(value, Mapping):
             kind = value.get("type", "normal" if value.get("stdev") else "fixed")
@@ -75,7 +75,7 @@ class Duration:
         else:
             raise UserError(f"{where} is {value!r} ({type(value).__name__}): wanted {GRAMMAR}")
         duration = cls(type=kind, **vars(build(_SHAPES[kind], given, where)))
-        if wrong := [*problems(duration, where)]:
+        if wrong := [*duration.problems(where)]:
             raise UserError(joined_problems(wrong))
         return duration
 
@@ -96,11 +96,12 @@ class Duration:
                 yield f"{where}.seconds has {max(self.seconds):g}: wanted at most {MOST_SECONDS:g}"
 
 
-_SHAPES: dict[DurationType, Any] = {
-    kind: make_dataclass(kind, [(name, tuple[float, ...] if name == "seconds" else float) for name in names])
+_SHAPES = {
+    kind: make_dataclass(
+        kind, [(name, Duration.__annotations__[name]) for name in names], namespace={"__module__": __name__}
+    )
     for kind, names in PARAMETERS.items()
 }
-"""Type -> a dataclass of its parameters."""
 NO_TIME = Duration()
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
 from datagen.errors import UserError
 from datagen.spec import build
-from datagen.storage.storage_base import FOLDER_TYPES
+from datagen.storage.storage_base import is_direct
 from datagen.withheld import scrubbed
 from dlemu.config.duration import Duration
 from dlemu.config.overrides import parse
@@ -74,16 +75,14 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     win: the file; what `accelerator=NAME` stands for; the entries of `scale=NAME`; other overrides. Raises UserError
     that lists all problems.
     """
-    request = parse(overrides)
-    choice = request.workload or DEFAULT_WORKLOAD
-    for setting in request.settings:
+    named_workload, given_settings = parse(overrides)
+    choice = named_workload or DEFAULT_WORKLOAD
+    for setting in given_settings:
         named = str(setting.value).replace("-", "_")
-        if setting.path == ("model",) and not request.workload and named in workload_names(config_dir):
+        if setting.path == ("model",) and not named_workload and named in workload_names(config_dir):
             raise UserError(f"{setting.text} only names the results: wanted workload={named}")
     file = layer((), composed(choice, config_dir))
-    given_layer = [setting for given in request.settings for setting in layer(given.path, given.value)]
-    # As in files, a standard deviation in DLIO's older form must come after the time itself.
-    given_layer.sort(key=lambda setting: setting[0][-1] == "stdev")
+    given_layer = [setting for given in given_settings for setting in layer(given.path, given.value)]
     tree = resolved(merged(_layers(choice, file, given_layer)))
     if ("scale",) not in dict(given_layer):
         _check_recorded_scale(choice, tree)
@@ -201,7 +200,7 @@ def _with_folders_resolved(workload: Workload) -> Workload:
     """Join the folders of data and checkpoints with the storage's root, which is then `./`: they are joined once."""
     storage, dataset, checkpoint = workload.storage, workload.dataset, workload.checkpoint
     output = workload.output
-    root = Storage.storage_root if storage.storage_type in FOLDER_TYPES else storage.storage_root
+    root = Storage.storage_root if storage.has_paths else storage.storage_root
     return replace(
         workload,
         dataset=replace(dataset, data_folder=storage.resolved(dataset.data_folder)),
@@ -209,9 +208,7 @@ def _with_folders_resolved(workload: Workload) -> Workload:
         output=replace(output, folder=os.path.expanduser(output.folder)),
         storage=replace(storage, storage_root=root),
         # `storage_type=direct`, or mlpstorage's `direct_fs`, means the same.
-        reader=replace(
-            workload.reader, odirect=workload.reader.odirect or FOLDER_TYPES.get(storage.storage_type) == "direct"
-        ),
+        reader=replace(workload.reader, odirect=workload.reader.odirect or is_direct(storage.storage_type)),
     )
 
 
@@ -220,29 +217,27 @@ def layer(path: KeyPath, value: Any) -> Layer:
     path = renamed(path, value)
     if not isinstance(value, Mapping) or not value or path in DURATIONS or path[:1] in [(name,) for name in TABLES]:
         return [(path, value)] if path else []
-    settings = [setting for key, item in value.items() for setting in layer((*path, str(key)), item)]
-    # The standard deviation in DLIO's older files, next to the time itself, must come after it.
-    return sorted(settings, key=lambda setting: setting[0][-1] == "stdev")
+    return [setting for key, item in value.items() for setting in layer((*path, str(key)), item)]
 
 
 def merged(layers: Iterable[Layer]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for settings in layers:
-        for path, value in settings:
+        # A standard deviation in DLIO's older form, a key beside the time itself, must come after it.
+        for path, value in sorted(settings, key=lambda setting: setting[0][-1] == "stdev"):
             _put(tree, path, value)
     return tree
 
 
 def _put(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
     """Set the value at a path; a mapping is merged into what is there, but for a time, which is replaced."""
-    is_merged = isinstance(value, Mapping) and path not in DURATIONS
-    inner = tree
-    for depth, key in enumerate(path if is_merged else path[:-1], start=1):
-        if not isinstance(inner.get(key), dict):  # a time that was a number becomes `{mean: number}`
-            inner[key] = {"mean": inner[key]} if path[:depth] in DURATIONS and key in inner else {}
-        inner = inner[key]
-    if is_merged:
+    section = tree
+    for depth, key in enumerate(path[:-1], start=1):
+        if not isinstance(section.get(key), dict):  # a time that was a number becomes `{mean: number}`
+            section[key] = {"mean": section[key]} if path[:depth] in DURATIONS and key in section else {}
+        section = section[key]
+    if isinstance(value, Mapping) and isinstance(section.get(path[-1]), dict) and path not in DURATIONS:
         for name, item in value.items():
-            _put(tree, (*path, str(name)), item)
+            _put(section[path[-1]], (str(name),), item)
     else:
-        inner[path[-1]] = dict(value) if isinstance(value, Mapping) else value
+        section[path[-1]] = deepcopy(value)

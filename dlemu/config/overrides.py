@@ -37,23 +37,11 @@ class Setting:
     text: str
 
 
-@dataclass(frozen=True)
-class Request:
-    """All overrides, in the order given."""
+def parse(overrides: Sequence[str]) -> tuple[str, list[Setting]]:
+    """Parse overrides, also with + or ++, or DLIO's `workload.`; raises UserError that lists all that are wrong.
 
-    all: tuple[Setting, ...]
-
-    @property
-    def workload(self) -> str:
-        return next((setting.value for setting in reversed(self.all) if setting.path == WORKLOAD), "")
-
-    @property
-    def settings(self) -> tuple[Setting, ...]:
-        return tuple(setting for setting in self.all if setting.path != WORKLOAD)
-
-
-def parse(overrides: Sequence[str]) -> Request:
-    """Parse overrides, also with + or ++, or DLIO's `workload.`; raises UserError that lists all that are wrong."""
+    Return the workload that is named, '' without one, and the other settings.
+    """
     parsed, problems = [], []
     for text in overrides:
         try:
@@ -63,11 +51,13 @@ def parse(overrides: Sequence[str]) -> Request:
             problems.append(scrubbed(str(error), given_options([text])))
     if problems:
         raise UserError(joined_problems(problems))
-    return Request(tuple(parsed))
+    named = [setting.value for setting in parsed if setting.path == WORKLOAD]
+    return (named[-1] if named else ""), [setting for setting in parsed if setting.path != WORKLOAD]
 
 
 def given_keys(overrides: Sequence[str]) -> set[str]:
-    return {".".join(setting.path) for setting in parse(overrides).all}
+    """Return the keys that the overrides set, but for the workload."""
+    return {".".join(setting.path) for setting in parse(overrides)[1]}
 
 
 def _parse_one(text: str) -> Setting:
@@ -247,5 +237,6 @@ def _literal(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Quote a text for the grammar, in single quotes: backslashes before a quote or the end are doubled."""
-    return "'" + re.sub(r"(\\*)('|\Z)", lambda end: 2 * end[1] + ("\\'" if end[2] else ""), text) + "'"
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    return QuotedString(text, Quote.single).with_quotes()

@@ -10,15 +10,16 @@ import sys
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeVar, get_args
 
+from msgspec import Meta
+
+from datagen.settings import ALL_OR_SOME, MAX_BYTES
 from datagen.settings import BYTES as BYTES
-from datagen.settings import MAX_BYTES, positive_or
 from datagen.settings import MORE_THAN_0 as MORE_THAN_0
 from datagen.settings import SECONDS as SECONDS
-from datagen.settings import Range as Range
 from datagen.settings import Unit as Unit
 from datagen.settings import at_least as at_least
 from datagen.spec import DatasetSpec, Decode, EngineName, build
-from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec, storage_spec
+from datagen.storage.storage_base import StorageSpec, has_paths, storage_spec
 from dlemu.config.duration import MOST_SECONDS, NO_TIME
 from dlemu.config.duration import Duration as Duration
 
@@ -40,9 +41,9 @@ class Parallelism:
     """Ranks that share each matrix."""
     pipeline: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Stages that share the layers."""
-    data: Annotated[int, positive_or("-1 for as many as the ranks allow")] = -1
+    data: Annotated[int, ALL_OR_SOME] = -1
     """Copies of the model; -1: as many as the ranks allow. `checkpoint.mode=subset` needs it."""
-    zero_stage: Annotated[int, Range(0, 3, "0 to 3")] = 0
+    zero_stage: Annotated[int, Meta(ge=0, le=3)] = 0
     """ZeRO stage. 0: one copy writes all; 1, 2: each writes its part of the optimizer; 3: and its part of the model."""
     expert: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Ranks over which the experts of a layer are distributed; they are part of the data-parallel ones."""
@@ -82,7 +83,7 @@ class Model:
     """`transformer`: a checkpoint has the layers of section `transformer`; any other: also `model_size_bytes`."""
     model_size_bytes: Annotated[int, at_least(0, MAX_BYTES), BYTES] = 10240
     """Bytes of one checkpoint of a model that is not described by its layers."""
-    num_layers: Annotated[int, Range(-1, 10**4, "1 to 10000, or -1 if they are not known")] = -1
+    num_layers: Annotated[int, Meta(ge=-1, le=10**4)] = -1
     """Layers of a transformer; -1: not known."""
     model_datatype: Datatype = "fp16"
     """Type of the model's numbers in a checkpoint."""
@@ -148,12 +149,17 @@ class Storage:
     Credentials belong in the environment; results leave out options that may hold some.
     """
 
+    @property
+    def has_paths(self) -> bool:
+        """Whether files are on mounted file systems, where programs open them by path."""
+        return has_paths(self.storage_type)
+
     def resolved(self, folder: str) -> str:
         """Return where a folder lies, by DLIO's rule: a relative one starts at the root; `~` is the user's home.
 
         A URL stays as it is, and so does the path in a storage that is not made of folders.
         """
-        if self.storage_type not in FOLDER_TYPES:
+        if not self.has_paths:
             return folder
         folder, root = os.path.expanduser(folder), os.path.expanduser(self.storage_root)
         if "://" in folder or os.path.isabs(folder) or os.path.normpath(root) == os.curdir:
@@ -199,7 +205,7 @@ class Reader:
     """Object storage: requests that a worker has in flight."""
     evict_page_cache: Literal["never", "start", "epochs"] = "never"
     """When to drop the dataset's pages from memory; needs no root. Its time counts in `total_seconds` alone."""
-    page_cache_percent: Annotated[float, Range(0, 100, "0 to 100"), Unit("%")] = 0.0
+    page_cache_percent: Annotated[float, Meta(ge=0, le=100), Unit("%")] = 0.0
     """Share of the dataset read into memory again after `evict_page_cache`; a verdict needs `metric.cached=true`."""
     engine: EngineName = "matched"
     """Who reads a file.
@@ -226,7 +232,7 @@ class Reader:
     """Bytes of a sample in the first of `tensors`; the others are labels."""
     multiprocessing_context: Literal["fork", "forkserver", "spawn"] = "fork"
     """How Python starts the worker processes."""
-    nice: Annotated[int, Range(0, 19, "0 to 19")] = 10
+    nice: Annotated[int, Meta(ge=0, le=19)] = 10
     """Niceness of the workers, so that a trainer never waits long for a core."""
 
 
@@ -240,7 +246,7 @@ class Train:
     """CPU seconds that the trainer itself computes in each step, which ends when it and the accelerator are done."""
     compute: str = "sleep"
     """What computes: a module in `dlemu.accelerators` (`sleep` emulates), or the dotted name of your own."""
-    total_training_steps: Annotated[int, positive_or("-1 for every step")] = -1
+    total_training_steps: Annotated[int, ALL_OR_SOME] = -1
     """End after this many steps over all epochs; -1 takes every step of every epoch."""
     seed: Annotated[int, at_least(0, 2**63 - 1)] = 123
     """Seed of the shuffles and of random times."""
@@ -268,7 +274,7 @@ class Checkpoint:
     """First epoch that a checkpoint follows."""
     epochs_between_checkpoints: Annotated[int, at_least(1)] = 1
     """Epochs from one checkpoint to the next."""
-    steps_between_checkpoints: Annotated[int, positive_or("-1 for none within an epoch")] = -1
+    steps_between_checkpoints: Annotated[int, ALL_OR_SOME] = -1
     """After every this many steps of an epoch, and not at its end; -1: only at the end of epochs."""
     type: Literal["rank_zero", "all_ranks"] = "rank_zero"
     """Which ranks write a model that is described only by `model.model_size_bytes`."""
@@ -282,13 +288,11 @@ class Checkpoint:
     """Number of this run's rank 0 in the whole job; the other ranks follow."""
     format: str = "torch"
     """Name of a module in `dlemu.checkpoints.formats`, or the dotted name of your own."""
-    num_checkpoints_write: Annotated[int, Range(-1, 10**6, "1 to 1000000, or 0 for none")] = -1
+    num_checkpoints_write: Annotated[int, Meta(ge=-1, le=10**6)] = -1
     """Checkpoints written without training; 0 or -1: none. If this and read are -1, `dlemu checkpoint` takes 10."""
-    num_checkpoints_read: Annotated[int, Range(-1, 10**6, "1 to 1000000, or 0 for none")] = -1
+    num_checkpoints_read: Annotated[int, Meta(ge=-1, le=10**6)] = -1
     """Checkpoints that are then read, the oldest first; 0 and -1 as for `num_checkpoints_write`."""
-    time_between_checkpoints: Annotated[
-        float, Range(-1, MOST_SECONDS, f"0 or more, and at most {MOST_SECONDS}"), SECONDS
-    ] = 5.0
+    time_between_checkpoints: Annotated[float, Meta(ge=-1, le=MOST_SECONDS), SECONDS] = 5.0
     """Seconds that the accelerators compute before each checkpoint."""
     rank_sync: bool = False
     """A checkpoint's time ends for every rank when the last one is done."""
@@ -303,13 +307,13 @@ class Checkpoint:
     """
     odirect: bool = False
     """Bypass the page cache (O_DIRECT)."""
-    writers: Annotated[int, Range(1, 64, "1 to 64")] = 1
+    writers: Annotated[int, Meta(ge=1, le=64)] = 1
     """Threads of each rank that write."""
-    transfer_size: Annotated[int, Range(4096, 32 << 20, "4096 to 33554432 (32 MiB)"), BYTES] = 8388608
+    transfer_size: Annotated[int, Meta(ge=4096, le=32 << 20), BYTES] = 8388608
     """Bytes of a write call, and of a read call with `read_as=fast`: a multiple of 4096."""
     read_as: Literal["fast", "torch_load", "mlperf_v3"] = "fast"
     """`fast`: by `readers` threads; `torch_load`: by one, tensor by tensor; `mlperf_v3`: by 4, without read-ahead."""
-    readers: Annotated[int, Range(1, 64, "1 to 64")] = 4
+    readers: Annotated[int, Meta(ge=1, le=64)] = 4
     """Threads of each rank that read, with `read_as=fast`."""
     evict_page_cache: bool = True
     """Before reading, each host drops from its memory what its ranks will read; in no measured time."""
@@ -331,9 +335,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    au: Annotated[float, Range(sys.float_info.min, 1, "a share above 0 and at most 1, such as 0.9"), Unit("share")] = (
-        0.90
-    )
+    au: Annotated[float, Meta(gt=0, le=1), Unit("share")] = 0.90
     """The run passes when its AU reaches this share."""
     verdict: Literal["sustained", "au", "rules"] = "sustained"
     """Which AU is compared with `au`: what the storage sustains, that of counted steps (DLIO's), or of all steps."""

@@ -22,6 +22,7 @@ SYNONYMS = {
     **dict.fromkeys(("num_gpus", "gpus", "ranks", "world_size", "nproc", "num_processes", "np", "n"), "ranks"),
     **dict.fromkeys(("num_accelerators", "max_accelerators", "accelerators"), "ranks"),
     **dict.fromkeys(("num_workers", "reader.num_workers"), "reader.read_threads"),
+    "num_client_hosts": "the hosts on which mpirun or srun starts ranks (mpirun --host A,B -np RANKS dlemu train ...)",
     "checkpoint.enabled": "workflow.checkpoint",
     "model": "workload",
     "accelerator_type": "accelerator",
@@ -29,7 +30,7 @@ SYNONYMS = {
     "results_dir": "output.folder",
     "checkpoint_folder": "checkpoint.checkpoint_folder",
 }
-"""Key or option that other tools have -> the setting here, for messages."""
+"""Key or option that other tools have -> the setting here, or what is there instead, for messages."""
 
 
 @cache

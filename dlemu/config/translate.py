@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from datagen.errors import UserError
 from datagen.registry import built_in, companion
-from datagen.storage.storage_base import FOLDER_TYPES, LIBRARIES_OF_OBJECTS
+from datagen.storage.storage_base import LIBRARIES_OF_OBJECTS, has_paths, is_direct
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Workload
 from dlemu.config.sections import tree
@@ -244,12 +244,12 @@ def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str
         loader = None if traits is None else traits()
         used = (transfers,) if loader is None else loader.settings_used(data_format)
         # reads that bypass the page cache are not made by a library, so their size can be set
-        direct = value("reader", "odirect") == "True" or FOLDER_TYPES.get(storage_type) != "posix"
+        direct = value("reader", "odirect") == "True" or is_direct(storage_type) or not has_paths(storage_type)
         by_library = engine == "library" or (engine == "matched" and not direct)
         if by_library and not (loader and loader.reads_files(data_format)):
             used = [key for key in used if key != transfers]
     unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in used}
-    if storage_type in FOLDER_TYPES:
+    if has_paths(storage_type):
         return unused | NO_EFFECT_ON_FOLDERS
     unused |= NO_EFFECT_ON_OBJECTS
     storage = tree.get("storage")

@@ -14,7 +14,7 @@ from datagen.registry import companion, is_dotted, names
 from datagen.regular import check_local
 from datagen.settings import problems
 from datagen.spec import build, joined_problems
-from datagen.storage.storage_base import FOLDER_TYPES, open_storage
+from datagen.storage.storage_base import open_storage
 from dlemu.config.duration import is_zero
 from dlemu.config.schema import Model, Workload
 from dlemu.config.sections import sections
@@ -25,7 +25,7 @@ from dlemu.config.workload_files import nearest
 def check(workload: Workload) -> None:
     """Raise UserError for values that no run could take."""
     known = sections() if workload.kinds else {}
-    own = {name: build(known[name], section, name) for name, section in workload.kinds.items() if name in known}
+    own = [(build(known[name], section, name), name) for name, section in workload.kinds.items() if name in known]
     tables = (
         ("accelerator", workload.accelerator, list(workload.accelerators)),
         ("scale", workload.scale, [*filter(None, workload.scales)]),
@@ -35,7 +35,14 @@ def check(workload: Workload) -> None:
         for key, name, table in tables
         if name and name not in table
     )
-    _refuse([*problems(workload), *problems(own), *missing])
+    counts = {
+        "model.parallelism.data": workload.model.parallelism.data,
+        "train.total_training_steps": workload.train.total_training_steps,
+        "checkpoint.steps_between_checkpoints": workload.checkpoint.steps_between_checkpoints,
+    }
+    zeros = (f"{key} is 0: wanted 1 or more, or -1" for key, number in counts.items() if number == 0)
+    of_kinds = (problem for section, name in own for problem in problems(section, name))
+    _refuse([*problems(workload), *of_kinds, *missing, *zeros])
 
 
 def check_folder(workload: Workload, key: str, folder: str) -> None:
@@ -118,7 +125,7 @@ def _checkpoint_problems(workload: Workload) -> Iterator[str]:
 
 def _storage_problems(workload: Workload) -> Iterator[str]:
     storage, reader = workload.storage, workload.reader
-    has_files = storage.storage_type in FOLDER_TYPES
+    has_files = storage.has_paths
     try:
         opened = open_storage(workload.storage_spec)
         if not has_files and opened.is_remote and reader.transfer_size:
@@ -140,7 +147,7 @@ def _storage_problems(workload: Workload) -> Iterator[str]:
 
 def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]:
     """Yield a problem for a URL in a setting of a folder, unless the storage takes them."""
-    if workload.storage.storage_type in FOLDER_TYPES and ":" in folder:
+    if workload.storage.has_paths and ":" in folder:
         storage_type = "s3" if folder.startswith("s3:") else "fsspec"
         try:
             check_local(folder, key, other=f"storage.storage_type={storage_type}, or ")
@@ -210,7 +217,7 @@ def _reading_problems(workload: Workload) -> Iterator[str]:
             f"reader.page_cache_percent is {percent:g}, of a dataset that reader.evict_page_cache=never leaves in the"
             " page cache as it is; wanted 'start' or 'epochs'"
         )
-    if percent and (reader.odirect or workload.storage.storage_type not in FOLDER_TYPES):
+    if percent and (reader.odirect or not workload.storage.has_paths):
         yield f"reader.page_cache_percent is {percent:g}, but these reads bypass the page cache; wanted 0"
     if reader.evict_page_cache == "epochs" and data.format == "mmap_indexed_binary":
         yield (

@@ -27,17 +27,17 @@ def load_command(words: Sequence[str], config_dir: str | None) -> tuple[Workload
     DLIO's files go where DLIO writes them: `output.folder` of the workload, or else hydra's run folder, by default
     `hydra_log/MODEL/TIME`. dlemu's own files go into the subfolder `dlemu`. Raises UserError.
     """
-    request = parse(words)
-    hydra = {setting.path[1:]: setting.value for setting in request.all if setting.path[0] == "hydra"}
-    settings = [setting.text for setting in request.settings if setting.path[0] != "hydra"]
-    workload = load([*_workload_overrides(request.workload, config_dir), *settings], config_dir=config_dir)
+    choice, given = parse(words)
+    hydra = {setting.path[1:]: setting.value for setting in given if setting.path[0] == "hydra"}
+    settings = [setting.text for setting in given if setting.path[0] != "hydra"]
+    workload = load([*_workload_overrides(choice, config_dir), *settings], config_dir=config_dir)
     run_folder, subfolder = hydra.get(("run", "dir")), hydra.get(("output_subdir",), DEFAULT_SUBFOLDER)
     named = None if run_folder is None else _with_time(str(run_folder))
     folder = workload.output.folder or named or _with_time(f"hydra_log/{workload.model.name}/{_TIME}")
     folders = DlioFolders(
         folder=folder,
         config_folder=None if subfolder is None else os.path.join(named or folder, str(subfolder)),
-        overrides=tuple(setting.text for setting in request.all if setting.path[0] != "hydra"),
+        overrides=(*([f"workload={choice}"] if choice else []), *settings),
     )
     output = replace(workload.output, folder=_unused(os.path.join(folder, OWN_FOLDER)))
     return replace(workload, output=output), folders

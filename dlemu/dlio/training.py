@@ -13,7 +13,7 @@ from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.config.schema import Workload
 from dlemu.dlio.files import GIB, stamp
 from dlemu.dlio.results import DlioRun, checkpoint_figures
-from dlemu.metrics.dlio_formulas import BlockTimes, Rated, evaluated_per_second, over_blocks, over_ranks, rate_v2
+from dlemu.metrics.au import BlockTimes, Rated, evaluated_per_second, over_blocks, over_ranks, rate_v2
 from dlemu.metrics.rows import StepTable
 from dlemu.results.exported import ExportedSteps
 

@@ -4,42 +4,40 @@ ORDER    the position of its checks in the output
 CHECKS   name of each check -> function (Facts) -> Check, or None where it does not apply; an exception is reported as
          the check's failure
 
-Checks that only one kind of job (training, checkpoint, ...) needs are in that kind's folder, in files like these
-(`JobParts.host_checks`). May import report, runner, results and the packages below them.
+Checks that only one kind of job (training, checkpoint, ...) needs are in that kind's folder (`JobParts.host_checks`),
+and come last. May import report, runner, results and the packages below them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import cast
+from types import ModuleType
 
 from datagen.registry import import_by_name, names
 from dlemu.config.schema import Workload
-from dlemu.doctor.check_base import Check, Facts, HostChecks, failed
+from dlemu.doctor.check_base import Check, Facts, failed
 from dlemu.results.kinds import kind_wanted
 
 
-def examine(workload: Workload, *packages: str) -> Iterator[Check]:
+def examine(workload: Workload, package: str = __name__) -> Iterator[Check]:
     """Yield the outcome of each check of what the workload needs on this host; a check that raises yields a failure.
 
-    The checks are those in `packages`; without any, those of this package and of the workload's kind of job.
+    Of another package than this one the checks alone, else those of the workload's kind of job, too.
     """
-    kind = kind_wanted(workload)
-    own = kind.load_job().host_checks
-    modules: list[HostChecks] = []
-    for folder in packages or (__name__, *([own.__name__] if own else [])):
-        for name in names(folder):
-            try:
-                modules.append(cast(HostChecks, import_by_name(f"{folder}.{name}")))
-            except Exception as error:  # a broken library may raise anything
-                yield replace(failed(error), name=name.replace("_", " "))
+    own = kind_wanted(workload).load_job().host_checks() if package == __name__ else {}
+    modules: list[ModuleType] = []
+    for name in names(package):
+        try:
+            modules.append(import_by_name(f"{package}.{name}"))
+        except Exception as error:  # a broken library may raise anything
+            yield replace(failed(error), name=name.replace("_", " "))
     facts = Facts(workload)
-    for module in sorted(modules, key=lambda module: module.ORDER):
-        for name, look in module.CHECKS.items():
-            try:
-                check = look(facts)
-            except Exception as error:
-                check = failed(error)
-            if check is not None:
-                yield replace(check, name=name)
+    checks = [module.CHECKS for module in sorted(modules, key=lambda module: module.ORDER)] + [own]
+    for name, look in (each for part in checks for each in part.items()):
+        try:
+            check = look(facts)
+        except Exception as error:
+            check = failed(error)
+        if check is not None:
+            yield replace(check, name=name)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
 from datagen.errors import DlemuError
 from datagen.inspection import Dataset, inspect
@@ -118,10 +117,3 @@ class Facts:
     def usable_dataset(self) -> Dataset | None:
         """The dataset if a run could read it, else None."""
         return None if isinstance(self.dataset, DlemuError) else self.dataset
-
-
-class HostChecks(Protocol):
-    """The interface of a module of checks."""
-
-    ORDER: int
-    CHECKS: Mapping[str, Callable[[Facts], Check | None]]

@@ -2,14 +2,33 @@
 
 Rows are `STEP_DTYPE` records of one or more ranks, epochs and blocks; wait, compute and sync are the accelerator's own
 timeline, the host's stamps are `asked_ns`, `got_ns`, `slept_ns` and `met_ns`.
+
+DLIO's formulas: AU and samples/s of one rank's block of steps, and how ranks and blocks make an epoch.
+
+N steps; T the block's time by the host's stamps; c the configured time of a step; m the measured one.
+
+| name | AU | samples/s |
+|---|---|---|
+| `dlio_v1` | sum c[1:] / (T - proc[0]) | N / T x batch |
+| `dlio` | sum m[s:e] / (T - sum proc[:s] - sum proc[e:]) | (N - 2) / the same time x batch |
+| `dlio_v3` | the same with the last step dropped too | the same with the last step dropped too |
+| `dlio_fork` | as `dlio` | (steps counted by AU) / the same time x batch |
+
+Sources: statscounter of dlio_benchmark as in MLPerf Storage v1.0 and of 2026-06 (`compute_metrics_train`, `end_train`:
+https://github.com/argonne-lcf/dlio_benchmark). Published runs of v3.0 fit only with the last step dropped
+(https://github.com/mlcommons/storage_results_v3.0). `dlio_fork` is `compute_metrics_train` of the fork that v3.0 pins,
+as of 2026-07 (https://github.com/mlcommons/DLIO_local_changes): samples/s count the steps that AU counts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from dlemu.metrics.dlio_formulas import BlockTimes, Rated, over_blocks, over_ranks, rate_v1, rate_v2
+import numpy as np
+from numpy.typing import NDArray
+
 from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 
 
@@ -33,7 +52,7 @@ def au_percent(rows: Rows) -> float:
 def au_dlio_percents(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -> list[tuple[float, float]]:
     """Return for each epoch its AU as DLIO 2.x prints it, and as DLIO of MLPerf Storage v1.0 does.
 
-    Blocks are weighted by their steps, ranks equally. Formulas: `dlemu.metrics.dlio_formulas`.
+    Blocks are weighted by their steps, ranks equally.
     """
     epochs: dict[int, dict[int, list[tuple[Rated, Rated, int]]]] = {}
     for block in blocks(rows):
@@ -65,3 +84,94 @@ def block_times(block: Rows) -> BlockTimes:
         measured=slept - got,
         total=int(over[-1] - began[0]),
     )
+
+
+Times = NDArray[np.float64] | NDArray[np.int64]
+"""Shape (steps,)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockTimes:
+    """One block of one rank. All times are in one unit: seconds, unless AU alone is requested."""
+
+    load: Times
+    """From requesting each batch to having it."""
+    proc: Times
+    """From requesting each batch to the end of its computation."""
+    configured: Times
+    """Nominal computation time of each step."""
+    measured: Times
+    """Actual computation time of each step, by the host's stamps."""
+    total: float
+    """From requesting the first batch to the last all-reduce of all ranks."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of the block."""
+        return len(self.proc)
+
+
+@dataclass(frozen=True)
+class Rated:
+    """AU and rate by one formula; NaN where no time is left to divide by (0 by `rate_fork`)."""
+
+    au: float
+    """Share of the time, 0 to 1."""
+    samples_per_second: float
+
+    @property
+    def au_percent(self) -> float:
+        """AU in percent."""
+        return 100 * self.au
+
+
+def rate_v1(block: BlockTimes, batch_size: float = math.nan) -> Rated:
+    """Rate a block by DLIO as in MLPerf Storage v0.5 and v1.0: its first step is left out of AU."""
+    counted = block.total - block.proc[0]
+    au = float(block.configured[1:].sum() / counted) if counted > 0 else math.nan
+    return Rated(au, block.steps / block.total * batch_size if block.total > 0 else math.nan)
+
+
+def rate_v2(block: BlockTimes, exclude_start: int, exclude_end: int, batch_size: float = math.nan) -> Rated:
+    """Rate a block by DLIO 2.x (its rule while `exclude_end` is 0); samples/s leave out DLIO's fixed 2 steps."""
+    end = max(exclude_start, block.steps - exclude_end)
+    counted = block.total - block.proc[:exclude_start].sum() - block.proc[end:].sum()
+    if counted <= 0:
+        return Rated(math.nan, math.nan)
+    rate = max(0, block.steps - 2) / float(counted) * batch_size
+    return Rated(float(block.measured[exclude_start:end].sum() / counted), rate)
+
+
+def rate_v3(block: BlockTimes, exclude_start: int, exclude_end: int, batch_size: float = math.nan) -> Rated:
+    """Rate a block by DLIO as in MLPerf Storage v3.0: 2.x with at least the last step left out."""
+    return rate_v2(block, exclude_start, max(1, exclude_end), batch_size)
+
+
+def rate_fork(block: BlockTimes, exclude_start: int, exclude_end: int, batch_size: float = math.nan) -> Rated:
+    """Rate a block by the fork of DLIO that MLPerf Storage v3.0 pins: AU and samples/s over the same steps."""
+    end = max(exclude_start, block.steps - exclude_end)
+    counted = block.total - block.proc[:exclude_start].sum() - block.proc[end:].sum()
+    if counted <= 0 or end == exclude_start:
+        return Rated(0.0, 0.0)
+    rate = (end - exclude_start) / float(counted) * batch_size
+    return Rated(float(block.measured[exclude_start:end].sum() / counted), rate)
+
+
+def evaluated_per_second(block: BlockTimes, batch_size: int) -> float:
+    """Return samples/s of an evaluation, which excludes nothing (`compute_metrics_eval`); 0 for no time."""
+    return block.steps / block.total * batch_size if block.total > 0 else 0.0
+
+
+def over_blocks(blocks: Sequence[Rated], steps: Sequence[int]) -> Rated:
+    """Combine one rank's blocks of an epoch, weighted by their steps."""
+    if len(blocks) == 1:
+        return blocks[0]
+    au = np.average([block.au for block in blocks], weights=steps)
+    rate = np.average([block.samples_per_second for block in blocks], weights=steps)
+    return Rated(float(au), float(rate))
+
+
+def over_ranks(ranks: Sequence[Rated]) -> Rated:
+    """Combine the ranks of an epoch: the mean of their AU, the sum of their samples/s."""
+    au, rate = np.mean([rank.au for rank in ranks]), np.sum([rank.samples_per_second for rank in ranks])
+    return Rated(float(au), float(rate))

@@ -1,14 +1,23 @@
-"""Proves that data came from storage, not from the page cache: compares bytes served by storage with bytes read."""
+"""Proof that the planned data came from the storage: bytes that it served, beside those read, and each sample once.
+
+The bytes are counted twice: by the kernel for each read, and by the devices, from the telemetry recorder's readings.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dlemu.metrics.findings import Code, Finding, Number
-from dlemu.metrics.rates import Mean, by_epoch
-from dlemu.metrics.rows import Rows, is_any, sum_of
+from dlemu.metrics.rates import Mean, all_known, by_epoch, known, training_ns
+from dlemu.metrics.rows import Rows, StepTable, in_order, is_any, sum_of
+from dlemu.plan.samples import Plan, hash_samples
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
 """File systems in memory: there is no storage behind them."""
@@ -97,3 +106,125 @@ def _finding(
         return None
     numbers |= {"from_storage_percent": percent, "least_percent": min(shares), "most_percent": max(shares)}
     return Finding(Code.PAGE_CACHE, "loud" if min(shares) < NOT_READ_PERCENT else "caution", numbers)
+
+
+_MAX_MISSED = 0.05
+"""With readings missing for a larger share of an epoch, a device has no figure: it could be wrong by that share."""
+
+
+class Delivered(NamedTuple):
+    """What one device delivered to one host over time."""
+
+    ranks: tuple[int, ...]
+    """The ranks of that host: their stamps are on the same clock."""
+    time_ns: NDArray[np.int64]
+    rate: NDArray[np.float64]
+    """MB/s or reads/s: for each time, the mean since the time before."""
+
+
+def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
+    """Return all devices' MB/s, and their bytes as a percentage of the application's; None without devices."""
+    epochs = by_epoch(rows)
+    megabytes = [sum(map(_delivered_total, [part] * len(devices), devices)) if devices else np.nan for part in epochs]
+    seconds = [training_ns(part) / 1e9 for part in epochs]
+    app_megabytes = [float(sum_of(part, "app_bytes")) / 1e6 for part in epochs]
+    rate = Mean(mean=known(_ratio(sum(megabytes), sum(seconds))), per_epoch=all_known(map(_ratio, megabytes, seconds)))
+    share = Mean(
+        mean=known(100 * _ratio(sum(megabytes), sum(app_megabytes))),
+        per_epoch=all_known(100 * _ratio(mb, app_mb) for mb, app_mb in zip(megabytes, app_megabytes, strict=True)),
+    )
+    return rate, share
+
+
+def device_request_kib(rows: Rows, megabytes: list[Delivered], requests: list[Delivered]) -> Mean:
+    """Return the mean size of the devices' reads, KiB, from their MB/s and reads/s; None if they read nothing."""
+
+    def mean_kib(part: StepTable) -> float:
+        mb, reads = (sum(_delivered_total(part, device) for device in devices) for devices in (megabytes, requests))
+        return _ratio(mb * 1e6 / 1024, reads)
+
+    epochs = by_epoch(rows)
+    weights = [sum(_delivered_total(part, device) for device in requests) for part in epochs]
+    values = [mean_kib(part) for part in epochs]
+    counted = [(value, weight) for value, weight in zip(values, weights, strict=True) if math.isfinite(value * weight)]
+    mean = _ratio(sum(value * weight for value, weight in counted), sum(weight for _, weight in counted))
+    return Mean(mean=known(mean), per_epoch=all_known(values))
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else float("nan")
+
+
+def _delivered_total(rows: Rows, device: Delivered) -> float:
+    """Return a device's MB or reads in an epoch, from the readings around it; NaN if too much is missing."""
+    own = in_order(rows).of("rank", device.ranks)
+    if not len(own):
+        return float("nan")
+    return delivered_between(device.time_ns, device.rate, int(own["free_ns"].min()), int(own["met_ns"].max()))
+
+
+def delivered_between(time_ns: NDArray[np.int64], rate: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
+    """Return the MB (of rates in MB/s) between the readings around; NaN if more than `_MAX_MISSED` is missing."""
+    first = max(0, int(np.searchsorted(time_ns, begin_ns, side="right")) - 1)
+    last = int(np.searchsorted(time_ns, end_ns))
+    time_ns, rate = time_ns[first : last + 1], rate[first : last + 1]
+    if not len(time_ns):
+        return float("nan")
+    missed_ns = max(0, int(time_ns[0]) - begin_ns) + max(0, end_ns - int(time_ns[-1]))
+    return float("nan") if missed_ns > _MAX_MISSED * (end_ns - begin_ns) else _integral(time_ns, rate)
+
+
+def mean_between(time_ns: NDArray[np.int64], value: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
+    """Return the time-weighted mean of the readings between two moments; NaN for fewer than two readings."""
+    within = (time_ns >= begin_ns) & (time_ns <= end_ns)
+    times, values = time_ns[within], value[within]
+    return _integral(times, values) / ((times[-1] - times[0]) / 1e9) if len(times) > 1 else float("nan")
+
+
+def _integral(time_ns: NDArray[np.int64], value: NDArray[np.float64]) -> float:
+    """Return the sum of each reading x seconds since the reading before it; NaN for fewer than two readings."""
+    return float((value[1:] * np.diff(time_ns)).sum() / 1e9) if len(time_ns) > 1 else float("nan")
+
+
+_CHUNK = 1 << 20  # samples hashed at a time: 8 MiB of numbers, however many samples an epoch has
+_MODULUS = 1 << 64  # sums of 64-bit hashes wrap around
+
+
+@dataclass(frozen=True)
+class EpochAudit:
+    """How many samples were planned and read in an epoch, and whether they are the same ones."""
+
+    epoch: int
+    samples_read: int
+    samples_planned: int
+    each_sample_once: bool | None
+    """None for an epoch that was cut short."""
+
+
+def audit_epoch(plan: Plan, epoch: int, steps: int, rows: Rows) -> EpochAudit:
+    """Compare the sum of the sample hashes that workers sent with that of the planned samples, each planned once."""
+    planned = steps * plan.batch_size * plan.ranks
+    read = sum_of(rows, "samples")
+    if len(rows) < steps * plan.ranks:
+        return EpochAudit(epoch, read, planned, None)
+    delivered = sum_of(rows, "sample_hash")
+    once = read == planned and delivered % _MODULUS == _planned_hash(plan, epoch, steps) % _MODULUS
+    return EpochAudit(epoch, read, planned, once)
+
+
+def _planned_hash(plan: Plan, epoch: int, steps: int) -> int:
+    """Return the sum of the hashes of the samples in the first `steps` steps of an epoch, on all ranks."""
+    per_rank, used = plan.steps_per_epoch * plan.batch_size, steps * plan.batch_size
+    if type(plan) is Plan and used == per_rank:
+        # A complete epoch has all samples but the last ones, which are too few for one more step of all ranks.
+        dropped = np.arange(plan.ranks * per_rank, plan.num_samples, dtype=np.int64)
+        chunks = (
+            np.arange(start, min(start + _CHUNK, plan.num_samples)) for start in range(0, plan.num_samples, _CHUNK)
+        )
+        return sum(map(hash_samples, chunks)) - hash_samples(plan.samples_at(epoch, dropped))
+    total = 0
+    for rank in range(plan.ranks):
+        for start in range(0, used, _CHUNK):
+            positions = np.arange(start, min(start + _CHUNK, used), dtype=np.int64) + rank * per_rank
+            total += hash_samples(plan.samples_at(epoch, positions))
+    return total

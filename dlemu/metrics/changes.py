@@ -241,34 +241,11 @@ def _splits(supply: Supply, begin: int, end: int) -> Iterator[int]:
     """Yield the indices of the windows from `begin` to `end` that start with a change, searching either side again."""
     split = _split(supply, begin, end)
     if split is None:
-        split = _split_for_a_while(supply, begin, end)
-    if split is None:
         split = _split_within(supply, begin, end)
     if split is not None:
         yield split
         yield from _splits(supply, begin, split)
         yield from _splits(supply, split, end)
-
-
-def _split_for_a_while(supply: Supply, begin: int, end: int) -> int | None:
-    """Return the start of a speed that later ended: such a change cancels out over the whole in Pettitt's test.
-
-    Kuiper's test (Tests concerning random points on a circle, Indagationes Mathematicae 22, 1960) uses the range of the
-    same sums: between their minimum and maximum, the speed is above, or below, that before and after.
-    """
-    if end - begin < 3 * MIN_WINDOWS:
-        return None
-    scores = _gehan_scores(supply.mb_per_second[begin:end], supply.limits[begin:end])
-    squares = float((scores**2).sum())
-    sums = np.cumsum(scores)
-    first, last = sorted((begin + 1 + int(sums.argmin()), begin + 1 + int(sums.argmax())))
-    if not squares or min(first - begin, last - first, end - last) < MIN_WINDOWS:
-        return None
-    square = float(sums.max() - sums.min()) ** 2 / squares
-    if 2 * (4 * square - 1) * math.exp(-2 * square) >= SIGNIFICANCE:
-        return None
-    before, after = _level(supply, begin, first), _level(supply, first, last)
-    return None if _factor(before, after) < MIN_FACTOR else _refined(supply, (begin, last), before, after)
 
 
 def _split_within(supply: Supply, begin: int, end: int) -> int | None:
@@ -278,7 +255,7 @@ def _split_within(supply: Supply, begin: int, end: int) -> int | None:
     """
     parts, length = [], (end - begin) // 2
     while length >= 2 * MIN_WINDOWS:
-        parts += [(first, first + length) for first in range(begin, end - length + 1, max(1, length // 2))]
+        parts += [(first, first + length) for first in range(begin, end - length + 1, max(1, length // 4))]
         length //= 2
     found = (_split(supply, *part, SIGNIFICANCE / len(parts)) for part in parts)
     return next((split for split in found if split is not None), None)
@@ -300,17 +277,7 @@ def _split(supply: Supply, begin: int, end: int, significance: float = SIGNIFICA
     weights = np.sqrt(left * (count - left))  # without them the split is biased to the middle
     split = begin + MIN_WINDOWS + int((sums / weights).argmax())
     before, after = _level(supply, begin, split), _level(supply, split, end)
-    return None if _factor(before, after) < MIN_FACTOR else _refined(supply, (begin, end), before, after)
-
-
-def _refined(supply: Supply, bounds: tuple[int, int], before: float, after: float) -> int:
-    """Return the split with the fewest windows on the wrong side of the geometric mean of both levels."""
-    begin, end = bounds
-    values, limits = supply.mb_per_second[begin:end], supply.limits[begin:end]
-    middle = math.sqrt(before * after)
-    sides = np.where(values > middle, 1, np.where(limits, -1, 0)) * (1 if before > after else -1)
-    right = np.cumsum(sides)[MIN_WINDOWS - 1 : len(sides) - MIN_WINDOWS]
-    return end - MIN_WINDOWS - int(right[::-1].argmax())  # on a tie, the latest
+    return None if _factor(before, after) < MIN_FACTOR else split
 
 
 def _gehan_scores(values: Floats, limits: NDArray[np.bool_]) -> Floats:

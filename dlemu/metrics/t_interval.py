@@ -1,11 +1,16 @@
 """How far the mean of few values may lie from the truth, and when it is known on which side of a threshold it lies.
 
 Corrected for correlated neighbours, and for repeated tests of a growing series (docs/sizing.md, section 3).
+
+Whether a drive's write speed is steady (a fresh SSD is faster than a used one, until it has to erase) is judged as in
+SNIA's Solid State Storage Performance Test Specification (PTS) 2.0.2: in the last five rounds the largest and the
+smallest rate differ by at most 20 % of the mean, and the ends of a fitted line by 10 %.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -115,3 +120,20 @@ def plus_minus(percent: float, half_width: float, digits: int) -> str:
     if (low, high) == (percent - half_width, percent + half_width):
         return f"+- {half_width:.{digits}f}"
     return f"({low:.{digits}f} to {high:.{digits}f})"
+
+
+WINDOW = 5
+"""The number of last rounds that must be steady."""
+MOST_ROUNDS = 25
+"""Rounds after which the same specification stops waiting for a steady state."""
+_RANGE, _SLOPE = 0.20, 0.10
+
+
+def is_steady(rates: Sequence[float]) -> bool | None:
+    """Return whether the last rounds' rates were steady; None for fewer than `WINDOW` rounds."""
+    last = np.asarray(rates[-WINDOW:], float)
+    if len(last) < WINDOW:
+        return None
+    mean = float(last.mean())
+    slope = float(np.polyfit(np.arange(WINDOW), last, 1)[0])
+    return float(np.ptp(last)) <= _RANGE * mean and abs(slope) * (WINDOW - 1) <= _SLOPE * mean

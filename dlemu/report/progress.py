@@ -1,13 +1,21 @@
-"""Lines of progress on the terminal: redrawn in place; elsewhere printed now and then."""
+"""What a run tells as it goes on (lines that a terminal redraws, else printed now and then), and its log.txt."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import time
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
+from datagen.atomic import write_text
+from datagen.errors import UserError
+from dlemu.report.any_run import show
+from dlemu.results.file_names import ADVICE
+from dlemu.results.kinds import kind_named, kind_wanted
 from dlemu.results.wording import VISIBLE
+from dlemu.runner.events import Event, JobBegan, OnEvent, Saved
 
 PLAIN_SECONDS = 10.0
 """Minimum time between lines where there is no terminal."""
@@ -40,3 +48,19 @@ class ProgressLines:
     def leave(self) -> None:
         """Let the lines stand: another message follows."""
         self._drawn = 0
+
+
+def log_writer(command: str) -> OnEvent:
+    """Return an event handler that writes log.txt when a run is saved; `command` is its first line."""
+
+    def write(event: Event) -> None:
+        if isinstance(event, Saved):
+            run, text = event.run, io.StringIO()
+            show(kind_named(run.facts.kind), run.summary, run.folder, Console(width=100, file=text), details=True)
+            write_text(run.folder, "log.txt", f"$ {command}\n\n{text.getvalue()}", advice=ADVICE)
+        elif isinstance(event, JobBegan):
+            # Rank 0, which is forked next, and then this process show the result: they share what that imports.
+            with contextlib.suppress(UserError):  # of an explicit kind of job the settings may not speak
+                kind_wanted(event.workload).load()
+
+    return write

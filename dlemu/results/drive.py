@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from datagen.settings import build
@@ -20,30 +19,10 @@ read_ahead_kb); and how many are in flight: the next window is requested while t
 (page_cache_async_ra in Linux, mm/readahead.c)."""
 SPEED_PERCENT = 2.0
 """Least half width of a storage's speed: even drives of known speed varied this much from run to run."""
+OUTSIDE = "outside_what_was_measured"
+"""Code of the findings of predictions where the storage was measured otherwise; `pattern` says how."""
 _EXAMPLE = "for example reads: [{size: 128k, depth: 32, mb_per_second: 7000}]"
 _BINARY = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-READ_DTYPE = np.dtype(
-    [(name, np.int64) for name in ("begin_ns", "end_ns", "app_bytes", "samples", "decode_ns", "cpu_ns", "reader")]
-)
-ReadRows = NDArray[np.void]
-"""Reads, one row each, shape (reads,)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Level:
-    """What was measured with one number of readers."""
-
-    readers: int
-    seconds: float
-    """Duration of the measurement."""
-    rows: ReadRows
-    """All reads, including those before the measurement."""
-    mb_per_second: float
-    half_width_percent: float
-    """Half width of the 95 % interval of `mb_per_second`, from windows of time."""
-    cpu_seconds_per_gb: float
-    short: bool
-    """The dataset was read completely before the time was over."""
 
 
 @dataclass(frozen=True, kw_only=True)

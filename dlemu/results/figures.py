@@ -1,15 +1,19 @@
-"""The figures of a run that are kept in a sweep, a search or a comparison."""
+"""The figures of a run that are kept in a sweep, a search or a comparison, and how those of two sides differ."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.metrics.rates import Mean
 from dlemu.metrics.t_interval import half_width
 from dlemu.metrics.verdict import Outcome
+from dlemu.results.parts import HostDevice
 from dlemu.results.wording import scaled
 
 CONFIDENCE = 0.95  # docs/compare.md; the same as k = 2 in docs/uncertainty.md
@@ -93,3 +97,142 @@ def value_of(figure: Mean | float | None) -> Value | None:
         return None
     each = tuple(value for value in figure.per_epoch if value is not None)
     return Value(figure.mean, half_width_of(each), each)
+
+
+SAME_PERCENT = 0.05
+"""A smaller difference would be shown as 0.0 %."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """The conditions of a run, as reported by its kind of job. Values are JSON values."""
+
+    title: str
+    """Short description of what ran: runs with different titles did not do the same."""
+    complete: bool = True
+    """False for a run that ended before all was measured."""
+    started_at: str = ""
+    """ISO 8601 with zone."""
+    hosts: tuple[HostFacts, ...] = ()
+    storage: StorageFacts | None = None
+    devices: tuple[HostDevice, ...] = ()
+    """The devices that the run read or wrote."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """Further conditions, as text, that may differ between runs that are compared."""
+    work: dict[str, Any] = field(default_factory=dict)
+    """What was read or written; if it differs, the runs did different work."""
+    how: dict[str, Any] = field(default_factory=dict)
+    """Settings that affect measurements; empty for other benchmarks' results, which do not record them."""
+    from_memory: tuple[str, ...] = ()
+    """Phases of the run whose data memory served, in place of the storage; `run` for a job with a single phase."""
+    warnings: tuple[str, ...] = ()
+    """What a reader of its numbers must know, as sentences."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One metric of both sides."""
+
+    a: float
+    a_half_width: float | None
+    """Half width of the 95 % interval; None with fewer than three repetitions. The same for `b_half_width`."""
+    b: float
+    b_half_width: float | None
+    difference_percent: float | None
+    """100 x (A / B - 1); None where B is 0."""
+    half_width_percent: float | None
+    """Half width of the 95 % interval of `difference_percent`; None where either side has none."""
+    distinct: bool | None
+    """The difference is larger than its half width; None where that is not known."""
+
+
+def difference(a: Value, b: Value) -> Difference:
+    """Return the difference of A to B in %; relative half widths add in quadrature (to first order)."""
+    percent = 100 * (a.mean / b.mean - 1) if b.mean else None
+    width = None
+    if a.mean and b.mean and a.half_width is not None and b.half_width is not None:
+        width = 100 * abs(a.mean / b.mean) * math.hypot(a.half_width / a.mean, b.half_width / b.mean)
+    return Difference(
+        a=a.mean,
+        a_half_width=a.half_width,
+        b=b.mean,
+        b_half_width=b.half_width,
+        difference_percent=percent,
+        half_width_percent=width,
+        distinct=None if percent is None or width is None else abs(percent) > width,
+    )
+
+
+def differing(a: Conditions, b: Conditions) -> list[str]:
+    """Return a sentence for each difference in hosts, work or settings that are known for both sides."""
+    if not a.how or not b.how:
+        return []
+    work = _apart(a.work, b.work) if a.title == b.title else []
+    return [
+        *differing_hosts(a.hosts, b.hosts),
+        *(f"{key} was {of_a} for A and {of_b} for B" for key, of_a, of_b in _apart(a.how, b.how)),
+        *(f"{key} was {of_a} for A and {of_b} for B" for key, of_a, of_b in work if key not in a.how),
+    ]
+
+
+def differing_work(a: Conditions, b: Conditions, varied: Collection[str] = ()) -> list[str]:
+    """Return the differences in the work of two sides, as phrases; not of what the runs of each side `varied`."""
+    apart = [each for each in _apart(a.work, b.work) if each[0] not in varied]
+    return [f"{key} is {of_a} for A and {of_b} for B" for key, of_a, of_b in apart]
+
+
+def _apart(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    return [(key, a[key], b[key]) for key in a if key in b and a[key] != b[key]]
+
+
+def difference_in_time(total: Difference, *, repeated: str = "epochs") -> str:
+    """Return a difference in time as a phrase; `repeated` names the repetitions, of which there may be too few."""
+    percent, width = total.difference_percent, total.half_width_percent
+    if percent is None:
+        return "no time passed"
+    if total.distinct is False:
+        return f"no significant difference in time: A to B {percent:+.1f} % +- {width:.1f}"
+    phrase = f"A takes {abs(percent):.1f} % {'less' if percent < 0 else 'more'} time than B"
+    if abs(percent) < SAME_PERCENT:
+        phrase = "A and B take the same time"
+    return phrase + (f" (too few {repeated}: no interval)" if width is None else f" (+- {width:.1f})")
+
+
+def in_words(both: Difference, *, better: str, a: str = "A", b: str = "B") -> str:
+    """Return the difference in a metric as a phrase; `better` is `higher`, `lower` or `neither`; `a`, `b` are names."""
+    percent, width = both.difference_percent, both.half_width_percent
+    if percent is None:
+        return f"{b} is 0"
+    if width is not None and (both.distinct is False or abs(percent) < SAME_PERCENT):
+        return f"no significant difference: {a} to {b} {percent:+.1f} % +- {width:.1f}"
+    if width is None:  # neither is better as far as known: a percentile of few prompts is several times another's
+        return f"{a} to {b} {percent:+.1f} % (no interval: it may be chance)"
+    words = ("higher", "lower") if better == "neither" else ("better", "worse")
+    is_first = (percent > 0) != (better == "lower")
+    return f"{a} is {abs(percent):.1f} % {words[not is_first]} than {b} (+- {width:.1f})"
+
+
+_HOST_FACTS = ("processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")
+"""Facts of a host that affect measurements of storage."""
+
+
+def differing_hosts(a: Sequence[HostFacts], b: Sequence[HostFacts]) -> Iterator[str]:
+    """Yield a sentence for each difference between the hosts of two sides."""
+    names = [sorted(host.host for host in hosts) for hosts in (a, b)]
+    if names[0] != names[1]:
+        hosts = f"A was measured on {_listed(names[0])} and B on {_listed(names[1])}"
+        yield f"{hosts}: the difference is not due to the storage alone"
+    for key in _HOST_FACTS:
+        facts = [sorted({_plain(getattr(host, key)) for host in hosts}) for hosts in (a, b)]
+        if facts[0] != facts[1]:
+            yield f"the hosts' {key} was {_listed(facts[0])} for A and {_listed(facts[1])} for B"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {version}" for name, version in value.items())
+    return str(value)
+
+
+def _listed(values: Sequence[str]) -> str:
+    return ", ".join(values[:4]) + (" ..." if len(values) > 4 else "") if values else "nothing known"

@@ -8,11 +8,10 @@ installs as an entry point in the group `dlemu.jobs`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
@@ -22,9 +21,8 @@ from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 if TYPE_CHECKING:  # every command imports this module
     from dlemu.config.schema import Workload
     from dlemu.metrics.catalogue import Catalogue
-    from dlemu.results.compared import Conditions
     from dlemu.results.exported import ExportedCheckpoints, ExportedSteps
-    from dlemu.results.figures import JobFigures
+    from dlemu.results.figures import Conditions, JobFigures
     from dlemu.results.progress import Follower
 
 PACKAGES = ("dlemu.jobs", "dlemu.studies")
@@ -87,8 +85,8 @@ class JobParts(Parts):
     follow: Callable[[str, str], Follower] | None = None
     """Given the path of the facts from before the first step, and the live folder, returns what follows the run;
     raises UserError. A kind of rows (`dlemu.runner.rows_job`) needs none."""
-    host_checks: ModuleType | None = None
-    """Package with the checks of `dlemu doctor` for this kind only, modules like those of `dlemu.doctor`."""
+    host_checks: Callable[[], Mapping[str, Any]] = dict
+    """Returns the checks of `dlemu doctor` for this kind only by name, as `CHECKS` of a file of `dlemu.doctor`."""
     exported: Callable[[Any], ExportedSteps | ExportedCheckpoints] | None = None
     """Given a run, returns it in the terms of other benchmarks: DLIO's files are made from that."""
 

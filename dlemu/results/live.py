@@ -7,11 +7,11 @@ holds a lock: its folder is not a result yet.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shlex
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
@@ -20,6 +20,7 @@ import msgspec
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
+from datagen.owned import held, is_held
 from datagen.regular import read_regular
 from dlemu.comm.cgroup_limits import host_memory
 from dlemu.comm.environment import HostFacts, StorageFacts
@@ -46,33 +47,14 @@ def report_command(folder: str) -> str:
     return f"dlemu report {shlex.quote(os.path.abspath(folder))}"
 
 
-@contextlib.contextmanager
-def going_on(folder: str) -> Iterator[None]:
+def going_on(folder: str) -> AbstractContextManager[None]:
     """Mark the run as in progress until this process and all that it forks inside have ended."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # a full disk, or a file system without locks: then it is not marked
-            path = os.path.join(folder, LIVE, LOCK)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            lock = stack.enter_context(open(os.open(path, flags, 0o644), "w"))
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+    return held(os.path.join(folder, LIVE, LOCK))
 
 
 def goes_on(folder: str) -> bool:
     """Return whether the run in the folder is in progress, as far as this host can tell."""
-    try:
-        descriptor = os.open(os.path.join(folder, LIVE, LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return False
+    return is_held(os.path.join(folder, LIVE, LOCK))
 
 
 def salvaged(folder: str, salvage: Callable[[str], T]) -> T:

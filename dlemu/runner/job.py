@@ -11,7 +11,7 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -37,7 +37,6 @@ from dlemu.runner.run_folder import (
     make_folder,
     new_folder,
     request_folder,
-    spec_with_request_counts,
 )
 from dlemu.telemetry import Telemetry
 
@@ -68,7 +67,7 @@ class Job:
     @property
     def storage_spec(self) -> StorageSpec:
         """The storage as ranks and workers use it: requests to an object store are counted."""
-        return spec_with_request_counts(self.workload, self.live_folder)
+        return replace(self.workload.storage_spec, account=self.request_folder)
 
 
 class Log(Protocol):

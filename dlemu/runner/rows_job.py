@@ -27,8 +27,7 @@ from dlemu.config.published import published
 from dlemu.config.schema import Workload
 from dlemu.metrics.catalogue import RUN, Catalogue, declared
 from dlemu.metrics.verdict import Outcome
-from dlemu.results.compared import Conditions
-from dlemu.results.figures import JobFigures, Value
+from dlemu.results.figures import Conditions, JobFigures, Value
 from dlemu.results.file_names import FACTS, KILLED
 from dlemu.results.kinds import JobParts
 from dlemu.results.live import RunJournal, read_journal

@@ -16,8 +16,6 @@ from datagen import owned
 from datagen.errors import SpaceError, UserError
 from datagen.owned import OwnFolder, check_usable, create_new, missing_folders, take_folder
 from datagen.storage._request_counts import read_counts, remove_counts
-from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec
-from dlemu.config.schema import Workload
 from dlemu.config.validate import check_model_name
 from dlemu.results.file_names import FACTS, LIVE, README
 from dlemu.results.kinds import kind_of
@@ -157,13 +155,6 @@ class Unfinished:
     """Phrase for it: the place and its size."""
     remove: Callable[[], None]
     """Removes it, and no file of anybody else's; raises UserError, OSError."""
-
-
-def spec_with_request_counts(workload: Workload, live_folder: str) -> StorageSpec:
-    """Return a workload's storage; if it is an object store, requests are counted below the run's live folder."""
-    spec = workload.storage_spec
-    folders = workload.storage.storage_type in FOLDER_TYPES
-    return spec if folders else replace(spec, account=request_folder(live_folder))
 
 
 def requests_so_far(live_folder: str) -> tuple[int, ...]:

@@ -15,8 +15,7 @@ from dlemu.metrics.findings import Confidence
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
-from dlemu.results.compared import Conditions, Difference, difference
-from dlemu.results.figures import JobFigures
+from dlemu.results.figures import Conditions, Difference, JobFigures, difference
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import scaled
 

@@ -11,7 +11,7 @@ from typing import Any
 from datagen.errors import UserError
 from dlemu.report.any_run import keys_of
 from dlemu.report.table import Table
-from dlemu.results.compared import Conditions
+from dlemu.results.figures import Conditions
 from dlemu.results.kinds import JobParts, kind_of
 from dlemu.results.measured import read_saved
 from dlemu.results.parts import Environment

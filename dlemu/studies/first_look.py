@@ -136,7 +136,7 @@ def _fed(folder: str, name: str, accelerator: str, data_bytes: int) -> Predictio
 def _feeds(fed: Prediction) -> Said:
     name, (low, high) = fed.question.accelerator, fed.max_accelerators_interval or (0, 0)
     some, wanted = f"{low} x {name}" if low == high else f"{low} to {high} x {name}", high + 1
-    if fed.verdict_code in ("most_or_more", "most_tried"):
+    if fed.ended_by is not None:
         some, wanted = f"at least {low} x {name}", low + 1
     if not low:
         some = f"no {name}{' for certain' * (high > 0)}"

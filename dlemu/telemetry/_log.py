@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -87,56 +87,70 @@ def read_logs(folder: str) -> Telemetry:
     return tuple(host for host in hosts if host is not None)
 
 
-def _is_consistent(line: LogLine, series: int) -> bool:
-    """Return whether a line's readings belong to known series, and its times are valid."""
-    moments = (moment for moment in (line.t, line.end) if moment is not None)
-    return (
-        len(line.i) == len(line.v)
-        and all(0 <= number < series for number in line.i)
-        and all(abs(moment) < 2**63 for moment in moments)
-    )
+class LogParser:
+    """Parses a log piece by piece, up to its first damaged line: the series of later lines are unknown."""
+
+    def __init__(self) -> None:
+        self.head: RecorderHead | None = None
+        self.series: list[Series] = []
+        self.damaged_line: int | None = None
+        """Its number, from 1; None where all lines are whole."""
+        self._number, self._decoder = 0, msgspec.json.Decoder(LogLine)
+
+    def lines(self, data: bytes) -> Iterator[LogLine]:
+        """Yield the lines of a piece, all complete, without the head of the log."""
+        for text in data.splitlines():
+            if self.damaged_line is not None:
+                return
+            self._number += 1
+            try:
+                if self.head is None:
+                    self.head = msgspec.json.decode(text, type=RecorderHead)
+                    continue
+                line = self._decoder.decode(text)
+            except msgspec.DecodeError:
+                self.damaged_line = self._number
+                return
+            if not self._is_consistent(line):
+                self.damaged_line = self._number
+                return
+            self.series += line.series
+            yield line
+
+    def _is_consistent(self, line: LogLine) -> bool:
+        """Return whether a line's readings belong to known series, and its times are valid."""
+        moments = (moment for moment in (line.t, line.end) if moment is not None)
+        return (
+            len(line.i) == len(line.v)
+            and all(0 <= number < len(self.series) for number in line.i)
+            and all(abs(moment) < 2**63 for moment in moments)
+        )
 
 
 def parse_log(data: bytes) -> HostTelemetry | None:
     """Return the telemetry in a log, up to the first incomplete or damaged line; None without a valid head."""
-    first, *lines = data.split(b"\n")[:-1] or [b""]
-    try:
-        head = msgspec.json.decode(first, type=RecorderHead)
-    except msgspec.DecodeError:
+    parser = LogParser()
+    lines = list(parser.lines(data[: data.rfind(b"\n") + 1]))
+    head = parser.head
+    if head is None:
         return None
-    decoder = msgspec.json.Decoder(LogLine)
-    moments_ns: list[int] = []
-    cpu_seconds, notes = 0.0, list(head.notes)
-    series: list[Series] = []
-    times: list[int] = []
-    which: list[int] = []
-    value: list[float] = []
-    for number, text in enumerate(lines, 2):
-        try:
-            line = decoder.decode(text)
-        except msgspec.DecodeError:
-            line = None
-        if line is None or not _is_consistent(line, len(series)):  # the series of later lines are unknown
-            notes.append(f"the telemetry of {head.host} is damaged in line {number}: the rest is left out")
-            break
-        series += line.series
-        moments_ns += [moment for moment in (line.t, line.end) if moment is not None]
-        if line.t is not None:
-            times += [line.t] * len(line.i)
-            which += line.i
-            value += line.v
-        elif line.note is not None:
-            notes.append(line.note)
-        elif line.end is not None:
-            cpu_seconds = line.cpu_seconds
-    seconds = (moments_ns[-1] - moments_ns[0]) / 1e9 if moments_ns else 0.0
-    found = {"notes": tuple(dict.fromkeys(notes)), "cpu_seconds": cpu_seconds, "seconds": seconds}
+    read = [line for line in lines if line.t is not None]
+    notes = [*head.notes, *(line.note for line in lines if line.note is not None)]
+    if parser.damaged_line is not None:
+        notes.append(f"the telemetry of {head.host} is damaged in line {parser.damaged_line}: the rest is left out")
+    moments_ns = [moment for line in lines for moment in (line.t, line.end) if moment is not None]
+    ends = [line.cpu_seconds for line in lines if line.end is not None]
+    found = {
+        "notes": tuple(dict.fromkeys(notes)),
+        "cpu_seconds": ends[-1] if ends else 0.0,
+        "seconds": (moments_ns[-1] - moments_ns[0]) / 1e9 if moments_ns else 0.0,
+    }
     return HostTelemetry(
         **(vars(head) | found),
-        series=tuple(series),
-        which=np.array(which, np.int32),
-        time_ns=np.array(times, np.int64),
-        value=np.array(value, np.float64),
+        series=tuple(parser.series),
+        which=np.array([number for line in read for number in line.i], np.int32),
+        time_ns=np.array([line.t for line in read for _ in line.i], np.int64),
+        value=np.array([value for line in read for value in line.v], np.float64),
     )
 
 
@@ -149,12 +163,13 @@ class LiveReadings:
 
     def of_devices(self, metric: str) -> dict[tuple[str, str], float]:
         """Return the latest value of a metric for each device that holds the data, by host and device."""
-        found = {}
-        for log in self._logs.values():
-            for series, value in log.last.items():
-                if series.metric == metric and (series.probe, series.source) in log.counted:
-                    found[log.host, series.source] = value
-        return found
+        return {
+            (log.parser.head.host, device.name): log.last[series]
+            for log in self._logs.values()
+            if log.parser.head is not None
+            for device in log.parser.head.devices
+            if device.counted and (series := Series(device.probe, device.name, metric)) in log.last
+        }
 
     def look(self) -> None:
         """Read the lines that were added to the logs; raises OSError if the folder is gone."""
@@ -165,10 +180,7 @@ class LiveReadings:
 class _Log:
     def __init__(self, path: str) -> None:
         self._path, self._offset = path, 0
-        self._series: list[Series] = []
-        self.host = ""
-        self.counted: set[tuple[str, str]] = set()
-        """Probe and name of the devices whose counters are the data's traffic."""
+        self.parser = LogParser()
         self.last: dict[Series, float] = {}
 
     def look(self) -> None:
@@ -182,18 +194,5 @@ class _Log:
             log.seek(self._offset)
             complete, _, _ = log.read().rpartition(b"\n")  # the last line may be incomplete
         self._offset += len(complete) + bool(complete)
-        for text in complete.splitlines():
-            try:
-                self._parse_line(text)
-            except (msgspec.DecodeError, IndexError):  # damaged: reported when the result is read
-                continue
-
-    def _parse_line(self, text: bytes) -> None:
-        if not self.host:
-            head = msgspec.json.decode(text, type=RecorderHead)
-            self.host = head.host
-            self.counted = {(device.probe, device.name) for device in head.devices if device.counted}
-            return
-        line = msgspec.json.decode(text, type=LogLine)
-        self._series += line.series
-        self.last.update((self._series[number], value) for number, value in zip(line.i, line.v, strict=False))
+        for line in self.parser.lines(complete):  # damage is reported when the result is read
+            self.last.update((self.parser.series[number], value) for number, value in zip(line.i, line.v, strict=True))

@@ -1,7 +1,5 @@
 """A format whose files are their samples' bytes, one after another: docs/extending.md."""
 
-import numpy as np
-
 from datagen.formats.format_base import FormatBase, OpenFile, Sample
 
 
@@ -17,8 +15,8 @@ class Format(FormatBase):
     def parse(self, path, data, samples, scratch):
         return Samples(data, samples)
 
-    def load(self, path, index, samples):
-        return Samples(np.fromfile(path, np.uint8).data, samples).sample(index)
+    def load(self, file, index, samples, indexes):
+        return Samples(memoryview(file.read()), samples).sample(index)
 
 
 class Samples(OpenFile):

@@ -12,15 +12,16 @@ from documentation.audit import COLUMNS_BEGIN, columns
 from documentation.commands import page as commands_page
 from documentation.mlperf_rules import page as rules_page
 from documentation.result_types import page as answers_page
-from documentation.settings import SETTINGS_BEGIN, kv_page, settings_of
 from documentation.settings import page as settings_page
+from documentation.settings import part_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "answers.md": answers_page,
     "cli.md": commands_page,
-    "../dlemu/contrib/kvcache/docs/kv-settings.md": kv_page,
+    "../dlemu/contrib/kvcache/docs/kv-settings.md": partial(part_page, "kv", "kvcache.md"),
+    "../dlemu/contrib/pack/docs/pack-settings.md": partial(part_page, "pack", "packing.md"),
     "../dlemu/contrib/mlperf/docs/mlperf-rules.md": rules_page,
     **{f"evidence/{name}.md": partial(evidence.page, DOCS / "evidence" / name) for name in evidence.HELP},
 }
@@ -28,7 +29,6 @@ PAGES: dict[str, Callable[[], str]] = {
 END = "<!-- end of what is made -->"
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "../dlemu/contrib/mlperf/docs/audit.md": (COLUMNS_BEGIN, columns),
-    "../dlemu/contrib/pack/docs/packing.md": (SETTINGS_BEGIN, partial(settings_of, "pack")),
 }
 """Pages with a part that is made, behind a marker."""
 TRADEMARK = (

@@ -8,26 +8,26 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
 import yaml
+from msgspec import Meta
 
-from datagen.settings import Range, Unit, declared
+from datagen.settings import Unit, declared
 from dlemu.config.meanings import meanings
 from dlemu.config.sections import plain, sections, tree
 from documentation.result_types import is_told, type_words
 
-SETTINGS_BEGIN = "<!-- made by scripts/docs from the part's settings.py -->"
 _HEAD = """# Settings
 
 Made by `scripts/docs` from the fields of `dlemu/config/schema.py` and `datagen/spec.py`. Optional parts
 have their settings on their own pages: [kv](../dlemu/contrib/kvcache/docs/kv-settings.md),
-[pack](../dlemu/contrib/pack/docs/packing.md).
+[pack](../dlemu/contrib/pack/docs/pack-settings.md).
 On a command line a setting is `SECTION.KEY=VALUE`; in a workload's file it stands in its section. `dlemu train --cfg`
 prints all with their values. Names are DLIO's where DLIO has the setting. Each line has the default and, in brackets,
 what is taken: the type, where the default does not show it, range and unit. A time is a number of seconds, or drawn
 anew each time: `{mean: M, stdev: S}`, `{type: normal|uniform|gamma|exponential|poisson, ...}`.
 """
-_KV_HEAD = """# Settings of KV-cache offload
+_PART_HEAD = """# Settings of section {section}
 
-Made by `scripts/docs` from the fields of the part's section. What they mean together: [kvcache.md](kvcache.md).
+Made by `scripts/docs` from the part's settings.py. What they are for: [{guide}]({guide}).
 """
 
 
@@ -36,14 +36,9 @@ def page() -> str:
     return "\n".join([_HEAD, *_lists("", tree(), "", {})])
 
 
-def kv_page() -> str:
-    """Return the page of the settings of KV-cache offload."""
-    return "\n".join([_KV_HEAD, SETTINGS_BEGIN, "", settings_of("kv")])
-
-
-def settings_of(part: str) -> str:
-    """Return the settings of an optional part's section, for the part's page."""
-    return "\n".join([*_lines(f"{part}.", sections()[part]), ""])
+def part_page(section: str, guide: str) -> str:
+    """Return the page of the settings of an optional part; `guide` is the page that says what they are for."""
+    return "\n".join([_PART_HEAD.format(section=section, guide=guide), *_lines(f"{section}.", sections()[section]), ""])
 
 
 def _lists(where: str, section: Any, text: str, listed: dict[Any, str]) -> Iterator[str]:
@@ -78,7 +73,7 @@ def _lines(where: str, section: Any) -> list[str]:
 
 def _line(where: str, field: Field[Any], section: Any, hints: dict[str, Any], texts: dict[str, str]) -> str:
     declarations = declared(section)[field.name]
-    ranges = [_range(part) for part in declarations if isinstance(part, Range)]
+    ranges = [_range(part) for part in declarations if isinstance(part, Meta)]
     units = [str(part) for part in declarations if isinstance(part, Unit)]
     default = _default(field)
     shown = default not in ("needed", "`[]`", "`{}`", "`null`")
@@ -88,11 +83,12 @@ def _line(where: str, field: Field[Any], section: Any, hints: dict[str, Any], te
     return f"- `{where}{field.name}` {default}{f' ({taken})' if taken else ''}: {meaning}"
 
 
-def _range(allowed: Range) -> str:
-    """Return a range in few words: the largest count that is taken is of no use to a reader."""
-    if ", and at most" in allowed.words:
-        return f">= {allowed.minimum:g}"
-    return allowed.words.replace("more than ", "> ")
+def _range(allowed: Meta) -> str:
+    """Return a range in few words: a largest count far beyond any run is of no use to a reader."""
+    least, most = f"{allowed.ge:g}" if allowed.gt is None else f"> {allowed.gt:g}", allowed.le or allowed.lt
+    if most is None or most >= 1000:
+        return f">= {least}".replace(">= >", ">")
+    return f"{least} to {most:g}"
 
 
 def _type(hint: Any, *, shown: bool) -> list[str]:

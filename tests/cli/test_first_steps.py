@@ -35,6 +35,9 @@ def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
         (["size", "workload=unet3d", "--accelerators", "8", "--make"], "without dashes: ranks=..."),
         (["predict", "--gpus=8"], "without dashes: ranks=..."),
         (["datagen", "--yes"], "No such option"),
+        (["train", "--num-client-hosts", "2"], "did you mean the hosts on which mpirun or srun starts ranks"),
+        (["train", "num_client_hosts=2"], "did you mean the hosts on which mpirun or srun starts ranks"),
+        (["train", "--num-clients", "2"], "No such option"),
         (["train", "--np", "8"], "without dashes: ranks=..."),
         (["train", "workload=unet3d", "dataset.format=.jpg"], "dataset.format is '.jpg': did you mean jpeg?"),
         (["train", "model=unet3d"], "model=unet3d only names the results: wanted workload=unet3d"),
@@ -133,7 +136,10 @@ def test_a_command_that_is_refused_leaves_nothing(
             ["datagen", "verify", "workload=unet3d", "dataset.data_folder={file}"],
             "is a file, not a folder, or is below a file",
         ),
-        (["checkpoint", "workload=llama3_8b", "model.num_layers=100000"], "model.num_layers is 100000: wanted 1 to"),
+        (
+            ["checkpoint", "workload=llama3_8b", "model.num_layers=100000"],
+            "model.num_layers is 100000: wanted int <= 10000",
+        ),
         (
             ["size", "--make", "workload=unet3d", "accelerator=h100", "dataset.num_files_train=9"],
             "the dataset has 9 samples: wanted at least 105",

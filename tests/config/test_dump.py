@@ -115,7 +115,7 @@ def test_every_setting_is_explained_above_itself() -> None:
 @settings(deadline=None, max_examples=300)
 @given(st.one_of(TEXT, st.integers(), st.booleans(), st.floats(allow_nan=False), st.lists(TEXT, max_size=3)))
 def test_a_written_override_reads_back(value: object) -> None:
-    (setting,) = parse([override(["a", "b"], value)]).settings
+    _, (setting,) = parse([override(["a", "b"], value)])
     assert setting.path == ("a", "b")
     assert setting.value == value
     assert type(setting.value) is type(value)

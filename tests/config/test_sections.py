@@ -76,7 +76,7 @@ def test_a_section_is_printed_with_its_meaning_and_checked(elsewhere: dict[str, 
     assert "\n# How metadata is read.\nstat:\n  # Files whose metadata is read.\n  files: 100\n" in printed
     wrong = ["stat.files=0", "stat.stride_bytes=-1", "stat.fil=1", "fils=1"]
     for words, problem in (
-        (wrong[:2], r"stat\.files is 0: wanted 1 or more.*stat\.stride_bytes is -1: wanted 0 or more"),
+        (wrong[:2], r"stat\.files is 0: wanted int >= 1.*stat\.stride_bytes is -1: wanted int >= 0"),
         (["stat.files=2000000", "stat.stride_bytes=1"], r"stat\.stride_bytes and stat\.files are both large"),
         (wrong[2:], r"unknown key fils: did you mean stat\.files.*unknown key stat\.fil: did you mean stat\.files"),
     ):

@@ -8,7 +8,13 @@ from typing import Any
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.formats.format_base import FileJob, FormatBase, MovedError, RecordFormat, SideFile, Source
+from datagen.formats.format_base import (
+    FileJob,
+    FormatBase,
+    RecordFormat,
+    SideFile,
+    Source,
+)
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
 
@@ -34,19 +40,13 @@ class MemorySource(Source):
 def records_of(file_format: RecordFormat, data: bytes, count: int) -> list[bytes]:
     """Return the samples of a file of records, read one by one."""
     source = MemorySource(data)
-    opened = file_format.open_records(source, count, lambda _number: None)
-
-    def read(index: int) -> bytes:
-        record = source.read(*opened.span(index, 1))
-        ((start, size),) = opened.samples(index, 1, record, False)
-        return bytes(record[start : start + size])
-
+    offsets = file_format.locate(source, count, lambda _number: None)
+    opened = file_format.open_records(source, count, lambda _number: None, offsets)
     found = []
     for index in range(count):
-        try:
-            found.append(read(index))
-        except MovedError:
-            found.append(read(index))
+        record = source.read(*opened.span(index, 1))
+        ((start, size),) = opened.samples(index, 1, record, False)
+        found.append(bytes(record[start : start + size]))
     return found
 
 

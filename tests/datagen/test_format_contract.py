@@ -13,8 +13,7 @@ import pytest
 
 from datagen import registry
 from datagen.buffers import AlignedBuffer
-from datagen.engines import LibraryEngine
-from datagen.errors import DatasetError, UserError
+from datagen.errors import DatasetError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats.format_base import UnreadFormat
 from datagen.generate import files_of
@@ -151,14 +150,6 @@ def test_the_usual_library_call_reads_from_any_storage(case: Case, tmp_path: Pat
     fetched = Fetcher(dataset.fetch_spec(**options), dataset.held()).fetch(dataset.all, out)
     assert fetched.app_bytes > 0.5 * sum(len(sample) for sample in dataset.read(dataset.all))
     assert fetched.read_calls > 0
-
-
-def test_a_format_whose_library_wants_a_path_is_refused_where_there_is_none() -> None:
-    storage = memory.Storage()
-    storage.files["folder/file"] = b""
-    by_path = registry.find("datagen.formats", "synthetic", "Format")()
-    with pytest.raises(UserError, match=r"by their paths, and this storage has none: set reader\.engine=fast"):
-        LibraryEngine(storage, by_path, 1, "folder").read("folder/file", 0, memoryview(b""))
 
 
 @pytest.mark.parametrize("storage", ["memory", "posix", "direct"])

@@ -169,7 +169,7 @@ def test_files_of_old_releases_have_one_dataset_of_another_name(tmp_path: Path) 
         file.create_dataset("labels", data=[0, 0])
     opened = Format().open(MemorySource(path.read_bytes()), 2)
     assert [unpacked(opened.sample(i)) for i in range(2)] == [record.tobytes() for record in records]
-    assert bytes(Format().load(str(path), 1, 2).data) == records[1].tobytes()
+    assert bytes(Format().load_path(str(path), 1, 2).data) == records[1].tobytes()
 
 
 def refused(data: bytes, samples: int = 1) -> str:

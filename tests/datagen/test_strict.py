@@ -91,18 +91,15 @@ def test_key_of_another_section_is_sent_there() -> None:
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        ({"epochs": "five"}, "epochs is 'five' (str): wanted a whole number"),
-        ({"epochs": 1.5}, "epochs is 1.5 (float): wanted a whole number"),
-        ({"epochs": True}, "epochs is True (bool): wanted a whole number"),
-        ({"names": ["a", 1]}, "names[1] is 1 (int): wanted text"),
-        ({"reader": {"exact": 1}}, "reader.exact is 1 (int): wanted true or false"),
-        (
-            {"reader": {"kind": "sed"}},
-            "reader.kind is 'sed' (str): wanted one of off, seed, random (did you mean seed?)",
-        ),
+        ({"epochs": "five"}, "epochs is 'five': wanted int"),
+        ({"epochs": 1.5}, "epochs is 1.5: wanted int"),
+        ({"epochs": True}, "epochs is True: wanted int"),
+        ({"names": ["a", 1]}, "names[1] is 1: wanted str"),
+        ({"reader": {"exact": 1}}, "reader.exact is 1: wanted bool"),
+        ({"reader": {"kind": "sed"}}, "reader.kind is 'sed': wanted one of off, seed, random (did you mean seed?)"),
         ({"reader": {"pace": "x"}}, "reader.pace is no pace"),
-        ({"reader": 3}, "reader is 3 (int): wanted a mapping of batch_size, kind, exact, pace"),
-        ({"entries": {"x": {}}}, "entries.x.size is missing: wanted a whole number"),
+        ({"reader": 3}, "reader is 3: wanted object"),
+        ({"entries": {"x": {}}}, "entries.x.size is missing"),
     ],
 )
 def test_wrong_values_say_seen_and_wanted(mapping: dict[str, Any], message: str) -> None:

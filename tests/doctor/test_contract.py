@@ -14,12 +14,8 @@ from dlemu.doctor.check_base import Check, Facts
 from tests.datasets import make_dataset
 from tests.doctor.workloads import small
 
-CHECKS = [
-    (name, check)
-    for package in ("dlemu.doctor", "dlemu.jobs.training.host_checks")
-    for module in names(package)
-    for name, check in importlib.import_module(f"{package}.{module}").CHECKS.items()
-]
+MODULES = [*(f"dlemu.doctor.{name}" for name in names("dlemu.doctor")), "dlemu.jobs.training.host_checks"]
+CHECKS = [each for module in MODULES for each in importlib.import_module(module).CHECKS.items()]
 QUICK = ("train.computation_time=0.01", "reader.data_loader=threads", "metric.ceiling_seconds=0.1")
 ADDED = """
 from datagen.errors import UserError

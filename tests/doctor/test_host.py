@@ -8,7 +8,7 @@ from pathlib import Path
 from dlemu.config.schema import Reader, Workload
 from dlemu.doctor import host
 from dlemu.doctor.check_base import Check, Cores, Facts
-from dlemu.jobs.training.host_checks import open_files
+from dlemu.jobs.training.host_checks import judge_open_files
 
 
 def cores_for(ranks: int, cores: Cores) -> Check:
@@ -35,14 +35,14 @@ def test_busy_cores_are_warned_of() -> None:
 
 
 def test_few_open_files_are_warned_of_where_the_limit_is_hard() -> None:
-    assert open_files.judge(256, 4096).level == "ok"
-    assert open_files.judge(256, 512).level == "warn"
-    assert open_files.judge(1024, resource.RLIM_INFINITY).level == "ok"
+    assert judge_open_files(256, 4096).level == "ok"
+    assert judge_open_files(256, 512).level == "warn"
+    assert judge_open_files(1024, resource.RLIM_INFINITY).level == "ok"
 
 
 def test_more_workers_than_files_may_be_open_fail() -> None:
-    assert open_files.judge(256, 2048, needed=4000).level == "fail"
-    assert open_files.judge(256, 2048, needed=1500).level == "ok"
+    assert judge_open_files(256, 2048, needed=4000).level == "fail"
+    assert judge_open_files(256, 2048, needed=1500).level == "ok"
 
 
 def test_no_shared_memory_fails(tmp_path: Path) -> None:

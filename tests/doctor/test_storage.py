@@ -15,7 +15,7 @@ from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.doctor import storage
 from dlemu.doctor.check_base import Check, Facts
-from dlemu.jobs.training.host_checks import dataset_files, ranks_fit
+from dlemu.jobs.training.host_checks import check_dataset, check_ranks
 from dlemu.telemetry import DeviceFacts
 from tests.datasets import make_dataset
 from tests.doctor.workloads import small
@@ -30,7 +30,7 @@ def facts_with(**facts: Any) -> Facts:
 
 def test_a_dataset_that_is_not_there_yet_is_no_failure(tmp_path: Path) -> None:
     facts = Facts(small(tmp_path / "none"))
-    check = dataset_files.check(facts)
+    check = check_dataset(facts)
     assert facts.usable_dataset is None
     assert check.level == "warn"
     assert check.advice.startswith("dlemu datagen")
@@ -39,27 +39,27 @@ def test_a_dataset_that_is_not_there_yet_is_no_failure(tmp_path: Path) -> None:
     assert room is not None
     assert (room.level, "for a dataset of 960,000 bytes" in room.observed) == ("ok", True)
     assert storage.check_page_cache(facts) is None
-    assert ranks_fit.check(facts) is None
+    assert check_ranks(facts) is None
 
 
 def test_a_damaged_dataset_fails_and_a_good_one_passes(tmp_path: Path) -> None:
     make_dataset(tmp_path)
     workload = small(tmp_path)
     facts = Facts(workload)
-    check = dataset_files.check(facts)
+    check = check_dataset(facts)
     assert isinstance(facts.dataset, Dataset)
     assert (check.level, "24 training files" in check.observed) == ("ok", True)
     assert storage.check_free_space(facts) is None
-    fit = ranks_fit.check(facts)
+    fit = check_ranks(facts)
     assert fit is not None
     assert (fit.level, "6 steps per epoch" in fit.observed) == ("ok", True)
     with pytest.raises(UserError, match="step"):
-        ranks_fit.check(Facts(replace(workload, ranks=7)))
+        check_ranks(Facts(replace(workload, ranks=7)))
     next((tmp_path / "train").glob("*")).unlink()
     damaged = Facts(workload)
     assert damaged.usable_dataset is None
     with pytest.raises(DatasetError):
-        dataset_files.check(damaged)
+        check_dataset(damaged)
 
 
 def test_a_dataset_smaller_than_memory_is_warned_of_unless_the_cache_is_passed_by_or_emptied(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from dlemu.config.schema import Checkpoint, Evaluation, Train, Workflow, Workload
-from dlemu.jobs.training.schedule import make_schedule
+from dlemu.jobs.training.plan import make_schedule
 
 
 def workload(**train: object) -> Workload:

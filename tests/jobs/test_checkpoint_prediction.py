@@ -15,7 +15,7 @@ from datagen.errors import UserError
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.cli.predict import command
 from dlemu.config import load
-from dlemu.jobs.checkpoint.prediction.prediction import OTHER_RANKS, CheckpointPrediction, CheckpointQuestion
+from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction, CheckpointQuestion
 from dlemu.jobs.checkpoint.prediction.run_prediction import (
     KnownStorage,
     Speed,
@@ -26,6 +26,7 @@ from dlemu.jobs.checkpoint.prediction.run_prediction import (
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import PhaseSummary
 from dlemu.metrics.checkpoint_rates import GIB, cost_percent
+from dlemu.results.drive import OUTSIDE
 from dlemu.results.measured import write_run
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.studies.pages import write_page
@@ -180,7 +181,7 @@ def test_a_run_predicts_itself(tmp_path: Path) -> None:
     assert answer.write.gib_per_second == pytest.approx(as_long(measured)), "the time is the measured ones' mean"
     low, high = answer.write.seconds_interval
     assert low < answer.write.seconds < high
-    assert OTHER_RANKS not in [finding.code for finding in answer.findings]
+    assert OUTSIDE not in [finding.code for finding in answer.findings]
 
 
 @pytest.mark.parametrize("option", [{"make": print}, {"most": 3}])

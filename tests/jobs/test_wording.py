@@ -12,7 +12,6 @@ import pytest
 from dlemu.jobs.checkpoint import summary
 from dlemu.jobs.checkpoint import wording as checkpoint_words
 from dlemu.jobs.training import wording as words
-from dlemu.jobs.training.prediction import prediction
 from dlemu.metrics.changes import not_steady
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.verdict import Verdict, VerdictCode
@@ -26,9 +25,6 @@ TABLES: list[tuple[Any, Any]] = [
     (VerdictCode, words._VERDICTS),
     (get_args(summary.Cause), checkpoint_words.RELIEF),
     ([*summary.Caveat, *CHECKPOINT_CODES], checkpoint_words._FINDINGS),
-    (prediction.PredictedVerdict, prediction._VERDICTS),
-    (prediction.Seen, prediction._SEEN),
-    (prediction.Issue, prediction._ISSUES),
 ]
 
 

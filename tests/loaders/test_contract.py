@@ -21,7 +21,7 @@ from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.loaders.loader_base import Batch, BatchTrace, Loader
 from dlemu.loaders.traits_base import traits_of
-from dlemu.metrics.delivery import audit_epoch
+from dlemu.metrics.cache import audit_epoch
 from tests.datasets import make_dataset
 from tests.loaders import skip_without_framework
 

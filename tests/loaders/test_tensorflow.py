@@ -22,7 +22,7 @@ from dlemu.config.schema import Duration
 from dlemu.jobs.training.plan import planned_dataset
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.loaders.loader_base import Batch, Interleave, LoaderSpec, Phase
-from dlemu.metrics.delivery import audit_epoch
+from dlemu.metrics.cache import audit_epoch
 from dlemu.plan.samples import EndlessPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
 

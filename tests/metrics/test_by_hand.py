@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
-from dlemu.metrics.au import au_dlio_percents, au_percent, block_times
-from dlemu.metrics.causes import find_causes, work_of, worker_time
-from dlemu.metrics.dlio_formulas import (
+from dlemu.metrics.au import (
     BlockTimes,
     Rated,
+    au_dlio_percents,
+    au_percent,
+    block_times,
     evaluated_per_second,
     over_blocks,
     over_ranks,
@@ -22,6 +23,7 @@ from dlemu.metrics.dlio_formulas import (
     rate_v2,
     rate_v3,
 )
+from dlemu.metrics.causes import find_causes, work_of, worker_time
 from dlemu.metrics.rates import (
     averaged,
     first_batch_seconds,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
-from dlemu.metrics.delivery import EpochAudit, audit_epoch
+from dlemu.metrics.cache import EpochAudit, audit_epoch
 from dlemu.plan.samples import Plan, hash_samples
 
 PLAN = Plan(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlemu.metrics.device import Delivered, device_metrics, device_request_kib
+from dlemu.metrics.cache import Delivered, device_metrics, device_request_kib
 from tests.runs import make_job, make_log
 
 MB = 1e6

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
-from dlemu.metrics.slow_folders import find_slow_folders
+from dlemu.metrics.stragglers import find_slow_folders
 from dlemu.plan.samples import Plan, hash_samples
 
 FOLDERS = [str(number) for number in range(8)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.metrics.steady_state import is_steady
+from dlemu.metrics.t_interval import is_steady
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_percent, kept_rows
-from dlemu.metrics.sustained import Supply, is_supply_known, prefetch_credit_percent, supplies_of, sustained_au
+from dlemu.metrics.sustained import (
+    Supply,
+    is_supply_known,
+    prefetch_credit_percent,
+    supplies_of,
+    sustained_au,
+    uncertainty_of,
+)
 from dlemu.metrics.t_interval import percent_interval
-from dlemu.metrics.uncertainty import uncertainty_of
 from dlemu.metrics.verdict import Evidence, judge
 
 C = 100_000_000

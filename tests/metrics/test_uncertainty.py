@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import kept_rows
-from dlemu.metrics.sustained import sustained_au
+from dlemu.metrics.sustained import Uncertainty, sustained_au, uncertainty_of
 from dlemu.metrics.t_interval import estimate
-from dlemu.metrics.uncertainty import Uncertainty, uncertainty_of
 
 C = 100_000_000
 

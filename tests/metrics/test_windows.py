@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dlemu.metrics.device import delivered_between, mean_between
+from dlemu.metrics.cache import delivered_between, mean_between
 from dlemu.metrics.over_time import mean_within
 
 TIMES = np.array([0, 10, 20, 40], np.int64)

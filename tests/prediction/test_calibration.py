@@ -23,7 +23,6 @@ from dlemu.jobs.training.prediction.curve import flat, most_mb_per_second
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import Model
-from dlemu.jobs.training.prediction.prediction import Issue
 from dlemu.jobs.training.result import Run, make_run
 from tests.runs import make_job, make_log
 
@@ -67,11 +66,11 @@ def test_a_run_that_never_waits_says_no_upper_end() -> None:
     assert not found.saturated
     answer = predict(asked, found, ranks=3)
     assert answer.au_sustained_interval_percent[1] == 100.0
-    assert Issue.NOT_SATURATED in [finding.code for finding in answer.findings]
+    assert [finding.numbers["pattern"] for finding in answer.findings] == ["saturation"]
     assert "run that waits for data (--from RUN)" in answer.issues[0]
     calm = replace(found, curve=flat(100.0))
     more = predict(asked, calm, ranks=3)
-    assert (more.outcome, more.limited_by.what) == ("undecided", "unknown")
+    assert (more.outcome, more.limited_by.what, more.limited_by.confidence) == ("undecided", "nothing", "low")
     assert "limited by" not in more.verdict
 
 

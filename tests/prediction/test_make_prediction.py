@@ -14,7 +14,6 @@ from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.curve import CurvePoint
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import MIN_STEPS, MOST_ROWS, Model
-from dlemu.jobs.training.prediction.prediction import Issue, PredictedVerdict
 from tests.prediction.test_calibration import workload
 
 DEMAND = 4 / 0.05
@@ -103,7 +102,7 @@ def test_where_files_end_is_no_limit_of_the_storage(feeds: float, begins: str, c
     answer = predict(workload(ranks=20, steps=2), given_speed(feeds * 0.9 * DEMAND, cores=64))
     assert answer.verdict.startswith(begins)
     assert ("the dataset has files for no more" in answer.verdict) == cut
-    assert answer.verdict_numbers.get("ended_by") == ("files" if cut else None)
+    assert answer.ended_by == ("files" if cut else None)
 
 
 def test_files_are_assumed_for_a_storage_without_a_dataset() -> None:
@@ -111,14 +110,10 @@ def test_files_are_assumed_for_a_storage_without_a_dataset() -> None:
     asked, storage = workload(ranks=2, steps=10), given_speed(15.5 * 0.9 * DEMAND, cores=64)
     answer = predict(asked, storage, assumes_files=True)
     assert answer.max_accelerators == answer.null_model.max_accelerators == 15
-    assert answer.verdict_code in (PredictedVerdict.MOST, PredictedVerdict.MOST_OR_FEW_MORE)
-    (assumed,) = answer.findings
+    assert answer.ended_by is None
     files = answer.accelerators * 4 * (MIN_STEPS + 2)
-    numbers = {"accelerators": answer.accelerators, "files": files, "configured": 80}
-    assert (assumed.code, assumed.numbers) == (Issue.FILES_ASSUMED, numbers)
     given = replace(asked, dataset=replace(asked.dataset, num_files_train=20 * files))
     told = predict(given, storage, ranks=answer.accelerators, assumes_files=True)
-    assert told.findings == ()
     assert answer.au_sustained_percent == pytest.approx(told.au_sustained_percent, abs=1)
     assert predict(asked, storage, ranks=11, assumes_files=True).passed
     parts = Model(asked, storage, assumes_files=True).run(40, most_rows=640, shrinks=True)
@@ -158,9 +153,8 @@ def test_what_cannot_be_predicted_is_said() -> None:
 def test_a_limit_is_shown_by_what_changes_without_it() -> None:
     """Half of what is asked for: twice the storage brings the other half, nothing else brings any."""
     answer = predict(workload(ranks=2, steps=200), given_speed(DEMAND, cores=4), ranks=2, overrides=("a=1",), hosts=3)
-    gains = answer.limited_by.seen[1].numbers
-    brought = [gains[name] for name in ("faster_points", "readers_points", "cores_points")]
-    assert brought == pytest.approx([50, 0, 0], abs=3)
+    without = {cause.what: cause.au_percent for cause in answer.causes}
+    assert without == pytest.approx({"storage": 100, "loader": 50, "host CPU": 50}, abs=3)
     asked = answer.question
     assert (asked.overrides, asked.hosts, asked.verdict, asked.threshold_percent) == (("a=1",), 3, "sustained", 90.0)
     assert (asked.workload, asked.accelerator) == ("handmade", "")
@@ -179,7 +173,7 @@ def test_a_search_stops_at_the_most_that_may_be_tried() -> None:
     answer = predict(workload(ranks=20, steps=60), given_speed(1e5, cores=4), most=7)
     assert (answer.max_accelerators, answer.max_accelerators_interval) == (7, (7, 7))
     assert [count.accelerators for count in answer.counts] == [7]
-    assert (answer.verdict_code, answer.verdict_numbers["ended_by"]) == (PredictedVerdict.MOST_TRIED, "most")
+    assert answer.ended_by == "most"
     assert answer.verdict.endswith(": --most 7 was the limit")
     open_end = predict(workload(ranks=20, steps=60), replace(given_speed(5 * DEMAND, cores=4), saturated=False), most=9)
     assert open_end.max_accelerators_interval is not None

@@ -35,6 +35,7 @@ def sized(asked: Workload, stdev: float) -> Workload:
 
 
 @settings(max_examples=30, deadline=None)
+@example(ranks=1, steps=3, read_threads=2, prefetch_size=1, share=2.0, stdev=0.5, by="sustained")
 @given(
     ranks=st.integers(1, 8),
     steps=st.integers(2, 30),

@@ -15,7 +15,14 @@ import pytest
 
 from dlemu.config.schema import Workload
 from dlemu.jobs.training import pattern
-from dlemu.jobs.training.pattern import LoaderCosts, fewest_at_full_speed, judge_level, repeat_seconds
+from dlemu.jobs.training.pattern import (
+    READ_DTYPE,
+    Level,
+    LoaderCosts,
+    fewest_at_full_speed,
+    judge_level,
+    repeat_seconds,
+)
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction import model_run
 from dlemu.jobs.training.prediction.batches import planned_job
@@ -25,7 +32,6 @@ from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import Model, ModelRun
 from dlemu.jobs.training.prediction.prediction import Prediction
-from dlemu.results.drive import READ_DTYPE, Level
 
 COSTS = LoaderCosts(hand_over_seconds=0.0005, between_seconds=0.0003, epoch_start_seconds=0.005)
 BETWEEN_SECONDS = 0.0003

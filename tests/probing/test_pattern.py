@@ -21,13 +21,15 @@ from dlemu.jobs.training.pattern import (
     MAX_REPEAT_SECONDS,
     MAX_SECONDS,
     READ_BYTES,
+    READ_DTYPE,
     SETTLE_SECONDS,
+    Level,
+    ReadRows,
     fewest_at_full_speed,
     judge_level,
     reading_spec,
     repeat_seconds,
 )
-from dlemu.results.drive import READ_DTYPE, Level, ReadRows
 from tests.runs import SAMPLE_BYTES, make_job
 
 SECOND = 1_000_000_000

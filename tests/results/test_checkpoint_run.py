@@ -53,7 +53,8 @@ def test_a_model_that_can_not_be_is_told_at_once(tmp_path: Path) -> None:
     saved(tmp_path)
     path = tmp_path / FACTS
     values = json.loads(path.read_text())
-    values["workload"]["model"]["num_layers"] = 10**6 + 1
+    values["workload"]["model"]["num_layers"] = 10**4
+    values["workload"]["model"]["transformer"]["num_experts"] = 10**5
     path.write_text(json.dumps(values))
     with pytest.raises(UserError, match=rf"^{tmp_path} is damaged: .*more ranks, or layers and experts, than any"):
         read_checkpoint_run(str(tmp_path))

@@ -19,8 +19,7 @@ from datagen.own_folder import TOKEN_FILE_BYTES
 from dlemu.config import load
 from dlemu.config.schema import Metric
 from dlemu.jobs.training.advice import advise
-from dlemu.jobs.training.enough import can_be_judged, enough, refuse_unjudged, steps_of, to_make
-from dlemu.jobs.training.preflight import check_before_making
+from dlemu.jobs.training.preflight import can_be_judged, check_before_making, enough, refuse_unjudged, steps_of, to_make
 from dlemu.jobs.training.result import make_run
 from dlemu.jobs.training.run import TRAINING
 from dlemu.runner.datasets import make

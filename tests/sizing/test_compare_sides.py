@@ -11,12 +11,10 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.jobs.checkpoint.metrics import READING
-from dlemu.jobs.training.figures_of import training_metrics
-from dlemu.jobs.training.metrics import CATALOGUE
+from dlemu.jobs.training.metrics import CATALOGUE, training_metrics
 from dlemu.jobs.training.summary import Mean
 from dlemu.metrics.catalogue import RUN
-from dlemu.results.compared import Conditions
-from dlemu.results.figures import JobFigures, Value
+from dlemu.results.figures import Conditions, JobFigures, Value
 from dlemu.studies.compare.compare_sides import compare, compare_runs
 from dlemu.studies.compare.page import screen
 from dlemu.studies.compare.sides import Settings, Side, read_side, read_sides, side_of_runs

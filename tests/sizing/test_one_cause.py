@@ -130,7 +130,7 @@ def test_a_run_beside_busy_programs_blames_reads_that_cost_far_more_alone(
     assert (limit.what, limit.confidence) == (what, confidence)
 
 
-@pytest.mark.parametrize(("busy_percent", "what"), [(20, "storage"), (40, "unknown"), (60, "host CPU")])
+@pytest.mark.parametrize(("busy_percent", "what"), [(20, "storage"), (40, "nothing"), (60, "host CPU")])
 def test_a_probe_beside_busy_programs_does_not_know_the_storages_limit(busy_percent: float, what: str) -> None:
     answer = predicted(busy_percent)
     assert answer.limited_by.what == what

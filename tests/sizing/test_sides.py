@@ -13,13 +13,13 @@ from datagen.errors import UserError
 from dlemu.jobs.checkpoint.metrics import READING, WRITING
 from dlemu.jobs.checkpoint.metrics import conditions as conditions_of_checkpoints
 from dlemu.jobs.checkpoint.result import read_checkpoint_run
-from dlemu.jobs.training.figures_of import conditions, figures
+from dlemu.jobs.training.metrics import conditions, figures
 from dlemu.jobs.training.result import Run, make_run
 from dlemu.jobs.training.summary import AsynchronousCheckpoints, Mean, PageCache
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.findings import Code, Finding, Number, Severity
 from dlemu.results.answer_files import save_answer
-from dlemu.results.compared import differing_work
+from dlemu.results.figures import differing_work
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import read_sides

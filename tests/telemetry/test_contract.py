@@ -91,7 +91,7 @@ def test_a_ranks_cpu_time_is_known_for_an_epoch_shorter_than_the_interval(tmp_pa
     assert len(telemetry.readings("cpu", "", "idle_percent")[1]), "the host's CPU time is known for the same period"
 
 
-def test_a_rank_counts_its_own_cpu_time_and_memory(tmp_path: Path) -> None:
+def test_a_rank_counts_its_own_cpu_time(tmp_path: Path) -> None:
     """The test process acts as the recorder, and a child of it as the rank."""
     child = os.fork()
     if child == 0:
@@ -108,5 +108,4 @@ def test_a_rank_counts_its_own_cpu_time_and_memory(tmp_path: Path) -> None:
         os.kill(child, 9)
         os.waitpid(child, 0)
     assert values["cpu_seconds"] >= 0.1
-    assert values["pss_mb"] > 1
     assert list(probe.read(time.monotonic_ns())) == [], "a rank that has ended is left out"

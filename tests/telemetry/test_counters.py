@@ -23,10 +23,6 @@ device server:/export mounted on {point} with fstype nfs4 statvers=1.1
 \t        READ: {reads} 0 0 0 0 5 {ms} {ms} 0
 \t       WRITE: 5 0 0 0 0 5 5 5 0
 """
-LLITE = """snapshot_time             1700000000.0 secs.nsecs
-read_bytes                {reads} samples [bytes] 4096 1048576 {read}
-open                      4 samples [usec] 1 2 3
-"""
 
 
 @pytest.fixture
@@ -57,19 +53,6 @@ def test_bytes_from_an_nfs_server_are_counted(machine: Machine, tmp_path: Path) 
         (str(data), "mean_queue_depth"): pytest.approx(0.5),
         (str(data), "mean_read_latency_ms"): pytest.approx(125),
     }
-
-
-def test_reads_of_lustre_are_shown_but_not_counted(machine: Machine, tmp_path: Path) -> None:
-    data = machine.mount(tmp_path / "data", "lustre", "10.0.0.1@o2ib:/scratch")
-    stats = "proc/fs/lustre/llite/scratch-ffff8800/stats"
-    machine.put(stats, LLITE.format(reads=1, read=1000))
-    probe = probe_of("filesystem", machine, data)
-    assert [device.counted for device in probe.devices] == [False]
-    read(probe, SECOND_NS)
-    machine.put(stats, LLITE.format(reads=11, read=5_001_000))
-    values = read(probe, 2 * SECOND_NS)
-    assert values[str(data), "read_mb_per_second"] == pytest.approx(5)
-    assert values[str(data), "reads_per_second"] == pytest.approx(10)
 
 
 def test_the_filesystem_probe_is_absent_on_local_file_systems(machine: Machine, tmp_path: Path) -> None:

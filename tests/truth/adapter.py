@@ -25,7 +25,6 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.analyse import accounted_percent, time_shares
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts, UnderWay
 from dlemu.jobs.checkpoint.metrics import figures as checkpoint_figures
-from dlemu.jobs.checkpoint.prediction.prediction import OTHER_RANKS
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import Cause as CheckpointCause
 from dlemu.jobs.checkpoint.summary import Caveat, PhaseSummary
@@ -33,21 +32,18 @@ from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
 from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.jobs.training.activity import delivered_by_devices
-from dlemu.jobs.training.figures_of import figures as training_figures
 from dlemu.jobs.training.measured import CpuApart, Facts, Journal
+from dlemu.jobs.training.metrics import figures as training_figures
 from dlemu.jobs.training.prediction.calibration import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
-from dlemu.jobs.training.prediction.prediction import Issue as PredictedIssue
-from dlemu.jobs.training.prediction.prediction import Limit as PredictedCause
-from dlemu.jobs.training.prediction.prediction import Seen as PredictedEvidence
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.jobs.training.summary import Evaluation, StoppedEarly, Summary
 from dlemu.metrics.au import au_percent, kept_rows
+from dlemu.metrics.cache import device_metrics
 from dlemu.metrics.causes import find_causes
 from dlemu.metrics.checkpoint_rates import CheckpointTimes, wasted_percent, young_seconds
-from dlemu.metrics.device import device_metrics
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.limit import Cause, Limit, Scaling
 from dlemu.metrics.limit import What as TrainCause
@@ -56,6 +52,7 @@ from dlemu.metrics.rates import Mean, per_second, percentiles_ms, pooled
 from dlemu.metrics.rows import StepTable
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
+from dlemu.results.drive import OUTSIDE
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.file_names import KILLED
 from dlemu.results.live import RunJournal
@@ -101,8 +98,11 @@ CODES: dict[str, dict[str, Iterable[str]]] = {
         "cause": get_args(CheckpointCause),
         "finding": [*Caveat, *_CHECKPOINT_CODES],
     },
-    "predict": {"cause": get_args(PredictedCause), "evidence": PredictedEvidence, "issue": PredictedIssue},
-    "predict_checkpoints": {"finding": [OTHER_RANKS, Code.STORAGE_NOT_STEADY, Code.PAGE_CACHE]},
+    "predict": {
+        "cause": [cause for cause in get_args(TrainCause) if cause != "emulator"],
+        "finding": [OUTSIDE, Code.OTHER_PROGRAM_ON_CORES],
+    },
+    "predict_checkpoints": {"finding": [OUTSIDE, Code.STORAGE_NOT_STEADY, Code.PAGE_CACHE]},
 }
 """Kind -> origin -> the codes that there are; those of a packing by `pack_codes`."""
 
@@ -790,8 +790,9 @@ def _predict_numbers(frozen: FrozenRun) -> Numbers:
     run = _train_run(read_frozen(name))
     calibration = calibrate_from_run(run)
     answer = predict(run.facts.workload, calibration, ranks=frozen.facts.get("accelerators"), most=64)
+    interval = answer.max_accelerators_interval
     return {
-        "verdict": answer.verdict_code,
+        "verdict": {"fail": "fails", "pass": "passes"}[answer.outcome] if interval is None else "none_passes",
         "outcome": answer.outcome,
         "max_accelerators": answer.max_accelerators,
         "max_accelerators_interval": answer.max_accelerators_interval,
@@ -806,7 +807,7 @@ def _predict_numbers(frozen: FrozenRun) -> Numbers:
         },
         "mb_per_second_by_readers": {str(part.readers): part.mb_per_second for part in calibration.curve},
         "cause": answer.limited_by.what,
-        "findings": sorted(_codes("issue", answer.findings) | _codes("evidence", answer.limited_by.seen)),
+        "findings": [finding.code for finding in answer.findings],
     }
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.content import Content
-from datagen.formats import jpeg, png
-from datagen.formats._array import array_header
-from datagen.formats._picture import PictureFormat, Shape
-from datagen.formats.format_base import DamagedError, damaged
-from datagen.layout import nominal_sample_bytes
 from dlemu.contrib.dali import graph
-from dlemu.contrib.dali.settings import reading_ahead
-from dlemu.extend import DlemuError, LoaderSpec, Phase
-from dlemu.plan.samples import hash_samples
+from dlemu.contrib.dali.settings import LoaderSpec, Phase, reading_ahead
+from dlemu.extend import DlemuError, format_base, hash_samples
+from dlemu.extend import layout as dataset_layout
 
-_PICTURES = {"jpeg": jpeg.Format(), "png": png.Format()}
+_PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000008000000080800000000e164e1570000000c49444154789c6360a00e0000004800012eb83c7e"
+    "0000000049454e44ae426082"
+)
+"""A grey picture of 8 x 8 pixels."""
 
 
 class Files(graph.Feed):
@@ -28,8 +27,12 @@ class Files(graph.Feed):
         self._spec, self._phase, self._fetch = spec, phase, phase.fetch
         self._samples = phase.fetch.layout.num_samples_per_file
         self._ids = phase.plan.batches(epoch, np.arange(1, steps + 1))
-        self._picture = _PICTURES.get(phase.fetch.format)
-        self._tail = graph.MemoryFile(_smallest_file(phase, self._picture))
+        picture = phase.fetch.format in ("jpeg", "png")
+        self._picture: Any = format_base.format_named(phase.fetch.format) if picture else None
+        shape = (*[1] * len(phase.fetch.dataset.record_dims or (1, 1)), self._samples)
+        values = np.zeros(shape, phase.fetch.dataset.record_element_type)
+        array = _npy_header(values) + values.tobytes()
+        self._tail = graph.MemoryFile(_PNG if picture else array)
 
     def node(self) -> Any:
         path = self._fetch.layout.path
@@ -65,14 +68,16 @@ class Files(graph.Feed):
         """Return the size of a file that was read, which must be whole."""
         if self._picture is not None:
             try:
-                self._picture.parse_shape(read.data)
-            except DamagedError as error:
+                self._picture.check(read.data)
+            except format_base.DamagedError as error:
                 if self._fetch.dataset.source != "folder":  # of a user's own DALI decides by content what they are
-                    raise damaged(path, str(error), error.offset) from error
+                    raise format_base.damaged(path, str(error), error.offset) from error
             return read.nbytes
         if self._samples > 1 and read.shape[-1] != self._samples:
-            raise damaged(path, f"the array holds {read.shape[-1]} samples, not {self._samples} as in the settings", 0)
-        return len(array_header(read.dtype.str, read.shape)) + read.nbytes
+            raise format_base.damaged(
+                path, f"the array holds {read.shape[-1]} samples, not {self._samples} as in the settings", 0
+            )
+        return len(_npy_header(read)) + read.nbytes
 
 
 class Unread(graph.Feed):
@@ -82,17 +87,15 @@ class Unread(graph.Feed):
         self._phase = phase
 
     def node(self) -> Any:
-        return graph.memory_reader(max(1, nominal_sample_bytes(self._phase.fetch.dataset)), self._phase.batch_size)
+        return graph.memory_reader(
+            max(1, dataset_layout.nominal_sample_bytes(self._phase.fetch.dataset)), self._phase.batch_size
+        )
 
     def crop_numbers(self, step: int) -> list[int]:
         return list(range(self._phase.batch_size))
 
 
-def _smallest_file(phase: Phase, picture: PictureFormat | None) -> bytes:
-    fetch = phase.fetch
-    if picture is not None:
-        shape_8x8 = Shape(8, 8, 1)
-        return picture.encode(Content(0), 0, shape_8x8, picture.min_bytes(shape_8x8)).tobytes()
-    shape = (*[1] * len(fetch.dataset.record_dims or (1, 1)), fetch.layout.num_samples_per_file)
-    values = np.zeros(shape, fetch.dataset.record_element_type)
-    return array_header(values.dtype.str, shape) + values.tobytes()
+def _npy_header(array: NDArray[Any]) -> bytes:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+    return header.getvalue()

@@ -9,19 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from datagen.fetch import PLACE_BYTES, crop_word
-from datagen.registry import library
-from dlemu.contrib.dali.settings import depths, num_threads
-from dlemu.extend import LoaderSpec, Phase
+from dlemu.contrib.dali.settings import LoaderSpec, Phase, depths, num_threads
+from dlemu.extend import fetch, registry
 
 
 def _part(name: str) -> Any:
-    return library(name, "dali", "reader.data_loader=dali")
+    return registry.library(name, "dali", "reader.data_loader=dali")
 
 
 _dali, _fn, _types = _part("nvidia.dali"), _part("nvidia.dali.fn"), _part("nvidia.dali.types")
 _math, _tfrecord = _part("nvidia.dali.math"), _part("nvidia.dali.tfrecord")
-_FARTHEST_PLACE = (1 << 31) // PLACE_BYTES - 1
+_FARTHEST_PLACE = (1 << 31) // fetch.PLACE_BYTES - 1
 """DALI stores the start of a slice in 32 bits, so samples above 2 GiB are cropped within their first 2 GiB."""
 
 
@@ -79,14 +77,12 @@ def build(spec: LoaderSpec, phase: Phase, feed: Feed) -> Any:
 
 def _cropped(flat: Any, size: int, seed: int, feed: Feed) -> Any:
     """Return `size` bytes of each sample from where `crop_start` says; short samples are filled with zeros."""
-
-    def words(step: int) -> list[int]:
-        return [crop_word(seed, number) for number in feed.crop_numbers(step)]
-
-    word = _batchwise(words, np.int64, _types.INT64)
+    word = _batchwise(
+        lambda step: [fetch.crop_word(seed, number) for number in feed.crop_numbers(step)], np.int64, _types.INT64
+    )
     spare = _math.max(_fn.cast(flat.shape(), dtype=_types.INT64) - size, 0)
-    places = _math.min(spare // PLACE_BYTES, _FARTHEST_PLACE) + 1
-    start = _fn.cast((word - word // places * places) * PLACE_BYTES, dtype=_types.INT32)
+    places = _math.min(spare // fetch.PLACE_BYTES, _FARTHEST_PLACE) + 1
+    start = _fn.cast((word - word // places * places) * fetch.PLACE_BYTES, dtype=_types.INT32)
     return _fn.slice(flat, start=start, shape=[size], axes=[0], out_of_bounds_policy="pad", fill_values=0)
 
 
@@ -143,7 +139,7 @@ def _settings(spec: LoaderSpec) -> dict[str, Any]:
 
 
 def _odirect(spec: LoaderSpec) -> bool:
-    return any(phase.fetch.storage.direct for phase in spec.phases.values())
+    return spec.phases["train"].fetch.storage.direct
 
 
 class MemoryFile:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from datagen.fetch import Fetcher
-from datagen.formats.format_base import damaged, own_damaged
-from datagen.layout import NO_PLACES
-from dlemu.comm.thread_accounting import process_storage_bytes, thread_cpu_ns
 from dlemu.contrib.dali import graph
 from dlemu.contrib.dali.files import Files, Unread
 from dlemu.contrib.dali.records import Records
-from dlemu.contrib.dali.settings import num_threads
-from dlemu.extend import AlignedBuffer, Batch, BatchTrace, DatasetError, DlemuError, LoaderSpec, Phase
-from dlemu.loaders._process import call_niced
-from dlemu.loaders.loader_base import Preprocessing, Spent
+from dlemu.contrib.dali.settings import LoaderSpec, Phase, num_threads
+from dlemu.extend import AlignedBuffer, DatasetError, DlemuError, fetch, loader_base, thread_accounting
+from dlemu.extend import layout as dataset_layout
 
 
 class Loader:
@@ -36,7 +33,7 @@ class Loader:
         random = np.random.default_rng([spec.seed, spec.rank])
         most = max((phase.batch_size for phase in spec.phases.values()), default=1)
         threads = min(most, num_threads(spec))
-        self._preprocessing = Preprocessing(spec.preprocess_time, spec.preprocess, random, threads)
+        self._preprocessing = loader_base.Preprocessing(spec.preprocess_time, spec.preprocess, random, threads)
 
     def start(self) -> None:
         """Have DALI load its operators, which it does at their first use, before any epoch."""
@@ -44,7 +41,7 @@ class Loader:
             if phase.fetch.reads_nothing:
                 graph.build(self._spec, phase, Unread(phase)).run()
 
-    def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
+    def batches(self, phase: str, epoch: int, steps: int) -> Iterator[loader_base.Batch]:
         """Deliver the batches of one epoch."""
         if not steps:
             return
@@ -60,16 +57,16 @@ class Loader:
         for step in range(1, steps + 1):
             yield self._batch(which, feed, step, begun_ns if step == 1 else time.monotonic_ns())
 
-    def _batch(self, phase: Phase, feed: graph.Feed, step: int, started_ns: int) -> Batch:
-        before, computed_ns = process_storage_bytes(), self._computed_ns(phase)
+    def _batch(self, phase: Phase, feed: graph.Feed, step: int, started_ns: int) -> loader_base.Batch:
+        before, computed_ns = thread_accounting.process_storage_bytes(), self._computed_ns(phase)
         shipped, read = self._guarded(phase, feed, step, self._pipeline.run)
         took_ns = time.monotonic_ns() - started_ns
         sample_hash, app_bytes = feed.account(step, read)
         decode_ns = min(took_ns, self._computed_ns(phase) - computed_ns)
-        spent = self._preprocessing.spend(phase.batch_size) if phase.preprocesses else Spent()
-        trace = BatchTrace(
+        spent = self._preprocessing.spend(phase.batch_size if phase.preprocesses else 0)
+        trace = loader_base.BatchTrace(
             slot=0,
-            places=NO_PLACES,
+            places=dataset_layout.NO_PLACES,
             started_ns=started_ns,
             read_ns=took_ns - decode_ns,
             decode_ns=decode_ns + spent.took_ns,
@@ -79,44 +76,44 @@ class Loader:
             app_bytes=app_bytes,
             read_calls=0,
             sample_hash=sample_hash,
-            storage_bytes=process_storage_bytes() - before,
+            storage_bytes=thread_accounting.process_storage_bytes() - before,
             preprocess_cpu_ns=spent.cpu_ns,
         )
-        if phase.fetch.resize_bytes:
-            return Batch(np.asarray(shipped.as_tensor()), trace)
-        return Batch([np.asarray(sample) for sample in shipped], trace)
+        as_one = phase.fetch.resize_bytes
+        return loader_base.Batch(np.asarray(shipped.as_tensor()) if as_one else list(map(np.asarray, shipped)), trace)
 
     def _computed_ns(self, phase: Phase) -> int:
         """Return the CPU time of DALI's decoding threads so far, averaged over the threads; 0 if nothing is decoded."""
         if phase.fetch.decode == "none":
             return 0
         # DALI's decoding threads have such names.
-        cpu_ns = thread_cpu_ns(lambda name: name.startswith("[DALI][TP") and name.endswith("Exec"))
+        cpu_ns = thread_accounting.thread_cpu_ns(lambda name: name.startswith("[DALI][TP") and name.endswith("Exec"))
         return cpu_ns // num_threads(self._spec)
 
     def _guarded(self, phase: Phase, feed: graph.Feed, step: int, call: Callable[[], Any]) -> Any:
         """Call into DALI; raises DatasetError with the file's name where DALI reports that it can't read a file."""
         try:
-            return call_niced(call, self._spec.nice) if step == 1 else call()
+            if step > 1:
+                return call()
+            with ThreadPoolExecutor(1, initializer=os.nice, initargs=(self._spec.nice,)) as niced:
+                return niced.submit(call).result()  # the threads that DALI starts inherit it
         except RuntimeError as error:
             raise self._fault(phase, feed.suspects(step), str(error)) from None
 
     def _fault(self, phase: Phase, suspects: list[int], text: str) -> DlemuError:
         """Return the error for users: it names the file, which DALI's own text names only among much else."""
-        lines = text.partition("encountered:")[2].split("\n") or [text]  # one of them states the cause
-        line = next((line for line in lines if line.strip()), text.strip())
+        line = text.partition("encountered:")[2].strip().partition("\n")[0] or text
         layout, reason = phase.fetch.layout, line.rpartition(" failed: ")[2].strip()
         paths = {sample: layout.path(layout.locate(sample)[0]) for sample in suspects}
         named = [sample for sample, path in paths.items() if path in text]
-        fetcher, buffer = Fetcher(phase.fetch), AlignedBuffer().view(phase.fetch.slot_bytes(1))
+        fetcher, buffer = fetch.Fetcher(phase.fetch), AlignedBuffer().view(phase.fetch.slot_bytes(1))
         for sample in named or suspects:
             try:
                 fetcher.fetch([sample], buffer)
             except DatasetError as fault:
                 return fault
         if named:
-            error = damaged(paths[named[0]], f"DALI can't read it ({reason})")
-            return own_damaged(error) if phase.fetch.dataset.source == "folder" else error
+            return DatasetError(f"{paths[named[0]]}: DALI can't read it ({reason}): restore it, or move it away")
         return DlemuError(f"DALI could not make a batch of files in {layout.folder}: {reason}")
 
     def explain(self, error: Exception) -> DlemuError | None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.formats.tfrecord import Index
 from dlemu.contrib.dali import graph
-from dlemu.contrib.dali.settings import reading_ahead
-from dlemu.extend import DatasetError, DlemuError, LoaderSpec, Phase
-from dlemu.plan.samples import hash_samples
-from dlemu.plan.streams import StreamBatchPlan
+from dlemu.contrib.dali.settings import LoaderSpec, Phase, reading_ahead
+from dlemu.extend import DatasetError, DlemuError, format_base, hash_samples
 
 # The record that is read past the last batch: an Example without features, its length and its (unchecked) CRCs.
 _TAIL = bytes(16)
@@ -40,7 +37,9 @@ class Records(graph.Feed):
 
     def __init__(self, spec: LoaderSpec, phase: Phase, epoch: int, steps: int) -> None:
         self._spec, self._phase, self._layout = spec, phase, phase.fetch.layout
-        self._streams = cast(StreamBatchPlan, phase.plan).streams(epoch, steps)
+        plan: Any = phase.plan  # of streams
+        self._streams = plan.streams(epoch, steps)
+        (self._index,) = format_base.format_named(phase.fetch.format).sides
         self._epoch, self._total = epoch, steps * phase.batch_size
         self._files = self._streams.files.tolist()
         self._positions = {self._layout.path(file): position for position, file in enumerate(self._files)}
@@ -54,7 +53,7 @@ class Records(graph.Feed):
         paths, indexes = list(self._positions), []
         for position, file in enumerate(self._files):
             if stride == 1 and self._streams.counts[position] == samples:
-                indexes.append(_existing(Index().path(self._layout, file)))
+                indexes.append(_existing(self._index.path(self._layout, file)))
             else:
                 indexes.append(self._in_memory(self._kept(position)))
         # As many records again for reading past the end: DALI delivers the whole first half before any of the second.
@@ -106,7 +105,7 @@ class Records(graph.Feed):
 
     def _kept(self, position: int) -> NDArray[np.int64]:
         """Return (offset, bytes) of this rank's records of a file, from the file's index."""
-        path = Index().path(self._layout, self._files[position])
+        path = self._index.path(self._layout, self._files[position])
         samples = self._layout.num_samples_per_file
         extents = read_index(path)
         if len(extents) != samples:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dlemu.extend import loader_base
 
-if TYPE_CHECKING:
-    from dlemu.extend import LoaderSpec
+LoaderSpec = loader_base.LoaderSpec
+Phase = loader_base.Phase
 
 
 def depths(spec: LoaderSpec) -> tuple[int, int]:

@@ -10,15 +10,13 @@ from collections.abc import Collection, Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from datagen.spec import DatasetSpec
 from dlemu.config.schema import Reader
-from dlemu.contrib.dali.settings import depths
-from dlemu.extend import LoaderTraits
-from dlemu.loaders.loader_base import Interleave
+from dlemu.contrib.dali.settings import LoaderSpec, depths
+from dlemu.extend import LoaderTraits, loader_base
 
 if TYPE_CHECKING:
     from dlemu.contrib.dali.loader import Loader as Loader
-    from dlemu.extend import LoaderSpec
+    from dlemu.extend import loader_base
 
 STREAMED = "tfrecord"
 """The format whose files DALI reads as streams: from their beginning, one after another."""
@@ -43,8 +41,8 @@ class Traits(LoaderTraits):
     def reads_files(self, dataset_format: str) -> bool:
         return True
 
-    def interleave(self, reader: Reader, dataset: DatasetSpec) -> Interleave | None:
-        return Interleave(files=1) if dataset.format == STREAMED else None
+    def interleave(self, reader: Reader, dataset: Any) -> loader_base.Interleave | None:
+        return loader_base.Interleave(files=1) if dataset.format == STREAMED else None
 
     def settings_used(self, dataset_format: str) -> Collection[str]:
         return ("reader.shuffle_size",) if dataset_format == STREAMED else ()

@@ -26,9 +26,8 @@ from dlemu.contrib.kvcache.summary import (
     Spread,
     Tiers,
 )
-from dlemu.extend import Outcome, Rows, RowsRun
-from dlemu.metrics.cache import COUNTED, NOT_READ_PERCENT, PARTLY_READ_PERCENT
-from dlemu.metrics.device import delivered_between
+from dlemu.extend import cache as page_cache
+from dlemu.extend import rows_job
 from dlemu.results.wording import count
 
 GROWS_SHARE = 0.05
@@ -45,7 +44,7 @@ _LATE_SHARE = 0.1  # arrivals handled later than this share of the loads' p95 co
 Floats = NDArray[np.float64]
 
 
-def analyse(run: RowsRun) -> KvSummary:
+def analyse(run: rows_job.RowsRun) -> KvSummary:
     """Return the summary of a run; if it failed, of the rows measured until then."""
     data = RunRows(run)
     settings, facts = data.settings, run.facts
@@ -116,7 +115,7 @@ def spread(seconds: Floats) -> Spread | None:
 class RunRows:
     """The rows of a run by state (read, computed, written), and times in seconds from the start of each rank's load."""
 
-    def __init__(self, run: RowsRun) -> None:
+    def __init__(self, run: rows_job.RowsRun) -> None:
         self.run = run
         self.settings = run.facts.workload.section(KvSettings)
         self.whole, self.prompts = run.rows[run.rows["prompt"] == RANK_ROW], run.rows[run.rows["prompt"] != RANK_ROW]
@@ -138,7 +137,7 @@ class RunRows:
         """Seconds that a copy of the model waited for the blocks of each prompt."""
         self.saved_seconds = float((self.computed["without_ns"] - self.computed["compute_ns"]).sum()) / 1e9
 
-    def at(self, rows: Rows, column: str) -> Floats:
+    def at(self, rows: rows_job.Rows, column: str) -> Floats:
         """Return a column of moments in seconds; infinite where it is 0: the event did not happen."""
         begins = np.array([self.begins[rank] for rank in rows["rank"].tolist()], np.int64)
         return np.where(rows[column] > 0, (rows[column] - begins) / 1e9, np.inf)
@@ -176,7 +175,7 @@ class RunRows:
         return float(ends.max(initial=self.span_seconds))
 
     @property
-    def official_ends(self) -> tuple[tuple[Rows, str], ...]:
+    def official_ends(self) -> tuple[tuple[rows_job.Rows, str], ...]:
         """Official load: the rows, done or not, that have a last read or write, with the column of its time."""
         moved = self.prompts[(self.prompts["loaded_ns"] > 0) | (self.prompts["written_ns"] > 0)]
         return tuple((moved[moved[name] > 0], name) for name in ("loaded_ns", "written_ns"))
@@ -246,7 +245,7 @@ class RunRows:
     @property
     def from_storage_percent(self) -> float | None:
         storage = self.run.facts.journal.storage
-        known = storage is not None and storage.file_system in COUNTED
+        known = storage is not None and storage.file_system in page_cache.COUNTED
         if not known or not self.read_bytes or not len(self.whole):
             return None
         return min(100.0, 100 * int(self.whole["storage_bytes"].sum()) / self.read_bytes)
@@ -266,7 +265,9 @@ class RunRows:
                 if len(own) and device.counted and (host.boot_id, device.name) not in counted:
                     counted.add((host.boot_id, device.name))
                     window = int(own["arrived_ns"].min()), int(own["ended_ns"].max())
-                    moved.append(delivered_between(*host.readings(device.probe, device.name, metric), *window))
+                    moved.append(
+                        page_cache.delivered_between(*host.readings(device.probe, device.name, metric), *window)
+                    )
         percent = 100e6 * sum(moved) / app_bytes if moved and app_bytes else math.nan
         return percent if math.isfinite(percent) else None
 
@@ -290,7 +291,7 @@ def _waiting(moments: list[float], begins: Floats, ends: Floats, weights: Floats
     return [float(weights[(begins <= moment) & (ends > moment)].sum()) for moment in moments]
 
 
-def _seconds_between(rows: Rows, begin: str, end: str) -> Floats:
+def _seconds_between(rows: rows_job.Rows, begin: str, end: str) -> Floats:
     seconds: Floats = (rows[end] - rows[begin]) / 1e9
     return seconds
 
@@ -357,7 +358,7 @@ def _limit(data: RunRows, backlog: Backlog | None) -> Limit | None:
     served, rows = data.from_storage_percent, data.prompts
     if not len(data.computed) or (backlog is None and not data.settings.option):
         return None
-    if served is not None and served < NOT_READ_PERCENT:
+    if served is not None and served < page_cache.NOT_READ_PERCENT:
         return "page cache"
     if backlog is None:  # the official load
         if data.ceiling_times is not None and data.ceiling_times < MIN_CEILING:
@@ -389,7 +390,7 @@ def _official_verdict(data: RunRows, official: Official) -> str:
 
 def _outcome(
     data: RunRows, sustained: bool | None, ttft: Spread | None, loads: Spread | None
-) -> tuple[Outcome | None, str]:
+) -> tuple[rows_job.Outcome | None, str]:
     """Return the outcome for the limits `kv.ttft` and `kv.load`, or why there is no verdict."""
     bounds = [(limit, got) for limit, got in ((data.settings.ttft, ttft), (data.settings.load, loads)) if limit]
     if not bounds:
@@ -399,7 +400,7 @@ def _outcome(
     if sustained is None:
         return "no verdict", "all prompts arrived at one moment" if data.rate is None else "it did not complete"
     served = data.from_storage_percent
-    if served is not None and served < PARTLY_READ_PERCENT and not data.run.facts.workload.metric.cached:
+    if served is not None and served < page_cache.PARTLY_READ_PERCENT and not data.run.facts.workload.metric.cached:
         return "no verdict", "memory served"
     if measured < MIN_LOADS:
         return "no verdict", f"{measured} prompts are too few for a p95: wanted {MIN_LOADS}"
@@ -438,7 +439,7 @@ def _issues(data: RunRows, complete: bool, official: Official | None) -> Iterato
     settings, served = data.settings, data.from_storage_percent
     if settings.shrink > 1:
         yield f"blocks have 1/{settings.shrink} of the model's bytes (kv.shrink): GB/s are those of the small blocks"
-    if served is not None and served < PARTLY_READ_PERCENT:
+    if served is not None and served < page_cache.PARTLY_READ_PERCENT:
         yield f"the storage served {served:.0f} % of the bytes read, memory the rest: set kv.odirect=true, on a drive"
     if official is not None and official.late:
         yield (

@@ -10,14 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datagen.bulk_content import BulkContent
-from datagen.content import identify
-from datagen.spec import BLOCK_BYTES
 from dlemu.contrib.kvcache.settings import KvSettings
-from dlemu.extend import DlemuError, StorageBase
+from dlemu.extend import BulkContent, DlemuError, storage_base
 
 _SHARD_BITS = 40  # of the 64 in a stamp; the other 24 hold the rank: 16 million ranks with 10^12 shards each
-_WORDS = BLOCK_BYTES // 8
+_STAMP_EVERY_BYTES = 4096  # as `BulkContent` has it
+_WORDS = _STAMP_EVERY_BYTES // 8
 
 
 class Shard(NamedTuple):
@@ -47,15 +45,13 @@ class Content:
     def problem(self, view: memoryview, shard: Shard, offset: int) -> str:
         """Check bytes read from a shard at `offset`; return what is wrong with them, or an empty string."""
         number = self.number(shard)
-        offsets = np.arange(offset, offset + len(view), BLOCK_BYTES, dtype=np.uint64)
+        offsets = np.arange(offset, offset + len(view), _STAMP_EVERY_BYTES, dtype=np.uint64)
         words = np.frombuffer(view, np.uint64).reshape(-1, _WORDS)
         # The stamp's first word is determined by the other three; not comparing it takes a third of the CPU.
         right = (words[:, 1] == self.bulk.seed_hash) & (words[:, 2] == number) & (words[:, 3] == offsets)
         if not right.all():
-            at = int(right.argmin()) * BLOCK_BYTES
-            stamp = identify(view[at : at + BLOCK_BYTES])
-            found = "no dlemu stamp" if stamp is None else f"the stamp of shard {stamp.file}, offset {stamp.offset}"
-            return f"at byte {offset + at} there is {found}, wanted the stamp of shard {number}"
+            at = offset + int(right.argmin()) * _STAMP_EVERY_BYTES
+            return f"at byte {at} there is not the stamp of shard {number}"
         if self.settings.verify and (differs := self.bulk.first_difference(view, number, offset)) is not None:
             return f"byte {offset + differs} is not what was written"
         return ""
@@ -74,7 +70,7 @@ class Blocks:
     damage.
     """
 
-    storage: StorageBase
+    storage: storage_base.StorageBase
     folder: str
     content: Content
     shard_bytes: int

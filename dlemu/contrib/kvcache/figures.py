@@ -6,14 +6,14 @@ import altair as alt
 import numpy as np
 
 from dlemu.contrib.kvcache.analyse import RunRows
-from dlemu.extend import RowsRun
+from dlemu.extend import rows_job
 from dlemu.report.figure_base import GREEN, PURPLE, RED, WIDTH, Figure, Row, colours, data, legend, rounded
 
 _BINS = 80
 _PARTS = {"computing": GREEN, "waiting for blocks": RED, "waiting for an accelerator": PURPLE}
 
 
-def first_token(run: RowsRun) -> Figure | None:
+def first_token(run: rows_job.RowsRun) -> Figure | None:
     """The parts of the time to the first token (computing, waiting), over the time of arrival."""
     measured = RunRows(run)
     done = measured.computed

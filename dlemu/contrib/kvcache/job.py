@@ -10,11 +10,6 @@ from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from typing import ClassVar
 
-from datagen.bulk_content import BulkContent
-from datagen.storage.storage_base import NULL_STORAGE
-from dlemu.comm.environment import existing_folder
-from dlemu.comm.row_log import RowLog
-from dlemu.comm.thread_accounting import process_storage_bytes
 from dlemu.config import check_folder
 from dlemu.config.schema import Workload
 from dlemu.contrib.kvcache.analyse import analyse
@@ -42,11 +37,20 @@ from dlemu.contrib.kvcache.run_folder import (
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import KvSummary
 from dlemu.contrib.kvcache.turns import TurnRequest, TurnsReplay
-from dlemu.extend import Comm, Job, Notify, RowsKind, RowsLog, RowsRun, StorageBase, UserError, open_storage
+from dlemu.extend import (
+    BulkContent,
+    Comm,
+    Doing,
+    Job,
+    Notify,
+    UserError,
+    environment,
+    rows_job,
+    storage_base,
+    thread_accounting,
+)
+from dlemu.extend import run_folder as result_folder
 from dlemu.results.progress import Progress
-from dlemu.results.wording import count
-from dlemu.runner.events import Doing
-from dlemu.runner.run_folder import Kept
 
 _START_NS = 50_000_000  # delay from the moment when all ranks are ready to the beginning of the load
 _FILLED_SHARE = 0.95  # of the free space, as in MLPerf Storage's kv_cache tool
@@ -54,7 +58,7 @@ _CEILING_THREADS = 16  # moved 17 to 43 GB/s on two busy cores (docs/kvcache.md,
 _CEILING_BATCHES = 64  # maximum of batches in progress while the ceiling is measured
 
 
-class KvCacheKind(RowsKind):
+class KvCacheKind(rows_job.RowsKind):
     """Prompts served by emulated accelerators, with the KV cache on storage."""
 
     name = "kvcache"
@@ -103,7 +107,7 @@ class KvCacheKind(RowsKind):
 
     def watched_folders(self, job: Job) -> Iterator[str]:
         if is_local(job):
-            yield existing_folder(blocks_folder(job))
+            yield environment.existing_folder(blocks_folder(job))
 
     def clean_up(self, job: Job) -> bool:
         return remove_failed(job)
@@ -111,24 +115,24 @@ class KvCacheKind(RowsKind):
     def clean_up_elsewhere(self, job: Job) -> None:
         remove_on_this_host(job)
 
-    def kept(self, job: Job, log: RowsLog, removed: object) -> Kept:
-        served = count(int((log.rows["prompt"] != RANK_ROW).sum()), "prompt")
-        says = f"kept, marked incomplete, in {job.folder}: {served} served before that"
-        return Kept(job.folder, len(log), "; ".join(filter(None, (says, self.left(job, removed)))))
+    def kept(self, job: Job, log: rows_job.RowsLog, removed: object) -> result_folder.Kept:
+        says = f"kept, marked incomplete, in {job.folder}"
+        return result_folder.Kept(job.folder, len(log), "; ".join(filter(None, (says, self.left(job, removed)))))
 
     def left(self, job: Job, removed: object) -> str:
         return "" if removed else f"blocks that can't be removed are left in {run_folder(job)}"
 
-    def measure(self, job: Job, comm: Comm, log: RowLog, notify: Notify | None) -> None:
+    def measure(self, job: Job, comm: Comm, log: rows_job.RowLog, notify: Notify | None) -> None:
         settings = job.workload.section(KvSettings)
         plan = plan_of(settings, job.ranks, comm.rank)
         content = Content(BulkContent(job.seed), comm.rank, settings)
+        report = _progress_reporter(notify, len(plan))
         ceiling = measure_ceiling(plan, content, job.workload.metric.ceiling_seconds, notify)
         if comm.local_rank == 0:
             create_on_this_host(job)
         comm.all_reduce_max(0)  # a barrier: the ranks of a host make their folders in that one
         with created_rank_folder(job, comm.rank, plan.objects) as folder:
-            storage = open_storage(storage_spec_of(job))
+            storage = storage_base.open_storage(storage_spec_of(job))
             with closing(_mover(plan, storage, folder, content, job.workload.timeout_seconds)) as mover:
                 comm.all_reduce_max(0)  # a barrier: all ranks begin together
 
@@ -138,20 +142,20 @@ class KvCacheKind(RowsKind):
                 if isinstance(plan, RankTurns):
                     capacity_bytes = _capacity_bytes(settings, storage, folder, job.ranks)
                     turns = TurnsReplay(plan, mover, on_served=add, capacity_bytes=capacity_bytes)
-                    self._run(turns, plan, comm.rank, log, notify, ceiling)
+                    self._run(turns, plan, comm.rank, log, report, ceiling)
                 else:
-                    self._run(Replay(plan, mover, on_served=add), plan, comm.rank, log, notify, ceiling)
+                    self._run(Replay(plan, mover, on_served=add), plan, comm.rank, log, report, ceiling)
         comm.all_reduce_max(0)
         removes = comm.local_rank == 0 if is_local(job) else comm.rank == 0  # hosts may not share kv.folder
         if removes and not remove_run(job) and notify is not None:
             notify(Doing(self.left(job, removed=False)))
 
     def _run(
-        self, replay: Replay | TurnsReplay, plan: Plan, rank: int, log: RowLog, notify: Notify | None, ceiling: int
+        self, replay: Replay | TurnsReplay, plan: Plan, rank: int, log: rows_job.RowLog, report: Report, ceiling: int
     ) -> None:
         begin_ns = time.monotonic_ns() + _START_NS
-        cpu_ns, storage_bytes = time.process_time_ns(), process_storage_bytes()
-        replay.run(begin_ns, _progress_reporter(notify, len(plan)))
+        cpu_ns, storage_bytes = time.process_time_ns(), thread_accounting.process_storage_bytes()
+        replay.run(begin_ns, report)
         ended_ns = time.monotonic_ns()
         cpu_ns = time.process_time_ns() - cpu_ns
         for unfinished in replay.unfinished:
@@ -162,14 +166,14 @@ class KvCacheKind(RowsKind):
             arrived_ns=begin_ns,
             ended_ns=ended_ns,
             cpu_ns=cpu_ns,
-            storage_bytes=process_storage_bytes() - storage_bytes,
+            storage_bytes=thread_accounting.process_storage_bytes() - storage_bytes,
             accelerators=plan.accelerators,
             evicted=replay.removed,
             dropped=replay.dropped,
             ceiling_per_hour=ceiling,
         )
 
-    def summarise(self, run: RowsRun) -> KvSummary:
+    def summarise(self, run: rows_job.RowsRun) -> KvSummary:
         return analyse(run)
 
 
@@ -177,6 +181,8 @@ JOB = KvCacheKind()
 
 
 Plan = RankPlan | RankTurns
+Report = Callable[[int], None]
+"""Is called with the number of prompts that have arrived."""
 
 
 @lru_cache(1)
@@ -194,7 +200,7 @@ def plan_of(settings: KvSettings, ranks: int, rank: int) -> Plan:
     return plan_rank(settings, load, shares[rank])
 
 
-def _capacity_bytes(settings: KvSettings, storage: StorageBase, folder: str, ranks: int) -> float:
+def _capacity_bytes(settings: KvSettings, storage: storage_base.StorageBase, folder: str, ranks: int) -> float:
     """Return the bytes that a rank may fill: `kv.capacity_gb`, else its share of 95 % of the free space."""
     if settings.capacity_gb:
         return settings.capacity_gb * 1e9
@@ -202,7 +208,7 @@ def _capacity_bytes(settings: KvSettings, storage: StorageBase, folder: str, ran
     return math.inf if free is None else _FILLED_SHARE * free / ranks
 
 
-def _mover(plan: Plan, storage: StorageBase, folder: str, content: Content, seconds: float) -> Mover:
+def _mover(plan: Plan, storage: storage_base.StorageBase, folder: str, content: Content, seconds: float) -> Mover:
     settings = plan.model.settings
     return Mover(
         Blocks(storage, folder, content, plan.model.shard_bytes, plan.sizes, synced=plan.synced),
@@ -225,7 +231,8 @@ def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify
     few = replace(plan.model.settings, threads=min(plan.model.settings.threads, _CEILING_THREADS))
     plan = replace(plan, model=replace(plan.model, settings=few))
     # the timeout never expires, because null storage never hangs
-    with closing(_mover(plan, open_storage(NULL_STORAGE), "", content, seconds + 60)) as mover:
+    unread = storage_base.open_storage(storage_base.NULL_STORAGE)
+    with closing(_mover(plan, unread, "", content, seconds + 60)) as mover:
         begin_ns, served, waiting = time.monotonic_ns(), 0, 0
         until_ns = begin_ns + round(seconds * 1e9)
         while not served or time.monotonic_ns() < until_ns:
@@ -241,7 +248,7 @@ def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify
         return round(3600e9 * served / (time.monotonic_ns() - begin_ns))
 
 
-def _progress_reporter(notify: Notify | None, prompts: int) -> Callable[[int], None]:
+def _progress_reporter(notify: Notify | None, prompts: int) -> Report:
     due = time.monotonic() + 1
 
     def report(arrived: int) -> None:

@@ -15,13 +15,11 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from datagen.buffers import HUGE_PAGES_FROM_BYTES
-from dlemu.comm import PatienceError
-from dlemu.comm.process_control import start_thread
 from dlemu.contrib.kvcache.blocks import Blocks, Shard
 from dlemu.extend import AlignedBuffer, DlemuError, SpaceError, UserError
 
 _HUGE_PAGE = 2 << 20  # on x86-64, and on arm64 with 4 KiB pages
+_HUGE_PAGES_FROM_BYTES = 16 << 20  # smaller `AlignedBuffer`s have none
 _POLL_SECONDS = 0.5
 """How often `Mover.wait` checks whether the storage still completes requests."""
 
@@ -82,13 +80,13 @@ class Mover:
         # goes into looking up and pinning pages.
         page = _HUGE_PAGE if buffer_bytes >= _HUGE_PAGE else mmap.PAGESIZE
         stride = -(-buffer_bytes // page) * page
-        buffers = AlignedBuffer(max(stride * threads, HUGE_PAGES_FROM_BYTES))
+        buffers = AlignedBuffer(max(stride * threads, _HUGE_PAGES_FROM_BYTES))
         buffers.take_pages()
         whole = buffers.view(stride * threads)
         for number in range(threads):
             buffer = whole[number * stride :][:buffer_bytes]
             thread = threading.Thread(target=self._work, args=(buffer,), name=f"kv-{number}", daemon=True)
-            start_thread(thread)
+            thread.start()
             self._threads.append(thread)
 
     def submit(self, batch: Batch) -> None:
@@ -107,7 +105,7 @@ class Mover:
         return not self._unwritten_shards[number]
 
     def wait(self, until_ns: int) -> Batch | None:
-        """Return the next batch done, None at `until_ns`. Raises a thread's error, PatienceError if storage hangs."""
+        """Return the next batch done, None at `until_ns`. Raises a thread's error, DlemuError if storage hangs."""
         while True:
             self._check()
             seconds = (until_ns - time.monotonic_ns()) / 1e9
@@ -123,7 +121,7 @@ class Mover:
             raise self._failure
         silent = (time.monotonic_ns() - self._last_done_ns) / 1e9
         if self._submitted > self._finished and silent > self._seconds:
-            raise PatienceError(
+            raise DlemuError(
                 f"the storage of {self._folder} completed no block for {silent:.0f} s (timeout_seconds): a file system "
                 "that hangs does this; see `df` and `dmesg`"
             )

@@ -18,7 +18,7 @@ from dlemu.contrib.kvcache.model import ALIGNMENT, Model
 from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import Official, OfficialClass
-from dlemu.extend import Rows, UserError
+from dlemu.extend import UserError, rows_job
 
 MAX_WORKERS = 500
 """Maximum of serving threads; below it there is one per user."""
@@ -203,7 +203,9 @@ def _size(exact: float) -> int:
     return max(1, -int(-exact // ALIGNMENT)) * ALIGNMENT
 
 
-def official_result(rows: Rows, begins: Mapping[int, int], settings: KvSettings, window_seconds: float) -> Official:
+def official_result(
+    rows: rows_job.Rows, begins: Mapping[int, int], settings: KvSettings, window_seconds: float
+) -> Official:
     clock, window = settings.seconds, max(window_seconds, 1e-9)
     sums = {name: int(rows[name].sum()) for name in ("read_bytes", "begun_bytes", "written_bytes", "dram_bytes")}
     stored, written, memory = sums["read_bytes"], sums["written_bytes"], sums["dram_bytes"]
@@ -240,7 +242,7 @@ def official_result(rows: Rows, begins: Mapping[int, int], settings: KvSettings,
     )
 
 
-def _class(rows: Rows, priority: int, name: str) -> OfficialClass:
+def _class(rows: rows_job.Rows, priority: int, name: str) -> OfficialClass:
     own = rows[rows["priority"] == priority]
     done = own[own["computed_ns"] > 0]
     taken = (done["computed_ns"] - done["arrived_ns"]) / 1e9

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from dlemu.contrib.kvcache.job import JOB
 from dlemu.contrib.kvcache.summary import KvSummary, Limit
-from dlemu.extend import RowsRun, rows_parts
-from dlemu.metrics.cache import NOT_READ_PERCENT
+from dlemu.extend import cache as page_cache
+from dlemu.extend import rows_job
 from dlemu.report.screen import Said, Screen
 from dlemu.report.units import number
-from dlemu.results.compared import Conditions
+from dlemu.results.figures import Conditions
 from dlemu.results.wording import TRADEMARK, count
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _screen(summary: KvSummary, folder: str) -> Screen:
     return Screen(title=title, lines=lines, notes=notes, folder=folder)
 
 
-def _charts(run: RowsRun, folder: str) -> Iterator[tuple[str, Figure]]:
+def _charts(run: rows_job.RowsRun, folder: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.contrib.kvcache.figures import FIGURES
     from dlemu.report.figure_base import drawn
 
@@ -76,12 +76,12 @@ def conditions(summary: KvSummary) -> Conditions:
             "trace": what.trace,
         },
         how={"odirect": what.odirect, "threads": what.threads, "ranks": summary.ranks},
-        from_memory=("run",) if served is not None and served < NOT_READ_PERCENT else (),
+        from_memory=("run",) if served is not None and served < page_cache.NOT_READ_PERCENT else (),
         warnings=summary.issues,
     )
 
 
-PARTS = rows_parts(
+PARTS = rows_job.rows_parts(
     JOB,
     judged="load_p95_seconds",
     note="Latencies count from a prompt's arrival by the load's clock; a load that is not sustained has none.",

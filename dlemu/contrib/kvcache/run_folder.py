@@ -14,11 +14,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from datagen import owned
-from datagen.storage.storage_base import FOLDER_TYPES
 from dlemu.contrib.kvcache.blocks import Shard, file_name
 from dlemu.contrib.kvcache.settings import KvSettings
-from dlemu.extend import DlemuError, Job, SpaceError, StorageBase, StorageSpec, UserError, open_storage
+from dlemu.extend import DlemuError, Job, SpaceError, UserError, owned, storage_base
 
 MAX_FILES = 10**6
 """Limit of the files of a rank: it records their names, to be able to remove them, before it creates them."""
@@ -28,13 +26,13 @@ _GET_FLAGS, _SET_FLAGS, _TOPDIR = 0x80086601, 0x40086602, 0x20000
 """linux/fs.h: FS_IOC_GETFLAGS and FS_IOC_SETFLAGS on x86-64 and arm64, and FS_TOPDIR_FL."""
 
 
-def storage_spec_of(job: Job) -> StorageSpec:
+def storage_spec_of(job: Job) -> storage_base.StorageSpec:
     odirect = job.workload.section(KvSettings).odirect and is_local(job)
     return replace(job.storage_spec, direct=odirect, direct_writes=odirect)
 
 
 def is_local(job: Job) -> bool:
-    return job.workload.storage.storage_type in FOLDER_TYPES
+    return job.workload.storage.has_paths
 
 
 def blocks_folder(job: Job) -> str:
@@ -117,7 +115,7 @@ def _make_run_folder(run: str) -> None:
 
 def check_space(job: Job, peak_bytes: int) -> None:
     folder = blocks_folder(job)
-    free = open_storage(storage_spec_of(job).buffered).free_bytes(folder)
+    free = storage_base.open_storage(storage_spec_of(job).buffered).free_bytes(folder)
     if free is not None and peak_bytes > free:
         raise SpaceError(
             f"the blocks take up to {peak_bytes / 1e9:.3g} GB, and {folder} has {free / 1e9:.3g} GB free: wanted a "
@@ -139,15 +137,8 @@ def _check_direct(folder: str) -> None:
 
 
 def _is_used(folder: str) -> bool:
-    with contextlib.suppress(OSError):
-        with os.scandir(folder) as ranks:
-            paths = [os.path.join(rank.path, _LOCK) for rank in ranks]
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return True
+    with contextlib.suppress(OSError), os.scandir(folder) as ranks:
+        return any(owned.is_held(os.path.join(rank.path, _LOCK)) for rank in ranks)
     return False
 
 
@@ -156,7 +147,7 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
     """Context: yield a rank's folder, prepared for `objects` objects, and remove it at exit. Raises SpaceError."""
     settings, folder = job.workload.section(KvSettings), rank_folder(job, rank)
     if not is_local(job):
-        storage = open_storage(storage_spec_of(job))
+        storage = storage_base.open_storage(storage_spec_of(job))
         storage.make_folder(folder)
         try:
             yield folder
@@ -168,10 +159,7 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
         owned.claim(run_folder(job), os.path.basename(folder) + "/")
         os.mkdir(folder)
         owned.claim(folder, _LOCK)
-        lock_descriptor = owned.create_new(os.path.join(folder, _LOCK))
-    with open(lock_descriptor, "rb") as lock:
-        with contextlib.suppress(OSError):  # file systems without locks
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with owned.held(os.path.join(folder, _LOCK)):
         shards = (Shard(number, shard) for number in range(objects) for shard in range(settings.tp))
         with _no_room(folder):
             owned.claim(folder, *(file_name(shard, settings.tp) for shard in shards))
@@ -186,7 +174,7 @@ def remove_run(job: Job) -> bool:
         _remove(run_folder(job))
         owned.remove_listed(blocks_folder(job), os.path.basename(run_folder(job)))  # where there was no room to mark it
         return _is_gone(run_folder(job))
-    storage = open_storage(storage_spec_of(job))
+    storage = storage_base.open_storage(storage_spec_of(job))
     gone = [remove_objects(storage, rank_folder(job, rank)) for rank in range(job.ranks)]
     _remove_empty(storage, run_folder(job))
     return all(gone)
@@ -229,12 +217,12 @@ def _remove(folder: str) -> None:
     owned.remove_claimed(folder)
 
 
-def _remove_empty(storage: StorageBase, folder: str) -> None:
+def _remove_empty(storage: storage_base.StorageBase, folder: str) -> None:
     with contextlib.suppress(OSError, DlemuError):
         storage.remove_folder(folder)
 
 
-def remove_objects(storage: StorageBase, folder: str) -> bool:
+def remove_objects(storage: storage_base.StorageBase, folder: str) -> bool:
     """Remove all objects below a rank's prefix; return whether a server allowed that. Hides no earlier failure."""
     try:
         with contextlib.suppress(OSError):

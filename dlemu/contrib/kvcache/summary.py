@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from dlemu.extend import Metric, RowsSummary
+from dlemu.extend import Metric, rows_job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ Limit = Literal["storage", "accelerators", "page cache", "emulator", "arrivals"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class KvSummary(RowsSummary):
+class KvSummary(rows_job.RowsSummary):
     """Every published number. GB are 1e9 bytes; latencies count from a prompt's arrival according to the load."""
 
     scale: str | None

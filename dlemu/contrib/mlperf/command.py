@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from dataclasses import asdict
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from dlemu.cli.options import Number, configured
-from dlemu.extend import DlemuError, UserError
+from dlemu.extend import UserError
+from dlemu.extend import options as command_options
 
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
@@ -22,7 +21,9 @@ _EDITIONS = click.Choice(["2.0", "3.0"])
 _hosts = click.option(
     "--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on."
 )
-_memory = click.option("--memory-gib", type=Number(0.001, 1e9), help="Memory of a host, in GiB; default: this host's.")
+_memory = click.option(
+    "--memory-gib", type=command_options.Number(0.001, 1e9), help="Memory of a host, in GiB; default: this host's."
+)
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON mapping, for programs.")
 
 
@@ -35,7 +36,7 @@ def command() -> None:
 
 
 @command.command(name="datasize", short_help="The smallest dataset that the rules allow, and how to make it.")
-@configured
+@command_options.configured
 @_hosts
 @_memory
 @click.option("--edition", type=_EDITIONS, help="Default: the newest that has this workload and accelerator.")
@@ -109,18 +110,12 @@ def _checkpoint_datasize(
 
 
 @command.command(name="run", short_help="Rehearse a submission: all its runs, laid out as its tree.")
-@configured
+@command_options.configured
 @click.option("--division", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
 @click.option("--org", "organisation", default="rehearsal", show_default=True, help="Name of the submitter's folder.")
 @click.option("--system", default="system", show_default=True, help="Name of the system's folder.")
 @_hosts
 @_memory
-@click.option(
-    "--make",
-    is_flag=True,
-    help="First make missing files of the dataset, by default as many as the rules require; prompt above 10 GB.",
-)
-@click.option("--yes", is_flag=True, help="With --make: do not prompt.")
 @click.option(
     "--accelerator-type",
     type=click.Choice(["b200", "mi355"]),
@@ -137,8 +132,6 @@ def run_command(
     system: str,
     hosts: int,
     memory_gib: float | None,
-    make: bool,
-    yes: bool,
     accelerator_type: str,
 ) -> None:
     """Rehearse a result of v3.0: all its runs one after another on one dataset, laid out as its tree, and checked.
@@ -158,13 +151,11 @@ def run_command(
     Exit status: 0 all runs pass and no rule is broken, 1 otherwise, 2 a usage error, 3 a run failed, 4 no verdict (no
     rule is broken, and only this host kept runs from passing), 128 + signal.
     """
-    from dlemu.cli import complain
     from dlemu.config import explained, load
     from dlemu.config.overrides import take_word
     from dlemu.contrib.mlperf.rehearsal.plan import RehearsalPlan
-    from dlemu.contrib.mlperf.rehearsal.rehearse_training import DatagenFailed
-    from dlemu.contrib.mlperf.rehearsal_command import allow_making, rehearsal_of, run
-    from dlemu.extend import Interrupted, check_place, interrupt_on, new_folder
+    from dlemu.contrib.mlperf.rehearsal_command import rehearsal_of, run
+    from dlemu.extend import run_folder as result_folder
 
     if cfg:
         click.echo(explained(load(overrides, config_dir=config_dir)), nl=False)
@@ -172,8 +163,8 @@ def run_command(
     folder, words = take_word(overrides, "output.folder")
     launcher, words = take_word(words, "launcher")
     workload = load(words, config_dir=config_dir)
-    folder = folder or new_folder(workload.model.name, "mlperf-")
-    check_place(folder)
+    folder = folder or result_folder.new_folder(workload.model.name, "mlperf-")
+    result_folder.check_place(folder)
     plan = RehearsalPlan(
         division=division,
         organisation=organisation,
@@ -184,22 +175,14 @@ def run_command(
         launcher=launcher,
         config_dir=config_dir,
     )
-    rehearsal = rehearsal_of(
-        plan, hosts=hosts, memory_gib_per_host=memory_gib, make=make, accelerator_type=accelerator_type
-    )
-    allow_making(rehearsal, yes=yes)
-    kept = f"what was measured is in {folder}: start again in a new folder"
-    interrupt_on(signal.SIGINT, signal.SIGTERM)
+    rehearsal = rehearsal_of(plan, hosts=hosts, memory_gib_per_host=memory_gib, accelerator_type=accelerator_type)
     try:
         status = run(rehearsal)
-    except Interrupted as stop:
-        complain(f"interrupted by {signal.Signals(stop.signal_number).name}; {kept}")
-        raise SystemExit(stop.exit_status) from None
-    except (UserError, DatagenFailed):
+    except UserError:
         raise
-    except DlemuError as error:
-        complain(f"{error}\n{kept}")
-        raise SystemExit(error.exit_status) from None
+    except BaseException:
+        click.echo(f"what was measured is in {folder}: start again in a new folder", err=True)
+        raise
     raise SystemExit(status)
 
 

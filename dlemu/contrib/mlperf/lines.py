@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, Located, Severity
-from dlemu.metrics.demand import sample_divisor
 from dlemu.report.table import Cell, Line, Tone
 from dlemu.results.wording import count, scaled
 
@@ -28,7 +27,7 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
     from dlemu.contrib.mlperf.rehearsal.datasize import free_bytes
 
     bound, hosts = size.bound, f"{size.hosts} host{'s' if size.hosts > 1 else ''}"
-    kind = f"{size.accelerators} x {size.accelerator}{scaled(sample_divisor(workload))}"
+    kind = f"{size.accelerators} x {size.accelerator}{scaled(None, workload.scale)}"
     yield f"{size.workload}, {kind} on {hosts} of {size.memory_gib_per_host:,.2f} GiB ({measured})"
     yield f"rules: MLPerf Storage v{size.edition}"
     yield ""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import replace
 
 import click
 from rich.console import Console
 
-from dlemu.cli.frontends import allow
-from dlemu.config import check_checkpoints, check_runnable, load
+from dlemu.config import check_checkpoints, check_runnable
 from dlemu.contrib.mlperf.check.judge import TREE
 from dlemu.contrib.mlperf.lines import judged_lines, place_lines, result_lines
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
@@ -19,16 +17,14 @@ from dlemu.contrib.mlperf.rehearsal.datasize import datasize, host_memory_gib
 from dlemu.contrib.mlperf.rehearsal.plan import RehearsalPlan
 from dlemu.contrib.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
 from dlemu.contrib.mlperf.rehearsal.rehearse_training import TrainingRehearsal, outcome_lines
-from dlemu.extend import UserError
-from dlemu.metrics.verdict import EXIT_STATUSES
+from dlemu.extend import UserError, check_launcher
 from dlemu.report.table import Line, print_lines
-from dlemu.studies.prerequisites import check_launcher
 
 Rehearsing = TrainingRehearsal | CheckpointRehearsal
 
 
 def rehearsal_of(
-    plan: RehearsalPlan, *, hosts: int, memory_gib_per_host: float | None, make: bool, accelerator_type: str
+    plan: RehearsalPlan, *, hosts: int, memory_gib_per_host: float | None, accelerator_type: str
 ) -> Rehearsing:
     """Return the rehearsal of a plan's workload, by default with this host's memory; raises UserError."""
     check_launcher("mlperf run", plan.launcher)
@@ -45,26 +41,14 @@ def rehearsal_of(
         return CheckpointRehearsal(plan=plan, size=checkpoints, report=_report, accelerator=accelerator_type)
     check_runnable(workload)
     size = datasize(workload, edition=EDITION, hosts=hosts, memory_gib_per_host=memory)
-    if make and not any(word.startswith(("dataset.num_files_train=", "scale=")) for word in plan.words):
-        words = (*plan.words, *size.overrides)
-        plan = replace(plan, words=words, workload=load(words, config_dir=plan.config_dir))
-    return TrainingRehearsal(plan=plan, size=size, make=make, report=_report)
-
-
-def allow_making(rehearsal: Rehearsing, *, yes: bool) -> None:
-    """Prompt before a large dataset is made; raises UserError for no, or no terminal."""
-    from dlemu.jobs.training.enough import to_make
-
-    if isinstance(rehearsal, TrainingRehearsal) and rehearsal.make and not yes:
-        making = to_make(rehearsal.plan.workload, rehearsal.plan.workload.ranks, given=True)
-        allow(making.workload, making.folder, None, making.bytes, yes=yes)
+    return TrainingRehearsal(plan=plan, size=size, report=_report)
 
 
 def run(rehearsal: Rehearsing) -> int:
     """Run a rehearsal, print its outcome and the rules that it breaks, and return the exit status."""
     folder, checked, console = rehearsal.plan.folder, rehearsal.run(), Console()
     if isinstance(rehearsal, TrainingRehearsal):
-        status = EXIT_STATUSES[rehearsal.outcome(checked)]
+        status = {"pass": 0, "fail": 1, "no verdict": 4}[rehearsal.outcome(checked)]
         first, *others = outcome_lines(rehearsal)
         passed = all(run.passed for run in rehearsal.measured)
         print_lines([Line(first, "good" if passed else "bad"), *others], console)

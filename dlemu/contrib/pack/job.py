@@ -11,15 +11,10 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
-from datagen import owned
-from datagen.inspection import inspect
-from datagen.layout import Layout
-from datagen.manifest import PACKED_NAME
-from dlemu.comm.row_log import RowLog
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
 from dlemu.contrib.pack.packer import FilePacker, format_part
@@ -27,24 +22,14 @@ from dlemu.contrib.pack.recipe import import_libraries, is_image
 from dlemu.contrib.pack.rows import COLUMNS
 from dlemu.contrib.pack.settings import PackSettings
 from dlemu.contrib.pack.summary import PackSummary, summarise
-from dlemu.extend import (
-    Comm,
-    DatasetError,
-    Job,
-    Notify,
-    RowsKind,
-    RowsLog,
-    RowsRun,
-    StorageSpec,
-    UserError,
-    open_storage,
-    take_folder,
-)
+from dlemu.extend import Comm, DatasetError, Job, Notify, UserError, inspect, owned, rows_job, storage_base
+from dlemu.extend import layout as dataset_layout
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
 from dlemu.results.progress import Progress
 from dlemu.results.wording import count
-from dlemu.runner.run_folder import Kept
 
+PACKED_NAME = "packed.json"
+"""Training runs look for it, too: as one is not complete, they refuse what is there."""
 FILES_PER_RANK = 4
 """Default number of packed files per rank: with several each, all ranks finish at about the same time."""
 MAX_IMAGES_PER_FILE = 1024  # after an interruption, each rank repeats at most one file: keep it small
@@ -72,7 +57,7 @@ class PackJob(Job):
     names: tuple[str, ...]
     """Paths of the images, below the folder `packed.source`."""
     packed: PackedSet
-    layout: Layout
+    layout: dataset_layout.Layout
     missing: tuple[int, ...]
     """Numbers of the packed files to make."""
 
@@ -82,7 +67,7 @@ class PackJob(Job):
         return self.names[file * each : (file + 1) * each]
 
 
-class PackKind(RowsKind):
+class PackKind(rows_job.RowsKind):
     """Many images become a few large files."""
 
     name = "pack"
@@ -92,7 +77,7 @@ class PackKind(RowsKind):
 
     def complete(self, workload: Workload) -> Workload:
         settings = workload.section(PackSettings)
-        if not settings.source and workload.storage_spec.type != "posix":
+        if not settings.source and not workload.storage.has_paths:
             raise UserError(
                 f"storage.storage_type is {workload.storage.storage_type}: dlemu pack reads and writes folders; wanted "
                 "local_fs, or a mounted bucket"
@@ -102,7 +87,7 @@ class PackKind(RowsKind):
         return replace(workload, kinds={**workload.kinds, "pack": asdict(settings)})
 
     def looks_at(self, workload: Workload) -> str:
-        return f"{workload.section(PackSettings).source or workload.dataset.data_folder}"
+        return workload.section(PackSettings).source or workload.dataset.data_folder
 
     def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> PackJob:
         settings = workload.section(PackSettings)
@@ -113,7 +98,7 @@ class PackKind(RowsKind):
         packed = PackedSet(source=source, images=len(names), images_per_file=each, **chosen)
         packed = _going_on(settings, packed, read_answer(settings.target, PACKED_NAME, PackedSet))
         files = -(-len(names) // packed.images_per_file)
-        layout = Layout(  # named like a dataset's, so that a training run finds them
+        layout = dataset_layout.Layout(  # named like a dataset's, so that a training run finds them
             folder=os.path.join(settings.target, "train"),
             split="train",
             num_files=files,
@@ -134,11 +119,10 @@ class PackKind(RowsKind):
     def begin(self, job: Job) -> Job:
         assert isinstance(job, PackJob)
         target = job.settings.target
-        take_folder(target, "pack.target")
-        numbers = range(job.layout.num_files)
-        names = {job.layout.folder: [job.layout.name(number) for number in numbers]}
+        owned.take_folder(target, "pack.target")
+        names = {job.layout.folder: list(map(job.layout.name, range(job.layout.num_files)))}
         for side in format_part(job.settings, "Format").sides:  # type: ignore[attr-defined]
-            paths = [side.path(job.layout, number) for number in numbers]
+            paths = [side.path(job.layout, number) for number in range(job.layout.num_files)]
             names[os.path.dirname(paths[0])] = [os.path.basename(path) for path in paths]
         is_new = not os.path.lexists(os.path.join(target, PACKED_NAME))
         for folder in names:
@@ -158,16 +142,20 @@ class PackKind(RowsKind):
                 owned.claim(folder, *files)
         if is_new:
             save_answer(target, PACKED_NAME, job.packed)
-        open_storage(StorageSpec()).remove_unfinished(job.layout.folder)
+        storage_base.open_storage(storage_base.StorageSpec()).remove_unfinished(job.layout.folder)
         return job
 
     def watched_folders(self, job: Job) -> Iterator[str]:
         assert isinstance(job, PackJob)
         yield from (job.packed.source, job.settings.target)
 
-    def measure(self, job: Job, comm: Comm, log: RowLog, notify: Notify | None) -> None:
+    def measure(self, job: Job, comm: Comm, log: rows_job.RowLog, notify: Notify | None) -> None:
         assert isinstance(job, PackJob)
-        storage, folder, own = open_storage(StorageSpec()), job.packed.source, job.missing[comm.rank :: job.ranks]
+        storage, folder, own = (
+            storage_base.open_storage(storage_base.StorageSpec()),
+            job.packed.source,
+            job.missing[comm.rank :: job.ranks],
+        )
         for name in (name for file in own for name in job.images_of(file) if job.settings.evict):
             with contextlib.suppress(OSError):  # reading the image will report the error
                 storage.evict(f"{folder}/{name}", write_first=True)
@@ -175,8 +163,8 @@ class PackKind(RowsKind):
         comm.all_reduce_max(0)  # a barrier: all ranks begin together
         for done, file in enumerate(own, start=1):
             packer.pack(file, job.images_of(file))
-            whole = {"set_images": len(job.names), "images_per_file": job.packed.images_per_file}
-            log.add(rank=comm.rank, **whole, **packer.counted)
+            each = job.packed.images_per_file
+            log.add(rank=comm.rank, set_images=len(job.names), images_per_file=each, **packer.counted)
             if notify is not None:
                 notify(Progress(at=f"{done} of {count(len(own), 'file')} of rank 0", done=done, total=len(own)))
         comm.all_reduce_max(0)
@@ -188,13 +176,9 @@ class PackKind(RowsKind):
     def clean_up(self, job: Job) -> None:
         assert isinstance(job, PackJob)
         with contextlib.suppress(OSError):
-            open_storage(StorageSpec()).remove_unfinished(job.layout.folder)
+            storage_base.open_storage(storage_base.StorageSpec()).remove_unfinished(job.layout.folder)
 
-    def kept(self, job: Job, log: RowsLog, removed: object) -> Kept:
-        files = count(len(log), "packed file")
-        return Kept(job.folder, len(log), f"{files} kept, and what was measured, marked incomplete, in {job.folder}")
-
-    def summarise(self, run: RowsRun) -> PackSummary:
+    def summarise(self, run: rows_job.RowsRun) -> PackSummary:
         return summarise(run)
 
     @contextlib.contextmanager
@@ -223,7 +207,7 @@ def _writing(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{error.filename or path}: {error.strerror or error}: pack.target can't be written") from error
+        raise UserError(f"{path}: {error}: pack.target can't be written") from error
 
 
 def _images(workload: Workload, settings: PackSettings) -> tuple[str, list[str]]:
@@ -288,7 +272,7 @@ def _going_on(settings: PackSettings, packed: PackedSet, existing: PackedSet | N
         raise UserError(f"{target} holds a packed set already: set pack.target to an empty folder, or delete it")
     if not settings.images_per_file:
         packed = replace(packed, images_per_file=existing.images_per_file)
-    was: dict[str, Any] = asdict(existing)
+    was = asdict(existing)
     differing = [f"{key} was {was[key]}, is {now}" for key, now in asdict(packed).items() if was[key] != now]
     if differing:
         raise UserError(

@@ -10,32 +10,28 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from datagen.formats.format_base import PackedSample, Packer
-from datagen.layout import Layout
-from datagen.registry import find
-from datagen.storage.storage_base import write_whole
-from dlemu.comm.thread_accounting import ThreadAccounting, process_storage_bytes
 from dlemu.contrib.pack.recipe import DamagedError, prepare
 from dlemu.contrib.pack.settings import PackSettings
-from dlemu.extend import AlignedBuffer, StorageSpec, UserError, open_storage
+from dlemu.extend import AlignedBuffer, UserError, format_base, registry, storage_base, thread_accounting
+from dlemu.extend import layout as dataset_layout
 
 _GOES_ON = "and run the same command again: it continues after the finished files"
 
 
 def format_part(settings: PackSettings, part: str) -> type:
     """Return a class of the format's module: `Packer` or `Format`."""
-    found: type = find("datagen.formats", settings.format, part)
+    found: type = registry.find("datagen.formats", settings.format, part)
     return found
 
 
 class FilePacker:
     """Packs files of one layout; `counted` has the columns of `rows.COLUMNS` that it measures, of one file."""
 
-    def __init__(self, settings: PackSettings, folder: str, layout: Layout) -> None:
+    def __init__(self, settings: PackSettings, folder: str, layout: dataset_layout.Layout) -> None:
         """`folder`: the one that all images are below."""
         self._settings, self._recipe, self._folder, self._layout = settings, settings.recipe, folder, layout
-        self._storage = open_storage(StorageSpec())
-        self._buffer, self._account = AlignedBuffer(), ThreadAccounting()
+        self._storage = storage_base.open_storage(storage_base.StorageSpec())
+        self._buffer, self._account = AlignedBuffer(), thread_accounting.ThreadAccounting()
         self._began_ns, self._began_cpu = 0, (0, 0)
         """When the present part began, on the wall clock and in the thread's CPU time and waiting for a core, in ns."""
         self.counted: Counter[str] = Counter()
@@ -44,13 +40,13 @@ class FilePacker:
         """Pack the images of these names into the packed file of this number; raises UserError."""
         path, row = self._layout.path(number), Counter[str]()
         self.counted, row["file"] = row, number
-        row["cpu_ns"], row["storage_bytes"] = -time.process_time_ns(), -process_storage_bytes()
+        row["cpu_ns"], row["storage_bytes"] = -time.process_time_ns(), -thread_accounting.process_storage_bytes()
         row["began_ns"] = self._began_ns = time.monotonic_ns()
         self._began_cpu = self._account.scheduled()
         with self._writing(path):
             writer = self._storage.create_recorded(path)
         try:
-            packer: Packer = format_part(self._settings, "Packer")(writer)
+            packer: format_base.Packer = format_part(self._settings, "Packer")(writer)
             for name in names:
                 sample = self._prepared(name)
                 with self._writing(path):
@@ -60,7 +56,7 @@ class FilePacker:
             with self._writing(path):
                 if content := packer.finish():
                     side = format_part(self._settings, "Format").sides[0]  # type: ignore[attr-defined]
-                    write_whole(self._storage, side.path(self._layout, number), content, sync=False)
+                    storage_base.write_whole(self._storage, side.path(self._layout, number), content, sync=False)
                 writer.sync()
                 writer.commit()  # the name says that all of it is on the device
         except BaseException:
@@ -68,10 +64,10 @@ class FilePacker:
             raise
         row["written_bytes"] = writer.position
         row["cpu_ns"] += time.process_time_ns()
-        row["storage_bytes"] += process_storage_bytes()
+        row["storage_bytes"] += thread_accounting.process_storage_bytes()
         row["ended_ns"] = time.monotonic_ns()
 
-    def _prepared(self, name: str) -> PackedSample:
+    def _prepared(self, name: str) -> format_base.PackedSample:
         path = f"{self._folder}/{name}"
         try:
             data = self._read(path)
@@ -81,7 +77,7 @@ class FilePacker:
             self._end("compute")
             return sample
         except (OSError, DamagedError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            reason = getattr(error, "strerror", error)
             raise UserError(f"{path} can't be packed: {reason}. Repair or remove it, {_GOES_ON}") from error
 
     def _read(self, path: str) -> memoryview:
@@ -116,6 +112,6 @@ class FilePacker:
             raise UserError(f"an image does not fit into {path}: {error}") from error
         except OSError as error:
             raise UserError(
-                f"{error.filename or path}: {error.strerror or error}: pack.target can't be written. Free some space "
+                f"{path}: {error}: pack.target can't be written. Free some space "
                 f"(or raise the limit on file sizes) if that is the reason, {_GOES_ON}"
             ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dlemu.contrib.pack.job import JOB
 from dlemu.contrib.pack.summary import ADVICE, PackSummary
-from dlemu.extend import rows_parts
+from dlemu.extend import rows_job
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.units import duration
 from dlemu.results.wording import count
@@ -24,7 +24,7 @@ def _screen(summary: PackSummary, folder: str) -> Screen:
     return Screen(title=title, lines=lines, notes=summary.issues, folder=folder)
 
 
-PARTS = rows_parts(
+PARTS = rows_job.rows_parts(
     JOB,
     note="Time counts from the moment when all processes were ready until the last file was on the device.",
     limited_by=lambda summary: summary.limited_by and summary.limited_by.what,

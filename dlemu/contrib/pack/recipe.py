@@ -9,14 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from datagen.formats._picture import pillow_image
-from datagen.formats.format_base import PackedSample
-from datagen.registry import library
-from dlemu.extend import DlemuError
+from dlemu.extend import format_base, registry
 
 IMAGES = (".jpeg", ".jpg", ".png", ".tif", ".tiff")
 """Endings, in lower case, of the names of files that are decoded; others are packed only as they are."""
 _QUALITY = 90
+_MOST_PIXELS = 1 << 30  # 3 GB of colours: more is damage rather than a picture
 _REDUCING_GAP = 2.0
 """An image is first shrunk by a whole factor, to no less than this many times the final size, a JPEG while it is
 decoded: nearly the same picture in a fraction of the time (Image.thumbnail has the same value)."""
@@ -47,39 +45,41 @@ def is_image(name: str) -> bool:
 def import_libraries(recipe: Recipe) -> None:
     """Import the library that `prepare` uses; raises UserError if it is not installed."""
     if not recipe.keeps:
-        library("PIL.Image", "image", "rescaling").init()
+        registry.library("PIL.Image", "image", "rescaling").init()
 
 
-def prepare(name: str, data: memoryview, recipe: Recipe) -> PackedSample:
+def prepare(name: str, data: memoryview, recipe: Recipe) -> format_base.PackedSample:
     """Return the sample to pack for a file; if the recipe keeps files as they are, it refers to `data` without a copy.
 
     Raises DamagedError.
     """
     if recipe.keeps:
-        return PackedSample(name, data, os.path.splitext(name)[1].lstrip(".").lower() or "bin")
+        return format_base.PackedSample(name, data, os.path.splitext(name)[1].lstrip(".").lower() or "bin")
     try:
-        image = _resized(pillow_image(data), recipe.sides)
+        image = _resized(data, recipe.sides)
         if recipe.encoding == "raw":
-            return PackedSample(name, memoryview(image.tobytes()), "bin")
+            return format_base.PackedSample(name, memoryview(image.tobytes()), "bin")
         encoded = io.BytesIO()
         image.save(encoded, "jpeg", quality=_QUALITY)
-    except DlemuError:
-        raise
     except (OSError, ValueError, SyntaxError, RuntimeError, EOFError, TypeError, LookupError) as error:
         reason = str(error).partition(" <_io.")[0]  # cuts off the BytesIO object that Pillow's messages end with
         raise DamagedError(reason or type(error).__name__) from error
-    return PackedSample(name, encoded.getbuffer(), "jpg")
+    return format_base.PackedSample(name, encoded.getbuffer(), "jpg")
 
 
-def _resized(image: Any, sides: tuple[int, ...]) -> Any:
+def _resized(data: memoryview, sides: tuple[int, ...]) -> Any:
     """Return an image in 8 bits, RGB if resized, else grey or RGB; of 16-bit grey the upper half of each pixel."""
+    pillow = registry.library("PIL.Image", "image")
+    pillow.MAX_IMAGE_PIXELS = None  # at twice as many it refuses, and a scanned slide may have more
+    image = pillow.open(io.BytesIO(data))
+    if image.width * image.height > _MOST_PIXELS:
+        raise ValueError(f"{image.width} x {image.height} pixels: wanted {_MOST_PIXELS:,} at most")
     width, height = image.size
     if sides:
         factor = sides[0] / min(image.size)
         width, height = (sides[1], sides[0]) if len(sides) == 2 else (max(1, round(s * factor)) for s in image.size)
         image.draft("RGB", (round(width * _REDUCING_GAP), round(height * _REDUCING_GAP)))
     if image.mode.startswith("I;16"):
-        pillow = library("PIL.Image", "image")
         image = pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
         raise ValueError(f"pixels of mode {image.mode}, whose range is not known; wanted 8 or 16 bits")
@@ -87,5 +87,4 @@ def _resized(image: Any, sides: tuple[int, ...]) -> Any:
         image = image.convert("RGB")
     if not sides:
         return image
-    bilinear = library("PIL.Image", "image").Resampling.BILINEAR
-    return image.resize((width, height), bilinear, reducing_gap=_REDUCING_GAP)
+    return image.resize((width, height), pillow.Resampling.BILINEAR, reducing_gap=_REDUCING_GAP)

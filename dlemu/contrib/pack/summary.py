@@ -13,8 +13,8 @@ import numpy as np
 from dlemu.config.overrides import override
 from dlemu.contrib.pack.rows import PARTS
 from dlemu.contrib.pack.settings import PackSettings
-from dlemu.extend import Metric, RowsRun, RowsSummary
-from dlemu.metrics.cache import COUNTED
+from dlemu.extend import Metric, rows_job
+from dlemu.extend import cache as page_cache
 
 What = Literal["storage", "host CPU", "processes", "images"]
 """What can limit a packing. `processes`: cores and storage had capacity for more; `images`: too few for the processes.
@@ -67,7 +67,7 @@ class PackDevice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackSummary(RowsSummary):
+class PackSummary(rows_job.RowsSummary):
     """Amounts, rates and bottleneck of a packing. MB are 1e6 bytes; shares are of processes x seconds, 100 % in all."""
 
     images: int
@@ -120,7 +120,7 @@ class PackSummary(RowsSummary):
     """What a reader must know."""
 
 
-def summarise(run: RowsRun) -> PackSummary:
+def summarise(run: rows_job.RowsRun) -> PackSummary:
     """Return the summary of a packing, from the rows of its files."""
     rows, facts = run.rows, run.facts
     settings, processes = facts.workload.section(PackSettings), facts.ranks
@@ -141,7 +141,7 @@ def summarise(run: RowsRun) -> PackSummary:
     busy = None if any(map(math.isnan, idle)) else max(0.0, 100 - sum(idle))
     storage = facts.journal.storage
     is_known = total["read_bytes"] and (
-        total["storage_bytes"] or (storage is not None and storage.file_system in COUNTED)
+        total["storage_bytes"] or (storage is not None and storage.file_system in page_cache.COUNTED)
     )
     # at most all: whole pages are read of the last bytes of an image
     from_storage = min(100.0, 100 * total["storage_bytes"] / total["read_bytes"]) if is_known else None
@@ -190,7 +190,7 @@ def summarise(run: RowsRun) -> PackSummary:
     )
 
 
-def mean_of(run: RowsRun, probe: str, source: str, metric: str, window_ns: tuple[int, int]) -> float:
+def mean_of(run: rows_job.RowsRun, probe: str, source: str, metric: str, window_ns: tuple[int, int]) -> float:
     """Return the mean of a telemetry series of the first host over the packing; NaN without readings."""
     if not run.telemetry:
         return math.nan
@@ -212,7 +212,7 @@ def _shares(total: dict[str, int], whole_ns: int) -> Shares:
     return reading, computing, wanting_core, writing, idle
 
 
-def _device(run: RowsRun, window_ns: tuple[int, int]) -> PackDevice:
+def _device(run: rows_job.RowsRun, window_ns: tuple[int, int]) -> PackDevice:
     """Return the activity of the devices of source and target: summed rates and queue depths, highest busy share."""
     devices = run.telemetry[0].devices if run.telemetry else ()
     names = [device.name for device in devices if device.counted and device.probe == "block"]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import click
 
-from dlemu.cli.options import Number
+from dlemu.extend import options as command_options
 
 
 @click.command(name="record", short_help="Record a training job of your own as a workload.")
 @click.argument("job", nargs=-1, metavar="-- COMMAND [WORD]...", type=click.UNPROCESSED)
 @click.option("--steps", type=click.IntRange(0), default=0, help="Record this many batches per rank. [default: all]")
-@click.option("--minutes", type=Number(0.01, 1e6), default=10.0, show_default=True, help="Maximum time to record.")
+@click.option(
+    "--minutes", type=command_options.Number(0.01, 1e6), default=10.0, show_default=True, help="Maximum time to record."
+)
 @click.option(
     "--skip", type=click.IntRange(0), default=10, show_default=True, help="Batches per rank to leave out as warm-up."
 )
@@ -56,20 +58,19 @@ def command(
     """
     from rich.console import Console
 
-    from dlemu.cli.options import report_result, say_what
     from dlemu.contrib.record.page import print_record
     from dlemu.contrib.record.run import RecordQuestion, how_ended, record
     from dlemu.extend import DlemuError
     from dlemu.results.answer_files import to_json
 
     question = RecordQuestion(command=job, rows=rows, steps=steps, minutes=minutes, skip=skip, out=out, replay=replay)
-    recorded = record(question, folder=output, on_step=say_what)
+    recorded = record(question, folder=output, on_step=command_options.say_what)
     if recorded.job_status:
         click.echo(f"the job ended {how_ended(recorded.job_status)}", err=True)
     if as_json:
         click.echo(to_json(recorded.answer), nl=False)
     else:
         print_record(recorded, Console(), details=details)
-        report_result(report, recorded.folder)
+        command_options.report_result(report, recorded.folder)
     status = {True: 0, False: 1, None: 4}[recorded.answer.replayable]
     raise SystemExit(DlemuError.exit_status if recorded.job_status else status)

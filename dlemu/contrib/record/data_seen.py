@@ -10,14 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from datagen.formats.format_base import DamagedError
-from datagen.known_offsets import version_of
-from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, group_rows, kind_of
-from datagen.storage.posix import cache_restored
 from dlemu.config.published import check_letters
 from dlemu.contrib.record.answer import Data, Recording, Spread
 from dlemu.contrib.record.recipe import PIECES
-from dlemu.extend import DlemuError, open_regular
+from dlemu.extend import DlemuError, format_base, open_regular, own_folder
 from dlemu.report.units import size
 
 MAPPED = "mmap_indexed_binary"
@@ -43,8 +39,8 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
     if not sizes:
         return None
     kinds = _kinds(sizes, recording)
-    opened = [name for name in sizes if kind_of(name) in kinds]
-    endings = [ending for ending, _ in Counter(map(_ending, opened)).most_common()]
+    opened = [name for name in sizes if own_folder.kind_of(name) in kinds]
+    endings = [ending for ending, _ in Counter(os.path.splitext(name)[1].lower() for name in opened).most_common()]
     folder = os.path.commonpath([os.path.dirname(name) for name in opened])
     check_letters([folder, *endings])
     found = opened
@@ -52,20 +48,20 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
         roots = [folder] if len(folder.split(os.sep)) > _SHALLOW + 1 else sorted(set(map(os.path.dirname, opened)))
         found = _walk(roots, kinds)
     known = list(_distinct(found or opened).values())
-    mean, formats = sum(known) / len(known), {kind_of(name) for name in opened}
-    file_format = formats.pop() if len(formats) == 1 else RAW
-    file_format = MAPPED if recording.mapped else RAW if file_format[:1] in ("", ".") else file_format
+    mean, formats = sum(known) / len(known), {own_folder.kind_of(name) for name in opened}
+    file_format = formats.pop() if len(formats) == 1 else own_folder.RAW
+    file_format = MAPPED if recording.mapped else own_folder.RAW if file_format[:1] in ("", ".") else file_format
     rows_of_group, counted = _counted(found, file_format, mean)
     whole = counted or (recording.loading.samples or 0) / len(known)
     whole = 1.0 if _opens_each(recording) else max(1.0, whole) if whole else 0.0
-    read, streamed = recording.read_bytes_per_sample, recording.loading.iterable and file_format in COUNTERS
+    read, streamed = recording.read_bytes_per_sample, recording.loading.iterable and file_format in own_folder.COUNTERS
     samples = whole or 1.0
     if read and (recording.mapped or (streamed and file_format == "parquet") or not whole):
         samples = max(1.0, mean / read)
     part = read / recording.files_per_sample
     is_part = part < _PARTIAL * mean / samples and not streamed
     # Of other formats that have several samples in a file, a replay would read a whole file for each of them
-    if part and not recording.mapped and (is_part or (round(samples) > 1 and file_format not in COUNTERS)):
+    if part and not recording.mapped and (is_part or (round(samples) > 1 and file_format not in own_folder.COUNTERS)):
         file_format = PIECES
         if is_part or part * samples > (1 + _SIZES_OFF) * mean:
             samples = max(1.0, mean // part)
@@ -91,14 +87,14 @@ def _opens_each(recording: Recording) -> bool:
 def _counted(paths: list[str], file_format: str, mean_bytes: float) -> tuple[int, float]:
     """Return the rows of a row group of Parquet, and the samples of a file of mean size; 0: not counted."""
     rows, size_bytes, counts = 0, 0, list[int]()
-    for path in paths[:: len(paths) // _COUNTED_FILES + 1] if file_format in COUNTERS else ():
+    for path in paths[:: len(paths) // _COUNTED_FILES + 1] if file_format in own_folder.COUNTERS else ():
         # pyarrow's own errors are ValueErrors
-        failures = contextlib.suppress(OSError, ValueError, DamagedError, DlemuError)
-        with failures, cache_restored([path]), os.fdopen(open_regular(path), "rb") as file:
+        failures = contextlib.suppress(OSError, ValueError, format_base.DamagedError, DlemuError)
+        with failures, own_folder.cache_restored([path]), os.fdopen(open_regular(path), "rb") as file:
             status = os.fstat(file.fileno())
-            counts.append(COUNTERS[file_format](file, version_of(path, status)))
+            counts.append(own_folder.COUNTERS[file_format](file, format_base.version_of(path, status.st_size)))
             size_bytes += status.st_size
-            rows = rows or (group_rows(file) if file_format == "parquet" else 0)
+            rows = rows or (own_folder.group_rows(file) if file_format == "parquet" else 0)
     mean = round(sum(counts) / max(size_bytes, 1) * mean_bytes, 1)
     return rows, float(counts[0]) if len(set(counts)) == 1 else mean
 
@@ -118,7 +114,7 @@ def dataset_of(files: Counter[str], recording: Recording) -> tuple[Recording, Da
     least = (1 - _SIZES_OFF) * min((each for each in (stored, shipped) if each), default=0.0)
     alike = opened and abs(shipped - stored) <= _SIZES_OFF * stored
     problem = note = ""
-    if data.format in COUNTERS and recording.loading.iterable:
+    if data.format in own_folder.COUNTERS and recording.loading.iterable:
         samples = recording.steps * recording.read_batch_size * recording.loaders
         rounding = recording.loading.workers * read / max(recording.calls_per_sample * samples, 1)  # a call of each
         if stored and read and abs(read - stored) > _SIZES_OFF * stored + rounding:
@@ -213,13 +209,9 @@ def _distinct(names: Iterable[str]) -> dict[str, int]:
     return sizes
 
 
-def _ending(name: str) -> str:
-    return os.path.splitext(name)[1].lower()
-
-
 def _kinds(sizes: dict[str, int], recording: Recording) -> list[str]:
     """Return the dataset's kinds of files: at most one for each file of a sample, or any if alike."""
-    counts = Counter(map(kind_of, sizes))
+    counts = Counter(map(own_folder.kind_of, sizes))
     most = recording.files_per_sample
     often = [kind for kind, _ in counts.most_common(None if most == 1 else most)]
     if most == 1:
@@ -228,12 +220,12 @@ def _kinds(sizes: dict[str, int], recording: Recording) -> list[str]:
         if not _opens_each(recording):  # others may be indexes or labels
             return [best]
         often = [kind for kind in often if ranks[kind][0] or not ranks[best][0]]
-    return [kind for kind in often if counts[kind] >= MIN_SHARE_OF_KIND * counts[often[0]]]
+    return [kind for kind in often if counts[kind] >= own_folder.MIN_SHARE_OF_KIND * counts[often[0]]]
 
 
 def _rank_as_data(kind: str, sizes: dict[str, int]) -> tuple[int, int]:
     rank = 0 if kind in _WEIGHTS else 1 if kind.startswith(".") or not kind else 2
-    return rank, sum(size for name, size in sizes.items() if kind_of(name) == kind)
+    return rank, sum(size for name, size in sizes.items() if own_folder.kind_of(name) == kind)
 
 
 def _walk(roots: list[str], kinds: list[str]) -> list[str]:
@@ -247,7 +239,7 @@ def _walk(roots: list[str], kinds: list[str]) -> list[str]:
                 continue
             seen.add(real)
             shown = (name for name in file_names if not name.startswith("."))
-            found += [os.path.join(folder, name) for name in shown if kind_of(name) in kinds]
+            found += [os.path.join(folder, name) for name in shown if own_folder.kind_of(name) in kinds]
             if time.monotonic() > until:
                 return found
     return found

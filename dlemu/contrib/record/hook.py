@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from datagen import owned
-from dlemu.extend import write_text
+from dlemu.extend import owned, write_text
 
 HOOK, ROWS = "hook", "rows"
 """Subfolders of a recorded job's folder: for the hook, and for the rows that it writes."""
@@ -30,9 +29,8 @@ def with_hook(folder: str, rows: str, *, steps: int = 0, minutes: float, skip: i
     os.makedirs(os.path.join(hook_folder, "__pycache__"), exist_ok=True)
     owned.claim(os.path.join(hook_folder, "__pycache__"), *_COMPILED)
     write_text(hook_folder, "sitecustomize.py", _SOURCE.read_text())
-    before = os.environ.get("PYTHONPATH")
     return {
-        "PYTHONPATH": f"{hook_folder}{os.pathsep}{before}" if before else hook_folder,
+        "PYTHONPATH": os.pathsep.join(filter(None, [hook_folder, os.environ.get("PYTHONPATH")])),
         "DLEMU_RECORD": os.path.abspath(rows),
         "DLEMU_RECORD_STEPS": str(steps),
         "DLEMU_RECORD_MINUTES": repr(minutes),

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from datagen import owned
-from dlemu.comm.environment import describe_folder
 from dlemu.contrib.record.answer import RECORD, Data, RecordAnswer, Recording, Replay
 from dlemu.contrib.record.data_seen import data_notes, data_problems, dataset_of
 from dlemu.contrib.record.hook import ROWS, with_hook
@@ -18,10 +16,10 @@ from dlemu.contrib.record.recipe import reads_parts, recipe_text, simplified
 from dlemu.contrib.record.recording import analyse, files_of
 from dlemu.contrib.record.rows import has_rows, read_rows
 from dlemu.contrib.record.self_check import check_by_replay, run_replay, verdict
-from dlemu.extend import DlemuError, Interrupted, UserError, check_place, new_folder, take_folder, write_text
-from dlemu.metrics.cache import COUNTED
+from dlemu.extend import DlemuError, UserError, child_run, environment, owned, write_text
+from dlemu.extend import cache as page_cache
+from dlemu.extend import run_folder as result_folder
 from dlemu.results.answer_files import save_answer
-from dlemu.runner.child_run import run_attached
 
 RECIPE = "job.yaml"
 
@@ -61,17 +59,17 @@ def record(
     question: RecordQuestion, *, folder: str = "", on_step: Callable[[str], None] = lambda what: None
 ) -> Recorded:
     """Record a job and write its recipe. Raises UserError for wrong options or rows without training, DlemuError."""
-    folder = folder or new_folder("record")
+    folder = folder or result_folder.new_folder("record")
     recipe = question.out or os.path.join(folder, RECIPE)
     _check_options(question, folder, recipe)
-    taken = take_folder(folder, "--output")
+    taken = owned.take_folder(folder, "--output")
     try:
         recording, data, status = _recorded(question, folder, on_step)
     except BaseException:  # with Ctrl-C
         if not has_rows(os.path.join(folder, ROWS)):
             taken.drop()
         raise
-    if data is None or describe_folder(data.folder).file_system not in COUNTED:
+    if data is None or environment.describe_folder(data.folder).file_system not in page_cache.COUNTED:
         recording = replace(recording, device_bytes_counted=False)
     problems = (*recording.problems, *data_problems(data, recording))
     notes = (*recording.notes, *data_notes(data, recording), *simplified(recording, data))
@@ -101,11 +99,11 @@ def _recorded(
         rows = os.path.join(folder, ROWS)
         owned.claim(folder, ROWS + "/")
         hook = with_hook(folder, rows, steps=question.steps, minutes=question.minutes, skip=question.skip)
-        status = run_attached(question.command, hook)
+        status = child_run.run_attached(question.command, hook)
     on_step("reading what was recorded")
     processes = read_rows(rows)
     if not processes and status == -signal.SIGINT:
-        raise Interrupted(signal.SIGINT)  # Ctrl-C before the job took its first batch
+        raise KeyboardInterrupt  # Ctrl-C before the job took its first batch
     if not processes and status:
         raise DlemuError(
             f"the job ended {how_ended(status)} before it took a batch from a PyTorch DataLoader: see its output "
@@ -125,7 +123,7 @@ def _check_options(question: RecordQuestion, folder: str, recipe: str) -> None:
         )
     if question.rows and not os.path.isdir(question.rows):
         raise UserError(f"--rows is {question.rows}, which is not a folder: wanted a folder with a recorded job's rows")
-    check_place(folder, setting="--output")
+    result_folder.check_place(folder, setting="--output")
     if os.path.lexists(os.path.join(folder, RECORD)):
         raise UserError(f"{folder} holds a recorded job; name a new folder with --output")
     if os.path.lexists(recipe):
@@ -140,8 +138,7 @@ def _check_options(question: RecordQuestion, folder: str, recipe: str) -> None:
 def _verification(question: RecordQuestion, folder: str) -> str:
     """Return the command that replays the rows again."""
     rows = question.rows or os.path.join(folder, ROWS)
-    skip = ["--skip", str(question.skip)] if question.skip != RecordQuestion.skip else []
-    return shlex.join(["dlemu", "record", *skip, "--rows", rows])
+    return shlex.join(["dlemu", "record", "--skip", str(question.skip), "--rows", rows])
 
 
 def _save(folder: str, recipe: str, answer: RecordAnswer, engine: str, failure: str) -> RecordAnswer:

@@ -22,7 +22,7 @@ from dlemu.contrib.record.data_seen import cached_before, cached_words
 from dlemu.contrib.record.hook import ROWS, with_hook
 from dlemu.contrib.record.recipe import workload_of
 from dlemu.contrib.record.rows import Fetch, ProcessRows, read_rows
-from dlemu.extend import fresh_folder, run_train, write_text
+from dlemu.extend import child_run, owned, write_text
 from dlemu.results.kinds import read_result
 
 MAX_ERROR_PERCENT = 5.0  # larger differences in samples/s: the recipe is marked as not replayable
@@ -125,13 +125,13 @@ def run_replay(
     parent: str, recording: Recording, engine: str, name: str, *, data: Data, skip: int, on_step: Callable[[str], None]
 ) -> Replay:
     on_step(f"{name}, engine {engine}")
-    folder = fresh_folder(parent, name)
+    folder = owned.fresh_folder(parent, name)
     write_text(folder, WORKLOAD, yaml.safe_dump(workload_of(recording, data, engine=engine)))
     rows = os.path.join(folder, ROWS)
     overrides = [f"workload={os.path.join(folder, WORKLOAD)}", *_overrides(recording, data, skip)]
-    results = fresh_folder(folder, "results")
+    results = owned.fresh_folder(folder, "results")
     launcher = ["env", *(f"{key}={value}" for key, value in with_hook(parent, rows, minutes=60.0).items())]
-    run_train(overrides, results, lambda: None, launcher)
+    child_run.run_train(overrides, results, lambda: None, launcher)
     lead = skip + recording.loading.workers * recording.loading.prefetch
     return replay_of(name, results, rows, engine, lead, recording.files_per_sample)
 

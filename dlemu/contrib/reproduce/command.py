@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlemu.cli.options import answer_options, numbers_above_0
+from dlemu.extend import options as command_options
 
 if TYPE_CHECKING:
     from dlemu.contrib.reproduce.document import DocumentQuestion
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.option("--watts", metavar="A[,B]", help="Mean power of each storage, W.")
 @click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own.")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
-@answer_options("reproduce.json")
+@command_options.answer_options("reproduce.json")
 def command(
     words: tuple[str, ...], price: str | None, watts: str | None, config_dir: str | None, report: bool, as_json: bool
 ) -> None:
@@ -37,10 +37,10 @@ def command(
 
     Exit status: 0 done, 2 a usage error, 3 a step failed, 128 + signal.
     """
-    from dlemu.cli.interruption import Watched
-    from dlemu.cli.options import show_answer
     from dlemu.config.overrides import take_word
     from dlemu.contrib.reproduce.run import reproduce
+    from dlemu.extend import Watched
+    from dlemu.extend import options as command_options
 
     folder, others = take_word(words, "output.folder")
     watched = Watched()
@@ -48,7 +48,7 @@ def command(
         answer, folder = reproduce(
             _question(others, price, watts), folder=folder, config_dir=config_dir, on_event=watched
         )
-    show_answer(answer, folder, "reproduction", as_json=as_json, page=report)
+    command_options.show_answer(answer, folder, "reproduction", as_json=as_json, page=report)
 
 
 def _question(words: list[str], price: str | None, watts: str | None) -> DocumentQuestion:
@@ -57,7 +57,7 @@ def _question(words: list[str], price: str | None, watts: str | None) -> Documen
     from dlemu.extend import UserError
 
     def numbers(text: str | None, option: str) -> tuple[float, ...]:
-        found = numbers_above_0(text) if text is not None else ()
+        found = command_options.numbers_above_0(text) if text is not None else ()
         if text is not None and not found:
             raise UserError(f"{option} {text}: wanted a number above 0 for each drive, as in {option} 900,600")
         return found

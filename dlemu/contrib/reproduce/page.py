@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -57,21 +58,19 @@ def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], note
 
 def _time_saved(opened: OpenedDocument, declared: DeclaredTable) -> Table:
     """Return what the faster of two drives saves in a year, by accelerators."""
-    from dlemu.studies.compare.compare_sides import compare_runs
+    from dlemu.api import compare
 
-    points = [point for result in opened.results_of(declared).values() for point in result.points if point.figures]
-    known = {(opened.drive_of(point.settings), point.figures.ranks): point.figures for point in points}
-    first, second = opened.drives
     rows, left_out = [], []
-    for ranks in sorted({ranks for _, ranks in known}):
-        a, b = known.get((first, ranks)), known.get((second, ranks))
-        plan = compare_runs(a, b).plan if a and b else None
+    folder = next(step.folder for step in opened.answer.steps if step.name.startswith(declared.of))
+    for pair in compare(os.path.join(opened.folder, folder)).runs:
+        plan = pair.plan
         if plan is None:
-            left_out.append(str(ranks))
+            left_out.append(str(pair.a.ranks))
             continue
         hours, models = plan.hours_per_model, (f"{one:,.0f}" for one in plan.models_per_year)
         faster = 100 * (1 - hours[0] / hours[1])
-        rows.append([str(ranks), f"{faster:+.1f}", f"{plan.days_saved_per_year:+.1f}", *models])
+        rows.append([str(pair.a.ranks), f"{faster:+.1f}", f"{plan.days_saved_per_year:+.1f}", *models])
+    first, second = opened.drives
     names = ["accelerators", f"{first} faster, %", "days saved per year"]
     names += [f"models per year, {drive}" for drive in (first, second)]
     why = f"Left out, without a verdict, whole epochs or equal work on both drives: {', '.join(left_out)}."

@@ -12,21 +12,10 @@ from dlemu.config.overrides import override, points
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.contrib.reproduce.document import Command, DocumentQuestion, Step, document_named
-from dlemu.extend import (
-    Planned,
-    RunBegan,
-    RunEnded,
-    RunList,
-    RunsPlanned,
-    UserError,
-    detect_launcher,
-    module_command,
-    new_folder,
-    take_folder,
-)
+from dlemu.extend import UserError, check_launcher, child_run, owned, run_list
+from dlemu.extend import run_folder as result_folder
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 from dlemu.results.kinds import kind_of_command
-from dlemu.runner import child_run
 
 REPRODUCED = "reproduce.json"
 _SET_BY_DOCUMENTS = ("workload", "ranks", "dataset.data_folder")
@@ -58,7 +47,7 @@ class Reproduced:
     steps: tuple[StepDone, ...] = ()
 
 
-OnEvent = Callable[[RunsPlanned | RunBegan | RunEnded[StepDone, Reproduced]], None]
+OnEvent = Callable[[run_list.RunsPlanned | run_list.RunBegan | run_list.RunEnded[StepDone, Reproduced]], None]
 
 
 def reproduce(
@@ -73,8 +62,7 @@ def reproduce(
     An interrupted call goes on when it is repeated with the same question and folder. Datasets stay on the drives, in
     folders named after their workloads. Raises UserError, DlemuError.
     """
-    if detect_launcher() != "none":
-        raise UserError("dlemu reproduce was started by mpirun, srun or torchrun: start it once, without a launcher")
+    check_launcher("reproduce", "")
     document = document_named(question.document)
     if not question.drives:
         raise UserError("wanted drives=FOLDER[,FOLDER]: a folder on each of the storages to compare")
@@ -85,9 +73,9 @@ def reproduce(
         overrides=tuple(without_secrets(question.overrides)),
         settings_digest=digest(list(_workloads(steps, config_dir))),
     )
-    folder = folder or new_folder("reproduce", f"{question.document}-")
+    folder = folder or result_folder.new_folder("reproduce", f"{question.document}-")
     planned = [
-        Planned(what=step, name=step.name, label=f"{number} of {len(steps)}: {step.says}", settings={})
+        run_list.Planned(what=step, name=step.name, label=f"{number} of {len(steps)}: {step.says}", settings={})
         for number, step in enumerate(steps, start=1)
     ]
     runs = Document(folder, public, planned, on_event)
@@ -96,7 +84,7 @@ def reproduce(
     return runs.run_missing(), folder
 
 
-class Document(RunList[Step, StepDone, Reproduced]):
+class Document(run_list.RunList[Step, StepDone, Reproduced]):
     """The steps of a document."""
 
     file, noun, runs_in, answer_type = REPRODUCED, "document", "steps", Reproduced
@@ -114,23 +102,23 @@ class Document(RunList[Step, StepDone, Reproduced]):
             steps=tuple(self.runs),
         )
 
-    def is_of(self, run: StepDone, planned: Planned[Step]) -> bool:
+    def is_of(self, run: StepDone, planned: run_list.Planned[Step]) -> bool:
         """Return whether a step that has run is the planned one."""
         return run.name == planned.name
 
-    def make_folder(self, planned: Planned[Step]) -> str:
+    def make_folder(self, planned: run_list.Planned[Step]) -> str:
         """Return the folder for a step; sweeps keep theirs and go on where they were interrupted."""
         if planned.what.command != "sweep":
             return super().make_folder(planned)
         folder = os.path.join(self.folder, planned.name)
-        take_folder(folder, "--output")
+        owned.take_folder(folder, "--output")
         return folder
 
-    def start(self, planned: Planned[Step], folder: str) -> StepDone:
+    def start(self, planned: run_list.Planned[Step], folder: str) -> StepDone:
         """Run one step as a command, like a user; raises DlemuError with the command's own message."""
         step = planned.what
         options = () if self.config_dir is None or step.command == "probe" else ("--config-dir", self.config_dir)
-        command = module_command("dlemu", step.command, *options, *step.words)
+        command = child_run.module_command("dlemu", step.command, *options, *step.words)
         command += {
             "datagen": [],
             "probe": ["--output", folder, "--json"],

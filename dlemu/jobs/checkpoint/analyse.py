@@ -25,7 +25,7 @@ from dlemu.jobs.checkpoint.summary import (
     TrainingCost,
 )
 from dlemu.jobs.checkpoint.wording import incomplete_line, issue_lines, outcome_of, verdict_line
-from dlemu.metrics.cache import ACCOUNTED
+from dlemu.metrics.cache import ACCOUNTED, delivered_between
 from dlemu.metrics.cache import IN_MEMORY as MEMORY_FILE_SYSTEMS
 from dlemu.metrics.checkpoint_rates import (
     CheckpointTimes,
@@ -37,11 +37,10 @@ from dlemu.metrics.checkpoint_rates import (
     times_of,
     wasted_percent,
 )
-from dlemu.metrics.device import delivered_between
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.over_time import Window, mean_within
 from dlemu.metrics.rates import known
-from dlemu.metrics.steady_state import WINDOW, is_steady
+from dlemu.metrics.t_interval import WINDOW, is_steady
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of
 from dlemu.telemetry import HostTelemetry

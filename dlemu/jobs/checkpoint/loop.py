@@ -90,7 +90,7 @@ def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None
         comm,
         timeout_seconds=job.workload.timeout_seconds,
         what=folder,
-        request_folder=request_folder(job.live_folder) if storage.is_remote else "",
+        request_folder=request_folder(job.live_folder) if storage.counts_requests else "",
     )
     rank = _CheckpointRank(job, comm, watch, lambda moving: recorder.mark(training=moving) if recorder else None)
     journal = rank.run()

@@ -13,8 +13,7 @@ from dlemu.metrics.catalogue import Catalogue, Metric, declared
 from dlemu.metrics.checkpoint_rates import OverCheckpoints
 from dlemu.metrics.findings import Code
 from dlemu.report.units import plain
-from dlemu.results.compared import Conditions
-from dlemu.results.figures import JobFigures, Value, half_width_of
+from dlemu.results.figures import Conditions, JobFigures, Value, half_width_of
 
 WRITING, READING = "writing", "reading"
 """The phases of a run."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from datagen.errors import DlemuError, UserError
-from datagen.storage.storage_base import FOLDER_TYPES, StorageBase, open_storage
+from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.io_rows import WHOLE, WRITE, finished_path, rows_path
 from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
@@ -152,7 +152,7 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
         storage = open_storage(workload.storage_spec.buffered)
         # a unique name, because everything in the folder is removed afterwards
         folder = f"{settings.checkpoint_folder.rstrip('/')}/{os.path.basename(run_folder)}-{secrets.token_hex(4)}"
-        if workload.storage.storage_type in FOLDER_TYPES:
+        if workload.storage.has_paths:
             folder = os.path.abspath(folder)  # the configured folder already includes storage_root
         try:
             yield (override(("checkpoint", "checkpoint_folder"), folder),)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
 import zlib
 from collections.abc import Iterator
 
 from datagen.errors import DlemuError, SpaceError, UserError
-from datagen.owned import create_new, part_name, remove_parts
+from datagen.owned import create_new, lock, part_name, remove_parts
 
 _WRITE_BYTES = 8 << 20  # random bytes that are generated once; each page then begins with its own offset
 
@@ -35,8 +34,7 @@ def probe_file(folder: str, size_bytes: int) -> Iterator[str]:
             stack.pop_all()  # there is no file, or somebody else's
             raise SpaceError(f"{path} can't be written: {error.strerror}; name another folder") from error
         stack.callback(os.close, descriptor)
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        lock(descriptor)
         try:
             _fill(descriptor, size_bytes)
         except OSError as error:

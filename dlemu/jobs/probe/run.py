@@ -21,7 +21,7 @@ from dlemu.jobs.probe.requests import choose_engine, measure_cell, measure_gets
 from dlemu.jobs.probe.result import PROBE, Access, CellSpec, Engine, Fed, ProbeAnswer, ProbeCell, ProbeQuestion
 from dlemu.metrics.cache import IN_MEMORY
 from dlemu.metrics.demand import Demand, demand
-from dlemu.metrics.steady_state import MOST_ROUNDS, WINDOW, is_steady
+from dlemu.metrics.t_interval import MOST_ROUNDS, WINDOW, is_steady
 from dlemu.report.units import size
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.drive import Rate, Rates

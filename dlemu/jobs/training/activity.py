@@ -11,9 +11,9 @@ import numpy as np
 
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
 from dlemu.jobs.training.summary import MeterPower, TelemetrySummary
+from dlemu.metrics.cache import Delivered, mean_between
 from dlemu.metrics.causes import waits_of
 from dlemu.metrics.changes import not_steady
-from dlemu.metrics.device import Delivered, mean_between
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import Activity, Device
 from dlemu.metrics.over_time import Windows, mean_within

@@ -13,7 +13,7 @@ from dlemu.comm.environment import existing_folder
 from dlemu.config import load
 from dlemu.config.overrides import given_keys, override
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.enough import ENOUGH_STEPS, Need, can_be_judged, enough, steps_of
+from dlemu.jobs.training.preflight import ENOUGH_STEPS, Need, can_be_judged, enough, steps_of
 from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.report.units import duration, size
 from dlemu.results.wording import count

@@ -32,13 +32,11 @@ from dlemu.jobs.training.summary import (
 )
 from dlemu.jobs.training.wording import in_words, issue_lines, memory_warning, recording_notes, verdict_line
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
-from dlemu.metrics.cache import CacheProof, prove, served_by_storage
+from dlemu.metrics.cache import CacheProof, audit_epoch, device_metrics, device_request_kib, prove, served_by_storage
 from dlemu.metrics.causes import find_causes, work_of
 from dlemu.metrics.changes import find_unsteadiness
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
-from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.demand import sample_divisor
-from dlemu.metrics.device import device_metrics, device_request_kib
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import MIN_LOSS_PERCENT, Context, Limit, judge_limit
 from dlemu.metrics.loss import Loss, kept_loss_percent, loss_percent
@@ -54,10 +52,8 @@ from dlemu.metrics.rates import (
     training_ns,
 )
 from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
-from dlemu.metrics.slow_folders import find_slow_folders
-from dlemu.metrics.stragglers import find_stragglers
-from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au
-from dlemu.metrics.uncertainty import uncertainty_of
+from dlemu.metrics.stragglers import find_slow_folders, find_stragglers
+from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au, uncertainty_of
 from dlemu.metrics.verdict import HOST_LIMITS, Evidence, judge, warm_up_bias
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of

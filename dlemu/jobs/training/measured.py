@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from datagen.formats.format_base import LibraryReads
 from dlemu.checkpoints.io_rows import SavedCheckpoint
-from dlemu.jobs.training.schedule import Epoch, make_schedule
-from dlemu.jobs.training.step_table import write_steps
-from dlemu.jobs.training.steplog import EVALUATION, STEP_COLUMNS, TRAINING
+from dlemu.jobs.training.plan import Epoch, make_schedule
+from dlemu.jobs.training.steplog import EVALUATION, STEP_COLUMNS, TRAINING, write_steps
 from dlemu.jobs.training.summary import StoppedEarly, Summary
 from dlemu.metrics.limit import Scaling
 from dlemu.metrics.over_time import Floats, Intervals

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dlemu.config.schema import Workload
-from dlemu.jobs.training import host_checks
-from dlemu.jobs.training.figures_of import conditions, figures
 from dlemu.jobs.training.live import LiveTraining
 from dlemu.jobs.training.measured import exported
-from dlemu.jobs.training.metrics import CATALOGUE
+from dlemu.jobs.training.metrics import CATALOGUE, conditions, figures
 from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.run import Training
 from dlemu.jobs.training.screen import screen
@@ -43,6 +41,12 @@ def _predict(source: Sequence[str] | Workload, request: PredictionRequest) -> tu
     return run_prediction(source, request)
 
 
+def _host_checks() -> Mapping[str, Any]:
+    from dlemu.jobs.training.host_checks import CHECKS
+
+    return CHECKS
+
+
 PARTS = JobParts(
     read=read_run,
     answer_type=Summary,
@@ -55,6 +59,6 @@ PARTS = JobParts(
     advise=_advise,
     predict=_predict,
     follow=LiveTraining,
-    host_checks=host_checks,
+    host_checks=_host_checks,
     exported=exported,
 )

@@ -29,7 +29,7 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
 from dlemu.metrics.t_interval import estimate
 from dlemu.plan.samples import Plan, RankPlan
-from dlemu.results.drive import READ_AHEAD_BYTES, READ_DTYPE, Level, ReadRows
+from dlemu.results.drive import READ_AHEAD_BYTES
 
 SETTLE_SECONDS = 0.5
 """Warm-up of each level, not counted: caches, burst credits and throttles that were idle let a first burst pass."""
@@ -63,6 +63,28 @@ COST_BATCHES, COST_SECONDS = 40, 0.02
 """Batches of each worker, and how long each takes, in the measurement of the loader's overhead."""
 _READER = Role("reader", "use fewer readers or a smaller batch")
 _LOADER = Role("the loader's process", "use a smaller batch")
+READ_DTYPE = np.dtype(
+    [(name, np.int64) for name in ("begin_ns", "end_ns", "app_bytes", "samples", "decode_ns", "cpu_ns", "reader")]
+)
+ReadRows = NDArray[np.void]
+"""Reads, one row each, shape (reads,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """What was measured with one number of readers."""
+
+    readers: int
+    seconds: float
+    """Duration of the measurement."""
+    rows: ReadRows
+    """All reads, including those before the measurement."""
+    mb_per_second: float
+    half_width_percent: float
+    """Half width of the 95 % interval of `mb_per_second`, from windows of time."""
+    cpu_seconds_per_gb: float
+    short: bool
+    """The dataset was read completely before the time was over."""
 
 
 @dataclass(frozen=True, kw_only=True)

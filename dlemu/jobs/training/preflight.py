@@ -1,17 +1,36 @@
-"""Checks before a training run starts, or makes its dataset: samples, memory, address space, open files, rights."""
+"""Checks before a training run starts, or makes its dataset: samples, memory, address space, open files, rights;
+and whether the dataset has enough steps per epoch for a verdict, and how many files that takes.
+"""
 
 from __future__ import annotations
 
 import resource
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
 
 import psutil
 
+from datagen import manifest
 from datagen.errors import SpaceError, UserError
+from datagen.layout import stored_sample_bytes
+from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import open_storage
 from dlemu.comm.cgroup_limits import host_memory
+from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.enough import refuse_unjudged
-from dlemu.jobs.training.plan import TrainingJob, accelerator_class, loader_class, make_job, planned_dataset
+from dlemu.jobs.training.plan import (
+    TrainingJob,
+    accelerator_class,
+    loader_class,
+    make_job,
+    make_schedule,
+    planned_dataset,
+)
+from dlemu.report.units import size
+from dlemu.results.wording import count
+from dlemu.runner.events import Making
+from dlemu.runner.job import NoVerdictError
 
 _FILES_PER_WORKER = 6
 """File descriptors of a rank for each worker (queues, pipes, sentinel), measured with PyTorch 2.13."""
@@ -101,3 +120,146 @@ def _check_memory(job: TrainingJob, local_ranks: int) -> None:
             f"available{within}: lower ranks, reader.read_threads, reader.prefetch_size or reader.batch_size"
             + "".join(f"; {note}" for note in own)
         )
+
+
+ENOUGH_STEPS = 20
+"""Steps per epoch to advise: enough for an interval of the AU besides the prefetched ones. unet3d's scale `laptop` has
+this number."""
+WRITE_BYTES_PER_SECOND = 500e6
+"""Rate of a mid-range drive, to estimate how long a dataset takes to write."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """The dataset that a number of ranks needs for a verdict, and the time it takes."""
+
+    files: int
+    """Number of files to train on."""
+    bytes: int
+    """Nominal bytes of all files, including those for evaluation."""
+    write_seconds: float
+    """Time to generate it, at WRITE_BYTES_PER_SECOND."""
+    train_seconds: float
+    """Nominal time of training, with accelerators that never wait."""
+
+
+def enough(workload: Workload, ranks: int, *, files: int = 0) -> Need:
+    """Return the dataset for ENOUGH_STEPS per epoch, or the workload's own if larger; or that of `files`, if given."""
+    reader, data = workload.reader, workload.dataset
+    wanted = ENOUGH_STEPS - 1 + _excluded(workload)
+    batch = reader.batch_size * ranks
+    files = files or max(data.num_files_train, ceil(wanted * batch / data.num_samples_per_file))
+    total = nominal_bytes(replace(data, num_files_train=files))
+    steps = sum(epoch.steps for epoch in make_schedule(workload, steps_of(workload, ranks, files)))
+    return Need(
+        files=files,
+        bytes=total,
+        write_seconds=total / WRITE_BYTES_PER_SECOND,
+        train_seconds=steps * mean_seconds(workload.train.computation_time),
+    )
+
+
+def nominal_bytes(data: DatasetSpec) -> int:
+    """Return the bytes of a dataset's samples, for training and evaluation."""
+    return (data.num_files_train + data.num_files_eval) * data.num_samples_per_file * stored_sample_bytes(data)
+
+
+def steps_of(workload: Workload, ranks: int, files: int) -> int:
+    """Return the number of steps of an epoch over `files` files."""
+    return files * workload.dataset.num_samples_per_file // (workload.reader.batch_size * ranks)
+
+
+def can_be_judged(workload: Workload, steps: int) -> bool:
+    """Return whether epochs of `steps` steps give a verdict; also true for runs that need none."""
+    metric, train = workload.metric, workload.train
+    if mean_seconds(train.computation_time) <= 0 or train.total_training_steps > 0:
+        return True
+    if steps and metric.verdict == "rules":
+        return True
+    return any(block.steps > _excluded(workload) for epoch in make_schedule(workload, steps) for block in epoch.blocks)
+
+
+def _excluded(workload: Workload) -> int:
+    """Return how many steps of each part of an epoch between checkpoints do not count."""
+    return workload.metric.exclude_start_steps + workload.metric.exclude_end_steps
+
+
+def _too_often_saved(workload: Workload, steps: int) -> str:
+    """Return why epochs of `steps` steps give no verdict although they are enough: checkpoints divide them; else ''."""
+    excluded, between = _excluded(workload), workload.checkpoint.steps_between_checkpoints
+    if steps <= excluded:
+        return ""
+    return (
+        f"checkpoint.steps_between_checkpoints={between} leaves no step to count for a verdict, as "
+        f"metric.exclude_start_steps and exclude_end_steps drop {excluded} between checkpoints, too: set it to "
+        f"{excluded + 1} or more"
+    )
+
+
+def too_small(workload: Workload, ranks: int) -> str:
+    """Return why the workload's dataset is too small for a verdict; '' if it is large enough."""
+    files = workload.dataset.num_files_train
+    steps = steps_of(workload, ranks, files)
+    if can_be_judged(workload, steps):
+        return ""
+    if saved := _too_often_saved(workload, steps):
+        return saved
+    need = enough(workload, ranks)
+    return (
+        f"{files:,} files are too few for a verdict with {ranks} rank{'s' * (ranks != 1)}: set "
+        f"dataset.num_files_train={need.files} or more ({size(need.bytes)}) for {ENOUGH_STEPS} steps per epoch; a "
+        "dataset can't be extended once it is generated"
+    )
+
+
+def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: int, notes: Sequence[str] = ()) -> None:
+    """Raise NoVerdictError if training on `files` of `files_there` files can't give a verdict; `notes` go with it."""
+    steps = steps_of(workload, ranks, files)
+    if can_be_judged(workload, steps):
+        return
+    noted = "".join(f" {note[0].upper()}{note[1:]}." for note in notes)
+    if not steps:
+        problem = f"{count(files, 'file')} can't fill one step of {count(ranks, 'rank')}.{noted}"
+        raise NoVerdictError(problem, workload, ranks, files_there, enough(workload, ranks).files)
+    if saved := _too_often_saved(workload, steps):
+        raise UserError(saved)
+    otherwise = f"To run anyway, without a verdict: train.total_training_steps={steps * workload.train.epochs}"
+    if workload.metric.exclude_start_steps:
+        otherwise += "; to count the first step of each epoch as well: metric.exclude_start_steps=0"
+    problem = (
+        f"{count(steps, 'step')} per epoch can't give a verdict: metric.exclude_start_steps and exclude_end_steps "
+        f"leave none to count.{noted}"
+    )
+    raise NoVerdictError(problem, workload, ranks, files_there, enough(workload, ranks).files, otherwise)
+
+
+def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
+    """Return the workload changed to first generate what is missing of its dataset, as large as these ranks need.
+
+    A `given` number of files, or a dataset that was begun, is kept; raises UserError if it can't give a verdict.
+    """
+    from datagen.generate import refuse_foreign_files, refuse_own_files  # most runs make nothing
+
+    storage = open_storage(workload.storage_spec.buffered)
+    refuse_own_files(workload.dataset)
+    made = manifest.read(workload.dataset.data_folder, storage)
+    if made is None:
+        refuse_foreign_files(workload.dataset, storage)
+    files, files_there = workload.dataset.num_files_train, made.spec.num_files_train if made else 0
+    if not given and workload.workflow.train and mean_seconds(workload.train.computation_time) > 0:
+        files = files_there or enough(workload, ranks).files
+        steps = steps_of(workload, ranks, files)
+        if not can_be_judged(workload, steps):
+            raise UserError(
+                _too_often_saved(workload, steps)
+                or f"{workload.dataset.data_folder} holds a dataset of {files_there:,} files, too few for {ranks} "
+                f"rank{'s' * (ranks != 1)}, and a dataset can't be extended because its file names contain the "
+                f"number of files. Set dataset.data_folder to an empty folder for {enough(workload, ranks).files:,}"
+            )
+    making = replace(
+        workload,
+        dataset=replace(workload.dataset, num_files_train=files),
+        workflow=replace(workload.workflow, generate_data=True),
+    )
+    missing = 0 if made and made.complete else nominal_bytes(making.dataset)
+    return Making(workload=making, bytes=missing, folder=making.dataset.data_folder)

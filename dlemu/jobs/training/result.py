@@ -18,8 +18,7 @@ from dlemu.config.validate import check
 from dlemu.jobs.training.analyse import analyse
 from dlemu.jobs.training.measured import Facts, Journal, MeasuredTraining, Series
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.step_table import STEPS, check_steps, read_steps
-from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows, read_log
+from dlemu.jobs.training.steplog import STEP_DTYPE, STEPS, StepRows, check_steps, read_log, read_steps
 from dlemu.jobs.training.summary import Summary
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.file_names import FACTS, LIVE

@@ -18,11 +18,10 @@ from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu.comm import Comm
 from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.enough import enough, refuse_unjudged, to_make, too_small
 from dlemu.jobs.training.live import LiveTraining
 from dlemu.jobs.training.measured import Facts, Journal
 from dlemu.jobs.training.plan import TrainingJob, loader_class, make_job
-from dlemu.jobs.training.preflight import check_before_making, check_host
+from dlemu.jobs.training.preflight import check_before_making, check_host, enough, refuse_unjudged, to_make, too_small
 from dlemu.jobs.training.result import Run, RunLog, make_facts, make_run, salvage
 from dlemu.jobs.training.steplog import STEP_DTYPE, log_name
 from dlemu.jobs.training.trainer import run_rank

@@ -24,11 +24,10 @@ from dlemu.config.duration import is_zero
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
 from dlemu.jobs.training.measured import CpuApart, Journal
-from dlemu.jobs.training.plan import TrainingJob, accelerator_class, step_threads
+from dlemu.jobs.training.plan import Epoch, TrainingJob, accelerator_class, step_threads
 from dlemu.jobs.training.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
 from dlemu.jobs.training.result import RunLog
 from dlemu.jobs.training.scaling import try_other_readers
-from dlemu.jobs.training.schedule import Epoch
 from dlemu.jobs.training.steplog import EVALUATION, TRAINING, StepLog, StepRows, log_name
 from dlemu.jobs.training.summary import StoppedEarly
 from dlemu.loaders.loader_base import Loader, LoaderSpec
@@ -100,7 +99,7 @@ def _recorder_of(job: TrainingJob, comm: Comm) -> Recorder | None:
         comm,
         timeout_seconds=job.workload.timeout_seconds,
         what=job.workload.dataset.data_folder,
-        request_folder=job.request_folder if storage.is_remote else "",
+        request_folder=job.request_folder if storage.counts_requests else "",
     )
 
 

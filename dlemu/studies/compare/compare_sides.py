@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from datagen.errors import UserError
 from dlemu.metrics.catalogue import RUN, Catalogue
-from dlemu.results.compared import Conditions, difference, difference_in_time, differing_work, in_words
-from dlemu.results.figures import JobFigures
+from dlemu.results.figures import Conditions, JobFigures, difference, difference_in_time, differing_work, in_words
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import count
 from dlemu.studies.answers import PLANNED_EPOCHS, ComparedSide, Comparison, RunPair, SweepPoint, YearPlan

@@ -9,7 +9,7 @@ from dlemu.metrics.catalogue import Catalogue
 from dlemu.report.screen import Said, Screen, with_uncertainty
 from dlemu.report.table import Section, Table, Words, columns
 from dlemu.report.units import plain, side_names, size, verdict_word, with_interval, with_unit
-from dlemu.results.compared import Conditions, Difference
+from dlemu.results.figures import Conditions, Difference
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.results.wording import scaled
 from dlemu.studies.answers import PLANNED_EPOCHS, Comparison, RunPair, read_comparison

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from datagen.errors import UserError
 from dlemu.config.overrides import DATA_FOLDER
 from dlemu.metrics.catalogue import RUN
-from dlemu.results.compared import Conditions, differing
-from dlemu.results.figures import JobFigures
+from dlemu.results.figures import Conditions, JobFigures, differing
 from dlemu.results.kinds import kind_named, kind_of
 from dlemu.results.wording import scaled
 from dlemu.studies.answers import HOST, SIZE, SWEEP, SizeAnswer, SweepAnswer
@@ -21,6 +20,8 @@ _CUT = "the sweep is incomplete: finish it with its command"
 
 Settings = tuple[tuple[str, str], ...]
 """(key, value) pairs, sorted by key, of the settings in which the runs of a side differ from each other."""
+Runs = Mapping[Settings, JobFigures]
+About = Mapping[Settings, Conditions]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +32,9 @@ class Side:
     """Its folder, or its drive in a sweep over drives."""
     kind: str
     """Kind of its jobs."""
-    runs: Mapping[Settings, JobFigures]
+    runs: Runs
     """At least one, but for a search before its first trial."""
-    conditions: Mapping[Settings, Conditions] = field(default_factory=dict)
+    conditions: About = field(default_factory=dict)
     """Where and how each run was measured, for those whose folders still exist."""
     accelerators_fed: int | None = None
     """As in `ComparedSide`."""
@@ -68,8 +69,8 @@ class Side:
         return next(filter(None, (scaled(figures.sample_divisor) for figures in fed)), "")
 
 
-Foreign = Callable[[str], Side]
-"""Reads the folder of another benchmark's run; raises UserError for a folder that it does not recognise."""
+Foreign = Callable[[str], tuple[Runs, About]]
+"""Reads a folder of another benchmark's runs for `side_of_runs`; raises UserError for one unknown to it."""
 
 
 def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[Side, Side]:
@@ -115,28 +116,25 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a folder: {wanted}")
     if foreign is not None:
-        return [foreign(folder)]
+        return [side_of_runs(folder, *foreign(folder))]
     raise UserError(f"{folder} holds no summary.json written by dlemu, {SWEEP} or {SIZE}: {wanted}")
 
 
-def side_of_runs(
-    name: str, runs: Mapping[Settings, JobFigures], conditions: Mapping[Settings, Conditions] | None = None
-) -> Side:
+def side_of_runs(name: str, runs: Runs, conditions: About | None = None) -> Side:
     """Return a storage from the figures of its runs, and the conditions of those whose folders still exist."""
     accelerators = max((figures.ranks for figures in runs.values() if figures.passed), default=None)
-    known = conditions or {}
     return Side(
         name=name,
         kind=next(iter(runs.values())).kind,
         runs=runs,
-        conditions=known,
+        conditions=conditions or {},
         accelerators_fed=accelerators,
         may_feed_more=_may_feed_more(runs, accelerators),
-        warnings=tuple(dict.fromkeys(warning for each in known.values() for warning in each.warnings)),
+        warnings=tuple(dict.fromkeys(warning for each in (conditions or {}).values() for warning in each.warnings)),
     )
 
 
-def _may_feed_more(runs: Mapping[Settings, JobFigures], accelerators: int | None) -> bool:
+def _may_feed_more(runs: Runs, accelerators: int | None) -> bool:
     """Return whether a storage that feeds so many may feed one more: no run with the same settings shows otherwise."""
     if accelerators is None:
         return False

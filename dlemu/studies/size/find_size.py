@@ -25,7 +25,7 @@ from dlemu.config.schema import Workload
 from dlemu.config.sections import full_size
 from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_free_cores
-from dlemu.jobs.training.pattern import probe_pattern
+from dlemu.jobs.training.pattern import Level, probe_pattern
 from dlemu.jobs.training.plan import TrainingJob, make_job, planned_dataset
 from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
 from dlemu.jobs.training.prediction.make_prediction import predict
@@ -35,7 +35,6 @@ from dlemu.loaders.traits_base import check_installed
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.t_interval import FEWEST
 from dlemu.results.answer_files import read_untrusted, save_answer
-from dlemu.results.drive import Level
 from dlemu.results.wording import count
 from dlemu.runner.cold import treatment_of
 from dlemu.runner.events import ignore

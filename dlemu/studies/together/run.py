@@ -15,8 +15,7 @@ from dlemu.config.published import without_secrets
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
 from dlemu.results.answer_files import ANSWER_VERSION
-from dlemu.results.compared import SAME_PERCENT, Difference, difference, in_words
-from dlemu.results.figures import JobFigures
+from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, in_words
 from dlemu.results.kinds import catalogue_of, kind_of_command, kind_wanted, read_figures
 from dlemu.results.wording import count, scaled
 from dlemu.runner.child_run import job, run_commands

@@ -9,20 +9,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean, pstdev
 from typing import Any, Literal
 
-from datagen.spec import build
-from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
+import msgspec
+
 from dlemu.config.schema import Checkpoint, Model
 from dlemu.contrib.mlperf.audit.papers import Papers, read_papers
 from dlemu.contrib.mlperf.audit.step_files import epochs_of, out_of_order
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, same_sum, stamp_us
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.contrib.mlperf.rules.training import unapplied
-from dlemu.extend import UserError
+from dlemu.extend import UserError, checkpoint_plan
 
 Kind = Literal["save", "load"]
 KINDS: tuple[Kind, Kind] = ("save", "load")
@@ -72,17 +72,16 @@ class CheckpointLeaf(Papers):
         return sum(part.kind == kind for part in first)
 
     @cached_property
-    def plan(self) -> CheckpointPlan | None:
+    def plan(self) -> checkpoint_plan.CheckpointPlan | None:
         """Tensors and files of one checkpoint, by the run's settings; None where these are incomplete."""
         given, saves = self.section("model"), self.section("checkpoint")
         if self.ranks is None or not given:
             return None
-        known = [each.name for each in fields(Model)]
         try:
-            model = build(Model, {key: value for key, value in given.items() if key in known})
+            model = msgspec.convert(given, Model, strict=False)
             settings = Checkpoint(mode="subset" if saves.get("mode") == "subset" else "default")
-            return plan_checkpoint(model, settings, self.ranks)
-        except UserError:
+            return checkpoint_plan.plan_checkpoint(model, settings, self.ranks)
+        except (msgspec.ValidationError, UserError):
             return None
 
 

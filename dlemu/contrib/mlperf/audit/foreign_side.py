@@ -23,19 +23,20 @@ from dlemu.contrib.mlperf.audit.run_settings import read_printed
 from dlemu.contrib.mlperf.audit.tolerant import number, text
 from dlemu.contrib.mlperf.rules.checkpoints import official_model
 from dlemu.extend import UserError
-from dlemu.jobs.training.figures_of import training_metrics
-from dlemu.jobs.training.summary import Mean
-from dlemu.results.compared import Conditions
-from dlemu.results.figures import JobFigures, Value, mean_over
+from dlemu.results.figures import Conditions, JobFigures, Value, mean_over, value_of
 from dlemu.results.wording import count
-from dlemu.studies.compare.sides import Settings, Side, side_of_runs
 
 COMPARED_AU = "dlio"
 """Formula of the compared AU: that of DLIO 2.x for all runs, whichever version of DLIO printed theirs."""
 
 
+Settings = tuple[tuple[str, str], ...]
+"""(key, value) pairs in which the runs of a side differ from each other."""
+Side = tuple[dict[Settings, JobFigures], dict[Settings, Conditions]]
+
+
 def foreign_side(folder: str) -> Side:
-    """Return the checkpoint result or training runs below a folder, as one side of a comparison."""
+    """Return the checkpoint result or training runs below a folder, to compare."""
     return foreign_checkpoints(folder) or _training(folder)
 
 
@@ -59,10 +60,9 @@ def _training(folder: str) -> Side:
         )
     names = [place.run for place in places([run.path for run in runs])]
     settings: list[Settings] = [()] if len(runs) == 1 else [(("run", name),) for name in names]
-    figures, conditions = map(_figures, runs), map(_conditions, runs)
-    known = dict(zip(settings, conditions, strict=True))
-    side = side_of_runs(folder, dict(zip(settings, figures, strict=True)), known)
-    return replace(side, warnings=tuple(_warnings(runs)))
+    warnings = tuple(_warnings(runs))
+    conditions = (replace(_conditions(run), warnings=warnings) for run in runs)
+    return dict(zip(settings, map(_figures, runs), strict=True)), dict(zip(settings, conditions, strict=True))
 
 
 def _workload(run: AuditedRun) -> str:
@@ -88,6 +88,15 @@ def _figures(run: AuditedRun) -> JobFigures:
     rates = _rates(run)
     record_mb = None if setup.record_bytes is None else setup.record_bytes / 1e6
     formula = run.recomputed.formulas.get(COMPARED_AU)
+    metrics = {
+        "total_seconds": value_of(times.total_seconds),
+        "au_percent": _mean(formula.au_by_epoch) if formula else None,
+        "au_whole_percent": value_of(run.recomputed.au_whole_percent or None),
+        "samples_per_second": _mean(rates),
+        "app_mb_per_second": None if record_mb is None else _mean([rate * record_mb for rate in rates]),
+        "time_to_first_batch_seconds": _mean(times.first_batch_seconds_by_epoch),
+        "training_seconds": value_of(sum(times.training_seconds_by_epoch) or None),
+    }
     return JobFigures(
         kind="training",
         workload=_workload(run),
@@ -96,17 +105,7 @@ def _figures(run: AuditedRun) -> JobFigures:
         epochs=run.recomputed.epochs,
         passed=None if au is None else au >= setup.au_threshold_percent,
         threshold_percent=setup.au_threshold_percent,
-        metrics=training_metrics(
-            {
-                "total_seconds": times.total_seconds,
-                "au_percent": _mean(formula.au_by_epoch) if formula else None,
-                "au_whole_percent": run.recomputed.au_whole_percent or None,
-                "samples_per_second": _mean(rates),
-                "app_mb_per_second": None if record_mb is None else _mean([rate * record_mb for rate in rates]),
-                "time_to_first_batch_seconds": _mean(times.first_batch_seconds_by_epoch),
-                "training_seconds": sum(times.training_seconds_by_epoch) or None,
-            }
-        ),
+        metrics={name: value for name, value in metrics.items() if value is not None},
     )
 
 
@@ -121,11 +120,8 @@ def _rates(run: AuditedRun) -> Sequence[float]:
     return [steps * batch_size * _accelerators(run) / seconds for seconds in run.times.training_seconds_by_epoch]
 
 
-def _mean(by_epoch: Sequence[float]) -> Mean | None:
-    known = [value for value in by_epoch if math.isfinite(value)]
-    if not known or len(known) < len(by_epoch):
-        return None
-    return Mean(mean=math.fsum(known) / len(known), per_epoch=tuple(known))
+def _mean(by_epoch: Sequence[float]) -> Value | None:
+    return mean_over(by_epoch) if by_epoch and all(map(math.isfinite, by_epoch)) else None
 
 
 def _warnings(runs: Sequence[AuditedRun]) -> list[str]:
@@ -170,7 +166,7 @@ def foreign_checkpoints(folder: str) -> Side | None:
         started_at=text(first.summary.get("start")) or "",
         warnings=tuple(_checkpoint_warnings(leaves)),
     )
-    return side_of_runs(folder, {(): figures}, {(): conditions})
+    return {(): figures}, {(): conditions}
 
 
 def _has_only_checkpoints(run: str) -> bool:

@@ -7,8 +7,7 @@ import os
 from dlemu.config import load, workload_names
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, find_runs, shipped_pairs
 from dlemu.contrib.mlperf.audit.own_result import is_own
-from dlemu.extend import UserError
-from dlemu.jobs.training.prediction.from_times import ForeignRun
+from dlemu.extend import ForeignRun, UserError
 from dlemu.results.wording import count
 
 

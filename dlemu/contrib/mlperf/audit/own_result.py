@@ -13,8 +13,7 @@ from dlemu.contrib.mlperf.audit.recompute import NOTHING, Formula, Recomputed
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, setup_of
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, same_sum, text
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
-from dlemu.dlio.config import OWN_FOLDER, dlio_workload
-from dlemu.extend import UserError
+from dlemu.extend import UserError, dlio_workload
 from dlemu.results.file_names import LIVE, SUMMARY
 from dlemu.results.kinds import kind_named, kind_of
 
@@ -24,7 +23,7 @@ _MARKS = ("facts.json", "steps.parquet", "checkpoints.parquet")
 """A folder with summary.json and any of these files is a result of dlemu."""
 _VERSION = re.compile(rb'^\s*\{\s*"schema_version":\s*\d')
 """Matches the beginning of dlemu's summary.json."""
-_OWN_NAME = re.compile(rf"^{OWN_FOLDER}(-\d+)?$")
+_OWN_NAME = re.compile(r"^dlemu(-\d+)?$")  # of the folder beside the results of `dlio_benchmark`
 _UNCOMPARED = re.compile(
     r"schema_version|judgement_version|(entries of )?(issues|((write|read)\.)?limited_by\.(evidence|advice)"
     r"|page_cache\.warning|telemetry\.notes)"

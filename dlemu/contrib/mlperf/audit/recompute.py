@@ -1,6 +1,6 @@
 """Recomputes a run's numbers: exactly from the step times of its ranks, or as bounds from the times of its blocks.
 
-DLIO's formulas are in `dlemu.metrics.dlio_formulas`. AU of whole epochs is total computation over total time of all
+DLIO's formulas are in `dlemu.metrics.au`. AU of whole epochs is total computation over total time of all
 epochs together, as the text of v1.0's rules defines it ("total_compute_time/total_benchmark_running_time"); the texts
 of v2.0 and v3.0 leave out the I/O of the first step (https://github.com/mlcommons/storage).
 """
@@ -17,17 +17,7 @@ import numpy as np
 
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.step_files import BlockArrays, BlockKey, Logs, Seconds, Span
-from dlemu.metrics.dlio_formulas import (
-    BlockTimes,
-    Rated,
-    Times,
-    over_blocks,
-    over_ranks,
-    rate_fork,
-    rate_v1,
-    rate_v2,
-    rate_v3,
-)
+from dlemu.extend import au as dlio_formulas
 
 FORMULAS = ("dlio_v1", "dlio", "dlio_v3", "dlio_fork")
 """Formulas of AU and samples/s by versions of DLIO (docs/audit.md), as named in columns."""
@@ -152,7 +142,7 @@ def _has(logs: Logs, rank: int, block: BlockKey) -> bool:
 class KeptBlock:
     """One block of one rank, with what DLIO's formulas need."""
 
-    seconds: BlockTimes
+    seconds: dlio_formulas.BlockTimes
     """Where only rank 0 kept time stamps, the `total` of other ranks follows from the samples/s that they printed."""
     batch_size: float
     """NaN when it is not known."""
@@ -160,14 +150,14 @@ class KeptBlock:
     exclude_end_steps: int
 
     @cached_property
-    def rated(self) -> dict[str, Rated]:
+    def rated(self) -> dict[str, dlio_formulas.Rated]:
         """AU and samples/s of the block by each of DLIO's formulas."""
         excluded = self.exclude_start_steps, self.exclude_end_steps
         return {
-            "dlio_v1": rate_v1(self.seconds, self.batch_size),
-            "dlio": rate_v2(self.seconds, *excluded, self.batch_size),
-            "dlio_v3": rate_v3(self.seconds, *excluded, self.batch_size),
-            "dlio_fork": rate_fork(self.seconds, *excluded, self.batch_size),
+            "dlio_v1": dlio_formulas.rate_v1(self.seconds, self.batch_size),
+            "dlio": dlio_formulas.rate_v2(self.seconds, *excluded, self.batch_size),
+            "dlio_v3": dlio_formulas.rate_v3(self.seconds, *excluded, self.batch_size),
+            "dlio_fork": dlio_formulas.rate_fork(self.seconds, *excluded, self.batch_size),
         }
 
 
@@ -178,7 +168,7 @@ def _kept_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> KeptBlo
     assert span is not None
     has_own_stamps = block in logs.spans.get(rank, {})
     seconds = None if has_own_stamps else _implied_seconds(arrays, setup.batch_size, span.longest_seconds)
-    times = BlockTimes(
+    times = dlio_formulas.BlockTimes(
         load=arrays.load,
         proc=arrays.proc,
         configured=_configured(setup, logs, arrays),
@@ -233,10 +223,12 @@ def _formula(name: str, per_epoch: Mapping[int, list[list[KeptBlock]]], scale: f
     )
 
 
-def _epoch(name: str, blocks: list[list[KeptBlock]]) -> Rated:
+def _epoch(name: str, blocks: list[list[KeptBlock]]) -> dlio_formulas.Rated:
     """Return AU and samples/s of one epoch's blocks, each a list over ranks."""
     steps = [parts[0].seconds.steps for parts in blocks]
-    return over_ranks([over_blocks([block.rated[name] for block in own], steps) for own in zip(*blocks, strict=True)])
+    return dlio_formulas.over_ranks(
+        [dlio_formulas.over_blocks([block.rated[name] for block in own], steps) for own in zip(*blocks, strict=True)]
+    )
 
 
 def _shares(lost: LostSeconds, slower_seconds: float | None) -> dict[str, float]:
@@ -253,7 +245,9 @@ def _mean(values: tuple[float, ...]) -> float | None:
     return mean if math.isfinite(mean) else None
 
 
-def per_rank_blocks(setup: Setup, logs: Logs) -> Iterator[tuple[int, BlockKey, BlockArrays, dict[str, Rated]]]:
+def per_rank_blocks(
+    setup: Setup, logs: Logs
+) -> Iterator[tuple[int, BlockKey, BlockArrays, dict[str, dlio_formulas.Rated]]]:
     """Yield rank, block, step times and numbers by each formula, for every kept block whose time is known."""
     for rank, blocks in logs.arrays.items():
         for block, arrays in blocks.items():
@@ -278,7 +272,7 @@ class LostSeconds:
     """Time of the block outside its steps: waits for slower ranks, and the training loop itself."""
 
 
-def _lost(blocks: Sequence[BlockTimes]) -> LostSeconds:
+def _lost(blocks: Sequence[dlio_formulas.BlockTimes]) -> LostSeconds:
     """Split the time of the blocks by what the accelerators did or waited for."""
     return LostSeconds(
         total=sum(block.total for block in blocks),
@@ -290,7 +284,7 @@ def _lost(blocks: Sequence[BlockTimes]) -> LostSeconds:
     )
 
 
-def _waits_for_slower_seconds(procs: Sequence[Times]) -> float:
+def _waits_for_slower_seconds(procs: Sequence[dlio_formulas.Times]) -> float:
     """Return the seconds that a block's ranks together waited for the slowest rank, from the second step on."""
     steps = min(len(proc) for proc in procs)
     table = np.stack([proc[1:steps] for proc in procs])

@@ -40,7 +40,7 @@ _EPOCH_TOLERANCE_US = 1_000_000
 """The same for time stamps that different parts of DLIO take."""
 Interval = tuple[int, int, str]
 """Start and end in microseconds, and a name."""
-_LOG, _LOG_START = "dlio.log", 400
+LOG, _LOG_START = "dlio.log", 400
 """DLIO's log, and how many bytes at its start show whether dlemu wrote it."""
 
 
@@ -213,7 +213,7 @@ def read_logs(folder: str, names: list[str], started: str | None, findings: list
         arrays={rank: blocks for rank, blocks in arrays.items() if blocks},
         spans={rank: blocks for rank, blocks in spans.items() if blocks},
         measured_compute=any(rank >= 0 for rank in stats),
-        by_dlemu=_LOG in names and names_dlemu(os.path.join(folder, _LOG)),
+        by_dlemu=LOG in names and names_dlemu(os.path.join(folder, LOG)),
         hosts=hosts,
     )
 

@@ -9,7 +9,7 @@ from itertools import islice
 from dlemu.config.translate import is_known
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers
 from dlemu.contrib.mlperf.audit.papers import SEPARATION
-from dlemu.contrib.mlperf.audit.step_files import names_dlemu
+from dlemu.contrib.mlperf.audit.step_files import LOG, names_dlemu
 from dlemu.contrib.mlperf.audit.tolerant import mapping, number, text
 from dlemu.contrib.mlperf.check.checkpoint_phases import capabilities, duration, gap
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, runs_differ
@@ -33,7 +33,7 @@ from dlemu.contrib.mlperf.rules.core_config import (
 )
 from dlemu.contrib.mlperf.rules.known import Finding, Located, Severity, by_rule, by_rule_at
 from dlemu.contrib.mlperf.rules.training import override_keys, unapplied, unapplied_at
-from dlemu.dlio.config import LOG, dlio_workload
+from dlemu.extend import dlio_workload
 
 _ALWAYS_WRITTEN = ("start", "end", "num_accelerators", "num_hosts", "hostname", "host_memory_GB", "metric")
 """Keys that DLIO writes into the summary of every call."""

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from dlemu.contrib.mlperf.audit.kv_leaf import device_work
 from dlemu.contrib.mlperf.audit.papers import COLLECTED, FILE_STORAGES, METADATA, SEPARATION, Papers
 from dlemu.contrib.mlperf.audit.run_settings import meminfo_gib
+from dlemu.contrib.mlperf.audit.step_files import LOG
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, read_text, text
 from dlemu.contrib.mlperf.check.submission_tree import AnyResult, CheckpointResult, KvResult, Result, phase_of
 from dlemu.contrib.mlperf.check.system_description import described_system
@@ -26,7 +27,6 @@ from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of
 from dlemu.contrib.mlperf.rules.editions import Edition
 from dlemu.contrib.mlperf.rules.known import Finding, Located, Severity, by_rule
 from dlemu.contrib.mlperf.rules.training import Division
-from dlemu.dlio.config import LOG
 
 Benchmark = Literal["training", "checkpointing", "kv_cache"]
 _BENCHMARK_FOLDERS = {"kvcache": "kv_cache"}

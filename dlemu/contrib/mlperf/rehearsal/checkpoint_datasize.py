@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dlemu.checkpoints.checkpoint_plan import CheckpointSize, checkpoint_size
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.rules.checkpoints import (
     CHECKPOINTS,
@@ -15,7 +14,7 @@ from dlemu.contrib.mlperf.rules.checkpoints import (
     official_model,
 )
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
-from dlemu.extend import UserError
+from dlemu.extend import UserError, checkpoint_plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +26,7 @@ class CheckpointDatasize:
     """By mlpstorage's name."""
     hosts: int
     memory_gib_per_host: float
-    size: CheckpointSize
+    size: checkpoint_plan.CheckpointSize
     """Size of one checkpoint."""
     room_gib: float
     """Space for the ten checkpoints that a result writes and keeps."""
@@ -50,7 +49,7 @@ def checkpoint_datasize(
         known = ", ".join(each.workload for each in MODELS.values())
         seen = f"workload={workload.model.name}" + (f" of v{edition}" if edition else "")
         raise UserError(f"{seen} has no datasize: wanted a training workload, or one of {known} of v2.0 or v3.0")
-    size = checkpoint_size(workload.model.name, workload)
+    size = checkpoint_plan.checkpoint_size(workload.model.name, workload)
     written = CHECKPOINTS * size.total_gib / hosts
     name = edition or EDITIONS_WITH_CHECKPOINTS[-1]
     return CheckpointDatasize(
@@ -76,7 +75,7 @@ def _other_settings(model: OfficialModel, workload: Workload) -> list[Finding]:
     return [by_rule("checkpoint.settings", seen, model.name, f"workload={model.workload}")]
 
 
-def _findings(model: OfficialModel, size: CheckpointSize, hosts: int, edition: str) -> list[Finding]:
+def _findings(model: OfficialModel, size: checkpoint_plan.CheckpointSize, hosts: int, edition: str) -> list[Finding]:
     found = []
     wanted, fix = f"{model.ranks} processes in CLOSED", f"ranks={model.ranks}"
     if size.ranks != model.ranks and not (edition == "2.0" and size.ranks == 8 and size.job_ranks == model.ranks):

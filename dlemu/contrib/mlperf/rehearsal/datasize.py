@@ -7,16 +7,13 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from dlemu.comm.cgroup_limits import host_memory
-from dlemu.comm.environment import existing_folder
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.audit.run_settings import Printed, setup_of
 from dlemu.contrib.mlperf.check.training_rules import check_run
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, Edition, newest_edition
 from dlemu.contrib.mlperf.rules.known import Finding
 from dlemu.contrib.mlperf.rules.training import GIB, DatasetBound, smallest_dataset
-from dlemu.dlio.config import dlio_workload
-from dlemu.extend import UserError
+from dlemu.extend import UserError, dlio_workload, environment
 
 FILES_A_FOLDER = 10_000
 """Largest number of files that mlpstorage v2.0 advises for one folder of any file system."""
@@ -106,10 +103,11 @@ def _edition(workload: Workload, name: str | None) -> Edition:
 
 def host_memory_gib() -> float:
     """Return this host's memory in GiB, or its control group's limit if that is lower."""
-    return host_memory().total_bytes / GIB
+    host = environment.describe_host()
+    return min(host.memory_bytes, host.memory_limit_bytes or host.memory_bytes) / GIB
 
 
 def free_bytes(folder: str) -> tuple[int, str]:
     """Return the free space of a folder, or of its nearest parent that exists, and the path of the folder measured."""
-    there = existing_folder(folder)
+    there = environment.existing_folder(folder)
     return psutil.disk_usage(there).free, there

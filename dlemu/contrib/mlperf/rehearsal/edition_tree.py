@@ -12,18 +12,14 @@ from typing import Any
 
 import yaml
 
-from datagen.owned import scratch_folder
 from dlemu import __version__
-from dlemu.comm.cgroup_limits import host_memory
 from dlemu.contrib.mlperf.audit.papers import METADATA, SEPARATION, STAMP_FORMAT
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
 from dlemu.contrib.mlperf.rehearsal.plan import RehearsalPlan
-from dlemu.dlio.config import dlio_hydra, dlio_workload
-from dlemu.extend import SpaceError, write_text
+from dlemu.extend import SpaceError, child_run, dlio_workload, environment, owned, write_text
 from dlemu.results.wording import TRADEMARK
-from dlemu.runner.child_run import LOG
 
 _SEED_OVERRIDE = "++workload.train.seed="
 """The rehearsal sets the seed of each run, as the rules require: config.yaml has it, the recorded overrides don't."""
@@ -36,13 +32,13 @@ def copy_into_tree(
     source, name = os.path.join(run, "dlio"), metadata["benchmark_type"]
     try:
         os.makedirs(os.path.dirname(leaf), exist_ok=True)
-        with scratch_folder(*os.path.split(leaf)) as part:
+        with owned.scratch_folder(*os.path.split(leaf)) as part:
             shutil.copytree(source, part, dirs_exist_ok=True)
             with open(os.path.join(source, CONFIG_FOLDER, "overrides.yaml")) as lines:
                 overrides = [word for word in yaml.safe_load(lines) if not word.startswith(_SEED_OVERRIDE)]
             with open(os.path.join(source, CONFIG_FOLDER, "config.yaml")) as lines:
                 _write_hydra(os.path.join(part, CONFIG_FOLDER), leaf, lines.read(), overrides)
-            shutil.copyfile(os.path.join(run, LOG), os.path.join(part, f"{name}_run.stdout.log"))
+            shutil.copyfile(os.path.join(run, child_run.LOG), os.path.join(part, f"{name}_run.stdout.log"))
             write_text(part, f"{name}_run.stderr.log", f"both streams are in {name}_run.stdout.log\n")
             kept = [word.removeprefix("++workload.") for word in overrides if word.startswith("++workload.")]
             metadata |= {"override_parameters": dict(word.split("=", 1) for word in kept), "exit_status": 0}
@@ -117,12 +113,12 @@ def write_datasize(plan: RehearsalPlan, answer: Datasize, began_at: datetime) ->
     write_json(os.path.join(folder, stamp), f"training_{stamp}{METADATA}", metadata)
 
 
-def write_datagen(plan: RehearsalPlan, output: str | None, began_at: datetime) -> None:
-    """Write the datagen phase; `output` is what `dlemu datagen` printed, None for an older dataset."""
+def write_datagen(plan: RehearsalPlan, began_at: datetime) -> None:
+    """Write the datagen phase."""
     workload, stamp = plan.workload, began_at.strftime(STAMP_FORMAT)
     files = workload.dataset.num_files_train
     folder = os.path.join(plan.result("training", workload.model.name), "datagen", stamp)
-    log = output.strip() if output else f"the dataset is older than this rehearsal, and complete: {files} files"
+    log = f"the dataset is older than this rehearsal, and complete: {files} files"
     overrides = [f"workload={workload.model.name}_datagen", f"++workload.dataset.num_files_train={files}"]
     config = dlio_workload(workload)
     config["dataset"] = config["dataset"] | {"num_files_train": files}
@@ -140,7 +136,7 @@ def write_datagen(plan: RehearsalPlan, output: str | None, began_at: datetime) -
 def _write_hydra(folder: str, run_folder: str, config: str, overrides: list[str]) -> None:
     write_text(folder, "config.yaml", config)
     write_text(folder, "overrides.yaml", yaml.safe_dump(overrides, sort_keys=False))
-    hydra = dlio_hydra(run_folder, os.path.basename(folder), overrides)
+    hydra = {"hydra": {"run": {"dir": run_folder}, "overrides": {"task": overrides}}}
     write_text(folder, "hydra.yaml", yaml.safe_dump(hydra, sort_keys=False))
 
 
@@ -162,7 +158,7 @@ Written by dlemu {__version__} in the layout of MLPerf Storage v{EDITION}: {what
 
 def write_system(submission: str, system: str, hosts: int, memory_gib_per_host: float) -> None:
     """Write what a rehearsal knows of the system: the rules require all hosts to be alike. Raises SpaceError."""
-    limit_bytes = host_memory().limit_bytes
+    limit_bytes = environment.describe_host().memory_limit_bytes
     client: dict[str, Any] = {"quantity": hosts, "chassis": {"memory_capacity": max(1, round(memory_gib_per_host))}}
     if limit_bytes is not None:
         client["environment"] = [{"name": "memory.max", "value": f"memory.max = {limit_bytes}"}]

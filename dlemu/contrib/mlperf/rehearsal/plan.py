@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.rules.training import Division
-from dlemu.extend import UserError, run_train
+from dlemu.extend import UserError, child_run
 
 _NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 
@@ -57,4 +57,4 @@ class RehearsalPlan:
         """Run `dlemu train` or `dlemu checkpoint` with these overrides to its end; raises DlemuError."""
         options = ["--config-dir", self.config_dir] if self.config_dir else []
         launcher = shlex.split(self.launcher.format(ranks=self.workload.ranks))
-        run_train([*options, *words], folder, lambda: None, launcher, command)
+        child_run.run_train([*options, *words], folder, lambda: None, launcher, command)

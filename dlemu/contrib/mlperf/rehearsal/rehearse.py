@@ -18,7 +18,7 @@ from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import CheckpointDatasiz
 from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import write_json, write_readme, write_system
 from dlemu.contrib.mlperf.rehearsal.plan import RehearsalPlan
-from dlemu.extend import DlemuError, Interrupted, UserError, fresh_folder, take_folder
+from dlemu.extend import UserError, owned
 
 Size = TypeVar("Size", Datasize, CheckpointDatasize)
 
@@ -71,7 +71,7 @@ class Rehearsal(ABC, Generic[Size]):
 
     def prepare(self) -> None:
         """Write what comes before the first call; raises UserError for wrong settings."""
-        take_folder(self.plan.folder, "output.folder")
+        owned.take_folder(self.plan.folder, "output.folder")
         write_readme(self.plan)
         write_system(self.plan.submission, self.plan.system, self.size.hosts, self.size.memory_gib_per_host)
 
@@ -97,7 +97,7 @@ class Rehearsal(ABC, Generic[Size]):
 
     def _do(self, call: Call) -> None:
         stamp = self._free_stamp()
-        run = fresh_folder(os.path.join(self.plan.folder, "runs"), f"{stamp}-{call.label.replace(' ', '-')}")
+        run = owned.fresh_folder(os.path.join(self.plan.folder, "runs"), f"{stamp}-{call.label.replace(' ', '-')}")
         inside = os.path.relpath(run, self.plan.folder)
         done = Done(label=call.label, stamp=stamp, folder=inside, settings=call.words)
         self.done.append(done)
@@ -107,8 +107,8 @@ class Rehearsal(ABC, Generic[Size]):
             # A report page takes seconds, and the time between two calls is limited.
             words = [*self.defaults, *self.plan.words, *call.words, "output.report=false"]
             self.plan.run(words, run, self.command)
-        except (DlemuError, Interrupted) as error:
-            done.failure = str(error)
+        except BaseException as error:
+            done.failure = str(error) or "interrupted"
             self._save(complete=False)
             raise
         self.lay_out(done, run, (begun.isoformat(), self.now().isoformat()))

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from statistics import fmean, pstdev
+from typing import Literal
 
-from datagen.formats.format_base import format_named
-from datagen.inspection import inspect
-from datagen.layout import layouts
 from dlemu.config import datagen_command
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
@@ -28,11 +26,10 @@ from dlemu.contrib.mlperf.rehearsal.edition_tree import (
 )
 from dlemu.contrib.mlperf.rehearsal.rehearse import Call, Done, Rehearsal
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS
-from dlemu.extend import DlemuError, Outcome, UserError, module_command
-from dlemu.metrics.demand import sample_divisor
+from dlemu.extend import DlemuError, format_base, inspect
+from dlemu.extend import layout as dataset_layout
 from dlemu.results.kinds import read_result
 from dlemu.results.wording import scaled
-from dlemu.runner.child_run import printed_by
 
 WARM_UP = "warm-up"
 
@@ -61,8 +58,6 @@ class TrainingRehearsal(Rehearsal[Datasize]):
 
     command = "train"
     defaults = ("metric.verdict=au",)  # as the edition's tool judges
-    make: bool
-    """Whether to generate the dataset first."""
     measured: list[Figures] = field(default_factory=list)
     """Of the runs that have ended, without the warm-up."""
 
@@ -76,14 +71,12 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         ]
 
     def prepare(self) -> None:
-        """Generate the dataset if requested, inspect it, write the phases before the runs, report the plan."""
-        _check_enough_steps(self.plan.workload)
+        """Inspect the dataset, write the phases before the runs, report the plan."""
         began_at = self.now()
-        output = self._generate_dataset() if self.make else None
         self._inspect()
         super().prepare()
         write_datasize(self.plan, self.size, began_at)
-        write_datagen(self.plan, output, began_at)
+        write_datagen(self.plan, began_at)
         for line in self._opening_lines():
             self.report(line)
 
@@ -105,7 +98,7 @@ class TrainingRehearsal(Rehearsal[Datasize]):
             sums = training_sums([each.printed for each in self.measured])
             self.write_sums(runs, model=workload.model.name, num_accelerators=printed.accelerators, **sums)
 
-    def outcome(self, checked: Checked) -> Outcome:
+    def outcome(self, checked: Checked) -> Literal["pass", "fail", "no verdict"]:
         """Return `pass` if all runs passed and no rule is broken; `no verdict` if only the emulator was too slow."""
         if all(run.passed for run in self.measured) and checked.valid:
             return "pass"
@@ -113,27 +106,15 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         held_back = all(run.passed or run.held_back for run in self.measured)
         return "no verdict" if broken <= {"au.low"} and held_back else "fail"
 
-    def _generate_dataset(self) -> str:
-        """Generate the dataset and return the output of `dlemu datagen`; raises DatagenFailed."""
-        cores = len(os.sched_getaffinity(0))
-        options = ["--config-dir", self.plan.config_dir] if self.plan.config_dir else []
-        command = module_command("dlemu", "datagen", "--fsync", *options, *self.plan.words, f"ranks={cores}")
-        status, printed = printed_by(command)
-        self.report(printed.strip())
-        if status:
-            raise DatagenFailed(status)
-        return printed
-
     def _inspect(self) -> None:
         """Raise UserError unless the dataset exists, is complete and matches the settings."""
         workload = self.plan.workload
-        hint = f"{datagen_command(workload)}, or add --make"
-        inspect(workload.dataset, command_hint=lambda: hint, storage=workload.storage_spec)
+        inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
 
     def _opening_lines(self) -> list[str]:
         plan, bound, workload = self.plan, self.size.bound, self.plan.workload
         files = workload.dataset.num_files_train
-        kind = f"{workload.ranks} x {workload.accelerator}{scaled(sample_divisor(workload))}"
+        kind = f"{workload.ranks} x {workload.accelerator}{scaled(None, workload.scale)}"
         enough = "" if files >= bound.files else ": TOO SMALL, the result will not be valid"
         lines = [
             f"rehearsal of MLPerf Storage v{EDITION} {plan.division.upper()}: {workload.model.name}, {kind}",
@@ -201,32 +182,19 @@ def library_cores(workload: Workload) -> float | None:
     seconds = mean_seconds(workload.train.computation_time)
     if not seconds or workload.storage_spec.type != "posix":
         return None
-    train, _ = layouts(workload.dataset)
-    reader, began, used, read = format_named(workload.dataset.format), time.monotonic(), time.process_time(), 0
+    train, _ = dataset_layout.layouts(workload.dataset)
+    reader, began, used, read = (
+        format_base.format_named(workload.dataset.format),
+        time.monotonic(),
+        time.process_time(),
+        0,
+    )
     try:
         while read < train.num_files and time.monotonic() - began < _MEASURED_SECONDS:
-            sample = reader.load(train.path(read), 0, train.num_samples_per_file)
+            sample = reader.load_path(train.path(read), 0, train.num_samples_per_file)
             if sample.decode is not None:
                 sample.decode()
             read += 1
     except (DlemuError, OSError):
         return None
     return (time.process_time() - used) / read * workload.reader.batch_size / seconds
-
-
-def _check_enough_steps(workload: Workload) -> None:
-    """Raise UserError if the dataset has too few files for AU to be judged, before the first run would find out."""
-    from dlemu.jobs.training.enough import too_small
-
-    verdict = "au" if workload.metric.verdict == "sustained" else workload.metric.verdict  # as `defaults` has it
-    by_dlio = replace(workload, metric=replace(workload.metric, verdict=verdict))
-    if problem := too_small(by_dlio, workload.ranks):
-        raise UserError(problem)
-
-
-class DatagenFailed(DlemuError):
-    """The dataset could not be generated; `dlemu datagen` itself has printed why."""
-
-    def __init__(self, exit_status: int) -> None:
-        super().__init__("the dataset could not be generated, see above; fix that and run the same command again")
-        self.exit_status = exit_status

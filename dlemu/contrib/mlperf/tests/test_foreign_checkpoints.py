@@ -21,7 +21,7 @@ from dlemu.report.table import Table
 from dlemu.results.figures import Value
 from dlemu.studies.answers import read_comparison
 from dlemu.studies.compare.page import sections
-from dlemu.studies.compare.sides import Side
+from dlemu.studies.compare.sides import Side, side_of_runs
 from tests.dlio import published_checkpoints as published
 from tests.dlio.test_dlio_checkpoints import published_run
 
@@ -31,7 +31,7 @@ SLOWEST = [max(ranks) for ranks in zip(*published.SAVED.values(), strict=True)]
 def side_of(folder: Path) -> Side:
     side = foreign_checkpoints(str(folder))
     assert side is not None
-    return side
+    return side_of_runs(str(folder), *side)
 
 
 def metrics_of(folder: Path) -> dict[str, Value]:

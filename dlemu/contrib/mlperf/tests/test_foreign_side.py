@@ -24,8 +24,8 @@ from tests.runs import dlio_place, make_job, make_log
 def test_a_run_has_the_numbers_of_the_audit(tmp_path: Path) -> None:
     write_foreign_run(tmp_path, "v2", ranks=3, epochs=2)
     (run,) = audit_trees([str(tmp_path)])
-    side = foreign_side(str(tmp_path))
-    (figures,) = side.runs.values()
+    runs, _ = foreign_side(str(tmp_path))
+    (figures,) = runs.values()
     assert figures.mean("au_percent") == pytest.approx(run.recomputed.formulas["dlio"].au_percent)
     assert figures.mean("au_whole_percent") == run.recomputed.au_whole_percent
     assert figures.mean("samples_per_second") == pytest.approx(run.recomputed.formulas["dlio_v1"].samples_per_second)
@@ -48,11 +48,11 @@ def test_runs_on_datasets_of_other_sizes_are_not_comparable(tmp_path: Path) -> N
 def test_time_stamps_alone_give_rates_and_the_rules_au(tmp_path: Path, edition: str) -> None:
     write_foreign_run(tmp_path / "whole", edition, ranks=2)
     write_foreign_run(tmp_path / "bare", edition, ranks=2, kept=0)
-    (whole,), (bare,) = (foreign_side(str(tmp_path / name)).runs.values() for name in ("whole", "bare"))
+    (whole,), (bare,) = (foreign_side(str(tmp_path / name))[0].values() for name in ("whole", "bare"))
     assert bare.mean("au_percent") is None
     for name in ("au_whole_percent", "samples_per_second"):
         assert bare.mean(name) == pytest.approx(whole.mean(name), rel=0.01)
-    assert any("kept no steps" in warning for warning in foreign_side(str(tmp_path / "bare")).warnings)
+    assert any("kept no steps" in warning for warning in foreign_side(str(tmp_path / "bare"))[1][()].warnings)
 
 
 def test_a_run_of_dlemu_has_the_same_rate_by_its_dlio_files(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_run_of_dlemu_has_the_same_rate_by_its_dlio_files(tmp_path: Path) -> N
     run = make_run(job, make_log(job))
     write_run(run)
     export_run(dlio_place(tmp_path / "dlio"), run)
-    (figures,) = foreign_side(str(tmp_path / "dlio")).runs.values()
+    (figures,) = foreign_side(str(tmp_path / "dlio"))[0].values()
     metrics = run.summary.metrics
     assert metrics.samples_per_second is not None
     assert figures.mean("samples_per_second") == pytest.approx(metrics.samples_per_second.mean, rel=0.02)

@@ -34,7 +34,7 @@ LAPTOP = {
 
 def words(folder: Path, *changes: str) -> list[str]:
     return [
-        *("mlperf", "run", "--make", "--org", "acme", "--system", "box"),
+        *("mlperf", "run", "--org", "acme", "--system", "box"),
         *("workload=unet3d", "accelerator=b200", "ranks=2"),
         "dataset.num_files_train=64",
         "dataset.record_length_bytes=20000",
@@ -67,6 +67,8 @@ def broken(folder: Path) -> set[str]:
 
 
 def test_a_rehearsal_ends_with_its_runs_or_leaves_what_they_measured(tmp_path: Path) -> None:
+    settings = [word for word in words(tmp_path) if "=" in word and not word.startswith("output")]
+    assert dlemu("datagen", *settings, cwd=tmp_path).status == 0
     slow = words(tmp_path, "reader.preprocess_time=0.03", "reader.preprocess=sleep")
     process = start(*slow, cwd=tmp_path)
     first = until(lambda: _live(tmp_path, "warm-up"), "the warm-up's steps")
@@ -116,19 +118,6 @@ def test_mistakes_are_told_before_the_first_run(tmp_path: Path) -> None:
     ):
         ended = dlemu(*words(tmp_path), *change, cwd=tmp_path)
         assert (ended.status, said in ended.err) == (2, True), ended.err
-    without = [word for word in words(tmp_path) if word != "--make"]
-    ended = dlemu(*without, cwd=tmp_path)
-    assert ended.status == 2
-    assert "or add --make" in ended.err
+    ended = dlemu(*words(tmp_path), cwd=tmp_path)
+    assert (ended.status, "dlemu datagen" in ended.err) == (2, True)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_large_dataset_is_made_only_with_consent(tmp_path: Path) -> None:
-    """The rules want five times the memory."""
-    data = tmp_path / "data"
-    words = ["workload=unet3d", "accelerator=b200", "ranks=1", f"dataset.data_folder={data}"]
-    ended = dlemu("mlperf", "run", "--make", *words, f"output.folder={tmp_path / 'out'}", cwd=tmp_path)
-    assert (ended.status, ended.out) == (2, "")
-    # Or, on a small disk, refused before it is asked for.
-    assert (f"will be made in {data}" in ended.err and "add --yes" in ended.err) or f"{data} has" in ended.err
-    assert list(tmp_path.iterdir()) == []

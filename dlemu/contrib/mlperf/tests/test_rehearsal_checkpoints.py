@@ -16,13 +16,13 @@ from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.judge import Checked
-from dlemu.contrib.mlperf.rehearsal import plan as plan_module
 from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import checkpoint_datasize
 from dlemu.contrib.mlperf.rehearsal.plan import RehearsalPlan
 from dlemu.contrib.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
 from dlemu.dlio.config import DlioFolders
 from dlemu.dlio.results import write_results
 from dlemu.extend import SpaceError
+from dlemu.runner import child_run
 from tests.dlio import published_checkpoints as published
 from tests.dlio.test_dlio_checkpoints import published_run
 
@@ -54,7 +54,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Words:
         write_results(DlioFolders(folder=str(dlio), config_folder=str(dlio / "dlio_config")), measured)
         (Path(folder) / "console.txt").write_text("done\n")
 
-    monkeypatch.setattr(plan_module, "run_train", run)
+    monkeypatch.setattr(child_run, "run_train", run)
     return asked
 
 
@@ -140,7 +140,7 @@ def test_one_call_does_both_where_memory_can_not_hold_what_is_read(calls: Words,
 def test_a_call_appears_in_the_tree_complete_or_not_at_all(
     lost: str, calls: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_train = vars(plan_module)["run_train"]
+    run_train = child_run.run_train
 
     def run(words: Sequence[str], folder: str, *rest: Any) -> None:
         run_train(words, folder, *rest)
@@ -150,7 +150,7 @@ def test_a_call_appears_in_the_tree_complete_or_not_at_all(
         else:
             path.unlink()
 
-    monkeypatch.setattr(plan_module, "run_train", run)
+    monkeypatch.setattr(child_run, "run_train", run)
     with pytest.raises(SpaceError, match=r"could not be written: (?!None)"):
         rehearsal(tmp_path, published.MEMORY_GIB).run()
     assert not list((tmp_path / "tree").rglob("*_metadata.json"))

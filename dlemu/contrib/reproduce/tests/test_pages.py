@@ -17,17 +17,21 @@ from dlemu.report.table import Table
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.measured import write_run
-from dlemu.studies.answers import SweepAnswer, SweepPoint, SweepQuestion
+from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion
 from tests.report.folders import hand_made_run
 from tests.results.made_probe import probed
 
 DRIVES = ("/mnt/new", "/mnt/old")
 
 
-def opened(document: str, results: dict[str, Any], **given: Any) -> OpenedDocument:
+def opened(document: str, results: dict[str, Any], folder: Path = Path("folder"), **given: Any) -> OpenedDocument:
+    """A document; the results of its sweeps are also in a folder, where one is given."""
     question = DocumentQuestion(document=document, drives=DRIVES, **given)
-    answer = Reproduced(complete=True, title="T", about="A.", question=question, capacity_tb=(4.0, 2.0))
-    return OpenedDocument("folder", answer, results)
+    steps = tuple(StepDone(name=name, command="sweep", words=(), seconds=1.0, folder=name) for name in results)
+    answer = Reproduced(complete=True, title="T", about="A.", question=question, capacity_tb=(4.0, 2.0), steps=steps)
+    for name, result in results.items() if folder.is_absolute() else ():
+        save_answer(str(folder / name), SWEEP, result)
+    return OpenedDocument(str(folder), answer, results)
 
 
 def table(document: OpenedDocument, number: int = 0) -> Table:
@@ -83,10 +87,8 @@ def packing(axis: str) -> SweepAnswer:
 def test_micron_s_figures_over_time(tmp_path: Path) -> None:
     run = hand_made_run(ranks=4, epochs=3, rank_nodes=(0, 0, 1, 1))
     write_run(replace(run, folder=str(tmp_path / "sweep" / "p")))
-    step = StepDone(name="sweep", command="sweep", words=(), seconds=1.0, folder="sweep")
     sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
-    trained = opened("micron-9400", {"sweep": sweep})
-    trained = replace(trained, folder=str(tmp_path), answer=replace(trained.answer, steps=(step,)))
+    trained = opened("micron-9400", {"sweep": sweep}, tmp_path)
     assert [row[:3] for row in table(trained).rows] == [["1", "90.00", "90.00"], ["18", "90.00", "90.00"]]
     drawn = dict(figures(trained))
     assert list(drawn) == ["micron_9400"]
@@ -94,12 +96,12 @@ def test_micron_s_figures_over_time(tmp_path: Path) -> None:
     assert all(title in spec for title in ("throughput, MiB/s", "mean queue depth", "share of the time"))
 
 
-def documents() -> dict[str, OpenedDocument]:
+def documents(folder: Path) -> dict[str, OpenedDocument]:
     sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
     packs = {f"table-{number}": packing("pack.images" if number == 4 else "ranks") for number in (2, 3, 4)}
     probes = {"probe-1": probed(), "probe-2": probed()}
     return {
-        "kioxia": opened("kioxia", {"sweep": sweep}),
+        "kioxia": opened("kioxia", {"sweep": sweep}, folder),
         "amax": opened("amax", {"sweep": sweep, **probes}, price=(1208.0, 106.0)),
         "colfax": opened("colfax", packs),
         "micron-6550": opened("micron-6550", probes, watts=(20.0, 25.0)),
@@ -116,8 +118,10 @@ def documents() -> dict[str, OpenedDocument]:
         ("colfax", 0, 0, ["4", "92.00", "92.00", "2.000", "2.000"]),
     ],
 )
-def test_a_table_has_the_published_numbers_units(document: str, number: int, place: int, row: list[str]) -> None:
-    assert list(table(documents()[document], number).rows[place]) == row
+def test_a_table_has_the_published_numbers_units(
+    document: str, number: int, place: int, row: list[str], tmp_path: Path
+) -> None:
+    assert list(table(documents(tmp_path)[document], number).rows[place]) == row
 
 
 @pytest.mark.parametrize(
@@ -127,24 +131,24 @@ def test_a_table_has_the_published_numbers_units(document: str, number: int, pla
         ({"computation_seconds": 1.0}, {"computation_seconds": 2.0}),
     ],
 )
-def test_epochs_cut_short_without_verdict_or_of_other_work_save_no_time(new: Any, old: Any) -> None:
+def test_epochs_cut_short_without_verdict_or_of_other_work_save_no_time(new: Any, old: Any, tmp_path: Path) -> None:
     sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
     points = (
         replace(point, figures=replace(point.figures, **(old if place % 2 else new)))
         for place, point in enumerate(sweep.points)
         if point.figures
     )
-    saved = table(opened("kioxia", {"sweep": replace(sweep, points=tuple(points))}), 1)
+    saved = table(opened("kioxia", {"sweep": replace(sweep, points=tuple(points))}, tmp_path), 1)
     assert (saved.rows, [str(note).endswith("both drives: 1, 18.") for note in saved.notes]) == ([], [True])
 
 
-def test_colfax_s_tables_stand_beside_each_other() -> None:
-    tables = list(tables_of(documents()["colfax"]))
+def test_colfax_s_tables_stand_beside_each_other(tmp_path: Path) -> None:
+    tables = list(tables_of(documents(tmp_path)["colfax"]))
     assert [made.title.partition(":")[0] for made in tables] == ["Table 2", "Table 3", "Table 4"]
 
 
-def test_an_interrupted_document_is_not_called_reproduced() -> None:
-    whole = documents()["colfax"]
+def test_an_interrupted_document_is_not_called_reproduced(tmp_path: Path) -> None:
+    whole = documents(tmp_path)["colfax"]
     cut = replace(whole, answer=replace(whole.answer, complete=False))
     said = [next(lines_of(each)).value.partition(",")[0] for each in (whole, cut)]
     assert said == ["reproduced", "INCOMPLETE"]
@@ -169,8 +173,8 @@ def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:
     ("document", "names"),
     [("kioxia", ["kioxia_metrics"]), ("amax", ["amax_epochs", "amax_reads"]), ("micron-6550", ["micron_6550_rates"])],
 )
-def test_every_document_has_its_figures(document: str, names: list[str]) -> None:
-    drawn = dict(figures(documents()[document]))
+def test_every_document_has_its_figures(document: str, names: list[str], tmp_path: Path) -> None:
+    drawn = dict(figures(documents(tmp_path)[document]))
     assert set(names) <= set(drawn)
     for figure in drawn.values():
         spec = str(figure.chart.to_dict(validate=False))

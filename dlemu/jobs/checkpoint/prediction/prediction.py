@@ -12,13 +12,10 @@ from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.units import number, size
 from dlemu.results.answer_files import ANSWER_VERSION
+from dlemu.results.drive import OUTSIDE
 from dlemu.results.wording import Wording, count
 
 PREDICTION = "predict_checkpoints.json"
-
-
-OTHER_RANKS = "outside_what_was_measured"
-"""The code of a finding that only predictions have: the storage was measured with another number of ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +85,7 @@ def verdict_line(
 
 
 FINDINGS: Wording = {
-    OTHER_RANKS: "measured with {measured_ranks:count rank}, predicted for {ranks}: the storage is assumed to "
+    OUTSIDE: "measured with {measured_ranks:count rank}, predicted for {ranks}: the storage is assumed to "
     "deliver the same to all of them together",
     Code.STORAGE_NOT_STEADY: "the storage had not reached a steady speed of writing in that run: a longer one may be "
     "slower",

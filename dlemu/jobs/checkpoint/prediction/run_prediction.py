@@ -18,7 +18,6 @@ from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
 from dlemu.jobs.checkpoint.prediction.prediction import (
     FINDINGS,
-    OTHER_RANKS,
     PREDICTION,
     CheckpointPrediction,
     CheckpointQuestion,
@@ -34,6 +33,7 @@ from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.t_interval import half_width
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.drive import (
+    OUTSIDE,
     READ_AHEAD_BYTES,
     READ_AHEAD_REQUESTS,
     SPEED_PERCENT,
@@ -220,7 +220,7 @@ def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: Che
         raise UserError("the run of --from completed no checkpoint: wanted one that wrote or read some")
     findings = []
     if measured.ranks != len(plan.ranks):
-        findings.append(Finding.of(OTHER_RANKS, "caution", measured_ranks=measured.ranks, ranks=len(plan.ranks)))
+        findings.append(Finding.of(OUTSIDE, "caution", measured_ranks=measured.ranks, ranks=len(plan.ranks)))
     if measured.write is not None and measured.write.steady is False:
         findings.append(Finding(Code.STORAGE_NOT_STEADY, "caution"))
     stored = None if measured.read is None else measured.read.from_storage_percent

@@ -14,7 +14,6 @@ from dlemu.jobs.training.measured import MeasuredTraining
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, flat, most_mb_per_second, rates
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows
-from dlemu.metrics.findings import Finding
 from dlemu.metrics.limit import MIN_SPEEDUP, Scaling
 from dlemu.metrics.rows import Rows
 from dlemu.metrics.t_interval import FEWEST, estimate
@@ -90,8 +89,8 @@ class Calibration:
     """Delay of the host after each step, beside that of `costs`, as a share of the accelerator's computation."""
     others_mb_per_second: float = 0.0
     """Throughput that other jobs are assumed to take; `curve` is that of the whole storage."""
-    findings: tuple[Finding, ...] = ()
-    """What the description of the storage does not agree on, with a code of `Issue`."""
+    notes: tuple[str, ...] = ()
+    """What the description of the storage does not agree on, as sentences."""
 
     @property
     def cores_to_share(self) -> float:

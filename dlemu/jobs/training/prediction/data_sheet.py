@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from datagen.errors import UserError
-from datagen.storage.storage_base import FOLDER_TYPES
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.batches import bytes_by_file
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, flat
-from dlemu.jobs.training.prediction.prediction import Issue
 from dlemu.loaders.traits_base import traits_of
 from dlemu.metrics.demand import row_group_reads
-from dlemu.metrics.findings import Finding, Number
 from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, Rate, per_second, read_drive
 
 
@@ -25,7 +22,6 @@ def calibrate_from_drive(path: str, workload: Workload, *, cores: float) -> Cali
     request, in_flight = requests_of(workload, float(bytes_by_file(workload.dataset).mean()))
     curve = curve_of(drive.rates, request, in_flight)
     source = f"{drive.source}: each reader has {in_flight} of {request:,} bytes in flight"
-    found = tuple(_ignored(drive.rates))
     return Calibration(
         source=source,
         curve=curve,
@@ -33,18 +29,20 @@ def calibrate_from_drive(path: str, workload: Workload, *, cores: float) -> Cali
         half_width_percent=0.0,
         bytes_factor=row_group_reads(workload),
         cores=cores,
-        findings=found,
+        notes=tuple(_ignored(drive.rates)),
     )
 
 
-def _ignored(known: Sequence[Rate]) -> Iterator[Finding]:
+def _ignored(known: Sequence[Rate]) -> Iterator[str]:
     """Yield the figures from which the model is off by more than 10 %: latency at depth 1 bounds it."""
     for rate in known:
         ratio = per_second(known, rate.size_bytes, rate.depth) / rate.per_second
         if abs(ratio - 1) > 0.1:
-            numbers: dict[str, Number] = {"size_bytes": rate.size_bytes, "depth": rate.depth}
-            numbers["mb_per_second"] = given = rate.size_bytes * rate.per_second / 1e6
-            yield Finding(Issue.LINE_IGNORED, "caution", {**numbers, "model_mb_per_second": ratio * given})
+            given = rate.size_bytes * rate.per_second / 1e6
+            yield (
+                f"{rate.size_bytes:,} bytes at depth {rate.depth} are given as {given:,.0f} MB/s, but the "
+                f"drive's other figures mean {ratio * given:,.0f} MB/s (assumed): check those at depth 1"
+            )
 
 
 def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:
@@ -57,7 +55,7 @@ def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:
     else:
         together = 1
     read_bytes = max(1, round(sample_bytes * together))
-    if workload.storage.storage_type not in FOLDER_TYPES:
+    if not workload.storage.has_paths:
         return min(read_bytes, reader.range_bytes or read_bytes), reader.io_depth
     if reader.odirect:
         return min(read_bytes, reader.transfer_size or read_bytes), 1

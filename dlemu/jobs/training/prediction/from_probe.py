@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from dlemu.jobs.training.pattern import LoaderCosts
+from dlemu.jobs.training.pattern import Level, LoaderCosts, ReadRows
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction.batches import bytes_by_file
 from dlemu.jobs.training.prediction.calibration import (
@@ -21,7 +21,6 @@ from dlemu.jobs.training.prediction.calibration import (
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, scaled, smoothed
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.demand import row_group_reads
-from dlemu.results.drive import Level, ReadRows
 
 MIN_PARALLEL_READERS = 4
 """Readers of the level that shows how much single reads differ, where one reader alone gets the full throughput."""

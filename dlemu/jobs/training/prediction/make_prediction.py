@@ -16,25 +16,22 @@ from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.curve import flat
 from dlemu.jobs.training.prediction.model_run import MOST_ROWS, Model, ModelRun
 from dlemu.jobs.training.prediction.prediction import (
+    EndedBy,
     Interval,
-    Issue,
-    Limit,
     NullModel,
     PredictedCount,
-    PredictedLimit,
-    PredictedVerdict,
     Prediction,
     PredictionQuestion,
-    Seen,
     SimulatedFigures,
-    in_words,
 )
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.metrics.demand import demand, sample_divisor
-from dlemu.metrics.findings import Finding, Number
-from dlemu.metrics.limit import OTHER_PROGRAMS_PERCENT
+from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy, Number
+from dlemu.metrics.limit import OTHER_PROGRAMS_PERCENT, Cause, What
 from dlemu.metrics.t_interval import quantile
-from dlemu.results.drive import SPEED_PERCENT
+from dlemu.results.drive import OUTSIDE, SPEED_PERCENT
+from dlemu.results.wording import count as counted
+from dlemu.results.wording import filled
 
 MOST = 10_000
 """Default for the largest count tried: ends the search on a storage that no count saturates."""
@@ -50,6 +47,14 @@ NOTHING_PERCENT = 98.0
 HELPS_PERCENT = 2.0
 """Points of AU that removing a limit must gain for it to be named."""
 _EVALUATIONS = "evaluations are not included: no AU counts them, but they lengthen the run"
+_FINDINGS: dict[Number, str] = {
+    "readers": "no measurement had {readers:count reader}: the speed with {tried} is assumed",
+    "saturation": "the storage never reached its limit, so it gives at least this: calibrate with a run "
+    "that waits for data (--from RUN)",
+    "samples": "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for {sample_bytes:,.0f}",
+    Code.OTHER_PROGRAM_ON_CORES: "{busy_cores:.1f} of {cores:g} cores were busy with other work in the probe, and the "
+    "intervals allow for that: stop it and predict again",
+}
 MORE_READERS, FASTER = 4, 2.0  # factors when looking for the limit; the trial after a run (scaling.TIMES) has 4 too
 SHARE_ERROR = 0.5
 """How far off `Calibration.step_share` may be: were it a time, accelerators twice as fast would double it."""
@@ -89,43 +94,34 @@ def predict(
     failing = next(
         (count for count in counts if not predictor.passes_mean(count) and count.accelerators >= wanted), shown
     )
-    limited_by = predictor.limited_by(failing)
-    metric = workload.metric
-    fields = {name: getattr(shown, name) for name in PredictedCount.__dataclass_fields__}
-    numbers: dict[str, Number] = {"accelerators": wanted, "au_percent": shown.verdict_au(metric.verdict)}
     passed = shown.passed if found is None else found[1][0] > 0 or (None if found[1][1] else False)
-    if found is None:
-        code = {True: PredictedVerdict.PASSES, False: PredictedVerdict.FAILS, None: PredictedVerdict.TOO_CLOSE}[passed]
-    else:
-        code = _verdict(predictor, *found[1], most)
-        numbers |= {"low": found[1][0], "high": found[1][1]}
-        limit, ended_by = predictor.limit(most)
-        if code == PredictedVerdict.MOST_OR_MORE:
-            numbers |= {"ended_by": "others"} if calibration.saturated else {}
-        elif found[1][1] >= limit:
-            numbers["ended_by"] = ended_by
-    answer = Prediction(
+    limited_by, causes = predictor.limited_by(failing)
+    findings = tuple(predictor.findings(wanted))
+    return Prediction(
         question=PredictionQuestion(
             workload=workload.model.name,
             accelerator=workload.accelerator,
             sample_divisor=sample_divisor(workload),
             overrides=tuple(overrides),
             hosts=hosts,
-            verdict=metric.verdict,
-            threshold_percent=100 * metric.au,
+            verdict=workload.metric.verdict,
+            threshold_percent=100 * workload.metric.au,
         ),
-        verdict_code=code,
-        verdict_numbers=numbers,
         outcome="undecided" if passed is None else "pass" if passed else "fail",
         limited_by=limited_by,
+        causes=causes,
         max_accelerators=None if found is None else found[0],
         max_accelerators_interval=None if found is None else found[1],
+        ended_by=None if found is None else predictor.ended_by(*found[1], most),
         counts=tuple(counts),
         calibration=calibration,
-        findings=tuple(predictor.findings(shown)),
-        **fields,
+        issues=(
+            *(filled(_FINDINGS[finding.numbers.get("pattern", finding.code)], finding.numbers) for finding in findings),
+            *predictor.notes(wanted),
+        ),
+        findings=findings,
+        **{name: getattr(shown, name) for name in PredictedCount.__dataclass_fields__},
     )
-    return in_words(answer)
 
 
 def _as_at_first(workload: Workload, calibration: Calibration, ranks: int) -> Calibration:
@@ -165,15 +161,21 @@ class _Predictor:
         self._rate = demand(workload.model.name, workload).samples_per_second or math.inf
         self.saturated = calibration.saturated and not self._others  # else the readers lacked cores as well
         delay, step = calibration.costs.step_seconds, mean_seconds(workload.train.computation_time)
-        self._slow_host: dict[str, Number] = {"delay_ms": 1e3 * delay, "step_ms": 1e3 * step} if delay >= step else {}
+        self._slow_host = delay >= step
         self._counts: dict[int, PredictedCount] = {}
-        self._run_of: dict[int, ModelRun] = {}
 
-    def limit(self, most: int) -> tuple[int, str]:
+    def limit(self, most: int) -> tuple[int, EndedBy]:
         """Return the largest count that the search tries, and what sets it: "most", or too few "files" or "cores"."""
-        limits = {"most": most, **self._model.most_ranks()}
+        limits = self._model.most_ranks() | {"most": most}
         ended_by = min(limits, key=lambda name: limits[name])
         return max(1, int(limits[ended_by])), ended_by
+
+    def ended_by(self, low: int, high: int, most: int) -> EndedBy | None:
+        """Return why a search after which `low` surely and `high` possibly pass tried no more; None if some fail."""
+        limit, ended_by = self.limit(most)
+        if low < high and not self.saturated:
+            return "others" if self._calibration.saturated else "storage"
+        return ended_by if high >= limit else None
 
     def count(self, ranks: int) -> PredictedCount:
         """Return the prediction for a count of accelerators."""
@@ -181,13 +183,9 @@ class _Predictor:
             self._counts[ranks] = self._count(ranks)
         return self._counts[ranks]
 
-    def run_of(self, ranks: int) -> ModelRun:
-        """Return the first simulated run of a count that was predicted before."""
-        return self._run_of[ranks]
-
     def _count(self, ranks: int) -> PredictedCount:
         """Predict a count: means over its runs, and intervals from runs on a slightly slower and faster storage."""
-        run = self._run_of[ranks] = self._model.run(ranks)
+        run = self._model.run(ranks)
         # Others with other draws, if read times vary and the runs are short enough
         draws = MOST_ROWS // max(1, len(run.rows)) if len(self._calibration.work) > 1 else 1
         runs = [run, *(self._model.run(ranks, seed=seed) for seed in range(1, min(MOST_RUNS, draws)))]
@@ -307,14 +305,14 @@ class _Predictor:
             trial = min(max(low + 1, trial), max(low + 1, high - 1), limit)
         return low
 
-    def limited_by(self, count: PredictedCount) -> PredictedLimit:
-        """Return what limits a count: the change (storage, readers or cores) that gains most AU over whole epochs."""
-        au_percent = count.verdict_au("sustained")
-        sustained = Finding.of(Seen.SUSTAINED, accelerators=count.accelerators, au_percent=au_percent)
-        if au_percent >= NOTHING_PERCENT:
-            return PredictedLimit(what="nothing", seen=(sustained,))
-        if self._others >= OTHER_PROGRAMS_PERCENT / 100:
-            return PredictedLimit(what="host CPU", seen=(sustained,))  # as a run says there; BUSY_CORES has the numbers
+    def limited_by(self, count: PredictedCount) -> tuple[LimitedBy[What], tuple[Cause, ...]]:
+        """Return what limits a count: what (storage, readers or cores) gains most AU over whole epochs; and the AUs."""
+        sustained = count.verdict_au("sustained")
+        said = f"the AU with {counted(count.accelerators, 'accelerator')} is {sustained:.1f} %"
+        if sustained >= NOTHING_PERCENT:
+            return LimitedBy(what="nothing", confidence="high", evidence=(said,)), ()
+        if self._others >= OTHER_PROGRAMS_PERCENT / 100:  # as a run says there; the finding has the numbers
+            return LimitedBy(what="host CPU", confidence="medium", evidence=(said,)), ()
         model = self._model.with_files_for(count.accelerators)
         now, readers, cores, faster = (
             changed.run(count.accelerators, speed=speed, most_rows=SEARCH_ROWS, shrinks=True, as_it_is=True).au("rules")
@@ -325,67 +323,52 @@ class _Predictor:
                 (model, FASTER),
             )
         )
-        gains = Finding.of(
-            Seen.GAINS,
-            faster=FASTER,
-            faster_points=faster - now,
-            more_readers=MORE_READERS,
-            readers_points=readers - now,
-            cores_points=cores - now,
-        )
-        limit: Limit = "storage" if self.saturated else "unknown"
+        what: What = "storage" if self.saturated else "nothing"
+        confidence: Confidence = "high" if self.saturated else "low"
         if max(faster, readers, cores) - now < HELPS_PERCENT:
             if self._workload.train.computation_time.type != "fixed":
-                limit = "nothing"  # what is lost, is lost to computation times that differ between accelerators
+                what = "nothing"  # what is lost, is lost to computation times that differ between accelerators
             else:
                 endless = model.run(count.accelerators, speed=FASTER, most_rows=SEARCH_ROWS, shrinks=True)
-                if endless.au("sustained") - au_percent < HELPS_PERCENT:
-                    limit = "unknown"  # such as the host's delays, where they take longer than a step
+                if endless.au("sustained") - sustained < HELPS_PERCENT:
+                    what, confidence = "nothing", "low"  # such as delays of the host, longer than a step
         elif cores - now >= max(HELPS_PERCENT, faster - now):
-            limit = "host CPU"
+            what, confidence = "host CPU", "high"
         elif readers - now >= max(HELPS_PERCENT, 0.5 * (faster - now)):  # half suffices: readers cost only a setting
-            limit = "loader"
-        return PredictedLimit(what=limit, seen=(sustained, gains))
+            what, confidence = "loader", "high"
+        by_storage, by_readers, by_cores = (max(0.0, percent - now) for percent in (faster, readers, cores))
+        gains = (
+            f"points of AU over whole epochs to gain: {by_storage:.1f} by storage {FASTER:g} times as fast, "
+            f"{by_readers:.1f} by {MORE_READERS} times the readers, {by_cores:.1f} by a core per worker"
+        )
+        causes = (
+            Cause(what="storage", au_percent=faster),
+            Cause(what="loader", au_percent=readers),
+            Cause(what="host CPU", au_percent=cores),
+        )
+        return LimitedBy(what=what, confidence=confidence, evidence=(said, gains)), causes
 
-    def findings(self, count: PredictedCount) -> Iterator[Finding]:
-        """Yield the issues: what a reader of the prediction must know."""
-        calibration, workload = self._calibration, self._workload
-        readers = count.accelerators * max(1, workload.reader.read_threads)
-        tried = calibration.curve[-1].readers
+    def findings(self, ranks: int) -> Iterator[Finding]:
+        """Yield what restricts the prediction for a count."""
+        calibration = self._calibration
+        readers, tried = ranks * max(1, self._workload.reader.read_threads), calibration.curve[-1].readers
         if len(calibration.curve) > 1 and readers > 2 * tried:
-            yield Finding.of(Issue.READERS_NEVER_TRIED, "caution", readers=readers, tried=tried)
+            yield Finding.of(OUTSIDE, "caution", pattern="readers", readers=readers, tried=tried)
         if not calibration.saturated:
-            yield Finding(Issue.NOT_SATURATED, "caution")
-        yield from calibration.findings
-        if calibration.sample_bytes:
-            planned = self._model.mean_sample_bytes
-            if not 0.5 <= planned / calibration.sample_bytes <= 2:  # else another access pattern, with another C(n)
-                yield Finding.of(
-                    Issue.OTHER_SAMPLES, "caution", calibrated_bytes=calibration.sample_bytes, sample_bytes=planned
-                )
+            yield Finding.of(OUTSIDE, "caution", pattern="saturation")
+        planned, calibrated = self._model.mean_sample_bytes, calibration.sample_bytes
+        if calibrated and not 0.5 <= planned / calibrated <= 2:  # else another access pattern, with another C(n)
+            yield Finding.of(OUTSIDE, "caution", pattern="samples", calibrated_bytes=calibrated, sample_bytes=planned)
         if calibration.busy_cores > BUSY_SHARE * calibration.cores_to_share:
-            yield Finding.of(
-                Issue.BUSY_CORES, "caution", busy_cores=calibration.busy_cores, cores=calibration.cores_to_share
-            )
-        configured = workload.dataset.num_files_train
-        files = self._model.with_files_for(count.accelerators).workload.dataset.num_files_train
-        if files > configured:
-            yield Finding.of(
-                Issue.FILES_ASSUMED, "caution", accelerators=count.accelerators, files=files, configured=configured
-            )
-        if workload.workflow.checkpoint:
-            yield Finding(Issue.CHECKPOINTS_LEFT_OUT, "caution")
-        if workload.workflow.evaluation:
-            yield Finding.of(Issue.NOTE, "caution", text=_EVALUATIONS)
-        run = self.run_of(count.accelerators)
-        if run.simulated_steps < run.planned_steps:
-            yield Finding.of(
-                Issue.STEPS_LEFT_OUT, "caution", simulated_steps=run.simulated_steps, planned_steps=run.planned_steps
-            )
-        if self._slow_host:
-            yield Finding(Issue.HOST_SLOWER_THAN_STEP, "caution", self._slow_host)
-        for note in recording_notes(workload.recorded, count.accelerators):
-            yield Finding.of(Issue.NOTE, "caution", text=note)
+            busy, cores = calibration.busy_cores, calibration.cores_to_share
+            yield Finding.of(Code.OTHER_PROGRAM_ON_CORES, "caution", busy_cores=busy, cores=cores)
+
+    def notes(self, ranks: int) -> Iterator[str]:
+        """Yield what else a reader must know."""
+        yield from self._calibration.notes
+        if self._workload.workflow.evaluation:
+            yield _EVALUATIONS
+        yield from recording_notes(self._workload.recorded, ranks)
 
 
 def _mean_and_chance(outcomes: Sequence[SimulatedFigures]) -> tuple[SimulatedFigures, SimulatedFigures]:
@@ -408,14 +391,3 @@ def _figures(values: Sequence[float]) -> SimulatedFigures:
 def _around(middle: float, low: float, high: float, margin: float, most: float = 100.0) -> Interval:
     """Return the interval that holds three values, widened by a margin at both ends."""
     return max(0.0, min(middle, low, high) - margin), min(most, max(middle, low, high) + margin)
-
-
-def _verdict(predictor: _Predictor, low: int, high: int, most: int) -> PredictedVerdict:
-    """Return the verdict of a search up to `most`; `low` surely pass, `high` possibly."""
-    if not high:
-        return PredictedVerdict.NONE_PASSES
-    if not predictor.saturated and low < high:
-        return PredictedVerdict.MOST_OR_MORE
-    if low < high:
-        return PredictedVerdict.MOST_OR_FEW_MORE
-    return PredictedVerdict.MOST if high < predictor.limit(most)[0] else PredictedVerdict.MOST_TRIED

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.plan import Block, Epoch, TrainingJob
 from dlemu.jobs.training.prediction.batches import (
     batch_bytes,
     bytes_by_file,
@@ -25,8 +25,7 @@ from dlemu.jobs.training.prediction.batches import (
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.curve import CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene, simulate
-from dlemu.jobs.training.prediction.prediction import SimulatedFigures
-from dlemu.jobs.training.schedule import Block, Epoch
+from dlemu.jobs.training.prediction.prediction import EndedBy, SimulatedFigures
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
 from dlemu.metrics.rates import averaged, first_batch_seconds, over_epochs, per_second
@@ -100,7 +99,7 @@ class Model:
         metric = self.workload.metric
         return metric.exclude_start_steps + metric.exclude_end_steps + 1
 
-    def most_ranks(self) -> dict[str, float]:
+    def most_ranks(self) -> dict[EndedBy, float]:
         """Return how many accelerators the "files" are enough for (infinity if they are assumed), and the "cores"."""
         samples = self.workload.dataset.num_files_train * self.workload.dataset.num_samples_per_file
         files = math.inf if self.assumes_files else samples // (self.workload.reader.batch_size * self.least_steps)
@@ -394,7 +393,7 @@ def au_of(rows: Rows, workload: Workload, by: str) -> float:
         return au_percent(rows)
     kept = kept_rows(rows, workload.metric.exclude_start_steps, workload.metric.exclude_end_steps)
     if by == "au":
-        return au_percent(kept)
+        return min(au_percent(kept), 100.0)  # time stamps of kept steps are rounded to nanoseconds
     sustained = sustained_au(rows, kept).mean
     return math.nan if sustained is None else sustained
 

@@ -28,9 +28,9 @@ def _screen(answer: Prediction, folder: str) -> Screen:
         au = with_uncertainty(one.verdict_au("sustained"), (high - low) / 2)
         word = {True: "pass", False: "fail", None: "too close to call"}[one.passed]
         lines.append(Said(f"{one.accelerators:>3}", f"AU {au}, {rate(one.app_mb_per_second)}: {word}"))
-    why = f": {limit.evidence[0]}" if limit.evidence else ""
+    what = "not known" if (limit.what, limit.confidence) == ("nothing", "low") else limit.what
     lines += [
-        Said("limit", f"{limit.what}{why}"),
+        Said("limit", f"{what}: {limit.evidence[0]}"),
         Said("needs", f"{rate(answer.needed_mb_per_second)} for {answer.accelerators} to pass"),
         Said("check", f"speed / demand alone says {null.max_accelerators} pass"),
         Said("from", _storage(answer)),

@@ -5,59 +5,24 @@ docs/prediction.md explains it. Within a schema version fields may be added; non
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import Literal
 
 from dlemu.jobs.training.prediction.calibration import Calibration
-from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.findings import Finding, LimitedBy
+from dlemu.metrics.limit import Cause, What
 from dlemu.metrics.verdict import Outcome
 from dlemu.results.answer_files import ANSWER_VERSION
-from dlemu.results.wording import Wording, scaled, sentence, sentences
+from dlemu.results.wording import scaled
 
 PREDICT = "predict.json"
 PREDICTED = "predicted"
 """First word of the answer's line."""
-
-
-class PredictedVerdict(StrEnum):
-    """Codes of the answer: three for a requested number of accelerators, the others for the highest that passes."""
-
-    PASSES = "passes"
-    FAILS = "fails"
-    TOO_CLOSE = "too_close"
-    NONE_PASSES = "none_passes"
-    MOST = "most"
-    MOST_TRIED = "most_tried"
-    MOST_OR_MORE = "most_or_more"
-    MOST_OR_FEW_MORE = "most_or_few_more"
-
-
-class Issue(StrEnum):
-    """Codes of findings that restrict what the prediction means."""
-
-    READERS_NEVER_TRIED = "readers_never_tried"
-    NOT_SATURATED = "not_saturated"
-    OTHER_SAMPLES = "other_samples"
-    LINE_IGNORED = "line_ignored"
-    BUSY_CORES = "busy_cores"
-    FILES_ASSUMED = "files_assumed"
-    CHECKPOINTS_LEFT_OUT = "checkpoints_left_out"
-    STEPS_LEFT_OUT = "steps_left_out"
-    HOST_SLOWER_THAN_STEP = "host_slower_than_step"
-    NOTE = "note"
-
-
-class Seen(StrEnum):
-    """Codes of the evidence for what limits the accelerators."""
-
-    SUSTAINED = "sustained"
-    GAINS = "gains"
-
+EndedBy = Literal["storage", "others", "most", "files", "cores"]
+"""Why a search tried no more, before accelerators failed (`NO_MORE`)."""
 
 VERDICT_AUS = {"sustained": "au_sustained_percent", "au": "au_percent", "rules": "au_whole_percent"}
 """`metric.verdict` -> the AU that is compared with the threshold."""
-Limit = Literal["storage", "loader", "host CPU", "nothing", "unknown"]  # unknown: none of them known
 Interval = tuple[float, float]
 """Lowest and highest value; in at least 9 of 10 predictions the measured value is expected between them."""
 
@@ -73,16 +38,6 @@ class NullModel:
     max_accelerators: int
     au_percent: float
     samples_per_second: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictedLimit:
-    """What limits the accelerators' utilisation, found by simulating one improvement at a time."""
-
-    what: Limit
-    evidence: tuple[str, ...] = ()
-    """`seen` as sentences."""
-    seen: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,112 +99,59 @@ class Prediction(PredictedCount):
 
     schema_version: int = ANSWER_VERSION
     question: PredictionQuestion
-    verdict: str = ""
-    """The answer as a sentence."""
-    verdict_code: PredictedVerdict
-    """The same as a code."""
-    verdict_numbers: dict[str, Number]
-    """Numbers in the sentence: `low` and `high` (how many pass for certain, and how many may), `ended_by`, ..."""
     outcome: Outcome
-    """The same as in the exit status: for the requested number, else whether any passes."""
-    limited_by: PredictedLimit
+    """As in the exit status: for the requested number, else whether any passes."""
+    limited_by: LimitedBy[What]
     """What limits the requested number, or the first that does not pass."""
+    causes: tuple[Cause, ...] = ()
+    """The AU that this number would have without a limit of the storage, of its readers, of the cores."""
     max_accelerators: int | None = None
     """The highest number that passes; None where a number was requested."""
     max_accelerators_interval: tuple[int, int] | None = None
+    """How many pass for certain, and how many may."""
+    ended_by: EndedBy | None = None
+    """Why no more were tried; None where the search found some that fail."""
     counts: tuple[PredictedCount, ...]
     """Every number of accelerators that was simulated completely, smallest first."""
     calibration: Calibration
     issues: tuple[str, ...] = ()
-    """`findings` as sentences."""
+    """What restricts the meaning of the prediction, as sentences: `findings`, and notes."""
     findings: tuple[Finding, ...] = ()
-    """What restricts the meaning of the prediction."""
+
+    @property
+    def verdict(self) -> str:
+        """The answer as a sentence."""
+        limit, small = self.limited_by, scaled(self.question.sample_divisor)
+        limited = "" if limit.what == "nothing" else f"; limited by {limit.what}"
+        return f"{PREDICTED}: {_passing(self)}{limited}{f'; accelerators{small}' if small else ''}"
 
 
-def in_words(answer: Prediction) -> Prediction:
-    """Return a prediction with its verdict, its evidence and its findings as sentences."""
-    limit = answer.limited_by
-    text = sentence(Finding(answer.verdict_code, numbers=answer.verdict_numbers), _VERDICTS)
-    if not answer.calibration.saturated:
-        text = text.replace("(AU ", "(AU at least ")
-    small = scaled(answer.question.sample_divisor)
-    limited = "" if limit.what in ("nothing", "unknown") else f"; limited by {limit.what}"
-    return replace(
-        answer,
-        verdict=f"{PREDICTED}: {text}{limited}{f'; accelerators{small}' if small else ''}",
-        limited_by=replace(limit, evidence=sentences(limit.seen, _SEEN)),
-        issues=sentences(answer.findings, _ISSUES),
-    )
-
-
-NO_MORE = {
+NO_MORE: dict[EndedBy, str] = {
     "storage": "the storage never reached its limit",
     "others": "other programs took cores from its readers",
     "most": "--most {high} was the limit",
     "files": "the dataset has files for no more",
     "cores": "this host has cores for no more trainers (see --hosts, --host-cores)",
 }
-"""What ended a search before accelerators failed -> a phrase."""
 
 
-def _passing(accelerators: int, au_percent: float, low: int, high: int = 0) -> str:
-    """Say how many pass: `low`, or none for certain; the AU is that of `accelerators`."""
+def _passing(answer: Prediction) -> str:
+    """Say how many pass, and how many more may."""
+    at_least = "" if answer.calibration.saturated else "at least "
+    au = f"(AU {at_least}{answer.verdict_au(answer.question.verdict):.1f} %"
+    if answer.max_accelerators_interval is None:
+        word = {"pass": "pass", "fail": "fail"}.get(answer.outcome, "too close to call")
+        return f"{answer.accelerators} {word} {au})"
+    low, high = answer.max_accelerators_interval
+    if not high:
+        return f"not even 1 passes {au})"
+    passing = f"{low} pass{'es' * (low == 1)} {au})"
     if not low:
-        return f"none is certain to pass (AU {au_percent:.1f} % with {accelerators})"
-    return f"{low} pass{'es' * (low == 1)} (AU {au_percent:.1f} %)"
-
-
-def _most_or_more(accelerators: int, au_percent: float, low: int, high: int, ended_by: str = "storage") -> str:
-    return f"{'at least ' * bool(low)}{_passing(accelerators, au_percent, low)}: {NO_MORE[ended_by].format(high=high)}"
-
-
-def _most_or_few_more(accelerators: int, au_percent: float, low: int, high: int, ended_by: str = "") -> str:
+        passing = f"none is certain to pass {au} with {answer.accelerators})"
+    no_more = "" if answer.ended_by is None else NO_MORE[answer.ended_by].format(high=high)
+    if no_more and (low == high or answer.ended_by in ("storage", "others")):
+        return f"{'at least ' * bool(low)}{passing}: {no_more}"
+    if low == high:
+        return passing
     close = f"{low + 1} to {high} are" if low + 1 < high else f"{high} is"
-    no_more = f"; {NO_MORE[ended_by].format(high=high)}" if ended_by else ""
-    return f"{_passing(accelerators, au_percent, low)}, {close} too close to call{no_more}"
-
-
-def _gains(faster: float, faster_points: float, more_readers: int, readers_points: float, cores_points: float) -> str:
-    return (
-        f"AU over whole epochs would change by {_gain(faster_points)} with storage {faster:g} times as fast, by "
-        f"{_gain(readers_points)} with {more_readers} times the readers, by {_gain(cores_points)} with a core per "
-        "worker"
-    )
-
-
-def _gain(points: float) -> str:
-    """Return the gain of a change in points of AU; a loss is shown as 0, as it is no advice."""
-    return f"{points:+.1f} points" if points >= 0.05 else "0 points"
-
-
-_VERDICTS: Wording = {
-    PredictedVerdict.PASSES: "{accelerators} pass (AU {au_percent:.1f} %)",
-    PredictedVerdict.FAILS: "{accelerators} fail (AU {au_percent:.1f} %)",
-    PredictedVerdict.TOO_CLOSE: "{accelerators} too close to call (AU {au_percent:.1f} %)",
-    PredictedVerdict.NONE_PASSES: "not even 1 passes (AU {au_percent:.1f} %)",
-    PredictedVerdict.MOST: _passing,
-    PredictedVerdict.MOST_TRIED: _most_or_more,
-    PredictedVerdict.MOST_OR_MORE: _most_or_more,
-    PredictedVerdict.MOST_OR_FEW_MORE: _most_or_few_more,
-}
-_SEEN: Wording = {
-    Seen.SUSTAINED: "the AU with {accelerators:count accelerator} is {au_percent:.1f} %",
-    Seen.GAINS: _gains,
-}
-_ISSUES: Wording = {
-    Issue.READERS_NEVER_TRIED: "no measurement had {readers:count reader}: the speed with {tried} is assumed",
-    Issue.NOT_SATURATED: "the storage never reached its limit, so it gives at least this: calibrate with a run that "
-    "waits for data (--from RUN)",
-    Issue.OTHER_SAMPLES: "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for {sample_bytes:,.0f}",
-    Issue.LINE_IGNORED: "{size_bytes:,} bytes at depth {depth} are given as {mb_per_second:,.0f} MB/s, but the "
-    "drive's other figures mean {model_mb_per_second:,.0f} MB/s (assumed): check those at depth 1",
-    Issue.BUSY_CORES: "{busy_cores:.1f} of {cores:g} cores were busy with other work in the probe, and the "
-    "intervals allow for that: stop it and predict again",
-    Issue.FILES_ASSUMED: "the workload has {configured:count file}: {files:,} were assumed for "
-    "{accelerators:count accelerator}",
-    Issue.CHECKPOINTS_LEFT_OUT: "checkpoints are not included: no AU counts them, but they lengthen the run",
-    Issue.STEPS_LEFT_OUT: "{simulated_steps:,} of {planned_steps:,} steps were simulated",
-    Issue.HOST_SLOWER_THAN_STEP: "AU by DLIO's formula is not predicted: the host's delay of {delay_ms:.2g} ms is "
-    "longer than a step's {step_ms:.2g} ms",
-    Issue.NOTE: "{text}",
-}
+    return f"{passing}, {close} too close to call{'; ' * bool(no_more)}{no_more}"

@@ -19,7 +19,7 @@ from dlemu.config import check_runnable, completed, datagen_command, load, load_
 from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.pattern import probe_pattern
+from dlemu.jobs.training.pattern import Level, probe_pattern
 from dlemu.jobs.training.plan import make_job
 from dlemu.jobs.training.prediction.calibration import Calibration, calibrate_from_run, given_speed
 from dlemu.jobs.training.prediction.curve import most_mb_per_second
@@ -32,7 +32,7 @@ from dlemu.jobs.training.result import read_run
 from dlemu.metrics.demand import row_group_reads
 from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.results.answer_files import read_answer, save_answer
-from dlemu.results.drive import Level, nothing_left
+from dlemu.results.drive import nothing_left
 from dlemu.results.file_names import CONFIG
 from dlemu.results.wording import count
 from dlemu.runner.cold import treatment_of

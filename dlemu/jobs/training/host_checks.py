@@ -1,0 +1,141 @@
+"""Checks of `dlemu doctor` that only training needs."""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import replace
+
+from datagen.errors import DlemuError
+from datagen.registry import find
+from dlemu.comm import first_failure, run_ranks
+from dlemu.comm.failure import LATE
+from dlemu.config import datagen_command
+from dlemu.doctor.check_base import Check, Facts, Level
+from dlemu.jobs.training.plan import TrainingJob, make_job, planned_dataset
+from dlemu.jobs.training.preflight import can_be_judged, check_host, enough, memory_needed, open_files_needed, steps_of
+from dlemu.jobs.training.trainer import measure_ceiling
+from dlemu.loaders.loader_base import Loader
+from dlemu.metrics.demand import Demand
+from dlemu.report.units import size
+from dlemu.results.wording import count, scaled
+
+_USUAL_LIMIT = 1024  # Linux's default soft limit, which libraries expect
+
+
+def check_open_files(facts: Facts) -> Check:
+    return judge_open_files(
+        *resource.getrlimit(resource.RLIMIT_NOFILE), open_files_needed(facts.workload.reader.read_threads)
+    )
+
+
+def judge_open_files(soft: int, hard: int, needed: int = 0) -> Check:
+    """Compare the limit, which a process may raise from `soft` to `hard`, with the files that a rank needs."""
+    observed = f"{_limit(soft)}, can be raised to {_limit(hard)}"
+    least = max(_USUAL_LIMIT, needed)
+    if 0 <= hard < least:
+        advice = f"raise it in /etc/security/limits.conf, or run `ulimit -n {least}` in the shell first"
+        level: Level = "fail" if hard < needed else "warn"
+        return Check(level=level, observed=observed, wanted=f"{least} or more", advice=advice)
+    return Check(level="ok", observed=observed)
+
+
+def _limit(number: int) -> str:
+    return "no limit" if number == resource.RLIM_INFINITY else f"{number:,}"
+
+
+def check_dataset(facts: Facts) -> Check:
+    workload, dataset = facts.workload, facts.dataset
+    folder = workload.dataset.data_folder
+    if dataset is None:
+        files = workload.dataset.num_files_train
+        if not can_be_judged(workload, steps_of(workload, workload.ranks, files)):
+            files = enough(workload, workload.ranks).files
+        wanted = replace(workload, dataset=replace(workload.dataset, num_files_train=files))
+        observed, advice = f"{folder} does not exist yet", datagen_command(wanted)
+        return Check(level="warn", observed=observed, wanted=f"a dataset of {files:,} files", advice=advice)
+    if isinstance(dataset, DlemuError):
+        raise dataset
+    observed = f"{dataset.train.num_files:,} training files, {size(dataset.total_bytes)} in {folder}"
+    steps = steps_of(workload, workload.ranks, dataset.train.num_files)
+    if not can_be_judged(workload, steps):
+        who = f"{workload.ranks} rank{'s' * (workload.ranks != 1)}"
+        observed += f": {steps} step{'s' * (steps != 1)} per epoch for {who}, too few for a verdict"
+        files = enough(workload, workload.ranks).files
+        return Check(level="warn", observed=observed, wanted=f"dataset.num_files_train={files}")
+    if dataset.notes:
+        return Check(level="warn", observed=f"{observed}; {'; '.join(dataset.notes)}")
+    return Check(level="ok", observed=observed)
+
+
+def check_ranks(facts: Facts) -> Check | None:
+    if facts.usable_dataset is None:
+        return None
+    job = make_job(facts.workload, facts.workload.ranks, facts.usable_dataset, folder="", started_at="")
+    check_host(job, job.ranks)
+    steps, memory_gib = job.train_plan.steps_per_epoch, memory_needed(job, job.ranks) / 2**30
+    observed = f"{count(job.ranks, 'rank')}, {count(steps, 'step')} per epoch, {memory_gib:.1f} GiB"
+    return Check(level="ok", observed=observed)
+
+
+BUDGET_SECONDS = 40.0
+"""Time limit for ranks, start included; 18 ranks with 72 workers need a few seconds on two otherwise idle cores."""
+
+
+def check_ceiling(facts: Facts) -> Check:
+    workload = facts.workload
+    if workload.metric.ceiling_seconds <= 0:
+        return Check(level="skip", observed="not measured: metric.ceiling_seconds is 0")
+    if facts.demand.mb_per_second is None:
+        return Check(level="skip", observed="not measured: no computation is emulated")
+    spec, batch = workload.dataset, workload.reader.batch_size
+    files = max(spec.num_files_train, -(-workload.ranks * batch // spec.num_samples_per_file))  # a step of every rank
+    dataset = facts.usable_dataset or planned_dataset(replace(spec, num_files_train=files))
+    job = make_job(workload, workload.ranks, dataset, folder=os.devnull, started_at="")
+    check_host(job, job.ranks)
+    loader = find("dlemu.loaders", workload.reader.data_loader, "Loader")
+    return judge_ceiling(facts.demand, workload.ranks, _ceiling_percent(job, loader))
+
+
+def judge_ceiling(demand: Demand, ranks: int, percent: float | None) -> Check:
+    """Compare the ceiling, in percent of AU, with the threshold; None: not measured in time."""
+    what = f"{ranks} x {demand.accelerator or 'accelerator'}{scaled(demand.sample_divisor)}"
+    fewer = "fewer ranks on this host, or " if ranks > 1 else ""
+    if percent is None:
+        return Check(
+            level="warn",
+            observed=f"unknown: {what} did not complete two steps within {BUDGET_SECONDS:g} s on this host",
+            wanted="an AU without storage",
+            advice=f"try again when this host is less busy, or with {fewer}fewer reader.read_threads",
+        )
+    mb_per_second = (demand.mb_per_second or 0) * ranks
+    observed = f"{percent:.2f} % AU for {what} on this host without storage"
+    observed += f"; they need {mb_per_second:,.1f} MB/s from the storage"
+    wanted = f"{demand.au_threshold_percent:g} % or more"
+    if percent < demand.au_threshold_percent:
+        advice = f"{fewer}a host with more cores: otherwise a run gives no verdict on the storage"
+        return Check(level="fail", observed=observed, wanted=wanted, advice=advice)
+    return Check(level="ok", observed=observed, wanted=wanted)
+
+
+def _ceiling_percent(job: TrainingJob, make_loader: type[Loader]) -> float | None:
+    """Fork the ranks and return their ceiling; None after BUDGET_SECONDS. Raises DlemuError when a rank fails."""
+    ends = run_ranks(
+        job.ranks,
+        lambda comm: measure_ceiling(job, comm, make_loader),
+        timeout_seconds=job.workload.timeout_seconds,
+        most_seconds=BUDGET_SECONDS,
+    )
+    failure = first_failure(ends)
+    if failure and failure.kind != LATE:
+        raise DlemuError(failure.message)
+    percent: float | None = ends[0].result
+    return percent
+
+
+CHECKS = {
+    "open files": check_open_files,
+    "dataset": check_dataset,
+    "ranks fit": check_ranks,
+    "ceiling": check_ceiling,
+}
