@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Row = tuple[str, str, str]
-SHOWN_SHARES = (0, 10, 50, 90, 100)
-"""Percentiles of file sizes that are shown."""
 
 
 @click.command(name="workloads")
@@ -137,13 +135,6 @@ def _rows(workload: Workload) -> Iterator[Row]:
     yield "samples", f"{asked.num_samples:,}", f"{data.num_samples_per_file:,} in each file"
     yield "dataset", f"{asked.dataset_gb:,.4g} GB", data.data_folder
     yield "sample", size(asked.sample_bytes), "mean"
-    if data.sizes_vary:
-        import numpy as np
-
-        from dlemu.jobs.training.prediction.batches import bytes_by_file
-
-        shown = ", ".join(size(round(value)) for value in np.percentile(bytes_by_file(data), SHOWN_SHARES))
-        yield "", "", f"{', '.join(f'p{share}' for share in SHOWN_SHARES)}: {shown}"
     recorded = workload.recorded
     if recorded.version:
         yield "recorded", count(recorded.ranks, "rank"), f"{recorded.samples_per_second:,.4g} samples/s"

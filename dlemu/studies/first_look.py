@@ -151,12 +151,12 @@ def _ceilings(most: tuple[float, float] | None, fed: Sequence[Prediction]) -> It
     if most is not None:
         top = max(most[1], *(most_mb_per_second(one.calibration.curve) for one in fed))
         yield Said("at most", f"{rate(top)} (1 MiB), {most[0]:,.0f} requests/s (4 KiB), {IN_FLIGHT} in flight")
-        yield Said("limit", "; ".join(_limit(one, most_mb_per_second(one.calibration.curve) / top) for one in fed))
+        yield Said("limit", "; ".join(_limit(one, top) for one in fed))
     width = max(one.calibration.half_width_percent for one in fed)
     yield Said("sure", f"rates ± {width:.0f} %: predicted from files written just now, read past the page cache")
 
 
-def _limit(fed: Prediction, share: float) -> str:
-    named = fed.limited_by.what
+def _limit(fed: Prediction, top_mb_per_second: float) -> str:
+    share, named = most_mb_per_second(fed.calibration.curve) / top_mb_per_second, fed.limited_by.what
     what = "the drive" if share >= DRIVES_SHARE else named if named in ("loader", "host CPU") else "reading files"
     return f"{fed.question.workload}: {what}, at {share:.0%} of the drive's most"

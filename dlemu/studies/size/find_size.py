@@ -104,14 +104,14 @@ def size(
     check_launcher("size", launcher)
     check_runnable(workload)
     check_installed(workload.reader.data_loader)
-    if mean_seconds(workload.train.computation_time) <= 0:
-        raise UserError("train.computation_time is 0: without computation, every count passes; choose an accelerator")
-    if workload.reader.data_loader == "none":
-        raise UserError("reader.data_loader is none: without reads, every count passes; choose another")
-    if isinstance(find("datagen.formats", workload.dataset.format, "Format")(), UnreadFormat):
-        raise UserError(
-            f"dataset.format is {workload.dataset.format}: without reads, every count passes; choose another"
-        )
+    unread = isinstance(find("datagen.formats", workload.dataset.format, "Format")(), UnreadFormat)
+    for wrong, what, without in (
+        (mean_seconds(workload.train.computation_time) <= 0, "train.computation_time is 0", "computation"),
+        (workload.reader.data_loader == "none", "reader.data_loader is none", "reads"),
+        (unread, f"dataset.format is {workload.dataset.format}", "reads"),
+    ):
+        if wrong:
+            raise UserError(f"{what}: without {without}, every count passes; choose another")
     folder = workload.output.folder or new_folder(workload.results_name, "size-")
     check_place(folder)
     if make is not None:

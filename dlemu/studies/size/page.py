@@ -16,7 +16,7 @@ from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
 from dlemu.studies.conditions import background
-from dlemu.studies.size.size_verdict import at_full_size, cause_of, limit_in_words
+from dlemu.studies.size.size_verdict import at_full_size, cause_of, counts_in_words, limit_in_words
 
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
@@ -62,7 +62,7 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
 
 def _answer(answer: SizeAnswer) -> Iterator[Said]:
     word = answer.outcome or "no verdict"
-    sentence = answer.verdict.partition(": ")[0] or "the search was interrupted"  # what limits it has its own line
+    sentence = counts_in_words(answer) if answer.verdict else "the search was interrupted"
     if answer.at_least:
         sentence = f"{answer.max_accelerators} of {answer.at_least} wanted{answer.scaled}. {sentence}"
     yield Said(word.upper() if answer.complete else "INCOMPLETE", sentence, tone=_TONES.get(word, "open"))

@@ -146,6 +146,11 @@ def outcome_of(answer: SizeAnswer, wanted: int) -> Outcome:
 
 def sentence(answer: SizeAnswer) -> str:
     """Return the answer as a sentence: how many pass, the verdict of the next count, and what limits it."""
+    return f"{counts_in_words(answer)}: {limit_in_words(answer)}"
+
+
+def counts_in_words(answer: SizeAnswer) -> str:
+    """Return how many pass, and the verdict of the next count, as a phrase."""
     name, passing, is_host = answer.question.accelerator, answer.passing, answer.limited_by.is_host
     if passing is None:
         kind = f"x {name}" if name else "accelerator"
@@ -155,7 +160,7 @@ def sentence(answer: SizeAnswer) -> str:
         parts = [f"{'at least ' * is_host}{some}{answer.scaled} {_verb(passing)}"]
     beyond = dict.fromkeys([*filter(None, [answer.failing]), *answer.too_close_to_tell])
     parts += [f"{one.accelerators} {_verb(one)}" for one in beyond if one != passing]
-    return f"{', '.join(parts)}: {limit_in_words(answer)}"
+    return ", ".join(parts)
 
 
 def at_full_size(answer: SizeAnswer) -> str:
