@@ -14,13 +14,14 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from datagen.engines import ThreadReads
+from datagen.buffers import AlignedBuffer
+from datagen.engines import LibraryCalls
 from datagen.errors import DatasetError, SpaceError
 from datagen.formats.format_base import FormatBase, Sizes, Source, SourceStream, damaged, ended_early, unreadable
 from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
 from datagen.records import RangeReader
 from datagen.spec import DatasetSpec, Decode, EngineName
-from datagen.storage.storage_base import LibraryFile, Reader, StorageBase
+from datagen.storage.storage_base import LibraryFile, StorageBase
 
 
 class GroupBytes(NamedTuple):
@@ -50,9 +51,6 @@ class GroupsFile(Protocol):
 
     def called_spans(self, group: int) -> list[tuple[int, int]]:
         """Return the spans that the library reads, after it requested read-ahead for all of them."""
-
-    def values(self, group: int) -> list[tuple[int, int, int]]:
-        """Return (offset in the file, bytes, payload offset) of the values requested; empty if they are compressed."""
 
     def payload(self, group: int) -> list[tuple[int, int]]:
         """Return (bytes, payload offset) of the values requested by column; empty if dlemu did not write the file."""
@@ -99,9 +97,8 @@ class OpenGroups(NamedTuple):
     """An open file of row groups."""
 
     file: int
-    path: str
-    reader: Reader
     source: Source
+    cached: Source  # the same, with what the library reads first in memory
     groups: GroupsFile
 
 
@@ -137,12 +134,13 @@ class GroupReader(RangeReader):
         self._format = file_format
         self._layout = layout
         self._spec = spec
-        self._library = engine == "library"
+        self._library = LibraryCalls(self, storage, layout.folder, whole=False) if engine == "library" else None
         self._decodes = engine == "library" or decode == "full"
         self._verify = verify
         self._called = called
         self._open: OpenGroups | None = None
         self._kept: _Kept | None = None
+        self._stored = AlignedBuffer()  # of the row group that is decoded
 
     def __del__(self) -> None:
         self.close()
@@ -183,7 +181,7 @@ class GroupReader(RangeReader):
     def close(self) -> None:
         opened, self._open = self._open, None
         if opened is not None:
-            opened.reader.close()
+            opened.source.close()
 
     def _groups(self, runs: Iterable[Run]) -> Iterator[tuple[OpenGroups, int]]:
         """Yield each row group that holds some of the samples, once."""
@@ -204,10 +202,9 @@ class GroupReader(RangeReader):
         path = self._layout.path(file)
         begun = time.monotonic_ns()
         try:
-            reader = self._storage.open(path)
+            source = Source(path, self._storage.open(path), self._storage.alignment, self._transfer_bytes)
         except OSError as error:
             raise unreadable(path, error) from error
-        source = Source(path, reader, self._storage.alignment, self._transfer_bytes)
         try:
             cached = self._format.read_footer(source) if self._called else source
             groups = self._format.open_groups(cached, self._spec)
@@ -217,58 +214,45 @@ class GroupReader(RangeReader):
                     "it with: make the dataset by `dlemu datagen`, or leave reader.verify out"
                 )
         except BaseException:
-            reader.close()
+            source.close()
             raise
         self.read_ns += time.monotonic_ns() - begun
-        self._open = OpenGroups(file, path, reader, cached, groups)
+        self._open = OpenGroups(file, source, cached, groups)
         return self._open
 
     def _read_stored(self, opened: OpenGroups, group: int, out: memoryview, at: int, flat: list[int]) -> int:
         """Read a group's spans one after another as stored, and append their places; return where the last one ends."""
-        spans, alignment = self._spans(opened, group), self._alignment
-        _check_fits(at + sum(-(-(offset % alignment + size) // alignment) * alignment for offset, size in spans), out)
-        starts, end = self._fill_spans(opened, spans, out, at)
-        places = list(zip(starts, (size for _, size in spans), strict=True))
+        spans, starts, end = self._fill_spans(opened, group, out, at)
+        places = [(start, size) for start, (_, size) in zip(starts, spans, strict=True)]
         flat.extend(itertools.chain.from_iterable(places))
         if self._verify:
-            read = [(span[0], out[start : start + size]) for span, (start, size) in zip(spans, places, strict=True)]
-            self.values += self._values(opened, group, CachedSource(opened.source, read))
+            self._add_values(opened, group, self._decoded(opened, group, _parts(spans, starts, out)))
         return end
 
-    def _spans(self, opened: OpenGroups, group: int) -> list[tuple[int, int]]:
-        if not self._called:
-            return opened.groups.spans(group)
-        spans = opened.groups.called_spans(group)
-        self._storage.will_need(opened.reader, spans)
-        return spans
-
-    def _values(self, opened: OpenGroups, group: int, cached: CachedSource) -> list[Values]:
-        """Return the values of a row group whose spans are in memory, decompressed if needed."""
-        plain = opened.groups.values(group)
-        if plain:
-            return [Values(opened.file, cached.read(start, size), payload) for start, size, payload in plain]
-        columns = self._format.decode_group(SourceStream(cached), group, self._spec)
-        return values_of_columns(opened.file, opened.path, opened.groups.payload(group), columns)
-
-    def _fill_spans(self, opened: OpenGroups, spans: Spans, out: memoryview, at: int) -> tuple[list[int], int]:
-        """Do as `fill` for spans of a file, of which there may be hundreds of a few KiB."""
-        _, path, reader, *_ = opened
-        if self._alignment > 1 or self._transfer_bytes or self._storage.is_remote:
-            return self.fill([((path, reader, None), 0, 0, *span) for span in spans], out, at)
+    def _fill_spans(
+        self, opened: OpenGroups, group: int, out: memoryview, at: int
+    ) -> tuple[list[tuple[int, int]], list[int], int]:
+        """Read a group's spans; return them, where each is in `out`, and where the last one ends."""
+        source, alignment = opened.source, self._alignment
+        spans = opened.groups.called_spans(group) if self._called else opened.groups.spans(group)
+        if self._called:
+            self._storage.will_need(source.reader, spans)
+        _check_fits(at + _aligned_bytes(spans, alignment), out)
+        if alignment > 1 or self._transfer_bytes or self._storage.is_remote:
+            return spans, *self.fill([((source.path, source.reader, None), 0, 0, *span) for span in spans], out, at)
         *starts, end = itertools.accumulate((size for _, size in spans), initial=at)
-        calls, begun = reader.read_calls, time.monotonic_ns()
+        calls, begun = source.reader.read_calls, time.monotonic_ns()
         try:
-            got = self._storage.read_stretches(reader, spans, out[at:end])
+            # There may be hundreds of a few KiB
+            got = self._storage.read_stretches(source.reader, spans, out[at:end])
         except OSError as error:
-            raise unreadable(path, error) from error
-        self.read_ns += time.monotonic_ns() - begun
-        self.read_calls += reader.read_calls - calls
-        self.app_bytes += got
+            raise unreadable(source.path, error) from error
+        self.count(got, source.reader.read_calls - calls, time.monotonic_ns() - begun)
         if got < end - at:
             number = next(number for number, start in enumerate([*starts[1:], end]) if got < start - at)
             (offset, size), got = spans[number], got - (starts[number] - at)
-            raise ended_early(path, size - got, offset + got)
-        return starts, end
+            raise ended_early(source.path, size - got, offset + got)
+        return spans, starts, end
 
     def _read_decoded(self, opened: OpenGroups, group: int, out: memoryview, at: int, flat: list[int]) -> int:
         """Do as `_read_stored`, with the decoded columns in place of the spans."""
@@ -281,60 +265,55 @@ class GroupReader(RangeReader):
             columns.append(out[at:stop])
             at = stop
         if self._verify:
-            self.values += values_of_columns(opened.file, opened.path, opened.groups.payload(group), columns)
+            self._add_values(opened, group, columns)
         return at
 
     def _columns(self, opened: OpenGroups, group: int) -> list[memoryview]:
         """Return the decoded columns of a row group."""
-        path = self._storage.local_path(opened.path)
-        if not self._library:
-            return self._read_and_decode(opened, group)
-        if path is not None:
-            with ThreadReads() as accounting:
-                columns = self._load(opened, path, group)
-                self._count(*accounting.since_start())
+        path, decode, spec = opened.source.path, self._format.decode_group, self._spec
+        if self._library is not None:
+            return self._library.call(
+                path, lambda local: decode(local, group, spec), lambda: self._from_storage(opened, group)
+            )
+        spans = opened.groups.called_spans(group) if self._called else opened.groups.spans(group)
+        memory = self._stored.view(_aligned_bytes(spans, self._alignment))
+        spans, starts, _ = self._fill_spans(opened, group, memory, 0)
+        return self._decoded(opened, group, _parts(spans, starts, memory))
+
+    def _decoded(self, opened: OpenGroups, group: int, parts: Sequence[tuple[int, memoryview]]) -> list[memoryview]:
+        """Return the decoded columns of a row group of which the parts requested are in memory."""
+        return self._format.decode_group(SourceStream(CachedSource(opened.cached, parts)), group, self._spec)
+
+    def _from_storage(self, opened: OpenGroups, group: int) -> list[memoryview]:
+        """Have the library read by the client library of the storage, or else through the file that is open here."""
+        source = opened.source
+        file = self._storage.open_by_library(source.path, whole=False)
+        if file is None:
+            source.counts()
+            columns = self._format.decode_group(SourceStream(source), group, self._spec)
+            self.count(*source.counts()[:2])
             return columns
-        file = self._storage.open_by_library(opened.path, whole=False)
-        if file is None:  # by the same library, which reads through the storage's reader
-            return self._read_and_decode(opened, group)
         with file:
             try:
-                return self._load(opened, file, group)
-            except Exception:
-                if file.failure is not None:
-                    raise file.failure from None
-                raise
+                return self._format.decode_group(file, group, self._spec)
+            except Exception as error:
+                raise file.failure or error from None
             finally:
-                self._count(*file.read_totals())
+                self.count(*file.read_totals())
 
-    def _count(self, app_bytes: int, read_calls: int) -> None:
-        self.app_bytes += app_bytes
-        self.read_calls += read_calls
+    def _add_values(self, opened: OpenGroups, group: int, columns: list[memoryview]) -> None:
+        path, payload = opened.source.path, opened.groups.payload(group)
+        self.values += values_of_columns(opened.file, path, payload, columns)
 
-    def _read_and_decode(self, opened: OpenGroups, group: int) -> list[memoryview]:
-        """Read through the storage and decode; only the storage's reads count as reading."""
-        if self._called:
-            spans = self._spans(opened, group)
-            data = memoryview(bytearray(sum(size for _, size in spans)))
-            begins, _ = self._fill_spans(opened, spans, data, 0)
-            pieces = [(span[0], data[at : at + span[1]]) for at, span in zip(begins, spans, strict=True)]
-            return self._format.decode_group(SourceStream(CachedSource(opened.source, pieces)), group, self._spec)
-        reader, source = opened.reader, opened.source
-        before = reader.app_bytes, reader.read_calls, source.read_ns
-        columns = self._format.decode_group(SourceStream(source), group, self._spec)
-        self._count(reader.app_bytes - before[0], reader.read_calls - before[1])
-        self.read_ns += source.read_ns - before[2]
-        return columns
 
-    def _load(self, opened: OpenGroups, where: str | LibraryFile, group: int) -> list[memoryview]:
-        """Call the library; as in `LibraryEngine`, CPU time counts as decoding and the rest as reading."""
-        wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-        try:
-            columns = self._format.decode_group(where, group, self._spec)
-        except OSError as error:
-            raise unreadable(opened.path, error) from error
-        self.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
-        return columns
+def _parts(spans: Spans, starts: Sequence[int], memory: memoryview) -> list[tuple[int, memoryview]]:
+    """Return (offset in the file, bytes) of spans that were read to `starts` of `memory`."""
+    return [(offset, memory[start : start + size]) for (offset, size), start in zip(spans, starts, strict=True)]
+
+
+def _aligned_bytes(spans: Spans, alignment: int) -> int:
+    """Return the bytes of memory that reading the spans takes."""
+    return sum(-(-(offset % alignment + size) // alignment) * alignment for offset, size in spans)
 
 
 def _check_fits(wanted: int, out: memoryview) -> None:
@@ -397,19 +376,10 @@ class CachedSource(Source):
 def values_of_columns(
     file: int, path: str, payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]
 ) -> list[Values]:
-    """Cut decoded columns into the pieces that `payload` lists by column: (bytes, payload offset).
+    """Return decoded columns as parts of the payload, of which `payload` lists (bytes, offset) of each column.
 
     Raises DatasetError: the columns have more or fewer bytes.
     """
-    values: list[Values] = []
-    column, data, at = iter(columns), memoryview(b""), 0
-    for size, payload_offset in payload:
-        if at == len(data):
-            data, at = next(column, memoryview(b"")), 0
-        if at + size > len(data):
-            break
-        values.append(Values(file, data[at : at + size], payload_offset))
-        at += size
-    if len(values) < len(payload) or at < len(data) or next(column, None) is not None:
+    if [len(column) for column in columns] != [size for size, _ in payload]:
         raise damaged(path, "a row group's values do not match its schema,", 0)
-    return values
+    return [Values(file, column, offset) for column, (_, offset) in zip(columns, payload, strict=True)]

@@ -15,7 +15,7 @@ from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError
 from datagen.formats.format_base import Offsets, RecordFormat, format_named
 from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_bytes
-from datagen.layout import Layout, layouts, record_shapes
+from datagen.layout import Layout, endings_of, layouts, record_shapes
 from datagen.manifest import MANIFEST_NAME, PACKED_NAME, Manifest, differing_keys, read
 from datagen.records import located_records
 from datagen.scan import (
@@ -28,7 +28,7 @@ from datagen.scan import (
     wrong_files_message,
     wrong_sizes,
 )
-from datagen.spec import DatasetSpec, ParquetSpec, Split
+from datagen.spec import DatasetSpec, ParquetSpec
 from datagen.storage.posix import cache_restored
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
 
@@ -158,6 +158,15 @@ def _check_manifest(manifest: Manifest, requested: DatasetSpec, advice: _Advice)
         )
 
 
+class _Sizes(NamedTuple):
+    """What is known of the sizes in one split."""
+
+    files: NDArray[np.int64]  # bytes of each file in use
+    sample: int  # of the largest sample; 0: unknown
+    group: GroupBytes
+    record: int
+
+
 class _Inspection:
     """Inspects one dataset."""
 
@@ -169,8 +178,6 @@ class _Inspection:
         self._format = format_named(spec.format)
         self._notes: list[str] = []
         self._packed = False  # whether `dlemu pack` made the files: samples that it did not resize are of any size
-        self._foreign_splits: set[Split] = set()
-        """Splits whose sizes do not follow from the settings, so that records are looked up in the files."""
         self._offsets: dict[str, Offsets] = {}
 
     def dataset(self) -> Dataset:
@@ -183,41 +190,30 @@ class _Inspection:
         first_valid = train.named_files if train.names is None else self._requested.num_files_train
         valid = self._find_files(replace(valid, first_running_index=first_valid))
         spec = self._spec_on_disk(train, valid)
-        used = [layout for layout in (train, valid) if layout.num_files]
-        sizes = [self._sizes(spec, layout) for layout in used]
-        return Dataset(
-            spec=spec,
-            train=train,
-            valid=valid if valid.num_files else None,
-            manifest=self._manifest,
-            max_file_bytes=max((int(files.max()) for files, _ in sizes), default=0),
-            max_sample_bytes=max((largest for _, largest in sizes), default=0),
-            plain_samples=self._is_plain(spec) and all(largest for _, largest in sizes),
-            max_group_bytes=GroupBytes.maximum(self._largest_group(spec, layout) for layout in used),
-            max_record_bytes=max((self._largest_record(spec, layout) for layout in used), default=0),
-            total_bytes=sum(int(files.sum()) for files, _ in sizes),
-            offsets=self._offsets,
-            notes=tuple(self._notes),
-        )
+        sizes = [self._sizes(spec, layout) for layout in (train, valid) if layout.num_files]
+        return self._found(spec, train, valid if valid.num_files else None, sizes)
 
     def own_dataset(self, own: UserFolder) -> Dataset:
         """Return the dataset that consists of a folder of a user's own files."""
-        self._foreign_splits.add("train")
         paths = map(own.layout.path, range(own.layout.num_files))
         with cache_restored([local for path in paths if (local := self._storage.local_path(path)) is not None]):
-            largest_group = self._largest_group(own.spec, own.layout)
-            largest_record = self._largest_record(own.spec, own.layout)
+            sizes = self._looked_up(own.spec, own.layout, own.sizes)
+        return self._found(own.spec, own.layout, None, [sizes])
+
+    def _found(self, spec: DatasetSpec, train: Layout, valid: Layout | None, sizes: list[_Sizes]) -> Dataset:
         return Dataset(
-            spec=own.spec,
-            train=own.layout,
-            valid=None,
-            manifest=None,
-            max_file_bytes=int(own.sizes.max()),
-            max_sample_bytes=0,
-            max_group_bytes=largest_group,
-            max_record_bytes=largest_record,
-            total_bytes=int(own.sizes.sum()),
+            spec=spec,
+            train=train,
+            valid=valid,
+            manifest=self._manifest,
+            max_file_bytes=max((int(split.files.max()) for split in sizes), default=0),
+            max_sample_bytes=max((split.sample for split in sizes), default=0),
+            plain_samples=all(split.sample for split in sizes) and self._is_plain(spec),
+            max_group_bytes=GroupBytes.maximum(split.group for split in sizes),
+            max_record_bytes=max((split.record for split in sizes), default=0),
+            total_bytes=sum(int(split.files.sum()) for split in sizes),
             offsets=self._offsets,
+            notes=tuple(self._notes),
         )
 
     def _find_files(self, requested: Layout) -> Layout:
@@ -231,7 +227,7 @@ class _Inspection:
         if (there := count_by_pattern(likely, self._storage)) is not None:
             self._notes += surplus_note(likely, there)
             return likely
-        scanned = scan(requested.folder, requested.extension, self._storage, without="valid")
+        scanned = scan(requested.folder, endings_of(self._requested.format), self._storage, without="valid")
         if not scanned.names and scanned.other_extensions:
             raise DatasetError(wrong_files_message(requested, scanned))
         layout, notes = match_names(scanned, requested, self._advice)
@@ -257,30 +253,47 @@ class _Inspection:
     def _is_plain(self, spec: DatasetSpec) -> bool:
         return self._format.file_bytes(spec, record_shapes(spec, 0, 1)) is not None
 
-    def _sizes(self, spec: DatasetSpec, layout: Layout) -> tuple[NDArray[np.int64], int]:
-        """Return the size of each file in use, and of the largest sample (0: unknown)."""
+    def _sizes(self, spec: DatasetSpec, layout: Layout) -> _Sizes:
+        """Return the sizes of a split by its settings or, where these do not give them, by its files."""
         if layout.names is not None:
-            self._foreign_splits.add(layout.split)
-            return sizes_on_disk(layout, self._storage), 0
+            return self._looked_up(spec, layout)
         shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
         largest = int(shapes.prod(axis=1).max()) * spec.element_bytes
         sizes = self._format.file_bytes(spec, shapes)
         if sizes is None:
-            return sizes_on_disk(layout, self._storage), largest
+            sizes = sizes_on_disk(layout, self._storage)
+            return _Sizes(sizes, largest, self._largest_group(spec, layout, shapes), 0)
         looked_up, wrong = wrong_sizes(layout.path, sizes, self._storage)
         if not wrong:
             self._check_sides(spec, layout, shapes)
-            return sizes, largest
-        self._foreign_splits.add(layout.split)
-        if self._packed:
-            return sizes_on_disk(layout, self._storage), 0
-        if self._manifest is not None or len(wrong) <= looked_up // 2:  # if most differ, another tool made the files
+            record = int(self._format.record_bytes(spec, shapes).max()) if isinstance(self._format, RecordFormat) else 0
+            return _Sizes(sizes, largest, self._largest_group(spec, layout, shapes), record)
+        # If most differ, another tool made the files
+        if not self._packed and (self._manifest is not None or len(wrong) <= looked_up // 2):
             raise DatasetError(
                 f"{len(wrong)} of {looked_up} files looked up have the wrong size: {'; '.join(wrong[:SHOWN_NAMES])}. "
                 f"Delete them and run the command again, which makes only what is missing. {self._advice}"
             )
-        self._notes.append(f"{layout.folder}: the sizes differ from the settings; files are used as they are")
-        return sizes_on_disk(layout, self._storage), 0
+        if not self._packed:
+            self._notes.append(f"{layout.folder}: the sizes differ from the settings; files are used as they are")
+        return self._looked_up(spec, layout)
+
+    def _looked_up(self, spec: DatasetSpec, layout: Layout, sizes: NDArray[np.int64] | None = None) -> _Sizes:
+        """Return sizes that do not follow from the settings: records and row groups are looked up in the files."""
+        record, group = 0, NO_GROUPS
+        if isinstance(self._format, RecordFormat):
+            record, offsets = located_records(self._format, layout, self._storage)
+            self._offsets |= offsets
+        if isinstance(self._format, GroupFormat):
+            group = largest_group_bytes(self._format, layout, spec, self._storage)
+        return _Sizes(sizes_on_disk(layout, self._storage) if sizes is None else sizes, 0, group, record)
+
+    def _largest_group(self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64]) -> GroupBytes:
+        if not isinstance(self._format, GroupFormat):
+            return NO_GROUPS
+        if self._manifest is None and not self._is_plain(spec):
+            return largest_group_bytes(self._format, layout, spec, self._storage)
+        return self._format.group_bytes(spec, shapes)
 
     def _check_sides(self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64]) -> None:
         """Check the side files of a dataset that dlemu made; in others they may be missing, as they are optional."""
@@ -294,21 +307,3 @@ class _Inspection:
                     f"{len(wrong)} of {looked_up} index files looked up are missing or have the wrong size: "
                     f"{'; '.join(wrong[:SHOWN_NAMES])}. The same command makes them again. {self._advice}"
                 )
-
-    def _largest_group(self, spec: DatasetSpec, layout: Layout) -> GroupBytes:
-        if not isinstance(self._format, GroupFormat):
-            return NO_GROUPS
-        if layout.split in self._foreign_splits or (self._manifest is None and not self._is_plain(spec)):
-            return largest_group_bytes(self._format, layout, spec, self._storage)
-        shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
-        return self._format.group_bytes(spec, shapes)
-
-    def _largest_record(self, spec: DatasetSpec, layout: Layout) -> int:
-        if not isinstance(self._format, RecordFormat):
-            return 0
-        if layout.split in self._foreign_splits:
-            largest, offsets = located_records(self._format, layout, self._storage)
-            self._offsets |= offsets
-            return largest
-        shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
-        return int(self._format.record_bytes(spec, shapes).max())

@@ -16,15 +16,33 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen import quantiles
-from datagen.spec import PICTURES, DatasetSpec, Split
+from datagen import quantiles, registry
+from datagen.spec import DatasetSpec, ParquetColumn, Split
 
 SIZE_SEED = 10  # DLIO draws the record shapes of every dataset with this seed
 DRAW_CHUNK_FILES = 1 << 16
 """Files whose random numbers are drawn and discarded at a time to reach the first file requested."""
 
 
-_EXTENSIONS = {"webdataset": "tar"}  # extensions of formats whose extension is not the format's name
+def endings_of(format_name: str) -> tuple[str, ...]:
+    """Return the extensions of a format's files; those that dlemu makes have the first.
+
+    The last part of the name, unless the module in `datagen.formats` has others as `ENDINGS`. None of a user's own
+    modules is imported for that.
+    """
+    own = (format_name.rpartition(".")[2],)
+    endings: tuple[str, ...] = registry.built_in("datagen.formats", format_name, "ENDINGS", own)
+    return endings
+
+
+def has_own_length(spec: DatasetSpec) -> bool:
+    """Return whether a file is `record_length_bytes` long whatever the shape of its record, as pictures are."""
+    return bool(registry.built_in("datagen.formats", spec.format, "HAS_OWN_LENGTH", False))
+
+
+def columns_of(spec: DatasetSpec) -> tuple[ParquetColumn, ...]:
+    """Return the named columns of a dataset of tables."""
+    return spec.parquet.columns if registry.built_in("datagen.formats", spec.format, "HAS_COLUMNS", False) else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +117,7 @@ def layouts(spec: DatasetSpec) -> tuple[Layout, Layout]:
             split=split,
             num_files=files,
             num_samples_per_file=spec.num_samples_per_file,
-            extension=_EXTENSIONS.get(spec.format, spec.format.rpartition(".")[2]),
+            extension=endings_of(spec.format)[0],
             file_prefix=spec.file_prefix,
             named_files=files,
             num_subfolders=subfolders,
@@ -147,24 +165,22 @@ def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]
 
 def nominal_sample_bytes(spec: DatasetSpec) -> int:
     """Return the mean bytes of a sample before compression: for images, of the file; for tables, of columns read."""
-    if spec.format in PICTURES or spec.record_length_bytes_quantiles:
+    if has_own_length(spec) or spec.record_length_bytes_quantiles:
         return int(spec.record_length_bytes) * spec.element_bytes
-    if spec.format == "parquet" and spec.parquet.columns:
-        return sum(column.value_bytes for column in spec.parquet.columns if column.read)
+    if columns := columns_of(spec):
+        return sum(column.value_bytes for column in columns if column.read)
     shape = spec.record_dims or (int(math.sqrt(spec.record_length_bytes)),) * 2
     return math.prod(shape) * spec.element_bytes
 
 
 def stored_sample_bytes(spec: DatasetSpec) -> int:
     """Return the mean bytes of a sample before compression, including table columns that are not read."""
-    if spec.format == "parquet" and spec.parquet.columns:
-        return sum(column.value_bytes for column in spec.parquet.columns)
-    return nominal_sample_bytes(spec)
+    return sum(column.value_bytes for column in columns_of(spec)) or nominal_sample_bytes(spec)
 
 
 def payload_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return for each file the bytes of its samples before compression; `shapes` are record shapes (files, axes)."""
-    if spec.format == "parquet" and spec.parquet.columns:
+    if columns_of(spec):
         return np.full(len(shapes), stored_sample_bytes(spec) * spec.num_samples_per_file, np.int64)
     return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file)
 

@@ -37,11 +37,11 @@ from datagen.formats.format_base import (
 )
 from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
-from datagen.layout import Layout
+from datagen.layout import Layout, has_own_length
 from datagen.registry import library
 from datagen.regular import open_regular
-from datagen.scan import FORMAT_OF_ENDING, SHOWN_NAMES, sizes_on_disk
-from datagen.spec import PICTURES, DatasetSpec
+from datagen.scan import SHOWN_NAMES, format_of_ending, sizes_on_disk
+from datagen.spec import DatasetSpec
 from datagen.storage.posix import cache_restored
 from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, StoredFile, open_storage
 from datagen.thread_pool import of_each
@@ -101,7 +101,7 @@ def inspect_own_folder(
     opened = open_storage(storage.buffered)
     try:
         found = _inspect(spec, opened, strict)
-        if decodes and found.spec.format in PICTURES:
+        if decodes and has_own_length(found.spec):
             _in_each(pixel_bytes, found.layout, found.sizes, _some_files(found.layout), opened)
         return found
     except OSError as error:
@@ -299,7 +299,7 @@ def _training(names: list[str], folder: str) -> tuple[list[str], list[str]]:
 def kind_of(name: str, known: Collection[str] = ()) -> str:
     """Return the format (of those `known`, or all) that a name indicates; else its ending, with the dot."""
     ending = _ending(name)
-    named = FORMAT_OF_ENDING.get(ending[1:], ending[1:])
+    named = format_of_ending(ending[1:])
     if named != RAW and named in (known or registry.names(FORMATS)):
         return named
     return "tfrecord" if ".tfrecord" in name and not name.endswith(_COMPANIONS) else ending

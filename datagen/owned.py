@@ -218,7 +218,8 @@ def _listed_in(folder: int) -> set[str]:
 def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
     """Remove what the marker of a folder lists, then the marker, then the folder if it is empty.
 
-    Listed folders are emptied by their own markers. Links stay, as does what can't be removed. Where the storage fails
+    A folder that has no marker, for which there was no room, goes if it is empty and listed in the one above. Listed
+    folders are emptied by their own markers. Links stay, as does what can't be removed. Where the storage fails
     (EIO, a file system that turned read-only), the marker stays, too: a later call then removes the rest.
     """
     with contextlib.suppress(OSError):
@@ -227,19 +228,9 @@ def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
             marked = _remove_in(descriptor)
         finally:
             os.close(descriptor)
-        if marked and not keep_folder:
+        parent, name = os.path.split(folder.rstrip("/"))
+        if not keep_folder and (marked or f"{name}/" in claimed(parent or ".")):
             os.rmdir(folder)
-
-
-def remove_listed(folder: str, name: str) -> None:
-    """Remove a subfolder that the marker of a folder lists, emptied by its own marker, if it is empty then."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if f"{name}/" in _claimed_in(descriptor):
-                _remove_child(descriptor, name)
-        finally:
-            os.close(descriptor)
 
 
 def unmark(folder: str, name: str) -> None:

@@ -21,7 +21,7 @@ from datagen.errors import DatasetError, SpaceError
 from datagen.formats._buffered import python_calls
 from datagen.formats.format_base import (
     Offsets,
-    OpenSide,
+    OpenedFile,
     RecordFile,
     RecordFormat,
     Source,
@@ -246,26 +246,22 @@ class OpenFiles:
 
     def located(self, file: int) -> tuple[int, Offsets | None]:
         """Return the bytes of the largest record of a file, and the offsets of records if they had to be looked for."""
-        source, side = self._source(file)
-        try:
-            samples = self._layout.num_samples_per_file
-            offsets = self._format.locate(source, samples, side)
-            return self._format.open_records(source, samples, side, offsets).largest_bytes(), offsets
-        finally:
-            source.close()
+        opened = self._source(file)
+        with contextlib.closing(opened.source):
+            offsets = self._format.locate(opened)
+            return self._format.open_records(opened._replace(offsets=offsets)).largest_bytes(), offsets
 
     def _open_file(self, file: int) -> OpenRecords:
-        source, side = self._source(file)
+        opened = self._source(file)
+        source = opened.source
         try:
-            samples, offsets = self._layout.num_samples_per_file, self._offsets.get(source.path)
-            records = self._format.open_records(source, samples, side, offsets, called=self._called)
+            return source.path, source.reader, self._format.open_records(opened)
         except BaseException:
             source.close()
             raise
-        return source.path, source.reader, records
 
-    def _source(self, file: int) -> tuple[Source, OpenSide]:
-        """Open a file; return with it what opens its side files."""
+    def _source(self, file: int) -> OpenedFile:
+        """Open a file, whose records are not looked at yet."""
         path = self._layout.path(file)
         reader = self._opened(path, mapped=self._mapped)
         if self._called and self._format.looks_up and not self._format.mapped:
@@ -274,7 +270,8 @@ class OpenFiles:
             reader = StreamedReader(self._storage, reader, self._format.stream_calls, self._format.tail_bytes)
         source = Source(path, reader, self._storage.alignment, self._transfer_bytes)
         source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
-        return source, partial(self._open_side, file)
+        side, samples = partial(self._open_side, file), self._layout.num_samples_per_file
+        return OpenedFile(source, samples, side, self._offsets.get(path), self._called)
 
     def _open_side(self, file: int, number: int) -> Source | None:
         """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""

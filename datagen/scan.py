@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import re
 from collections import Counter
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from datagen import registry
 from datagen.errors import DatasetError
-from datagen.layout import Layout
+from datagen.layout import Layout, endings_of
 from datagen.spec import Split
 from datagen.storage.storage_base import Listed, StorageBase
 
@@ -26,18 +27,13 @@ SHOWN_NAMES = 3  # maximum names in a message
 SIZE_CHECKS = 4096
 """Maximum files whose size is looked up, chosen at random; the others are assumed to have their computed sizes."""
 SIZE_CHECK_SEED = 1  # arbitrary but fixed, so that every inspection checks the same files
-_ENDINGS = {"jpeg": (".jpeg", ".jpg"), "tiff": (".tiff", ".tif")}
-"""Extensions that are accepted for a format's extension, in lower or upper case: ImageNet has `.JPEG`."""
-FORMAT_OF_ENDING = {"jpg": "jpeg", "tif": "tiff", "tar": "webdataset", "h5": "hdf5", "tfrecords": "tfrecord"}
-"""Formats of extensions that are not a format's name."""
-
-
 _KEYS: dict[Split, str] = {"train": "train", "valid": "eval"}  # suffix of the setting `num_files_...` of each split
 
 
-def has_ending(name: str, extension: str) -> bool:
-    """Return whether a file's name has this extension or an equivalent one."""
-    return name.lower().endswith(_ENDINGS.get(extension, (f".{extension}",)))
+@functools.cache  # asked for each name of a folder
+def format_of_ending(ending: str) -> str:
+    """Return the format whose files have this extension (`endings_of`), else the extension itself."""
+    return next((name for name in registry.names("datagen.formats") if ending in endings_of(name)), ending)
 
 
 @dataclass(frozen=True)
@@ -49,11 +45,12 @@ class Scan:
     num_subfolders: int
 
 
-def scan(folder: str, extension: str, storage: StorageBase, without: str = "") -> Scan:
-    """List a split's folder; a folder that does not exist counts as empty.
+def scan(folder: str, endings: tuple[str, ...], storage: StorageBase, without: str = "") -> Scan:
+    """List a split's folder for files with these extensions, in any case; one that does not exist counts as empty.
 
     Hidden names and the sub-folder `without` are skipped. Raises OSError.
     """
+    suffixes = tuple(f".{ending}" for ending in endings)
     names: list[str] = []
     others: Counter[str] = Counter()
     subfolders = 0
@@ -68,7 +65,7 @@ def scan(folder: str, extension: str, storage: StorageBase, without: str = "") -
                 else:
                     below = [entry.name]
                 for name in below:
-                    if has_ending(name, extension):
+                    if name.lower().endswith(suffixes):
                         names.append(name)
                     else:
                         others[os.path.splitext(name)[1] or name] += 1
@@ -185,7 +182,7 @@ def wrong_files_message(requested: Layout, scanned: Scan) -> str:
     """Return the message for a folder without files of the format: which files it has, and which format reads them."""
     extension, count = scanned.other_extensions.most_common(1)[0]
     ending = extension.lstrip(".").lower()
-    name = FORMAT_OF_ENDING.get(ending, ending)
+    name = format_of_ending(ending)
     known = name in registry.names("datagen.formats")
     none = "no format of dlemu reads these; set"
     if ending == "bin":

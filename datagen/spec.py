@@ -25,8 +25,6 @@ EngineName = Literal["matched", "fast", "library"]
 
 BLOCK_BYTES = 4096
 """Every block of this many payload bytes is unique and names its file and offset (`datagen.content`)."""
-PICTURES = ("jpeg", "png", "tiff")
-"""Image formats: their files are `record_length_bytes` long, whatever the shape of the image."""
 NUMBER_KINDS = "iufc"
 """`dtype.kind` of the NumPy types allowed in records: signed and unsigned integers, floats and complex numbers."""
 
@@ -82,14 +80,14 @@ MAX_RECORD_BYTES, MAX_DATASET_BYTES = 1 << 50, 1 << 62
 class DatasetSpec:
     """Settings of the dataset. Defaults are DLIO's where DLIO has the key."""
 
-    data_folder: str = "./data/"
+    data_folder: Annotated[str, Meta(min_length=1)] = "./data/"
     """Folder that holds `train/` and `valid/`."""
     source: Literal["generated", "folder"] = "generated"
     """`generated`: a dataset made from these settings. `folder`: your own files, whatever is in `data_folder`.
 
     The format, number and sizes of your own files are detected; they are only read (docs/own-workload.md).
     """
-    format: str = "tfrecord"
+    format: Annotated[str, Meta(min_length=1)] = "tfrecord"
     """Name of a module in `datagen.formats`, or the dotted name of your own module."""
     num_files_train: Annotated[int, at_least(0)] = 8
     """Files of the training set."""
@@ -108,7 +106,7 @@ class DatasetSpec:
     """
     record_length_bytes_resize: Annotated[int, at_least(0, MAX_RECORD_BYTES), BYTES] = 0
     """Bytes of each sample that a worker passes to the trainer, cropped from the sample; 0 passes the whole sample."""
-    record_dims: tuple[int, ...] = ()
+    record_dims: tuple[Annotated[int, at_least(1)], ...] = ()
     """Shape of a record; for images: height, width, channels. Empty: a square made from `record_length_bytes`."""
     record_element_type: str = "uint8"
     """NumPy type of a record's elements. As in DLIO, the bytes of a record are its elements times the type's bytes."""
@@ -116,8 +114,8 @@ class DatasetSpec:
     """Sub-folders of `train/` over which its files are distributed; 0 or 1: all files are in `train/` itself."""
     num_subfolders_eval: Annotated[int, at_least(0)] = 0
     """Sub-folders of `valid/`, likewise."""
-    file_prefix: str = "img"
-    """Prefix of file names, as in `img_3_of_8.npz`."""
+    file_prefix: Annotated[str, Meta(pattern=r"^[^/.][^/]*\Z")] = "img"
+    """Prefix of file names, as in `img_3_of_8.npz`: without / and not starting with a dot."""
     compression: Compression = "none"
     """Compression of the records; each format supports some of these."""
     compression_level: Annotated[int, Meta(ge=1, le=9)] = 4
@@ -167,18 +165,9 @@ class DatasetSpec:
                 seen = f"{where}.num_files_train, num_samples_per_file and record_length_bytes multiply to"
                 yield f"{seen} {total_bytes:.3g} bytes: wanted at most {MAX_DATASET_BYTES:.3g}"
         yield from self._record_problems(where)
-        if not self.data_folder:
-            yield f"{where}.data_folder is empty: wanted a folder"
-        if not self.format:
-            yield f"{where}.format is empty: wanted the name of a format"
-        if not self.file_prefix or "/" in self.file_prefix or self.file_prefix.startswith("."):
-            wanted = "a plain file name part, without / and not starting with a dot"
-            yield f"{where}.file_prefix is {self.file_prefix!r}: wanted {wanted}"
         yield from self._format_problems()
 
     def _record_problems(self, where: str) -> Iterator[str]:
-        if any(axis < 1 for axis in self.record_dims):
-            yield f"{where}.record_dims is {list(self.record_dims)}: wanted numbers of 1 or more"
         if self.record_dims and self.record_length_bytes_stdev:
             yield (
                 f"{where}.record_dims and {where}.record_length_bytes_stdev are both given: records of one shape have "

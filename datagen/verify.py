@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -101,10 +101,8 @@ class _Checker:
             self._storage.size_bytes(path)
             if part.size_bytes is not None:
                 finding = self._check_bytes(running_index, part, part.size_bytes, made, stored)
-            elif isinstance(self._files.format, GroupFormat):
-                finding = self._check_groups(running_index, self._files.format)
             else:
-                finding = self._check_samples(running_index)
+                finding = self._check_payload(running_index)
         except FileNotFoundError:
             finding = Damage("error", path, "missing", "there is no such file")
         except OSError as error:
@@ -149,54 +147,54 @@ class _Checker:
         message = f"it has {reader.size_bytes} bytes, wanted {wanted}; it is right up to offset {offset}"
         return Damage("error", path, "truncated" if reader.size_bytes < wanted else "changed", message)
 
-    def _check_groups(self, running_index: int, groups_format: GroupFormat) -> Damage | None:
-        """Check that a file of row groups has those of the settings, and compare their values."""
-        path, spec = self._files.path(running_index), manifest.without_read_flags(self._files.spec)
-        with opened_groups(groups_format, path, spec, self._storage) as (source, groups):
-            if not groups.payload(0):
-                return Damage("error", path, "changed", "its columns or row groups differ from those it was made with")
-            for group in groups.groups_of(0, spec.num_samples_per_file):
-                columns = groups_format.decode_group(SourceStream(source), group, spec)
-                for _, data, start in values_of_columns(running_index, path, groups.payload(group), columns):
-                    at = self._files.content.first_difference(data, running_index, start)
-                    if at is not None:
-                        return self._payload_damage(running_index, data, start, at)
-                    self._tally.add(size_bytes=len(data))
-        return None
-
-    def _check_samples(self, running_index: int) -> Damage | None:
+    def _check_payload(self, running_index: int) -> Damage | None:
         """Read and compare the samples as a loader would: compressed bytes depend on the library's version."""
         files = self._files
-        path, samples = files.path(running_index), files.spec.num_samples_per_file
-        engine = FastEngine(self._storage, files.format, samples, 0)
+        path, checked, wanted = files.path(running_index), 0, files.size_bytes(running_index)
+        parts = self._of_groups if isinstance(files.format, GroupFormat) else self._of_samples
+        for data, start in parts(running_index, wanted):
+            at = files.content.first_difference(data, running_index, start)
+            if at is not None:
+                swapped, words = explain(data, at, files.content, running_index)
+                message = f"its payload differs from what was generated at offset {start + at}: {words}"
+                return Damage("error", path, "swapped" if swapped else "changed", message)
+            checked += len(data)
+            self._tally.add(size_bytes=len(data))
+        if checked != wanted:
+            message = f"its samples have {checked} bytes, wanted {wanted}"
+            return Damage("error", path, "truncated", message)
+        return None
+
+    def _of_groups(self, running_index: int, wanted: int) -> Iterator[tuple[memoryview, int]]:
+        """Yield the values of a file of row groups, and their offset in the payload. Raises DatasetError."""
+        groups_format, path = self._files.format, self._files.path(running_index)
+        spec = manifest.without_read_flags(self._files.spec)
+        assert isinstance(groups_format, GroupFormat)
+        with opened_groups(groups_format, path, spec, self._storage) as (source, groups):
+            if not groups.payload(0):
+                raise DatasetError("its columns or row groups differ from those it was made with")
+            for group in groups.groups_of(0, spec.num_samples_per_file):
+                columns = groups_format.decode_group(SourceStream(source), group, spec)
+                for values in values_of_columns(running_index, path, groups.payload(group), columns):
+                    yield values.data, values.payload_offset
+
+    def _of_samples(self, running_index: int, wanted: int) -> Iterator[tuple[memoryview, int]]:
+        """Yield the payload of each sample, and its offset, until there are the bytes wanted; several may share one."""
+        path, samples = self._files.path(running_index), self._files.spec.num_samples_per_file
+        engine = FastEngine(self._storage, self._files.format, samples, 0)
+        done, starts = 0, set()
         try:
-            checked, wanted = 0, files.size_bytes(running_index)
-            starts = set()
             for index in range(samples):
-                if checked == wanted:
+                if done == wanted:
                     break
                 sample = engine.read(path, index, memoryview(b""))
-                payload, start = sample.plain_payload, sample.payload_offset
-                if start in starts:
-                    continue  # several samples may share a payload, which was compared already
-                starts.add(start)
-                at = sample.first_difference(files.content, running_index)
-                self._tally.add(size_bytes=len(payload))
-                if at is not None:
-                    return self._payload_damage(running_index, payload, start, at)
-                checked += len(payload)
-            if checked != wanted:
-                message = f"its samples have {checked} bytes, wanted {wanted}"
-                return Damage("error", path, "truncated", message)
-            return None
+                data, start = sample.plain_payload, sample.payload_offset
+                if start not in starts:
+                    starts.add(start)
+                    done += len(data)
+                    yield data, start
         finally:
             engine.finish()
-
-    def _payload_damage(self, running_index: int, payload: memoryview, start: int, at: int) -> Damage:
-        """Return the damage of a part of a payload, at offset `start`, that first differs at its index `at`."""
-        swapped, words = explain(payload, at, self._files.content, running_index)
-        message = f"its payload differs from what was generated at offset {start + at}: {words}"
-        return Damage("error", self._files.path(running_index), "swapped" if swapped else "changed", message)
 
 
 class _DifferenceError(Exception):
@@ -211,13 +209,11 @@ class _Comparison(NullWriter):
     """A writer that compares the bytes to be written with an existing file."""
 
     def __init__(self, reader: Reader, buffer: AlignedBuffer, tally: Tally) -> None:
-        super().__init__()
         self._reader = reader
         self._buffer = buffer
         self._tally = tally
 
     def write(self, data: Bytes) -> None:
-        self.write_at(data, self.position)
         super().write(data)
         self._tally.add(size_bytes=len(data))
 

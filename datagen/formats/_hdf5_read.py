@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from datagen.errors import DatasetError, DlemuError
-from datagen.formats.format_base import OpenFile, Sample, Source, damaged
+from datagen.formats.format_base import OpenFile, Sample, Source, SourceStream, damaged
 from datagen.registry import library
 
 OLD_NAME = "records"  # name of the dataset of records in files of DLIO up to 2.0.0, which are read but never written
@@ -256,7 +255,7 @@ def _records(file: Any) -> Iterator[Any]:
         yield h5py.h5d.open(group, name)
 
 
-class SourceFile:
+class SourceFile(SourceStream):
     """A file object for HDF5 that reads from a `Source`: the whole file, or each piece when it is first requested."""
 
     def __init__(self, source: Source, *, whole: bool) -> None:
@@ -265,11 +264,10 @@ class SourceFile:
 
         An exception raised through HDF5 would leave a file open in it, which calls this object when Python exits.
         """
-        self._source = source
+        super().__init__(source)
         self._whole = source.read(0, source.size_bytes) if whole else None
         self._blocks: dict[int, memoryview] = {}
         self._extents: dict[int, memoryview] = {}
-        self._position = 0
 
     def extents(self, extents: list[tuple[int, int]]) -> list[memoryview]:
         """Return the bytes of each extent (offset, bytes), reading adjacent ones by one call. Raises DatasetError."""
@@ -291,29 +289,23 @@ class SourceFile:
         """Read from the file, which sets `failure` if the storage fails."""
         self.read(1)
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._position = offset + (self._source.size_bytes if whence == os.SEEK_END else 0)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, size_bytes: int) -> bytes:
-        out = bytearray(size_bytes)
+    def read(self, size: int = -1) -> bytes:
+        out = bytearray(size)
         return bytes(out[: self.readinto(memoryview(out))])
 
-    def readinto(self, out: memoryview) -> int:
+    def readinto(self, out: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
+        view = memoryview(out)
         try:
-            done = self._copy(out)
+            done = self._copy(view)
         except (DlemuError, OSError) as error:
             self.failure = error
-            out[:] = bytes(len(out))
-            done = len(out)
-        self._position += done
+            view[:] = bytes(len(view))
+            done = len(view)
+        self._at += done
         return done
 
     def _copy(self, out: memoryview) -> int:
-        start = self._position
+        start = self._at
         size = max(0, min(len(out), self._source.size_bytes - start))
         known = self._whole[start : start + size] if self._whole is not None else self._extents.get(start)
         if known is not None and len(known) >= size:
@@ -337,9 +329,6 @@ class SourceFile:
     def forget(self) -> None:
         """Release all bytes except those of the structure."""
         self._extents = {}
-
-    def flush(self) -> None:
-        return
 
 
 SIGNATURE_BYTES = 8  # bytes that HDF5 reads of a file first
@@ -385,7 +374,7 @@ class CalledFile(SourceFile):
         self._extents[offset] = held[offset - start : offset - start + size_bytes]
 
     def _copy(self, out: memoryview) -> int:
-        start, size = self._position, max(0, min(len(out), self._source.size_bytes - self._position))
+        start, size = self._at, max(0, min(len(out), self._source.size_bytes - self._at))
         known = self._extents.get(start)  # a chunk that is being decoded
         if known is None or len(known) < size:
             first, self._signature = self._signature, None

@@ -306,15 +306,10 @@ class Group:
         named = zip(self.columns, self.chunks, strict=True)
         return [(chunk.offset, chunk.size_bytes) for column, chunk in named if column.read]
 
-    def values(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (offset, bytes, payload offset) of each page's values of the columns to read, column by column."""
-        for chunk, column in zip(self.chunks, self.columns, strict=True):
-            at, payload = chunk.offset, chunk.payload_offset
-            for page in chunk.pages:
-                if column.read:
-                    yield at + len(page.before), page.value_bytes, payload
-                at += len(page.before) + page.value_bytes
-                payload += page.value_bytes
+    def payload(self) -> list[tuple[int, int]]:
+        """Return (bytes, payload offset) of the values of each column to read."""
+        named = zip(self.columns, self.chunks, strict=True)
+        return [(self.rows * column.width, chunk.payload_offset) for column, chunk in named if column.read]
 
 
 class FilePlan:

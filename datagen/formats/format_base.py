@@ -30,6 +30,7 @@ from datagen.spec import BLOCK_BYTES, Compression, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Reader, Writer, read_in_transfers
 
 Sizes = NDArray[np.int64]
+Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one
 FORMATS = "datagen.formats"  # the package of formats; each module in it is a format
 
 
@@ -352,6 +353,17 @@ class StreamCalls(NamedTuple):
     """A call cut short by the end of the file is followed by one for the missing bytes, as TensorFlow does."""
 
 
+class OpenedFile(NamedTuple):
+    """A file of records. It and its side files stay open until the reader closes them."""
+
+    source: Source
+    samples: int
+    side: OpenSide
+    offsets: Offsets | None = None  # None: all records have one length
+    called: bool = False
+    """A format that `looks_up` locates records by the library's read calls."""
+
+
 class RecordFormat(FormatBase):
     """A format with many records in each file, read one by one into place from files that stay open."""
 
@@ -369,21 +381,15 @@ class RecordFormat(FormatBase):
         """Return for each file the bytes of one record, framing included; `shapes` are record shapes (files, axes)."""
 
     @abc.abstractmethod
-    def open_records(
-        self, source: Source, samples: int, side: OpenSide, offsets: Offsets | None = None, *, called: bool = False
-    ) -> RecordFile:
-        """Open a file for reading records, which have one length unless their `offsets` are given.
+    def open_records(self, opened: OpenedFile) -> RecordFile:
+        """Open a file for reading records. Raises DatasetError: the file can't be of this format."""
 
-        `source` and side files stay open until the reader closes the file. With `called`, a format that `looks_up`
-        locates records by the library's read calls. Raises DatasetError: the file can't be of this format.
-        """
-
-    def locate(self, source: Source, samples: int, side: OpenSide) -> Offsets | None:
+    def locate(self, opened: OpenedFile) -> Offsets | None:
         """Return the offset of each record and the end of the last one; None for a format that looks them up.
 
         Raises DatasetError: the file has fewer records, or is damaged.
         """
-        return offsets_in(source, samples, self.offsets)
+        return offsets_in(opened.source, opened.samples, self.offsets)
 
     def offsets(self, file: BinaryIO) -> list[int]:
         """Do as `locate`, by reading the header of each record. A format without headers has none.
@@ -519,11 +525,9 @@ class RecordFile(abc.ABC):
 
     scattered = False  # consecutive records may not be adjacent in the file; they are then read one by one
 
-    def __init__(self, source: Source, samples: int, record_bytes: int, offsets: Offsets | None = None) -> None:
-        self._source = source
-        self._samples = samples
+    def __init__(self, opened: OpenedFile, record_bytes: int) -> None:
+        self._source, self._samples, self._offsets = opened.source, opened.samples, opened.offsets
         self._record_bytes = record_bytes
-        self._offsets = offsets
 
     def span(self, index: int, count: int) -> tuple[int, int]:
         """Return offset and bytes in the file of consecutive records. Raises DatasetError if there are none."""
@@ -546,7 +550,6 @@ class RecordFile(abc.ABC):
         return self._record_bytes if self._offsets is None else int(np.diff(self._offsets).max())
 
 
-Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one
 Version = tuple[str, int, int]  # a file as it is: path, bytes, and time of the last change in ns
 HEADERS_AT_ONCE_BYTES = 32 << 10
 """What a request to an object store brings: headers of several small records, in about the time that one takes."""

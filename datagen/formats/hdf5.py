@@ -30,6 +30,7 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = base.LibraryReads(call="h5py")
+ENDINGS = ("hdf5", "h5")
 LABEL_BYTES = 8  # int64, as DLIO's
 _LIBC = ctypes.CDLL(None)
 _PUNCH_HOLE = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE (Linux, falloc.h)

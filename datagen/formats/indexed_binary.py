@@ -63,19 +63,11 @@ class Format(base.RecordFormat):
         for piece in job.payload(buffer):
             writer.write(piece)
 
-    def open_records(
-        self,
-        source: base.Source,
-        samples: int,
-        side: base.OpenSide,
-        offsets: base.Offsets | None = None,
-        *,
-        called: bool = False,
-    ) -> IndexedFile:
+    def open_records(self, opened: base.OpenedFile) -> IndexedFile:
         """Open a file; called as Megatron-LM: look up each record in a mapped index, and read each by its own call."""
-        return IndexedFile(source, samples, side, by_index=called)
+        return IndexedFile(opened)
 
-    def locate(self, source: base.Source, samples: int, side: base.OpenSide) -> None:
+    def locate(self, opened: base.OpenedFile) -> None:
         """Return None: records are looked up as they are read."""
 
     def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
@@ -109,15 +101,16 @@ def loaded(path: str, data: memoryview, index: int, offset: int, size: int) -> b
 class IndexedFile(base.RecordFile):
     """One data file: offsets of records of equal length are computed, others are looked up in the index."""
 
-    def __init__(self, source: base.Source, samples: int, side: base.OpenSide, *, by_index: bool = False) -> None:
+    def __init__(self, opened: base.OpenedFile) -> None:
+        source, samples = opened.source, opened.samples
         record_bytes, rest = divmod(source.size_bytes, samples)
-        super().__init__(source, samples, record_bytes)
-        offsets, sizes = side(OFFSETS), side(SIZES)
+        super().__init__(opened, record_bytes)
+        offsets, sizes = opened.side(OFFSETS), opened.side(SIZES)
         self._index: tuple[base.Source, base.Source] | None = None
         if offsets is not None and sizes is not None:
             self._check_length(offsets)
             self._check_length(sizes)
-            if by_index or rest or not self._is_even(offsets, sizes):
+            if opened.called or rest or not self._is_even(offsets, sizes):
                 self._index, self.scattered = (offsets, sizes), True
         elif rest or not self._record_bytes:
             problem = f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index"

@@ -36,6 +36,8 @@ from datagen.formats.format_base import DamagedError, Scratch
 from datagen.registry import library
 
 LIBRARY = PILLOW_READS
+ENDINGS = ("jpeg", "jpg")
+HAS_OWN_LENGTH = True
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
 SOS = 0xDA  # start of scan (ITU-T T.81, table B.1)

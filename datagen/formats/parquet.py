@@ -25,6 +25,7 @@ from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = base.LibraryReads(call="pyarrow.parquet")
+HAS_COLUMNS = True
 FOOTER_BYTES = 64 << 10
 """Bytes that pyarrow reads first, from the end of a file (`kDefaultFooterReadSize` in parquet/properties.h)."""
 READ_SLACK_BYTES = 8192  # maximum bytes that alignment adds to the read of a span
@@ -221,26 +222,11 @@ class GroupsFile:
             return [(start + offset, size) for offset, size in self._plan.group(group).called_spans]
         return layout.joined(self._chunks(group), layout.MAX_HOLE_BYTES, layout.MAX_READ_BYTES)
 
-    def values(self, group: int) -> list[tuple[int, int, int]]:
-        plan = self._plan or self._plan_of_records
-        if plan is None:
-            return []
-        start, payload = plan.start(group), plan.payload_start(group)
-        return [(start + at, size, payload + before) for at, size, before in plan.group(group).values()]
-
     def payload(self, group: int) -> list[tuple[int, int]]:
         plan = self._plan or self._plan_of_table
         if plan is None:
             return []
-        payload = plan.payload_start(group)
-        return [(size, payload + before) for _, size, before in plan.group(group).values()]
-
-    @functools.cached_property
-    def _plan_of_records(self) -> layout.FilePlan | None:
-        """The layout of an uncompressed file that dlemu wrote without named columns, else None."""
-        if self._spec.parquet.columns or self._plan_of_table is None:
-            return None
-        return _if_it_fits(self._source, self._plan_of_table)
+        return [(size, plan.payload_start(group) + before) for size, before in plan.group(group).payload()]
 
     @functools.cached_property
     def _plan_of_table(self) -> layout.FilePlan | None:

@@ -28,6 +28,7 @@ from datagen.formats._picture import (
 from datagen.formats.format_base import DamagedError
 
 LIBRARY = PILLOW_READS
+HAS_OWN_LENGTH = True
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PADDING = b"dlEm"
 """Type of the chunk of padding: lower case marks it as ancillary (1st letter), private (2nd), safe to copy (4th)."""

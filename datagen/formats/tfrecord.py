@@ -32,6 +32,7 @@ from datagen.storage.storage_base import LibraryFile, Writer
 
 TENSORFLOW_BYTES = 256 << 10  # default `buffer_size` of tf.data.TFRecordDataset
 LIBRARY = base.LibraryReads(call="tf.data.TFRecordDataset", in_parts=True, transfer_bytes=TENSORFLOW_BYTES)
+ENDINGS = ("tfrecord", "tfrecords")
 _LARGE_BYTES = 16 << 20  # a larger length may be damaged: it is limited to the size of the file before reading
 INDEX_LINES = 1 << 14  # lines of an index written at a time
 HEAD_BYTES = 12  # bytes before a record's data: its length and the checksum of the length
@@ -95,20 +96,12 @@ class Format(base.RecordFormat):
         else:
             _write_small(job, frame, writer, buffer)
 
-    def open_records(
-        self,
-        source: base.Source,
-        samples: int,
-        side: base.OpenSide,
-        offsets: base.Offsets | None = None,
-        *,
-        called: bool = False,
-    ) -> TfrecordFile:
-        return TfrecordFile(source, samples, offsets)
+    def open_records(self, opened: base.OpenedFile) -> TfrecordFile:
+        return TfrecordFile(opened)
 
-    def locate(self, source: base.Source, samples: int, side: base.OpenSide) -> base.Offsets:
+    def locate(self, opened: base.OpenedFile) -> base.Offsets:
         """Read the index, if there is one that fits the file, else the headers."""
-        index = side(0)
+        source, samples, index = opened.source, opened.samples, opened.side(0)
         listed = None if index is None else _parse_index(bytes(index.read(0, index.size_bytes)), samples)
         if listed is None or listed[-1] != source.size_bytes:
             return base.offsets_in(source, samples, self.offsets)
@@ -241,12 +234,13 @@ def _digits_of_multiples(size: int, count: int) -> int:
 class TfrecordFile(base.RecordFile):
     """One file."""
 
-    def __init__(self, source: base.Source, samples: int, offsets: base.Offsets | None) -> None:
+    def __init__(self, opened: base.OpenedFile) -> None:
+        source, samples = opened.source, opened.samples
         record_bytes, rest = divmod(source.size_bytes, samples)
-        super().__init__(source, samples, record_bytes, offsets)
+        super().__init__(opened, record_bytes)
         self._before = b""  # the bytes before the image in the last record parsed; most records have the same
         self._image_bytes = 0
-        if offsets is None and (rest or record_bytes < FRAME_BYTES):
+        if opened.offsets is None and (rest or record_bytes < FRAME_BYTES):
             problem = f"its {source.size_bytes} bytes are not {samples} records of one length,"
             raise base.damaged(source.path, problem, source.size_bytes)
 

@@ -24,6 +24,8 @@ from datagen.formats._picture import (
 from datagen.formats.format_base import DamagedError
 
 LIBRARY = PILLOW_READS
+ENDINGS = ("tiff", "tif")
+HAS_OWN_LENGTH = True
 _HEADER = struct.Struct("<2sHL")  # byte order, 42, and the offset of the directory
 _ENTRY = struct.Struct("<HHLL")  # tag, type, count, and the value or its offset
 _SHORT, _LONG = 3, 4  # field types of TIFF 6.0; below, its tags

@@ -25,6 +25,7 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
 LIBRARY = base.LibraryReads(call="tarfile")
+ENDINGS = ("tar",)
 BLOCK = tarfile.BLOCKSIZE
 _SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), 156  # positions of fields in a header
 _BASE_256 = 0x80  # first bit of a size that is binary rather than octal: GNU's extension for sizes above 8 GiB
@@ -96,16 +97,8 @@ class Format(base.RecordFormat):
             writer.write(bytes(-size % BLOCK))
         writer.write(TAIL)
 
-    def open_records(
-        self,
-        source: base.Source,
-        samples: int,
-        side: base.OpenSide,
-        offsets: base.Offsets | None = None,
-        *,
-        called: bool = False,
-    ) -> TarRecords:
-        return TarRecords(source, samples, offsets)
+    def open_records(self, opened: base.OpenedFile) -> TarRecords:
+        return TarRecords(opened)
 
     def offsets(self, file: BinaryIO) -> list[int]:
         return offsets(file)
@@ -163,10 +156,11 @@ class Packer:
 class TarRecords(base.RecordFile):
     """One file."""
 
-    def __init__(self, source: base.Source, samples: int, offsets: base.Offsets | None = None) -> None:
-        size = 0 if offsets is not None else _first_member(source).whole_bytes
-        super().__init__(source, samples, size, offsets)
-        if offsets is None and source.size_bytes != samples * size + len(TAIL):
+    def __init__(self, opened: base.OpenedFile) -> None:
+        source, samples, is_even = opened.source, opened.samples, opened.offsets is None
+        size = _first_member(source).whole_bytes if is_even else 0
+        super().__init__(opened, size)
+        if is_even and source.size_bytes != samples * size + len(TAIL):
             raise base.damaged(source.path, f"it does not hold {samples} members of one size,", source.size_bytes)
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:

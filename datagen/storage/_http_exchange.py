@@ -23,8 +23,6 @@ ERROR_BYTES = 64 << 10  # maximum bytes read of an error's body: its code and me
 BODY_BYTES = 1 << 20  # default limit for the body of a response that is kept in memory instead of a target buffer
 MAX_CHUNK_LINE_BYTES = 4 << 10  # maximum length of a line between the chunks of a chunked body
 MAX_INTERIM_RESPONSES = 16  # maximum 1xx responses (Continue, Early Hints) before the final one
-TLS_TIMING_INTERVAL = 16
-"""One TLS read in 16 is timed: a read returns at most 16 KiB, and timing each would make it 10 % more expensive."""
 
 
 class BrokenResponseError(OSError):
@@ -65,16 +63,11 @@ class Connection:
         """Connect within `connect_seconds`; blocking reads time out after `timeout_seconds`. Raises OSError."""
         self.address = address
         self.scratch = bytearray(MAX_HEADER_BYTES)
-        self.tls_cpu_ns = 0  # CPU time of TLS so far: the handshake, and the reads as extrapolated from every 16th
-        self._reads = 0
         plain = _Socket(fileno=socket.create_connection((address.host, address.port), connect_seconds).detach())
         plain.settimeout(connect_seconds)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            began_ns = time.thread_time_ns()
             self.socket = tls.wrap_socket(plain, server_hostname=address.host) if tls else plain
-            if tls:
-                self.tls_cpu_ns = time.thread_time_ns() - began_ns
         except BaseException:
             plain.close()
             raise
@@ -96,14 +89,7 @@ class Connection:
         return not self._poller.poll(0)
 
     def _receive_tls(self, buffer: memoryview | bytearray, _most: int, _flags: int) -> int:
-        self._reads += 1
-        if self._reads % TLS_TIMING_INTERVAL:
-            return self.socket.recv_into(buffer)
-        began_ns = time.thread_time_ns()
-        try:
-            return self.socket.recv_into(buffer)
-        finally:
-            self.tls_cpu_ns += TLS_TIMING_INTERVAL * (time.thread_time_ns() - began_ns)
+        return self.socket.recv_into(buffer)
 
     def close(self) -> None:
         self.socket.close()

@@ -38,16 +38,15 @@ COUNTERS = (
 """Requests by method, bytes of bodies, failed attempts, retries, responses 503 or 429, and the current state."""
 FINE = 4  # bins in which latencies grow by the factor `GROWTH`
 BINS = 256 * FINE
-TLS_CPU_US = "tls_cpu_us"  # CPU time of TLS, in microseconds
-INDEX = {name: number for number, name in enumerate(COUNTERS)} | {TLS_CPU_US: len(COUNTERS) + 2 * BINS}
-"""Counter -> its index in the array. `tls_cpu_us` comes after the two histograms."""
+INDEX = {name: number for number, name in enumerate(COUNTERS)}
+"""Counter -> its index in the array; the two histograms come after them."""
 _IN_FLIGHT, _RECEIVED_BYTES = INDEX["in_flight"], INDEX["received_bytes"]
 LOWEST_US, GROWTH = 10.0, 1.09
 """Logarithmic bins from 10 us up to ten hours: each `FINE` bins widen by 9 %, one by 2.2 %."""
 SUFFIX = ".requests"
 _EDGES_NS = tuple(int(1000 * LOWEST_US * GROWTH ** (number / FINE)) for number in range(BINS - 1))
 """Upper edges of the bins, in whole nanoseconds, the unit of the latencies."""
-_SIZE = len(COUNTERS) + 2 * BINS + 1
+_SIZE = len(COUNTERS) + 2 * BINS
 
 
 class RequestCounts:
@@ -118,7 +117,7 @@ class RequestCounts:
     @property
     def last_byte(self) -> NDArray[np.int64]:
         """Histogram of the GETs' time to last byte."""
-        return self.values[len(COUNTERS) + BINS : len(COUNTERS) + 2 * BINS]
+        return self.values[len(COUNTERS) + BINS :]
 
 
 def read_counts(folder: str, *, here: bool = False) -> RequestCounts:

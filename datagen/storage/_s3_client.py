@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from datagen.errors import DatasetError, ServerError, SpaceError
 from datagen.storage._http_exchange import BODY_BYTES, Address, BrokenResponseError, Connection, Exchange, number_in
-from datagen.storage._request_counts import TLS_CPU_US, RequestCounts
+from datagen.storage._request_counts import RequestCounts
 from datagen.storage._s3_options import Options
 from datagen.storage._s3_signing import EMPTY_SHA256, SOURCES, Signer, query_text, quoted_path
 from datagen.storage._s3_xml import LIST_BYTES, WrongXmlError, error_in
@@ -63,8 +63,8 @@ class Span(NamedTuple):
         return f"bytes {self.begin}-{self.end - 1}/{self.size_bytes}"
 
     @property
-    def header(self) -> tuple[str, str]:
-        return "range", f"bytes={self.begin}-{self.end - 1}"
+    def text(self) -> str:
+        return f"bytes={self.begin}-{self.end - 1}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,11 +75,11 @@ class Request:
     method: str
     key: str = ""  # empty for the bucket itself
     query: Sequence[tuple[str, str]] = ()
-    headers: Sequence[tuple[str, str]] = ()
     signed_headers: tuple[tuple[str, str], ...] = ()  # headers named x-amz-*, sorted by name
     body: Sequence[memoryview] = ()
     payload_sha256: str = EMPTY_SHA256
     span: Span | None = None  # the byte range of a ranged GET; a success with any other bytes is retried
+    etag: str = ""  # of the object when it was opened, as which alone it is read
     target: memoryview | None = None  # buffer for the body of a successful response, which must fill it exactly
     parse: Callable[[bytes], Any] | None = None
     """Turns the body of a successful response into `content`, or raises WrongXmlError."""
@@ -275,6 +275,8 @@ class Client:
             if exchange.status in request.accepted:
                 return None
             return OSError(errno.EREMOTEIO, f"{exchange.status} {_code(exchange)}".strip())
+        if request.etag and exchange.header("etag") not in ("", request.etag):
+            raise self._changed(request)
         if request.target is not None and exchange.body_bytes != len(request.target):
             text = f"the response has {exchange.body_bytes} bytes of {len(request.target)}"
             return BrokenResponseError(errno.ECONNRESET, text)
@@ -343,7 +345,7 @@ class Client:
         """
         span = Span(0, 1)
         ok = (404, 416)  # missing or empty object: the GET itself was allowed
-        self.request(Request(kind="get", method="GET", key=request.key, headers=(span.header,), span=span, accepted=ok))
+        self.request(Request(kind="get", method="GET", key=request.key, span=span, accepted=ok))
 
     def _exhausted(self, request: Request, error: OSError, *, answered: bool) -> Exception:
         cause = error.strerror or str(error)
@@ -404,11 +406,14 @@ class Client:
                 f"{bucket!r}, or use others"
             )
         if status == 412:
-            return DatasetError(
-                f"{where}: the object was changed while it was read (its ETag differs): leave the dataset alone "
-                "during a run, and run again"
-            )
+            return self._changed(request)
         return ServerError(f"{message}: the server refuses the request; wanted an S3 server at {self.endpoint}")
+
+    def _changed(self, request: Request) -> DatasetError:
+        return DatasetError(
+            f"{self.where(request)}: the object changed while it was read (its ETag was {request.etag}): leave the "
+            "dataset alone during a run, and run again"
+        )
 
     def where(self, request: Request) -> str:
         """Return method, object and server of a request for messages, without credentials."""
@@ -431,7 +436,9 @@ class Client:
         host = address.authority if self._path_style else f"{self.bucket}.{address.authority}"
         query = query_text(request.query) if request.query else ""
         signed = self._signer.lines(request.method, host, path, query, request.payload_sha256, request.signed_headers)
-        others = "".join([f"{name}: {value}\r\n" for name, value in request.headers])
+        others = "" if request.span is None else f"range: {request.span.text}\r\n"
+        if request.etag:
+            others += f"if-match: {request.etag}\r\n"
         if request.method in ("PUT", "POST"):
             others += f"content-length: {sum(len(part) for part in request.body)}\r\n"
         url = f"{path}?{query}" if query else path
@@ -452,20 +459,13 @@ class Client:
         opened = Connection(address, self._tls if address.is_tls else None, min(CONNECT_SECONDS, timeout), timeout)
         self.counts.add("connections_opened")
         self.counts.add("connections_open")
-        self._count_tls(opened)
         return opened
-
-    def _count_tls(self, connection: Connection) -> None:
-        if connection.tls_cpu_ns:
-            spent_us, connection.tls_cpu_ns = connection.tls_cpu_ns // 1000, 0
-            self.counts.add(TLS_CPU_US, spent_us)
 
     def _release(self, request: Request, exchange: Exchange) -> None:
         self.counts.ended(exchange.body_bytes)
         if request.kind == "get":
             began_ns = exchange.began_ns
             self.counts.answered(exchange.first_byte_ns - began_ns, time.monotonic_ns() - began_ns)
-        self._count_tls(exchange.connection)
         if exchange.reusable and len(self._idle) < MAX_IDLE_CONNECTIONS:
             self._idle.append(exchange.connection)
         else:
@@ -473,7 +473,6 @@ class Client:
 
     def _abort(self, attempt: Attempt) -> None:
         self.counts.ended(attempt.exchange.body_bytes)
-        self._count_tls(attempt.exchange.connection)
         self._close(attempt.exchange.connection)
 
     def _close(self, connection: Connection) -> None:
@@ -522,7 +521,7 @@ def _part_problem(request: Request, exchange: Exchange) -> str:
     if stated or exchange.status == 206:  # rclone sends a range with status 200
         return _range_problem(span, stated, length)
     if span is not None and (span.begin or span.size_bytes is not None or length is None or length > span.end):
-        return f"all of the object arrived where {span.header[1]} was requested: the server does not support ranges"
+        return f"all of the object arrived where {span.text} was requested: the server does not support ranges"
     return _length_problem(length, None if request.target is None else len(request.target))
 
 
@@ -535,7 +534,7 @@ def _range_problem(requested: Span | None, stated: str, length: int | None) -> s
         if (begin, last + 1) == (span.begin, end) and span.size_bytes in (None, size_bytes):
             return _length_problem(length, end - begin)
     of = "" if span.size_bytes is None else f" of {span.size_bytes}"
-    wanted = "all of the object" if requested is None else f"{span.header[1]}{of}"
+    wanted = "all of the object" if requested is None else f"{span.text}{of}"
     return f"{stated[:60]!r} arrived where {wanted} was requested"
 
 

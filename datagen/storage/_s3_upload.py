@@ -14,7 +14,7 @@ from datagen.errors import UserError
 from datagen.storage._http_exchange import number_in
 from datagen.storage._s3_client import Client, Request, Span
 from datagen.storage._s3_xml import check_completed, upload_id_in
-from datagen.storage.storage_base import Bytes
+from datagen.storage.storage_base import Bytes, WriterByOffset
 
 PART_BYTES = 16 << 20
 """Size of the first `GROW_AFTER` parts; each further `GROW_AFTER` parts are four times as large as those before."""
@@ -26,7 +26,7 @@ KEY, UPLOAD = "key", "dlemu_upload"  # JSON keys of a record: the object's key, 
 RECORD_BYTES = 4 << 10  # maximum size of a record
 
 
-class ObjectWriter:
+class ObjectWriter(WriterByOffset):
     """An object being written: one PUT if it is small, else a multipart upload with several parts in flight.
 
     Parts with skipped bytes stay in memory until these are written. With `recorded`, a small object next to it (the
@@ -34,7 +34,6 @@ class ObjectWriter:
     """
 
     def __init__(self, client: Client, key: str, *, checksums: bool, recorded: bool = False) -> None:
-        self.position = 0
         self._client, self._key, self._checksums, self._recorded = client, key, checksums, recorded
         self._mark = os.urandom(12).hex()
         self._parts: dict[int, Part] = {}  # parts in memory, by number from 0
@@ -51,9 +50,6 @@ class ObjectWriter:
             full = sorted(number for number, part in self._parts.items() if part.written_bytes >= part.size)
             if len(full) >= PARTS_IN_FLIGHT:
                 self._send(full)
-
-    def skip(self, size_bytes: int) -> None:
-        self.position += size_bytes
 
     def write_at(self, data: Bytes, offset: int) -> None:
         view = memoryview(data).cast("B")
@@ -73,9 +69,6 @@ class ObjectWriter:
             offset += len(piece)
             view = view[len(piece) :]
         self._size_bytes = max(self._size_bytes, offset)
-
-    def sync(self) -> None:
-        """Do nothing: a committed object is durable."""
 
     def commit(self) -> None:
         if not self._upload and self._size_bytes <= PART_BYTES:
@@ -180,9 +173,7 @@ def abort_recorded(client: Client, folder: str, name: str) -> None:
         return
     span, key = Span(0, RECORD_BYTES), folder + match[1]
     accepted = (404, 416)  # the record is missing or empty
-    response = client.request(
-        Request(kind="get", method="GET", key=folder + name, headers=(span.header,), span=span, accepted=accepted)
-    )
+    response = client.request(Request(kind="get", method="GET", key=folder + name, span=span, accepted=accepted))
     if not response.succeeded or number_in(response.header("content-range").rpartition("/")[2]) != len(response.body):
         return
     try:

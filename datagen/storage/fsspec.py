@@ -17,7 +17,16 @@ from datagen import owned
 from datagen.errors import UserError
 from datagen.registry import library
 from datagen.storage._client_files import open_by_fsspec
-from datagen.storage.storage_base import Bytes, Entry, LibraryFile, Listed, Option, StorageBase, StorageSpec
+from datagen.storage.storage_base import (
+    Bytes,
+    Entry,
+    LibraryFile,
+    Listed,
+    Option,
+    StorageBase,
+    StorageSpec,
+    WriterByOffset,
+)
 from datagen.withheld import public_text, scrubbed
 
 LOCAL_SCHEMES = ("file", "local")
@@ -143,11 +152,10 @@ class FsspecReader:
         return
 
 
-class FsspecWriter:
+class FsspecWriter(WriterByOffset):
     """One file being written; after the first skipped bytes, everything stays in memory until `commit`."""
 
     def __init__(self, files: Any, url: str, errors: Callable[[str], _Errors], *, renames: bool) -> None:
-        self.position = 0
         self._files, self._url, self._errors, self._renames = files, url, errors, renames
         folder, _, name = url.rpartition("/")
         self._part = f"{folder}/{owned.part_name(name)}" if renames else url
@@ -157,13 +165,9 @@ class FsspecWriter:
         self._whole = True  # nothing was skipped so far
         self._before: Any = None  # fsspec's info on the file of the same name that existed before; None without one
 
-    def write(self, data: Bytes) -> None:
-        self.write_at(data, self.position)
-        self.position += len(data)
-
     def skip(self, size_bytes: int) -> None:
         self._whole = False
-        self.position += size_bytes
+        super().skip(size_bytes)
 
     def write_at(self, data: Bytes, offset: int) -> None:
         begin = offset - self._flushed_bytes
@@ -178,9 +182,6 @@ class FsspecWriter:
         self._data[begin : begin + len(data)] = data
         if self._whole and len(self._data) >= 8 << 20:  # merge a format's small writes
             self._flush()
-
-    def sync(self) -> None:
-        """Do nothing: a committed file is durable."""
 
     def commit(self) -> None:
         self._flush()

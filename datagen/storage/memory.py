@@ -7,7 +7,7 @@ import errno
 import os
 from collections.abc import Iterator
 
-from datagen.storage.storage_base import Bytes, Entry, Listed, StorageBase, StorageSpec
+from datagen.storage.storage_base import Bytes, Entry, Listed, StorageBase, StorageSpec, WriterByOffset
 
 IN_MEMORY = StorageSpec(type="memory")
 
@@ -77,30 +77,19 @@ class MemoryReader:
         self._data.release()
 
 
-class MemoryWriter:
+class MemoryWriter(WriterByOffset):
     """One file being written to memory."""
 
     def __init__(self, files: dict[str, bytes], path: str) -> None:
         self._files = files
         self._path = path
         self._data = bytearray()
-        self.position = 0
-
-    def write(self, data: Bytes) -> None:
-        self.write_at(data, self.position)
-        self.position += len(data)
-
-    def skip(self, size_bytes: int) -> None:
-        self.position += size_bytes
 
     def write_at(self, data: Bytes, offset: int) -> None:
         missing = offset + len(data) - len(self._data)
         if missing > 0:
             self._data.extend(bytes(missing))
         self._data[offset : offset + len(data)] = data
-
-    def sync(self) -> None:
-        return
 
     def commit(self) -> None:
         self._files[self._path] = bytes(self._data)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from datagen.storage.storage_base import NULL_STORAGE, Bytes, Entry, StorageBase, StorageSpec
+from datagen.storage.memory import MemoryReader
+from datagen.storage.storage_base import NULL_STORAGE, Bytes, Entry, StorageBase, StorageSpec, WriterByOffset
 
 
 class Storage(StorageBase):
@@ -16,8 +17,8 @@ class Storage(StorageBase):
     def __init__(self, spec: StorageSpec = NULL_STORAGE) -> None:
         super().__init__(spec)
 
-    def open(self, path: str) -> NullReader:
-        return NullReader()
+    def open(self, path: str) -> MemoryReader:
+        return MemoryReader(memoryview(b""))
 
     def create(self, path: str) -> NullWriter:
         return NullWriter()
@@ -33,36 +34,10 @@ class Storage(StorageBase):
         return
 
 
-class NullReader:
-    """An empty file."""
-
-    size_bytes = 0
-    read_calls = 0
-    app_bytes = 0
-
-    def read_into(self, buffer: memoryview, offset: int) -> int:
-        return 0
-
-    def close(self) -> None:
-        return
-
-
-class NullWriter:
+class NullWriter(WriterByOffset):
     """Tracks `position` and discards the data."""
 
-    def __init__(self) -> None:
-        self.position = 0
-
-    def write(self, data: Bytes) -> None:
-        self.position += len(data)
-
-    def skip(self, size_bytes: int) -> None:
-        self.position += size_bytes
-
     def write_at(self, data: Bytes, offset: int) -> None:
-        return
-
-    def sync(self) -> None:
         return
 
     def commit(self) -> None:

@@ -16,7 +16,7 @@ from datagen.buffers import address_of
 from datagen.errors import UserError
 from datagen.regular import check_local, check_regular, open_regular
 from datagen.storage.memory import MemoryReader
-from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec
+from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, WriterByOffset
 
 DIRECT_ALIGNMENT = 4096  # satisfies every block device: logical blocks are 512 or 4096 bytes
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")  # file systems that keep files in RAM
@@ -249,20 +249,12 @@ def _explain(error: OSError, path: str, remedy: str = "reader.odirect=false, or 
 _CHECKPOINT_REMEDY = "checkpoint.odirect=false, or put the checkpoints"
 
 
-class FileWriter:
+class FileWriter(WriterByOffset):
     """A file being written under a temporary name in its final folder; `commit` renames it."""
 
     def __init__(self, path: str, *, flags: int = 0) -> None:
         self._path = path
         self._part, self._descriptor = owned.create_part(path, flags=flags)
-        self.position = 0
-
-    def write(self, data: Bytes) -> None:
-        self.write_at(data, self.position)
-        self.position += len(data)
-
-    def skip(self, size_bytes: int) -> None:
-        self.position += size_bytes
 
     def write_at(self, data: Bytes, offset: int) -> None:
         _write_all(self._descriptor, memoryview(data), offset)

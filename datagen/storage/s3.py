@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
-from datagen.errors import DatasetError, UserError
+from datagen.errors import UserError
 from datagen.storage._client_files import S3_LIBRARIES, S3Library
 from datagen.storage._http_exchange import Exchange, number_in
 from datagen.storage._request_counts import RequestCounts
@@ -99,16 +99,14 @@ class Storage(StorageBase):
 
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
         """Read byte ranges of objects, with `io_depth` requests in flight of at most `range_bytes` each."""
-        got, requests = [], []
+        got: list[int] = []
+        of_client: dict[Client, list[Request]] = {}  # a bucket has a client of its own
         for reader, buffer, offset in fills:
             assert isinstance(reader, ObjectReader)
-            size = max(0, min(len(buffer), reader.size_bytes - offset))
-            got.append(size)
-            requests += reader.requests(buffer[:size], offset)
-        for client in dict.fromkeys(reader.client for reader, _ in requests):  # a bucket has a client of its own
-            client.request_all([request for reader, request in requests if reader.client is client], self.spec.io_depth)
-        for reader, request in requests:
-            reader.check(request)
+            got.append(max(0, min(len(buffer), reader.size_bytes - offset)))
+            of_client.setdefault(reader.client, []).extend(reader.requests(buffer[: got[-1]], offset))
+        for client, requests in of_client.items():
+            client.request_all(requests, self.spec.io_depth)
         return got
 
     def create(self, path: str) -> ObjectWriter:
@@ -202,8 +200,7 @@ class Storage(StorageBase):
     def _whole(self, key: str) -> Request:
         """Return the first GET of an object that is read from its start: for all of it, or its first `range_bytes`."""
         span = Span(0, self.spec.range_bytes) if self.spec.range_bytes else None
-        headers = () if span is None else (span.header,)
-        return Request(kind="get", method="GET", key=key, headers=headers, span=span, header_only=True)
+        return Request(kind="get", method="GET", key=key, span=span, header_only=True)
 
     def _requests_ahead(self) -> OrderedDict[str, Attempt]:
         ahead: OrderedDict[str, Attempt] | None = getattr(self._ahead, "requests", None)
@@ -277,38 +274,21 @@ class ObjectReader:
             return size
         requests = self.requests(buffer[length:size], offset + length)
         under_way = () if pending is None else (pending,)
-        self.client.request_all([request for _, request in requests], self._storage.spec.io_depth, under_way)
-        for _, request in requests:
-            self.check(request)
+        self.client.request_all(requests, self._storage.spec.io_depth, under_way)
         return size
 
-    def requests(self, buffer: memoryview, offset: int) -> list[tuple[ObjectReader, Request]]:
+    def requests(self, buffer: memoryview, offset: int) -> list[Request]:
         """Return the GETs that fill a buffer, and count them as reads."""
         step = self._storage.spec.range_bytes or len(buffer) or 1
         requests = []
         for start in range(0, len(buffer), step):
             piece = buffer[start : start + step]
-            headers, span = [], None
-            if len(piece) < self.size_bytes:
-                span = Span(offset + start, offset + start + len(piece), self.size_bytes)
-                headers.append(span.header)
-            if self._etag:
-                headers.append(("if-match", self._etag))
-            requests.append(
-                (self, Request(kind="get", method="GET", key=self._key, headers=headers, span=span, target=piece))
-            )
+            span = Span(offset + start, offset + start + len(piece), self.size_bytes)
+            of_it = span if len(piece) < self.size_bytes else None
+            requests.append(Request(kind="get", method="GET", key=self._key, span=of_it, target=piece, etag=self._etag))
         self.read_calls += len(requests)
         self.app_bytes += len(buffer)
         return requests
-
-    def check(self, request: Request) -> None:
-        """Raise DatasetError if a response's ETag shows that the object changed since it was opened."""
-        etag = request.response.header("etag") if request.response is not None else ""
-        if etag and self._etag and etag != self._etag:
-            raise DatasetError(
-                f"{self.client.where(request)}: the object changed while it was read (its ETag was {self._etag}, then "
-                f"{etag}): leave the dataset alone during a run, and run again"
-            )
 
     def close(self) -> None:
         pending, self._pending = self._pending, None

@@ -212,6 +212,25 @@ class Writer(Protocol):
         """Remove what was written; does nothing after `commit`."""
 
 
+class WriterByOffset(abc.ABC):
+    """What writers share that can write anywhere at any time, and whose `commit` makes the bytes durable."""
+
+    position = 0
+
+    def write(self, data: Bytes) -> None:
+        self.write_at(data, self.position)
+        self.position += len(data)
+
+    def skip(self, size_bytes: int) -> None:
+        self.position += size_bytes
+
+    @abc.abstractmethod
+    def write_at(self, data: Bytes, offset: int) -> None: ...
+
+    def sync(self) -> None:
+        return
+
+
 class WriterAround:
     """A `Writer` that forwards every call to another one: a base class for wrappers."""
 

@@ -40,7 +40,6 @@ from dlemu.runner.events import (
     NotSaved,
     OnEvent,
     PartMeasured,
-    Refused,
     Warned,
     to_all,
 )
@@ -135,8 +134,6 @@ class Terminal:
                 print(f"probe: {event.text}", file=sys.stderr, flush=True)
             case NotSaved():
                 show_answer(event.answer, event.folder, event.kind, as_json=self.as_json, page=False, unsaved=True)
-            case Refused():
-                complain_of(self.advised(event.error))
             case Warned():
                 complain(event.message)
 

@@ -70,8 +70,7 @@ class RankEnd:
 
     rank: int
     status: int
-    """Its exit status; 128 + signal when a signal ended it."""
-    signal: int
+    """Its exit status; 128 + signal where a signal ended it."""
     failure: Failure | None
     result: Any = None
     """What its function returned."""

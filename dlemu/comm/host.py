@@ -13,14 +13,13 @@ policy or container), each leads its own rank.
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import os
 import resource
 import select
 import signal
 import socket
 import stat
-import struct
 import sys
 import tempfile
 import time
@@ -34,13 +33,13 @@ from dlemu.comm.comm_base import PeerLostError, detect_launcher, name_ranks
 from dlemu.comm.failure import Failure
 from dlemu.comm.launch import RankGroup
 from dlemu.comm.local import HostPlace
-from dlemu.comm.process_control import after_fork_in_child, flush_output, ignore, interrupt_on, stands_still
+from dlemu.comm.messages import decode, encode
+from dlemu.comm.process_control import flush_output, ignore, interrupt_on, stands_still
+from dlemu.comm.tree import Connection, Frame
 
 if TYPE_CHECKING:  # most runs are on one host
     from dlemu.comm.leaders import Leaders
 
-_MESSAGE = struct.Struct("<cq")  # leader to placeholder: kind, number
-_LED, _ALONE, _TIMEOUT, _END = b"l", b"a", b"t", b"e"
 _LOOK_SECONDS = 1.0  # between two looks of a placeholder whether its leader is stopped
 _RETRY_SECONDS = 0.01
 _CLOSING_SECONDS = 3600.0  # far more than rank 0 takes to write results; bounded, as a host may be cut off meanwhile
@@ -117,34 +116,30 @@ def _memory_policy() -> str:
 class Host:
     """This process as the leader of its host: it forks the ranks there, and meets the leaders of other hosts."""
 
-    def __init__(
-        self, launched: Launched, led: Sequence[int], places: Sequence[_Process], streams: Sequence[socket.socket]
-    ) -> None:
-        """`places` are the processes of the ranks that are `led`, `streams` lead to all but the first of them."""
-        self._launched, self._places, self._streams = launched, places, streams
-        after_fork_in_child(self._forget)
+    def __init__(self, launched: Launched, own: _Process, others: Sequence[tuple[_Process, Connection]] = ()) -> None:
+        """`others` are the processes whose ranks this one runs besides its `own`, in the order of their ranks."""
+        self._launched, self._own, self._others = launched, own, others
+        os.register_at_fork(after_in_child=self._forget)
+        led = [own.rank, *(process.rank for process, _ in others)]
         self._leaders = launched.connect(led)
-        about = self._all_values((socket.gethostname(), list(led), __version__))
-        names, members, self.versions = zip(*about, strict=True)
-        self.place = HostPlace(0 if self._leaders is None else self._leaders.node, names, led, launched.size)
+        about = (socket.gethostname(), led, __version__)
+        names, members, self.versions = zip(
+            *([about] if self._leaders is None else self._leaders.all_values(about)), strict=True
+        )
+        self.node = 0 if self._leaders is None else self._leaders.node
+        self.place = HostPlace(self.node, names, led, launched.size)
+        self.ends_all = launched.ends_all
         self.statuses: dict[int, int] = {}
         """How ranks ended, other than by the status of the whole run."""
         if self._leaders is not None:
             pairs = zip(names, members, strict=True)
-            self._leaders.set_names([f"host {name} ({name_ranks(ranks)})" for name, ranks in pairs])
+            self._leaders.names = [f"host {name} ({name_ranks(ranks)})" for name, ranks in pairs]
             self._leaders.clock_offsets()
 
     @property
-    def node(self) -> int:
-        return self.place.node
-
-    @property
     def group(self) -> RankGroup:
-        return RankGroup(self.place, self._leaders, lambda local_rank: self._places[local_rank].take())
-
-    @property
-    def ends_all(self) -> bool:
-        return self._launched.ends_all
+        places = [self._own, *(process for process, _ in self._others)]
+        return RankGroup(self.place, self._leaders, lambda local_rank: places[local_rank].take())
 
     @property
     def knows_cause(self) -> bool:
@@ -153,12 +148,16 @@ class Host:
 
     def broadcast(self, value: Any) -> Any:
         """Return node 0's value on every leader; collective over these."""
-        return self._all_values(value)[0]
+        if self._leaders is None:
+            return value
+        message = self._leaders.broadcast(encode(value) if self.node == 0 else b"")
+        return value if self.node == 0 else decode(message)
 
     def set_timeout(self, timeout_seconds: float) -> None:
         if self._leaders is not None:
             self._leaders.timeout_seconds = timeout_seconds
-        self._send_all(_TIMEOUT, round(1000 * timeout_seconds))
+        for _, stream in self._others:
+            _send(stream, Frame.TIMEOUT, round(1000 * timeout_seconds))
 
     def leave(self, failure: Failure) -> None:
         """Send the other hosts the reason why this one has failed, unless one of them has failed before."""
@@ -170,14 +169,8 @@ class Host:
         if self._leaders is not None:
             self._leaders.barrier(_CLOSING_SECONDS)
         self._release(0)
-        for rank, stream in zip(self.place.members[1:], self._streams, strict=True):
-            stream.settimeout(self._launched.timeout_seconds)
-            with stream, contextlib.suppress(ConnectionResetError):
-                try:
-                    stream.recv(1)
-                except TimeoutError as error:
-                    seconds = f"{self._launched.timeout_seconds:g} s"
-                    raise PeerLostError(f"the process of rank {rank} did not end within {seconds}") from error
+        for _, stream in self._others:
+            stream.receive(Frame.END)
         self._launched.finish()
 
     def end(self, status: int) -> None:
@@ -188,28 +181,22 @@ class Host:
         self._launched.end(status)
         self._release(status)
 
-    def _all_values(self, value: Any) -> list[Any]:
-        return [value] if self._leaders is None else self._leaders.all_values(value)
-
     def _release(self, status: int) -> None:
-        for rank, stream, place in zip(self.place.members[1:], self._streams, self._places[1:], strict=True):
-            _send(stream, _END, self.statuses.get(rank, status))
+        for process, stream in self._others:
+            _send(stream, Frame.END, self.statuses.get(process.rank, status))
             with contextlib.suppress(OSError):  # it has ended
-                os.kill(place.process, signal.SIGCONT)
-
-    def _send_all(self, kind: bytes, number: int) -> None:
-        for stream in self._streams:
-            _send(stream, kind, number)
+                os.kill(process.process, signal.SIGCONT)
 
     def _forget(self) -> None:
-        for stream in self._streams:
+        for _, stream in self._others:
             stream.close()
 
 
 class Placeholder:
     """This process, whose rank its host's leader runs."""
 
-    def __init__(self, launched: Launched, leader: int, stream: socket.socket) -> None:
+    def __init__(self, launched: Launched, leader: int, stream: Connection) -> None:
+        """`leader` is the leader's process id."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, ignore)
         launched.connect(())
@@ -218,13 +205,13 @@ class Placeholder:
 
     def serve(self) -> int:
         """Sleep until the rank has ended; return its exit status. Raises PeerLostError when the leader was lost."""
-        with self._stream:
-            while True:
-                self._watch_leader()
-                kind, number = _receive(self._stream, f"the process of rank {self._launched.members[0]}")
-                if kind == _END:
-                    break
-                self._timeout_seconds = number / 1000
+        while True:
+            self._watch_leader()
+            kind, number = self._stream.receive_head(Frame.END)
+            if kind == Frame.END:
+                break
+            self._timeout_seconds = number / 1000
+        _send(self._stream, Frame.END, 0)
         if number == 0:
             self._launched.finish()
         return number
@@ -241,8 +228,9 @@ class Placeholder:
                 os.kill(self._leader, signal.SIGKILL)
 
 
+@functools.cache
 def join(timeout_seconds: float) -> Host | Placeholder:
-    """Meet the launcher's other processes. Raises UserError, PeerLostError."""
+    """Meet the launcher's other processes, once per process. Raises UserError, PeerLostError."""
     launched = _launched(timeout_seconds)
     interrupt_on(signal.SIGINT, signal.SIGTERM)
     return _through_door(launched)
@@ -260,131 +248,90 @@ def _launched(timeout_seconds: float) -> Launched:
 
 def _through_door(launched: Launched) -> Host | Placeholder:
     own, members = _Process.of(launched.rank), launched.members
-    deadline_seconds = time.monotonic() + launched.timeout_seconds
+    folder = os.path.join(tempfile.gettempdir(), f"dlemu-{launched.door}")
     if launched.rank != members[0]:
-        stream = _enter(launched, deadline_seconds)
-        stream.sendall(json.dumps(vars(own)).encode() + b"\n")
-        kind, leader = _receive(stream, f"the process of rank {members[0]}")
-        if kind == _LED:
-            stream.settimeout(None)
+        stream = _enter(launched, folder)
+        stream.send_payload(Frame.START, encode(own))
+        kind, leader = stream.receive_head(Frame.START)
+        if kind == Frame.LED:
             return Placeholder(launched, leader, stream)
         stream.close()
-        return Host(launched, [launched.rank], [own], [])
-    with contextlib.ExitStack() as unless_led:
-        places, streams = {launched.rank: own}, dict[int, socket.socket]()
-        if len(members) > 1:
-            with _door(launched.door) as listener:
-                for stream in _visitors(listener, launched, deadline_seconds):
-                    place = _read_process(unless_led.enter_context(stream))
-                    places[place.rank], streams[place.rank] = place, stream
-        alike = len({place.surroundings for place in places.values()}) == 1
-        for stream in streams.values():
-            _send(stream, _LED if alike else _ALONE, os.getpid())
-            stream.settimeout(None)
-        if alike:
-            unless_led.pop_all()
-            return Host(launched, members, [places[rank] for rank in members], [streams[rank] for rank in members[1:]])
+        return Host(launched, own)
+    others = sorted(_visitors(launched, folder), key=lambda other: other[0].rank) if len(members) > 1 else []
+    alike = len({own.surroundings, *(process.surroundings for process, _ in others)}) == 1
+    for _, stream in others:
+        _send(stream, Frame.LED if alike else Frame.ALONE, os.getpid())
+    if alike:
+        return Host(launched, own, others)
+    for _, stream in others:
+        stream.close()
     print(
         f"dlemu: the processes of {name_ranks(members)} on {socket.gethostname()} differ (limits, control groups or "
         "folders), so each imports the framework and runs its rank alone",
         file=sys.stderr,
     )
-    return Host(launched, [launched.rank], [own], [])
+    return Host(launched, own)
+
+
+def _visitors(launched: Launched, folder: str) -> Iterator[tuple[_Process, Connection]]:
+    """Yield the other processes of this host, as they come to a folder that only this user can enter."""
+    deadline_seconds = time.monotonic() + launched.timeout_seconds
+    with contextlib.suppress(FileExistsError):  # a start that was killed here left it
+        os.mkdir(folder, 0o700)
+    with _opened(folder) as door, socket.socket(socket.AF_UNIX) as listener:
+        if not door:
+            raise DlemuError(f"{folder} is not a folder of this user alone: remove it")
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(door)
+            listener.bind(door)
+            listener.listen(socket.SOMAXCONN)
+            for missing in range(len(launched.members) - 1, 0, -1):
+                listener.settimeout(max(deadline_seconds - time.monotonic(), 0.001))
+                try:
+                    stream, _ = listener.accept()
+                except TimeoutError as error:
+                    raise PeerLostError(
+                        f"{missing} of the processes of {name_ranks(launched.members)} did not arrive within "
+                        f"{launched.timeout_seconds:g} s"
+                    ) from error
+                other = Connection(stream, "a process of this host", launched.timeout_seconds)
+                yield decode(other.receive_payload(Frame.START)), other
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(door)
+                os.rmdir(folder)
+
+
+def _enter(launched: Launched, folder: str) -> Connection:
+    """Connect to the leader, which may not listen yet."""
+    leader, deadline_seconds = launched.members[0], time.monotonic() + launched.timeout_seconds
+    while time.monotonic() < deadline_seconds:
+        stream = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(OSError), _opened(folder) as door:
+            stream.connect(door)
+            return Connection(stream, f"the process of rank {leader}", launched.timeout_seconds)
+        stream.close()
+        time.sleep(_RETRY_SECONDS)
+    raise PeerLostError(f"the process of rank {leader} did not arrive within {launched.timeout_seconds:g} s")
 
 
 @contextlib.contextmanager
-def _door(name: str) -> Iterator[socket.socket]:
-    """Yield a socket that listens in a folder which only this user can enter, and that is removed afterwards."""
-    folder = _door_folder(name)
-    with contextlib.suppress(FileExistsError):  # a start that was killed here left it
-        os.mkdir(folder, 0o700)
-    descriptor = _open_door(folder)
-    if descriptor is None:
-        raise DlemuError(f"{folder} is not a folder of this user alone: remove it")
-    try:
-        with socket.socket(socket.AF_UNIX) as listener:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink("door", dir_fd=descriptor)
-            listener.bind(f"/proc/self/fd/{descriptor}/door")
-            listener.listen(socket.SOMAXCONN)
-            yield listener
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink("door", dir_fd=descriptor)
-            os.rmdir(folder)
-        os.close(descriptor)
-
-
-def _door_folder(name: str) -> str:
-    return os.path.join(tempfile.gettempdir(), f"dlemu-{name}")
-
-
-def _open_door(folder: str) -> int | None:
-    """Return a descriptor of the folder, None unless this user alone can enter it."""
+def _opened(folder: str) -> Iterator[str]:
+    """Yield the path of a folder's door, by the folder that was looked at; '' unless this user alone can enter it."""
     try:
         descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return None
-    status = os.fstat(descriptor)
-    if status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077:
-        return descriptor
-    os.close(descriptor)
-    return None
+        yield ""
+        return
+    try:
+        status = os.fstat(descriptor)
+        private = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
+        yield f"/proc/self/fd/{descriptor}/door" if private else ""
+    finally:
+        os.close(descriptor)
 
 
-def _visitors(listener: socket.socket, launched: Launched, deadline_seconds: float) -> Iterator[socket.socket]:
-    for number in range(1, len(launched.members)):
-        listener.settimeout(max(deadline_seconds - time.monotonic(), 0.001))
-        try:
-            stream, _ = listener.accept()
-        except TimeoutError as error:
-            missing = len(launched.members) - number
-            raise PeerLostError(
-                f"{missing} of the processes of {name_ranks(launched.members)} did not arrive within "
-                f"{launched.timeout_seconds:g} s"
-            ) from error
-        stream.settimeout(launched.timeout_seconds)
-        yield stream
-
-
-def _enter(launched: Launched, deadline_seconds: float) -> socket.socket:
-    """Connect to the leader, which may not listen yet."""
-    folder = _door_folder(launched.door)
-    while time.monotonic() < deadline_seconds:
-        descriptor = _open_door(folder)
-        if descriptor is not None:
-            stream = socket.socket(socket.AF_UNIX)
-            try:
-                stream.connect(f"/proc/self/fd/{descriptor}/door")
-                stream.settimeout(launched.timeout_seconds)
-                return stream
-            except OSError:
-                stream.close()
-            finally:
-                os.close(descriptor)
-        time.sleep(_RETRY_SECONDS)
-    raise PeerLostError(
-        f"the process of rank {launched.members[0]} did not arrive within {launched.timeout_seconds:g} s"
-    )
-
-
-def _read_process(stream: socket.socket) -> _Process:
-    with stream.makefile("rb") as lines:
-        try:
-            return _Process(**json.loads(lines.readline()))
-        except (OSError, ValueError) as error:
-            raise PeerLostError("a process of this host ended while it started") from error
-
-
-def _send(stream: socket.socket, kind: bytes, number: int) -> None:
-    with contextlib.suppress(OSError):  # it has ended: the launcher sees that
-        stream.sendall(_MESSAGE.pack(kind, number))
-
-
-def _receive(stream: socket.socket, sender: str) -> tuple[bytes, int]:
-    with contextlib.suppress(OSError):
-        data = stream.recv(_MESSAGE.size, socket.MSG_WAITALL)
-        if len(data) == _MESSAGE.size:
-            kind, number = _MESSAGE.unpack(data)
-            return kind, number
-    raise PeerLostError(f"{sender} ended without a message")
+def _send(stream: Connection, frame: Frame, number: int) -> None:
+    with contextlib.suppress(PeerLostError):  # it has ended: the launcher sees that
+        stream.send(frame, number)

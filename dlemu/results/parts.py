@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from datagen.quantiles import Percentiles
-from datagen.storage._request_counts import INDEX, TLS_CPU_US, RequestCounts, waits_ms
+from datagen.storage._request_counts import INDEX, RequestCounts, waits_ms
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.telemetry.probe_base import DeviceFacts
 
@@ -74,8 +74,6 @@ class Requests:
     """From a GET to the first byte of its response, ms, within 2.2 %."""
     last_byte_ms: Percentiles | None = None
     """From a GET to the last byte of its response, ms, within 2.2 %."""
-    tls_cpu_seconds: float | None = None
-    """CPU time of reading over TLS: handshakes, decryption, and the kernel's copies. None without TLS."""
 
 
 def requests_of(values: Sequence[int]) -> Requests:
@@ -85,7 +83,6 @@ def requests_of(values: Sequence[int]) -> Requests:
         **{part.name: counts[part.name] for part in fields(Requests) if part.name in INDEX},
         first_byte_ms=waits_ms(counts.first_byte),
         last_byte_ms=waits_ms(counts.last_byte),
-        tls_cpu_seconds=counts[TLS_CPU_US] / 1e6 or None,
     )
 
 

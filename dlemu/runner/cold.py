@@ -15,35 +15,18 @@ Treatment = Literal["direct", "remote", "large", "evicted", "cached"]
 """How: O_DIRECT, storage that is not cached here, more data than memory, eviction per epoch; `cached`: not at all."""
 
 
-def treatment(
-    *, direct: bool, cached: bool, total_bytes: int, memory_bytes: int, memory_kind: str, remote: bool = False
-) -> Treatment:
-    """Return how to keep the page cache from serving reads; raises UserError if that is impossible.
-
-    `memory_kind`: tmpfs or another file system in memory that the data is on; `remote`: an object store, not cached
-    here.
-    """
+def treatment_of(workload: Workload, total_bytes: int, *, cached: bool) -> Treatment:
+    """Return how to keep the page cache from serving reads; raises UserError if that is impossible."""
     if cached:
         return "cached"
-    if memory_kind:
+    storage, spec = open_storage(workload.storage_spec.buffered), workload.storage_spec
+    if memory_kind := storage.memory_kind(workload.dataset.data_folder):
         raise UserError(
             f"the dataset lies on {memory_kind}, which is memory, not storage; set dataset.data_folder to a folder "
             "of the drive, or give --cached to size memory"
         )
-    if direct:
+    if spec.direct:
         return "direct"
-    if remote:
+    if storage.is_remote:  # an object store, not cached here
         return "remote"
-    return "large" if total_bytes >= WANTED_RATIO * memory_bytes else "evicted"
-
-
-def treatment_of(workload: Workload, total_bytes: int, *, cached: bool) -> Treatment:
-    storage = open_storage(workload.storage_spec.buffered)
-    return treatment(
-        direct=workload.storage_spec.direct,
-        cached=cached,
-        total_bytes=total_bytes,
-        memory_bytes=psutil.virtual_memory().total,
-        memory_kind=storage.memory_kind(workload.dataset.data_folder),
-        remote=storage.is_remote,
-    )
+    return "large" if total_bytes >= WANTED_RATIO * psutil.virtual_memory().total else "evicted"

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from datagen.errors import UserError
 from dlemu.config.schema import Workload
 from dlemu.results.measured import MeasuredRun
 from dlemu.results.progress import Progress
@@ -93,13 +92,6 @@ class NotSaved:
     folder: str = "not saved"
 
 
-@dataclass(frozen=True)
-class Refused:
-    """Rank 0, started by a launcher, refused the job before any rank began; all ranks exit."""
-
-    error: UserError
-
-
 @dataclass(frozen=True, kw_only=True)
 class Making:
     """Not an event: a workload changed so that it first makes the data that it reads."""
@@ -111,7 +103,7 @@ class Making:
     """Folder in which it is made."""
 
 
-Event = JobBegan | Progress | DatasetMade | DatasetVerified | PartMeasured | Warned | Doing | Saved | NotSaved | Refused
+Event = JobBegan | Progress | DatasetMade | DatasetVerified | PartMeasured | Warned | Doing | Saved | NotSaved
 OnEvent = Callable[[Event], None]
 
 

@@ -25,6 +25,7 @@ from dlemu.results.file_names import ADVICE, LIVE
 from dlemu.results.kinds import kind_wanted, kinds
 from dlemu.results.live import RunJournal, write_live_facts
 from dlemu.results.measured import MeasuredRun, write_measured, write_summary
+from dlemu.results.wording import count
 from dlemu.runner.events import Doing, Event, JobBegan, Making, NotSaved, OnEvent, Saved
 from dlemu.runner.ranks import Ranks, with_ranks
 from dlemu.runner.run_folder import (
@@ -224,20 +225,16 @@ class JobKind(ABC, Generic[J, L, R]):
     def result(self, job: J, log: L, failure: str | None) -> R:
         """Return the measured run; `failure` says why it is incomplete, None if it is complete."""
 
-    def clean_up(self, job: J) -> object:
-        """Remove unfinished files of a failed run; the return value is passed to `kept`."""
-        return None
+    def clean_up(self, job: J) -> str:
+        """Remove unfinished files of a failed run; return a phrase for what was removed or left, empty for nothing."""
+        return ""
 
     def clean_up_elsewhere(self, job: J) -> None:
         """Remove unfinished files of a failed run on another host, if it does not share the folder with rank 0's."""
 
-    def kept(self, job: J, log: L, removed: object) -> Kept:
-        """Return a description of what was saved of a failed run."""
-        return Kept(job.folder, len(log))
-
-    def left(self, job: J, removed: object) -> str:
-        """Return what `clean_up` could not remove, as a phrase; empty for nothing."""
-        return ""
+    def kept(self, job: J, log: L) -> str:
+        """Return what was saved of a failed run, as a phrase."""
+        return f"kept, marked incomplete, in {job.folder}: {count(len(log), 'step')} measured before that"
 
     def unfinished(self, folder: str) -> Unfinished | None:
         """Return what the killed run of a folder left in the storage, None for nothing; raises UserError, OSError."""
@@ -381,8 +378,8 @@ def save_failed(kind: JobKind[J, L, R], job: J, made: OwnFolder, on_event: OnEve
     log = kind.salvage(job.live_folder)
     if log is None or not len(log):
         drop_folder(made)
-        if left := kind.left(job, removed):
-            on_event(Doing(left))
+        if removed:
+            on_event(Doing(removed))
         return None
     save(kind, job, log, on_event, failure)
-    return kind.kept(job, log, removed)
+    return Kept(job.folder, "; ".join(filter(None, (kind.kept(job, log), removed))))

@@ -5,38 +5,13 @@ Placeholders, of which the first process of their host runs the ranks, only wait
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import re
-import socket
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
-from datagen.errors import UserError
 from dlemu.comm import PeerLostError, detect_launcher
-from dlemu.comm.failure import Failure, describe
 from dlemu.config.schema import Workload
 
-if TYPE_CHECKING:  # most runs have no launcher
-    from dlemu.comm.host import Host, Placeholder
-
 _TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9.]+)")
-
-
-class RefusedError(UserError):
-    """A UserError of rank 0's host before any rank began, raised by all leaders, so that they exit together."""
-
-    def __init__(self, error: UserError) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-@functools.cache
-def join(timeout_seconds: float) -> Host | Placeholder:
-    """Connect to the launcher's other processes, once per process. Raises UserError, PeerLostError."""
-    from dlemu.comm.host import join
-
-    return join(timeout_seconds)
 
 
 def run_as_placeholder(overrides: Sequence[str], report: Callable[[str], None]) -> bool:
@@ -46,9 +21,9 @@ def run_as_placeholder(overrides: Sequence[str], report: Callable[[str], None]) 
     """
     if detect_launcher() == "none":
         return False
-    process = join(start_seconds(overrides))
-    from dlemu.comm.host import Placeholder
+    from dlemu.comm.host import Placeholder, join
 
+    process = join(start_seconds(overrides))
     if not isinstance(process, Placeholder):
         return False
     try:
@@ -59,44 +34,6 @@ def run_as_placeholder(overrides: Sequence[str], report: Callable[[str], None]) 
     if status:
         raise SystemExit(status)
     return True
-
-
-@contextlib.contextmanager
-def ending_all(host: Host, report: Callable[[str], None]) -> Iterator[None]:
-    """End the launcher's processes with this one. An exception is reported and ends all ranks; this process by
-    SystemExit.
-
-    After a `RefusedError` all exit as after a successful run: after an abort, the launcher prints messages of its own.
-    """
-    try:
-        yield
-        host.close()
-    except RefusedError as refused:  # the command has printed it
-        host.close()
-        raise SystemExit(refused.exit_status) from None
-    except BaseException as error:
-        failure = failure_of(host, error)
-        host.leave(failure)
-        if text := _text(host, error, failure):
-            report(f"{socket.gethostname()}: {text}" if host.node else text)
-        host.end(failure.status)
-        raise SystemExit(failure.status) from None
-
-
-def failure_of(host: Host, error: BaseException) -> Failure:
-    """Return why a host fails: for a RunFailedError the failure of its rank."""
-    failure = getattr(error, "failure", None)
-    return failure if isinstance(failure, Failure) else describe(host.place.members[0], error)
-
-
-def _text(host: Host, error: BaseException, failure: Failure) -> str:
-    """Return what to report of a failure: only what was kept, where another host's report is in the same output."""
-    if host.ends_all and (host.knows_cause or (failure.echo and host.node > 0)):
-        kept = getattr(error, "kept", None)
-        return kept.sentence if kept else ""
-    if hasattr(error, "failure") or not failure.traceback:
-        return "\n".join([str(error) or failure.message, *getattr(error, "__notes__", ())])
-    return failure.text  # the traceback has the notes
 
 
 def start_seconds(overrides: Sequence[str]) -> float:

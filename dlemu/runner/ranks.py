@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.comm import Comm, detect_launcher
-from dlemu.comm.failure import Failure, first_failure
+from dlemu.comm.failure import Failure, describe, first_failure
 from dlemu.comm.launch import run_ranks
 from dlemu.config.schema import Workload
 from dlemu.results.live import going_on
-from dlemu.runner.events import OnEvent, Refused, Warned
-from dlemu.runner.launched import (
-    RefusedError,
-    ending_all,
-    failure_of,
-    join,
-    run_as_placeholder,
-    start_seconds,
-)
+from dlemu.runner.events import OnEvent, Warned
+from dlemu.runner.launched import run_as_placeholder, start_seconds
 from dlemu.runner.run_folder import Kept
 
 if TYPE_CHECKING:  # most runs have no launcher
@@ -60,6 +54,14 @@ class RunUserError(RunFailedError, UserError):
 def _failed_run(failure: Failure, kept: Kept | None = None, also: str = "") -> RunFailedError:
     kind = RunUserError if failure.status == UserError.exit_status else RunFailedError
     return kind(failure, kept, also)
+
+
+class RefusedError(UserError):
+    """A UserError of rank 0's host before any rank began, raised by all leaders, so that they exit together."""
+
+    def __init__(self, error: UserError) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class Guarded(Protocol):
@@ -125,10 +127,18 @@ class Ranks:
         """Return in all leaders what `make` returns in the leading one; its UserError is raised as RefusedError."""
         if self._host is None:
             return make()
-        agreed = self._host.broadcast(_value_or_refusal(make) if self.leads else None)
-        if isinstance(agreed, RefusedError):
-            raise agreed
-        return cast(T, agreed)
+        if not self.leads:
+            value, refusal = self._host.broadcast(None)
+            if refusal is not None:
+                raise RefusedError(UserError(refusal))
+            return cast(T, value)
+        try:
+            value = make()
+        except UserError as error:
+            self._host.broadcast((None, str(error)))
+            raise RefusedError(error) from None
+        self._host.broadcast((value, None))
+        return value
 
     def on_each_host(self, check: Callable[[int], None]) -> None:
         """Call `check` once on each host, with the number of its ranks."""
@@ -161,7 +171,7 @@ class Ranks:
                 yield
             except BaseException as error:
                 if self._host is not None:
-                    self._host.leave(failure_of(self._host, error))
+                    self._host.leave(_failure_of(self._host, error))
                 if not self.leads:
                     clean_up()
                 elif isinstance(error, RunFailedError):
@@ -192,26 +202,51 @@ def with_ranks(
     if detect_launcher() == "none":
         return body(Ranks(on_look=on_look))
 
-    def report(message: str) -> None:
-        on_event(Warned(message))
-
-    if run_as_placeholder(words, report):
+    if run_as_placeholder(words, lambda message: on_event(Warned(message))):
         return None
-    from dlemu.comm.host import Host
+    from dlemu.comm.host import Host, join
 
     host = join(start_seconds(words))
     assert isinstance(host, Host)
-    with ending_all(host, report):
-        try:
-            return body(Ranks(on_look=on_look, host=host, words=words))
-        except RefusedError as refused:
-            if host.node == 0:
-                on_event(Refused(refused.error))
-            raise
+    return lead(host, on_event, lambda: body(Ranks(on_look=on_look, host=host, words=words)))
 
 
-def _value_or_refusal(make: Callable[[], T]) -> T | RefusedError:
+def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
+    """Return what `body` does, and end the launcher's processes with this one.
+
+    An exception is reported and ends all ranks; this process by SystemExit. After a `RefusedError`, which is raised as
+    UserError on rank 0's host, all exit as after a successful run: after an abort, the launcher prints messages of its
+    own.
+    """
     try:
-        return make()
-    except UserError as error:
-        return RefusedError(error)
+        result = body()
+        host.close()
+        return result
+    except RefusedError as refused:
+        host.close()
+        if host.node == 0:
+            raise refused.error from None
+        raise SystemExit(refused.exit_status) from None
+    except BaseException as error:
+        failure = _failure_of(host, error)
+        host.leave(failure)
+        if text := _text(host, error, failure):
+            on_event(Warned(f"{socket.gethostname()}: {text}" if host.node else text))
+        host.end(failure.status)
+        raise SystemExit(failure.status) from None
+
+
+def _failure_of(host: Host, error: BaseException) -> Failure:
+    """Return why a host fails: for a RunFailedError the failure of its rank."""
+    failure = getattr(error, "failure", None)
+    return failure if isinstance(failure, Failure) else describe(host.place.members[0], error)
+
+
+def _text(host: Host, error: BaseException, failure: Failure) -> str:
+    """Return what to report of a failure: only what was kept, where another host's report is in the same output."""
+    if host.ends_all and (host.knows_cause or (failure.echo and host.node > 0)):
+        kept = getattr(error, "kept", None)
+        return kept.sentence if kept else ""
+    if hasattr(error, "failure") or not failure.traceback:
+        return "\n".join([str(error) or failure.message, *getattr(error, "__notes__", ())])
+    return failure.text  # the traceback has the notes

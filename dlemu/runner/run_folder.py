@@ -20,8 +20,7 @@ from dlemu.config.validate import check_model_name
 from dlemu.results.file_names import FACTS, LIVE, README
 from dlemu.results.kinds import kind_of
 from dlemu.results.live import JOURNAL, LOCK, goes_on, holds_journal, report_command
-from dlemu.results.wording import count
-from dlemu.telemetry._log import log_path
+from dlemu.telemetry._readings import log_path
 
 SAVING_SECONDS = 60.0
 """Saving may take this long even if `timeout_seconds` is less: writing many steps takes a while."""
@@ -135,16 +134,8 @@ class Kept:
     """What was saved of a failed run: a run folder like any other, but marked incomplete."""
 
     folder: str
-    steps: int
-    """Rows of all ranks."""
-    says: str = ""
-    """Sentence on what was saved, for kinds of jobs without steps."""
-
-    @property
-    def sentence(self) -> str:
-        if self.says:
-            return self.says
-        return f"kept, marked incomplete, in {self.folder}: {count(self.steps, 'step')} measured before that"
+    sentence: str
+    """What was kept, and what was removed or left in the storage."""
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,8 @@ import psutil
 from datagen.errors import DlemuError
 from datagen.owned import create_new
 from datagen.registry import find, names
-from dlemu.comm.process_control import after_fork_in_child, die_with_parent, fork_process, name_process
-from dlemu.telemetry._log import LogLine, LogWriter, log_path, parse_log
-from dlemu.telemetry._readings import HostTelemetry, RecorderHead
+from dlemu.comm.process_control import die_with_parent, fork_process, name_process
+from dlemu.telemetry._readings import HostTelemetry, LogLine, LogWriter, RecorderHead, log_path, parse_log
 from dlemu.telemetry.probe_base import COST_SHARE, NS_PER_SECOND, AbsentError, ProbeBase, Scope, read_text
 
 NICE = 5
@@ -59,7 +58,7 @@ class Recorder:
         self._alive = True
         self.lost = False
         """The process was killed, suspended or too slow before its last reading; known after `stop`."""
-        after_fork_in_child(self._forget)
+        os.register_at_fork(after_in_child=self._forget)
 
     def mark(self, *, training: bool) -> None:
         """Read the exact probes now, as an epoch's training begins or has ended; returns when that is done."""

@@ -73,7 +73,7 @@ def _lines(where: str, section: Any) -> list[str]:
 
 def _line(where: str, field: Field[Any], section: Any, hints: dict[str, Any], texts: dict[str, str]) -> str:
     declarations = declared(section)[field.name]
-    ranges = [_range(part) for part in declarations if isinstance(part, Meta)]
+    ranges = [_range(part) for part in declarations if isinstance(part, Meta) and (part.ge, part.gt) != (None, None)]
     units = [str(part) for part in declarations if isinstance(part, Unit)]
     default = _default(field)
     shown = default not in ("needed", "`[]`", "`{}`", "`null`")

@@ -30,7 +30,7 @@ def test_a_failure_survives_its_way_to_the_supervisor(failure: Failure) -> None:
 
 @given(st.lists(st.none() | FAILURES))
 def test_the_cause_is_the_earliest_that_is_no_echo(failures: list[Failure | None]) -> None:
-    cause = first_failure(RankEnd(rank=0, status=0, signal=0, failure=failure) for failure in failures)
+    cause = first_failure(RankEnd(rank=0, status=0, failure=failure) for failure in failures)
     found = [failure for failure in failures if failure is not None]
     own = [failure for failure in found if not failure.echo]
     assert (cause is None) == (not found)

@@ -65,7 +65,7 @@ def started(
                 os._exit(status)
         processes.append(process)
     ends = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
-    assert not os.path.exists(host_module._door_folder(door))
+    assert not os.path.exists(os.path.join(tempfile.gettempdir(), f"dlemu-{door}"))
     return ends
 
 
@@ -99,8 +99,8 @@ def test_each_process_ends_as_its_rank_did() -> None:
 def test_a_process_that_is_stopped_and_one_that_gets_signals_stop_no_rank() -> None:
     def lead(host: Host) -> None:
         time.sleep(0.3)  # until they wait
-        os.kill(host._places[1].process, signal.SIGSTOP)
-        os.kill(host._places[2].process, signal.SIGTERM)
+        os.kill(host._others[0][0].process, signal.SIGSTOP)
+        os.kill(host._others[1][0].process, signal.SIGTERM)
         host.close()
 
     assert started(3, lead) == [0, 0, 0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
@@ -15,7 +15,7 @@ import pytest
 from datagen.errors import DlemuError, UserError
 from dlemu.comm import PeerLostError
 from dlemu.comm.failure import Failure, describe
-from dlemu.comm.leaders import Bytes, Leaders, Numbers, Seal
+from dlemu.comm.leaders import Bytes, Leaders, Numbers, Test
 from tests.comm.many_ranks import PATIENCE_SECONDS
 
 
@@ -31,8 +31,10 @@ class Wire:
 class ThreadLeaders(Leaders):
     """Leaders in threads; one that is `gone` has not come to the present call."""
 
-    def __init__(self, wire: Wire, node: int, secret: bytes = b"secret", timeout_seconds: float = 60.0) -> None:
-        super().__init__(node, len(wire.slots), secret, timeout_seconds)
+    errors = threading.BrokenBarrierError
+
+    def __init__(self, wire: Wire, node: int, timeout_seconds: float = 60.0) -> None:
+        super().__init__(node, len(wire.slots), timeout_seconds)
         self._wire = wire
         self.gone = False
 
@@ -42,43 +44,35 @@ class ThreadLeaders(Leaders):
     def _read_failure(self) -> str:
         return self._wire.failure
 
-    def _all(self, data: Any) -> list[Any]:
-        self._wait(lambda: not self.gone, data)
+    def _all(self, data: Any, out: Any, made: Callable[[list[Any]], Any]) -> Test:
+        if self.gone:
+            return lambda: False
         self._wire.slots[self.node] = data.copy()
         self._wire.meeting.wait(PATIENCE_SECONDS)
-        found = list(self._wire.slots)
+        out[:] = made(self._wire.slots)
         self._wire.meeting.wait(PATIENCE_SECONDS)
-        return found
+        return lambda: True
 
-    def _reduce(self, numbers: Numbers, more_seconds: float) -> None:
-        numbers[:] = np.max(self._all(numbers), axis=0)
+    def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> Test:
+        return self._all(numbers, highest, lambda slots: np.max(slots, axis=0))
 
-    def _spread(self, data: Bytes) -> None:
-        data[:] = self._all(data)[0]
+    def _begin_broadcast(self, data: Bytes) -> Test:
+        return self._all(data, data, lambda slots: slots[0])
 
-    def _collect(self, data: Bytes) -> Sequence[Bytes]:
-        return self._all(data) if self.node == 0 else self._all(data)[:0]
-
-    def _ping_all(self, offsets_ns: Numbers) -> None:
-        raise NotImplementedError
-
-    _send = _receive = _ping_all  # type: ignore[assignment]
+    def _begin_gather(self, data: Bytes, received: Bytes) -> Test:
+        return self._all(data, received, lambda slots: slots if self.node == 0 else received)
 
 
-def together(
-    nodes: int, work: Callable[[ThreadLeaders], Any], secrets: Sequence[bytes] = (b"secret",) * 9
-) -> list[Any]:
+def together(nodes: int, work: Callable[[ThreadLeaders], Any]) -> list[Any]:
     """Return what each leader's `work` returned or raised."""
     wire = Wire(nodes)
 
     def run(node: int) -> Any:
         try:
-            return work(ThreadLeaders(wire, node, secrets[node]))
+            return work(ThreadLeaders(wire, node))
         except DlemuError as error:
             wire.meeting.abort()
             return error
-        except threading.BrokenBarrierError:
-            return None
 
     with ThreadPoolExecutor(nodes) as pool:
         return list(pool.map(run, range(nodes)))
@@ -96,19 +90,18 @@ def test_payloads_of_any_length_cross_hosts() -> None:
     assert together(3, lambda leaders: leaders.all_values((leaders.node, "x"))) == [[(0, "x"), (1, "x"), (2, "x")]] * 3
 
 
-def test_what_no_leader_of_this_run_sent_is_never_unpickled() -> None:
-    ends = together(2, lambda leaders: leaders.all_values("x"), [b"right", b"wrong"])
-    assert "not from this run" in str(ends[0])
-    seal = Seal(b"secret")
-    seal.next_call()
-    old = seal.closed(1, b"payload")
-    assert seal.opened(1, old, "host b") == b"payload"
-    for place, sealed in ((2, old), (1, old[:-1] + b"?"), (1, b"")):
-        with pytest.raises(DlemuError, match="in place of one from host b is not from this run"):
-            seal.opened(place, sealed, "host b")
-    seal.next_call()
-    with pytest.raises(DlemuError, match="not from this run"):
-        seal.opened(1, old, "host b")
+def test_hosts_agree_on_the_offsets_of_their_clocks() -> None:
+    def work(leaders: ThreadLeaders) -> tuple[tuple[int, ...], int]:
+        return leaders.clock_offsets(), leaders.all_reduce_max(10**18 + leaders.node)
+
+    found = together(3, work)
+    offsets = found[0][0]
+    assert [same for same, _ in found] == [offsets] * 3
+    assert offsets[0] == 0
+    assert all(abs(offset) < 10**9 for offset in offsets), "threads have one clock"
+    assert {highest + offset for (_, highest), offset in zip(found, offsets, strict=True)} == {
+        max(10**18 + node + offsets[node] for node in range(3))
+    }
 
 
 def test_a_host_that_fails_says_why_to_all() -> None:
@@ -125,7 +118,7 @@ def test_a_host_that_fails_says_why_to_all() -> None:
 
 def test_a_host_that_stays_away_is_named_in_time() -> None:
     leaders = ThreadLeaders(Wire(2), 0, timeout_seconds=0.1)
-    leaders.set_names(["host a (rank 0)", "host b (ranks 1, 2)"])
+    leaders.names = ["host a (rank 0)", "host b (ranks 1, 2)"]
     leaders.gone = True
     with pytest.raises(PeerLostError, match=r"^host b \(ranks 1, 2\) did not arrive within 0.1 s$"):
         leaders.all_reduce_max(0)

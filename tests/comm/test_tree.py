@@ -14,7 +14,7 @@ from tests.comm.memory_links import Pipe, TimedLink, run
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=9))
 def test_all_ranks_get_the_same_of_each_collective(values: list[int]) -> None:
-    def work(tree: LocalTree, rank: int) -> tuple[int, list[bytes | bytearray] | None, bytes]:
+    def work(tree: LocalTree, rank: int) -> tuple[int, list[bytes] | None, bytes]:
         highest = tree.broadcast_number(tree.reduce_max(values[rank]))
         return highest, tree.gather(bytes([rank]) * rank), bytes(tree.broadcast(b"%d" % rank))
 
@@ -35,7 +35,7 @@ def test_every_rank_has_one_place_in_the_tree(size: int) -> None:
 def test_long_payloads_come_whole(size: int) -> None:
     payload = bytes(range(251)) * (size // 251 + 1)
 
-    def work(tree: LocalTree, rank: int) -> tuple[bool, list[bytes | bytearray] | None]:
+    def work(tree: LocalTree, rank: int) -> tuple[bool, list[bytes] | None]:
         return tree.broadcast(payload[:size]) == payload[:size], tree.gather(payload[rank : size + rank])
 
     ends = run(4, work)

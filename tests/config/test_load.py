@@ -32,28 +32,6 @@ def message(overrides: list[str], config_dir: str | None = None) -> str:
     return str(caught.value)
 
 
-def test_every_shipped_workload_loads_with_each_accelerator_and_scale() -> None:
-    of_names = ((f"workload={name}", load([f"workload={name}"])) for name in workload_names())
-    choices = [
-        [name, *accelerator, *scale]
-        for name, plain in of_names
-        for accelerator in ([], *([f"accelerator={key}"] for key in plain.accelerators))
-        for scale in ([], *([f"scale={key}"] for key in plain.scales))
-    ]
-    assert len(choices) > len(workload_names()), "some workload has accelerators and scales"
-    for choice in choices:
-        workload = load(choice)
-        assert workload.model.name in workload_names()
-        assert not workload.notes
-        assert not workload.unsupported
-        if workload.accelerator:
-            pair = workload.accelerators[workload.accelerator]
-            assert (workload.reader.batch_size, workload.train.computation_time) == (
-                pair.batch_size,
-                pair.computation_time,
-            )
-
-
 @pytest.mark.parametrize("prefix", ["", "+", "++"])
 @pytest.mark.parametrize("section", ["", "workload."])
 def test_one_override_in_all_spellings(prefix: str, section: str) -> None:

@@ -11,6 +11,7 @@ from datagen.content import Content
 from datagen.formats.format_base import (
     FileJob,
     FormatBase,
+    OpenedFile,
     RecordFormat,
     SideFile,
     Source,
@@ -40,8 +41,8 @@ class MemorySource(Source):
 def records_of(file_format: RecordFormat, data: bytes, count: int) -> list[bytes]:
     """Return the samples of a file of records, read one by one."""
     source = MemorySource(data)
-    offsets = file_format.locate(source, count, lambda _number: None)
-    opened = file_format.open_records(source, count, lambda _number: None, offsets)
+    file = OpenedFile(source, count, lambda _number: None)
+    opened = file_format.open_records(file._replace(offsets=file_format.locate(file)))
     found = []
     for index in range(count):
         record = source.read(*opened.span(index, 1))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.formats.format_base import Source
+from datagen.formats.format_base import OpenedFile, Source
 from datagen.formats.indexed_binary import IndexedFile
 from datagen.inspection import inspect
 from datagen.layout import layouts
@@ -33,7 +33,7 @@ def opened(data: bytes, offsets: list[int] | None, sizes: list[int] | None, samp
         entries = (offsets, sizes)[number]
         return None if entries is None else MemorySource(np.array(entries, "<u8").tobytes(), f"index {number}")
 
-    return IndexedFile(MemorySource(data, "data"), samples, side)
+    return IndexedFile(OpenedFile(MemorySource(data, "data"), samples, side))
 
 
 def test_equal_records_keep_nothing_of_the_index() -> None:
@@ -57,7 +57,7 @@ def test_equal_records_keep_nothing_of_the_index() -> None:
 
     data = MemorySource(b"", "data")
     data.size_bytes = 2048 * count
-    file = IndexedFile(data, count, side)
+    file = IndexedFile(OpenedFile(data, count, side))
     assert Counted.bytes_read == 2 * 3 * 8
     assert file.span(count - 2, 2) == (2048 * (count - 2), 4096)
     assert file.largest_bytes() == 2048

@@ -23,12 +23,13 @@ import pytest
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats import format_base, tfrecord, webdataset
+from datagen.formats.format_base import OpenedFile
 from datagen.formats.tfrecord import masked_crc
 from datagen.formats.webdataset import TAIL, TarRecords
 from datagen.generate import prepare
 from datagen.inspection import inspect
 from datagen.own_folder import inspect_own_folder
-from datagen.spec import PICTURES, DatasetSpec, EngineName
+from datagen.spec import DatasetSpec, EngineName
 from datagen.storage.storage_base import FOLDERS
 from dlemu.config import load
 from tests.datagen.sources import MemorySource
@@ -181,7 +182,7 @@ def test_own_files_are_read_whole_and_left_alone(
         assert fetched.app_bytes == found.total_bytes == sum(os.path.getsize(found.train.path(n)) for n in range(files))
         assert spec.record_length_bytes == pytest.approx(found.total_bytes / files)
     assert fetched.app_bytes > 0.3 * found.total_bytes
-    for number, (start, size) in enumerate(fetched.places.tolist() if name in PICTURES else ()):
+    for number, (start, size) in enumerate(fetched.places.tolist() if name in ("jpeg", "png", "tiff") else ()):
         assert bytes(room[start : start + size]) == Path(found.train.path(number)).read_bytes(), "as it is"
     after = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()}
     assert after == before
@@ -383,12 +384,13 @@ def test_members_with_long_names_are_samples_of_their_own(kind: int) -> None:
                 tar.addfile(member, io.BytesIO(bytes(member.size)))
     source = MemorySource(out.getvalue())
     source.path = f"s3://bucket/{kind}.tar"
-    known = webdataset.Format().locate(source, 3, lambda _: None)
-    spans = [TarRecords(source, 3, known).span(sample, 1) for sample in range(3)]
+    file = OpenedFile(source, 3, lambda _: None)
+    records = TarRecords(file._replace(offsets=webdataset.Format().locate(file)))
+    spans = [records.span(sample, 1) for sample in range(3)]
     assert [offset for offset, _ in spans[1:]] == [offset + size for offset, size in spans[:2]]
     assert sum(size for _, size in spans) <= source.size_bytes - len(TAIL)
     with pytest.raises(DatasetError, match="3"):
-        webdataset.Format().locate(source, 4, lambda _: None)
+        webdataset.Format().locate(file._replace(samples=4))
 
 
 def test_a_changed_file_is_looked_at_again(tmp_path: Path) -> None:

@@ -384,7 +384,7 @@ def test_an_object_that_changes_while_it_is_read_or_behind_its_first_range_is_to
                 reader.read_into(memoryview(bytearray(5000)), 0)
         reader = storage.open("a")
         server.behaviour.fault = lambda request: fault("etag")
-        with pytest.raises(DatasetError, match=r"changed while it was read \(its ETag was .*, then \"another\"\)"):
+        with pytest.raises(DatasetError, match=r"changed while it was read \(its ETag was "):
             reader.read_into(memoryview(bytearray(5000)), 0)
 
 

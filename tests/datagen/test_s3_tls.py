@@ -61,7 +61,6 @@ def test_the_authority_is_named_in_any_of_the_usual_ways(
     write(storage, f"tls/{way}", large)
     assert read(storage, f"tls/{way}") == large
     assert counts_of(storage)["failed"] == 0
-    assert counts_of(storage)["tls_cpu_us"] > 0
 
 
 def test_an_authority_that_is_not_trusted_is_told_at_once(server: S3, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Two hosts on one machine: network namespaces with names and Unix sockets of their own, joined by a virtual cable.
+"""Hosts on one machine: network namespaces with names and Unix sockets of their own, with a cable to a switch each.
 
 One folder has another content on each. Where a host is lost, each has its own /dev/shm and IPC too and MPI is held to
 TCP: else it finds that both are one machine and needs no cable.
@@ -42,14 +42,21 @@ MEETS_WITHIN_SECONDS = 20
 
 @dataclass(frozen=True)
 class Hosts:
-    """Two joined hosts."""
+    """Two joined hosts, or three."""
 
-    first: str
-    second: str
+    names: tuple[str, ...]
     folder: Path
 
     apart: bool = False
     """Nothing joins them but the cable."""
+
+    @property
+    def first(self) -> str:
+        return self.names[0]
+
+    @property
+    def second(self) -> str:
+        return self.names[1]
 
     @property
     def mpirun(self) -> list[str]:
@@ -98,20 +105,25 @@ def ranks_on(host: str) -> Iterator[int]:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    names = f"dla{os.getpid()}", f"dlb{os.getpid()}"
+def hosts(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Hosts]:
+    """Two hosts, or as many as the test's parameter for `hosts` says."""
+    names = tuple(f"dl{letter}{os.getpid()}" for letter in "abc"[: getattr(request, "param", 2)])
+    switch = f"dls{os.getpid()}"
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and iproute2")
     try:
-        for name in names:
+        for name in (*names, switch):
             ip("netns", "add", name)
     except subprocess.CalledProcessError as error:
         pytest.skip(f"this kernel makes no network namespaces: {error.stderr.strip()}")
     try:
-        ip("link", "add", "cable", "netns", names[0], "type", "veth", "peer", "name", "cable", "netns", names[1])
+        ip("-n", switch, "link", "add", "bridge", "type", "bridge")
+        ip("-n", switch, "link", "set", "bridge", "up")
         folder = tmp_path / "hosts"
         (folder / "own").mkdir(parents=True)
         for number, name in enumerate(names, 1):
+            ip("link", "add", "cable", "netns", name, "type", "veth", "peer", "name", f"port{number}", "netns", switch)
+            ip("-n", switch, "link", "set", f"port{number}", "master", "bridge", "up")
             ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "cable")
             ip("-n", name, "link", "set", "cable", "up")
             ip("-n", name, "link", "set", "lo", "up")
@@ -127,9 +139,9 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
             on_host = folder / launcher
             on_host.write_text(ON_HOST.format(folder=folder, before=before, mounts=mounts))
             on_host.chmod(0o755)
-        yield Hosts(*names, folder)
+        yield Hosts(names, folder)
     finally:
-        for name in names:
+        for name in (*names, switch):
             kill(name)
             ip("netns", "del", name)
 

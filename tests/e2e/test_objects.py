@@ -96,7 +96,7 @@ def test_checkpoints_are_uploaded_and_read_back(s3: S3, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_over_https_names_what_tls_took(tmp_path: Path) -> None:
+def test_a_run_over_https_trusts_what_it_is_told_to(tmp_path: Path) -> None:
     if why_no_rclone():
         pytest.skip(why_no_rclone())
     certificates = make_certificates(tmp_path / "certificates")
@@ -107,9 +107,6 @@ def test_a_run_over_https_names_what_tls_took(tmp_path: Path) -> None:
         for command in ("datagen", "train"):
             ended = dlemu(command, *words, **trusting)
             assert ended.status == 0 or (command == "train" and ended.ran), ended.err
-        run = json.loads((tmp_path / "run" / "summary.json").read_text())
-        assert run["requests"]["tls_cpu_seconds"] > 0
-        assert "tls_cpu_seconds" in (tmp_path / "run" / "log.txt").read_text()
         around |= {"AWS_CA_BUNDLE": str(make_certificates(tmp_path / "other").authority)}
         refused = dlemu("train", *on_bucket(server, tmp_path / "refused"), **around)
         assert refused.status == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.harness import DLEMU, dlemu, family, maps, small_run, start, summary, training, until, wait
-from tests.e2e.test_hosts import Hosts, hosts, kill
+from tests.e2e.test_hosts import Hosts, hosts, ip, kill, ranks_on
 
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")
 __all__ = ["hosts"]
@@ -32,12 +31,13 @@ def run_of(folder: Path, dataset: Path, *changes: str) -> list[str]:
     return [word for word in small_run(folder, dataset, *changes) if not word.startswith("ranks=")]
 
 
-def start_on_both(hosts: Hosts, *words: str, program: str = DLEMU) -> list[subprocess.Popen[str]]:
+def start_on_all(hosts: Hosts, *words: str, program: str = DLEMU) -> list[subprocess.Popen[str]]:
     """Start an agent with two ranks on each host."""
     agents = []
-    for node, host in enumerate((hosts.first, hosts.second)):
-        options = f"--nnodes 2 --node-rank {node} --master-addr 10.77.0.1 --master-port 29511 --nproc-per-node 2"
-        launcher = [str(hosts.folder / "on_host"), host, TORCHRUN, *options.split(), "--no-python"]
+    for node, host in enumerate(hosts.names):
+        options = f"--nnodes {len(hosts.names)} --node-rank {node} --nproc-per-node 2"
+        options += " --master-addr 10.77.0.1 --master-port 29511 --no-python"
+        launcher = [str(hosts.folder / "on_host"), host, TORCHRUN, *options.split()]
         agents.append(start(*words, program=program, launcher=launcher))
     return agents
 
@@ -71,7 +71,7 @@ def test_two_hosts_are_one_run(hosts: Hosts, dataset: Path) -> None:
     twice.write_text(f"#!/bin/sh\nfor run in one two; do {DLEMU} $* output.folder={hosts.own}/$run; done\n")
     twice.chmod(0o755)
     words = [word for word in run_of(hosts.own, dataset) if not word.startswith("output.folder=")]
-    ends = [wait(agent) for agent in start_on_both(hosts, "train", *words, program=str(twice))]
+    ends = [wait(agent) for agent in start_on_all(hosts, "train", *words, program=str(twice))]
     for run in ("one", "two"):
         assert (hosts.seen(hosts.first) / run / "summary.json").exists(), (ends[0].err, ends[1].err)
         told = summary(hosts.seen(hosts.first) / run)
@@ -82,31 +82,34 @@ def test_two_hosts_are_one_run(hosts: Hosts, dataset: Path) -> None:
     assert not hosts.seen(hosts.second).exists()
 
 
-def test_a_failure_on_one_host_ends_the_other_with_its_message(hosts: Hosts, dataset: Path, tmp_path: Path) -> None:
-    first = tmp_path / "run"
-    agents = start_on_both(hosts, "train", *run_of(first, dataset, "train.epochs=1000"))
-    until(lambda: training(first, ranks=4) or agents[0].poll() is not None, "the ranks to train")
-    (victim,) = (
-        one for one in family(agents[1]) if maps(one, "rank_00003.steps") and not maps(one, "rank_00002.steps")
-    )
-    victim.send_signal(signal.SIGKILL)
+@pytest.mark.parametrize("hosts", [3], indirect=True)
+@pytest.mark.parametrize("loss", ["rank", "host", "link"])
+def test_three_hosts_end_together_and_name_what_was_lost(
+    loss: str, hosts: Hosts, dataset: Path, tmp_path: Path
+) -> None:
+    sees_all = loss == "rank"  # the other hosts see the results' folder, too
+    folder, limit = tmp_path / "run" if sees_all else hosts.own, tmp_path / "limit.yaml"
+    limit.write_text("timeout_seconds: 5\ndataset: {format: npz}\n")
+    words = run_of(folder, dataset, "train.epochs=1000", "metric.ceiling_seconds=0")
+    agents = start_on_all(hosts, "train", *([f"workload={limit}", *words[1:]] if loss == "link" else words))
+    first, last = folder if sees_all else hosts.seen(hosts.first), hosts.names[-1]
+    until(lambda: training(first, ranks=6 if sees_all else 2) or agents[0].poll() is not None, "the ranks to train")
+    lost = f"host {last} (ranks 4, 5)"
+    if loss == "rank":
+        (victim,) = (
+            one for one in family(agents[2]) if maps(one, "rank_00005.steps") and not maps(one, "rank_00004.steps")
+        )
+        lost = f"rank 5 (process {victim.pid}) was killed"
+        victim.kill()
+    elif loss == "host":
+        kill(last)
+    else:
+        ip("-n", last, "link", "set", "cable", "down")
     ends = [wait(agent) for agent in agents]
     assert all(ended.status != 0 for ended in ends)
-    assert f"rank 3 (process {victim.pid}) was killed" in ends[1].err
-    assert "rank 3" in ends[0].err
-    assert "rank 3" in summary(first)["failure"]
-
-
-def test_a_host_that_dies_is_named(hosts: Hosts, dataset: Path) -> None:
-    agents = start_on_both(hosts, "train", *run_of(hosts.own, dataset, "train.epochs=1000"))
-    first = hosts.seen(hosts.first)
-    until(lambda: training(first, ranks=2) or agents[0].poll() is not None, "the ranks to train")
-    kill(hosts.second)
-    ended = wait(agents[0])
-    wait(agents[1])
-    assert ended.status != 0
-    assert f"host {hosts.second} (ranks 2, 3)" in ended.err
-    assert f"host {hosts.second} (ranks 2, 3)" in summary(first)["failure"]
+    assert lost in ends[2 if sees_all else 0].err
+    assert ("rank 5" if sees_all else lost) in summary(first)["failure"]
+    until(lambda: not any(any(ranks_on(host)) for host in hosts.names), "all ranks to end")
 
 
 def test_without_torch_the_message_names_what_works(tmp_path: Path) -> None:

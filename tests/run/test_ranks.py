@@ -13,14 +13,15 @@ from dlemu.comm import Interrupted, PeerLostError
 from dlemu.comm.failure import Failure
 from dlemu.comm.local import HostPlace
 from dlemu.config.schema import Workload
-from dlemu.runner import launched
-from dlemu.runner.ranks import Ranks, RunFailedError, RunUserError
+from dlemu.runner.ranks import Ranks, RunFailedError, RunUserError, lead
 from dlemu.runner.run_folder import Kept
 from tests.runs import make_job
 
+KEPT = "kept, marked incomplete, in folder: 24 steps measured before that"
+
 
 class Launched:
-    """What `ending_all` needs of the leader of a host."""
+    """What `lead` needs of the leader of a host."""
 
     ends_all = True
 
@@ -51,8 +52,8 @@ def failed(message: str, kept: Kept | None = None) -> RunFailedError:
         (2, False, PeerLostError("host b ended"), "", 3),
         (2, False, Interrupted(15), "here: .*interrupted by SIGTERM", 143),
         (0, False, ValueError("odd"), "Traceback .*ValueError: odd", 3),
-        (0, False, failed("rank 1 was killed", Kept("folder", 24)), "rank 1 was killed\nkept, .*", 137),
-        (0, True, failed("rank 1 was killed", Kept("folder", 24)), "kept, .*", 137),
+        (0, False, failed("rank 1 was killed", Kept("folder", KEPT)), "rank 1 was killed\nkept, .*", 137),
+        (0, True, failed("rank 1 was killed", Kept("folder", KEPT)), "kept, .*", 137),
         (1, True, failed("rank 1 was killed"), "", 137),
     ],
 )
@@ -66,9 +67,14 @@ def test_a_host_that_fails_says_so_once_and_ends_all(
 ) -> None:
     """Where all outputs are one, a host that only lost another leaves it to that one, or to rank 0's host."""
     monkeypatch.setattr("socket.gethostname", lambda: "here")
-    host, told = Launched(node, knows_cause=knows_cause), list[str]()
-    with pytest.raises(SystemExit) as ended, launched.ending_all(host, told.append):  # type: ignore[arg-type]
+    host: Any = Launched(node, knows_cause=knows_cause)
+    told: list[str] = []
+
+    def fail() -> None:
         raise error
+
+    with pytest.raises(SystemExit) as ended:
+        lead(host, lambda event: told.append(event.message), fail)  # type: ignore[union-attr]
     assert (ended.value.code, host.did) == (status, f"ended with {status}")
     assert re.fullmatch(said, "".join(told), re.DOTALL)
 
@@ -79,13 +85,13 @@ def test_a_failure_of_forked_ranks_says_what_was_kept() -> None:
             RunFailedError,
             match=r"killed by SIGKILL(?s:.*)\nkept, marked incomplete, in folder: 24 steps measured before that",
         ) as failed,
-        Ranks().guard(make_job(), lambda message: Kept("folder", 24)),
+        Ranks().guard(make_job(), lambda message: Kept("folder", KEPT)),
     ):
         raise RunFailedError(
             Failure(rank=1, kind="Signal", message="rank 1 was killed by SIGKILL", status=137, at_ns=0)
         )
     assert failed.value.exit_status == 137
-    assert failed.value.kept == Kept("folder", 24)
+    assert failed.value.kept == Kept("folder", KEPT)
 
 
 def test_a_failure_that_the_user_can_mend_is_a_user_error() -> None:

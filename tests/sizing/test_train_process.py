@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -47,7 +43,7 @@ def test_a_run_gets_its_folder_whatever_its_name(folder: str) -> None:
 @pytest.mark.parametrize(
     ("script", "ended"),
     [
-        ("echo Traceback; exit 1", "ended with status 1; it printed:\nTraceback"),
+        ("echo Traceback; exit 1", "left no summary.json; it printed:\nTraceback"),
         ("echo begun; kill -9 $$", "was killed by SIGKILL; .*; it printed:\nbegun"),
         ("kill -9 $$", "was killed by SIGKILL; .*; it had printed nothing"),
     ],
@@ -57,36 +53,17 @@ def test_an_end_without_a_result_is_a_failure(tmp_path: Path, script: str, ended
         run(tmp_path, script)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_being_told_to_stop_never_breaks_off_the_waiting_itself(
-    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Popen takes a lock to wait: what is raised just then leaves it taken, and the end of the run is never seen."""
-    wait, kept, waited = subprocess.Popen.wait, [], []
-
-    def told_to_stop(process: subprocess.Popen[bytes], timeout: float | None = None) -> Any:
-        kept.append(process)
-        if len(kept) == 1:
-            os.kill(os.getpid(), number)
-        waited.append(timeout)  # not reached by a handler that raises
-        return wait(process, timeout)
-
-    monkeypatch.setattr(subprocess.Popen, "wait", told_to_stop)
-    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_being_told_to_stop_lets_the_run_save_and_then_stops(number: signal.Signals, tmp_path: Path) -> None:
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a `nohup` before the tests may have handed down another
-    interrupt_on(signal.SIGTERM)
+    interrupt_on(signal.SIGTERM, signal.SIGINT)
+    script = f"trap 'touch {tmp_path}/saved; exit 143' TERM; kill -{number.name[3:]} $PPID; sleep 60 & wait"
     try:
-        with pytest.raises(Interrupted):
-            run(tmp_path, "exec sleep 60")
+        with pytest.raises(Interrupted) as stopped:
+            run(tmp_path, script)
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-    assert len(waited) == len(kept)
-    assert kept[0].returncode == -signal.SIGINT
-
-
-def test_another_thread_than_the_main_one_may_run_it_too(tmp_path: Path) -> None:
-    """A notebook or a server may; signals reach the main thread alone."""
-    with ThreadPoolExecutor() as pool:
-        pool.submit(run, tmp_path, f"echo all is well; touch {tmp_path}/summary.json").result(timeout=60)
-    assert (tmp_path / LOG).read_text() == "all is well\n"
+    assert stopped.value.signal_number == number
+    assert (tmp_path / "saved").exists()

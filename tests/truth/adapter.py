@@ -168,12 +168,12 @@ def _journal(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _object_requests(requests: object, frozen: FrozenRun) -> Numbers | None:
-    """Return the counts and times of requests; their cost, by prices among the settings, is not computed any more."""
+    """Return the counts and times of requests; their cost and the CPU time of TLS are not computed any more."""
     if requests is None:
         return None
     assert is_dataclass(requests)
     assert not isinstance(requests, type)
-    return {**asdict(requests), "cost": frozen.numbers["object_requests"]["cost"]}
+    return asdict(requests) | {key: frozen.numbers["object_requests"][key] for key in ("cost", "tls_cpu_seconds")}
 
 
 def _request_counts(requests: Mapping[str, Any] | None) -> tuple[int, ...]:

@@ -49,9 +49,9 @@ from dlemu.extend import (
     storage_base,
     thread_accounting,
 )
-from dlemu.extend import run_folder as result_folder
 from dlemu.results.progress import Progress
 
+_LEFT = "blocks that can't be removed are left in {}"
 _START_NS = 50_000_000  # delay from the moment when all ranks are ready to the beginning of the load
 _FILLED_SHARE = 0.95  # of the free space, as in MLPerf Storage's kv_cache tool
 _CEILING_THREADS = 16  # moved 17 to 43 GB/s on two busy cores (docs/kvcache.md, section 4); more wait for each other
@@ -109,18 +109,14 @@ class KvCacheKind(rows_job.RowsKind):
         if is_local(job):
             yield environment.existing_folder(blocks_folder(job))
 
-    def clean_up(self, job: Job) -> bool:
-        return remove_failed(job)
+    def clean_up(self, job: Job) -> str:
+        return "" if remove_failed(job) else _LEFT.format(run_folder(job))
 
     def clean_up_elsewhere(self, job: Job) -> None:
         remove_on_this_host(job)
 
-    def kept(self, job: Job, log: rows_job.RowsLog, removed: object) -> result_folder.Kept:
-        says = f"kept, marked incomplete, in {job.folder}"
-        return result_folder.Kept(job.folder, len(log), "; ".join(filter(None, (says, self.left(job, removed)))))
-
-    def left(self, job: Job, removed: object) -> str:
-        return "" if removed else f"blocks that can't be removed are left in {run_folder(job)}"
+    def kept(self, job: Job, log: rows_job.RowsLog) -> str:
+        return f"kept, marked incomplete, in {job.folder}"
 
     def measure(self, job: Job, comm: Comm, log: rows_job.RowLog, notify: Notify | None) -> None:
         settings = job.workload.section(KvSettings)
@@ -148,7 +144,7 @@ class KvCacheKind(rows_job.RowsKind):
         comm.all_reduce_max(0)
         removes = comm.local_rank == 0 if is_local(job) else comm.rank == 0  # hosts may not share kv.folder
         if removes and not remove_run(job) and notify is not None:
-            notify(Doing(self.left(job, removed=False)))
+            notify(Doing(_LEFT.format(run_folder(job))))
 
     def _run(
         self, replay: Replay | TurnsReplay, plan: Plan, rank: int, log: rows_job.RowLog, report: Report, ceiling: int

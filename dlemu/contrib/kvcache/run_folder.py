@@ -172,7 +172,6 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
 def remove_run(job: Job) -> bool:
     if is_local(job):
         _remove(run_folder(job))
-        owned.remove_listed(blocks_folder(job), os.path.basename(run_folder(job)))  # where there was no room to mark it
         return _is_gone(run_folder(job))
     storage = storage_base.open_storage(storage_spec_of(job))
     gone = [remove_objects(storage, rank_folder(job, rank)) for rank in range(job.ranks)]

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from msgspec import Meta
+
 from dlemu.config.schema import BYTES, MORE_THAN_0, SECONDS, Unit, at_least
 
 GB, TOKENS = Unit("GB"), Unit("tokens")
@@ -79,7 +81,7 @@ class KvSettings:
     """Write and read without the page cache (O_DIRECT)."""
     threads: Annotated[int, at_least(1, 512)] = 16
     """Threads per rank that read and write; queued reads go before queued writes."""
-    transfer_size: Annotated[int, at_least(4096, 256 << 20), BYTES] = 8388608
+    transfer_size: Annotated[int, Meta(ge=4096, le=256 << 20, multiple_of=4096), BYTES] = 8388608
     """Maximum bytes of one read or write call: a multiple of 4096."""
     verify: bool = False
     """Compare every byte that is read (costs CPU); without it, only the stamp in every 4096 bytes."""
@@ -108,8 +110,6 @@ class KvSettings:
             yield f"{where}.tp is {self.tp} with {self.kv_heads} heads: wanted a divisor, or a multiple, of the heads"
         if self.accelerators % self.tp:
             yield f"{where}.accelerators is {self.accelerators}: wanted a multiple of {where}.tp, which is {self.tp}"
-        if self.transfer_size % 4096:
-            yield f"{where}.transfer_size is {self.transfer_size}: wanted a multiple of 4096"
         if "://" in self.trace:
             yield f"{where}.trace is {self.trace!r}, a URL: wanted a path of a mounted file system"
         if self.trace and self.trace_block_tokens % self.block_tokens:

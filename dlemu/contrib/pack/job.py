@@ -173,10 +173,11 @@ class PackKind(rows_job.RowsKind):
                 storage.sync(job.layout.folder)
             save_answer(job.settings.target, PACKED_NAME, replace(job.packed, complete=True))
 
-    def clean_up(self, job: Job) -> None:
+    def clean_up(self, job: Job) -> str:
         assert isinstance(job, PackJob)
         with contextlib.suppress(OSError):
             storage_base.open_storage(storage_base.StorageSpec()).remove_unfinished(job.layout.folder)
+        return ""
 
     def summarise(self, run: rows_job.RowsRun) -> PackSummary:
         return summarise(run)

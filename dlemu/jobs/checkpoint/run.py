@@ -12,7 +12,7 @@ from dataclasses import replace
 from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
-from dlemu.checkpoints.io_rows import WHOLE, WRITE, finished_path, rows_path
+from dlemu.checkpoints.io_rows import finished_path, rows_path
 from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
 from dlemu.comm import Comm
 from dlemu.config import check_checkpoints
@@ -37,7 +37,7 @@ from dlemu.results.wording import count
 from dlemu.runner.events import Making
 from dlemu.runner.follow import Reporter
 from dlemu.runner.job import JobKind, Look, Notify
-from dlemu.runner.run_folder import Kept, Unfinished
+from dlemu.runner.run_folder import Unfinished
 
 
 class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
@@ -99,24 +99,24 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
     def result(self, job: CheckpointJob, log: CheckpointLog, failure: str | None) -> CheckpointRun:
         return make_checkpoint_run(job, log, failure)
 
-    def clean_up(self, job: CheckpointJob) -> tuple[list[int], list[int]]:
-        """Remove incomplete checkpoints, which only take space; return their numbers, and of what stays."""
-        return _remove_partial(job)
+    def clean_up(self, job: CheckpointJob) -> str:
+        """Remove incomplete checkpoints, which only take space."""
+        removed, left = _remove_partial(job)
+        ends = ((removed, "was removed"), (left, "can't be removed and is left"))
+        return "; ".join(f"{', '.join(map(job.folder_of, some))}, not complete, {end}" for some, end in ends if some)
 
     def clean_up_elsewhere(self, job: CheckpointJob) -> None:
         if job.settings.node_local:
             _remove_partial(job)
 
-    def kept(self, job: CheckpointJob, log: CheckpointLog, removed: object) -> Kept:
-        assert isinstance(removed, tuple)  # of `clean_up`
+    def kept(self, job: CheckpointJob, log: CheckpointLog) -> str:
+        measured = f"what was measured is kept in {job.folder}"
+        if not job.writes:  # it knows nothing of checkpoints that others wrote
+            return measured
         whole = sorted(set(log.journal.complete) - set(log.journal.removed))
-        parts = int(((log.rows["file"] == WHOLE) & (log.rows["phase"] == WRITE)).sum())
-        return Kept(job.folder, parts, _kept_sentence(job, whole, *removed))
-
-    def left(self, job: CheckpointJob, removed: object) -> str:
-        assert isinstance(removed, tuple)  # of `clean_up`
-        folders = ", ".join(map(job.folder_of, removed[1]))
-        return f"{folders}, not complete, can't be removed and is left" if folders else ""
+        many, number = len(whole) > 1, ", ".join(map(str, whole))
+        stay = f"checkpoint{'s' * many} {number} {'are' if many else 'is'} complete and {'stay' if many else 'stays'}"
+        return f"{stay if whole else 'no checkpoint is complete'} in {job.settings.checkpoint_folder}; {measured}"
 
     def unfinished(self, folder: str) -> Unfinished | None:
         facts = read_facts(os.path.join(folder, LIVE, FACTS), CheckpointRunFacts)
@@ -175,17 +175,6 @@ def _check_point(workload: Workload) -> None:
             "checkpoint.node_local is true: a sweep removes what each point wrote, and can't do so on other hosts; run "
             "`dlemu checkpoint` with each value instead"
         )
-
-
-def _kept_sentence(job: CheckpointJob, whole: list[int], removed: list[int], left: list[int]) -> str:
-    if not job.writes:  # it knows nothing of checkpoints that others wrote
-        return f"what was measured is kept in {job.folder}"
-    many, number = len(whole) > 1, ", ".join(map(str, whole))
-    stay = f"checkpoint{'s' * many} {number} {'are' if many else 'is'} complete and {'stay' if many else 'stays'}"
-    kept = stay if whole else "no checkpoint is complete"
-    ends = ((removed, "was removed"), (left, "can't be removed and is left"))
-    partial_one = "".join(f"; {', '.join(map(job.folder_of, some))}, not complete, {end}" for some, end in ends if some)
-    return f"{kept} in {job.settings.checkpoint_folder}{partial_one}; what was measured is kept in {job.folder}"
 
 
 def _remove_partial(job: CheckpointJob) -> tuple[list[int], list[int]]:

@@ -51,7 +51,7 @@ def run_gets(stream: GetStream) -> Requests:
     buffers = itertools.cycle(memory[start : start + size_bytes] for start in range(0, len(memory), size_bytes))
     deadline = time.monotonic() + stream.seconds
     requests = (
-        reader.requests(next(buffers), offset)[0][1]
+        reader.requests(next(buffers), offset)[0]
         for reader, offset in itertools.takewhile(lambda _: time.monotonic() < deadline, _ranges(stream, readers))
     )
     readers[0].client.request_all(requests, depth)

@@ -91,7 +91,7 @@ def test_a_storage_that_gives_other_bytes_is_found_out(tmp_path: Path) -> None:
         time.sleep(0.05)
     ended = wait(process)
     assert ended.status == 3, ended.err
-    assert "is not what was written there: at byte 0 there is no dlemu stamp" in ended.err
+    assert "is not what was written there: at byte 0 there is not the stamp of shard" in ended.err
     assert "Traceback" not in ended.err
     assert left(tmp_path) == []
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from datagen import registry
 from datagen.formats.format_base import FORMATS, format_named
-from datagen.layout import nominal_sample_bytes, record_shapes
-from datagen.spec import PICTURES, DatasetSpec
+from datagen.layout import columns_of, has_own_length, nominal_sample_bytes, record_shapes
+from datagen.spec import DatasetSpec
 from dlemu.accelerators.accelerator_base import AcceleratorSpec, draw_ns
 from dlemu.config.duration import draw_seconds, mean_seconds
 from dlemu.config.schema import Workload
@@ -42,9 +42,7 @@ def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
     """
     if received and not registry.is_built_in(FORMATS, spec.format):
         return np.array([float(nominal_sample_bytes(spec))])
-    if (spec.format in PICTURES and not spec.record_length_bytes_quantiles) or (
-        spec.format == "parquet" and spec.parquet.columns
-    ):
+    if (has_own_length(spec) and not spec.record_length_bytes_quantiles) or columns_of(spec):
         return np.array([float(nominal_sample_bytes(spec))])
     shapes = record_shapes(spec, 0, spec.num_files_train if spec.sizes_vary else 1)
     file_format = format_named(spec.format)
