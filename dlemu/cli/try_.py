@@ -24,7 +24,7 @@ def command(folder: str) -> None:
     from rich.console import Console
 
     from dlemu.cli.frontends import Terminal
-    from dlemu.comm import interrupt_on
+    from dlemu.ranks import interrupt_on
     from dlemu.report.screen import print_screen
     from dlemu.studies.first_look import first_look
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from datagen.errors import SpaceError, UserError
 from datagen.owned import scratch_folder
 from datagen.storage.storage_base import FOLDERS, open_storage
-from dlemu.comm.environment import describe_folder
 from dlemu.config import load
 from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_free_cores
@@ -19,6 +18,7 @@ from dlemu.jobs.training.prediction.curve import most_mb_per_second
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.prediction import Prediction
 from dlemu.jobs.training.prediction.run_prediction import calibrate_by_probe
+from dlemu.machine.environment import describe_folder
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.units import size
 from dlemu.runner.datasets import make_on_this_host

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from datagen.errors import UserError
-from dlemu.comm import detect_launcher
 from dlemu.config.schema import Workload
+from dlemu.ranks import detect_launcher
 from dlemu.results.kinds import Kind
 from dlemu.runner.cold import Treatment
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned

@@ -13,9 +13,9 @@ import pytest
 
 from datagen.errors import SpaceError, UserError
 from dlemu.cli import cli
-from dlemu.comm.environment import describe_folder
 from dlemu.doctor.check_base import Check
 from dlemu.jobs.probe import run
+from dlemu.machine.environment import describe_folder
 from dlemu.report.screen import Screen
 from dlemu.studies import first_look as look
 from tests.cli.test_first_steps import ended
