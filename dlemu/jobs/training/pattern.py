@@ -133,7 +133,7 @@ def _measure(request: _Request) -> Iterator[Level]:
     max_readers = max(1, min(request.max_readers, int(buffer_bytes / max(1, spec.slot_bytes))))
     max_readers = max(1, min(max_readers, request.job.found.train.num_samples // (2 * samples)))  # two reads for each
     seconds, began, best, flat_levels = LEVEL_SECONDS, time.monotonic(), 0.0, 0
-    pending = list(request.levels) or [1]
+    pending = [min(readers, max_readers) for readers in request.levels] or [1]
     measured: list[Level] = []
 
     def measure(readers: int, seconds: float) -> Level:

@@ -65,17 +65,6 @@ def flat(mb_per_second: float) -> Curve:
     return (CurvePoint(readers=1, mb_per_second=mb_per_second),)
 
 
-def straight_then_flat(one_mb_per_second: float, most_mb_per_second: float) -> Curve:
-    """Return the curve of a storage whose readers do not slow each other down below its highest throughput."""
-    knee = max(1, round(most_mb_per_second / one_mb_per_second))
-    if knee == 1:
-        return flat(max(one_mb_per_second, most_mb_per_second))
-    return (
-        CurvePoint(readers=1, mb_per_second=one_mb_per_second),
-        CurvePoint(readers=knee, mb_per_second=most_mb_per_second),
-    )
-
-
 def smoothed(curve: Curve, reads: Sequence[int]) -> Curve:
     """Return the curve without random violations of two rules, which levels of few reads of varying latency show.
 

@@ -139,9 +139,17 @@ def _not_modelled(workload: Workload, request: PredictionRequest, known: Known |
 
 
 def calibrate_by_probe(
-    workload: Workload, *, readers: int = 0, cached: bool = False, on_event: OnEvent = ignore
+    workload: Workload,
+    *,
+    readers: int = 0,
+    cached: bool = False,
+    least_seconds: float = 0.0,
+    on_event: OnEvent = ignore,
 ) -> Calibration:
-    """Measure the storage with the workload's reads, most precisely for `readers` (0: the fewest to saturate)."""
+    """Measure the storage with the workload's reads, most precisely for `readers` (0: the fewest to saturate).
+
+    A small dataset is read again until `least_seconds` have passed.
+    """
     found = inspect(
         workload.dataset,
         command_hint=lambda: (
@@ -157,7 +165,10 @@ def calibrate_by_probe(
         several = "s" * (level.readers > 1)
         on_event(PartMeasured(level, f"{level.readers} reader{several} {level.mb_per_second:,.1f} MB/s"))
 
-    levels, costs = probe_pattern(job, evicts=how in ("evicted", "large"), again=readers, on_level=notify)
+    evicts = how in ("evicted", "large")
+    levels, costs = probe_pattern(job, evicts=evicts, again=readers, on_level=notify)
+    while time.monotonic() < began + least_seconds:
+        levels += probe_pattern(job, evicts=evicts, with_costs=False, on_level=notify)[0]
     return calibrate_from_levels(
         job,
         levels,
