@@ -22,6 +22,7 @@ from dlemu.jobs.training.result import RunLog
 from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
 from dlemu.plan.samples import hash_samples
 from dlemu.results.kinds import kind_of
+from dlemu.results.measured import MeasuredRun, write_measured, write_summary
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 
 MS = 1_000_000
@@ -212,3 +213,9 @@ def kind_held(folder: Path) -> str:
     """The name of the kind whose result a folder holds, damaged or not; empty for none."""
     kind = kind_of(str(folder))
     return "" if kind is None else kind.name
+
+
+def write_run(run: MeasuredRun) -> None:
+    """Write all files of a run into its folder, summary.json last."""
+    write_measured(run)
+    write_summary(run)

@@ -20,11 +20,10 @@ from dlemu.jobs.training.result import make_run
 from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.jobs.training.summary import Metrics
 from dlemu.metrics.verdict import VerdictCode
-from dlemu.results.measured import write_run
 from dlemu.results.parts import SCHEMA_VERSION
 from dlemu.telemetry import Scope, Task, start_recorder
 from tests.parts import needs_all_parts
-from tests.runs import make_job, make_log
+from tests.runs import make_job, make_log, write_run
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -12,6 +12,11 @@ lasts for a number of bytes: the storage is fast from the first byte, slows down
 Repeated slow-downs after about the same number of bytes prove it; a single one is a hint, because other load that
 starts then looks the same. A volume that loads each block at its first read (as one restored from a snapshot) is slow
 for the first epoch only.
+
+Where throughput over time shows nothing (few large steps, or heavy tails), a change in how long reads take may. The
+logarithm of each batch's time per byte has no heavy tails, and few suffice. n concurrent reads count as one, as
+they share the storage; and both a read's time and the total throughput must change, else only the number of readers
+did.
 """
 
 from __future__ import annotations
@@ -27,8 +32,8 @@ from numpy.typing import NDArray
 from dlemu.metrics.causes import took_ns, worker_time
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.over_time import Floats, Intervals
-from dlemu.metrics.read_times import find_read_change
 from dlemu.metrics.rows import Rows, StepTable, Whole, began_ns, in_order, is_any, sum_of
+from dlemu.metrics.t_interval import quantile
 
 SIGNIFICANCE = 0.001
 """False-alarm rate of each test."""
@@ -41,12 +46,12 @@ _WINDOW_SECONDS, _WINDOW_BATCHES = 0.25, 4
 _MAX_WINDOWS = 400  # the scores compare every pair of windows
 _MIN_WAIT_SHARE, _MIN_READERS_SHARE = 0.1, 0.7
 """A window shows what the storage can deliver if accelerators waited for this share of its time, and if this share of
-the usual number of workers was blocked in reads."""
+the usual number of workers was blocked in reads; likewise a read counts if so many others were under way."""
 _MIN_LOST_SHARE = 0.02
 """Share of the time that accelerators must have waited for a change of read times to count, as for a limit to be
 named (`dlemu.metrics.limit.MIN_LOSS_PERCENT`)."""
 _MIN_FROM_STORAGE = 0.5
-"""A window counts if the storage served this share of the bytes that it serves where nothing is cached."""
+"""A window, or a read, counts if the storage served this share of the bytes that it serves where nothing is cached."""
 _UNCACHED_QUANTILE, _MIN_UNCACHED_SHARE = 0.9, 0.1
 """The quantile over the batches of storage bytes per byte read is that of uncached batches: below 1 on a file system
 that compresses. Less than the minimum means that nearly all batches were cached: then it is taken to be 1."""
@@ -241,11 +246,34 @@ def _splits(supply: Supply, begin: int, end: int) -> Iterator[int]:
     """Yield the indices of the windows from `begin` to `end` that start with a change, searching either side again."""
     split = _split(supply, begin, end)
     if split is None:
+        split = _split_for_a_while(supply, begin, end)
+    if split is None:
         split = _split_within(supply, begin, end)
     if split is not None:
         yield split
         yield from _splits(supply, begin, split)
         yield from _splits(supply, split, end)
+
+
+def _split_for_a_while(supply: Supply, begin: int, end: int) -> int | None:
+    """Return the start of a speed that later ended: such a change cancels out over the whole in Pettitt's test.
+
+    Kuiper's test (Tests concerning random points on a circle, Indagationes Mathematicae 22, 1960) uses the range of the
+    same sums: between their minimum and maximum, the speed is above, or below, that before and after.
+    """
+    if end - begin < 3 * MIN_WINDOWS:
+        return None
+    scores = _gehan_scores(supply.mb_per_second[begin:end], supply.limits[begin:end])
+    squares = float((scores**2).sum())
+    sums = np.cumsum(scores)
+    first, last = sorted((begin + 1 + int(sums.argmin()), begin + 1 + int(sums.argmax())))
+    if not squares or min(first - begin, last - first, end - last) < MIN_WINDOWS:
+        return None
+    square = float(sums.max() - sums.min()) ** 2 / squares
+    if 2 * (4 * square - 1) * math.exp(-2 * square) >= SIGNIFICANCE:
+        return None
+    before, after = _level(supply, begin, first), _level(supply, first, last)
+    return None if _factor(before, after) < MIN_FACTOR else first
 
 
 def _split_within(supply: Supply, begin: int, end: int) -> int | None:
@@ -255,7 +283,7 @@ def _split_within(supply: Supply, begin: int, end: int) -> int | None:
     """
     parts, length = [], (end - begin) // 2
     while length >= 2 * MIN_WINDOWS:
-        parts += [(first, first + length) for first in range(begin, end - length + 1, max(1, length // 4))]
+        parts += [(first, first + length) for first in range(begin, end - length + 1, max(1, length // 2))]
         length //= 2
     found = (_split(supply, *part, SIGNIFICANCE / len(parts)) for part in parts)
     return next((split for split in found if split is not None), None)
@@ -363,3 +391,121 @@ def find_ran_out(changes: Sequence[SpeedChange]) -> Finding | None:
         mb_per_second_before=falls[0].mb_per_second_before,
         mb_per_second_after=min(fall.mb_per_second_after for fall in falls),
     )
+
+
+_MIN_READS, _MIN_INDEPENDENT = 8, 3.0
+"""Least number of reads, and of independent ones, on either side of a change."""
+_MAX_READS = 20_000
+"""With more reads, neighbours are averaged."""
+MAX_ROWS = 200_000
+"""Steps of all ranks. In longer runs a window of time has so many reads that heavy tails average out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadChange:
+    """A moment from which on reads took longer, or less long."""
+
+    at_seconds: float
+    """Since training began: the middle between the starts of the last read before and the first read after."""
+    read_ms_before: float
+    """Median time of a batch's reads."""
+    read_ms_after: float
+    mb_per_second_before: float
+    """Throughput of all readers together while they read."""
+    mb_per_second_after: float
+
+
+def find_read_change(rows: StepTable, *, preprocesses: bool) -> ReadChange | None:
+    """Return the moment at which read times changed most; None if the change is not significant."""
+    if len(rows) > MAX_ROWS:
+        return None
+    begun, took, size_bytes = _reads(rows, preprocesses)
+    if len(begun) < 2 * _MIN_READS:
+        return None
+    active = _concurrency(begun, took)
+    usual = active >= _MIN_READERS_SHARE * np.median(active)
+    begun, took, size_bytes, active = (values[usual] for values in (begun, took, size_bytes, active))
+    group = max(1, -(-len(begun) // _MAX_READS))
+    concurrent = max(1.0, float(active.mean()) / group)  # values that count as one
+    times = _means(np.log(took / size_bytes), group)
+    speeds = _means(np.log(size_bytes * active / took), group)
+    split = _best_split(times, concurrent)
+    if split is None:
+        return None
+    longer, slower = _t_value(times, split, concurrent), -_t_value(speeds, split, concurrent)
+    critical = _critical_t(len(times), concurrent)
+    if min(abs(longer), abs(slower)) < critical or longer * slower < 0:  # only the number of readers changed
+        return None
+    place = split * group
+    before, after = np.median(took[:place]), np.median(took[place:])
+    per_byte = math.exp(abs(float(times[:split].mean() - times[split:].mean())))
+    if min(per_byte, max(before / after, after / before)) < MIN_FACTOR:
+        return None
+    moment = float(begun[place - 1] + begun[place]) / 2
+
+    def rate(part: slice) -> float:
+        return float(size_bytes[part].sum() / (took[part] / active[part]).sum()) / 1e6
+
+    return ReadChange(
+        at_seconds=moment,
+        read_ms_before=1e3 * float(before),
+        read_ms_after=1e3 * float(after),
+        mb_per_second_before=rate(slice(None, place)),
+        mb_per_second_after=rate(slice(place, None)),
+    )
+
+
+def _reads(rows: StepTable, preprocesses: bool) -> tuple[Floats, Floats, Floats]:
+    """Return the start of each batch's read, how long it was blocked in reads, s, and its bytes, ordered by start."""
+    parts = []
+    for own in in_order(rows).by_rank:
+        start = int(own["free_ns"].min())
+        read = worker_time(own, preprocesses).storage / 1e9
+        used = (own["app_bytes"] > 0) & (took_ns(own) > 0) & (read > 0)
+        if own["storage_bytes"].any():  # else unknown
+            used &= own["storage_bytes"] >= _MIN_FROM_STORAGE * own["app_bytes"]
+        parts.append(np.stack([(own["started_ns"] - start) / 1e9, read, own["app_bytes"].astype(float)])[:, used])
+    begun, took, size_bytes = np.concatenate(parts, axis=1)
+    order = np.argsort(begun, kind="stable")
+    return begun[order], took[order], size_bytes[order]
+
+
+def _concurrency(begun: Floats, took: Floats) -> Floats:
+    """Return for each read the mean number of reads under way while it was, itself included."""
+    edges = np.concatenate([begun, begun + took])
+    order = np.argsort(edges, kind="stable")
+    edges = edges[order]
+    active = np.cumsum(np.concatenate([np.ones(len(begun)), -np.ones(len(begun))])[order])[:-1]
+    passed = np.concatenate([[0.0], np.cumsum(active * np.diff(edges))])
+    return np.asarray((np.interp(begun + took, edges, passed) - np.interp(begun, edges, passed)) / took)
+
+
+def _means(values: Floats, group: int) -> Floats:
+    """Return the mean of each `group` neighbouring values."""
+    whole = len(values) // group * group
+    return np.asarray(values[:whole].reshape(-1, group).mean(axis=1))
+
+
+def _best_split(values: Floats, concurrent: float) -> int | None:
+    """Return the split into two parts whose means fit the values best (least squares); None for too few values."""
+    part = max(_MIN_READS, math.ceil(_MIN_INDEPENDENT * concurrent))
+    count = len(values)
+    if count < 2 * part:
+        return None
+    left = np.arange(part, count - part + 1)
+    sums = np.cumsum(values - values.mean())[left - 1]
+    return int(left[(np.abs(sums) / np.sqrt(left * (count - left))).argmax()])
+
+
+def _t_value(values: Floats, split: int, concurrent: float) -> float:
+    """Return by how many standard errors the mean rises at the split; `concurrent` values count as one."""
+    before, after = values[:split], values[split:]
+    variance = (((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()) / (len(values) - 2)
+    error = math.sqrt(variance * concurrent * (1 / len(before) + 1 / len(after)))
+    return float(after.mean() - before.mean()) / max(error, 1e-12)
+
+
+def _critical_t(count: int, concurrent: float) -> float:
+    """Return the t value exceeded by chance at the rate SIGNIFICANCE over all possible splits (Bonferroni)."""
+    independent = count / concurrent
+    return quantile(1 - SIGNIFICANCE / 2 / max(1.0, independent), max(1, round(independent) - 2))

@@ -70,7 +70,7 @@ def _by_step(table: StepTable) -> Steps:
     """A step's critical row is the one with the least sync; of equal ones, the longest wait."""
     steps, compute, wait, sync = steps_of(table), table["compute_ns"], table["wait_ns"], table["sync_ns"]
     accelerators, computed, lost = steps.sum(1), steps.sum(compute), steps.sum(wait + sync)
-    late = table.take(steps.first(sync, -wait))
+    late = table[steps.first(sync, -wait)]
     uneven = np.minimum(steps.maximum(compute) * accelerators - computed, lost)
     parts = _split(lost - uneven, wait_parts(late))
     return Steps(steps.epoch, late, accelerators, computed + lost, lost, uneven, parts)

@@ -40,10 +40,10 @@ class StepTable:
     def __getitem__(self, key: str) -> Whole: ...
 
     @overload
-    def __getitem__(self, key: slice | NDArray[np.bool_]) -> StepTable: ...
+    def __getitem__(self, key: slice | NDArray[Any]) -> StepTable: ...
 
-    def __getitem__(self, key: str | slice | NDArray[np.bool_]) -> Whole | StepTable:
-        """Return a column, read-only where it is not copied, or a table of the rows in a slice or mask."""
+    def __getitem__(self, key: str | slice | NDArray[Any]) -> Whole | StepTable:
+        """Return a column, read-only where it is not copied, or the rows in a slice or mask, or at places."""
         if isinstance(key, str):
             values: Whole = self._columns[key][self._range]
             return values
@@ -61,10 +61,6 @@ class StepTable:
             self._once[make] = make(self)
         made: Made = self._once[make]
         return made
-
-    def take(self, indices: NDArray[np.integer]) -> Columns:
-        """Return the rows at `indices`, in that order."""
-        return StepTable(self._columns, self._places[indices])
 
     @cached_property
     def by_rank(self) -> list[StepTable]:

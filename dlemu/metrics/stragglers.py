@@ -96,7 +96,7 @@ def _delays(kept: StepTable, owners: Sequence[int]) -> _Delays:
 
 def _straggler(kept: StepTable, delays: _Delays, owner: int, *, rank: int | None, host: str) -> Finding:
     delayed = (delays.owner == owner) & (delays.delay_ns > 0)
-    mine = kept.take(delays.row[delayed])
+    mine = kept[delays.row[delayed]]
     parts = wait_parts(mine).sum(axis=0)
     return Finding.of(
         Code.SLOW_RANK,
@@ -133,7 +133,7 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[F
         return ()
     table = in_order(rows)
     read = np.flatnonzero((table["read_ns"] > 0) & (table["samples"] == plan.batch_size))
-    batches = list(_samples_by_folder(table.take(read[:: max(1, len(read) // _MAX_BATCHES)]), plan, len(folders)))
+    batches = list(_samples_by_folder(table[read[:: max(1, len(read) // _MAX_BATCHES)]], plan, len(folders)))
     if len(batches) < _MIN_BATCHES_PER_FOLDER * len(folders):
         return ()
     counts, took_ms = np.array([count for count, _ in batches], float), np.array([took for _, took in batches])

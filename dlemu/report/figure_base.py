@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,16 +63,6 @@ def parts(numbers: Sequence[int], max_parts: int) -> list[list[int]]:
 def colours(names: Sequence[str], chosen: Sequence[str] = COLOURS) -> alt.Scale:
     """Return a scale that gives each name a colour, in order."""
     return alt.Scale(domain=list(names), range=[chosen[index % len(chosen)] for index in range(len(names))])
-
-
-def whole_ticks(maximum: float) -> list[int]:
-    """Return at most 7 integer ticks for an axis of counts from 0 to `maximum`.
-
-    On short axes Vega would place ticks at halves, even with a minimum step, and show them rounded.
-    """
-    steps = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
-    step = next(step for step in steps if maximum <= 6 * step)
-    return list(range(0, math.floor(maximum) + 1, step))
 
 
 def legend(columns: int = 5) -> alt.Legend:

@@ -1,18 +1,22 @@
-"""A self-contained HTML page: it loads nothing, escapes all text, and runs no script."""
+"""A self-contained HTML page: it loads nothing, escapes all text, and runs no script. Vega-Lite draws its figures."""
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from datagen.errors import UserError
 from dlemu import __version__
 from dlemu.report.screen import Screen
 from dlemu.report.table import Section, Tone, Words, html_section
 
 if TYPE_CHECKING:  # terminals use this module without drawing
     from dlemu.report.figure_base import Figure
+
 
 _STATES: dict[Tone, str] = {"good": "passed", "bad": "failed", "open": "open", "caution": "open"}
 """Tone of the first line -> state of the page, which has the same colour; others are neutral."""
@@ -63,3 +67,76 @@ def render(page: Page, pictures: Sequence[tuple[str, Figure, str]] = ()) -> str:
         version=__version__,
     )
     return f"{text}\n"
+
+
+_PNG_SCALE = 2.0  # image pixels per pixel of the figure: sharp on high-density screens and in print
+
+
+def missing_packages() -> list[str]:
+    """Return the names of the packages that are missing for drawing."""
+    packages = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "Jinja2"}
+    return [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
+
+
+def check_packages() -> None:
+    """Raise UserError if packages for making a page are missing."""
+    missing = missing_packages()
+    if missing:
+        raise UserError(f"a report needs {', '.join(missing)}, not installed here: pip install 'dlemu[report]'")
+
+
+def pictures(page: Page) -> list[tuple[str, Figure, str]]:
+    """Return name, figure and SVG of the figures of a page, in order."""
+    return [(name, figure, _with_unique_ids(_svg(figure, "transparent"), name)) for name, figure in figures(page)]
+
+
+def picture_file(figure: Figure, kind: str) -> bytes:
+    """Return a figure as an image file with white background; `kind` is svg or png."""
+    import vl_convert
+
+    if kind == "svg":
+        return _svg(figure, "white").encode()
+    titled = _spec(figure, "white") | {"title": figure.title}
+    png: bytes = vl_convert.vegalite_to_png(titled, scale=_PNG_SCALE)
+    return png
+
+
+def figures(page: Page) -> list[tuple[str, Figure]]:
+    """Return the figures of a page by name, in order."""
+    from altair.utils.schemapi import debug_mode
+
+    with debug_mode(False):  # altair's checks would double the time; tests draw with them
+        return list(page.draw())
+
+
+def _svg(figure: Figure, background: str) -> str:
+    import vl_convert
+
+    svg: str = vl_convert.vegalite_to_svg(_spec(figure, background))
+    return re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", svg)
+
+
+def _spec(figure: Figure, background: str) -> dict[str, Any]:
+    from dlemu.report.figure_base import GRID, INK, MUTED
+
+    text = {"labelColor": MUTED, "titleColor": INK, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": 500}
+    spec: dict[str, Any] = figure.chart.to_dict(validate=False)
+    spec["background"] = background
+    spec["config"] = {
+        "font": "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif",
+        "view": {"stroke": None},
+        "axis": text
+        | {"domainColor": GRID, "tickColor": GRID, "gridColor": GRID, "titlePadding": 6, "labelLimit": 160},
+        "legend": text | {"symbolStrokeWidth": 3, "orient": "top"},
+        "header": {"labelColor": MUTED, "titleColor": INK},
+        "title": {"color": INK, "anchor": "start", "fontSize": 14, "fontWeight": 600},
+        "text": {"color": INK},
+    }
+    return spec
+
+
+def _with_unique_ids(svg: str, name: str) -> str:
+    """Prefix the ids of clip paths and gradients with the figure's name: ids must be unique on a page."""
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
+    return re.sub(r'href="#', f'href="#{name}-', svg)

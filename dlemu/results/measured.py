@@ -116,12 +116,6 @@ def write_summary(run: MeasuredRun) -> None:
     write_text(run.folder, SUMMARY, to_json(run.summary), advice=ADVICE)
 
 
-def write_run(run: MeasuredRun) -> None:
-    """Write all files of a run into its folder, summary.json last. Raises SpaceError."""
-    write_measured(run)
-    write_summary(run)
-
-
 def read_facts(path: str, kind: type[F]) -> F:
     """Return the facts of a run; raises UserError for a damaged file, and for one of another version."""
     check_version(path, decode_untrusted(path, SummaryHead).facts_version, FACTS_VERSION, key="facts_version")

@@ -18,7 +18,7 @@ from dlemu.results.live import goes_on
 from dlemu.results.measured import read_saved
 from dlemu.results.progress import Figure, Follower, Progress
 from dlemu.runner.events import OnEvent
-from dlemu.telemetry._log import LiveReadings
+from dlemu.telemetry._readings import LiveReadings
 
 LOOK_SECONDS = 1.0
 """Minimum time between two looks at a run."""

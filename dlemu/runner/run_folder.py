@@ -20,7 +20,7 @@ from dlemu.config.validate import check_model_name
 from dlemu.results.file_names import FACTS, LIVE, README
 from dlemu.results.kinds import kind_of
 from dlemu.results.live import JOURNAL, LOCK, goes_on, holds_journal, report_command
-from dlemu.telemetry._log import log_path
+from dlemu.telemetry._readings import log_path
 
 SAVING_SECONDS = 60.0
 """Saving may take this long even if `timeout_seconds` is less: writing many steps takes a while."""

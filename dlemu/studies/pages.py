@@ -12,8 +12,7 @@ from datagen import owned
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
 from dlemu.report.any_run import open_result
-from dlemu.report.drawing import check_packages, figures, picture_file, pictures
-from dlemu.report.page import Page, render
+from dlemu.report.page import Page, check_packages, figures, picture_file, pictures, render
 from dlemu.results.kinds import kind_of, read_result
 
 PAGE = "report.html"

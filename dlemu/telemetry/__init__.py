@@ -4,12 +4,12 @@ Each module without an underscore is a probe, which reads one kind of counters. 
 probes; ranks only tell it when an epoch begins or ends, and read its log at the end. May import comm and datagen.
 """
 
-from dlemu.telemetry._log import read_logs as read_logs
 from dlemu.telemetry._readings import HostTelemetry as HostTelemetry
 from dlemu.telemetry._readings import RecorderHead as RecorderHead
 from dlemu.telemetry._readings import Series as Series
 from dlemu.telemetry._readings import Telemetry as Telemetry
 from dlemu.telemetry._readings import from_tables as from_tables
+from dlemu.telemetry._readings import read_logs as read_logs
 from dlemu.telemetry._readings import to_table as to_table
 from dlemu.telemetry._recorder import Recorder as Recorder
 from dlemu.telemetry._recorder import Task as Task

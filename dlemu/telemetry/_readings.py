@@ -1,12 +1,15 @@
 """The telemetry of a run: in memory (`HostTelemetry`), and as the Arrow tables that are saved in the run's folder.
 
 A host's telemetry consists of its head (`RecorderHead`, small, typed) and its readings (`to_table`); `from_tables`
-combines the two again.
+combines the two again. While the run goes on they are in the recorder's log: JSON lines that are only appended, so that
+they survive if the recorder is killed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,10 +17,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.telemetry.probe_base import DeviceFacts
+from datagen.errors import SpaceError
+from datagen.regular import open_regular
+from dlemu.telemetry.probe_base import DeviceFacts, Reading
 
 if TYPE_CHECKING:  # not imported in ranks, which do not need Arrow
     import pyarrow as pa
+
 
 _ROW_COUNTS_KEY = b"readings_per_host"
 """Key of the table's metadata: number of rows of each host, in order, because two hosts may have the same name."""
@@ -134,3 +140,184 @@ def _series(rows: pa.Table) -> tuple[tuple[Series, ...], NDArray[np.int32]]:
     positions[order] = np.arange(len(order), dtype=np.int32)
     heads = rows.select(Series._fields).take(first[order]).to_pylist()
     return tuple(Series(**names) for names in heads), positions[which]
+
+
+_PREFIX = "telemetry_"
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line after the head: new series, the readings of one probe at one moment, a note, or the begin or end."""
+
+    series: tuple[Series, ...] = ()
+    """New series; numbered consecutively through all lines."""
+    t: int | None = None
+    """When the readings were taken, CLOCK_MONOTONIC in ns."""
+    i: tuple[int, ...] = ()
+    """Series number of each reading."""
+    v: tuple[float, ...] = ()  # values
+    note: str | None = None
+    """A note for the reader of the result."""
+    end: int | None = None
+    """Begin or end of the log, CLOCK_MONOTONIC in ns, with `cpu_seconds`; of several ends the last is valid."""
+    cpu_seconds: float = 0.0  # used by the recorder itself so far
+
+
+class LogWriter:
+    """Writes lines to a descriptor, each call by a single write, so that only the last line can be incomplete."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._numbers: dict[Series, int] = {}
+
+    def write(self, *lines: RecorderHead | LogLine) -> None:
+        """Append lines; raises SpaceError when the disk is full."""
+        data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+        if os.write(self._descriptor, data) < len(data):
+            raise SpaceError("the disk of the telemetry log is full")  # nothing may follow an incomplete line
+
+    def add(self, probe: str, now_ns: int, readings: Iterable[Reading]) -> None:
+        """Write the readings of one probe at one moment, without NaN and infinity, which JSON lacks."""
+        new_series, numbers, values = [], [], []
+        for reading in readings:
+            if not math.isfinite(reading.value):
+                continue
+            series = Series(probe, reading.source, reading.metric)
+            if series not in self._numbers:
+                self._numbers[series] = len(self._numbers)
+                new_series.append(series)
+            numbers.append(self._numbers[series])
+            values.append(round(reading.value, 6))
+        if numbers:
+            new_lines = [LogLine(series=tuple(new_series))] if new_series else []
+            self.write(*new_lines, LogLine(t=now_ns, i=tuple(numbers), v=tuple(values)))
+
+
+def log_path(folder: str, node: int) -> str:
+    """Return the path of a node's log in a run's live folder."""
+    return os.path.join(folder, f"{_PREFIX}{node:05d}.jsonl")
+
+
+def is_log(name: str) -> bool:
+    """Return whether a file of a live folder is a recorder's log, by its name."""
+    return name.startswith(_PREFIX)
+
+
+def read_logs(folder: str) -> Telemetry:
+    """Return the telemetry in the logs of a failed run's live folder."""
+    hosts = []
+    for name in sorted(os.listdir(folder)):
+        if is_log(name):
+            with open(os.path.join(folder, name), "rb") as log:
+                hosts.append(parse_log(log.read()))
+    return tuple(host for host in hosts if host is not None)
+
+
+class LogParser:
+    """Parses a log piece by piece, up to its first damaged line: the series of later lines are unknown."""
+
+    def __init__(self) -> None:
+        self.head: RecorderHead | None = None
+        self.series: list[Series] = []
+        self.damaged_line: int | None = None
+        """Its number, from 1; None where all lines are whole."""
+        self._number, self._decoder = 0, msgspec.json.Decoder(LogLine)
+
+    def lines(self, data: bytes) -> Iterator[LogLine]:
+        """Yield the lines of a piece, all complete, without the head of the log."""
+        for text in data.splitlines():
+            if self.damaged_line is not None:
+                return
+            self._number += 1
+            try:
+                if self.head is None:
+                    self.head = msgspec.json.decode(text, type=RecorderHead)
+                    continue
+                line = self._decoder.decode(text)
+            except msgspec.DecodeError:
+                self.damaged_line = self._number
+                return
+            if not self._is_consistent(line):
+                self.damaged_line = self._number
+                return
+            self.series += line.series
+            yield line
+
+    def _is_consistent(self, line: LogLine) -> bool:
+        """Return whether a line's readings belong to known series, and its times are valid."""
+        moments = (moment for moment in (line.t, line.end) if moment is not None)
+        return (
+            len(line.i) == len(line.v)
+            and all(0 <= number < len(self.series) for number in line.i)
+            and all(abs(moment) < 2**63 for moment in moments)
+        )
+
+
+def parse_log(data: bytes) -> HostTelemetry | None:
+    """Return the telemetry in a log, up to the first incomplete or damaged line; None without a valid head."""
+    parser = LogParser()
+    lines = list(parser.lines(data[: data.rfind(b"\n") + 1]))
+    head = parser.head
+    if head is None:
+        return None
+    read = [line for line in lines if line.t is not None]
+    notes = [*head.notes, *(line.note for line in lines if line.note is not None)]
+    if parser.damaged_line is not None:
+        notes.append(f"the telemetry of {head.host} is damaged in line {parser.damaged_line}: the rest is left out")
+    moments_ns = [moment for line in lines for moment in (line.t, line.end) if moment is not None]
+    ends = [line.cpu_seconds for line in lines if line.end is not None]
+    found = {
+        "notes": tuple(dict.fromkeys(notes)),
+        "cpu_seconds": ends[-1] if ends else 0.0,
+        "seconds": (moments_ns[-1] - moments_ns[0]) / 1e9 if moments_ns else 0.0,
+    }
+    return HostTelemetry(
+        **(vars(head) | found),
+        series=tuple(parser.series),
+        which=np.array([number for line in read for number in line.i], np.int32),
+        time_ns=np.array([line.t for line in read for _ in line.i], np.int64),
+        value=np.array([value for line in read for value in line.v], np.float64),
+    )
+
+
+class LiveReadings:
+    """The latest reading of each series of each host, from the logs in a run's live folder."""
+
+    def __init__(self, live_folder: str) -> None:
+        self._folder = live_folder
+        self._logs: dict[str, _Log] = {}
+
+    def of_devices(self, metric: str) -> dict[tuple[str, str], float]:
+        """Return the latest value of a metric for each device that holds the data, by host and device."""
+        return {
+            (log.parser.head.host, device.name): log.last[series]
+            for log in self._logs.values()
+            if log.parser.head is not None
+            for device in log.parser.head.devices
+            if device.counted and (series := Series(device.probe, device.name, metric)) in log.last
+        }
+
+    def look(self) -> None:
+        """Read the lines that were added to the logs; raises OSError if the folder is gone."""
+        for name in filter(is_log, os.listdir(self._folder)):
+            self._logs.setdefault(name, _Log(os.path.join(self._folder, name))).look()
+
+
+class _Log:
+    def __init__(self, path: str) -> None:
+        self._path, self._offset = path, 0
+        self.parser = LogParser()
+        self.last: dict[Series, float] = {}
+
+    def look(self) -> None:
+        try:
+            descriptor = open_regular(self._path)
+        except FileNotFoundError:
+            raise
+        except OSError:  # such as a pipe in a received folder: reported when the result is read
+            return
+        with open(descriptor, "rb") as log:
+            log.seek(self._offset)
+            complete, _, _ = log.read().rpartition(b"\n")  # the last line may be incomplete
+        self._offset += len(complete) + bool(complete)
+        for line in self.parser.lines(complete):  # damage is reported when the result is read
+            self.last.update((self.parser.series[number], value) for number, value in zip(line.i, line.v, strict=True))

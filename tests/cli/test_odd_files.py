@@ -20,13 +20,13 @@ from dlemu.checkpoints.stored import NOTE
 from dlemu.cli import main
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.training.result import make_run
-from dlemu.results.measured import write_measured, write_run, write_summary
+from dlemu.results.measured import write_measured, write_summary
 from dlemu.studies import pages
 from tests.parts import of_parts
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.results.test_received_names import write_answers
 from tests.run.test_checkpoint_jobs import run as run_checkpoints
-from tests.runs import make_job, make_log, with_telemetry
+from tests.runs import make_job, make_log, with_telemetry, write_run
 
 MOST_SECONDS = 60
 """Far beyond what any of these takes, on a machine that does other things too."""

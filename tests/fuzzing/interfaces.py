@@ -28,12 +28,12 @@ from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.jobs.training.metrics import figures
 from dlemu.jobs.training.result import make_run, read_run
-from dlemu.results.measured import read_saved, write_measured, write_run, write_summary
+from dlemu.results.measured import read_saved, write_measured, write_summary
 from tests.fuzzing.mutations import damaged_bytes, damaged_json, damaged_words
 from tests.fuzzing.schedules import schedule
 from tests.parts import of_parts
 from tests.results.handmade import CHECKPOINT_RUNS
-from tests.runs import make_job, make_log, with_telemetry
+from tests.runs import make_job, make_log, with_telemetry, write_run
 
 MOST_SECONDS = 5.0
 MOST_BYTES = 1 << 30

@@ -27,10 +27,10 @@ from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import PhaseSummary
 from dlemu.metrics.checkpoint_rates import GIB, cost_percent
 from dlemu.results.drive import OUTSIDE
-from dlemu.results.measured import write_run
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.studies.pages import write_page
 from tests.results.handmade import CHECKPOINT_RUNS
+from tests.runs import write_run
 
 WORDS = ("workload=llama3_8b", "ranks=8")
 WORKLOAD = load([*WORDS, "checkpoint.mtbf_hours=10"])

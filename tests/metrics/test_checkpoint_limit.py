@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlemu.jobs.checkpoint.limits import (
+from dlemu.jobs.checkpoint.analyse import (
     BUSY_PERCENT,
     FROM_MEMORY_PERCENT,
     STARVED_PERCENT,

@@ -20,10 +20,10 @@ from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.jobs.training.prediction.prediction import PREDICT
 from dlemu.jobs.training.prediction.run_prediction import read_prediction
-from dlemu.results.measured import write_run
 from dlemu.runner.events import PartMeasured
 from dlemu.studies.pages import write_page
 from tests.prediction.test_calibration import simulated_run
+from tests.runs import write_run
 
 WORDS = ["workload=unet3d", "accelerator=h100", "dataset.num_files_train=700", "train.epochs=1"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-import dlemu.results.measured
+import tests.runs
 from datagen.atomic import write_text
 from dlemu.jobs.training.result import Run, RunLog, make_run
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
@@ -36,7 +36,7 @@ def with_summary(run: Run, **changes: Any) -> Run:
 
 def write_run(folder: Path, **run: Any) -> Path:
     """Write the folder of a `hand_made_run`."""
-    dlemu.results.measured.write_run(hand_made_run(folder=str(folder), **run))
+    tests.runs.write_run(hand_made_run(folder=str(folder), **run))
     return folder
 
 

@@ -19,7 +19,7 @@ from tests.report.folders import hand_made_run, with_summary
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 from dlemu.jobs.training import figures
-from dlemu.report.drawing import picture_file
+from dlemu.report.page import picture_file
 
 FIGURES = {draw.__name__: draw for draw in figures.FIGURES}
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dlemu.jobs.training.result import Run, read_run
-from dlemu.jobs.training.screen import screen
+from dlemu.jobs.training.wording import screen
 from dlemu.metrics.findings import Code, Finding, Severity
 from dlemu.report.page import Page, render
 from dlemu.report.units import explained

@@ -10,9 +10,9 @@ import pytest
 
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import RunLog, make_run
-from dlemu.jobs.training.screen import screen
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.jobs.training.summary import Summary
+from dlemu.jobs.training.wording import screen
 from tests.runs import make_job, make_log
 from tests.shown import details
 

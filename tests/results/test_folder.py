@@ -26,9 +26,9 @@ from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.jobs.training.summary import Summary
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.file_names import ADVICE
-from dlemu.results.measured import read_saved, write_measured, write_run, write_summary
+from dlemu.results.measured import read_saved, write_measured, write_summary
 from tests.results.handmade import CHECKPOINT_RUNS
-from tests.runs import kind_held, make_job, make_log, with_blocks, with_evaluation, with_telemetry
+from tests.runs import kind_held, make_job, make_log, with_blocks, with_evaluation, with_telemetry, write_run
 
 DATASET = make_job().workload.dataset
 

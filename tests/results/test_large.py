@@ -10,12 +10,11 @@ import pytest
 
 from dlemu.jobs.training import repaired_causes
 from dlemu.jobs.training.result import make_run, read_run
-from dlemu.metrics import read_times
+from dlemu.metrics import changes
 from dlemu.report.any_run import open_result
 from dlemu.results.kinds import kind_named
-from dlemu.results.measured import write_run
 from tests.parts import of_parts
-from tests.runs import make_job, make_log
+from tests.runs import make_job, make_log, write_run
 
 RANKS, EPOCHS = 16, 2
 STEPS = {"small": 1200, "large": 3600}
@@ -36,7 +35,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def as_if_it_were_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Play again no more rows of either than of 1e7."""
     row_count = RANKS * EPOCHS * STEPS["small"] // 2
-    monkeypatch.setattr(read_times, "MAX_ROWS", read_times.MAX_ROWS * row_count // 10**7)
+    monkeypatch.setattr(changes, "MAX_ROWS", changes.MAX_ROWS * row_count // 10**7)
     monkeypatch.setattr(repaired_causes, "MAX_ROWS", repaired_causes.MAX_ROWS * row_count // 10**7)
 
 

@@ -19,12 +19,12 @@ from dlemu.metrics.findings import Code, Number
 from dlemu.results import live
 from dlemu.results.file_names import KILLED, LIVE
 from dlemu.results.live import goes_on, going_on, write_live_facts
-from dlemu.results.measured import write_measured, write_run
+from dlemu.results.measured import write_measured
 from dlemu.runner.run_folder import check_folder
 from dlemu.studies.compare.sides import read_side
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.results.test_folder import replaced
-from tests.runs import kind_held, make_job, make_log
+from tests.runs import kind_held, make_job, make_log, write_run
 
 
 def killed(folder: Path, steps: int = 7) -> RunLog:

@@ -33,7 +33,7 @@ from dlemu.jobs.training.prediction.prediction import PREDICT
 from dlemu.jobs.training.result import make_run, read_run
 from dlemu.results.answer_files import save_answer
 from dlemu.results.live import write_live_facts
-from dlemu.results.measured import write_measured, write_run, write_summary
+from dlemu.results.measured import write_measured, write_summary
 from dlemu.runner.job import prepare as prepare_job
 from dlemu.studies.answers import COMPARE, SIZE, SWEEP
 from tests.goldens.render import RESULTS
@@ -41,7 +41,7 @@ from tests.parts import of_parts
 from tests.report.folders import write_size, write_sweep
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.run.test_checkpoint_jobs import SmallJob, run
-from tests.runs import make_job, make_log, with_telemetry
+from tests.runs import make_job, make_log, with_telemetry, write_run
 
 PLANTED = "planted_by_others"
 NAMES = (f"{PLANTED}.Format", PLANTED)

@@ -15,8 +15,7 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import RunLog, make_run
 from dlemu.jobs.training.summary import Summary, TelemetrySummary
 from dlemu.metrics.findings import Code, Number
-from dlemu.results.measured import write_run
-from tests.runs import make_job, make_log, with_telemetry
+from tests.runs import make_job, make_log, with_telemetry, write_run
 
 
 def summary_of(job: TrainingJob, log: RunLog) -> tuple[Summary, TelemetrySummary]:

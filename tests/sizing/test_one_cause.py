@@ -21,7 +21,6 @@ from dlemu.metrics.findings import Code
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.results.answer_files import save_answer
-from dlemu.results.measured import write_run
 from dlemu.studies.answers import SIZE
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import read_sides
@@ -33,7 +32,7 @@ from tests.datasets import make_dataset
 from tests.prediction.test_calibration import workload
 from tests.results.test_activity import cores
 from tests.results.test_activity import host as watched
-from tests.runs import MS, make_job, make_log
+from tests.runs import MS, make_job, make_log, write_run
 from tests.sizing.fakes import DEMAND, FakeRunner
 from tests.sizing.test_size_verdict import STORAGE, answer_of, trial
 

@@ -12,7 +12,7 @@ from dlemu.config.sections import full_size
 from dlemu.jobs.probe.run import fed_by
 from dlemu.jobs.training.host_checks import judge_ceiling
 from dlemu.jobs.training.result import read_run
-from dlemu.jobs.training.screen import screen
+from dlemu.jobs.training.wording import screen
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.report.any_run import open_result

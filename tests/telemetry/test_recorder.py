@@ -25,7 +25,7 @@ from dlemu.telemetry import (
     read_logs,
     start_recorder,
 )
-from dlemu.telemetry._log import LogLine, LogWriter, parse_log
+from dlemu.telemetry._readings import LogLine, LogWriter, parse_log
 from dlemu.telemetry.probe_base import DeviceFacts, Reading
 
 

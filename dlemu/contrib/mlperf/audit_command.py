@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
 
 import click
 
@@ -33,7 +32,7 @@ def command(
 
     from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, audit_row, csv_of, run_report
     from dlemu.contrib.mlperf.audit.audited_run import audit_trees
-    from dlemu.contrib.mlperf.audit_lines import audit_lines, audit_tables
+    from dlemu.contrib.mlperf.audit_lines import audit_lines, audit_table
     from dlemu.extend import write_text
     from dlemu.report.table import print_lines, print_table
 
@@ -42,10 +41,9 @@ def command(
         text = csv_of(AuditRow, map(audit_row, runs))
         write_text(*os.path.split(csv_file), text, advice="give a file in a writable folder")
     if as_json:
-        click.echo(json.dumps([asdict(run_report(run)) for run in runs], indent=2, allow_nan=False))
+        click.echo(json.dumps(list(map(run_report, runs)), indent=2, allow_nan=False))
     else:
         console = Console()
-        for table in audit_tables(runs):
-            print_table(table, console)
+        print_table(audit_table(runs), console)
         print_lines(audit_lines(runs), console)
     raise SystemExit(1 if any(run.errors for run in runs) else 0)

@@ -98,7 +98,7 @@ def _checkpoint_datasize(
     workload: Workload, edition: str | None, hosts: int, memory_gib: float, measured: str, as_json: bool
 ) -> NoReturn:
     from dlemu.contrib.mlperf.lines import checkpoint_datasize_lines
-    from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import checkpoint_datasize
+    from dlemu.contrib.mlperf.rehearsal.datasize import checkpoint_datasize
 
     size = checkpoint_datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory_gib)
     if as_json:
@@ -153,7 +153,7 @@ def run_command(
     """
     from dlemu.config import explained, load
     from dlemu.config.overrides import take_word
-    from dlemu.contrib.mlperf.rehearsal.plan import RehearsalPlan
+    from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
     from dlemu.contrib.mlperf.rehearsal_command import rehearsal_of, run
     from dlemu.extend import run_folder as result_folder
 
@@ -225,7 +225,8 @@ def check_command(
     """
     from rich.console import Console
 
-    from dlemu.contrib.mlperf.check.judge import as_csv, check_folder, check_report
+    from dlemu.contrib.mlperf.audit.audit_answer import csv_of
+    from dlemu.contrib.mlperf.check.judge import FindingRow, check_folder, check_report, finding_rows
     from dlemu.contrib.mlperf.lines import check_lines
     from dlemu.report.table import print_lines
 
@@ -239,9 +240,9 @@ def check_command(
         looked = "looked in it and below for runs as mlpstorage and DLIO leave them"
         raise UserError(f"no results found in {folder}: {looked}; name the folder above them")
     if csv_file:
-        _write(csv_file, as_csv(checked))
+        _write(csv_file, csv_of(FindingRow, finding_rows(checked)))
     if as_json:
-        click.echo(json.dumps(asdict(check_report(checked)), indent=2))
+        click.echo(json.dumps(check_report(checked), indent=2))
     else:
         print_lines(check_lines(checked), Console())
     raise SystemExit(0 if checked.valid else 1)

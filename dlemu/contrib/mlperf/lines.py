@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -15,8 +14,7 @@ from dlemu.results.wording import count, scaled
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
     from dlemu.contrib.mlperf.check.judge import Checked
-    from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import CheckpointDatasize
-    from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
+    from dlemu.contrib.mlperf.rehearsal.datasize import CheckpointDatasize, Datasize
 
 _TONES: dict[Severity, Tone] = {"error": "bad", "warning": "caution", "info": "plain"}
 _SHOWN = 3
@@ -24,12 +22,9 @@ _SHOWN = 3
 
 def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: str) -> Iterator[str]:
     """Yield the lines on a dataset's size; `measured` says where the figure of the hosts' memory is from."""
-    from dlemu.contrib.mlperf.rehearsal.datasize import free_bytes
-
-    bound, hosts = size.bound, f"{size.hosts} host{'s' if size.hosts > 1 else ''}"
+    bound = size.bound
     kind = f"{size.accelerators} x {size.accelerator}{scaled(None, workload.scale)}"
-    yield f"{size.workload}, {kind} on {hosts} of {size.memory_gib_per_host:,.2f} GiB ({measured})"
-    yield f"rules: MLPerf Storage v{size.edition}"
+    yield f"{size.workload}, {kind} on {_hosts(size, measured)}"
     yield ""
     yield f"  by memory       {bound.files_by_memory:>12,} files   5 x the memory of all hosts"
     yield f"  by steps        {bound.files_by_steps:>12,} files   500 steps of each accelerator in an epoch"
@@ -39,46 +34,39 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
     if size.subfolders:
         yield f"  sub-folders     {size.subfolders:>12,}         at most 10,000 files in each"
     yield f"  steps an epoch  {size.steps_per_epoch:>12,}"
-    yield f"  size            {size.nominal_bytes / 1e9:>12,.1f} GB      {size.nominal_bytes / 2**40:,.2f} TiB"
-    free, folder = free_bytes(workload.dataset.data_folder)
-    if free < size.nominal_bytes:
-        yield f"  room            {free / 1e9:>12,.1f} GB      free in {folder}: NOT ENOUGH"
+    yield f"  size            {size.nominal_bytes / 1e9:>12,.1f} GB"
+    yield from _room(workload.dataset.data_folder, size.nominal_bytes)
     yield from _broken_rules(size.findings)
-    yield ""
-    yield "make it:"
-    yield f"  {datagen}"
+    yield f"make it: {datagen}"
 
 
 def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, measured: str) -> Iterator[str]:
     """Yield the lines on a model's checkpoints; `measured` says where the figure of the hosts' memory is from."""
-    from dlemu.contrib.mlperf.rehearsal.datasize import free_bytes
     from dlemu.contrib.mlperf.rules.checkpoints import CHECKPOINTS, MEMORY_FACTOR
 
-    one, hosts = size.size, f"{size.hosts} host{'s' if size.hosts > 1 else ''}"
-    yield f"{size.model}, {one.ranks} processes on {hosts} of {size.memory_gib_per_host:,.2f} GiB ({measured})"
-    yield f"rules: MLPerf Storage v{size.edition}, checkpointing"
+    one = size.size
+    yield f"{size.model}, {one.ranks} of {one.job_ranks} processes on {_hosts(size, measured)}"
     yield ""
-    of = f" of {one.job_ranks}" if one.job_ranks != one.ranks else ""
-    cut = f"tensor {one.tensor} x pipeline {one.pipeline} x data {one.data}, ZeRO {one.zero_stage}"
-    yield f"  parameters      {one.parameters:>16,}   {cut}{f'; {one.ranks}{of} ranks' if of else ''}"
-    yield f"  files           {one.files:>16,}   of one checkpoint"
-    yield f"  model           {one.model_gb:>16,.3f} GB"
-    yield f"  optimizer       {one.optimizer_gb:>16,.3f} GB"
-    yield f"  checkpoint      {one.total_gb:>16,.3f} GB   {one.total_gib:,.6f} GiB (DLIO's checkpoint_size_GB)"
-    yield f"  largest rank    {one.largest_rank_gib:>16,.3f} GiB  smallest {one.smallest_rank_gib:,.3f} GiB"
-    kept = f"{size.room_gib / 1024:,.2f} TiB: {CHECKPOINTS} checkpoints, all kept"
-    yield f"  room            {size.room_gib:>16,.1f} GiB  {kept}"
-    free, folder = free_bytes(workload.checkpoint.checkpoint_folder)
-    if free < size.room_gib * 2**30:
-        yield f"  free            {free / 2**30:>16,.1f} GiB  in {folder}: NOT ENOUGH"
-    enough = (
-        f"more than {MEMORY_FACTOR}: one call"
-        if size.memory_factor > MEMORY_FACTOR
-        else "clear caches between two calls"
-    )
-    factor = f"{size.memory_factor:,.2f} times its memory: {enough}"
-    yield f"  each host       {size.written_gib_per_host:>16,.1f} GiB  {factor}"
+    yield f"  checkpoint      {one.total_gib:>16,.6f} GiB  {one.files:,} files of {one.parameters:,} parameters"
+    yield f"  largest rank    {one.largest_rank_gib:>16,.3f} GiB"
+    yield f"  room            {size.room_gib:>16,.1f} GiB  {CHECKPOINTS} checkpoints, all kept"
+    calls = "one call" if size.memory_factor > MEMORY_FACTOR else "clear caches between two calls"
+    yield f"  each host       {size.written_gib_per_host:>16,.1f} GiB  {size.memory_factor:,.2f} x its memory: {calls}"
+    yield from _room(workload.checkpoint.checkpoint_folder, size.room_gib * 2**30)
     yield from _broken_rules(size.findings)
+
+
+def _hosts(size: Datasize | CheckpointDatasize, measured: str) -> str:
+    memory = f"{count(size.hosts, 'host')} of {size.memory_gib_per_host:,.2f} GiB ({measured})"
+    return f"{memory}, by the rules of v{size.edition}"
+
+
+def _room(folder: str, wanted_bytes: float) -> Iterator[str]:
+    from dlemu.contrib.mlperf.rehearsal.datasize import free_bytes
+
+    free, there = free_bytes(folder)
+    if free < wanted_bytes:
+        yield f"  free            {free / 1e9:>12,.1f} GB in {there}: NOT ENOUGH"
 
 
 def _broken_rules(findings: Sequence[Finding]) -> Iterator[str]:
@@ -88,9 +76,9 @@ def _broken_rules(findings: Sequence[Finding]) -> Iterator[str]:
 
 def result_lines(checked: Checked) -> Iterator[Cell]:
     """Yield a line for each result, with the published rates of checkpoints."""
-    from dlemu.contrib.mlperf.check.judge import check_report
+    from dlemu.contrib.mlperf.check.judge import result_rows
 
-    for row in check_report(checked).results:
+    for row in result_rows(checked):
         kind = f"{row.processes or '?'} x {row.accelerator or '?'}, " if row.benchmark == "training" else ""
         processes = f"{count(row.processes, 'process')}, " if row.processes and not kind else ""
         rates = ", ".join(f"{key.partition('_')[0]} {rate:.3f} GiB/s" for key, rate in row.rates.items())
@@ -105,12 +93,6 @@ def judged_lines(checked: Checked) -> Iterator[Cell]:
     """Yield the rules that a rehearsal breaks."""
     yield from finding_lines(checked.findings, checked.root)
     yield f"by the rules: {_counts(checked)}"
-
-
-def place_lines(folder: str, tree: str, note: str) -> Iterator[Cell]:
-    """Yield a note on what a rehearsal is, and its folders."""
-    yield note
-    yield f"tree: {tree}; to check it again: dlemu mlperf check {shlex.quote(folder)}"
 
 
 def check_lines(checked: Checked) -> Iterator[Cell]:

@@ -10,15 +10,13 @@ from rich.console import Console
 
 from dlemu.config import check_checkpoints, check_runnable
 from dlemu.contrib.mlperf.check.judge import TREE
-from dlemu.contrib.mlperf.lines import judged_lines, place_lines, result_lines
+from dlemu.contrib.mlperf.lines import judged_lines, result_lines
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
-from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import checkpoint_datasize
-from dlemu.contrib.mlperf.rehearsal.datasize import datasize, host_memory_gib
-from dlemu.contrib.mlperf.rehearsal.plan import RehearsalPlan
-from dlemu.contrib.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
-from dlemu.contrib.mlperf.rehearsal.rehearse_training import TrainingRehearsal, outcome_lines
+from dlemu.contrib.mlperf.rehearsal.datasize import checkpoint_datasize, datasize, host_memory_gib
+from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
+from dlemu.contrib.mlperf.rehearsal.rehearse import CheckpointRehearsal, TrainingRehearsal
 from dlemu.extend import UserError, check_launcher
-from dlemu.report.table import Line, print_lines
+from dlemu.report.table import print_lines
 
 Rehearsing = TrainingRehearsal | CheckpointRehearsal
 
@@ -47,16 +45,10 @@ def rehearsal_of(
 def run(rehearsal: Rehearsing) -> int:
     """Run a rehearsal, print its outcome and the rules that it breaks, and return the exit status."""
     folder, checked, console = rehearsal.plan.folder, rehearsal.run(), Console()
-    if isinstance(rehearsal, TrainingRehearsal):
-        status = {"pass": 0, "fail": 1, "no verdict": 4}[rehearsal.outcome(checked)]
-        first, *others = outcome_lines(rehearsal)
-        passed = all(run.passed for run in rehearsal.measured)
-        print_lines([Line(first, "good" if passed else "bad"), *others], console)
-    else:
-        status = 0 if checked.valid else 1
-        print_lines(result_lines(checked), console)
+    status, lines = rehearsal.end(checked)
+    print_lines(lines or result_lines(checked), console)
     print_lines(judged_lines(checked), console)
-    print_lines(place_lines(folder, os.path.join(folder, TREE), NOTE), console)
+    print_lines([NOTE, f"tree: {os.path.join(folder, TREE)}; to check it again: dlemu mlperf check {folder}"], console)
     print_lines([f"pages of the runs: dlemu report {shlex.quote(os.path.join(folder, 'runs'))}/*"], console)
     return status
 

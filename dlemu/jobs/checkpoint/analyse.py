@@ -1,4 +1,7 @@
-"""Computes the summary of a checkpoint run, with every published number, from its rows; a pure function."""
+"""Computes the summary of a checkpoint run, with every published number, from its rows; a pure function.
+
+That includes what limited writing or reading, with what there is to do about it beside faster storage.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ import numpy as np
 
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, IoRows
 from dlemu.config.schema import Checkpoint
-from dlemu.jobs.checkpoint.limits import FROM_MEMORY_PERCENT, judge
 from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints
 from dlemu.jobs.checkpoint.summary import (
     Asynchronous,
+    Cause,
     Caveat,
     CheckpointFacts,
     CheckpointSummary,
@@ -37,7 +40,8 @@ from dlemu.metrics.checkpoint_rates import (
     times_of,
     wasted_percent,
 )
-from dlemu.metrics.findings import Code, Finding
+from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy
+from dlemu.metrics.limit import HELD_BACK_PERCENT
 from dlemu.metrics.over_time import Window, mean_within
 from dlemu.metrics.rates import known
 from dlemu.metrics.t_interval import WINDOW, is_steady
@@ -359,3 +363,54 @@ def _findings(facts: CheckpointRunFacts, write: PhaseSummary | None, read: Phase
     ceiling, rate = journal.ceiling_gb_per_second or 0.0, write.wall_gb_per_second or 0.0
     if ceiling and rate > _NEAR_CEILING * ceiling:
         yield Finding.of(Code.EMULATOR_CEILING, "caution", ceiling_gb_per_second=ceiling, gb_per_second=rate)
+
+
+STARVED_PERCENT = 10.0
+"""Threshold: content generation is the limit if threads wait for content at least this share of their time."""
+BUSY_PERCENT = 90.0  # as in training: dlemu.metrics.limit.BUSY_PERCENT
+"""Threshold: a device or a network link this busy is saturated."""
+WAIT_PERCENT = 15.0  # as in training: dlemu.metrics.limit.STARVED_SHARE
+"""Threshold: the host's CPU is the limit if threads wait for a core at least this share of their time."""
+THREAD_PERCENT = 85.0
+"""Threshold: copying bytes is the limit if threads run on a core at least this share of their time."""
+FROM_MEMORY_PERCENT = 50.0  # as in training: dlemu.metrics.cache.NOT_READ_PERCENT
+"""Threshold: below this share of bytes from storage, the page cache was measured."""
+
+Limit = LimitedBy[Cause]
+
+
+def judge(
+    name: Phase, phase: PhaseSummary, *, threads: int, throttled_percent: float | None
+) -> tuple[Limit, tuple[Finding, ...]]:
+    """Return what limited a phase with `threads` a rank, and what was found on the way.
+
+    `throttled_percent` is the share of the CPU limit's periods (cgroup) in which processes were throttled, on the most
+    throttled host; None without a limit.
+    """
+    device_full = (phase.device_busy_percent or 0.0) >= BUSY_PERCENT
+    if phase.from_storage_percent is not None and phase.from_storage_percent < FROM_MEMORY_PERCENT:
+        return _limit("page cache", "high"), ()
+    if phase.starved_percent >= STARVED_PERCENT:
+        return _limit("emulator", "high" if phase.starved_percent > 3 * STARVED_PERCENT else "medium"), ()
+    if phase.cpu_wait_percent >= WAIT_PERCENT and not device_full:
+        confidence: Confidence = "high" if phase.cpu_wait_percent >= 2 * WAIT_PERCENT else "medium"
+        held_back = throttled_percent is not None and throttled_percent >= HELD_BACK_PERCENT
+        quota = Finding.of(Code.CPU_QUOTA, "caution", throttled_percent=throttled_percent)
+        return _limit("host CPU", confidence), (quota,) if held_back else ()
+    if phase.link_percent is not None and phase.link_percent >= BUSY_PERCENT:
+        full = Finding.of(Code.NETWORK_FULL, "caution", link_percent=phase.link_percent)
+        return _limit("storage", "high"), (full,)
+    if phase.cpu_percent >= THREAD_PERCENT and not device_full:
+        setting = "checkpoint.writers" if name == "write" else "checkpoint.readers"
+        few = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting=setting, threads=threads)
+        return _limit("host CPU", "medium"), (few,)
+    sure = device_full or (
+        phase.device_busy_percent is not None
+        and phase.call_percent + phase.fsync_percent >= 90
+        and (phase.host_busy_percent or 0.0) < BUSY_PERCENT  # what carries the calls out needs cores, too
+    )
+    return _limit("storage", "high" if sure else "medium"), ()
+
+
+def _limit(what: Cause, confidence: Confidence) -> Limit:
+    return Limit(what=what, confidence=confidence)

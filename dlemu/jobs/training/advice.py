@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import psutil
 
-from datagen.generate import SPACE_USED
 from datagen.storage.storage_base import open_storage
 from dlemu.comm.environment import existing_folder
 from dlemu.config import load
@@ -15,7 +14,7 @@ from dlemu.config.overrides import given_keys, override
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.preflight import ENOUGH_STEPS, Need, can_be_judged, enough, steps_of
 from dlemu.metrics.cache import WANTED_RATIO
-from dlemu.report.units import duration, size
+from dlemu.report.units import size
 from dlemu.results.wording import count
 from dlemu.runner.datasets import free_bytes
 from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE, NoVerdictError
@@ -25,39 +24,37 @@ def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[st
     """Return how large a dataset the ranks need, and commands that generate it and train on it; the first is to try."""
     workload, ranks, files_there = error.workload, error.ranks, error.files_there
     files = workload.dataset.num_files_train
-    steps = steps_of(workload, ranks, files)
-    given = "dataset.num_files_train" in given_keys(overrides)
+    load_text = f"{count(ranks, 'rank')} x batch {workload.reader.batch_size}"
     if workload.dataset.source == "folder":  # dlemu makes nothing among a user's own files
-        few = count(steps_of(workload, ranks, files_there), "step")
-        few = f"{count(ranks, 'rank')} x batch {workload.reader.batch_size} get {few} per epoch"
+        few = f"{load_text} get {count(steps_of(workload, ranks, files_there), 'step')} per epoch"
         larger = "set dataset.data_folder to a folder with more files, or cut files that hold many samples"
         return f"{few}: lower ranks or reader.batch_size, {larger} (dataset.format=indexed_binary)"
+    given = "dataset.num_files_train" in given_keys(overrides)
     need = _need(workload, ranks, given=given)
     if files_there >= need.files:
         word = override(["dataset", "num_files_train"], files_there)
         return f"The folder already has {files_there:,} files; to use them:\n    {with_words(command, [word])}"
-    load_text = f"{count(ranks, 'rank')} x batch {workload.reader.batch_size}"
-    wanted = f"{files:,} files give {count(steps, 'step')} per epoch for {load_text}"
+    wanted = f"{files:,} files give {count(steps_of(workload, ranks, files), 'step')} per epoch for {load_text}"
     if files < need.files:
         wanted += f"; {ENOUGH_STEPS} take {need.files:,}"
     words = ["--make"]
-    heading = "At full size"
-    free = free_bytes(workload, workload.dataset.data_folder)
-    if free is not None and free < need.bytes:
-        number = int(SPACE_USED * free / need.bytes * need.files)
-        if not can_be_judged(workload, steps_of(workload, ranks, number)):
-            trial = _trial(workload, ranks, command, overrides, config_dir)
-            larger = f"{size(free)} are free, too few for a verdict: set dataset.data_folder to a larger file system."
-            return "\n".join([f"{wanted}.", *trial, f"At full size it takes {size(need.bytes)}; {larger}"])
-        heading, need, given = f"As large as fits, of {size(need.bytes)}", enough(workload, ranks, files=number), True
     if files_there:
         words.append(_folder_beside(workload, str(need.files)))
     if given and files != need.files:
         words.append(override(["dataset", "num_files_train"], need.files))
     if need.bytes <= CONFIRM_ABOVE_BYTES:
         return "\n".join([f"{wanted}.", *_step("To generate them and train", workload, need, command, words)])
-    full = _step(heading, workload, need, command, [*words, "--yes"])
-    return "\n".join([f"{wanted}.", *_trial(workload, ranks, command, overrides, config_dir), *full])
+    tried = []
+    if TRIAL_SCALE in workload.scales and not workload.scale:
+        scaled = [f"scale={TRIAL_SCALE}", _folder_beside(workload, TRIAL_SCALE)]
+        small = load([*overrides, *scaled], config_dir=config_dir)
+        tried = _step("To try it", small, _need(small, ranks, given=given), command, [*scaled, "--make"])
+    full = _step("At full size", workload, need, command, [*words, "--yes"])
+    free = free_bytes(workload, workload.dataset.data_folder)
+    if free is not None and free < need.bytes:
+        larger = "set dataset.data_folder to a larger file system"
+        full = [f"At full size it takes {size(need.bytes)}, and {size(free)} are free: {larger}."]
+    return "\n".join([f"{wanted}.", *tried, *full])
 
 
 def _need(workload: Workload, ranks: int, *, given: bool) -> Need:
@@ -67,27 +64,11 @@ def _need(workload: Workload, ranks: int, *, given: bool) -> Need:
     return enough(workload, ranks, files=files if keep_count else 0)
 
 
-def _trial(
-    workload: Workload, ranks: int, command: Sequence[str], overrides: Sequence[str], config_dir: str | None
-) -> list[str]:
-    """Return a command with the workload's trial scale; nothing if it has none, or if the user has chosen a scale."""
-    if TRIAL_SCALE not in workload.scales or workload.scale:
-        return []
-    words = [f"scale={TRIAL_SCALE}", _folder_beside(workload, TRIAL_SCALE)]
-    small = load([*overrides, *words], config_dir=config_dir)
-    given = "dataset.num_files_train" in given_keys(overrides)
-    return _step("To try it", small, _need(small, ranks, given=given), command, [*words, "--make"])
-
-
 def _step(heading: str, workload: Workload, need: Need, command: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Return a heading with size and time of the dataset, and the command with `words` added."""
+    """Return a heading with the dataset's size, and the command with `words` added."""
     if _fits_page_cache(workload, need):
         words = [*words, "reader.evict_page_cache=epochs"]
-    facts = (
-        f"{need.files:,} files, {size(need.bytes)}; {duration(max(1, need.write_seconds))} to write at 500 "
-        f"MB/s, then at least {duration(need.train_seconds)} of training"
-    )
-    return [f"{heading} ({facts}):", f"    {with_words(command, words)}"]
+    return [f"{heading} ({need.files:,} files, {size(need.bytes)}):", f"    {with_words(command, words)}"]
 
 
 def _folder_beside(workload: Workload, name: str) -> str:

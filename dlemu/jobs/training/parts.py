@@ -11,8 +11,8 @@ from dlemu.jobs.training.measured import exported
 from dlemu.jobs.training.metrics import CATALOGUE, conditions, figures
 from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.run import Training
-from dlemu.jobs.training.screen import screen
 from dlemu.jobs.training.summary import Summary
+from dlemu.jobs.training.wording import screen
 from dlemu.results.kinds import JobParts
 from dlemu.runner.job import NoVerdictError
 

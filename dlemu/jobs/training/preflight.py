@@ -125,22 +125,16 @@ def _check_memory(job: TrainingJob, local_ranks: int) -> None:
 ENOUGH_STEPS = 20
 """Steps per epoch to advise: enough for an interval of the AU besides the prefetched ones. unet3d's scale `laptop` has
 this number."""
-WRITE_BYTES_PER_SECOND = 500e6
-"""Rate of a mid-range drive, to estimate how long a dataset takes to write."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """The dataset that a number of ranks needs for a verdict, and the time it takes."""
+    """The dataset that a number of ranks needs for a verdict."""
 
     files: int
     """Number of files to train on."""
     bytes: int
     """Nominal bytes of all files, including those for evaluation."""
-    write_seconds: float
-    """Time to generate it, at WRITE_BYTES_PER_SECOND."""
-    train_seconds: float
-    """Nominal time of training, with accelerators that never wait."""
 
 
 def enough(workload: Workload, ranks: int, *, files: int = 0) -> Need:
@@ -149,14 +143,7 @@ def enough(workload: Workload, ranks: int, *, files: int = 0) -> Need:
     wanted = ENOUGH_STEPS - 1 + _excluded(workload)
     batch = reader.batch_size * ranks
     files = files or max(data.num_files_train, ceil(wanted * batch / data.num_samples_per_file))
-    total = nominal_bytes(replace(data, num_files_train=files))
-    steps = sum(epoch.steps for epoch in make_schedule(workload, steps_of(workload, ranks, files)))
-    return Need(
-        files=files,
-        bytes=total,
-        write_seconds=total / WRITE_BYTES_PER_SECOND,
-        train_seconds=steps * mean_seconds(workload.train.computation_time),
-    )
+    return Need(files=files, bytes=nominal_bytes(replace(data, num_files_train=files)))
 
 
 def nominal_bytes(data: DatasetSpec) -> int:

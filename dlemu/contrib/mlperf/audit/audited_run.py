@@ -17,7 +17,7 @@ from dlemu.contrib.mlperf.audit.checkpoint_leaf import checkpoint_numbers, read_
 from dlemu.contrib.mlperf.audit.contradictions import closest_formula, contradictions
 from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, alike_pairs, copied_pairs, step_fingerprints
 from dlemu.contrib.mlperf.audit.kv_leaf import is_kv_leaf, kv_numbers, read_kv_leaf
-from dlemu.contrib.mlperf.audit.own_result import OwnResult, audit_own, is_own, own_folder_of
+from dlemu.contrib.mlperf.audit.own_result import audit_own, is_own, own_folder_of
 from dlemu.contrib.mlperf.audit.prefetch_credit import (
     Prefetch,
     credit_percent,
@@ -126,8 +126,8 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
 
     `shipped` is from `shipped_pairs`.
     """
-    if is_own(folder):
-        return _audit_own_folder(folder)
+    if is_own(folder):  # without DLIO's files
+        return replace(NO_RUN, path=folder, findings=tuple(audit_own(folder)), by_dlemu=True)
     if os.access(folder, os.R_OK) and is_kv_leaf(os.listdir(folder)):
         fix = "nothing: see the other findings"
         info = by_rule("no.training", "a run of another benchmark", fix=fix, severity="info")
@@ -149,8 +149,7 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
     fingerprints = step_fingerprints(logs)
     findings += _copies(fingerprints)
     own_folder = own_folder_of(folder)
-    own = audit_own(own_folder) if own_folder else None
-    findings += own.findings if own else ()
+    findings += audit_own(own_folder) if own_folder else ()
     run = AuditedRun(
         path=folder,
         setup=setup,
@@ -163,31 +162,20 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
         hostnames=_hostnames(printed, logs),
         by_dlemu=logs.by_dlemu,
     )
-    return _with_prefetch(run, own, logs)
+    return _with_prefetch(run, logs)
 
 
-def _with_prefetch(run: AuditedRun, own: OwnResult | None, logs: Logs) -> AuditedRun:
-    """Return the run with its prefetch credit: the measured one of dlemu's own runs, else the largest possible one.
-
-    Adds a finding where the run passes but may not do so by the AU that its storage sustains.
-    """
+def _with_prefetch(run: AuditedRun, logs: Logs) -> AuditedRun:
+    """Return the run with its prefetch credit, and a finding where it may not pass by what its storage sustains."""
     setup, steps, au = run.setup, run.recomputed.steps_per_epoch, run.au_percent
-    if own is not None and own.prefetch.sustained_percent is not None:
-        prefetch = own.prefetch
-    else:
-        credit = credit_percent(setup, steps, len(logs.blocks()) / max(1, run.recomputed.epochs))
-        least = sustained_least_percent(au, run.recomputed.au_whole_percent, credit)
-        prefetch = Prefetch(credit_percent=credit, sustained_least_percent=least)
-    exact = prefetch.sustained_percent is not None
-    sustained = prefetch.sustained_percent if exact else prefetch.sustained_least_percent
-    threshold, findings = setup.au_threshold_percent, run.findings
-    if sustained is not None and au is not None and sustained < threshold <= au and run.printed.verdict == "success":
+    credit = credit_percent(setup, steps, len(logs.blocks()) / max(1, run.recomputed.epochs))
+    least = sustained_least_percent(au, run.recomputed.au_whole_percent, credit)
+    findings = run.findings
+    passes = run.printed.verdict == "success"
+    if passes and least is not None and au is not None and least < setup.au_threshold_percent <= au:
         since_v2 = logs.measured_compute
-        finding = prefetch_finding(
-            setup, au=au, sustained=sustained, exact=exact, steps_per_epoch=steps, since_v2=since_v2
-        )
-        findings = (*findings, finding)
-    return replace(run, findings=findings, prefetch=prefetch)
+        findings = (*findings, prefetch_finding(setup, au=au, least=least, steps_per_epoch=steps, since_v2=since_v2))
+    return replace(run, findings=findings, prefetch=Prefetch(credit_percent=credit, sustained_least_percent=least))
 
 
 def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
@@ -208,21 +196,6 @@ def _hostnames(printed: Printed, logs: Logs) -> tuple[str, ...]:
     return tuple(sorted(names)) if len(names) == printed.accelerators else ()
 
 
-def _audit_own_folder(folder: str) -> AuditedRun:
-    """Audit a result folder of dlemu that has no DLIO files."""
-    own = audit_own(folder)
-    return AuditedRun(
-        path=folder,
-        setup=own.setup,
-        printed=own.printed,
-        recomputed=own.recomputed,
-        printed_by=closest_formula(own.printed, own.recomputed),
-        findings=own.findings,
-        by_dlemu=True,
-        prefetch=own.prefetch,
-    )
-
-
 def _list_folder(folder: str, findings: list[Finding]) -> list[str]:
     try:
         return os.listdir(folder)
@@ -236,7 +209,7 @@ def _no_training_finding(printed: Printed) -> Finding:
         fix = "nothing: its numbers are recomputed" if printed.checkpoints else "nothing: only training is audited"
         seen = "a run of checkpoints only" if printed.checkpoints else "the summary of another kind of benchmark"
         return by_rule("no.training", seen, fix=fix, severity="info")
-    return by_rule("no.training", "no training in its files", "a training run that ended")
+    return by_rule("no.training", "no training in its files")
 
 
 def _configured_seconds(logs: Logs) -> float | None:

@@ -20,7 +20,7 @@ from dlemu.config.schema import Checkpoint, Model
 from dlemu.contrib.mlperf.audit.papers import Papers, read_papers
 from dlemu.contrib.mlperf.audit.step_files import epochs_of, out_of_order
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, same_sum, stamp_us
-from dlemu.contrib.mlperf.rules.known import Finding, by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule
 from dlemu.contrib.mlperf.rules.training import unapplied
 from dlemu.extend import UserError, checkpoint_plan
 
@@ -131,6 +131,7 @@ def checkpoint_numbers(leaf: CheckpointLeaf) -> Iterator[Finding]:
         yield from unapplied("checkpoint.differs", checkpoints_of_any_rank=first or None, summary=leaf.metric or None)
     yield from _size(leaf)
     yield from _slowest(leaf)
+    yield from _staggered(leaf)
 
 
 def _size(leaf: CheckpointLeaf) -> Iterator[Finding]:
@@ -160,6 +161,21 @@ def _slowest(leaf: CheckpointLeaf) -> Iterator[Finding]:
             rate = f", {fmean(size / max(seconds) for seconds in rounds):.3f} GiB/s" if size else ""
             means = f"a {kind} took rank 0 {first:.2f} s, the slowest rank {slowest:.2f} s{rate}"
             yield by_rule("checkpoint.slowest", f"{means} (means of {len(rounds)})")
+
+
+def _staggered(leaf: CheckpointLeaf) -> Iterator[Finding]:
+    """All ranks save, or load, a checkpoint at the same time: none begins after another has ended."""
+    for kind in KINDS:
+        by_rank = [[part for part in own if part.kind == kind] for own in leaf.parts.values()]
+        for index, parts in enumerate(zip(*by_rank, strict=False), 1):
+            timed = [(part.start_us, part.start_us + 1e6 * part.seconds) for part in parts if part.start_us is not None]
+            late_us = max(start for start, _ in timed) - min(end for _, end in timed) if timed else 0
+            if late_us > 1e6 * _STAMP_TOLERANCE_SECONDS:
+                # the clocks of several hosts may differ
+                severity: Severity = "error" if leaf.hosts == 1 else "warning"
+                seen = f"{kind} {index}: a rank began {late_us / 1e6:.1f} s after another had ended"
+                yield by_rule("checkpoint.staggered", seen, severity=severity)
+                return
 
 
 def rounds_of(leaf: CheckpointLeaf, kind: Kind) -> list[list[float]]:

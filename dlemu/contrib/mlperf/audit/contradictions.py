@@ -99,7 +99,7 @@ def _summary_consistency(setup: Setup, printed: Printed) -> Iterator[Finding]:
         spread = pstdev(parts) if parts else 0.0
         if deviation is not None and parts and abs(deviation - spread) > exact + _ROUNDING_TOLERANCE * spread:
             seen = f"printed deviation of {name} is {deviation:.4f}, but its epochs' is {spread:.4f}"
-            yield by_rule("printed.mean", seen, "the population's standard deviation of the epochs")
+            yield by_rule("printed.mean", seen)
     rate, mib = printed.samples_per_second, printed.mib_per_second
     nominal = rate * setup.record_bytes / 2**20 if rate and setup.record_bytes else None
     if mib and nominal and not math.isclose(mib, nominal, rel_tol=_ROUNDING_TOLERANCE):
@@ -151,7 +151,7 @@ def _data_size(setup: Setup, printed: Printed) -> Iterator[Finding]:
         size = files * samples * length / 2**30 / printed.hosts
         if not math.isclose(printed.data_gib, size, rel_tol=_ROUNDING_TOLERANCE):
             seen = f"data_size_per_host_GB is {printed.data_gib:.2f}, files and record length give {size:.2f} (GiB)"
-            yield by_rule("files.count", seen, "the size of the files that were read")
+            yield by_rule("files.count", seen)
 
 
 def _counts(setup: Setup, printed: Printed, recomputed: Recomputed, *, by_dlemu: bool) -> Iterator[Finding]:
@@ -262,7 +262,7 @@ def _steps_beyond_blocks(logs: Logs) -> Iterator[Finding]:
             longest = 0.0 if span is None else max(span.seconds, span.seconds_to_checkpoint or 0.0)
             if span is not None and not logs.by_dlemu and took > longest + _MAX_UNEXPLAINED_SECONDS:
                 seen = f"rank {rank} epoch {epoch} block{number}: steps of {took:.3f} s in a block of {longest:.3f} s"
-                yield by_rule("blocks.short", seen, "blocks that last as long as their steps")
+                yield by_rule("blocks.short", seen)
                 return
 
 
@@ -287,11 +287,11 @@ def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
     ):
         shown = ", ".join(sorted(names)[:3])
         seen = f"num_hosts is {printed.hosts}, the ranks' files name {len(names)} hosts ({shown})"
-        yield by_rule("hosts.differ", seen, "the hosts that the ranks ran on")
+        yield by_rule("hosts.differ", seen)
     first = logs.hosts.get(0)
     if first is not None and first.name and printed.hostname and first.name != printed.hostname:
         seen = f"summary.json names host {printed.hostname}, rank 0's file {first.name}"
-        yield by_rule("hosts.differ", seen, "the same host in both")
+        yield by_rule("hosts.differ", seen)
     memory = {host.name: host.memory_gib for host in logs.hosts.values() if host.name and host.memory_gib}
     total, least = printed.memory_gib, sum(memory.values())
     if total and memory and printed.hosts:
@@ -299,7 +299,7 @@ def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
         all_known = len(memory) == printed.hosts
         if total < least * (1 - _MEMORY_TOLERANCE) or (all_known and total > least * (1 + _MEMORY_TOLERANCE)):
             seen = f"summary.json reports {total:.1f} GiB on all hosts, ranks' files {least:.1f} GiB on {len(memory)}"
-            yield by_rule("hosts.memory", seen, "the memory that the ranks' hosts have")
+            yield by_rule("hosts.memory", seen)
 
 
 def _blocks_outside_run(printed: Printed, logs: Logs) -> Iterator[Finding]:
@@ -336,7 +336,7 @@ def _copies(printed: Printed, logs: Logs) -> Iterator[Finding]:
             seen = f"ranks {other} and {rank} have the same time stamps, to the microsecond"
             # dlemu's ranks begin together, and two may end their only block in the same microsecond.
             severity: Severity = "error" if len(key) > 1 else "warning"
-            yield by_rule("ranks.copied", seen, "different time stamps for each rank", _FIX, severity)
+            yield by_rule("ranks.copied", seen, fix=_FIX, severity=severity)
             return
 
 

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from dlemu.contrib.mlperf.audit.audit_answer import places
-from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_trees, find_runs
-from dlemu.contrib.mlperf.audit.checkpoint_leaf import (
-    GIB,
-    KINDS,
-    CheckpointLeaf,
-    Kind,
-    checkpoint_numbers,
-    read_checkpoint_leaf,
-    rounds_of,
-)
-from dlemu.contrib.mlperf.audit.own_result import is_own
-from dlemu.contrib.mlperf.audit.run_settings import read_printed
-from dlemu.contrib.mlperf.audit.tolerant import number, text
-from dlemu.contrib.mlperf.rules.checkpoints import official_model
+from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_trees
 from dlemu.extend import UserError
 from dlemu.results.figures import Conditions, JobFigures, Value, mean_over, value_of
-from dlemu.results.wording import count
 
 COMPARED_AU = "dlio"
 """Formula of the compared AU: that of DLIO 2.x for all runs, whichever version of DLIO printed theirs."""
@@ -36,12 +22,7 @@ Side = tuple[dict[Settings, JobFigures], dict[Settings, Conditions]]
 
 
 def foreign_side(folder: str) -> Side:
-    """Return the checkpoint result or training runs below a folder, to compare."""
-    return foreign_checkpoints(folder) or _training(folder)
-
-
-def _training(folder: str) -> Side:
-    """Return the training runs below a folder, by their names in it.
+    """Return the training runs below a folder, by their names in it, to compare.
 
     AU is by DLIO 2.x's formula; samples/s are of whole epochs, first steps included, as in dlemu; MB/s are nominal:
     samples/s x record length. Raises UserError if the folder holds no run whose numbers can be recomputed, or runs of
@@ -58,7 +39,7 @@ def _training(folder: str) -> Side:
         raise UserError(
             f"{folder} holds runs of {', '.join(workloads)}: name a folder below it with runs of one workload"
         )
-    names = [place.run for place in places([run.path for run in runs])]
+    names = [os.path.relpath(run.path, folder) for run in runs]
     settings: list[Settings] = [()] if len(runs) == 1 else [(("run", name),) for name in names]
     warnings = tuple(_warnings(runs))
     conditions = (replace(_conditions(run), warnings=warnings) for run in runs)
@@ -134,88 +115,3 @@ def _warnings(runs: Sequence[AuditedRun]) -> list[str]:
     if wrong:
         warnings.append(f"{wrong} of {len(runs)} runs contradict themselves; `dlemu audit` lists how")
     return warnings
-
-
-def foreign_checkpoints(folder: str) -> Side | None:
-    """Return the checkpoint result in a folder: one run that wrote and one that read, or a single run.
-
-    Seconds are from the ranks' files; GiB/s are the tensors' bytes over them, as in DLIO. Return None if the folder
-    holds anything else. Raises UserError for several results, and for one whose slowest rank is not known.
-    """
-    runs = find_runs([folder])
-    if not runs or not all(map(_has_only_checkpoints, runs)):
-        return None
-    leaves = [read_checkpoint_leaf(run) for run in runs]
-    by_kind = {kind: [leaf for leaf in leaves if leaf.checkpoints(kind)] for kind in KINDS}
-    if len({(leaf.ranks, _model_of(leaf)) for leaf in leaves}) > 1 or max(map(len, by_kind.values())) > 1:
-        raise UserError(
-            f"{folder} holds {len(leaves)} runs, of more than one result: name a folder below it, such as "
-            f"{leaves[0].path}"
-        )
-    saved, loaded = (_rounds(by_kind[kind], kind) for kind in KINDS)
-    first, size_gib = leaves[0], _size_gib(leaves)
-    size = {} if size_gib is None else {"checkpoint_gib": Value(size_gib)}
-    figures = JobFigures(
-        kind="checkpoint",
-        workload=_model_of(first),
-        ranks=first.ranks or 0,
-        metrics=size | dict(_phase_figures("write", saved, size_gib)) | dict(_phase_figures("read", loaded, size_gib)),
-    )
-    conditions = Conditions(
-        title=f"{_model_of(first)}: checkpoints of {count(first.ranks or 0, 'rank')}",
-        started_at=text(first.summary.get("start")) or "",
-        warnings=tuple(_checkpoint_warnings(leaves)),
-    )
-    return {(): figures}, {(): conditions}
-
-
-def _has_only_checkpoints(run: str) -> bool:
-    printed = read_printed(run, [])
-    trained = printed.au_percent is not None or printed.samples_per_second is not None
-    return printed.checkpoints and not trained and not is_own(run)
-
-
-def _model_of(leaf: CheckpointLeaf) -> str:
-    stated = text(leaf.metadata.get("model")) or text(leaf.section("model").get("name"))
-    model = official_model(stated)
-    return model.workload if model else stated or "a model without a name"
-
-
-def _size_gib(leaves: Sequence[CheckpointLeaf]) -> float | None:
-    """Return the size of one checkpoint's tensors: by the settings, or else as printed."""
-    planned = (leaf.plan.tensor_bytes() / GIB for leaf in leaves if leaf.plan is not None)
-    printed = (number(leaf.metric.get("checkpoint_size_GB")) for leaf in leaves)
-    return next(planned, None) or next((size for size in printed if size), None)
-
-
-def _rounds(leaves: Sequence[CheckpointLeaf], kind: Kind) -> list[list[float]]:
-    """Return the seconds of every rank for each checkpoint; empty if there is no run."""
-    for leaf in leaves:
-        rounds = rounds_of(leaf, kind)
-        if leaf.ranks is None or len(leaf.parts) < leaf.ranks or not rounds:
-            raise UserError(
-                f"{leaf.path} does not record how long every rank took: it has times of {len(leaf.parts)} of "
-                f"{leaf.ranks or 'an unknown number of'} ranks; wanted R_per_epoch_stats.json of each rank R, with "
-                "equally many checkpoints: the slowest rank is compared"
-            )
-        return rounds
-    return []
-
-
-def _phase_figures(
-    phase: str, rounds: Sequence[Sequence[float]], size_gib: float | None
-) -> Iterator[tuple[str, Value]]:
-    if not rounds:
-        return
-    if size_gib is not None:
-        yield f"{phase}_slowest_gib_per_second", mean_over([size_gib / max(seconds) for seconds in rounds])
-    yield f"{phase}_slowest_seconds", mean_over([max(seconds) for seconds in rounds])
-    if size_gib is not None:
-        yield f"{phase}_rank0_gib_per_second", mean_over([size_gib / seconds[0] for seconds in rounds])
-
-
-def _checkpoint_warnings(leaves: Sequence[CheckpointLeaf]) -> Iterator[str]:
-    yield "recomputed from DLIO's files, which record neither fsync, nor what the storage served, nor the bottleneck"
-    for leaf in leaves:
-        if any(finding.severity == "error" for finding in checkpoint_numbers(leaf)):
-            yield f"its files contradict each other; `dlemu audit {shlex.quote(leaf.path)}` lists how"

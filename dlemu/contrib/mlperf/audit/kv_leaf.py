@@ -321,7 +321,7 @@ def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
                 seen = f"{seen}; it is {how} instead"
                 yield by_rule("kv.aggregate", seen)
             else:
-                yield by_rule("kv.differs", seen, wanted)
+                yield by_rule("kv.differs", seen)
         slowest = [number(rank.at(_P95)) for trial in trials for rank in trial]
         known = [value for value in slowest if value is not None]
         printed = leaf.published(option, "p95_latency_ms")
@@ -329,14 +329,14 @@ def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
             yield from unapplied("kv.differs", **{f"p95_latency_ms_of_option_{option}": printed})
         if printed is not None and known and not same_sum(printed, max(known)):
             seen = f"option {option}: aggregated_p95_latency_ms is {printed:.6g}, the ranks' largest {max(known):.6g}"
-            yield by_rule("kv.differs", seen, "the largest of all ranks and trials", "copy the files again")
+            yield by_rule("kv.differs", seen)
         counted = mapping(mapping(leaf.summary.get("options")).get(str(option)))
         wanted_counts = {"option": option, "rank_count": leaf.rank_count, "trial_count": leaf.trial_count}
         for name, value in wanted_counts.items():
             stated_count = count(counted.get(name))
             if None not in (stated_count, value) and stated_count != value:
                 seen = f"option {option}: {name} is {stated_count}, the run has {value}"
-                yield by_rule("kv.differs", seen, "the same numbers in all files", "copy the files again")
+                yield by_rule("kv.differs", seen)
 
 
 def _windows(leaf: KvLeaf) -> Iterator[Finding]:

@@ -25,11 +25,9 @@ class Prefetch:
     """Effect of prefetch on a run's AU; None for what is not known."""
 
     credit_percent: float | None = None
-    """Share of the counted steps' batches that was read before these steps; an upper bound except for dlemu's runs."""
-    sustained_percent: float | None = None
-    """AU that an endless epoch would have; only for dlemu's own runs."""
+    """Upper bound of the share of the counted steps' batches that was read before these steps."""
     sustained_least_percent: float | None = None
-    """Lower bound of that AU, for other runs."""
+    """Lower bound of the AU that an endless epoch would have."""
 
 
 def credit_percent(setup: Setup, steps_per_epoch: int | None, blocks_per_epoch: float) -> float | None:
@@ -55,14 +53,11 @@ def sustained_least_percent(au: float | None, au_whole: float | None, credit: fl
     return min(au, max(au * (1 - credit / 100), au_whole or 0.0))
 
 
-def prefetch_finding(
-    setup: Setup, *, au: float, sustained: float, exact: bool, steps_per_epoch: int | None, since_v2: bool
-) -> Finding:
+def prefetch_finding(setup: Setup, *, au: float, least: float, steps_per_epoch: int | None, since_v2: bool) -> Finding:
     """Return the finding for a run that passes by DLIO's formula, but might not by the AU that its storage sustains."""
-    up_to, at_least = ("", "") if exact else ("up to ", "at least ")
     readers = f"; {setup.read_threads} readers, {steps_per_epoch} steps per epoch" if setup.read_threads else ""
     seen = (
-        f"PASS by DLIO's formula ({au:.2f} %), by {up_to}{au - sustained:.1f} points of prefetch: the storage sustains "
-        f"{at_least}{sustained:.1f} %{readers}"
+        f"PASS by DLIO's formula ({au:.2f} %), by up to {au - least:.1f} points of prefetch: the storage sustains "
+        f"at least {least:.1f} %{readers}"
     )
     return by_rule("au.prefetch", seen, f"{setup.au_threshold_percent:g} %", severity="info" if since_v2 else "warning")

@@ -321,9 +321,6 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
         formulas={} if logs.measured_compute else {"dlio_v1": Formula(samples_per_second_by_epoch=rates)},
         au_whole_percent=None if c is None else 100 * steps * c * len(epochs) / sum(epoch.seconds for epoch in epochs),
         bounds=_bounds(epochs, steps, dropped, c, setup.batch_size * ranks, printed) if bounded and c else None,
-        loss_percent=_implied_loss(epochs, steps, c, setup.batch_size * ranks, printed, logs)
-        if one_block_each and c
-        else {},
     )
 
 
@@ -364,22 +361,3 @@ def _bounds(
         samples_per_second_least=step_samples * fmean(counted / seconds for seconds in longest),
         samples_per_second_most=step_samples * steps / (counted * c) * au,
     )
-
-
-def _implied_loss(
-    epochs: list[_EpochTime], steps: int, c: float, samples: int, printed: Printed, logs: Logs
-) -> dict[str, float]:
-    """Return the shares of the loss that follow if the printed numbers are right: of first steps, and of all else."""
-    au, rates = printed.au_by_epoch, printed.samples_per_second_by_epoch
-    if not len(au) == len(rates) == len(epochs) or min(*au, *rates) <= 0:
-        return {}
-    if logs.measured_compute:
-        counted = [max(0, steps - 2) * samples / rate for rate in rates]
-    else:
-        counted = [100 * (steps - 1) * c / percent for percent in au]
-    total, kept = sum(epoch.seconds for epoch in epochs), math.fsum(counted)
-    credited = math.fsum(percent * seconds / 100 for percent, seconds in zip(au, counted, strict=True))
-    last_dropped = credited < (steps - 1) * c * len(epochs) * (1 - 1e-6)  # no step computes for less than c
-    first = total - kept - c * len(epochs) * (2 if last_dropped else 1)
-    computed = c * steps * len(epochs)
-    return {"first_step": 100 * first / total, "all_other": 100 * (total - computed - first) / total}

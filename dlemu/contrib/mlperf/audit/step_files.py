@@ -267,8 +267,7 @@ def _is_no_number(value: object) -> bool:
 
 
 def _no_number(where: str, key: str, value: object) -> Finding:
-    fix = "copy the file from the run again; the value is left out"
-    return by_rule("file.unusable", f"{where}: {key} is {repr(value)[:60]}", "a number, as DLIO writes it", fix)
+    return by_rule("file.unusable", f"{where}: {key} is {repr(value)[:60]}")
 
 
 def _seconds(value: object) -> Seconds | None:
@@ -303,7 +302,7 @@ def out_of_order(epochs: Sequence[tuple[int, Mapping[str, Any]]], where: str) ->
             outside = [name for _, (start, end, name) in parts if start < earliest or end > latest]
             problems += [f"{name} is not within epoch {at}" for name in outside]
     if problems:
-        yield by_rule("time.order", f"{where}: {'; '.join(problems[:3])}", "time stamps in order, without overlaps")
+        yield by_rule("time.order", f"{where}: {'; '.join(problems[:3])}")
 
 
 def _interval(stated: object, name: str) -> Interval | None:

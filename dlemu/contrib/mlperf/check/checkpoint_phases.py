@@ -51,7 +51,7 @@ def gap(result: CheckpointResult) -> Found:
         yield by_rule_at(result.path, "checkpoint.overlap", seen)
     elif seconds < 0:
         seen = f"{seconds:.1f} s: the hosts' clocks differ, or the calls overlap"
-        yield by_rule_at(result.path, "checkpoint.gap", seen, wanted, "set the hosts' clocks by NTP", "warning")
+        yield by_rule_at(result.path, "checkpoint.gap", seen, wanted, severity="warning")
 
 
 def _last_collection(write: CheckpointLeaf) -> str | None:
@@ -121,11 +121,11 @@ def capabilities(result: CheckpointResult) -> Found:
     if denied:
         seen = f"{' and '.join(denied)} false, but all processes of the run wrote, and read, at the same time"
         fix = "state true, or describe how another host got access to the checkpoints"
-        yield by_rule_at(path, "checkpoint.simultaneous", seen, "the capabilities that the run shows", fix, "warning")
+        yield by_rule_at(path, "checkpoint.simultaneous", seen, fix=fix, severity="warning")
     hosts = max((leaf.hosts or 0 for leaf in result.leaves), default=0)
     if stated.get("multi_host") is False and hosts > 1:
         seen, fix = f"multi_host is false, the run was on {hosts} hosts", "describe the system as it ran"
-        yield by_rule_at(path, "checkpoint.simultaneous", seen, "multi_host: true", fix)
+        yield by_rule_at(path, "checkpoint.simultaneous", seen, fix=fix)
     yield from _remapping(result, path, stated)
 
 
@@ -137,8 +137,8 @@ def _remapping(result: CheckpointResult, path: str, stated: Mapping[str, Any]) -
     if known and both != (remap == 0):
         are = "both" if both else "not both"
         seen = f"{_REMAP_KEY} is {remap}, simultaneous_write and simultaneous_read are {are} true"
-        wanted, fix = "0 exactly if both are true", "state how long another host must wait before it can read"
-        yield by_rule_at(path, "checkpoint.remap", seen, wanted, fix)
+        wanted = "0 exactly if both are true"
+        yield by_rule_at(path, "checkpoint.remap", seen, wanted)
     if not remap or len(result.leaves) != 2:
         return
     between = seconds_between(result.leaves[0].summary.get("end"), result.leaves[1].summary.get("start"))
@@ -147,7 +147,7 @@ def _remapping(result: CheckpointResult, path: str, stated: Mapping[str, Any]) -
     elif between < _MIN_REMAP_SHARE * remap:
         seen = f"{between:.1f} s between the calls, {_REMAP_KEY} is {remap}"
         wanted = f"at least {100 * _MIN_REMAP_SHARE:g} % of it"
-        yield by_rule_at(result.path, "checkpoint.remap", seen, wanted, "state the time that remapping takes")
+        yield by_rule_at(result.path, "checkpoint.remap", seen, wanted)
 
 
 def _stated_capabilities(result: CheckpointResult) -> Mapping[str, Any]:

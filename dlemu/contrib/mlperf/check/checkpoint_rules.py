@@ -57,8 +57,8 @@ def _summary_complete(leaf: CheckpointLeaf, _: CheckpointResult) -> Iterator[Fin
     if number(leaf.metric.get("checkpoint_size_GB")) is None:
         lacking.append("metric.checkpoint_size_GB")
     if leaf.summary and lacking:
-        seen, fix = f"summary.json without {', '.join(lacking)}", "keep summary.json as DLIO wrote it"
-        yield by_rule("checkpoint.differs", seen, "all that DLIO writes", fix)
+        seen = f"summary.json without {', '.join(lacking)}"
+        yield by_rule("checkpoint.differs", seen)
 
 
 def _model_is_known(result: CheckpointResult) -> Found:
@@ -240,7 +240,7 @@ def _folders(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding
         yield by_rule("checkpoint.filesystem", seen, fix=fix)
     if same is True:
         seen = "checkpoints and results share a file system"
-        yield by_rule("checkpoint.filesystem", seen, "two different file systems")
+        yield by_rule("checkpoint.filesystem", seen)
 
 
 def _same_in_all_calls(result: CheckpointResult) -> Found:

@@ -78,7 +78,7 @@ def copied_ranks(result: CheckpointResult) -> Iterator[Located]:
                 rounds = [Fingerprint(f"{kind} {n}", tuple(times)) for n, times in enumerate(rounds_of(call, kind), 1)]
                 same += [f"{second.where} has the times of {first.where}" for first, second in copied_pairs(rounds)]
         if same:
-            yield by_rule_at(call.path, "ranks.copied", "; ".join(same[:3]), "different times for each rank")
+            yield by_rule_at(call.path, "ranks.copied", "; ".join(same[:3]))
 
 
 def runs_overlap(result: Result) -> Iterator[Located]:
@@ -143,7 +143,7 @@ def _results_complete(path: str, wanted: Mapping[str, str]) -> Iterator[Located]
     ]
     lacking = [name for name, pattern in wanted.items() if not any(re.search(pattern, key) for key in keys)]
     if content and lacking:
-        yield by_rule_at(path, "results.differ", f"no {' and no '.join(lacking)}", "the figures that get published")
+        yield by_rule_at(path, "results.differ", f"no {' and no '.join(lacking)}")
 
 
 _PUBLISHED = {"AU": "au_.*percent", "samples/s": "samples_per_second"}

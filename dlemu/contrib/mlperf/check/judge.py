@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.audit_answer import csv_of
 from dlemu.contrib.mlperf.audit.audited_run import audit_trees, find_runs
 from dlemu.contrib.mlperf.audit.papers import Papers
+from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.tolerant import mapping, read_json
 from dlemu.contrib.mlperf.check.checkpoint_rules import CHECKPOINT_RULES, figures_of, processes_of
 from dlemu.contrib.mlperf.check.copy_rules import CHECKPOINT_COPY_RULES, COPY_RULES, copied_runs
@@ -277,7 +277,7 @@ class ResultRow:
     edition: str
     division: str
     benchmark: str
-    model: str | None
+    model: str | None = None
     """Workload, or model."""
     accelerator: str | None = None
     processes: int | None = None
@@ -289,91 +289,60 @@ class ResultRow:
     """One line per option of kv_cache: its figures as published and as recomputed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckReport:
-    """A check as plain data, for `--json`."""
+def check_report(checked: Checked) -> dict[str, Any]:
+    """Return the check as plain data, for `--json`."""
+    return {
+        "root": checked.root,
+        "valid": checked.valid,
+        "rehearsal": checked.rehearsal is not None,
+        "errors": checked.count("error"),
+        "warnings": checked.count("warning"),
+        "results": list(map(asdict, result_rows(checked))),
+        "findings": list(map(asdict, finding_rows(checked))),
+        "rules": checked.reading,
+    }
 
-    root: str
-    valid: bool
-    rehearsal: bool
-    errors: int
-    warnings: int
-    results: tuple[ResultRow, ...]
-    findings: tuple[FindingRow, ...]
-    rules: str
-    """The reading: `published` or `today`."""
+
+def finding_rows(checked: Checked) -> list[FindingRow]:
+    """Return the findings as rows of a table."""
+    return [
+        FindingRow(**vars(one.finding), official=one.official or "", path=os.path.relpath(one.path, checked.root))
+        for one in checked.findings
+    ]
 
 
-def check_report(checked: Checked) -> CheckReport:
-    """Return the check as plain data."""
+def result_rows(checked: Checked) -> Iterator[ResultRow]:
+    """Yield the results as rows of a table."""
     every: list[AnyResult] = [*checked.results, *checked.checkpoints, *checked.others]
-    return CheckReport(
-        root=checked.root,
-        valid=checked.valid,
-        rehearsal=checked.rehearsal is not None,
-        errors=checked.count("error"),
-        warnings=checked.count("warning"),
-        results=tuple(_result_row(result, checked) for result in every),
-        findings=tuple(_finding_row(located, checked.root) for located in checked.findings),
-        rules=checked.reading,
-    )
-
-
-def as_csv(checked: Checked) -> str:
-    """Return all findings as CSV: a header line, then one line per finding."""
-    return csv_of(FindingRow, [_finding_row(located, checked.root) for located in checked.findings])
-
-
-def _finding_row(located: Located, root: str) -> FindingRow:
-    finding = located.finding
-    return FindingRow(
-        severity=finding.severity,
-        rule=finding.rule,
-        official=located.official or "",
-        path=os.path.relpath(located.path, root),
-        seen=finding.seen,
-        wanted=finding.wanted,
-        fix=finding.fix,
-    )
-
-
-def _result_row(result: AnyResult, checked: Checked) -> ResultRow:
-    row = ResultRow(
-        path=os.path.relpath(result.path, checked.root),
-        edition=result.edition.name,
-        division=result.division,
-        benchmark="training",
-        model=None,
-        runs=(),
-    )
-    match result:
-        case CheckpointResult():
-            return replace(
-                row,
-                benchmark=CHECKPOINTING,
-                model=result.model.name if result.model else None,
-                processes=processes_of(result),
-                runs=tuple(leaf.name for leaf in result.leaves),
-                rates={f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()},
-            )
-        case KvResult():  # its figures come from its `info` findings, here sorted by run and option
-            figures = sorted(
-                (located.path, located.finding.seen)
-                for located in checked.findings
-                if located.finding.rule in _FIGURE_RULES and located.path.startswith(result.path + os.sep)
-            )
-            return replace(
-                row,
-                benchmark=KV_CACHE,
-                model=result.model,
-                runs=tuple(os.path.basename(leaf.path) for leaf in result.runs),
-                figures=tuple(seen for _, seen in figures),
-            )
-    first, runs = next((leaf for leaf in result.runs if leaf.run), None), tuple(leaf.name for leaf in result.runs)
-    if first is None:
-        return replace(row, runs=runs)
-    setup, accelerators = first.setup, first.printed.accelerators
-    return replace(row, model=setup.workload, accelerator=setup.accelerator, processes=accelerators, runs=runs)
+    for result in every:
+        common: dict[str, Any] = {
+            "path": os.path.relpath(result.path, checked.root),
+            "edition": result.edition.name,
+            "division": result.division,
+            "runs": tuple(leaf.name for leaf in result.runs),
+        }
+        match result:
+            case CheckpointResult():
+                yield ResultRow(
+                    **common,
+                    benchmark=CHECKPOINTING,
+                    model=result.model.name if result.model else None,
+                    processes=processes_of(result),
+                    rates={f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()},
+                )
+            case KvResult():  # its figures come from its `info` findings, here sorted by run and option
+                figures = sorted(
+                    (located.path, located.finding.seen)
+                    for located in checked.findings
+                    if located.finding.rule in _FIGURE_RULES and located.path.startswith(result.path + os.sep)
+                )
+                seen = tuple(seen for _, seen in figures)
+                yield ResultRow(**common, benchmark=KV_CACHE, model=result.model, figures=seen)
+            case Result():
+                first = next((leaf for leaf in result.runs if leaf.run), None)
+                setup, printed = (first.setup, first.printed) if first else (Setup(), Printed())
+                common |= {"model": setup.workload, "accelerator": setup.accelerator}
+                yield ResultRow(**common, benchmark="training", processes=printed.accelerators)
 
 
 _FIGURE_RULES = ("kv.window", "kv.listed")

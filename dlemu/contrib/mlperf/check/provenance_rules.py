@@ -62,7 +62,7 @@ def changed_images(submission: Submission) -> Iterator[Located]:
             yield by_rule_at(folder, "code.changed", f"{HASH_FILE} has {recorded}, the files give {min(hashes)}")
         name = os.path.basename(folder)
         if recorded and name.startswith("code-") and name != f"code-{recorded[:8]}":
-            yield by_rule_at(folder, "code.changed", f"{HASH_FILE} has {recorded}", "the hash in the folder's name")
+            yield by_rule_at(folder, "code.changed", f"{HASH_FILE} has {recorded}")
 
 
 def tree_hashes(folder: str) -> set[str]:
@@ -128,7 +128,7 @@ def provenance(calls: Sequence[RunRecords]) -> Iterator[Located]:
         if PROVENANCE not in records.files:
             if records.metadata.get("provenance_file"):
                 seen = f"the metadata mention {PROVENANCE}, which is missing"
-                yield by_rule_at(records.path, "provenance.broken", seen, "the file next to the metadata")
+                yield by_rule_at(records.path, "provenance.broken", seen)
             continue
         broken: list[Finding] = []
         content = mapping(read_json(os.path.join(records.path, PROVENANCE), broken))
@@ -146,13 +146,13 @@ def _provenance_matches(records: RunRecords, provenance: Any) -> Iterator[Locate
     edition = text(provenance.get(_EDITION))
     if edition is not None and edition != records.edition.name:
         seen = f"{PROVENANCE} names edition {edition}, the run is judged by {records.edition.name}"
-        yield by_rule_at(records.path, "provenance.differs", seen, "one edition")
+        yield by_rule_at(records.path, "provenance.differs", seen)
     recorded, config = text(mapping(provenance.get("core_config")).get("hash")), records.setup.config
     if config and recorded not in (None, "unknown"):
         computed = core_config_hash(config, checkpointing=records.benchmark == "checkpointing")
         if computed != recorded:
             seen = f"{PROVENANCE} has the core-config-v1 hash {recorded}, config.yaml gives {computed}"
-            yield by_rule_at(records.path, "provenance.differs", seen, "the hash of the workload that ran")
+            yield by_rule_at(records.path, "provenance.differs", seen)
 
 
 def manifest(submission: Submission) -> Iterator[Located]:
@@ -175,7 +175,7 @@ def manifest(submission: Submission) -> Iterator[Located]:
     edition = content.get(_EDITION)
     if edition is not None and str(edition) != submission.edition.name:
         seen = f"{_EDITION} is {edition}, the runs are judged by {submission.edition.name}"
-        yield by_rule_at(path, "submission.manifest", seen, "one edition")
+        yield by_rule_at(path, "submission.manifest", seen)
 
 
 def _run_folders(organisation: str) -> Iterator[str]:

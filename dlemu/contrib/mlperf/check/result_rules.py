@@ -100,8 +100,7 @@ def complete(leaf: Leaf, _: Result) -> Iterator[Finding]:
     if leaf.printed.lacking and not leaf.printed.unusable:
         shown = ", ".join(leaf.printed.lacking[:4])
         more = f" and {len(leaf.printed.lacking) - 4} more" if len(leaf.printed.lacking) > 4 else ""
-        fix = "keep summary.json as DLIO wrote it"
-        yield by_rule("summary.incomplete", f"summary.json without {shown}{more}", "all that DLIO writes", fix)
+        yield by_rule("summary.incomplete", f"summary.json without {shown}{more}")
 
 
 def _for_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:
@@ -248,7 +247,7 @@ def dataset_phases(result: Result) -> Iterator[Located]:
         if required and files < min(required):
             seen = f"the run read {files:,} files, datasize requires {min(required):,}"
             fix = f"run with dataset.num_files_train={min(required)} or more"
-            yield by_rule_at(leaf.path, "dataset.phases", seen, "no fewer than datasize requires", fix)
+            yield by_rule_at(leaf.path, "dataset.phases", seen, fix=fix)
     if required and generated and max(generated) < min(required):
         seen = f"datagen generated {max(generated):,} files, datasize requires {min(required):,}"
         fix = f"generate the dataset again with dataset.num_files_train={min(required)}"
@@ -269,8 +268,7 @@ def dataset_as_generated(result: Result) -> Iterator[Located]:
             if mine is not None and theirs is not None and mine != theirs
         ]
         if different and read:
-            fix = "generate the dataset with the runs' settings, and repeat the runs"
-            yield by_rule_at(leaf.path, "dataset.differs", "; ".join(different), "the dataset of the runs", fix)
+            yield by_rule_at(leaf.path, "dataset.differs", "; ".join(different))
 
 
 def separate_folders(leaf: Leaf, result: Result) -> Iterator[Finding]:
@@ -285,7 +283,7 @@ def separate_folders(leaf: Leaf, result: Result) -> Iterator[Finding]:
     read = {data, leaf.data_folder} - {None}
     if results and os.path.normpath(str(results)) in {os.path.normpath(str(folder)) for folder in read}:
         seen, fix = f"both are {results}", "put the results in another folder"
-        yield by_rule("dataset.folder", seen, "different folders for data and results", fix)
+        yield by_rule("dataset.folder", seen, fix=fix)
     if leaf.separation.get("same_filesystem") is True:
         yield by_rule("dataset.filesystem", f"data and results share a file system ({SEPARATION})")
     elif SEPARATION not in leaf.files and strict and not leaf.on_object_store and not _has_df(leaf):

@@ -364,8 +364,7 @@ def _division_agrees(records: RunRecords) -> Iterator[Finding]:
             severity: Severity = "warning" if stated == "closed" else "error"
             yield by_rule("division.differs", seen, severity=severity)
         elif stated == "whatif":
-            fix = "run it again for closed or open"
-            yield by_rule("division.differs", f"{source} is whatif", records.division, fix)
+            yield by_rule("division.differs", f"{source} is whatif", records.division)
 
 
 def _records_complete(records: RunRecords) -> Iterator[Finding]:
@@ -405,6 +404,8 @@ _PRELOADED = re.compile(r"\b(?:LD_PRELOAD|LD_AUDIT|PYTHONPATH)\b|(?<![^\s/])(?:e
 """Variables and programs by which other code runs in the benchmark's processes than that of the image."""
 _USUAL = {"PYTHONPATH"}
 """Of these, what launchers of many clusters pass on: it can name another DLIO, but rarely does."""
+_DLIO_PATH = "dlio_bin_path"
+"""The tool's argument for a DLIO of one's own."""
 _IN_MEMORY = re.compile(r"^(?:file:/*)?/(?:dev|run)/shm(?:/|$)")
 
 
@@ -421,6 +422,13 @@ def _no_other_code(records: RunRecords) -> Iterator[Finding]:
     if found:
         severity: Severity = "warning" if found <= _USUAL else "error"
         yield by_rule("command.preload", f"{', '.join(sorted(found))} in the executed commands", severity=severity)
+
+
+def _own_dlio(records: RunRecords) -> Iterator[Finding]:
+    """CLOSED runs the DLIO that the tool brings, not one from a path of the submitter's."""
+    path = text(records.args.get(_DLIO_PATH))
+    if path and records.division == "closed":
+        yield by_rule("tool.path", f"args.{_DLIO_PATH} is {path}")
 
 
 def _on_storage(records: RunRecords) -> Iterator[Finding]:
@@ -460,7 +468,7 @@ def _log_agrees(records: RunRecords) -> Iterator[Finding]:
             slack = _PRINTED_TOLERANCE
             if stated is not None and not math.isclose(stated, value, rel_tol=slack, abs_tol=slack / 10):
                 seen = f"{key} is {stated:.4f}, {name} has {value:.4f}"
-                yield by_rule("papers.differ", seen, "the figures that DLIO printed")
+                yield by_rule("papers.differ", seen)
 
 
 _LOG_RANKS = re.compile(r"Running DLIO\b.* with (\d+) process")
@@ -482,7 +490,7 @@ def _log_in_run(records: RunRecords) -> Iterator[Finding]:
         return
     if (last - ended).total_seconds() > _LOG_SLACK_SECONDS or last < begun or first > ended:
         seen = f"{LOG} is of {first} to {last}, the run of {begun} to {ended} (summary.json)"
-        yield by_rule("papers.differ", seen, "the log of this run")
+        yield by_rule("papers.differ", seen)
 
 
 _MIN_DEVICE_SHARE = 0.5
@@ -512,7 +520,7 @@ def _devices_agree(records: RunRecords) -> Iterator[Finding]:
 
 _RECORD_RULES = (
     *(_facts_agree, _division_agrees, _records_complete, _call_succeeded, _log_agrees, _log_in_run),
-    *(_no_other_code, _on_storage, _devices_agree),
+    *(_no_other_code, _own_dlio, _on_storage, _devices_agree),
 )
 
 

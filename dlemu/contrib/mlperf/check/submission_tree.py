@@ -123,6 +123,11 @@ class CheckpointResult(_Judged):
     leaves: tuple[CheckpointLeaf, ...]
     """Sorted by name, that is by time."""
 
+    @property
+    def runs(self) -> tuple[CheckpointLeaf, ...]:
+        """The calls that measured: all."""
+        return self.leaves
+
     @cached_property
     def model(self) -> OfficialModel | None:
         """The official model; None for any other."""

@@ -6,12 +6,13 @@ zone may differ. So before such times are compared, the difference of the zones 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from statistics import median
 
-from dlemu.contrib.mlperf.audit.tolerant import moment, number, text
+from dlemu.contrib.mlperf.audit.tolerant import mapping, moment, number, text
 from dlemu.contrib.mlperf.check.run_records import RunRecords
 from dlemu.contrib.mlperf.rules.editions import FIRST_YEAR
 from dlemu.contrib.mlperf.rules.known import Located, Severity, by_rule_at
@@ -22,6 +23,8 @@ _MAX_CALL_FROM_NAME = timedelta(minutes=2)
 """Largest difference between the time of the call and its folder's name; the tool takes both itself."""
 _DURATION_SLACK_SECONDS = 5.0
 """A run may last this much longer, by its summary.json, than the call of the tool that started it."""
+_FASTEST_HOST = 100e9
+"""Bytes/s that no host writes: two ports of 400 Gbit/s."""
 _ZONE_STEP = timedelta(minutes=30)
 """Time zones are taken to differ by whole multiples of this."""
 
@@ -42,6 +45,7 @@ def times(calls: Sequence[RunRecords]) -> Iterator[Located]:
     yield from _folder_names(calls)
     yield from _phase_order(calls)
     yield from _durations(calls)
+    yield from _datagen(calls)
 
 
 def _years(calls: Iterable[RunRecords]) -> Iterator[Located]:
@@ -118,3 +122,21 @@ def _durations(calls: Iterable[RunRecords]) -> Iterator[Located]:
             if took > runtime + _DURATION_SLACK_SECONDS:
                 seen = f"summary.json reports {took:.1f} s, the metadata's runtime is {runtime:.1f} s"
                 yield by_rule_at(records.path, "time.length", seen)
+
+
+def _datagen(calls: Sequence[RunRecords]) -> Iterator[Located]:
+    """The dataset was made in a time in which hosts can write it, and before the first run began."""
+    first = min((records.stamp for records in calls if records.phase == "run" and records.stamp), default=None)
+    for records in (records for records in calls if records.phase == "datagen"):
+        runtime, hosts = number(records.metadata.get("runtime")), records.args.get("hosts")
+        if runtime is None:
+            continue
+        if first and records.stamp and records.stamp + timedelta(seconds=runtime) > first:
+            yield by_rule_at(
+                records.path, "time.phases", f"datagen took {runtime:,.0f} s, until after the first run began"
+            )
+        noted, data = dict(mapping(records.parameters.get("dataset"))), dict(records.section("dataset"))
+        keys = ("num_files_train", "num_samples_per_file", "record_length_bytes")
+        size = math.prod(number((noted | data).get(key)) or 0 for key in keys)
+        if size > runtime * _FASTEST_HOST * max(1, len(hosts) if isinstance(hosts, list) else 1):
+            yield by_rule_at(records.path, "time.datagen", f"{size / 1e9:,.0f} GB made in {runtime:.1f} s")

@@ -60,8 +60,8 @@ def linked_folders(root: str) -> Iterator[Located]:
                 yield by_rule_at(path, "tree.link", f"a link to {os.readlink(path)}, which is not read")
         for path in sorted(os.path.join(folder, name) for name in names):
             if os.path.islink(path) and not os.path.realpath(path).startswith(inside):
-                seen, fix = f"a link to {os.readlink(path)}, outside of the tree", "copy the file to its place"
-                yield by_rule_at(path, "tree.link", seen, "a file", fix, "warning")
+                seen = f"a link to {os.readlink(path)}, outside of the tree"
+                yield by_rule_at(path, "tree.link", seen, severity="warning")
 
 
 def phase_folders(result: Result) -> Iterator[Located]:
@@ -111,8 +111,7 @@ def call_files(records: RunRecords) -> Iterator[Finding]:
         yield from _required(records, *known) if records.edition.checks_tree else _required_by_v2(records)
         for name in records.files:
             if name.endswith((".stdout.log", "dlio.log")) and not os.path.getsize(os.path.join(records.path, name)):
-                wanted = "the output of the call"
-                yield by_rule("files.empty", f"{name} has 0 bytes", wanted, _KEEP, "warning")
+                yield by_rule("files.empty", f"{name} has 0 bytes", fix=_KEEP, severity="warning")
     ranks = count(records.summary.get("num_accelerators"))
     for name in _RANK_FILES if records.phase == "run" else ():
         kept = sum(_is_of_a_rank(file, name) for file in records.files)

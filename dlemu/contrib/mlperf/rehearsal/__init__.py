@@ -1,7 +1,6 @@
-"""Rehearses a submission before the official tool runs: sizes the data, runs the newest edition's sequence, checks it.
+"""Rehearses a submission before the official tool runs: sizes data, runs the newest edition's sequence, checks it.
 
-`rehearse` does the calls of a rehearsal, `rehearse_training` and `rehearse_checkpoints` have what is of one benchmark,
-`edition_tree` writes finished runs in the edition's layout. `datasize` and `checkpoint_datasize` compute how large the
+`rehearse` does the calls, `edition_tree` writes finished ones in the layout, `datasize` computes how large the
 data must be. May import everything else of mlperf.
 """
 

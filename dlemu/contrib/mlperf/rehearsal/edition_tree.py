@@ -5,24 +5,75 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
+import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import yaml
 
 from dlemu import __version__
+from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.audit.papers import METADATA, SEPARATION, STAMP_FORMAT
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
-from dlemu.contrib.mlperf.rehearsal.plan import RehearsalPlan
-from dlemu.extend import SpaceError, child_run, dlio_workload, environment, owned, write_text
-from dlemu.results.wording import TRADEMARK
+from dlemu.contrib.mlperf.rules.training import Division
+from dlemu.extend import SpaceError, UserError, child_run, dlio_workload, environment, owned, write_text
 
 _SEED_OVERRIDE = "++workload.train.seed="
 """The rehearsal sets the seed of each run, as the rules require: config.yaml has it, the recorded overrides don't."""
+
+
+_NAME = re.compile(r"^[A-Za-z0-9._-]+$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RehearsalPlan:
+    """What to rehearse, and the folders in which it goes: one workload on one system."""
+
+    division: Division
+    organisation: str
+    system: str
+    workload: Workload
+    words: tuple[str, ...]
+    """Overrides for every run."""
+    folder: str
+    """The rehearsal's folder, with `tree/`, `runs/` and rehearsal.json."""
+    launcher: str = ""
+    """Command that starts each run, with `{ranks}` for the number of ranks. Empty: all ranks on this host."""
+    config_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UserError for names that the rules do not allow for folders."""
+        for option, name in (("--org", self.organisation), ("--system", self.system)):
+            if not _NAME.match(name):
+                raise UserError(
+                    f"{option} {name!r}: the rules allow only letters, digits, dots, dashes and underscores"
+                )
+
+    @property
+    def tree(self) -> str:
+        """Root of the tree in the edition's layout."""
+        return os.path.join(self.folder, "tree")
+
+    @property
+    def submission(self) -> str:
+        """The folder DIVISION/ORG."""
+        return os.path.join(self.tree, self.division, self.organisation)
+
+    def result(self, benchmark: str, model: str) -> str:
+        """Return the folder of a model's result."""
+        return os.path.join(self.submission, "results", self.system, benchmark, model)
+
+    def run(self, words: Sequence[str], folder: str, command: str) -> None:
+        """Run `dlemu train` or `dlemu checkpoint` with these overrides to its end; raises DlemuError."""
+        options = ["--config-dir", self.config_dir] if self.config_dir else []
+        launcher = shlex.split(self.launcher.format(ranks=self.workload.ranks))
+        child_run.run_train([*options, *words], folder, lambda: None, launcher, command)
 
 
 def copy_into_tree(
@@ -138,22 +189,6 @@ def _write_hydra(folder: str, run_folder: str, config: str, overrides: list[str]
     write_text(folder, "overrides.yaml", yaml.safe_dump(overrides, sort_keys=False))
     hydra = {"hydra": {"run": {"dir": run_folder}, "overrides": {"task": overrides}}}
     write_text(folder, "hydra.yaml", yaml.safe_dump(hydra, sort_keys=False))
-
-
-def write_readme(plan: RehearsalPlan) -> None:
-    """Write a README that says what the tree is."""
-    what = f"{plan.workload.model.name}, {plan.division.upper()}"
-    text = f"""{NOTE}
-
-Written by dlemu {__version__} in the layout of MLPerf Storage v{EDITION}: {what}.
-
-- Figures were measured on dlemu's ranks, by the formulas of DLIO 2.x. dlemu's own results are in ../runs/.
-- Each run of training shuffles with its own seed (train.seed in config.yaml), which overrides.yaml leaves out.
-- systems/ has only what the check compares with the runs: describe the system by mlpstorage's template, check that with
-  `mlpstorage validate`, and add the pdf. mlpstorage adds a copy of the official code to a submission.
-- {SEPARATION} compares the device numbers of the data and results folders.
-"""
-    write_text(plan.tree, "README.txt", f"{text}\n{TRADEMARK}\n")
 
 
 def write_system(submission: str, system: str, hosts: int, memory_gib_per_host: float) -> None:

@@ -5,21 +5,45 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from statistics import fmean, pstdev
 from typing import Any, ClassVar, Generic, TypeVar
 
-from dlemu.contrib.mlperf.audit.papers import STAMP_FORMAT
-from dlemu.contrib.mlperf.check.judge import REHEARSAL, Checked, check_folder
-from dlemu.contrib.mlperf.check.tree_rules import RESULTS
-from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
-from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import CheckpointDatasize
-from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
-from dlemu.contrib.mlperf.rehearsal.edition_tree import write_json, write_readme, write_system
-from dlemu.contrib.mlperf.rehearsal.plan import RehearsalPlan
-from dlemu.extend import UserError, owned
+import yaml
 
+from dlemu.config import datagen_command
+from dlemu.config.duration import mean_seconds
+from dlemu.config.schema import Workload
+from dlemu.contrib.mlperf.audit.papers import STAMP_FORMAT
+from dlemu.contrib.mlperf.audit.run_settings import Printed, read_printed
+from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
+from dlemu.contrib.mlperf.check.copy_rules import training_sums
+from dlemu.contrib.mlperf.check.judge import REHEARSAL, Checked, check_folder
+from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER, RESULTS
+from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
+from dlemu.contrib.mlperf.rehearsal.datasize import CheckpointDatasize, Datasize
+from dlemu.contrib.mlperf.rehearsal.edition_tree import (
+    RehearsalPlan,
+    call_metadata,
+    copy_into_tree,
+    same_file_system,
+    training_metadata,
+    write_datagen,
+    write_datasize,
+    write_json,
+    write_system,
+)
+from dlemu.contrib.mlperf.rules.checkpoints import MEMORY_FACTOR
+from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS
+from dlemu.extend import DlemuError, UserError, format_base, inspect, owned, write_text
+from dlemu.extend import layout as dataset_layout
+from dlemu.results.kinds import read_result
+from dlemu.results.wording import scaled
+
+WARM_UP = "warm-up"
+_MEASURED_SECONDS = 2.0
 Size = TypeVar("Size", Datasize, CheckpointDatasize)
 
 
@@ -72,8 +96,12 @@ class Rehearsal(ABC, Generic[Size]):
     def prepare(self) -> None:
         """Write what comes before the first call; raises UserError for wrong settings."""
         owned.take_folder(self.plan.folder, "output.folder")
-        write_readme(self.plan)
+        write_text(self.plan.tree, "README.txt", f"{NOTE}\n")
         write_system(self.plan.submission, self.plan.system, self.size.hosts, self.size.memory_gib_per_host)
+
+    def end(self, checked: Checked) -> tuple[int, list[str]]:
+        """Return the exit status, and lines that say how it ended."""
+        return (0 if checked.valid else 1), []
 
     @abstractmethod
     def lay_out(self, call: Done, run: str, times: tuple[str, str]) -> None:
@@ -135,3 +163,204 @@ class Rehearsal(ABC, Generic[Size]):
             "calls": list(map(asdict, self.done)),
         }
         write_json(self.plan.folder, REHEARSAL, record)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Figures of one run."""
+
+    printed: Printed
+    """Its summary in DLIO's format, as the edition's tool would print it."""
+    au_percent: float | None
+    """AU as dlemu itself reports it, from the accelerators' timelines."""
+    held_back: bool
+    """Whether it fails, but would fail even without storage, so that nothing is known of the storage."""
+    limited_by: str | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether DLIO's AU reaches the threshold."""
+        return self.printed.verdict == "success"
+
+
+@dataclass(kw_only=True)
+class TrainingRehearsal(Rehearsal[Datasize]):
+    """One rehearsal of a training workload."""
+
+    command = "train"
+    defaults = ("metric.verdict=au",)  # as the edition's tool judges
+    measured: list[Figures] = field(default_factory=list)
+    """Of the runs that have ended, without the warm-up."""
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """A warm-up and the measured runs, each with another seed for its shuffles."""
+        labels, first = (WARM_UP, *(f"run {number + 1}" for number in range(MEASURED_RUNS))), self.plan.workload.train
+        return [
+            Call(label, ("workflow.generate_data=false", f"train.seed={first.seed + number}"))
+            for number, label in enumerate(labels)
+        ]
+
+    def prepare(self) -> None:
+        """Inspect the dataset, write the phases before the runs, report the plan."""
+        began_at = self.now()
+        self._inspect()
+        super().prepare()
+        write_datasize(self.plan, self.size, began_at)
+        write_datagen(self.plan, began_at)
+        for line in self._opening_lines():
+            self.report(line)
+
+    def lay_out(self, call: Done, run: str, times: tuple[str, str]) -> None:
+        """Copy the run into the tree, and sum up the measured runs that are there."""
+        figures, plan = read_figures(run), self.plan
+        printed, workload = figures.printed, plan.workload
+        metadata = training_metadata(plan, "run", call.stamp, printed.num_files or 0)
+        metadata["parameters"]["train"]["seed"] = int(call.settings[-1].partition("=")[2])
+        metadata["num_processes"] = metadata["args"]["num_accelerators"] = printed.accelerators
+        metadata["args"]["client_host_memory_in_gb"] = (printed.memory_gib or 0) / (printed.hosts or 1)
+        metadata["args"]["num_client_hosts"] = printed.hosts
+        runs = os.path.join(plan.result("training", workload.model.name), "run")
+        copy_into_tree(plan, run, os.path.join(runs, call.stamp), metadata, times, workload.dataset.data_folder)
+        call.figures = asdict(figures)
+        self.report(_run_line(call, figures))
+        if call.label != WARM_UP:
+            self.measured.append(figures)
+            sums = training_sums([each.printed for each in self.measured])
+            self.write_sums(runs, model=workload.model.name, num_accelerators=printed.accelerators, **sums)
+
+    def end(self, checked: Checked) -> tuple[int, list[str]]:
+        """Return the exit status: 4, no verdict, if only the emulator was too slow; and how the measured runs ended."""
+        lines = list(self._outcome_lines())
+        if all(run.passed for run in self.measured) and checked.valid:
+            return 0, lines
+        broken = {one.finding.rule for one in checked.findings if one.finding.severity == "error"}
+        held_back = all(run.passed or run.held_back for run in self.measured)
+        return (4 if broken <= {"au.low"} and held_back else 1), lines
+
+    def _outcome_lines(self) -> Iterator[str]:
+        runs, workload = self.measured, self.plan.workload
+        au = [run.printed.au_percent or 0.0 for run in runs]
+        rate = [run.printed.samples_per_second or 0.0 for run in runs]
+        own = [run.au_percent for run in runs if run.au_percent is not None]
+        limits = ", ".join(sorted({run.limited_by for run in runs if run.limited_by})) or "not known"
+        mean = f"dlemu's own AU: {fmean(own):.1f} % +- {pstdev(own):.1f}; " if len(own) == len(runs) else ""
+        yield (
+            f"{sum(run.passed for run in runs)} of {len(runs)} runs pass: AU {fmean(au):.1f} % +- {pstdev(au):.1f},"
+            f" {fmean(rate):,.0f} samples/s (mean of {len(runs)}, CoV {100 * pstdev(rate) / (fmean(rate) or 1):.1f} %),"
+            " by DLIO's formulas"
+        )
+        yield f"{mean}limited by: {limits}"
+        if (cores := library_cores(workload)) is not None:
+            yield (
+                f"this AU is the storage's, read with little CPU: DLIO's own loader wants {cores:.2f} cores an"
+                f" accelerator, {cores * workload.ranks:.2f} in all, only to read and unpack with its library"
+            )
+
+    def _inspect(self) -> None:
+        """Raise UserError unless the dataset exists, is complete and matches the settings."""
+        workload = self.plan.workload
+        inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
+
+    def _opening_lines(self) -> list[str]:
+        plan, bound, workload = self.plan, self.size.bound, self.plan.workload
+        files = workload.dataset.num_files_train
+        kind = f"{workload.ranks} x {workload.accelerator}{scaled(None, workload.scale)}"
+        enough = "" if files >= bound.files else ": TOO SMALL, the result will not be valid"
+        lines = [
+            f"rehearsal of MLPerf Storage v{EDITION} {plan.division.upper()}: {workload.model.name}, {kind}",
+            NOTE,
+            f"dataset: {files:,} files; the rules require {bound.files:,} or more ({bound.because}){enough}",
+        ]
+        if same_file_system(workload.dataset.data_folder, os.path.dirname(plan.tree)):
+            lines.append("data and results share a file system, which the rules forbid: set output.folder")
+        return [*lines, f"results: {plan.folder}"]
+
+
+def read_figures(folder: str) -> Figures:
+    """Return the figures of a finished run; raises UserError for a damaged folder."""
+    summary, printed = read_result(folder).summary, read_printed(os.path.join(folder, "dlio"), [])
+    ceiling, threshold = summary.metrics.ceiling_au_percent, summary.metrics.au_threshold_percent
+    return Figures(
+        printed=printed,
+        au_percent=summary.au.mean if summary.au else None,
+        held_back=printed.verdict != "success" and ceiling is not None and ceiling < threshold,
+        limited_by=summary.limited_by.what if summary.limited_by else None,
+    )
+
+
+def _run_line(call: Done, figures: Figures) -> str:
+    verdict, printed = "passes" if figures.passed else "does not pass", figures.printed
+    own = "" if figures.au_percent is None else f"; dlemu's own AU {figures.au_percent:.2f} %"
+    return (
+        f"{call.label} {verdict}: AU {printed.au_percent or 0:.2f} %, {printed.samples_per_second or 0:.1f} samples/s"
+        f" by DLIO's formulas{own}"
+    )
+
+
+def library_cores(workload: Workload) -> float | None:
+    """Return the cores that one accelerator at full speed keeps busy with its library's reads, measured on this host.
+
+    None where the dataset is on no local file system, or the library is not installed. DLIO's loader needs at least
+    this: it also shuffles, resizes, collates and copies between processes.
+    """
+    seconds = mean_seconds(workload.train.computation_time)
+    if not seconds or workload.storage_spec.type != "posix":
+        return None
+    train, _ = dataset_layout.layouts(workload.dataset)
+    reader, began, used, read = (
+        format_base.format_named(workload.dataset.format),
+        time.monotonic(),
+        time.process_time(),
+        0,
+    )
+    try:
+        while read < train.num_files and time.monotonic() - began < _MEASURED_SECONDS:
+            sample = reader.load_path(train.path(read), 0, train.num_samples_per_file)
+            if sample.decode is not None:
+                sample.decode()
+            read += 1
+    except (DlemuError, OSError):
+        return None
+    return (time.process_time() - used) / read * workload.reader.batch_size / seconds
+
+
+@dataclass(kw_only=True)
+class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
+    """One rehearsal of a checkpointing result."""
+
+    command = "checkpoint"
+    accelerator: str = "b200"
+    """Accelerator whose memory must hold the checkpoint, by the edition's table; nothing else depends on it."""
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """Two calls if the hosts' memory could serve the reads, so that page caches can be dropped in between."""
+        if self.size.memory_factor > MEMORY_FACTOR:
+            return (Call("both", ()),)
+        write, read = ("checkpoint.num_checkpoints_read=0",), ("checkpoint.num_checkpoints_write=0",)
+        return Call("write", write), Call("read", read)
+
+    def prepare(self) -> None:
+        """Report the plan, and write what comes before the first call."""
+        super().prepare()
+        what = f"{self.size.model}, {self.plan.workload.ranks} processes"
+        self.report(f"rehearsal of MLPerf Storage v{EDITION} {self.plan.division.upper()}: {what}")
+        self.report(NOTE)
+        names = " and ".join(call.label for call in self.calls)
+        self.report(f"calls: {names}; {self.size.room_gib:,.0f} GiB in ten checkpoints; results: {self.plan.folder}")
+
+    def lay_out(self, call: Done, run: str, times: tuple[str, str]) -> None:
+        """Copy the call into the tree, and sum up the calls that are there."""
+        folder = self.plan.workload.checkpoint.checkpoint_folder
+        result = self.plan.result("checkpointing", self.size.model)
+        with open(os.path.join(run, "dlio", CONFIG_FOLDER, "config.yaml")) as lines:
+            settings = yaml.safe_load(lines)["workload"]
+        args = {"checkpoint_folder": folder, "num_processes": self.plan.workload.ranks}
+        metadata = call_metadata(
+            self.plan, "checkpointing", "run", call.stamp, self.size.model, self.accelerator, settings, args
+        )
+        copy_into_tree(self.plan, run, os.path.join(result, call.stamp), metadata, times, folder)
+        for checked in check_folder(self.plan.tree).checkpoints:
+            call.figures = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(checked).items()}
+        self.write_sums(result, model=self.size.model, num_processes=self.plan.workload.ranks, **call.figures)

@@ -199,7 +199,10 @@ def _metadata(command: str, edition: str, ranks: int, stamp: str) -> dict[str, A
     newer: dict[str, Any] = {"run_result_output": "/results"} if edition == "2.0" else {"invocation_start_time": began}
     if edition == "3.0":
         told["args"] |= {"mode": "closed"}
-        newer |= {"system_info": {"total_memory_bytes": HOST_KB * 1024, "num_hosts": 1}, "runtime": 1e5}
+        newer |= {
+            "system_info": {"total_memory_bytes": HOST_KB * 1024, "num_hosts": 1},
+            "runtime": 1e5 if command == "run" else 600,
+        }
     return told | newer
 
 

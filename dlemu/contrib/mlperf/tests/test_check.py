@@ -7,7 +7,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, astuple
+from dataclasses import astuple
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-from dlemu.contrib.mlperf.check.judge import Checked, as_csv, check_folder, check_report
+from dlemu.contrib.mlperf.audit.audit_answer import csv_of
+from dlemu.contrib.mlperf.check.judge import Checked, FindingRow, check_folder, check_report, finding_rows
 from dlemu.contrib.mlperf.rules.known import SEVERITIES, known_rules
 from dlemu.contrib.mlperf.tests.changes import (
     Change,
@@ -378,11 +379,11 @@ def test_tables_have_every_finding_and_the_editions_own_name_of_the_rule(golden:
     config("metric", "au", value=0.5)(root)
     shutil.rmtree(runs(root)[-1])
     checked = check_folder(str(root))
-    lines = list(csv.DictReader(io.StringIO(as_csv(checked))))
-    assert lines == [asdict(row) for row in check_report(checked).findings]
+    lines = list(csv.DictReader(io.StringIO(csv_of(FindingRow, finding_rows(checked)))))
+    assert lines == check_report(checked)["findings"]
     assert [line["official"] for line in lines if line["rule"] == "runs.count"] == ["2.1.17 runTimestamps"]
     assert sum(line["rule"] == "settings.changed" for line in lines) == 5
-    assert check_report(checked).errors == sum(line["severity"] == "error" for line in lines)
+    assert check_report(checked)["errors"] == sum(line["severity"] == "error" for line in lines)
 
 
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"no published runs in {PUBLISHED}")

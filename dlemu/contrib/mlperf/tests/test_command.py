@@ -34,8 +34,8 @@ def test_a_folder_without_any_run_is_no_invalid_submission(tmp_path: Path) -> No
 def test_the_datagen_command_makes_the_dataset_that_is_advised() -> None:
     told = datasize(*PAIR, "--hosts", "2", "--memory-gib", "512")
     assert told.exit_code == 0, told.output
-    (pasted,) = [line for line in told.output.splitlines() if line.startswith("  dlemu datagen")]
-    dataset = load(shlex.split(pasted)[2:]).dataset
+    (pasted,) = [line for line in told.output.splitlines() if line.startswith("make it: dlemu datagen")]
+    dataset = load(shlex.split(pasted)[4:]).dataset
     least = -(-5 * 2 * 512 * 2**30 // 146600628)
     assert f"{least:,} files" in told.output
     assert least < dataset.num_files_train <= 1.01 * least + 1
@@ -56,7 +56,7 @@ def test_too_few_files_asked_for_are_told_with_what_is_wanted() -> None:
     assert told.exit_code == 1
     assert "error dataset.size: 20,000 files" in told.output
     assert "wanted 28,000 files or more: 500 steps of each accelerator" in told.output
-    (pasted,) = [line for line in told.output.splitlines() if line.startswith("  dlemu datagen")]
+    (pasted,) = [line for line in told.output.splitlines() if line.startswith("make it: dlemu datagen")]
     assert pasted.count("num_files_train") == 1, "a setting given and corrected is printed once"
     assert datasize(*PAIR, "dataset.num_files_train=28000", "--memory-gib", "64").exit_code == 0
 

@@ -15,10 +15,9 @@ from dlemu.contrib.mlperf.audit.foreign_side import foreign_side
 from dlemu.contrib.mlperf.tests.foreign_runs import write_run as write_foreign_run
 from dlemu.dlio.export import export_run
 from dlemu.jobs.training.result import make_run
-from dlemu.results.measured import write_run
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import read_sides
-from tests.runs import dlio_place, make_job, make_log
+from tests.runs import dlio_place, make_job, make_log, write_run
 
 
 def test_a_run_has_the_numbers_of_the_audit(tmp_path: Path) -> None:

@@ -16,11 +16,10 @@ from datagen.layout import layouts
 from dlemu.config import load
 from dlemu.contrib.mlperf.check.judge import REHEARSAL, Checked, check_folder
 from dlemu.contrib.mlperf.rehearsal.datasize import datasize
-from dlemu.contrib.mlperf.rehearsal.plan import RehearsalPlan
-from dlemu.contrib.mlperf.rehearsal.rehearse_training import (
+from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
+from dlemu.contrib.mlperf.rehearsal.rehearse import (
     TrainingRehearsal,
     library_cores,
-    outcome_lines,
     read_figures,
 )
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
@@ -135,21 +134,21 @@ def test_sums_are_those_of_the_measured_runs(made: TrainingRehearsal) -> None:
     spread = (sum((rate - mean) ** 2 for rate in rates) / 5) ** 0.5
     assert results["train_throughput_stdev_samples_per_second"] == pytest.approx(spread)
     assert len(results["runs"]) == 6
-    assert f"CoV {100 * spread / mean:.1f} %" in outcome_lines(made)[0]
+    assert f"CoV {100 * spread / mean:.1f} %" in made.end(check_folder(made.plan.folder))[1][0]
 
 
 @pytest.mark.parametrize(
     ("passes", "held_back", "rules", "judged"),
     [
-        (True, False, [], "pass"),
-        (False, False, ["au.low"], "fail"),
-        (False, True, ["au.low"], "no verdict"),
-        (False, True, ["au.low", "dataset.size"], "fail"),
-        (True, False, ["dataset.size"], "fail"),
+        (True, False, [], 0),
+        (False, False, ["au.low"], 1),
+        (False, True, ["au.low"], 4),
+        (False, True, ["au.low", "dataset.size"], 1),
+        (True, False, ["dataset.size"], 1),
     ],
 )
 def test_a_host_that_alone_keeps_runs_from_passing_leaves_no_verdict(
-    passes: bool, held_back: bool, rules: list[str], judged: str, tmp_path: Path
+    passes: bool, held_back: bool, rules: list[str], judged: int, tmp_path: Path
 ) -> None:
     plan = make_plan(tmp_path)
     run_by_hand(list(plan.words), str(tmp_path))
@@ -159,7 +158,7 @@ def test_a_host_that_alone_keeps_runs_from_passing_leaves_no_verdict(
     asked.measured += [replace(figures, printed=printed, held_back=held_back)] * 5
     found = tuple(Located(finding=Finding("error", rule, "", "", ""), path="") for rule in rules)
     checked = Checked(root="", reading="published", results=(), submissions=(), rehearsal=None, findings=found)
-    assert asked.outcome(checked) == judged
+    assert asked.end(checked)[0] == judged
 
 
 def test_a_failed_run_is_on_record(tmp_path: Path, made: TrainingRehearsal, monkeypatch: pytest.MonkeyPatch) -> None:

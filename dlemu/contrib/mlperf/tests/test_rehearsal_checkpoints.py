@@ -16,9 +16,9 @@ from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.judge import Checked
-from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import checkpoint_datasize
-from dlemu.contrib.mlperf.rehearsal.plan import RehearsalPlan
-from dlemu.contrib.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
+from dlemu.contrib.mlperf.rehearsal.datasize import checkpoint_datasize
+from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
+from dlemu.contrib.mlperf.rehearsal.rehearse import CheckpointRehearsal
 from dlemu.dlio.config import DlioFolders
 from dlemu.dlio.results import write_results
 from dlemu.extend import SpaceError

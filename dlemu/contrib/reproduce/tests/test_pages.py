@@ -16,10 +16,10 @@ from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced, StepDone
 from dlemu.report.table import Table
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
-from dlemu.results.measured import write_run
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion
 from tests.report.folders import hand_made_run
 from tests.results.made_probe import probed
+from tests.runs import write_run
 
 DRIVES = ("/mnt/new", "/mnt/old")
 

@@ -572,6 +572,24 @@ def _drives(read_gib: float) -> Any:
     return {when: {"hosts": [{"hostname": "node0", "disks": [at]}]} for when, at in (("start", zero), ("end", after))}
 
 
+def _staggered(root: Path) -> None:
+    """Let each rank of a call save after the one before it."""
+    for rank, path in enumerate(sorted(calls(root)[0].glob("*_per_epoch_stats.json"))):
+
+        def change(content: Any, seconds: float = 100.0 * rank) -> None:
+            for part in content["1"].values():
+                if isinstance(part, dict):
+                    part |= {when: later(part[when], seconds) for when in ("start", "end") if when in part}
+
+        edit(path, change)
+
+
+def _two_groups(root: Path) -> None:
+    """Describe one host more, of a kind of its own."""
+    for path in (organisation(root) / "systems").glob("*.yaml"):
+        edit(path, lambda told: told["system_under_test"]["clients"].append(client()))
+
+
 def _hidden(root: Path) -> None:
     shutil.copytree(first(root), first(root).with_name(".20260301_110000"))
 
@@ -595,6 +613,11 @@ KINDS: tuple[Forgery, ...] = (
              lambda root: organisation(root).rename(organisation(root).with_name("a b"))),
     _forgery("the code's image is gone", "submission.code code.image",
              lambda root: shutil.rmtree(_first(root, ".code-hash.json").parent)),
+    _forgery("a dataset in no time", "time.datagen",
+             each(f"datagen/*/{META}", lambda path: edit(path, put("runtime", value=2.0)))),
+    _forgery("datagen goes on during the runs", "time.phases",
+             each(f"datagen/*/{META}", lambda path: edit(path, put("runtime", value=9e4)))),
+    _forgery("two groups of hosts for one", "systems.hosts", _two_groups),
     _forgery("a file was added to the code", "code.changed", _tampered_code),
     _forgery("two images in one result", "code.mixed", _two_images),
     _forgery("metadata of checkpoints are gone", "files.checkpoint", each(CALLS, Path.unlink)),
@@ -817,6 +840,8 @@ KINDS: tuple[Forgery, ...] = (
     # checkpoints
     *(_forgery(f"checkpoints: {name}", rule, _of_checkpoints(change)) for name, rule, change in (
         ("no fsync", "checkpoint.fsync", setting("checkpoint", "fsync", False)),
+        ("ranks one after another", "checkpoint.staggered", _staggered),
+        ("a DLIO of one's own", "tool.path", edited(META, lambda told: told["args"].update(dlio_bin_path="/opt/dlio"))),
         ("fewer layers", "checkpoint.settings", setting("model", "num_layers", 31)),
         ("a pause between them", "checkpoint.settings", setting("checkpoint", "time_between_checkpoints", 60)),
         ("a run under another name", "runs.hidden", lambda folder: shutil.copytree(calls(folder)[0], folder / "old")),
