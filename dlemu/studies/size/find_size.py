@@ -27,6 +27,7 @@ from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_free_cores
 from dlemu.jobs.training.pattern import Level, probe_pattern
 from dlemu.jobs.training.plan import TrainingJob, make_job, planned_dataset
+from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.run_prediction import usable_cores
@@ -272,7 +273,7 @@ def expected_count(job: TrainingJob, levels: Sequence[Level], known: Known) -> i
     """Return the largest count expected to pass; probe speed / (threshold x demand) where the model gives none."""
     workload = job.workload
     trained = replace(workload, workflow=replace(workload.workflow, checkpoint=False))
-    storage = calibrate_from_levels(job, levels, None, cores=usable_cores(), folder=workload.dataset.data_folder)
+    storage = calibrate_from_levels(job, levels, HostCosts(), cores=usable_cores(), folder=workload.dataset.data_folder)
     try:
         return predict(trained, storage, most=known.most).max_accelerators or 0
     except UserError:  # too few samples: the search reports that
