@@ -68,11 +68,11 @@ class Watched:
                 small = scaled(sample_divisor(event.workload), event.workload.scale)
                 enough = f"enough for {count(event.enough_for, 'accelerator')}{small}"
                 self._print(f"dataset: {size(event.total_bytes)}, {_PAGE_CACHE[event.page_cache]}; {enough}")
-                if event.others:
-                    self._print(Line(event.others, "caution"))
+                if event.known.others:
+                    self._print(Line(event.known.others, "caution"))
                 self._print(
-                    f"read probe: {number(event.probe_mb_per_second)} MB/s; one accelerator needs "
-                    f"{number(event.mb_per_accelerator)} MB/s; expected to pass: {event.expected}"
+                    f"read probe: {number(event.known.probe_mb_per_second)} MB/s; one accelerator needs "
+                    f"{number(event.known.mb_per_accelerator)} MB/s; expected to pass: {event.expected}"
                 )
             case RunsPlanned(runs=None) if event.finished_runs:
                 self._print(f"continuing after {count(event.finished_runs, 'finished run')}")

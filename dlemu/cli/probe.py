@@ -26,7 +26,7 @@ def _access(text: str) -> str:
 
 
 def _bytes(text: str) -> int:
-    from dlemu.results.drive import bytes_of
+    from dlemu.results.drive import bytes_of  # imports NumPy
 
     return bytes_of(text)
 
@@ -34,10 +34,6 @@ def _bytes(text: str) -> int:
 def _each(convert: Callable[[str], Any]) -> Callable[..., tuple[Any, ...]]:
     """Return click's callback for an option whose value is `A,B,...`."""
     return lambda context, option, text: tuple(convert(part.strip()) for part in text.split(",")) if text else ()
-
-
-def _size(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    return _bytes(text) if text else None
 
 
 _counts = _each(_count)
@@ -61,7 +57,7 @@ _counts = _each(_count)
     "--file-size",
     "file_bytes",
     metavar="SIZE",
-    callback=_size,
+    callback=lambda context, option, text: _bytes(text) if text else None,
     help="Size of the test file: 4g in a folder, 1g in a bucket.",
 )
 @click.option("--engine", type=click.Choice(["auto", "fio", "threads"]), default="auto", show_default=True)

@@ -75,7 +75,7 @@ def command(
     if kind_wanted(workload).scaled_by:  # this kind of job is scaled by a setting, not by the number of accelerators
         if limits["at_least"] or make or limits["cached"]:
             raise click.UsageError("--at-least, --make and --cached are for training")
-        from dlemu.studies.sweep.bracket import find_bracket
+        from dlemu.studies.sweep.run import find_bracket
 
         with watched.keeping("finished runs"):
             found = find_bracket(overrides, config_dir=config_dir, on_event=watched)

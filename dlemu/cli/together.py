@@ -31,32 +31,20 @@ def command(
 
     Exit status: 0 all jobs completed, 2 a usage error, 3 a job failed, 128 + signal.
     """
+    from datagen.errors import UserError
     from dlemu.cli.interruption import Watched
     from dlemu.cli.options import show_answer
-    from dlemu.results.kinds import kinds
-    from dlemu.studies.together.run import run_together
-
-    known = {kind.command for kind in kinds() if kind.is_job}
-    asked, commands = [], []
-    for text in jobs:
-        words = _words(text)
-        commands.append(words.pop(0) if words and words[0] in known else "")
-        asked.append(
-            [f"workload={word}" if word.endswith((".yaml", ".yml")) and "=" not in word else word for word in words]
-        )
-    watched = Watched(option="--output")
-    with watched.keeping("jobs that ran alone"):
-        answer, folder = run_together(
-            asked, commands=commands, alone=alone, folder=output, config_dir=config_dir, on_event=watched
-        )
-    show_answer(answer, folder, "together", as_json=as_json, page=report)
-
-
-def _words(text: str) -> list[str]:
-    """Split a job's settings as a shell does; raises UserError for a quote that is not closed."""
-    from datagen.errors import UserError
+    from dlemu.studies.together import run_together
 
     try:
-        return shlex.split(text)
+        asked = [shlex.split(text) for text in jobs]
     except ValueError as error:
-        raise UserError(f"{text}: not the settings of a job: {str(error).lower()}") from None
+        raise UserError(f"{' '.join(jobs)}: not the settings of jobs: {str(error).lower()}") from None
+    asked = [
+        [f"workload={word}" if word.endswith((".yaml", ".yml")) and "=" not in word else word for word in words]
+        for words in asked
+    ]
+    watched = Watched(option="--output")
+    with watched.keeping("jobs that ran alone"):
+        answer, folder = run_together(asked, alone=alone, folder=output, config_dir=config_dir, on_event=watched)
+    show_answer(answer, folder, "together", as_json=as_json, page=report)

@@ -175,10 +175,6 @@ class SizeAnswer:
     naive_seconds: float
     """Nominal time of running every count, up to the smallest that fails, at full length."""
 
-    def trials_of(self, accelerators: int) -> tuple[Trial, ...]:
-        """Return the trials of a count."""
-        return tuple(trial for trial in self.trials if trial.accelerators == accelerators)
-
     @property
     def passing(self) -> CountResult | None:
         """The largest count that is shown to pass."""

@@ -1,4 +1,4 @@
-"""The figures of studies: what was measured against what was varied, and the differences between two runs."""
+"""The figure of studies: what was measured against what was varied."""
 
 from __future__ import annotations
 
@@ -11,13 +11,8 @@ import altair as alt
 from dlemu.metrics.catalogue import Catalogue, Metric
 from dlemu.metrics.t_interval import percent_interval
 from dlemu.report.figure_base import (
-    BLUE,
     GREEN,
-    GREY,
     GRID,
-    INK,
-    MUTED,
-    PADDING,
     PURPLE,
     WIDTH,
     Figure,
@@ -32,7 +27,6 @@ from dlemu.report.units import short_names, verdict_word
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import scaled
-from dlemu.studies.answers import RunPair
 
 _PANELS = 2
 _CEILING = "ceiling_au_percent"
@@ -117,18 +111,15 @@ class Series:
 
 
 def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
-    """Yield the figure of a study's points with its name, if there are any."""
+    """Yield the figure of a study's points, if there are any, with its name.
+
+    The judged metric (AU, with pass line and ceiling) and the main rate against accelerators, or what was varied.
+    """
     series = Series(tuple(points))
-    figure = by_count(series) if series.points else None
-    if figure is not None:
-        yield by_count.__name__, figure
-
-
-def by_count(series: Series) -> Figure | None:
-    """The judged metric (AU, with pass line and ceiling) and the main rate against accelerators, or what was varied."""
-    panels = [panel for metric in series.shown if (panel := _panel(series, metric))][:_PANELS]
+    shown = series.shown if series.points else []
+    panels = [panel for metric in shown if (panel := _panel(series, metric))][:_PANELS]
     if not panels:
-        return None
+        return
     small = {scaled(point.figures.sample_divisor) for point in series.points}
     of_samples = small.pop() if len(small) == 1 else ""
     caption = "Vertical lines are 95 % intervals."
@@ -137,7 +128,7 @@ def by_count(series: Series) -> Figure | None:
     if _rows(series, _CEILING):
         caption += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
     chart = alt.concat(*panels, columns=_PANELS, spacing=24)
-    return Figure(f"Measured against {series.axis}{of_samples}", caption, chart)
+    yield "by_count", Figure(f"Measured against {series.axis}{of_samples}", caption, chart)
 
 
 def _panel(series: Series, metric: Metric) -> alt.LayerChart | None:
@@ -149,7 +140,8 @@ def _panel(series: Series, metric: Metric) -> alt.LayerChart | None:
     passing = [series.threshold] if is_judged and series.threshold is not None else []
     scale = alt.Scale(domainMin=0)
     if is_percent:
-        rows = [row | dict(zip(("low", "high"), _within(row), strict=True)) for row in rows]
+        for row in rows:
+            row["low"], row["high"] = percent_interval(row["value"], row["value"] - row["low"])
         lows = [row["low"] for row in rows] + [row["value"] for row in ceilings] + passing
         scale = alt.Scale(domain=percent_domain(lows), nice=False, clamp=True)
     y, level = (alt.Y(name, title=metric.label, scale=scale) for name in ("value:Q", "level:Q"))
@@ -166,16 +158,12 @@ def _panel(series: Series, metric: Metric) -> alt.LayerChart | None:
     )
     marks = base.encode(y=y)
     layers += [
-        base.mark_line(strokeWidth=1.6).encode(y=y),
+        marks.mark_line(strokeWidth=1.6),
         marks.transform_filter(alt.datum.verdict == "pass").mark_point(filled=True, size=55, opacity=1),
         marks.transform_filter(alt.datum.verdict != "pass").mark_point(size=55, fill=GRID, opacity=1),
     ]
     width = (WIDTH - 70) // _PANELS
     return alt.layer(*layers).properties(width=width, height=210)
-
-
-def _within(row: Row) -> tuple[float, float]:
-    return percent_interval(row["value"], row["value"] - row["low"])
 
 
 def _rows(series: Series, metric: str) -> list[Row]:
@@ -201,35 +189,3 @@ def _x_axis(series: Series) -> alt.X:
         return alt.X("at:N", title=title, sort=None, axis=alt.Axis(labelAngle=0, labelLimit=130))
     axis = alt.Axis(grid=False, values=numbers, format="~g", labelOverlap=True)
     return alt.X("at:Q", title=title, axis=axis, scale=alt.Scale(zero=numbers[0] < 0.4 * numbers[-1], padding=12))
-
-
-def differences(pair: RunPair, catalogue: Catalogue) -> Figure | None:
-    """How much more or less A is than B, metric by metric, with the uncertainty of the difference."""
-    rows: list[Row] = []
-    for metric in catalogue:
-        both = pair.metrics.get(metric.name)
-        if both is not None and both.difference_percent is not None:
-            percent, half = both.difference_percent, both.half_width_percent or 0.0
-            row = {"metric": metric.title, "percent": percent, "text": f"{percent:+.1f} %"}
-            rows.append(row | {"low": percent - half, "high": percent + half, "distinct": both.distinct is not False})
-    if not rows:
-        return None
-    x = alt.X("percent:Q", title="A to B, %", scale=alt.Scale(zero=True, padding=34), axis=alt.Axis(tickCount=6))
-    names = alt.Axis(labelLimit=190, ticks=False, domain=False)
-    hue = alt.ColorValue(GREY, condition={"test": "datum.distinct", "value": BLUE})
-    base = alt.Chart(data(rows)).encode(
-        y=alt.Y("metric:N", sort=[row["metric"] for row in rows], title=None, axis=names)
-    )
-    whiskers = base.transform_filter("datum.high > datum.low").mark_rule(strokeWidth=1.6)
-    layers = (
-        alt.Chart(data([{"zero": 0}])).mark_rule(color=MUTED, strokeWidth=1.2).encode(x=alt.X("zero:Q")),
-        whiskers.encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"), color=hue),
-        base.mark_point(filled=True, size=60, opacity=1).encode(x=x, color=hue),
-        base.mark_text(baseline="bottom", dy=-5, color=INK, fontSize=11).encode(x=x, text=alt.Text("text:N")),
-    )
-    chart = alt.layer(*layers).properties(width=WIDTH - 150, height=34 * len(rows), padding=PADDING)
-    caption = (
-        f"100 x (A / B - 1) %: below 0 A has less. Lines are 95 % intervals over {catalogue.repetition}s; where one "
-        "reaches 0, no difference is shown."
-    )
-    return Figure("A relative to B", caption, chart)

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from glob import glob
 
 from datagen.errors import SpaceError, UserError
 from datagen.owned import scratch_folder
@@ -64,7 +65,10 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
         Said("next", measured, "measures it: 1.4 GB, minutes"),
     ]
     title = f"{storage.folder} ({storage.file_system} on {storage.device}): how many accelerators does it feed?"
-    return Screen(title=title, lines=lines, notes=[f"{cores.observed}: {cores.advice}"] * bool(cores.advice), folder="")
+    notes = [f"{cores.observed}: {cores.advice}"] * bool(cores.advice)
+    left = glob(".try.dlemu-*.part", root_dir=folder)
+    notes += [f"{name} in it is of a `dlemu try` that was killed, unless one still runs: remove it" for name in left]
+    return Screen(title=title, lines=lines, notes=notes, folder="")
 
 
 def _spare_bytes(folder: str) -> int:
@@ -77,8 +81,8 @@ def _spare_bytes(folder: str) -> int:
     spare = free - round(KEPT_FREE * total)
     if spare < LEAST_BYTES:
         raise SpaceError(
-            f"{folder} has {size(free)} free of {size(total)}: wanted {size(LEAST_BYTES)} beside the {KEPT_FREE:.0%} "
-            "that stay free; free some space, or name another folder"
+            f"{folder} has {size(free)} free of {size(total)}: wanted {size(LEAST_BYTES)} beside the "
+            f"{100 * KEPT_FREE:.0f} % that stay free; free some space, or name another folder"
         )
     return spare
 
@@ -159,4 +163,4 @@ def _ceilings(most: tuple[float, float] | None, fed: Sequence[Prediction]) -> It
 def _limit(fed: Prediction, top_mb_per_second: float) -> str:
     share, named = most_mb_per_second(fed.calibration.curve) / top_mb_per_second, fed.limited_by.what
     what = "the drive" if share >= DRIVES_SHARE else named if named in ("loader", "host CPU") else "reading files"
-    return f"{fed.question.workload}: {what}, at {share:.0%} of the drive's most"
+    return f"{fed.question.workload}: {what}, at {100 * share:.0f} % of the drive's most"

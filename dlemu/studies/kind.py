@@ -24,7 +24,7 @@ def _sweep() -> Parts:
 
 
 def _together() -> Parts:
-    from dlemu.studies.together.page import PARTS
+    from dlemu.studies.together import PARTS
 
     return PARTS
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from functools import partial
-from typing import BinaryIO
+from operator import methodcaller
 
 from datagen import owned
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
 from dlemu.report.any_run import open_result
 from dlemu.report.page import Page, check_packages, figures, picture_file, pictures, render
-from dlemu.results.kinds import kind_of, read_result
+from dlemu.results.kinds import kind_named, kind_of
 
 PAGE = "report.html"
 
@@ -41,7 +40,8 @@ def write_pictures(folder: str, kind: str, output: str) -> list[str]:
     drawn, written = figures(open_page(folder)), []
     _check_names(output, [f"{name}.{kind}" for name, _ in drawn])
     for name, figure in drawn:
-        write_file(output, f"{name}.{kind}", partial(_write, picture_file(figure, kind)), advice=_elsewhere(folder))
+        write = methodcaller("write", picture_file(figure, kind))
+        write_file(output, f"{name}.{kind}", write, advice=_elsewhere(folder))
         written.append(os.path.join(output, f"{name}.{kind}"))
     return written
 
@@ -71,12 +71,5 @@ def _check_names(folder: str, names: Sequence[str]) -> None:
 
 def open_page(folder: str) -> Page:
     """Return the page of the result in a folder; raises UserError."""
-    kind = kind_of(folder)
-    if kind is None:
-        read_result(folder)  # raises UserError with what is missing
-    assert kind is not None
+    kind = kind_of(folder) or kind_named("training")  # whose reader says what is missing
     return open_result(kind, folder)
-
-
-def _write(content: bytes, out: BinaryIO) -> None:
-    out.write(content)

@@ -39,7 +39,7 @@ def known_workload(request: PredictionRequest) -> Workload | None:
     foreign = request.read_foreign and request.read_foreign(folder)
     if foreign is None and os.path.lexists(path := os.path.join(folder, CONFIG)):
         return load_received(path)
-    known: Workload = foreign.workload if foreign is not None else read_result(folder).facts.workload  # run was killed
+    known: Workload = (foreign or read_result(folder).facts).workload  # of facts: the run was killed
     return known
 
 
@@ -47,9 +47,11 @@ def _kind_of(source: Sequence[str] | Workload, request: PredictionRequest) -> Ki
     """Return the kind of job of the workload; where none is named, that of the run given with --from."""
     if isinstance(source, Workload):
         return kind_requested(source)
-    if request.from_folder is None or any(word.lstrip("+").startswith("workload=") for word in source):
-        return kind_requested(load(source, config_dir=request.config_dir))
-    found = kind_of(request.from_folder)
-    if found is None:
-        return kind_requested(known_workload(request) or Workload())
-    return found if found.is_job else kind_requested(load(source, config_dir=request.config_dir))
+    names_one = any(word.lstrip("+").startswith("workload=") for word in source)
+    if request.from_folder is not None and not names_one:
+        found = kind_of(request.from_folder)
+        if found is None:
+            return kind_requested(known_workload(request) or Workload())
+        if found.is_job:
+            return found
+    return kind_requested(load(source, config_dir=request.config_dir))

@@ -14,6 +14,7 @@ from dlemu.results.kinds import Kind
 from dlemu.runner.cold import Treatment
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 from dlemu.studies.answers import SizeAnswer, SweepAnswer, SweepPoint, Trial
+from dlemu.studies.size.size_verdict import Known
 
 
 def check_launcher(command: str, launcher: str) -> None:
@@ -63,11 +64,7 @@ class SearchBegan:
     """Size of the dataset."""
     enough_for: int
     """Accelerators that the dataset has enough samples for."""
-    others: str
-    """Of other programs that use the cores, as a sentence; empty where they do not."""
-    probe_mb_per_second: float
-    mb_per_accelerator: float
-    """Read rate that one accelerator needs, from the workload's nominal sizes."""
+    known: Known
     expected: int
     """The largest number of accelerators that the model of docs/prediction.md expects to pass."""
 

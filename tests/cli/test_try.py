@@ -62,6 +62,8 @@ def test_it_answers_in_eight_lines_and_leaves_the_folder_as_it_was(
 
 @pytest.mark.slow
 def test_without_o_direct_it_says_nothing_of_the_drives_most(drive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (drive / ".try.dlemu-0.part").mkdir()  # of one that was killed
+
     def refuse(path: str) -> None:
         raise UserError(f"{path} can't be read with O_DIRECT")
 
@@ -69,7 +71,8 @@ def test_without_o_direct_it_says_nothing_of_the_drives_most(drive: Path, monkey
     screen: Screen = look.first_look(str(drive))
     labels = [line.label for line in screen.lines]
     assert labels == ["unet3d", "retinanet", "sure", "took", "next"]
-    assert left(drive) == []
+    assert screen.notes[-1].startswith(".try.dlemu-0.part in it is of a `dlemu try` that was killed")
+    assert left(drive) == [".try.dlemu-0.part"]
 
 
 def test_a_disk_that_fills_up_leaves_nothing(drive: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,14 +13,15 @@ from rich.console import Console
 from dlemu.report.table import print_section
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
-from dlemu.studies.together.page import screen, sections
-from dlemu.studies.together.run import (
+from dlemu.studies.together import (
     TOGETHER,
     MeasuredJob,
     Together,
     TogetherQuestion,
     Turn,
     overlap_percent,
+    screen,
+    sections,
     verdict_of,
 )
 from tests.e2e.harness import dlemu as run_dlemu

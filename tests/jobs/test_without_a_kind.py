@@ -15,7 +15,11 @@ import dlemu.contrib
 from dlemu.cli import commands
 
 ROOT = Path(__file__).parents[2]
-NEEDS_IT = {"jobs/training": {f"dlemu.studies.size.{name}" for name in ("find_size", "trials")}}
+TRY = "dlemu.studies.first_look"  # `dlemu try` probes a drive, and predicts what it feeds
+NEEDS_IT = {
+    "jobs/training": {TRY, "dlemu.studies.size.find_size", "dlemu.studies.size.trials"},
+    "jobs/probe": {TRY},
+}
 """Folder -> modules that can't be imported without it: what is asked of that kind alone. Parts may need any of the
 core's kinds."""
 COMMANDS = {"jobs/training": {"train", "predict"}, "contrib/mlperf": {"mlperf", "audit"}, "contrib/dali": set[str]()}

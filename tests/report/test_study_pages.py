@@ -55,7 +55,7 @@ def drawn(folder: Path) -> dict[str, Figure]:
 @pytest.mark.parametrize("study", ["size", "sweep", "sweeps", "runs", "searches"])
 def test_a_study_has_one_figure(study: str, studies: dict[str, Path]) -> None:
     ((name, figure),) = drawn(studies[study]).items()
-    assert name == ("differences" if study == "runs" else "by_count")
+    assert name == "by_count"
     check_drawn(figure)
 
 

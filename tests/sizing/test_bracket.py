@@ -16,7 +16,7 @@ from dlemu.runner.events import ignore
 from dlemu.runner.run_list import Planned
 from dlemu.studies.answers import SweepPoint, SweepQuestion, edge
 from dlemu.studies.prerequisites import Child
-from dlemu.studies.sweep.bracket import CLOSE, BracketSearch, next_value
+from dlemu.studies.sweep.run import CLOSE, BracketSearch, next_value
 
 
 @given(most=st.floats(0.001, 1000), first=st.floats(0.01, 10))

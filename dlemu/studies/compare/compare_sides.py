@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from datagen.errors import UserError
 from dlemu.metrics.catalogue import RUN, Catalogue
+from dlemu.report.units import plain
 from dlemu.results.figures import Conditions, JobFigures, difference, difference_in_time, differing_work, in_words
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import count
@@ -38,8 +39,7 @@ def compare(a: Side, b: Side) -> Comparison:
     varied = {key.rpartition(".")[2] for settings, *_ in pairs for key, _ in settings}
     work = differing_work(about[0], about[1], varied) if about[0] and about[1] else []
     runs = (
-        replace(compare_runs(of_a, of_b, work, _from_memory(a, b, settings)), settings=dict(settings))
-        for settings, of_a, of_b in pairs
+        compare_runs(of_a, of_b, work, _from_memory(a, b, settings), dict(settings)) for settings, of_a, of_b in pairs
     )
     cached = [f"metric.cached is {a.cached} for A and {b.cached} for B"] if a.cached != b.cached else []
     comparison = Comparison(
@@ -95,20 +95,24 @@ def _listed(side: Side) -> str:
 
 
 def compare_runs(
-    a: JobFigures, b: JobFigures, work: Sequence[str] = (), from_memory: FromMemory | None = None
+    a: JobFigures,
+    b: JobFigures,
+    work: Sequence[str] = (),
+    from_memory: FromMemory | None = None,
+    settings: dict[str, str] | None = None,
 ) -> RunPair:
     """Return the differences between A and B, metric by metric, and what they mean over a year.
 
-    `work` describes how the data that they read or wrote differs, `from_memory` is that of the RunPair. Where datasets,
-    accelerators or their numbers differ, the runs did not do the same work: differences in time are not due to the
-    storage, and there is no plan of a year.
+    `work` describes how the data that they read or wrote differs, `from_memory` and `settings` are those of the
+    RunPair. Where datasets, accelerators or their numbers differ, the runs did not do the same work: differences in
+    time are not due to the storage, and there is no plan of a year.
     """
     catalogue = catalogue_of(a.kind)
     names = [metric.name for metric in catalogue.compared if metric.name in a.metrics and metric.name in b.metrics]
     served = from_memory or {}
     differ = [*_in_memory(served), *(_other_work(a, b, work) if catalogue.feeds_accelerators else work)]
     return RunPair(
-        settings={},
+        settings=settings or {},
         a=a,
         b=b,
         metrics={name: difference(a.metrics[name], b.metrics[name]) for name in names},
@@ -120,18 +124,13 @@ def compare_runs(
 
 def _other_work(a: JobFigures, b: JobFigures, work: Sequence[str]) -> list[str]:
     """Return what makes the work of two runs different, as phrases; what is not known of both does not."""
-    pairs = [(name, *(_told(getattr(one, name)) for one in (a, b))) for name in _WORK]
-    differ = [
-        f"{name} is {of_a} for A and {of_b} for B" for name, of_a, of_b in pairs if of_a != of_b and of_a and of_b
-    ]
+    known = {name: (getattr(a, name), getattr(b, name)) for name in _WORK}
+    told = {name: tuple(map(plain, both)) for name, both in known.items() if None not in both and "" not in both}
+    differ = [f"{name} is {of_a} for A and {of_b} for B" for name, (of_a, of_b) in told.items() if of_a != of_b]
     if a.cut_steps != b.cut_steps:
         cut = ["all" if one is None else ", ".join(map(str, one)) for one in (a.cut_steps, b.cut_steps)]
         differ.append(f"train.total_training_steps cut epochs short: A's had {cut[0]} steps, B's {cut[1]}")
     return [*differ, *work]
-
-
-def _told(value: object) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def _plan(a: JobFigures, b: JobFigures) -> YearPlan | None:

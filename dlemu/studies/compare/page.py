@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlemu.metrics.catalogue import Catalogue
 from dlemu.report.screen import Said, Screen, with_uncertainty
 from dlemu.report.table import Section, Table, Words, columns
-from dlemu.report.units import plain, side_names, size, verdict_word, with_interval, with_unit
+from dlemu.report.units import plain, side_names, verdict_word, with_interval, with_unit
 from dlemu.results.figures import Conditions, Difference
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.results.wording import scaled
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _OPEN_TABLES = 2
 """With more pairs than this their tables are folded, except that of the main pair."""
-_SHOWN_HOSTS = 4
+_HOST_FACTS = ("processor", "cpu_usable", "kernel", "dlemu", "memory_bytes", "packages")
 
 
 def screen(answer: Comparison, folder: str) -> Screen:
@@ -115,43 +115,26 @@ def _ends(pair: RunPair, catalogue: Catalogue) -> Iterator[tuple[str, ...]]:
 
 def _facts(side: Conditions) -> dict[str, str]:
     """Return where, on what and how one side was measured."""
-    hosts = ", ".join(host.host for host in side.hosts[:_SHOWN_HOSTS])
-    more = f" and {len(side.hosts) - _SHOWN_HOSTS} more" if len(side.hosts) > _SHOWN_HOSTS else ""
-    facts = {"measured": side.started_at or "not known", "hosts": hosts + more}
+    facts: dict[str, Any] = {"measured": side.started_at or None, "hosts": [host.host for host in side.hosts]}
     for host in side.hosts[:1]:
-        facts |= {name: plain(getattr(host, name)) for name in ("processor", "cpu_usable", "kernel", "dlemu")}
-        facts |= {"memory": size(host.memory_bytes), "packages": plain(host.packages)}
-    if side.storage:
-        facts["file system"] = plain(side.storage.file_system)
-    devices = (
-        (device.name, device.model, size(device.size_bytes) if device.size_bytes else "") for device in side.devices
-    )
-    facts["devices"] = "; ".join(", ".join(filter(None, device)) for device in devices) or "not known"
-    facts |= {key: plain(value) for key, value in (side.facts | side.work | side.how).items()}
-    return {key.replace("_", " "): value for key, value in facts.items()}
+        facts |= {name: getattr(host, name) for name in _HOST_FACTS}
+    facts["file_system"] = side.storage and side.storage.file_system
+    facts["devices"] = [
+        f"{device.name} ({plain(device.model)}, {plain(device.size_bytes, 'size_bytes')})" for device in side.devices
+    ]
+    facts |= side.facts | side.work | side.how
+    return {key.replace("_", " "): plain(value, key) for key, value in facts.items()}
 
 
 def _charts(answer: Comparison, _: str) -> Iterator[tuple[str, Figure]]:
-    """Yield both sides as lines over what was varied; of two single runs, their differences."""
-    from dlemu.studies.figures import Point, charts, differences
+    """Return both sides as lines over what was varied."""
+    from dlemu.studies.figures import Point, charts
 
-    if len(answer.runs) == 1:
-        figure = differences(answer.runs[0], catalogue_of(answer.kind))
-        return iter([(differences.__name__, figure)] if figure else [])
-    names = side_names(*(side.name for side in answer.sides))
-    paired = ((pair.settings, (pair.a, pair.b)) for pair in answer.runs)
-    points = [
-        Point(name=name, settings=settings, figures=figures)
-        for settings, both in paired
-        for name, figures in zip(names, both, strict=True)
-    ]
-    points += [
-        Point(name=name, settings=run.settings, figures=run.figures)
-        for name, side in zip(names, answer.sides, strict=True)
-        for run in side.unpaired
-        if run.figures
-    ]
-    return charts(points)
+    (a, b), (name_a, name_b) = answer.sides, side_names(*(side.name for side in answer.sides))
+    runs = [(name, run.settings, run.figures) for name, side in ((name_a, a), (name_b, b)) for run in side.unpaired]
+    for pair in answer.runs:
+        runs += [(name_a, pair.settings, pair.a), (name_b, pair.settings, pair.b)]
+    return charts(Point(name=name, settings=settings, figures=run) for name, settings, run in runs if run)
 
 
 PARTS = Parts(read=read_comparison, answer_type=Comparison, screen=screen, sections=sections, charts=_charts)

@@ -210,14 +210,10 @@ def issues_between(a: Side, b: Side, about: tuple[Conditions | None, Conditions 
         yield f"A ran {a.title} and B {b.title}: the difference is not due to the storage alone"
     if about[0] is not None and about[1] is not None:
         yield from differing(about[0], about[1])
-    if max(len(a.runs), len(b.runs)) > 1 and not a.is_search | b.is_search:
-        yield from _only("A", a, "B", b)
-        yield from _only("B", b, "A", a)
+    several = max(len(a.runs), len(b.runs)) > 1 and not a.is_search | b.is_search
+    for (name, other_name), side, other in (("AB", a, b), ("BA", b, a)) if several else ():
+        if lone := [_named(settings) for settings in side.runs if settings not in other.runs]:
+            # what it feeds may be of a run that the other never made
+            yield f"only {name} completed {', '.join(lone)}: of {other_name} no figures are known there"
     for name, side in (("A", a), ("B", b)):
         yield from (f"{name}: {warning}" for warning in side.warnings)
-
-
-def _only(name: str, side: Side, other_name: str, other: Side) -> Iterator[str]:
-    """Yield which settings only one side ran with: what it feeds may be of a run that the other never made."""
-    if lone := [_named(settings) for settings in side.runs if settings not in other.runs]:
-        yield f"only {name} completed {', '.join(lone)}: of {other_name} no figures are known there"

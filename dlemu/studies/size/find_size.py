@@ -155,9 +155,7 @@ def size(
             page_cache=page_cache,
             total_bytes=job.found.total_bytes,
             enough_for=_capacity(job),
-            others=known.others,
-            probe_mb_per_second=known.probe_mb_per_second,
-            mb_per_accelerator=known.mb_per_accelerator,
+            known=known,
             expected=first,
         )
     )
@@ -270,15 +268,14 @@ def _known(job: TrainingJob, levels: Sequence[Level], most: int, others: str) ->
 
 
 def expected_count(job: TrainingJob, levels: Sequence[Level], known: Known) -> int:
-    """Return the largest count expected to pass; probe speed / (threshold x demand) where the model gives none."""
+    """Return the largest count expected to pass; 1 where the model gives none."""
     workload = job.workload
     trained = replace(workload, workflow=replace(workload.workflow, checkpoint=False))
     storage = calibrate_from_levels(job, levels, HostCosts(), cores=usable_cores(), folder=workload.dataset.data_folder)
     try:
         return predict(trained, storage, most=known.most).max_accelerators or 0
     except UserError:  # too few samples: the search reports that
-        each = workload.metric.au * known.mb_per_accelerator
-        return int(known.probe_mb_per_second / each) if each else 1
+        return 1
 
 
 def _trial_plan(job: TrainingJob, question: Question, words: Sequence[str], config_dir: str | None) -> TrialPlan:

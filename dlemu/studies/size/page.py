@@ -28,7 +28,8 @@ _SHOWN_COUNTS = 3
 
 def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
     """Return the figures of all trials with a count, averaged."""
-    trials, failing = answer.trials_of(count.accelerators), answer.failing
+    trials = [trial for trial in answer.trials if trial.accelerators == count.accelerators]
+    failing = answer.failing
     decides = failing is not None and answer.max_accelerators < count.accelerators <= failing.accelerators
     limit = answer.limited_by if decides else cause_of(trials)
     known = [trial.figures.metrics for trial in trials]
@@ -76,13 +77,9 @@ def _counts(answer: SizeAnswer) -> Iterator[Said]:
     for tried in [*below[-1:], *above][:_SHOWN_COUNTS]:
         au = with_uncertainty(tried.au_sustained_percent, tried.half_width_percent, threshold)
         word = verdict_word(tried.passed, unknown="too close to call")
-        reached = f"AU {au}, read {rate(_mb_per_second(answer, tried))}: {word} ({threshold:g} % needed)"
+        read = figures_of_count(answer, tried).mean("app_mb_per_second") or 0.0
+        reached = f"AU {au}, read {rate(read)}: {word} ({threshold:g} % needed)"
         yield Said(f"{tried.accelerators:>3}", reached)
-
-
-def _mb_per_second(answer: SizeAnswer, tried: CountResult) -> float:
-    rates = [trial.mb_per_second for trial in answer.trials_of(tried.accelerators)]
-    return sum(rates) / len(rates)
 
 
 def _limit(answer: SizeAnswer) -> Iterator[Said]:

@@ -1,1 +1,1 @@
-"""The same run over several values: `run` runs the points, `bracket` searches for the largest value that passes."""
+"""The same run over several values: `run` runs them, given or searched for; `page` shows them."""

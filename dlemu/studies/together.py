@@ -1,4 +1,4 @@
-"""`dlemu together`: runs jobs one by one, then all at once; together.json has the figures of each, both ways."""
+"""`dlemu together`: runs jobs one by one, then all at once; together.json and its page show each, both ways."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
-from dlemu.results.answer_files import ANSWER_VERSION
+from dlemu.report.screen import Said, Screen
+from dlemu.report.table import Section, Table, columns
+from dlemu.report.units import value_with_interval
+from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, in_words
-from dlemu.results.kinds import catalogue_of, kind_of_command, kind_wanted, read_figures
+from dlemu.results.kinds import Parts, catalogue_of, kind_wanted, kinds, read_figures
 from dlemu.results.wording import count, scaled
 from dlemu.runner.child_run import job, run_commands
 from dlemu.runner.job import check_ahead, checked
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunBegan, RunEnded, RunList, RunsPlanned
+from dlemu.studies.compare.page import difference_rows
 from dlemu.studies.prerequisites import Child, check_launcher
 
 TOGETHER = "together.json"
@@ -67,6 +71,8 @@ class JobTogether:
     """What the others cost one of the jobs."""
 
     command: str
+    number: int
+    """From 1, in the order in which the jobs were asked for."""
     alone: MeasuredJob | None
     """None until it has run, and with --no-alone."""
     beside: MeasuredJob | None
@@ -143,34 +149,29 @@ class Together:
             for one in (True, False)
         )
         return [
-            JobTogether(command=words[0], alone=alone.get(number), beside=beside.get(number))
-            for number, words in enumerate(self.question.jobs)
+            JobTogether(command=words[0], number=at + 1, alone=alone.get(at), beside=beside.get(at))
+            for at, words in enumerate(self.question.jobs)
         ]
-
-    @property
-    def losses(self) -> dict[int, Loss]:
-        """Number of each job, from 1 -> what the others cost it."""
-        return {number: loss for number, one in enumerate(self.jobs, start=1) if (loss := one.loss) is not None}
 
     @property
     def issues(self) -> list[str]:
         """What a reader of these numbers must know, as sentences."""
         return [
-            f"job {number} ({one.command}) ran with others for {one.beside.overlap_percent:.0f} % of its time: make "
-            "the shorter ones longer (train.epochs, checkpoint.num_checkpoints_write) to see what they cost it"
-            for number, one in enumerate(self.jobs, start=1)
+            f"job {one.number} ({one.command}) ran with others for {one.beside.overlap_percent:.0f} % of its time: "
+            "make the shorter ones longer (train.epochs, checkpoint.num_checkpoints_write) to see what they cost it"
+            for one in self.jobs
             if one.beside is not None and one.beside.overlap_percent < WANTED_OVERLAP_PERCENT
         ]
 
 
 def verdict_of(answer: Together) -> str:
     """Return which job lost most, of those that lost more than the uncertainty; empty without a cost of any."""
-    losses = answer.losses
-    certain = [(loss.percent, number) for number, loss in losses.items() if loss.is_certain]
+    losses = [(loss, one.number) for one in answer.jobs if (loss := one.loss)]
+    certain = [each for each in losses if each[0].is_certain]
     if certain:
-        _, number = max(certain)
-        return f"lost most: job {number}, {losses[number]}"
-    unknown = any(loss.cost.distinct is None for loss in losses.values())
+        loss, number = max(certain, key=lambda each: (each[0].percent, each[1]))
+        return f"lost most: job {number}, {loss}"
+    unknown = any(loss.cost.distinct is None for loss, _ in losses)
     why = ": too few repetitions (epochs, checkpoints) for an interval" * unknown
     return f"no job lost anything that can be told{why}" if losses else ""
 
@@ -183,7 +184,6 @@ OnEvent = Callable[[RunsPlanned | RunBegan | RunEnded[Turn, Together]], object]
 def run_together(
     asked: Sequence[Sequence[str]],
     *,
-    commands: Sequence[str] = (),
     alone: bool = True,
     folder: str = "",
     config_dir: str | None = None,
@@ -192,8 +192,8 @@ def run_together(
     """Run jobs alone, then side by side; return the answer and its folder.
 
     Args:
-        asked: the overrides of each job.
-        commands: the command of each (train, checkpoint, ...); by default the one that each workload needs.
+        asked: the overrides of each job, after its command (train, checkpoint, ...) if it is not the one that its
+            workload needs.
         alone: run each alone first, to say what the others cost it.
         folder: where the results go; an interrupted study in it is continued.
         config_dir: a folder with workload/NAME.yaml.
@@ -204,13 +204,10 @@ def run_together(
     check_launcher("together", "")
     if len(asked) < 2:
         raise UserError("only one job is named: wanted two or more")
-    named = zip(asked, commands or [""] * len(asked), strict=True)
-    jobs = {number: _child(words, command, config_dir) for number, (words, command) in enumerate(named)}
+    jobs = {number: _child(words, config_dir) for number, words in enumerate(asked)}
     folder = folder or new_folder("together")
     question = TogetherQuestion(
-        jobs=tuple(
-            (one.kind.command, *without_secrets(words)) for one, words in zip(jobs.values(), asked, strict=True)
-        ),
+        jobs=tuple((one.kind.command, *without_secrets(one.words)) for one in jobs.values()),
         settings_digest=digest([one.workload for one in jobs.values()]),
     )
     turns: list[Jobs] = [*([{number: one} for number, one in jobs.items()] if alone else []), jobs]
@@ -266,14 +263,14 @@ class Study(RunList[Jobs, Turn, Together]):
         return Turn(runs=dict(zip(jobs, runs, strict=True)))
 
 
-def _child(words: Sequence[str], command: str, config_dir: str | None) -> Child:
+def _child(words: Sequence[str], config_dir: str | None) -> Child:
     """Return a job, checked; raises UserError."""
+    named = next((kind for kind in kinds() if kind.is_job and [kind.command] == list(words[:1])), None)
+    words = words[1:] if named else words
     if take_word(words, "output.folder")[0]:
         raise UserError("output.folder is set for a job: name the folder of all of them with --output")
     workload = load(words, config_dir=config_dir)
-    kind = kind_of_command(command) if command else kind_wanted(workload)
-    if not kind.is_job:
-        raise UserError(f"`dlemu {kind.command}` is no job with ranks: wanted train, checkpoint, or another such job")
+    kind = named or kind_wanted(workload)
     job = kind.load_job().job
     whole = checked(workload, job)
     check_ahead(job, whole)
@@ -302,3 +299,43 @@ def overlap_percent(own: Span, others: Sequence[Span]) -> float:
         if end > begin:
             covered, at = covered + end - begin, end
     return 100 * covered / (own[1] - own[0]) if own[1] > own[0] else 0.0
+
+
+def screen(answer: Together, folder: str) -> Screen:
+    """Return what is said first of concurrent jobs: which lost most, and what each lost."""
+    headline = answer.verdict or ("INCOMPLETE" if not answer.complete else "the jobs did not run alone")
+    lines = [Said("answer", headline, tone="strong")]
+    for one in answer.jobs:
+        cost = f": {one.loss}".replace("+-", "±") if one.loss else ""
+        lines.append(Said(f"job {one.number}", f"{one.title}{cost}"))
+    title = f"{len(answer.jobs)} jobs on one storage: what does each cost the others?"
+    return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
+
+
+def sections(answer: Together, _: str) -> list[Section]:
+    """Return a table of each job's metrics, together with the others and alone."""
+    return [_table(one) for one in answer.jobs]
+
+
+def _table(one: JobTogether) -> Table:
+    title = f"Job {one.number}: {one.title}"
+    measured = one.beside or one.alone
+    head = columns("metric", "together", "alone", "change", "+-", right=range(1, 5), whole=range(5))
+    if measured is None:
+        return Table(title=title, columns=head, rows=[])
+    figures, catalogue = measured.figures, catalogue_of(measured.figures.kind)
+    rows = difference_rows(one.cost, catalogue)
+    if not rows:  # it has run in one way only
+        known = [metric for metric in catalogue.compared if metric.name in figures.metrics]
+        values = [(metric.label, value_with_interval(figures.metrics[metric.name], metric.unit)) for metric in known]
+        rows = [(label, *((value, "") if one.beside else ("", value)), "", "") for label, value in values]
+    notes = [f"others ran during {one.beside.overlap_percent:.0f} % of its time"] if one.beside else []
+    return Table(title=title, columns=head, rows=rows, notes=notes)
+
+
+PARTS = Parts(
+    read=lambda folder: read_answer(folder, TOGETHER, Together),
+    answer_type=Together,
+    screen=screen,
+    sections=sections,
+)
