@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlemu.contrib.kvcache.analyse import fifo_load_seconds
 from dlemu.contrib.kvcache.load import Prompt
 from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.plan import RankPlan, plan_rank
@@ -110,9 +109,6 @@ def test_loads_take_as_long_as_by_a_model_of_one_pipe(gaps: list[int], sizes: li
         wanted.append((free_ms - at) / 1e3)
     got = [(one.loaded_ns - one.arrived_ns) / 1e9 for one in served[1:-1]]
     assert got == pytest.approx(wanted)
-    sizes_bytes = np.array(sizes, np.int64) * 4096
-    by_model = fifo_load_seconds(np.array(at_ms) / 1e3, sizes_bytes, 4096e-9 / (block_ms / 1e3))
-    assert by_model.tolist() == pytest.approx(wanted)
 
 
 def test_an_accelerator_waits_for_blocks_computes_and_takes_the_next_in_order() -> None:
