@@ -115,7 +115,7 @@ def dataset_of(files: Counter[str], recording: Recording) -> tuple[Recording, Da
     alike = opened and abs(shipped - stored) <= _SIZES_OFF * stored
     problem = note = ""
     if data.format in own_folder.COUNTERS and recording.loading.iterable:
-        samples = recording.steps * recording.read_batch_size * recording.loaders
+        samples = recording.steps * recording.batch_size * recording.loaders
         rounding = recording.loading.workers * read / max(recording.calls_per_sample * samples, 1)  # a call of each
         if stored and read and abs(read - stored) > _SIZES_OFF * stored + rounding:
             problem = (
@@ -192,7 +192,7 @@ def cached_before(data: Data, recording: Recording) -> int:
 
 def _read_again(data: Data, recording: Recording) -> float:
     """Return the share of reads, after the warm-up's, that repeat earlier ones: the page cache serves these."""
-    taken = recording.steps * recording.read_batch_size * recording.files_per_sample * recording.loaders
+    taken = recording.steps * recording.batch_size * recording.files_per_sample * recording.loaders
     new = data.files * data.samples_per_file - recording.samples_before * recording.files_per_sample
     return 1 - min(max(0.0, new), taken) / taken
 

@@ -59,9 +59,7 @@ def files(tmp_path: Path) -> Counter[str]:
 
 
 def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path: Path) -> None:
-    recording = recorded(
-        torch="2.4.0+acme.build-host-7", python="3.10.2", opens_per_sample=1.0, read_bytes_per_sample=110_000.0
-    )
+    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0)
     data = data_of(files(tmp_path), recording)
     assert data is not None
     assert (data.files, data.format, data.samples_per_file) == (80, "jpeg", 1.0)
@@ -132,7 +130,7 @@ def test_samples_of_several_files_are_replayed_file_by_file(tmp_path: Path) -> N
     assert (data.files, data.format, data.ending, data.samples_per_file) == (60, "raw", ".jpg, .png", 1.0)
     assert not list(data_problems(data, recording))
     tree = yaml.safe_load(recipe_text(recording, data, engine="matched", replayable=False, reason="none", replay=None))
-    assert tree["reader"]["batch_size"] == 2 * recording.read_batch_size
+    assert tree["reader"]["batch_size"] == 2 * recording.batch_size
     assert mean_seconds(Duration.from_value(tree["reader"]["preprocess_time"], "preprocess_time")) == pytest.approx(
         recording.preprocess.mean / 2
     )
