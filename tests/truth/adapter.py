@@ -694,7 +694,7 @@ def _pack_numbers(frozen: FrozenRun) -> Numbers:
     pytest.importorskip("dlemu.contrib.pack")
     from dlemu.comm.environment import HostFacts, StorageFacts
     from dlemu.contrib.pack.job import JOB
-    from dlemu.contrib.pack.summary import PackSummary
+    from dlemu.contrib.pack.summary import PackSummary, device_activity
 
     own = frozen.facts
     packed = [file["images"] for file in own["packed_files"]]
@@ -708,15 +708,20 @@ def _pack_numbers(frozen: FrozenRun) -> Numbers:
     )
     workload = load(["workload=default", "pack.target=packed"])
     facts = RunFacts(kind="pack", workload=workload, ranks=len(rows), seed=0, started_at="", journal=journal)
-    summary: PackSummary = RowsRun("", facts, rows, _telemetry(frozen), JOB).summary
+    run = RowsRun("", facts, rows, _telemetry(frozen), JOB)
+    summary: PackSummary = run.summary
     limit = summary.limited_by
     assert limit is not None
     times = ("reading", "computing", "wanting_core", "writing", "idle")
     return {
         **{key: getattr(summary, key) for key in PACK_NUMBERS},
+        **{key: int(rows[key].sum()) for key in ("read_bytes", "written_bytes")},
+        "processes": summary.ranks,
+        "images_per_file": own["images_per_file"],
+        "cpu_seconds": float(rows["cpu_ns"].sum()) / 1e9,
         "skipped": sum(file["damaged"] for file in own["packed_files"]),  # no image is left out any more
         "time_percent": {name: getattr(summary, f"{name}_percent") for name in times},
-        "device": summary.device,
+        "device": device_activity(run, (own["began_ns"], own["ended_ns"])),
         "cause": limit.what,
         "cause_confidence": limit.confidence,
         "findings": [f"advice.{limit.advice}"],
@@ -726,17 +731,12 @@ def _pack_numbers(frozen: FrozenRun) -> Numbers:
 PACK_NUMBERS = (
     "images",
     "kept_images",
-    "processes",
     "files",
-    "images_per_file",
     "seconds",
     "images_per_second",
-    "read_bytes",
-    "written_bytes",
     "read_mb_per_second",
     "write_mb_per_second",
     "from_storage_percent",
-    "cpu_seconds",
     "cpu_percent",
     "cpu_seconds_per_gb",
     "host_busy_percent",
