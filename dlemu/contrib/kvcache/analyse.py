@@ -61,13 +61,16 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
     ttft = spread(data.ttft) if is_measured else None
     loads = spread(data.load_seconds) if is_measured else None
     outcome, why_none = _outcome(data, sustained, ttft, loads)
-    shown_outcome = (outcome or "").upper() + (why_none and f" ({why_none})")
+    if facts.failure is not None:
+        verdict = f"INCOMPLETE: {facts.failure}"
+    elif official is not None:
+        verdict = _official_verdict(data, official)
+    else:
+        verdict = _verdict(data, (outcome or "").upper() + (why_none and f" ({why_none})"), backlog, ttft, loads)
     moved = data.read_bytes + data.written_bytes
     return KvSummary(
         **run.common_fields(),
-        verdict=_official_verdict(data, official)
-        if official is not None
-        else _verdict(data, shown_outcome, backlog, ttft, loads),
+        verdict=verdict,
         outcome=outcome,
         folder=facts.workload.storage.resolved(settings.folder),
         option=settings.option,
@@ -163,17 +166,8 @@ class RunRows:
     @cached_property
     def end_seconds(self) -> float:
         """When the last byte had been moved and the load was over; of the official load, the last byte alone."""
-        if self.settings.option:
-            moved = np.concatenate([self.at(rows, name) for rows, name in self.official_ends])
-            return float(moved.max(initial=0.0))
         ends = np.concatenate([self.at(self.loaded, "loaded_ns"), self.at(self.written, "written_ns")])
-        return float(ends.max(initial=self.span_seconds))
-
-    @property
-    def official_ends(self) -> tuple[tuple[rows_job.Rows, str], ...]:
-        """Official load: the rows, done or not, that have a last read or write, with the column of its time."""
-        moved = self.prompts[(self.prompts["loaded_ns"] > 0) | (self.prompts["written_ns"] > 0)]
-        return tuple((moved[moved[name] > 0], name) for name in ("loaded_ns", "written_ns"))
+        return float(ends.max(initial=0.0 if self.settings.option else self.span_seconds))
 
     @property
     def utilisation_percent(self) -> float | None:
@@ -287,8 +281,6 @@ def _limit(data: RunRows, backlog: Backlog | None) -> Limit | None:
 
 
 def _official_verdict(data: RunRows, official: Official) -> str:
-    if data.run.facts.failure is not None:
-        return f"INCOMPLETE: {data.run.facts.failure}"
     above = official.overstated_percent
     if above is None:
         return "nothing was measured"
@@ -324,9 +316,7 @@ def _outcome(
 
 
 def _verdict(data: RunRows, outcome: str, backlog: Backlog | None, ttft: Spread | None, loads: Spread | None) -> str:
-    failure, rate, word = data.run.facts.failure, data.rate, outcome and f"{outcome}: "
-    if failure is not None:
-        return f"INCOMPLETE: {failure}"
+    rate, word = data.rate, outcome and f"{outcome}: "
     if rate is None:
         parts = ["no rate: all prompts arrived at one moment"]
     elif backlog is None:

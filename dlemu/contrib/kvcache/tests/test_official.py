@@ -147,7 +147,7 @@ def test_a_served_request_reads_its_own_file_as_often_as_the_tool_does() -> None
     drive, _, done = served(plan)
     for one in done:
         assert drive.writes[one.prompt] == 1
-        assert one.again_bytes == one.turn.reads * plan.sizes[one.prompt]
+        assert drive.reads[one.prompt] >= one.turn.reads
     priorities = [one.turn.priority for one in done]
     assert Counter(priorities)[max(priorities)] >= Counter(priorities)[min(priorities)] / 2
 
@@ -165,7 +165,7 @@ def test_the_tool_waits_two_seconds_for_each_worker_and_counts_what_has_moved_by
 
 def test_a_result_has_both_numbers_and_says_why_they_differ() -> None:
     asked: dict[str, float] = {"priority": 3, "input_tokens": 5000, "output_tokens": 64, "storage_blocks": 3}
-    asked |= {"read_bytes": 3 * GIB, "again_bytes": 3 * GIB, "written_bytes": GIB, "written_blocks": 1}
+    asked |= {"read_bytes": 3 * GIB, "written_bytes": GIB, "written_blocks": 1}
     asked |= {"arrived_ns": 1, "start_ns": 1, "computed_ns": 150, "loaded_ns": 151, "written_ns": 40}
     waits: dict[str, float] = {"prompt": 1, "arrived_ns": 2, "priority": 1}
     summary = result(asked, waits, words=("workload=mlperf_kv", "kv.option=1", "kv.users=2", "kv.tp=1", *_8B))

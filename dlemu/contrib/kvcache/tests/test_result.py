@@ -32,11 +32,10 @@ def lies_on(file_system: str) -> StorageFacts:
 def result(*rows: dict[str, float], words: tuple[str, ...] = (), **changes: Any) -> KvSummary:
     """Return what is made of rows, times in seconds from the load's beginning."""
     made = np.zeros(len(rows) + 1, JOB.dtype)
-    whole: dict[str, float] = {"prompt": RANK_ROW, "arrived_ns": 0, "ended_ns": 120}
-    whole |= {"accelerators": 4, "ceiling_per_hour": 10**9}
+    whole = {"prompt": RANK_ROW, "arrived_ns": 0.0, "accelerators": 4, "ceiling_per_hour": 10**9}
     for row, values in zip(made, (whole, *rows), strict=True):
         for name, value in values.items():
-            is_moment = name in ("arrived_ns", "start_ns", "loaded_ns", "computed_ns", "written_ns", "ended_ns")
+            is_moment = name in ("arrived_ns", "start_ns", "loaded_ns", "computed_ns", "written_ns")
             row[name] = BEGIN + round(value * SECOND) if is_moment else value
     storage = changes.pop("storage", lies_on("nfs"))
     journal = RunJournal(wall_clock_offset_ns=0, started_ns=0, hosts=(), rank_nodes=(0,), storage=storage)
