@@ -6,7 +6,7 @@ record.json has the job's measurements. Counts and sizes are rounded to 3 digits
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -172,10 +172,4 @@ def _number_list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.SequenceNod
     return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
 
 
-def _mapping(dumper: yaml.SafeDumper, values: Mapping[str, Any]) -> yaml.MappingNode:
-    flow = len(values) > 0 and not any(isinstance(value, (list, dict)) for value in values.values()) and len(values) < 3
-    return dumper.represent_mapping("tag:yaml.org,2002:map", values, flow_style=flow)
-
-
 _Dumper.add_representer(list, _number_list)
-_Dumper.add_representer(dict, _mapping)

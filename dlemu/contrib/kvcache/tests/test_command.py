@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 import dlemu as library
 from datagen import owned
-from dlemu.cli.predict import command
+from datagen.errors import UserError
 from dlemu.contrib.kvcache.summary import KvSummary
 from tests.e2e.harness import dlemu, start, until, wait
 
@@ -97,16 +96,6 @@ def test_a_storage_that_gives_other_bytes_is_found_out(tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
-@pytest.mark.slow
-def test_a_folder_with_files_of_others_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "kv").mkdir()
-    (tmp_path / "kv" / "thesis.tex").write_text("mine")
-    refused = dlemu(*words(tmp_path, "run"))
-    assert refused.status == 2
-    assert "which holds files that dlemu did not make, such as" in refused.err
-    assert (left(tmp_path), (tmp_path / "run").exists()) == (["kv/thesis.tex"], False)
-
-
 def test_a_refused_run_leaves_no_folder_of_blocks(tmp_path: Path) -> None:
     refused = dlemu(*words(tmp_path, "run", "kv.shrink=1", "kv.users=500", "kv.prompt_tokens=100000"))
     assert refused.status == 2
@@ -161,5 +150,5 @@ def test_the_official_load_has_its_own_number_and_the_true_one(option: int, tmp_
 
 
 def test_a_run_is_measured_and_not_predicted() -> None:
-    refused = CliRunner().invoke(command, ["workload=llama3_1_8b", "--mb-per-second", "5"])
-    assert "can't predict a run of KV-cache offload: measure it with `dlemu kvcache`" in str(refused.exception)
+    with pytest.raises(UserError, match="can't predict a run of KV-cache offload: measure it with `dlemu kvcache`"):
+        library.predict(["workload=llama3_1_8b"], mb_per_second=5)
