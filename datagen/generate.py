@@ -224,8 +224,6 @@ def generate(
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.sizes is not None)
     maker = _Maker(files, open_storage(storage.buffered), tally, fsync)
     thread_pool.run(maker.worker, share, tally, threads, progress)
-    if progress:
-        progress(tally.progress())
     return Made(maker.files, maker.bytes, tally.files - maker.files, time.monotonic() - started)
 
 

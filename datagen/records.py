@@ -119,14 +119,14 @@ class RangeReader(Engine):
 
 
 class RecordReader(RangeReader):
-    """Reads samples of one split. Not thread-safe."""
+    """Reads samples of one split; keeps the most recently used files open (LRU). Not thread-safe."""
 
     def __init__(
         self,
         storage: StorageBase,
         file_format: RecordFormat,
         layout: Layout,
-        verify: bool,
+        verify: bool = False,
         transfer_bytes: int = 0,
         offsets: Mapping[str, Offsets] = NONE_KNOWN,
         *,
@@ -136,13 +136,16 @@ class RecordReader(RangeReader):
 
         `offsets` are those of records in files where they differ in length, by path.
         """
-        self._samples = layout.num_samples
+        self._called = called and (file_format.looks_up or file_format.stream_calls is not None)
+        super().__init__(storage, 0 if self._called else transfer_bytes)
+        self._format = file_format
+        self._layout = layout
         self._samples_per_file = layout.num_samples_per_file
         self._verify = verify
-        known = called and (file_format.looks_up or file_format.stream_calls is not None)
-        super().__init__(storage, 0 if known else transfer_bytes)
-        settings = max_open_files(), self._transfer_bytes, offsets
-        self._files = OpenFiles(storage, file_format, layout, *settings, called=known, mapped=file_format.mapped)
+        self._offsets = offsets
+        self._max_open = max_open_files()
+        self._open: OrderedDict[int, OpenRecords] = OrderedDict()
+        self._closing = weakref.finalize(self, _close_all, self._open)
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Read samples into `out`, as densely as the storage's alignment permits; return the place of each.
@@ -158,10 +161,10 @@ class RecordReader(RangeReader):
             highest = max((first + count - 1 for first, count in listed.runs), default=0)
         else:
             lowest, highest = min(listed, default=0), max(listed, default=0)
-        if not 0 <= lowest <= highest < self._samples:
-            raise IndexError(f"samples {lowest} to {highest} of {self._samples}")
+        if not 0 <= lowest <= highest < self._layout.num_samples:
+            raise IndexError(f"samples {lowest} to {highest} of {self._layout.num_samples}")
         batch_runs = runs_of(listed, self._samples_per_file)
-        step = self._files.max_open
+        step = self._max_open
         places: list[Places] = []
         at = 0
         for first in range(0, len(batch_runs), step):  # as many runs as open files: none is closed before it is read
@@ -170,12 +173,9 @@ class RecordReader(RangeReader):
             places.append(self._places(requests, starts, out))
         return places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
 
-    def close(self) -> None:
-        self._files.close()
-
     def _requests(self, batch_runs: list[Run]) -> list[Request]:
         """Return the reads for some runs: one for each run, or for each record where records are scattered."""
-        get, per_file = self._files.get, self._samples_per_file
+        get, per_file = self._get, self._samples_per_file
         requests = []
         for first, count in batch_runs:
             file, index = divmod(first, per_file)
@@ -202,38 +202,11 @@ class RecordReader(RangeReader):
                 flat += (start + place, sample_bytes)
         return as_places(flat)
 
-
-class OpenFiles:
-    """Keeps the most recently used files open (LRU)."""
-
-    def __init__(
-        self,
-        storage: StorageBase,
-        file_format: RecordFormat,
-        layout: Layout,
-        max_open: int,
-        transfer_bytes: int = 0,
-        offsets: Mapping[str, Offsets] = NONE_KNOWN,
-        *,
-        called: bool = False,
-        mapped: bool = False,
-    ) -> None:
-        self._storage = storage
-        self._mapped = mapped
-        self._called = called
-        self._format = file_format
-        self._layout = layout
-        self._transfer_bytes = transfer_bytes
-        self._offsets = offsets
-        self.max_open = max_open
-        self._open: OrderedDict[int, OpenRecords] = OrderedDict()
-        self._closing = weakref.finalize(self, _close_all, self._open)
-
-    def get(self, file: int) -> OpenRecords:
+    def _get(self, file: int) -> OpenRecords:
         """Return an open file; opening it may close the least recently used one."""
         opened = self._open.get(file)
         if opened is None:
-            while len(self._open) >= self.max_open:
+            while len(self._open) >= self._max_open:
                 self._open.popitem(last=False)[1][1].close()
             opened = self._open[file] = self._open_file(file)
         else:
@@ -241,7 +214,6 @@ class OpenFiles:
         return opened
 
     def close(self) -> None:
-        """Close all files."""
         _close_all(self._open)
 
     def located(self, file: int) -> tuple[int, Offsets | None]:
@@ -263,7 +235,7 @@ class OpenFiles:
     def _source(self, file: int) -> OpenedFile:
         """Open a file, whose records are not looked at yet."""
         path = self._layout.path(file)
-        reader = self._opened(path, mapped=self._mapped)
+        reader = self._opened(path, mapped=self._format.mapped)
         if self._called and self._format.looks_up and not self._format.mapped:
             reader = ReopenedReader(reader, partial(self._storage.open, path))
         if self._called and self._format.stream_calls is not None:
@@ -277,7 +249,7 @@ class OpenFiles:
         """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
         path = self._format.sides[number].path(self._layout, file)
         try:
-            reader = self._opened(path, mapped=self._called or self._mapped)  # libraries map indexes, too
+            reader = self._opened(path, mapped=self._called or self._format.mapped)  # libraries map indexes, too
         except DatasetError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None
@@ -444,7 +416,7 @@ def located_records(file_format: RecordFormat, layout: Layout, storage: StorageB
     from datagen.thread_pool import of_each  # here, as training comes without it
 
     def located(own: StorageBase, files: Sequence[int]) -> Iterator[tuple[int, Offsets | None]]:
-        yield from map(OpenFiles(own, file_format, layout, 1).located, files)
+        yield from map(RecordReader(own, file_format, layout).located, files)
 
     found = of_each(storage, range(layout.num_files), located)
     offsets = {layout.path(file): known for file, (_, known) in enumerate(found) if known is not None}

@@ -69,7 +69,9 @@ def run(
     threads: int,
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    """Pass every number to one of `threads` workers, each created in its own thread; call `progress` in this thread.
+    """Pass every number to one of `threads` workers, each created in its own thread.
+
+    `progress` is called in this thread, at the end too.
 
     Raises the first exception of a worker, or KeyboardInterrupt, after all workers have stopped.
     """
@@ -101,6 +103,8 @@ def run(
         failure = future.exception()
         if failure is not None and not isinstance(failure, StoppedError):
             raise failure
+    if progress:
+        progress(tally.progress())
 
 
 def of_each(

@@ -67,8 +67,6 @@ def verify(
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.sizes is not None)
     checker = _Checker(files, opened, tally)
     thread_pool.run(checker.worker, share, tally, threads, progress)
-    if progress:
-        progress(tally.progress())
     findings = checker.findings + (_foreign(files, opened) if rank == 0 else [])
     return sorted(findings, key=lambda finding: finding.path)
 

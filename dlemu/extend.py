@@ -43,17 +43,17 @@ if TYPE_CHECKING:
     from dlemu.checkpoints import checkpoint_plan as checkpoint_plan
     from dlemu.cli import options as options
     from dlemu.cli.interruption import Watched as Watched
-    from dlemu.comm import Comm as Comm
-    from dlemu.comm import environment as environment
-    from dlemu.comm import thread_accounting as thread_accounting
     from dlemu.dlio.config import dlio_workload as dlio_workload
     from dlemu.jobs.training.prediction.from_times import ForeignRun as ForeignRun
     from dlemu.loaders import loader_base as loader_base
     from dlemu.loaders.traits_base import LoaderTraits as LoaderTraits
+    from dlemu.machine import environment as environment
+    from dlemu.machine import thread_accounting as thread_accounting
     from dlemu.metrics import au as au
     from dlemu.metrics import cache as cache
     from dlemu.metrics.catalogue import Metric as Metric
     from dlemu.plan.samples import hash_samples as hash_samples
+    from dlemu.ranks import Comm as Comm
     from dlemu.runner import child_run as child_run
     from dlemu.runner import rows_job as rows_job
     from dlemu.runner import run_folder as run_folder
@@ -66,16 +66,16 @@ if TYPE_CHECKING:
 _PLACES = (
     ("datagen.fetch", "datagen.formats.format_base", "datagen.layout", "datagen.own_folder", "datagen.owned"),
     ("datagen.registry", "datagen.storage.storage_base", "dlemu.checkpoints.checkpoint_plan", "dlemu.cli.options"),
-    ("dlemu.comm.environment", "dlemu.comm.thread_accounting", "dlemu.loaders.loader_base", "dlemu.metrics.cache"),
-    ("dlemu.metrics.au", "dlemu.runner.child_run", "dlemu.runner.rows_job", "dlemu.runner.run_folder"),
+    ("dlemu.loaders.loader_base", "dlemu.machine.environment", "dlemu.machine.thread_accounting", "dlemu.metrics.au"),
+    ("dlemu.metrics.cache", "dlemu.runner.child_run", "dlemu.runner.rows_job", "dlemu.runner.run_folder"),
     ("dlemu.runner.run_list", "datagen.atomic:write_text", "datagen.buffers:AlignedBuffer"),
     ("datagen.bulk_content:BulkContent", "datagen.errors:DatasetError", "datagen.errors:DlemuError"),
     ("datagen.errors:SpaceError", "datagen.errors:UserError", "datagen.inspection:inspect"),
-    ("datagen.regular:open_regular", "dlemu.cli.interruption:Watched", "dlemu.comm:Comm"),
-    ("dlemu.dlio.config:dlio_workload", "dlemu.jobs.training.prediction.from_times:ForeignRun"),
-    ("dlemu.loaders.traits_base:LoaderTraits", "dlemu.metrics.catalogue:Metric"),
-    ("dlemu.plan.samples:hash_samples", "dlemu.runner.events:Doing"),
-    ("dlemu.runner.job:Job", "dlemu.runner.job:Notify", "dlemu.studies.prerequisites:check_launcher"),
+    ("datagen.regular:open_regular", "dlemu.cli.interruption:Watched", "dlemu.dlio.config:dlio_workload"),
+    ("dlemu.jobs.training.prediction.from_times:ForeignRun", "dlemu.loaders.traits_base:LoaderTraits"),
+    ("dlemu.metrics.catalogue:Metric", "dlemu.plan.samples:hash_samples", "dlemu.ranks:Comm"),
+    ("dlemu.runner.events:Doing", "dlemu.runner.job:Job", "dlemu.runner.job:Notify"),
+    ("dlemu.studies.prerequisites:check_launcher",),
 )
 """Modules, and names in others; imported on use, as a loader or a command wants few of them."""
 _PLACE_OF = {re.split("[.:]", place)[-1]: place for row in _PLACES for place in row}

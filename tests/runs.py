@@ -12,7 +12,6 @@ from datagen.inspection import Dataset
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 from dlemu.checkpoints.io_rows import SavedCheckpoint
-from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Checkpoint, Evaluation, Model, Reader, Train, Workflow, Workload
 from dlemu.dlio.config import DlioFolders
@@ -20,6 +19,7 @@ from dlemu.jobs.training.measured import Journal
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import RunLog
 from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
+from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.plan.samples import hash_samples
 from dlemu.results.kinds import kind_of
 from dlemu.results.measured import MeasuredRun, write_measured, write_summary

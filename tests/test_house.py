@@ -25,7 +25,7 @@ INTERFACES = {
     "h5py": ["datagen/formats/*hdf5*.py"],
     "hydra": ["dlemu/config/*"],
     "jinja2": ["dlemu/report/*"],
-    "mpi4py": ["dlemu/comm/*"],
+    "mpi4py": ["dlemu/ranks/*"],
     "omegaconf": ["dlemu/config/*"],
     "rich": [
         "dlemu/cli/*",
@@ -39,7 +39,7 @@ INTERFACES = {
         "dlemu/contrib/record/recorder.py",
         "dlemu/loaders/pytorch.py",
         "dlemu/loaders/_torch_*.py",
-        "dlemu/comm/gloo.py",
+        "dlemu/ranks/gloo.py",
     ],
     "vl_convert": ["dlemu/report/*"],
 }
@@ -54,7 +54,7 @@ STARTS = {
 }
 """Module -> its functions and classes that start processes."""
 STARTERS = {
-    "dlemu/comm/process_control.py": (1, "forks: ranks and workers, the recorder, what keeps the time of MPI's start"),
+    "dlemu/ranks/process_control.py": (1, "forks: ranks and workers, the recorder, what keeps the time of MPI's start"),
     "dlemu/runner/child_run.py": (1, "commands: that leave a result, print, are on a terminal"),
     "dlemu/loaders/_direct_queue.py": (1, "no process: the context by which PyTorch starts its own workers"),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from datagen.errors import DatasetError, DlemuError
-from datagen.formats.format_base import OpenFile, Sample, Source, SourceStream, damaged
+from datagen.formats.format_base import OpenFile, Sample, Source, damaged
 from datagen.registry import library
 
 OLD_NAME = "records"  # name of the dataset of records in files of DLIO up to 2.0.0, which are read but never written
@@ -255,7 +256,7 @@ def _records(file: Any) -> Iterator[Any]:
         yield h5py.h5d.open(group, name)
 
 
-class SourceFile(SourceStream):
+class SourceFile:
     """A file object for HDF5 that reads from a `Source`: the whole file, or each piece when it is first requested."""
 
     def __init__(self, source: Source, *, whole: bool) -> None:
@@ -264,7 +265,7 @@ class SourceFile(SourceStream):
 
         An exception raised through HDF5 would leave a file open in it, which calls this object when Python exits.
         """
-        super().__init__(source)
+        self._source, self._at = source, 0
         self._whole = source.read(0, source.size_bytes) if whole else None
         self._blocks: dict[int, memoryview] = {}
         self._extents: dict[int, memoryview] = {}
@@ -287,22 +288,27 @@ class SourceFile(SourceStream):
 
     def probe(self) -> None:
         """Read from the file, which sets `failure` if the storage fails."""
-        self.read(1)
+        self.readinto(memoryview(bytearray(1)))
 
-    def read(self, size: int = -1) -> bytes:
-        out = bytearray(size)
-        return bytes(out[: self.readinto(memoryview(out))])
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + (self._source.size_bytes if whence == os.SEEK_END else 0)
+        return self._at
 
-    def readinto(self, out: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
-        view = memoryview(out)
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, out: memoryview) -> int:
         try:
-            done = self._copy(view)
+            done = self._copy(out)
         except (DlemuError, OSError) as error:
             self.failure = error
-            view[:] = bytes(len(view))
-            done = len(view)
+            out[:] = bytes(len(out))
+            done = len(out)
         self._at += done
         return done
+
+    def flush(self) -> None:
+        return
 
     def _copy(self, out: memoryview) -> int:
         start = self._at

@@ -459,12 +459,6 @@ def library_reads(format_name: str) -> LibraryReads:
     return reads
 
 
-def built_in_reads(format_name: str) -> LibraryReads:
-    """Return `library_reads` for an untrusted name: only built-in modules are imported, others give defaults."""
-    reads: LibraryReads = registry.built_in(FORMATS, format_name, "LIBRARY", LibraryReads())
-    return reads
-
-
 def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:
     """Return the error for a damaged file, with what to do about it."""
     at = "" if offset is None else f" at offset {offset}"

@@ -40,36 +40,23 @@ class TorchConnector:
 
     def open(self, path: str, bucket: str, key: str, *, whole: bool) -> LibraryFile:
         """Open an object; `path` names it in errors, `whole`: all of it is read. Raises as `_explaining`."""
-        bodies = _Bodies()
+        app_bytes = streams = 0  # a stream is one GET
         constructor = self._sequential if whole else self._ranged
 
         def counted(get_stream: Callable[..., Iterator[bytes]], **words: Any) -> Any:
-            return constructor(get_stream=bodies.counted(get_stream), **words)
+            def stream(*place: int) -> Iterator[bytes]:
+                nonlocal app_bytes, streams
+                streams += 1
+                for piece in get_stream(*place):
+                    app_bytes += len(piece)
+                    yield piece
+
+            return constructor(get_stream=stream, **words)
 
         with _explaining(path, "s3torchconnector"):
             reader = self._client.get_object(bucket, key, reader_constructor=counted)
             file = io.BytesIO(reader.read()) if whole else reader
-        return ClientFile(path, file, "s3torchconnector", bodies.read_totals)
-
-
-class _Bodies:
-    """Counts the bytes and streams (GET requests) of one object."""
-
-    def __init__(self) -> None:
-        self._app_bytes = 0
-        self._streams = 0
-
-    def read_totals(self) -> ReadTotals:
-        return ReadTotals(self._app_bytes, self._streams)
-
-    def counted(self, get_stream: Callable[..., Iterator[bytes]]) -> Callable[..., Iterator[bytes]]:
-        def stream(*place: int) -> Iterator[bytes]:
-            self._streams += 1
-            for piece in get_stream(*place):
-                self._app_bytes += len(piece)
-                yield piece
-
-        return stream
+        return ClientFile(path, file, "s3torchconnector", lambda: ReadTotals(app_bytes, streams))
 
 
 class S3fs:
@@ -101,32 +88,28 @@ def open_by_fsspec(files: Any, place: str, path: str, client: str) -> LibraryFil
     with _explaining(path, client):
         file = files.open(place, "rb")
     cache = getattr(file, "cache", None)
-
-    def read_totals() -> ReadTotals:
-        if cache is None:  # not an AbstractBufferedFile: only our own reads can be counted
-            return ReadTotals(wrapped.got, wrapped.calls)
-        return ReadTotals(cache.total_requested_bytes, cache.miss_count)
-
-    wrapped = ClientFile(path, file, client, read_totals)
-    return wrapped
+    if cache is None:  # not an AbstractBufferedFile: only our own reads can be counted
+        return ClientFile(path, file, client)
+    return ClientFile(path, file, client, lambda: ReadTotals(cache.total_requested_bytes, cache.miss_count))
 
 
 class ClientFile(LibraryFile):
     """A client library's file object; its errors are reported as read errors, and not as a damaged file."""
 
-    def __init__(self, path: str, file: Any, client: str, read_totals: Callable[[], ReadTotals]) -> None:
+    def __init__(self, path: str, file: Any, client: str, totals: Callable[[], ReadTotals] | None = None) -> None:
+        """Without `totals`, the bytes read from it and the read calls are counted."""
         super().__init__(path)
-        self.got = self.calls = 0  # bytes read from it so far, and the number of read calls
-        self._file, self._client, self._read_totals = file, client, read_totals
+        self._got = self._calls = 0
+        self._file, self._client, self._totals = file, client, totals
 
     def read_totals(self) -> ReadTotals:
-        return self._read_totals()
+        return self._totals() if self._totals else ReadTotals(self._got, self._calls)
 
     def read(self, size: int = -1) -> bytes:
         with self._explaining():
             data: bytes = self._file.read(size)
-        self.got += len(data)
-        self.calls += 1
+        self._got += len(data)
+        self._calls += 1
         return data
 
     def readall(self) -> bytes:

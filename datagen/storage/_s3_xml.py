@@ -2,6 +2,9 @@
 
 A server is not trusted: the client accepts at most `LIST_BYTES`; a DOCTYPE (hence entities) and too many tags are
 refused, and namespaces are not resolved, as that would repeat a namespace's name for each tag and attribute.
+
+Why not botocore: it takes 56 ms of CPU for a page of 1000 keys, and this 5; its client takes 0.2 CPU seconds to make in
+each process; and it reads a response to its end, however long that is and however slowly it comes.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.comm.clock import Clock
 from dlemu.config.duration import draw_seconds
 from dlemu.config.schema import Duration
+from dlemu.machine.clock import Clock
 
 Phase = Literal["train", "valid", "ceiling"]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.accelerators.accelerator_base import AcceleratorSpec, Phase, draw_ns
-from dlemu.comm.clock import Clock
+from dlemu.machine.clock import Clock
 
 
 class Accelerator:

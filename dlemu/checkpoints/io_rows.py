@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.comm.row_log import read_row_logs
-from dlemu.comm.thread_accounting import ThreadAccounting, process_storage_bytes
+from dlemu.machine.thread_accounting import ThreadAccounting, process_storage_bytes
+from dlemu.ranks.row_log import read_row_logs
 
 WRITE, READ = 0, 1
 WHOLE = -1

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from datagen.buffers import AlignedBuffer
-from dlemu.comm.process_control import start_thread
+from dlemu.ranks.process_control import start_thread
 
 RING_BYTES = 128 << 20
 """Maximum memory for one rank's buffers, whatever the model's size."""

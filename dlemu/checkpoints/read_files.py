@@ -16,8 +16,8 @@ from datagen.storage.storage_base import Reader, StorageBase
 from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import FileTimings
 from dlemu.checkpoints.write_files import Done, StartedPool
-from dlemu.comm.thread_accounting import ThreadAccounting
 from dlemu.config.schema import Checkpoint
+from dlemu.machine.thread_accounting import ThreadAccounting
 
 _ALIGNMENT = 4096  # O_DIRECT: multiples of any device's logical block
 _MAX_READ_BYTES = 32 << 20

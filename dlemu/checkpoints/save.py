@@ -19,9 +19,9 @@ from dlemu.checkpoints.piece_ring import make_buffers
 from dlemu.checkpoints.shards import FileLayout, Tensor
 from dlemu.checkpoints.stored import block_name
 from dlemu.checkpoints.write_files import CheckpointWriter, Drain, FileToWrite, explained
-from dlemu.comm import Comm
-from dlemu.comm.clock import Clock
 from dlemu.config.schema import Checkpoint, Model
+from dlemu.machine.clock import Clock
+from dlemu.ranks import Comm
 
 
 @dataclass

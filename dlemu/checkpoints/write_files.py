@@ -16,9 +16,9 @@ from datagen.storage.storage_base import StorageBase, Writer
 from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import FileTimings
 from dlemu.checkpoints.piece_ring import PieceRing
-from dlemu.comm import PatienceError, within
-from dlemu.comm.process_control import start_thread
-from dlemu.comm.thread_accounting import ThreadAccounting
+from dlemu.machine.thread_accounting import ThreadAccounting
+from dlemu.ranks import PatienceError, within
+from dlemu.ranks.process_control import start_thread
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 

@@ -156,7 +156,7 @@ def guarded(command: click.Command, name: str) -> None:
         if failed := host_failure(error):
             complain(failed)
             sys.exit(UserError.exit_status)
-        status: int | None = getattr(error, "exit_status", None)  # of dlemu.comm's Interrupted, not imported here
+        status: int | None = getattr(error, "exit_status", None)  # of dlemu.ranks's Interrupted, not imported here
         complain(traceback.format_exc().rstrip() if status is None else str(error))
         sys.exit(status or DlemuError.exit_status)  # Python's own 1 would mean that a run did not pass
 

@@ -34,7 +34,7 @@ def command(folders: tuple[str, ...], output: str | None, report: bool, as_json:
 
     from datagen.registry import installed_part
     from dlemu.cli.options import report_result, show
-    from dlemu.comm import interrupt_on
+    from dlemu.ranks import interrupt_on
     from dlemu.results.answer_files import save_answer, to_json
     from dlemu.runner.run_folder import check_new, new_folder
     from dlemu.studies.answers import COMPARE

@@ -32,8 +32,8 @@ def command(overrides: tuple[str, ...]) -> None:
 
     from datagen.errors import UserError
     from dlemu.cli.frontends import Terminal, job_request, show_job
-    from dlemu.comm import detect_launcher
     from dlemu.config.overrides import given_keys, override
+    from dlemu.ranks import detect_launcher
 
     if detect_launcher() != "none":
         raise UserError("the demo starts its ranks by itself: run `dlemu demo` without a launcher such as mpirun")

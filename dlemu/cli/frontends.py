@@ -17,13 +17,13 @@ from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
 from dlemu.cli import complain, complain_of
 from dlemu.cli.options import report_result, say_what, show_answer
-from dlemu.comm import detect_launcher
 from dlemu.config import check_data, load
 from dlemu.config.loading import NOT_INSTALLED
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.dlio.export import export_beside
 from dlemu.metrics.verdict import EXIT_STATUSES, Outcome
+from dlemu.ranks import detect_launcher
 from dlemu.report.progress import ProgressLines, log_writer
 from dlemu.report.units import size
 from dlemu.results.kinds import Kind, kind_wanted

@@ -13,11 +13,11 @@ from rich.console import Console
 
 from datagen.errors import SpaceError
 from dlemu.cli import complain
-from dlemu.comm import Interrupted, interrupt_on
 from dlemu.config.overrides import override, take_word
 from dlemu.config.published import without_secrets
 from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.t_interval import plus_minus
+from dlemu.ranks import Interrupted, interrupt_on
 from dlemu.report.progress import ProgressLines
 from dlemu.report.table import Cell, Line, print_lines
 from dlemu.report.units import number, size

@@ -131,7 +131,7 @@ def report_result(wanted: bool, folder: str) -> None:
 
     A separate process makes it, so that it can neither fail the command nor delay it for long.
     """
-    from dlemu.comm.failure import Role
+    from dlemu.ranks.failure import Role
     from dlemu.report.page import missing_packages
     from dlemu.runner.child_run import OverdueError, module_command, output_of
 

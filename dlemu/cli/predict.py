@@ -55,9 +55,9 @@ def command(
     from datagen.registry import installed_part
     from dlemu.cli.frontends import Terminal, make_here
     from dlemu.cli.options import show_answer
-    from dlemu.comm import interrupt_on
     from dlemu.config import completed, explained, load
     from dlemu.metrics.verdict import EXIT_STATUSES
+    from dlemu.ranks import interrupt_on
     from dlemu.results.kinds import kind_of
     from dlemu.runner.prediction_request import PredictionRequest
     from dlemu.studies.predict import known_workload, predict

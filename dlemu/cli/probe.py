@@ -98,8 +98,8 @@ def command(
 
     from dlemu.cli.frontends import Terminal
     from dlemu.cli.options import show_answer
-    from dlemu.comm import interrupt_on
     from dlemu.jobs.probe.run import probe_target
+    from dlemu.ranks import interrupt_on
 
     interrupt_on(signal.SIGTERM)
     terminal = Terminal(as_json=as_json)

@@ -41,7 +41,7 @@ def command(
     import signal
 
     from datagen.errors import DlemuError
-    from dlemu.comm import interrupt_on
+    from dlemu.ranks import interrupt_on
     from dlemu.results.answer_files import to_json
     from dlemu.results.kinds import kind_named, kind_of, read_result
 

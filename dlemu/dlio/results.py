@@ -15,10 +15,10 @@ from statistics import fmean, pstdev
 from typing import Any, Generic, TypeVar
 
 from datagen.atomic import write_text
-from dlemu.comm.environment import HostFacts
 from dlemu.config.schema import Workload
 from dlemu.dlio.config import LOG, DlioFolders
 from dlemu.dlio.files import GIB, stamp, write_config
+from dlemu.machine.environment import HostFacts
 from dlemu.results.exported import ExportedRun
 
 _RULE = "=" * 58

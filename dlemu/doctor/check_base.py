@@ -10,10 +10,10 @@ from typing import Literal
 from datagen.errors import DlemuError
 from datagen.inspection import Dataset, inspect
 from datagen.storage.storage_base import StorageBase, open_storage
-from dlemu.comm.cgroup_limits import HostMemory, cpu_limit, host_memory
-from dlemu.comm.environment import StorageFacts, describe_folder, existing_folder
 from dlemu.config import datagen_command
 from dlemu.config.schema import Workload
+from dlemu.machine.cgroup_limits import HostMemory, cpu_limit, host_memory
+from dlemu.machine.environment import StorageFacts, describe_folder, existing_folder
 from dlemu.metrics.demand import Demand, demand
 from dlemu.telemetry import DeviceFacts
 from dlemu.telemetry._devices import device_facts, device_stack, mounts

@@ -8,8 +8,8 @@ import os
 
 import psutil
 
-from dlemu.comm.mpi import stale_shared_memory
 from dlemu.doctor.check_base import Check, Facts, judged
+from dlemu.ranks.mpi import stale_shared_memory
 from dlemu.results.wording import count
 
 ORDER = 100

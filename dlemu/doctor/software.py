@@ -11,10 +11,10 @@ from importlib import metadata
 
 from datagen.registry import find
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
-from dlemu.comm.environment import installed_version
-from dlemu.comm.failure import Role
 from dlemu.doctor.check_base import Check, Facts, judged
 from dlemu.loaders.traits_base import LoaderTraits, traits_of
+from dlemu.machine.environment import installed_version
+from dlemu.ranks.failure import Role
 from dlemu.results.kinds import kind_wanted
 from dlemu.results.wording import count
 from dlemu.runner.child_run import OverdueError, output_of

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from datagen.errors import DatasetError, DlemuError, UserError
 from datagen.formats.format_base import damaged, own_damaged
 from datagen.layout import NO_PLACES
-from dlemu.comm.thread_accounting import process_storage_bytes
 from dlemu.config.duration import is_zero
 from dlemu.loaders._process import call_niced, keep_freed_memory
 from dlemu.loaders._slots import SharedSlots
@@ -33,6 +32,7 @@ from dlemu.loaders.loader_base import (
     Samples,
 )
 from dlemu.loaders.traits_base import traits_of
+from dlemu.machine.thread_accounting import process_storage_bytes
 from dlemu.plan.samples import hash_samples
 from dlemu.plan.streams import StreamBatchPlan
 

@@ -27,13 +27,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_worker_info
 
 from datagen.errors import DlemuError, SpaceError, UserError
-from dlemu.comm.cgroup_limits import out_of_memory_hint, shared_memory_problem
-from dlemu.comm.failure import killed_by
-from dlemu.comm.process_control import ignore
 from dlemu.loaders._direct_queue import DirectQueue, NotInTime, direct_context
 from dlemu.loaders._process import init_worker
 from dlemu.loaders._slots import SharedSlots
 from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Samples, TimedBatches
+from dlemu.machine.cgroup_limits import out_of_memory_hint, shared_memory_problem
+from dlemu.ranks.failure import killed_by
+from dlemu.ranks.process_control import ignore
 
 Token = tuple[str, int, int, int]
 """Phase, epoch, step, and the slot to fill: all a worker needs to know to make a batch."""

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from datagen.errors import DlemuError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.layout import Places
-from dlemu.comm.clock import BurnerThreads
-from dlemu.comm.thread_accounting import ThreadAccounting
 from dlemu.config.duration import Duration, draw_seconds, is_zero
+from dlemu.machine.clock import BurnerThreads
+from dlemu.machine.thread_accounting import ThreadAccounting
 from dlemu.plan.samples import BatchPlan, PlanAhead
 
 DRAWN_AT_ONCE = 1024

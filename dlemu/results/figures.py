@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dlemu.comm.environment import HostFacts, StorageFacts
+from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.metrics.rates import Mean
 from dlemu.metrics.t_interval import half_width
 from dlemu.metrics.verdict import Outcome

@@ -22,8 +22,8 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.owned import held, is_held
 from datagen.regular import read_regular
-from dlemu.comm.cgroup_limits import host_memory
-from dlemu.comm.environment import HostFacts, StorageFacts
+from dlemu.machine.cgroup_limits import host_memory
+from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.results.file_names import ADVICE, FACTS, LIVE, README
 
 T = TypeVar("T")

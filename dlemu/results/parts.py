@@ -9,7 +9,7 @@ import numpy as np
 
 from datagen.quantiles import Percentiles
 from datagen.storage._request_counts import INDEX, RequestCounts, waits_ms
-from dlemu.comm.environment import HostFacts, StorageFacts
+from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.telemetry.probe_base import DeviceFacts
 
 SCHEMA_VERSION = 1

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from datagen.atomic import write_file
 from datagen.errors import UserError
-from dlemu.comm.cgroup_limits import host_memory
 from dlemu.config import load_received, to_yaml
+from dlemu.machine.cgroup_limits import host_memory
+from dlemu.metrics.rows import StepTable
 from dlemu.results.answer_files import open_untrusted
 from dlemu.results.file_names import ADVICE, CONFIG, TELEMETRY
 from dlemu.telemetry import RecorderHead, Telemetry, from_tables
@@ -55,7 +56,7 @@ def read_table(folder: str, name: str) -> pa.Table | None:
             raise UserError(f"{path} is damaged ({error}): copy it again or move it away") from error
 
 
-def rows_table(rows: NDArray[np.void], meanings: Mapping[str, str]) -> pa.Table:
+def rows_table(rows: NDArray[np.void] | StepTable, meanings: Mapping[str, str]) -> pa.Table:
     """Return rows as a table, each column with its meaning as metadata."""
     fields = [pa.field(name, pa.int64(), nullable=False, metadata={"meaning": meanings[name]}) for name in meanings]
     return pa.table({name: rows[name] for name in meanings}).cast(pa.schema(fields))
@@ -70,10 +71,17 @@ def read_rows(folder: str, name: str, kind: np.dtype[np.void]) -> NDArray[np.voi
     assert kind.names is not None  # it has columns
     rows = np.zeros(table.num_rows, kind)
     for column in kind.names:
-        if column not in table.column_names or not pa.types.is_integer(table[column].type) or table[column].null_count:
-            raise UserError(f"{path} is damaged: wanted a column {column} of whole numbers")
-        rows[column] = table[column].to_numpy()
+        rows[column] = whole_numbers(path, table, column)
     return rows
+
+
+def whole_numbers(path: str, table: pa.Table, name: str) -> NDArray[np.int64]:
+    """Return a column of the table in a file; raises UserError for one that is missing or holds anything else."""
+    is_there = table.column_names.count(name) == 1
+    if not is_there or not pa.types.is_integer(table[name].type) or table[name].null_count:
+        raise UserError(f"{path} is damaged: wanted a column {name} of whole numbers")
+    values: NDArray[np.int64] = table[name].to_numpy().astype(np.int64, copy=False)
+    return values
 
 
 def read_telemetry(folder: str, heads: tuple[RecorderHead, ...]) -> Telemetry:

@@ -14,11 +14,11 @@ from typing import NoReturn
 
 from datagen.errors import DlemuError, UserError
 from datagen.owned import create_claimed
-from dlemu.comm import Comm, Interrupted, die_with_parent, first_failure
-from dlemu.comm.failure import RANK, Role, killed_by, overdue
-from dlemu.comm.launch import run_ranks
 from dlemu.config.overrides import override
 from dlemu.metrics.verdict import COMPLETED
+from dlemu.ranks import Comm, Interrupted, die_with_parent, first_failure
+from dlemu.ranks.failure import RANK, Role, killed_by, overdue
+from dlemu.ranks.launch import run_ranks
 
 LOG = "console.txt"
 _SAVING_SECONDS = 30.0  # time for a run to save after Ctrl-C, before it is killed

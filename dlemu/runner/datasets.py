@@ -13,11 +13,11 @@ from datagen.storage.storage_base import open_storage
 from datagen.thread_pool import Progress as Share
 from datagen.verify import verify
 from datagen.withheld import public_text
-from dlemu.comm import Comm
-from dlemu.comm.environment import existing_folder
-from dlemu.comm.process_control import comes_into_sight
 from dlemu.config import check_data
 from dlemu.config.schema import Workload
+from dlemu.machine.environment import existing_folder
+from dlemu.ranks import Comm
+from dlemu.ranks.process_control import comes_into_sight
 from dlemu.results.progress import Progress, seconds_left
 from dlemu.results.wording import count
 from dlemu.runner.events import DatasetMade, DatasetVerified, OnEvent, Warned

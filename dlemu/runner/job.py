@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.owned import OwnFolder
 from datagen.storage.storage_base import StorageSpec
-from dlemu.comm import Comm, within
 from dlemu.config.schema import Workload
+from dlemu.ranks import Comm, within
 from dlemu.results.file_names import ADVICE, LIVE
 from dlemu.results.kinds import kind_wanted, kinds
 from dlemu.results.live import RunJournal, write_live_facts

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from dlemu.comm import PeerLostError, detect_launcher
 from dlemu.config.schema import Workload
+from dlemu.ranks import PeerLostError, detect_launcher
 
 _TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9.]+)")
 
@@ -21,7 +21,7 @@ def run_as_placeholder(overrides: Sequence[str], report: Callable[[str], None]) 
     """
     if detect_launcher() == "none":
         return False
-    from dlemu.comm.host import Placeholder, join
+    from dlemu.ranks.host import Placeholder, join
 
     process = join(start_seconds(overrides))
     if not isinstance(process, Placeholder):

@@ -14,17 +14,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from datagen.errors import DlemuError, SpaceError, UserError
-from dlemu.comm import Comm, detect_launcher
-from dlemu.comm.failure import Failure, describe, first_failure
-from dlemu.comm.launch import run_ranks
 from dlemu.config.schema import Workload
+from dlemu.ranks import Comm, detect_launcher
+from dlemu.ranks.failure import Failure, describe, first_failure
+from dlemu.ranks.launch import run_ranks
 from dlemu.results.live import going_on
 from dlemu.runner.events import OnEvent, Warned
 from dlemu.runner.launched import run_as_placeholder, start_seconds
 from dlemu.runner.run_folder import Kept
 
 if TYPE_CHECKING:  # most runs have no launcher
-    from dlemu.comm.host import Host
+    from dlemu.ranks.host import Host
 
 T = TypeVar("T")
 SaveFailed = Callable[[str], Kept | None]
@@ -204,7 +204,7 @@ def with_ranks(
 
     if run_as_placeholder(words, lambda message: on_event(Warned(message))):
         return None
-    from dlemu.comm.host import Host, join
+    from dlemu.ranks.host import Host, join
 
     host = join(start_seconds(words))
     assert isinstance(host, Host)

@@ -1,4 +1,4 @@
-"""Starts and stops the telemetry recorders: one process per host, started by the first rank there."""
+"""What the first rank of each host does for the others: describe the host, start and stop its telemetry recorder."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from dlemu.comm import Comm, within
-from dlemu.comm.cgroup_limits import limiting_groups
 from dlemu.config.schema import Telemetry
+from dlemu.machine.cgroup_limits import limiting_groups
+from dlemu.machine.environment import HostFacts, describe_host
+from dlemu.ranks import Comm, within
 from dlemu.results.live import RunJournal
 from dlemu.telemetry import HostTelemetry, Recorder, Scope, Task, start_recorder
 
@@ -42,6 +43,16 @@ def recorder_for(
     )
     task = Task(scope=scope, node=comm.node, interval_seconds=settings.interval_seconds)
     return start_recorder(task, live_folder)
+
+
+def describe_hosts(comm: Comm) -> tuple[tuple[HostFacts, ...], tuple[int, ...]] | None:
+    """Return each node's facts in node order, and the node of each rank, on rank 0; None elsewhere. Collective."""
+    host = describe_host() if comm.local_rank == 0 else None
+    nodes: list[tuple[int, HostFacts | None]] | None = comm.gather((comm.node, host))
+    if nodes is None:
+        return None
+    hosts = {node: described for node, described in nodes if described is not None}
+    return tuple(hosts[node] for node in sorted(hosts)), tuple(node for node, _ in nodes)
 
 
 class Recording(NamedTuple):

@@ -20,13 +20,13 @@ import numpy as np
 
 from datagen.errors import UserError
 from datagen.withheld import scrubbed
-from dlemu.comm import Comm
-from dlemu.comm.environment import describe_folder, describe_hosts, existing_folder
-from dlemu.comm.row_log import RowLog, Rows, read_row_logs
 from dlemu.config.published import published
 from dlemu.config.schema import Workload
+from dlemu.machine.environment import describe_folder, existing_folder
 from dlemu.metrics.catalogue import RUN, Catalogue, declared
 from dlemu.metrics.verdict import Outcome
+from dlemu.ranks import Comm
+from dlemu.ranks.row_log import RowLog, Rows, read_row_logs
 from dlemu.results.figures import Conditions, JobFigures, Value
 from dlemu.results.file_names import FACTS, KILLED
 from dlemu.results.kinds import JobParts
@@ -46,7 +46,7 @@ from dlemu.results.progress import Figure, Progress
 from dlemu.results.tables import read_rows, rows_table, write_table
 from dlemu.results.wording import count
 from dlemu.runner.job import Job, JobKind, Notify
-from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
+from dlemu.runner.recording import Recording, describe_hosts, recorded, recorder_for, stopped
 from dlemu.telemetry import Telemetry, read_logs
 
 

@@ -16,8 +16,8 @@ from typing import Self
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.fetch import Fetcher, FetchSpec
-from dlemu.comm import detect_launcher
 from dlemu.config.schema import Workload
+from dlemu.ranks import detect_launcher
 from dlemu.results.kinds import Kind
 from dlemu.runner.cold import Treatment
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned

@@ -23,7 +23,7 @@ import psutil
 from datagen.errors import DlemuError
 from datagen.owned import create_new
 from datagen.registry import find, names
-from dlemu.comm.process_control import die_with_parent, fork_process, name_process
+from dlemu.ranks.process_control import die_with_parent, fork_process, name_process
 from dlemu.telemetry._readings import HostTelemetry, LogLine, LogWriter, RecorderHead, log_path, parse_log
 from dlemu.telemetry.probe_base import COST_SHARE, NS_PER_SECOND, AbsentError, ProbeBase, Scope, read_text
 

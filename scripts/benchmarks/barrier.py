@@ -16,8 +16,8 @@ import numpy as np
 from benchmarks.bench import Bench
 from benchmarks.figure import Figure, alone, value_at_most
 from datagen.errors import DlemuError
-from dlemu.comm import Comm
-from dlemu.comm.launch import run_ranks
+from dlemu.ranks import Comm
+from dlemu.ranks.launch import run_ranks
 
 RANKS = (2, 8, 32, 64, 128, 256)
 QUICK_RANKS = (2, 8)

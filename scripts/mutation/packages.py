@@ -48,12 +48,12 @@ PACKAGES = {
         ),
     ),
     "comm": Package(
-        ("dlemu/comm/tree.py", "dlemu/comm/launch.py", "dlemu/comm/failure.py", "dlemu/comm/comm_base.py"),
+        ("dlemu/ranks/tree.py", "dlemu/ranks/launch.py", "dlemu/ranks/failure.py", "dlemu/ranks/comm_base.py"),
         (
-            "tests/comm/test_tree.py",
-            "tests/comm/test_supervise.py",
-            "tests/comm/test_failure.py",
-            "tests/comm/test_base.py",
+            "tests/ranks/test_tree.py",
+            "tests/ranks/test_supervise.py",
+            "tests/ranks/test_failure.py",
+            "tests/ranks/test_base.py",
         ),
         without=("Supervisor", "_send", "_reap", "_below", "children_of_this_process", "end_adopted"),
     ),

@@ -13,8 +13,8 @@ from datagen.errors import UserError
 from datagen.registry import find, names
 from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec, Phase
 from dlemu.accelerators.sleep import Accelerator as Sleep
-from dlemu.comm.clock import FakeClock
 from dlemu.config.duration import Duration
+from dlemu.machine.clock import FakeClock
 from tests.cli_runs import run_dlemu
 
 SPEC = AcceleratorSpec(

@@ -32,8 +32,8 @@ from dlemu.checkpoints.stored import (
     write_note,
 )
 from dlemu.checkpoints.write_files import CheckpointWriter, FileToWrite
-from dlemu.comm.row_log import RowLog
 from dlemu.config.schema import Checkpoint, Datatype, Model
+from dlemu.ranks.row_log import RowLog
 
 HEAD, TAIL = b"head of the file", b"end"
 DEFAULT = Checkpoint()

@@ -15,9 +15,9 @@ from datagen.storage import memory, posix
 from datagen.storage.storage_base import StorageBase
 from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.checkpoints.save import TrainingSaver
-from dlemu.comm import Comm
-from dlemu.comm.clock import FakeClock
 from dlemu.config.schema import Checkpoint, Model, Parallelism, Transformer
+from dlemu.machine.clock import FakeClock
+from dlemu.ranks import Comm
 from tests import faulty_storage
 from tests.emulator.fakes import ScriptedComm
 

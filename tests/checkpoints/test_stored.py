@@ -26,8 +26,8 @@ from dlemu.checkpoints.stored import (
     stored_checkpoints,
     write_note,
 )
-from dlemu.comm.row_log import RowLog
 from dlemu.config.schema import Checkpoint, Model
+from dlemu.ranks.row_log import RowLog
 
 STORAGE = posix.Storage()
 BLOCK = block_name(1, 2)

@@ -13,7 +13,7 @@ import pytest
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.__main__ import main
 from dlemu.cli import guarded
-from dlemu.comm import Failure, Interrupted
+from dlemu.ranks import Failure, Interrupted
 from dlemu.runner.ranks import RunFailedError
 from dlemu.runner.run_list import RunsPlanned
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
 from datagen.formats.csv import Format
-from datagen.spec import DatasetSpec
 from tests.datagen.sources import FILE, MemorySource, expected, job, written
 
 
@@ -64,9 +62,3 @@ def test_what_is_read_is_what_is_written(line: bytes) -> None:
 def test_lines_that_are_missing(data: bytes, samples: int, words: str) -> None:
     with pytest.raises(DatasetError, match=words):
         Format().open(MemorySource(data), samples)
-
-
-@pytest.mark.parametrize("values", [{"compression": "gzip"}, {"record_element_type": "float32"}])
-def test_what_csv_can_not_hold(values: dict[str, Any]) -> None:
-    (problem,) = DatasetSpec(format="csv", **values).check()
-    assert "format csv supports" in problem

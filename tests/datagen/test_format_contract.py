@@ -19,7 +19,7 @@ from datagen.formats.format_base import UnreadFormat
 from datagen.generate import files_of
 from datagen.groups import GroupFormat
 from datagen.inspection import inspect
-from datagen.spec import Compression, DatasetSpec
+from datagen.spec import Compression, DatasetSpec, Hdf5, ParquetColumn, ParquetSpec
 from datagen.storage import memory
 from datagen.storage.storage_base import StorageBase, open_storage
 from datagen.verify import verify
@@ -234,6 +234,42 @@ def test_another_files_bytes_are_found(case: Case, tmp_path: Path) -> None:
     assert sorted(finding.path for finding in verify(dataset.spec)) == [dataset.first_file, other]
     with pytest.raises(DatasetError, match="is not what was generated"):
         dataset.read([0], verify=True)
+
+
+IMPOSSIBLE: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("npy", {"compression": "gzip"}, ["compression is gzip: format npy supports only none"]),
+    ("npy", {"record_dims": (4, 0)}, ["record_dims[1] is 0"]),
+    ("npy", {"record_dims": (4, 4), "record_length_bytes_stdev": 3}, ["both given"]),
+    ("npy", {"record_element_type": "str"}, ["such as uint8 or float32"]),
+    ("npy", {"record_element_type": "no such,type"}, ["such as uint8 or float32"]),
+    ("csv", {"record_element_type": "float32"}, ["format csv supports only uint8"]),
+    ("jpeg", {"num_samples_per_file": 2}, ["is one sample"]),
+    ("jpeg", {"record_element_type": "float32"}, ["only uint8"]),
+    ("png", {"record_dims": (8,)}, ["wanted height and width"]),
+    ("png", {"record_dims": (8, 8, 2)}, ["1 or 3 channels"]),
+    ("jpeg", {"record_dims": (2000, 2000)}, ["2000 x 2000 pixels has"]),
+    ("png", {"record_dims": (2000, 2000)}, ["2000 x 2000 pixels has"]),
+    ("png", {"record_length_bytes": 90}, ["record_length_bytes is 90"]),
+    ("hdf5", {"compression": "zip"}, ["none or gzip"]),
+    ("hdf5", {"hdf5": Hdf5(num_dset_per_record=2)}, ["num_dset_per_record is 2"]),
+    ("hdf5", {"hdf5": Hdf5(chunk_dims=(8, 8))}, ["wanted 3 numbers of 1 or more"]),
+    ("hdf5", {"hdf5": Hdf5(max_shape=(8, 8)), "record_dims": (9, 8)}, ["at least the record's [9, 8]"]),
+    (
+        "parquet",
+        {
+            "parquet": ParquetSpec(columns=(ParquetColumn(name="a", read=False),) * 2),
+            "record_length_bytes_resize": 5,
+        },
+        ["resize is 5: wanted 0", "two columns have the same name", "none has read: true"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "words"), IMPOSSIBLE, ids=str)
+def test_settings_that_a_format_can_not_have_are_told(name: str, changes: dict[str, Any], words: list[str]) -> None:
+    problems = DatasetSpec(format=name, **changes).check()
+    assert len(problems) == len(words)
+    assert all(word in problem for word, problem in zip(words, problems, strict=True))
 
 
 def places(data: bytes) -> list[int]:

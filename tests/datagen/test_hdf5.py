@@ -200,20 +200,6 @@ def test_what_is_no_dataset_of_ours() -> None:
     assert "never written" in refused(of_datasets(records_0=never))
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"compression": "zip"}, "none or gzip"),
-        ({"hdf5": Hdf5(num_dset_per_record=2)}, "num_dset_per_record is 2"),
-        ({"hdf5": Hdf5(chunk_dims=(8, 8))}, "wanted 3 numbers of 1 or more"),
-        ({"hdf5": Hdf5(max_shape=(8, 8)), "record_dims": (9, 8)}, "at least the record's [9, 8]"),
-    ],
-)
-def test_layouts_that_are_impossible(values: Settings, words: str) -> None:
-    (problem,) = DatasetSpec(format="hdf5", **values).check()
-    assert words in problem
-
-
 def test_a_file_with_other_bytes_around_its_records_is_not_taken_for_a_known_one() -> None:
     data = written(Format(), made({}))
     reader = Format()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import io
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
 from datagen.formats.npy import Format
-from datagen.spec import DatasetSpec
 from tests.datagen.sources import MemorySource, expected, job, written
 
 TYPES = ["uint8", "int16", "float32", "complex128"]
@@ -48,19 +47,3 @@ def test_arrays_of_others_are_read(order: Literal["C", "F"]) -> None:
 def test_foreign_bytes_are_an_error(data: bytes) -> None:
     with pytest.raises(DatasetError, match=r"file\.dat: .*`dlemu datagen verify`"):
         Format().open(MemorySource(data), 1)
-
-
-@pytest.mark.parametrize(
-    ("settings_", "words"),
-    [
-        ({"compression": "gzip"}, "compression is gzip: format npy supports only none"),
-        ({"record_dims": (4, 0)}, r"record_dims\[1\] is 0"),
-        ({"record_dims": (4, 4), "record_length_bytes_stdev": 3}, "both given"),
-        ({"record_element_type": "str"}, "such as uint8 or float32"),
-        ({"record_element_type": "no such,type"}, "such as uint8 or float32"),
-    ],
-)
-def test_records_that_are_impossible(settings_: dict[str, Any], words: str) -> None:
-    spec = DatasetSpec(format="npy", **settings_)
-    with pytest.raises(AssertionError, match=words):
-        assert not spec.check(), spec.check()[0]

@@ -218,11 +218,3 @@ def test_which_columns_are_read_may_change(dataset: DatasetSpec) -> None:
     assert result.app_bytes == pytest.approx(40 * 400, rel=0.05)
     with pytest.raises(DatasetError, match=r"made with other settings: parquet\.row_group_size is"):
         inspect(replace(dataset, parquet=parquet(row_group_size=41)))
-
-
-def test_impossible_columns_are_told() -> None:
-    bad = ParquetSpec(
-        columns=(ParquetColumn(name="a", size=0, read=False), ParquetColumn(name="a", read=False)), row_group_size=0
-    )
-    problems = DatasetSpec(format="parquet", parquet=bad, record_length_bytes_resize=5).check()
-    assert len(problems) == 5

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
-from dlemu.comm.environment import HostFacts
 from dlemu.config import load
 from dlemu.dlio.checkpoints import DlioCheckpoints
 from dlemu.dlio.config import DlioFolders
 from dlemu.dlio.results import write_results
+from dlemu.machine.environment import HostFacts
 from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints, Phase
 from dlemu.results.live import RunJournal
 from tests.dlio import published_checkpoints as published

@@ -10,12 +10,12 @@ import pytest
 
 from datagen.errors import DatasetError, UserError
 from datagen.inspection import Dataset
-from dlemu.comm.environment import StorageFacts
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.doctor import storage
 from dlemu.doctor.check_base import Check, Facts
 from dlemu.jobs.training.host_checks import check_dataset, check_ranks
+from dlemu.machine.environment import StorageFacts
 from dlemu.telemetry import DeviceFacts
 from tests.datasets import make_dataset
 from tests.doctor.workloads import small

@@ -26,7 +26,7 @@ from datagen.fetch import Fetcher, FetchSpec
 from datagen.inspection import inspect
 from datagen.storage.storage_base import FOLDERS, StorageSpec, open_storage, read_in_transfers
 from datagen.verify import verify
-from dlemu.comm.environment import describe_folder
+from dlemu.machine.environment import describe_folder
 from tests.datasets import make_dataset
 from tests.e2e.harness import DLEMU, dlemu, small_run, start, summary, wait
 

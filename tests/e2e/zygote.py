@@ -31,9 +31,9 @@ KEPT = ("PYTHON", "LD_", "LC_", "LANG", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_", 
 """What a variable's name begins with that Python, a library or dlemu reads while it starts."""
 _APART = {
     "dlemu.contrib.record.recorder",
-    "dlemu.comm.mpi",
-    "dlemu.comm.mpi_leaders",
-    "dlemu.comm.gloo",
+    "dlemu.ranks.mpi",
+    "dlemu.ranks.mpi_leaders",
+    "dlemu.ranks.gloo",
     "dlemu.contrib.record.hook",
 }
 """They do something when they are imported, or import what dlemu itself imports only when it has to."""

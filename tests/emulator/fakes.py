@@ -5,11 +5,11 @@ from typing import Any
 
 from dlemu.accelerators.accelerator_base import AcceleratorSpec
 from dlemu.accelerators.sleep import Accelerator
-from dlemu.comm.clock import FakeClock
 from dlemu.config.duration import NO_TIME
 from dlemu.jobs.training.prefetch import TakenBatch
 from dlemu.jobs.training.steplog import StepRecord
 from dlemu.loaders.loader_base import Batch, BatchTrace
+from dlemu.machine.clock import FakeClock
 
 
 def trace(**changes: int) -> BatchTrace:

@@ -9,11 +9,11 @@ import pytest
 
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.checkpoints.stored import NOTE
-from dlemu.comm import LocalComm
 from dlemu.config import load
 from dlemu.jobs.checkpoint.loop import run_checkpoints
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
+from dlemu.ranks import LocalComm
 from dlemu.runner.job import prepare as prepare_job
 from tests import faulty_storage
 

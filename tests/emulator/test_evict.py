@@ -11,13 +11,13 @@ import pytest
 
 from datagen.errors import DatasetError, UserError
 from datagen.inspection import inspect
-from dlemu.comm.environment import describe_folder
-from dlemu.comm.thread_accounting import ThreadAccounting
 from dlemu.config import check_runnable
 from dlemu.config.schema import Reader
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.preflight import check_host
+from dlemu.machine.environment import describe_folder
+from dlemu.machine.thread_accounting import ThreadAccounting
 from tests.datasets import make_dataset
 from tests.runs import make_job
 

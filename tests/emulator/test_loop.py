@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.comm.clock import FakeClock
 from dlemu.jobs.training.loop import StepLoop, StepRange
 from dlemu.jobs.training.steplog import TRAINING, StepLog, StepRows
+from dlemu.machine.clock import FakeClock
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
 from tests.emulator.fakes import ScriptedComm, ScriptedQueue, sleeping
 

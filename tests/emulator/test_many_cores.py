@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dlemu.comm.clock import FakeClock
-from dlemu.comm.tree import LocalTree
 from dlemu.jobs.training.loop import StepLoop, StepRange
 from dlemu.jobs.training.prefetch import TakenBatch
 from dlemu.jobs.training.steplog import TRAINING, StepLog, StepRows
 from dlemu.loaders.loader_base import Batch
+from dlemu.machine.clock import FakeClock
 from dlemu.metrics.au import au_percent, kept_rows
-from tests.comm.memory_links import TimedLink, run
+from dlemu.ranks.tree import LocalTree
 from tests.emulator.fakes import ScriptedComm, sleeping, trace
+from tests.ranks.memory_links import TimedLink, run
 
 RANKS, STEPS = 18, 400
 COMPUTE_NS = 375_000

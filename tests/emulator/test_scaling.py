@@ -13,11 +13,11 @@ import pytest
 
 from datagen.formats.format_base import Source
 from datagen.inspection import inspect
-from dlemu.comm.clock import FakeClock
 from dlemu.config.schema import Metric, Reader
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.scaling import try_other_readers, worth_trying
 from dlemu.jobs.training.steplog import StepRows
+from dlemu.machine.clock import FakeClock
 from tests.datasets import make_dataset
 from tests.emulator.fakes import ScriptedComm
 from tests.metrics.test_limit import late_steps

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dlemu.comm.clock import FakeClock
 from dlemu.jobs.training.loop import STOP_NS, StepLoop, StepRange
 from dlemu.jobs.training.steplog import TRAINING, StepLog
+from dlemu.machine.clock import FakeClock
 from dlemu.runner.run_folder import StopFile, request_stop
 from tests.emulator.fakes import ScriptedComm, ScriptedQueue, sleeping
 from tests.runs import make_job

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 from datagen.errors import DlemuError
-from dlemu.comm.comm_base import PeerLostError
-from dlemu.comm.tree import Connection, Frame, LocalTree, children_of, depth, height, parent_of
+from dlemu.ranks.comm_base import PeerLostError
+from dlemu.ranks.tree import Connection, Frame, LocalTree, children_of, depth, height, parent_of
 
 TIMEOUT_SECONDS = 60.0
 LEVEL_SECONDS = 0.5
-"""As in dlemu.comm.tree: each level of the tree waits this much longer than the one nearer to the missing rank."""
+"""As in dlemu.ranks.tree: each level of the tree waits this much longer than the one nearer to the missing rank."""
 MOST_DELAY_SECONDS = 0.01
 
 
@@ -227,7 +227,7 @@ def schedule(draw: random.Random) -> None:
 
         return work
 
-    with mock.patch("dlemu.comm.tree.monotonic", side_effect=lambda: world.now):
+    with mock.patch("dlemu.ranks.tree.monotonic", side_effect=lambda: world.now):
         world.run([work_of(rank) for rank in ranks])
     if errors:
         raise errors[0]

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from datagen.errors import UserError
 from dlemu.cli.predict import command
-from dlemu.comm.environment import describe_host
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.jobs.probe.result import PROBE, Access, ProbeAnswer, ProbeCell, ProbeQuestion
 from dlemu.jobs.training.prediction.curve import most_mb_per_second, rates
 from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive, curve_of, requests_of
+from dlemu.machine.environment import describe_host
 from dlemu.results.answer_files import to_json
 from dlemu.results.drive import Rate
 from dlemu.runner.prediction_request import PredictionRequest

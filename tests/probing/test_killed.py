@@ -17,8 +17,8 @@ from datagen.errors import DlemuError
 from dlemu.jobs.probe import requests
 from dlemu.jobs.probe.requests import measure_cell
 from dlemu.jobs.probe.result import CellSpec, Engine
-from tests.comm.many_ranks import wait_until
 from tests.e2e.harness import assert_gone
+from tests.ranks.many_ranks import wait_until
 
 MIB = 1 << 20
 LONG_SECONDS = 300.0

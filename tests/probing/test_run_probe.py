@@ -19,7 +19,6 @@ from click.testing import CliRunner
 from datagen.errors import DlemuError, SpaceError, UserError
 from datagen.storage.storage_base import StorageSpec
 from dlemu.cli.probe import command
-from dlemu.comm.environment import describe_folder
 from dlemu.config import load
 from dlemu.jobs.probe import requests
 from dlemu.jobs.probe import run as run_probe
@@ -34,6 +33,7 @@ from dlemu.jobs.probe.requests import (
 from dlemu.jobs.probe.result import CellSpec, ProbeCell
 from dlemu.jobs.probe.run import probe_target, read_probe
 from dlemu.jobs.probe.thread_reads import Requests
+from dlemu.machine.environment import describe_folder
 from dlemu.metrics.demand import demand
 from dlemu.runner.cold import treatment_of
 from dlemu.runner.events import Doing

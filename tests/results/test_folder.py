@@ -19,7 +19,6 @@ import pytest
 
 from datagen.errors import SpaceError, UserError
 from dlemu.jobs.checkpoint.result import CheckpointRun
-from dlemu.jobs.training import steplog
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import Run, make_run, read_run
 from dlemu.jobs.training.steplog import STEP_COLUMNS
@@ -278,8 +277,7 @@ def test_values_that_no_step_can_have_are_told_with_what_was_wanted(
 
 
 def with_memory(monkeypatch: pytest.MonkeyPatch, available_bytes: int) -> None:
-    for module in ("dlemu.jobs.training.steplog", "dlemu.results.tables"):
-        monkeypatch.setattr(f"{module}.host_memory", lambda: SimpleNamespace(available_bytes=available_bytes))
+    monkeypatch.setattr("dlemu.results.tables.host_memory", lambda: SimpleNamespace(available_bytes=available_bytes))
 
 
 def test_a_result_that_wants_more_memory_than_there_is_is_not_read(
@@ -287,10 +285,10 @@ def test_a_result_that_wants_more_memory_than_there_is_is_not_read(
 ) -> None:
     job = make_job(folder=str(tmp_path))
     write_run(make_run(job, make_log(job)))
-    with_memory(monkeypatch, 48 * steplog._ROW_BYTES)
+    with_memory(monkeypatch, 48 * 16 * len(STEP_COLUMNS))
     assert len(read_run(str(tmp_path)).rows) == 48
-    with_memory(monkeypatch, 48 * steplog._ROW_BYTES - 1)
-    with pytest.raises(UserError, match=r"steps\.parquet needs 0\.0 GiB of memory, more than is"):
+    with_memory(monkeypatch, 48 * 16 * len(STEP_COLUMNS) - 1)
+    with pytest.raises(UserError, match=r"steps\.parquet has 48 rows, which need 0\.0 GiB of memory"):
         read_run(str(tmp_path))
 
 

@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 from datagen.errors import DlemuError
-from dlemu.comm import Comm, Interrupted
-from dlemu.comm.failure import Role
-from dlemu.comm.launch import run_crew
 from dlemu.jobs.probe import requests
 from dlemu.jobs.training import pattern
+from dlemu.ranks import Comm, Interrupted
+from dlemu.ranks.failure import Role
+from dlemu.ranks.launch import run_crew
 from tests.parts import of_parts
 from tests.runs import make_job
 

@@ -15,8 +15,8 @@ from datagen.generate import prepare
 from datagen.manifest import Manifest
 from datagen.storage.storage_base import open_storage
 from datagen.thread_pool import Progress as Share
-from dlemu.comm.local import LocalComm
 from dlemu.config import load
+from dlemu.ranks.local import LocalComm
 from dlemu.results.progress import Progress
 from dlemu.runner.datasets import _progress, make_dataset, verify_dataset
 from dlemu.runner.events import DatasetMade, DatasetVerified, Event
@@ -54,7 +54,7 @@ def test_what_a_resumed_dataset_had_already_does_not_count_as_speed() -> None:
 def test_nothing_is_made_on_a_host_that_does_not_share_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlemu.comm.process_control._VISIBLE_SECONDS", 0.0)
+    monkeypatch.setattr("dlemu.ranks.process_control._VISIBLE_SECONDS", 0.0)
     workload = load([f"dataset.data_folder={tmp_path}", "dataset.num_files_train=6", "dataset.record_length_bytes=999"])
     prepare(workload.dataset)
     storage = open_storage(workload.storage_spec)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from datagen.errors import SpaceError, UserError
-from dlemu.comm import Interrupted, PeerLostError
-from dlemu.comm.failure import Failure
-from dlemu.comm.local import HostPlace
 from dlemu.config.schema import Workload
+from dlemu.ranks import Interrupted, PeerLostError
+from dlemu.ranks.failure import Failure
+from dlemu.ranks.local import HostPlace
 from dlemu.runner.ranks import Ranks, RunFailedError, RunUserError, lead
 from dlemu.runner.run_folder import Kept
 from tests.runs import make_job

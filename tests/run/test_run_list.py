@@ -11,8 +11,8 @@ import pytest
 
 import dlemu
 from datagen.errors import DlemuError, UserError
-from dlemu.comm import Interrupted
 from dlemu.jobs.training.run import Training
+from dlemu.ranks import Interrupted
 from dlemu.results.figures import JobFigures, Value
 from dlemu.runner.run_list import RunEnded
 from dlemu.studies.answers import SIZE, SWEEP, Trial

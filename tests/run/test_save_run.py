@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from datagen.errors import SpaceError
-from dlemu.comm.failure import describe
 from dlemu.jobs.training.result import read_run
 from dlemu.jobs.training.run import TRAINING
+from dlemu.ranks.failure import describe
 from dlemu.runner.events import Event, NotSaved, Saved, ignore
 from dlemu.runner.job import save
 from dlemu.runner.ranks import Ranks, RunFailedError

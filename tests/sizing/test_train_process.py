@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from datagen.errors import DlemuError, UserError
-from dlemu.comm import Interrupted, interrupt_on
 from dlemu.config import load
+from dlemu.ranks import Interrupted, interrupt_on
 from dlemu.runner.child_run import LOG, job, run_train
 
 

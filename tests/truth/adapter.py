@@ -18,7 +18,6 @@ from datagen.engines import READER_VERSION
 from datagen.storage._request_counts import BINS, COUNTERS, FINE, GROWTH, INDEX, LOWEST_US, RequestCounts
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.io_rows import IO_DTYPE, READ, WRITE, SavedCheckpoint
-from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.config import load
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
@@ -40,6 +39,7 @@ from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.jobs.training.summary import Evaluation, StoppedEarly, Summary
+from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.cache import device_metrics
 from dlemu.metrics.causes import find_causes
@@ -692,9 +692,9 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
 
 def _pack_numbers(frozen: FrozenRun) -> Numbers:
     pytest.importorskip("dlemu.contrib.pack")
-    from dlemu.comm.environment import HostFacts, StorageFacts
     from dlemu.contrib.pack.job import JOB
     from dlemu.contrib.pack.summary import PackSummary, device_activity
+    from dlemu.machine.environment import HostFacts, StorageFacts
 
     own = frozen.facts
     packed = [file["images"] for file in own["packed_files"]]

@@ -1,4 +1,4 @@
 """MLPerf Storage: `rules` of each edition, `audit` of results, `check` of submissions, `rehearsal` of a submission.
 
-Each package imports only those before it, and `dlemu.dlio` for DLIO's formats.
+Each package imports only those before it.
 """

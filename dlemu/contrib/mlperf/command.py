@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +13,7 @@ from dlemu.extend import UserError
 from dlemu.extend import options as command_options
 
 if TYPE_CHECKING:
-    from dlemu.config.schema import Workload
+    from dlemu.contrib.mlperf.rehearsal.datasize import CheckpointDatasize
     from dlemu.contrib.mlperf.rules.editions import Reading
     from dlemu.contrib.mlperf.rules.training import Division
 
@@ -65,8 +65,8 @@ def datasize_command(
     Exit status: 0 done, 1 the settings break a rule, 2 a usage error.
     """
     from dlemu.config import datagen_command, explained, load
-    from dlemu.contrib.mlperf.lines import datasize_lines
-    from dlemu.contrib.mlperf.rehearsal.datasize import datasize, host_memory_gib
+    from dlemu.contrib.mlperf.lines import checkpoint_datasize_lines, datasize_lines
+    from dlemu.contrib.mlperf.rehearsal.datasize import Datasize, checkpoint_datasize, datasize, host_memory_gib
 
     workload = load(overrides, config_dir=config_dir)
     if cfg:
@@ -74,38 +74,22 @@ def datasize_command(
         return
     memory = host_memory_gib() if memory_gib is None else memory_gib
     measured = "measured here" if memory_gib is None else "as given"
-    if not workload.workflow.train:
-        _checkpoint_datasize(workload, edition, hosts, memory, measured, as_json)
-    files_given = any(word.lstrip("+").startswith("dataset.num_files_train=") for word in overrides)
-    size = datasize(
-        workload,
-        edition=edition,
-        hosts=hosts,
-        memory_gib_per_host=memory,
-        files_requested=workload.dataset.num_files_train if files_given else None,
-    )
-    datagen = datagen_command(load([*overrides, *size.overrides], config_dir=config_dir))
-    if as_json:
-        bound = {**asdict(size.bound), "files": size.bound.files}
-        click.echo(json.dumps({**asdict(size), "bound": bound, "datagen": datagen}, indent=2))
+    if workload.workflow.train:
+        given = any(word.lstrip("+").startswith("dataset.num_files_train=") for word in overrides)
+        requested = workload.dataset.num_files_train if given else None
+        size: Datasize | CheckpointDatasize = datasize(
+            workload, edition=edition, hosts=hosts, memory_gib_per_host=memory, files_requested=requested
+        )
     else:
-        for line in datasize_lines(workload, datagen, size, measured):
-            click.echo(line)
-    raise SystemExit(1 if any(finding.severity == "error" for finding in size.findings) else 0)
-
-
-def _checkpoint_datasize(
-    workload: Workload, edition: str | None, hosts: int, memory_gib: float, measured: str, as_json: bool
-) -> NoReturn:
-    from dlemu.contrib.mlperf.lines import checkpoint_datasize_lines
-    from dlemu.contrib.mlperf.rehearsal.datasize import checkpoint_datasize
-
-    size = checkpoint_datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory_gib)
-    if as_json:
-        click.echo(json.dumps(asdict(size), indent=2))
+        size = checkpoint_datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory)
+    plain = asdict(size)
+    if isinstance(size, Datasize):
+        plain["bound"]["files"] = size.bound.files
+        plain["datagen"] = datagen_command(load([*overrides, *size.overrides], config_dir=config_dir))
+        lines = datasize_lines(workload, plain["datagen"], size, measured)
     else:
-        for line in checkpoint_datasize_lines(workload, size, measured):
-            click.echo(line)
+        lines = checkpoint_datasize_lines(workload, size, measured)
+    click.echo(json.dumps(plain, indent=2) if as_json else "\n".join(lines))
     raise SystemExit(1 if any(finding.severity == "error" for finding in size.findings) else 0)
 
 

@@ -94,8 +94,14 @@ class PackKind(rows_job.RowsKind):
         import_libraries(settings.recipe)
         source, names = _images(workload, settings)
         each = settings.images_per_file or choose_images_per_file(len(names), ranks)
-        chosen = {key: getattr(settings, key) for key in ("format", "resize", "encode")}
-        packed = PackedSet(source=source, images=len(names), images_per_file=each, **chosen)
+        packed = PackedSet(
+            source=source,
+            images=len(names),
+            images_per_file=each,
+            format=settings.format,
+            resize=settings.resize,
+            encode=settings.encode,
+        )
         packed = _going_on(settings, packed, read_answer(settings.target, PACKED_NAME, PackedSet))
         files = -(-len(names) // packed.images_per_file)
         layout = dataset_layout.Layout(  # named like a dataset's, so that a training run finds them

@@ -33,8 +33,6 @@ class DocumentQuestion:
     """Mean power of each storage, W."""
     overrides: tuple[str, ...] = ()
     """Further settings of every training run, such as reader.read_threads=8."""
-    settings_digest: str = ""
-    """Of all settings, those in the workload's file included."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,7 +93,10 @@ def lines_of(opened: OpenedDocument) -> Iterator[Said]:
 
 def _screen(answer: Reproduced, folder: str) -> Screen:
     opened = open_document(folder)
-    notes = [*opened.gaps, *([_REDUCED] if answer.question.scale == "laptop" else [])]
+    notes = [
+        *(f"{gap} holds no result any more" for gap in opened.gaps),
+        *([_REDUCED] if answer.question.scale == "laptop" else []),
+    ]
     return Screen(title=answer.title, lines=list(lines_of(opened)), notes=notes, folder=folder)
 
 

@@ -36,13 +36,9 @@ class OpenedDocument:
 
     @property
     def gaps(self) -> list[str]:
-        """Return a sentence for each step whose results are gone."""
-        return [
-            f"{os.path.join(self.folder, step.folder)} holds no result of `dlemu {step.command}`: what it showed is "
-            "missing."
-            for step in self.answer.steps
-            if step.command != "datagen" and step.name not in self.results
-        ]
+        """Return the folders of steps whose results are gone."""
+        steps = (step for step in self.answer.steps if step.command != "datagen" and step.name not in self.results)
+        return [os.path.join(self.folder, step.folder) for step in steps]
 
     @property
     def drives(self) -> list[str]:
@@ -145,11 +141,8 @@ def over_time(opened: OpenedDocument, table: DeclaredTable) -> Iterator[Panel]:
         ("throughput, MiB/s", "read_mb_per_second", MIB_PER_MB),
         ("mean queue depth", "mean_queue_depth", 1.0),
     ):
-        values = {
-            (on, at): factor * value
-            for on, run in runs.items()
-            for at, value in _by_moment(run.device_series("block", metric)).items()
-        }
+        moments = {on: _by_moment(run.device_series("block", metric)) for on, run in runs.items()}
+        values = {(on, at): factor * value for on, each in moments.items() for at, value in each.items()}
         yield Panel(title, "seconds since training began", values, table.shape)
     shares: dict[tuple[str, Any], float] = {}
     for on, run in runs.items():

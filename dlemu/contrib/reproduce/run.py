@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from dlemu.config import digest, load
+from dlemu.config import load
 from dlemu.config.overrides import override, points
 from dlemu.config.published import without_secrets
-from dlemu.config.schema import Workload
 from dlemu.contrib.reproduce.document import Command, DocumentQuestion, Step, document_named
 from dlemu.extend import UserError, check_launcher, child_run, owned, run_list
 from dlemu.extend import run_folder as result_folder
@@ -47,15 +47,12 @@ class Reproduced:
     steps: tuple[StepDone, ...] = ()
 
 
-OnEvent = Callable[[run_list.RunsPlanned | run_list.RunBegan | run_list.RunEnded[StepDone, Reproduced]], None]
-
-
 def reproduce(
     question: DocumentQuestion,
     *,
     folder: str = "",
     config_dir: str | None = None,
-    on_event: OnEvent = lambda _event: None,
+    on_event: Callable[[Any], None] = lambda _event: None,
 ) -> tuple[Reproduced, str]:
     """Run the steps of a document; return the answer and its folder.
 
@@ -67,12 +64,8 @@ def reproduce(
     if not question.drives:
         raise UserError("wanted drives=FOLDER[,FOLDER]: a folder on each of the storages to compare")
     steps = list(document.plan(question))
-    _check(question, steps)
-    public = replace(
-        question,
-        overrides=tuple(without_secrets(question.overrides)),
-        settings_digest=digest(list(_workloads(steps, config_dir))),
-    )
+    _check(question, steps, config_dir)
+    public = replace(question, overrides=tuple(without_secrets(question.overrides)))
     folder = folder or result_folder.new_folder("reproduce", f"{question.document}-")
     planned = [
         run_list.Planned(what=step, name=step.name, label=f"{number} of {len(steps)}: {step.says}", settings={})
@@ -136,7 +129,7 @@ class Document(run_list.RunList[Step, StepDone, Reproduced]):
         )
 
 
-def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
+def _check(question: DocumentQuestion, steps: Sequence[Step], config_dir: str | None) -> None:
     """Raise UserError for drives that can't be used, and settings by which a step would not be what its table says."""
     for drive in question.drives:
         if not os.path.isdir(drive) or not os.access(drive, os.W_OK):
@@ -152,13 +145,9 @@ def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
             raise UserError(f"{key} is set by the document: leave it out")
         if len(points([word])) > 1:
             raise UserError(f"{word} has several values: wanted one, since the document varies other settings")
-
-
-def _workloads(steps: Sequence[Step], config_dir: str | None) -> Iterator[Workload]:
-    """Yield the workloads of all steps that have one; raises UserError for wrong settings of any, before the first."""
-    for step in steps:
-        if step.command != "probe":
-            yield from (load(point.words, config_dir=config_dir) for point in points(step.words))
+    for step in steps:  # wrong settings of any are found before the first runs
+        for point in points(step.words) if step.command != "probe" else ():
+            load(point.words, config_dir=config_dir)
 
 
 def _capacity_tb(drive: str) -> float | None:

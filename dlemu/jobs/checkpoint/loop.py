@@ -33,15 +33,15 @@ from dlemu.checkpoints.piece_ring import PieceRing, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, read_pattern
 from dlemu.checkpoints.stored import remove_checkpoint, write_note
 from dlemu.checkpoints.write_files import NO_SPACE, CheckpointWriter, Drain, explained
-from dlemu.comm import Comm, within
-from dlemu.comm.clock import MonotonicClock
-from dlemu.comm.environment import describe_hosts, describe_storage, existing_folder
-from dlemu.comm.row_log import RowLog
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, UnderWay
 from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
 from dlemu.jobs.checkpoint.prepare import with_replaced_here
+from dlemu.machine.clock import MonotonicClock
+from dlemu.machine.environment import describe_storage, existing_folder
+from dlemu.ranks import Comm, within
+from dlemu.ranks.row_log import RowLog
 from dlemu.results.live import read_journal
-from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
+from dlemu.runner.recording import Recording, describe_hosts, recorded, recorder_for, stopped
 from dlemu.runner.run_folder import request_folder, requests_so_far
 from dlemu.telemetry import Telemetry
 from dlemu.telemetry import read_logs as read_telemetry

@@ -14,10 +14,10 @@ from datagen.spec import joined_problems
 from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.stored import StoredNote, files_in, folder_of, is_link, read_note, stored_checkpoints
-from dlemu.comm.cgroup_limits import host_memory
-from dlemu.comm.process_control import comes_into_sight
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
+from dlemu.machine.cgroup_limits import host_memory
+from dlemu.ranks.process_control import comes_into_sight
 from dlemu.report.units import size
 from dlemu.results.wording import count
 from dlemu.runner.events import Making

@@ -14,7 +14,6 @@ from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.io_rows import finished_path, rows_path
 from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
-from dlemu.comm import Comm
 from dlemu.config import check_checkpoints
 from dlemu.config.overrides import override
 from dlemu.config.schema import Checkpoint, Workload
@@ -30,6 +29,7 @@ from dlemu.jobs.checkpoint.prepare import (
     with_writes_first,
 )
 from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_facts, make_checkpoint_run
+from dlemu.ranks import Comm
 from dlemu.report.units import size
 from dlemu.results.file_names import FACTS, KILLED, LIVE
 from dlemu.results.measured import read_facts

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import StorageSpec
-from dlemu.comm import Comm
-from dlemu.comm.failure import Role
-from dlemu.comm.launch import run_crew
 from dlemu.jobs.probe.object_gets import GetStream, run_gets
 from dlemu.jobs.probe.result import CellSpec, Engine, Latency, ProbeCell
 from dlemu.jobs.probe.thread_reads import Requests, Stream, open_target, run_threads
+from dlemu.ranks import Comm
+from dlemu.ranks.failure import Role
+from dlemu.ranks.launch import run_crew
 from dlemu.runner.child_run import output_of
 
 StreamKind = TypeVar("StreamKind", Stream, GetStream)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dlemu.comm.environment import HostFacts, StorageFacts
+from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.results.answer_files import ANSWER_VERSION
 from dlemu.results.wording import scaled
 

@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from datagen.errors import SpaceError, UserError
 from datagen.storage.s3 import SCHEME
 from datagen.storage.storage_base import storage_spec
-from dlemu.comm.environment import describe_folder, describe_host, existing_folder
 from dlemu.config import load, workload_names
 from dlemu.config.published import without_secrets
 from dlemu.jobs.probe.object_gets import objects_to_read
 from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import choose_engine, measure_cell, measure_gets
 from dlemu.jobs.probe.result import PROBE, Access, CellSpec, Engine, Fed, ProbeAnswer, ProbeCell, ProbeQuestion
+from dlemu.machine.environment import describe_folder, describe_host, existing_folder
 from dlemu.metrics.cache import IN_MEMORY
 from dlemu.metrics.demand import Demand, demand
 from dlemu.metrics.t_interval import MOST_ROUNDS, WINDOW, is_steady

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import psutil
 
 from datagen.storage.storage_base import open_storage
-from dlemu.comm.environment import existing_folder
 from dlemu.config import load
 from dlemu.config.overrides import given_keys, override
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.preflight import ENOUGH_STEPS, Need, can_be_judged, enough, steps_of
+from dlemu.machine.environment import existing_folder
 from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.report.units import size
 from dlemu.results.wording import count

@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from datagen.formats.format_base import LibraryReads, built_in_reads
 from datagen.layout import subfolder_name
-from dlemu.comm import name_ranks
 from dlemu.jobs.training.activity import (
     activity_during,
     delivered_by_devices,
@@ -55,6 +53,7 @@ from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
 from dlemu.metrics.stragglers import find_slow_folders, find_stragglers
 from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au, uncertainty_of
 from dlemu.metrics.verdict import HOST_LIMITS, Evidence, judge, warm_up_bias
+from dlemu.ranks import name_ranks
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of
 
@@ -118,7 +117,7 @@ def analyse(run: MeasuredTraining) -> Summary:
             total_bytes=facts.total_bytes,
             is_own=workload.dataset.source == "folder",
         ),
-        how=_how(facts, metrics.read_calls),
+        how=_how(facts),
         telemetry=summarise_telemetry(run),
         issues=(*_notes(facts), *issue_lines(findings)),
         findings=findings,
@@ -178,20 +177,6 @@ def _read_cpu_seconds_per_gb(run: MeasuredTraining) -> float | None:
     return max(0.0, sum(journal.cpu_seconds) - not_reading) / (read_bytes / 1e9)
 
 
-def _library(facts: Facts) -> LibraryReads:
-    """Return how the format's usual library reads; for a user's own format, as its module declared in the run."""
-    return facts.own_library or built_in_reads(facts.workload.dataset.format)
-
-
-def _transfer_size(facts: Facts, read_calls: int | None) -> int | None:
-    """Return the most bytes that a read call requested; 0: a whole file or record; None: the library decided."""
-    reader = facts.workload.reader
-    if not read_calls:  # the loader reads by itself, with calls that are not counted
-        return reader.transfer_size or None
-    by_dlemu = reader.engine == "fast" or (reader.engine == "matched" and reader.odirect)
-    return (reader.transfer_size or _library(facts).transfer_bytes) if by_dlemu else None
-
-
 def _rate(rows: Rows, column: str, unit: float) -> Mean:
     """Return a column's sum per second of training, in units of `unit`: of the whole run, and per epoch."""
     return pooled(rows, lambda part: per_second(float(sum_of(part, column)) / unit, part))
@@ -247,16 +232,15 @@ def _asynchronous(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
 
 _HOW = (
     *("data_loader", "engine", "decode", "odirect", "evict_page_cache", "page_cache_percent", "batch_size", "verify"),
-    *("read_threads", "file_shuffle", "sample_shuffle", "tensors", "tensor_bytes"),
+    *("read_threads", "file_shuffle", "sample_shuffle", "transfer_size", "tensors", "tensor_bytes"),
 )
 
 
-def _how(facts: Facts, read_calls: int | None) -> dict[str, bool | int | float | str | None]:
+def _how(facts: Facts) -> dict[str, bool | int | float | str | None]:
     reader = facts.workload.reader
     return {
         **{name: getattr(reader, name) for name in _HOW},
         "synchronous": facts.workload.train.synchronous or reader.read_threads == 0,
-        "transfer_size": _transfer_size(facts, read_calls),
         "reader_version": facts.reader_version,
     }
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 
 from datagen.errors import DlemuError
 from datagen.registry import find
-from dlemu.comm import first_failure, run_ranks
-from dlemu.comm.failure import LATE
 from dlemu.config import datagen_command
 from dlemu.doctor.check_base import Check, Facts, Level
 from dlemu.jobs.training.plan import TrainingJob, make_job, planned_dataset
@@ -17,6 +15,8 @@ from dlemu.jobs.training.preflight import can_be_judged, check_host, enough, mem
 from dlemu.jobs.training.trainer import measure_ceiling
 from dlemu.loaders.loader_base import Loader
 from dlemu.metrics.demand import Demand
+from dlemu.ranks import first_failure, run_ranks
+from dlemu.ranks.failure import LATE
 from dlemu.report.units import size
 from dlemu.results.wording import count, scaled
 

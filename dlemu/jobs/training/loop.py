@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.accelerators.accelerator_base import Accelerator
-from dlemu.comm import Comm
-from dlemu.comm.clock import Clock
 from dlemu.jobs.training.prefetch import BatchQueue
 from dlemu.jobs.training.steplog import StepLog, StepRecord
+from dlemu.machine.clock import Clock
+from dlemu.ranks import Comm
 
 
 @dataclass(frozen=True, kw_only=True)

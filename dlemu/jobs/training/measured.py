@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from datagen.formats.format_base import LibraryReads
 from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.jobs.training.plan import Epoch, make_schedule
 from dlemu.jobs.training.steplog import EVALUATION, STEP_COLUMNS, TRAINING, write_steps
@@ -81,8 +80,6 @@ class Facts(RunFacts):
     """Caveats about the dataset, as sentences."""
     batches_ahead: int
     """Most batches that a rank's loader may have complete or in work."""
-    own_library: LibraryReads | None = None
-    """How the library of a user's own format reads, copied from its module: that is not imported to read a result."""
     reader_version: int
     """Version of dlemu's reader."""
     loader_notes: tuple[str, ...] = ()

@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
-from dlemu.comm import Comm
-from dlemu.comm.cgroup_limits import host_memory
-from dlemu.comm.failure import Role
-from dlemu.comm.launch import run_crew
 from dlemu.config.duration import NO_TIME, Duration
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
+from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.t_interval import estimate
 from dlemu.plan.samples import Plan, RankPlan
+from dlemu.ranks import Comm
+from dlemu.ranks.failure import Role
+from dlemu.ranks.launch import run_crew
 from dlemu.results.drive import READ_AHEAD_BYTES
 
 SETTLE_SECONDS = 0.5

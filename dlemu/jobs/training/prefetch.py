@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from datagen.errors import DlemuError
-from dlemu.comm.clock import Clock
-from dlemu.comm.process_control import start_thread
 from dlemu.loaders.loader_base import Batch, TimedBatches
+from dlemu.machine.clock import Clock
+from dlemu.ranks.process_control import start_thread
 
 
 class TakenBatch(NamedTuple):

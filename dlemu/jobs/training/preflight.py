@@ -16,7 +16,6 @@ from datagen.errors import SpaceError, UserError
 from datagen.layout import stored_sample_bytes
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import open_storage
-from dlemu.comm.cgroup_limits import host_memory
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import (
@@ -27,6 +26,7 @@ from dlemu.jobs.training.plan import (
     make_schedule,
     planned_dataset,
 )
+from dlemu.machine.cgroup_limits import host_memory
 from dlemu.report.units import size
 from dlemu.results.wording import count
 from dlemu.runner.events import Making

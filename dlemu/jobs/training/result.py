@@ -10,8 +10,6 @@ import numpy as np
 
 from datagen.engines import READER_VERSION
 from datagen.errors import UserError
-from datagen.formats.format_base import FORMATS, library_reads
-from datagen.registry import is_built_in
 from datagen.withheld import public_text, scrubbed
 from dlemu.config.published import published
 from dlemu.config.validate import check
@@ -73,7 +71,7 @@ def make_facts(job: TrainingJob, log: RunLog, failure: str | None, *, recorders:
     early = log.journal.stopped_early
     if early is not None:
         job = job.cut_to(early.steps)
-    plan, data_format = job.train_plan, job.workload.dataset.format
+    plan = job.train_plan
     return Facts(
         workload=published(job.workload),
         ranks=job.ranks,
@@ -88,7 +86,6 @@ def make_facts(job: TrainingJob, log: RunLog, failure: str | None, *, recorders:
         dataset_notes=tuple(map(public_text, job.found.notes)),
         batches_ahead=job.batches_ahead,
         reader_version=READER_VERSION,
-        own_library=None if is_built_in(FORMATS, data_format) else library_reads(data_format),
         loader_notes=job.loader_notes,
         journal=log.journal,
         recorders=recorders,

@@ -15,7 +15,6 @@ from datagen.inspection import inspect, no_dataset
 from datagen.registry import import_by_name
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageSpec, open_storage
-from dlemu.comm import Comm
 from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.live import LiveTraining
@@ -26,6 +25,7 @@ from dlemu.jobs.training.result import Run, RunLog, make_facts, make_run, salvag
 from dlemu.jobs.training.steplog import STEP_DTYPE, log_name
 from dlemu.jobs.training.trainer import run_rank
 from dlemu.loaders.traits_base import check_installed
+from dlemu.ranks import Comm
 from dlemu.results.file_names import FACTS, KILLED
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing, JobBegan, Making, OnEvent

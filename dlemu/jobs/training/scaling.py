@@ -15,18 +15,18 @@ from typing import Literal
 
 from datagen.errors import DlemuError
 from datagen.storage.storage_base import open_storage
-from dlemu.comm import Comm
-from dlemu.comm.cgroup_limits import host_memory
 from dlemu.config.duration import NO_TIME, Duration, is_zero
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.steplog import TRAINING, StepRows
 from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
+from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import find_causes, work_of
 from dlemu.metrics.limit import Scaling, lost_to_reads, reads_may_be_too_few
 from dlemu.metrics.rows import Rows, is_any
+from dlemu.ranks import Comm
 
 TIMES = 4  # storage that scales clears MIN_SPEEDUP by far; more readers would take more memory and cores
 """Factor between the numbers of readers tried: the run's times TIMES, and divided by it."""

@@ -268,8 +268,7 @@ class Summary(JobSummary):
     how: dict[str, bool | int | float | str | None]
     """The settings of `reader` on which the meaning of the numbers depends, by their keys ([settings.md](settings.md)).
 
-    `transfer_size` is what was used (None: the library decided), `synchronous` is of `train`, and `reader_version` that
-    of dlemu's reader, raised when an engine's read calls change.
+    `synchronous` is of `train`, and `reader_version` that of dlemu's reader, raised when an engine's read calls change.
     """
     telemetry: TelemetrySummary | None = None
     """None if telemetry was not recorded."""

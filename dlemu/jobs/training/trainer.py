@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 
 from datagen.storage.storage_base import open_storage
 from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
-from dlemu.comm import Comm, within
-from dlemu.comm.clock import BurnerThreads, Clock, MonotonicClock
-from dlemu.comm.environment import describe_hosts, describe_storage
 from dlemu.config.duration import is_zero
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
@@ -31,10 +28,13 @@ from dlemu.jobs.training.scaling import try_other_readers
 from dlemu.jobs.training.steplog import EVALUATION, TRAINING, StepLog, StepRows, log_name
 from dlemu.jobs.training.summary import StoppedEarly
 from dlemu.loaders.loader_base import Loader, LoaderSpec
+from dlemu.machine.clock import BurnerThreads, Clock, MonotonicClock
+from dlemu.machine.environment import describe_storage
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.loss import emulated_percent
+from dlemu.ranks import Comm, within
 from dlemu.results.wording import count
-from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
+from dlemu.runner.recording import Recording, describe_hosts, recorded, recorder_for, stopped
 from dlemu.runner.run_folder import StopFile, requests_so_far
 from dlemu.telemetry import Recorder
 

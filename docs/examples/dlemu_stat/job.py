@@ -11,10 +11,10 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from datagen.errors import UserError
-from dlemu.comm import Comm
-from dlemu.comm.row_log import RowLog
 from dlemu.config.schema import Workload
 from dlemu.metrics.catalogue import RUN, Metric
+from dlemu.ranks import Comm
+from dlemu.ranks.row_log import RowLog
 from dlemu.runner.events import Doing
 from dlemu.runner.job import Job, Notify
 from dlemu.runner.rows_job import RowsKind, RowsRun, RowsSummary, rows_parts

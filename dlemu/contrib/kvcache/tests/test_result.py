@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlemu.comm.environment import StorageFacts
 from dlemu.config import load
 from dlemu.contrib.kvcache.analyse import analyse
 from dlemu.contrib.kvcache.job import JOB
 from dlemu.contrib.kvcache.page import conditions
 from dlemu.contrib.kvcache.rows import RANK_ROW
 from dlemu.contrib.kvcache.summary import KvSummary
+from dlemu.machine.environment import StorageFacts
 from dlemu.metrics.catalogue import RUN
 from dlemu.results.live import RunJournal
 from dlemu.results.measured import RunFacts

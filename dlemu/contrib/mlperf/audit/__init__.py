@@ -4,6 +4,5 @@
 modules `foreign_...` turn runs of other tools into input for `dlemu compare` and `dlemu predict`.
 
 A run *printed* the numbers in its summary.json, and *kept* the times of its steps in other files. A *block* is DLIO's
-name for the steps between two checkpoints. A *leaf* is one run's folder in a submission. May import `rules`,
-`dlemu.dlio`, studies and jobs.
+name for the steps between two checkpoints. A *leaf* is one run's folder in a submission. May import `rules`.
 """

@@ -18,13 +18,18 @@ from dlemu.contrib.mlperf.audit.contradictions import closest_formula, contradic
 from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, alike_pairs, copied_pairs, step_fingerprints
 from dlemu.contrib.mlperf.audit.kv_leaf import is_kv_leaf, kv_numbers, read_kv_leaf
 from dlemu.contrib.mlperf.audit.own_result import audit_own, is_own, own_folder_of
-from dlemu.contrib.mlperf.audit.prefetch_credit import (
+from dlemu.contrib.mlperf.audit.recompute import (
+    NOTHING,
     Prefetch,
+    Recomputed,
+    RunTimes,
     credit_percent,
+    from_blocks,
+    from_steps,
     prefetch_finding,
+    run_times,
     sustained_least_percent,
 )
-from dlemu.contrib.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes, from_blocks, from_steps, run_times
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
 from dlemu.contrib.mlperf.audit.step_files import Logs, read_logs
 from dlemu.contrib.mlperf.audit.tolerant import YAML_LOADER

@@ -27,12 +27,14 @@ from dlemu.contrib.mlperf.check.submission_tree import (
     KvResult,
     Result,
     Submission,
+    other_editions,
     other_leaves,
+    scope_of,
     submissions,
+    tree_edition,
 )
 from dlemu.contrib.mlperf.check.system_description import check_systems
 from dlemu.contrib.mlperf.check.time_rules import times
-from dlemu.contrib.mlperf.check.tree_edition import other_editions, scope_of, tree_edition
 from dlemu.contrib.mlperf.check.tree_rules import (
     FILE_RULES,
     SUBMISSION_RULES,

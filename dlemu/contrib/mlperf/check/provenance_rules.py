@@ -15,8 +15,7 @@ from typing import Any
 from dlemu.contrib.mlperf.audit.papers import stamp_of
 from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, read_text, read_yaml, text
 from dlemu.contrib.mlperf.check.run_records import RunRecords
-from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, Submission
-from dlemu.contrib.mlperf.check.tree_edition import division_place
+from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, Submission, division_place
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
 from dlemu.contrib.mlperf.rules.known import Finding, Located, by_rule_at
 from dlemu.extend import UserError

@@ -11,6 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
+import msgspec
 import yaml
 
 Severity = Literal["error", "warning", "info"]
@@ -68,22 +69,20 @@ class KnownRule:
 @cache
 def rule_groups() -> Mapping[str, tuple[KnownRule, ...]]:
     """Return subject (a heading of the documentation) -> its rules, in the documentation's order."""
-    stated = yaml.safe_load(files("dlemu.contrib.mlperf.rules").joinpath("known.yaml").read_text(encoding="utf-8"))
-    return {title: tuple(_rule(name, row) for name, row in rules.items()) for title, rules in stated.items()}
+    stated = _read("known.yaml")
+    return {
+        title: tuple(
+            msgspec.convert(
+                row | {"name": name, "official": {each: row[each] for each in ALL if each in row}}, KnownRule
+            )
+            for name, row in rules.items()
+        )
+        for title, rules in stated.items()
+    }
 
 
-def _rule(name: str, row: Mapping[str, object]) -> KnownRule:
-    return KnownRule(
-        name=name,
-        severity=str(row["severity"]),
-        meaning=str(row["meaning"]),
-        editions=tuple(edition for edition in ALL if edition in row.get("editions", ALL)),  # type: ignore[operator]
-        text=str(row.get("text", "")),
-        official={edition: str(row[edition]) for edition in ALL if edition in row},
-        wanted=str(row.get("wanted", "")),
-        fix=str(row.get("fix", "")),
-        warned=frozenset(row.get("warned", ())),  # type: ignore[call-overload]
-    )
+def _read(name: str) -> Any:
+    return yaml.safe_load(files("dlemu.contrib.mlperf.rules").joinpath(name).read_text(encoding="utf-8"))
 
 
 @cache
@@ -142,11 +141,8 @@ class OfficialRule:
 @cache
 def official_rules() -> tuple[OfficialRule, ...]:
     """Return the rules in the order of Rules.md."""
-    stated = yaml.safe_load(files("dlemu.contrib.mlperf.rules").joinpath("official.yaml").read_text(encoding="utf-8"))
-    return tuple(
-        OfficialRule(number, row["name"], tuple(row.get("ours", ())), row.get("note", ""))
-        for number, row in stated.items()
-    )
+    rules = _read("official.yaml").items()
+    return tuple(msgspec.convert({"number": number, **row}, OfficialRule) for number, row in rules)
 
 
 def listed() -> Iterator[tuple[OfficialRule, str]]:

@@ -10,7 +10,7 @@ from typing import Any
 from dlemu.contrib.mlperf.audit.audited_run import audit_run, shipped_pairs
 from dlemu.contrib.mlperf.check.judge import REHEARSAL, check_folder
 from dlemu.contrib.mlperf.tests.test_mlperf_run import words
-from tests.e2e.harness import DLEMU
+from tests.e2e.harness import DLEMU, dlemu
 
 HERE = Path(__file__).parent
 REHEARSE = ("mlperf", "run", "workload=unet3d", "accelerator=b200", "dataset.data_folder=data")
@@ -27,9 +27,12 @@ def _shipped() -> Any:
 
 
 def rehearsal(sources: Path, results: Path) -> list[str]:
-    """Return a rehearsal of six short runs, which makes the dataset of them."""
+    """Make a dataset; return a rehearsal of six short runs on it."""
     own = [word for word in words(results) if str(results) not in word]
-    return [DLEMU, *own, f"dataset.data_folder={results}-made", f"output.folder={results}"]
+    data = f"dataset.data_folder={results}-made"
+    settings = [word for word in own if "=" in word]
+    assert dlemu("datagen", *settings, data, cwd=results.parent).status == 0
+    return [DLEMU, *own, data, f"output.folder={results}"]
 
 
 # Foreign files and users' files

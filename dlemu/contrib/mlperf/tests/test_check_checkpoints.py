@@ -15,12 +15,10 @@ from click.testing import CliRunner
 
 from datagen.errors import UserError
 from dlemu.contrib.mlperf.audit.audited_run import audit_run
-from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.check.judge import Checked, check_folder, result_rows
-from dlemu.contrib.mlperf.check.system_description import matches_run
 from dlemu.contrib.mlperf.command import command
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
-from dlemu.contrib.mlperf.tests.changes import Change, edited, end, ended_at, processes, put, setting
+from dlemu.contrib.mlperf.tests.changes import edited, end, ended_at, processes, put, setting
 from dlemu.contrib.mlperf.tests.checkpoint_leaves import describe, leaves, make_result
 from dlemu.contrib.mlperf.tests.golden import CODE, edit
 from dlemu.contrib.mlperf.tests.test_check import well_formed
@@ -82,13 +80,6 @@ def test_the_stamp_of_a_calls_workload_is_that_of_checkpoints(
         (leaf / "provenance.json").write_text(json.dumps({**told, "core_config": core}))
     found = {one.finding.rule for one in check_folder(str(tmp_path)).findings}
     assert {rule for rule in found if rule.startswith("provenance.")} == rules
-
-
-def test_a_rank_0_that_is_the_slowest_needs_no_other_figures(tmp_path: Path) -> None:
-    folder = make_result(tmp_path)
-    write = leaves(folder)[0]
-    shutil.copy(write / "0_per_epoch_stats.json", write / "3_per_epoch_stats.json")
-    assert "checkpoint.slowest" not in {one.finding.rule for one in check_folder(str(tmp_path)).findings}
 
 
 def test_the_gap_begins_when_the_write_call_let_go_of_its_hosts(tmp_path: Path) -> None:
@@ -154,19 +145,6 @@ def test_memory_is_that_of_each_host_beside_what_each_of_them_wrote(tmp_path: Pa
     assert memory_seen() == []
     edited("summary.json", lambda tree: tree.update(host_memory_GB=[enough * 1.001] * 2))(folder)
     assert memory_seen() == ["each host wrote 524 GiB, 3.00 times its memory"]
-
-
-def test_an_accelerator_holds_its_part_of_a_checkpoint(tmp_path: Path) -> None:
-    folder = make_result(tmp_path)
-
-    def is_told(size_gib: float) -> bool:
-        for call in (0, 1):
-            edited("summary.json", lambda tree: tree["metric"].update(checkpoint_size_GB=size_gib), call)(folder)
-        checked = check_folder(str(tmp_path), reading="published")
-        return "checkpoint.accelerator" in {rule for _, rule in told(checked)}
-
-    assert not is_told(8 * 80)
-    assert is_told(8 * 80 + 1)
 
 
 def test_the_division_is_that_of_the_path_and_else_what_the_tool_verified(tmp_path: Path) -> None:
@@ -267,28 +245,3 @@ def test_checkpoints_that_the_rules_do_not_know_are_told(words: list[str], statu
     refused = isinstance(asked.exception, UserError)
     assert (UserError.exit_status if refused else asked.exit_code) == status
     assert told in asked.output + str(asked.exception)
-
-
-@pytest.mark.parametrize(
-    ("change", "closed", "opened"),
-    [
-        (setting("model", "num_layers", 31), True, True),
-        (setting("checkpoint", "time_between_checkpoints", 60), True, False),
-    ],
-)
-def test_the_model_is_the_same_in_open_and_the_other_settings_are_not(
-    change: Change, closed: bool, opened: bool, tmp_path: Path
-) -> None:
-    change(make_result(tmp_path))
-    found = {division: check_folder(str(tmp_path), division=division) for division in ("closed", "open")}
-    broken = {division: ("error", "checkpoint.settings") in told(checked) for division, checked in found.items()}
-    assert broken == {"closed": closed, "open": opened}
-
-
-@pytest.mark.parametrize(("hosts", "several", "broken"), [(2, False, True), (1, False, False), (2, True, False)])
-def test_a_run_on_several_hosts_is_of_a_system_that_can_serve_them(hosts: int, several: bool, broken: bool) -> None:
-    described = {"solution": {"capabilities": {"multi_host": several}}}
-    found = [one.finding for one in matches_run(Papers(path="call", summary={"num_hosts": hosts}), described)]
-    assert [(one.rule, one.seen) for one in found] == (
-        [("systems.hosts", "multi_host is false, the run was on 2 hosts")] if broken else []
-    )

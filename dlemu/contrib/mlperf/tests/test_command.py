@@ -10,10 +10,10 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from datagen.errors import UserError
-from dlemu.comm.cgroup_limits import host_memory
 from dlemu.config import load
 from dlemu.contrib.mlperf.command import command
 from dlemu.contrib.mlperf.tests.foreign_runs import write_run
+from dlemu.machine.cgroup_limits import host_memory
 
 PAIR = ("workload=unet3d", "accelerator=h100", "ranks=8", "dataset.data_folder=/nowhere/with a space/unet3d")
 

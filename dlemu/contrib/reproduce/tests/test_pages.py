@@ -165,7 +165,7 @@ def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:
     assert PARTS.screen is not None
     screen = PARTS.screen(answer, str(tmp_path))
     assert screen.lines[0].value.startswith("INCOMPLETE")
-    assert f"{tmp_path}/sweep-2 holds no result of `dlemu sweep`" in screen.notes[0]
+    assert f"{tmp_path}/sweep-2 holds no result" in screen.notes[0]
     assert not any("data-1" in note for note in screen.notes)
 
 

@@ -14,7 +14,6 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
 from datagen.spec import joined_problems
-from dlemu.comm.cgroup_limits import cpu_limit
 from dlemu.config import check_runnable, completed, datagen_command, load, load_received, to_yaml
 from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
@@ -29,6 +28,7 @@ from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from
 from dlemu.jobs.training.prediction.make_prediction import MOST, predict
 from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
 from dlemu.jobs.training.result import read_run
+from dlemu.machine.cgroup_limits import cpu_limit
 from dlemu.metrics.demand import row_group_reads
 from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.results.answer_files import read_answer, save_answer

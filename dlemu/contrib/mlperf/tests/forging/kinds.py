@@ -584,6 +584,22 @@ def _staggered(root: Path) -> None:
         edit(path, change)
 
 
+def _of_rank_0(change: Callable[[Any], None]) -> Change:
+    """Change the steps of rank 0 in the first run."""
+    return lambda root: edit(one(root, "0_output.json"), change)
+
+
+def _fewer_steps(content: Any) -> None:
+    for key in ("load", "proc", "compute"):
+        content["1"][key]["block1"] = content["1"][key]["block1"][:-50]
+
+
+def _without_waits(content: Any) -> None:
+    for epoch in (value for key, value in content.items() if key.isdigit()):
+        epoch["load"]["block1"] = [0.0] * len(epoch["load"]["block1"])
+        epoch["proc"]["block1"][0] += 2.0
+
+
 def _two_groups(root: Path) -> None:
     """Describe one host more, of a kind of its own."""
     for path in (organisation(root) / "systems").glob("*.yaml"):
@@ -661,6 +677,14 @@ KINDS: tuple[Forgery, ...] = (
     # what is recomputed
     _forgery("an AU below what the blocks took", "au.impossible", _without_steps(_au(40.0, "fail"), "summary.json")),
     _forgery("an AU below the threshold", "au.low", _without_steps(_au(89.0, "fail"), "summary.json")),
+    _forgery("rank 0 took fewer steps", "ranks.steps", _of_rank_0(_fewer_steps), "2.0"),
+    _forgery("rank 0 never waited", "steps.parts", _of_rank_0(_without_waits), "2.0"),
+    _forgery("ranks' hosts have more memory", "hosts.memory",
+             each("*_output.json", lambda path: edit(path, put("host_memory_GB", value=125.0))), "2.0"),
+    _forgery("more hosts' memory than hosts", "hosts.differ", summary("host_memory_GB", value=[2.0] * 4), "2.0"),
+    _forgery("one run on another host", "hosts.changed",
+             together(of_the_first("summary.json", "hostname", value="n7"),
+                      of_the_first("*_output.json", "hostname", value="n7")), "2.0"),
     _forgery("blocks shorter than their steps", "blocks.short",
              _without_steps(_short_blocks, "*per_epoch_stats.json")),
     _forgery("prefetch hides slow first steps", "au.prefetch", _slow_first_steps),

@@ -1,0 +1,119 @@
+"""The hardware, limits and software versions of a host, as far as they explain a result."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import PurePath
+
+import psutil
+
+from datagen.storage.storage_base import StorageSpec, open_storage
+from datagen.withheld import printable, public_text
+from dlemu import __version__
+from dlemu.machine.cgroup_limits import cpu_limit, memory_limit_bytes
+
+_PACKAGES = ("numpy", "torch", "tensorflow-cpu", "tensorflow", "h5py", "mpi4py", "hydra-core", "pyarrow")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFacts:
+    """A host's hardware, its limits and its software."""
+
+    host: str
+    processor: str = ""
+    cpu_count: int = 1
+    cpu_usable: int = 1
+    """Cores that the run may use (affinity)."""
+    cpu_limit: float | None = None
+    """How many cores' worth of CPU time the cgroup of the container or job allows; None without a limit."""
+    memory_bytes: int = 0
+    memory_limit_bytes: int | None = None
+    """Memory that the cgroup of the container or job allows; None without a limit."""
+    kernel: str = ""
+    python: str = ""
+    dlemu: str = ""
+    packages: dict[str, str] = field(default_factory=dict)
+    """Package -> version, of the installed packages that can influence a result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageFacts:
+    """The file system that a folder is on."""
+
+    folder: str
+    mount: str = ""
+    file_system: str = ""
+    device: str = ""
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+
+
+def describe_host() -> HostFacts:
+    return HostFacts(
+        host=platform.node(),
+        processor=_processor(),
+        cpu_count=os.cpu_count() or 1,
+        cpu_usable=len(os.sched_getaffinity(0)),
+        cpu_limit=cpu_limit(),
+        memory_bytes=psutil.virtual_memory().total,
+        memory_limit_bytes=memory_limit_bytes(),
+        kernel=platform.release(),
+        python=platform.python_version(),
+        dlemu=__version__,
+        packages={name: installed for name in _PACKAGES if (installed := installed_version(name))},
+    )
+
+
+def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
+    """Return the file system of a folder (of its nearest parent that exists), or a storage's type and server."""
+    storage = open_storage(spec.buffered)
+    local = storage.local_path(folder)
+    if local is not None:
+        return describe_folder(existing_folder(local))
+    return StorageFacts(
+        folder=public_text(folder),
+        mount=public_text(spec.root),
+        file_system=spec.type,
+        device=storage.server,
+        free_bytes=storage.free_bytes(folder),
+    )
+
+
+def describe_folder(folder: str) -> StorageFacts:
+    path = os.path.realpath(folder)
+    mounts = [part for part in psutil.disk_partitions(all=True) if PurePath(path).is_relative_to(part.mountpoint)]
+    usage = psutil.disk_usage(path)
+    mount = max(mounts, key=lambda part: len(part.mountpoint), default=None)
+    return StorageFacts(
+        folder=printable(path),
+        mount=printable(mount.mountpoint) if mount else "",
+        file_system=mount.fstype if mount else "",
+        device=printable(mount.device) if mount else "",
+        total_bytes=usage.total,
+        free_bytes=usage.free,
+    )
+
+
+def existing_folder(folder: str) -> str:
+    path = os.path.abspath(folder)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def installed_version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()

@@ -1,0 +1,21 @@
+"""Ranks: how they find each other, agree and fail together. No other package knows whether MPI is used.
+
+On a node ranks talk over Unix sockets; MPI carries only what crosses nodes. May import datagen alone.
+"""
+
+from dlemu.ranks.comm_base import Comm as Comm
+from dlemu.ranks.comm_base import Interrupted as Interrupted
+from dlemu.ranks.comm_base import Launcher as Launcher
+from dlemu.ranks.comm_base import PeerLostError as PeerLostError
+from dlemu.ranks.comm_base import detect_launcher as detect_launcher
+from dlemu.ranks.comm_base import launcher_size as launcher_size
+from dlemu.ranks.comm_base import name_ranks as name_ranks
+from dlemu.ranks.failure import Failure as Failure
+from dlemu.ranks.failure import RankEnd as RankEnd
+from dlemu.ranks.failure import first_failure as first_failure
+from dlemu.ranks.launch import run_ranks as run_ranks
+from dlemu.ranks.local import LocalComm as LocalComm
+from dlemu.ranks.process_control import PatienceError as PatienceError
+from dlemu.ranks.process_control import die_with_parent as die_with_parent
+from dlemu.ranks.process_control import interrupt_on as interrupt_on
+from dlemu.ranks.process_control import within as within

@@ -1,0 +1,133 @@
+"""How ranks and other worker processes end, and which of several failures is the cause to show to the user."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import traceback
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from datagen.errors import DlemuError, UserError, host_failure
+from dlemu.machine.cgroup_limits import out_of_memory_hint
+from dlemu.ranks.comm_base import Interrupted, PeerLostError
+from dlemu.ranks.process_control import stands_still
+
+_UNFORESEEN_STATUS = DlemuError.exit_status
+"""Exit status of a rank that raised an unexpected exception; not Python's 1, which in dlemu means "did not pass"."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """How messages name a kind of process: ranks, or a job's workers."""
+
+    name: str
+    """Noun for one of them, before its number: 'rank'."""
+    remedy: str
+    """What to do when memory ran out: 'use fewer ...'."""
+
+
+LATE = "Late"
+"""`Failure.kind` of a process that still runs after the time it was given."""
+RANK = Role("rank", "use fewer ranks, workers or prefetches")
+LONE_RANK = Role("rank", "use fewer workers or prefetches")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a rank or a worker failed."""
+
+    rank: int
+    """The process's number among those of its role."""
+    kind: str
+    """The exception's class name, or `Exit`, `Signal`, `Interrupted`, `Stopped`, `Late`, `Stuck` without one."""
+    message: str
+    status: int
+    """The exit status that a run which failed for this reason should end with."""
+    at_ns: int
+    """CLOCK_MONOTONIC when the failure was noticed."""
+    echo: bool = False
+    traceback: str = ""
+
+    @property
+    def text(self) -> str:
+        """The traceback, or the message where there is none."""
+        return (self.traceback or self.message).rstrip()
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Failure:
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one rank's process ended."""
+
+    rank: int
+    status: int
+    """Its exit status; 128 + signal where a signal ended it."""
+    failure: Failure | None
+    result: Any = None
+    """What its function returned."""
+
+
+def first_failure(ends: Iterable[RankEnd]) -> Failure | None:
+    """Return the cause of a failed run: the earliest failure that echoes no other, else the earliest, else None."""
+    failures = [end.failure for end in ends if end.failure is not None]
+    return min(failures, key=lambda failure: (failure.echo, failure.at_ns), default=None)
+
+
+def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
+    text, who = "", f"{role.name} {rank}"
+    if isinstance(error, DlemuError):
+        message, status = str(error), error.exit_status
+    elif failed := host_failure(error):
+        message, status = f"{who}: {failed}", UserError.exit_status
+    elif isinstance(error, Interrupted):
+        message = f"{who} was interrupted by {signal.Signals(error.signal_number).name}"
+        status = error.exit_status
+    elif isinstance(error, SystemExit) and isinstance(error.code, int):
+        message, status = f"{who} ended with exit status {error.code}", error.code
+    else:
+        message, status = f"{who}: {type(error).__name__}: {error}", _UNFORESEEN_STATUS
+        text = "".join(traceback.format_exception(error))
+    return Failure(
+        rank=rank,
+        kind=type(error).__name__,
+        message=message,
+        status=status,
+        at_ns=time.monotonic_ns(),
+        echo=isinstance(error, PeerLostError),
+        traceback=text,
+    )
+
+
+def killed_by(who: str, process: int, signal_number: int, remedy: str) -> str:
+    """Return the sentence on a process that a signal ended before it could report. Used in all of dlemu."""
+    hint = ""
+    if signal_number == signal.SIGKILL:
+        hint = f"; {out_of_memory_hint()}, or {remedy}"
+    elif signal_number == signal.SIGBUS:
+        hint = "; a full /dev/shm does this (see `df /dev/shm`), or a mapped file of the dataset that was truncated"
+    return f"{who} (process {process}) was killed by {signal.Signals(signal_number).name}{hint}"
+
+
+def stopped_for(who: str, process: int, seconds: float) -> str:
+    return (
+        f"{who} (process {process}) was stopped from outside (SIGSTOP, a debugger, a batch system that suspends jobs) "
+        f"and did not continue within {seconds:g} s"
+    )
+
+
+def overdue(who: str, process: int, seconds: float) -> str:
+    if stands_still(process):
+        return stopped_for(who, process, seconds)
+    return (
+        f"{who} (process {process}) did not end within {seconds:g} s: check the storage (`dmesg`, mount state), and "
+        "what else runs on this host (`top`)"
+    )

@@ -1,0 +1,248 @@
+"""What crosses hosts: each host's leader, the process that forks its ranks, speaks for them to the other leaders.
+
+The launcher's library carries it (MPI, or torch.distributed). Its own waits may spin on a core and see no signal, so
+nothing here blocks in it: each call is one that is tested between sleeps, which grow from 50 microseconds to a
+millisecond.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlemu.ranks.comm_base import PeerLostError
+from dlemu.ranks.failure import Failure, describe
+from dlemu.ranks.messages import decode, encode
+from dlemu.ranks.tree import Connection, Frame
+
+_FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  # prompt first, then up to 1 ms late
+_PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library takes
+_PINGS = 40  # the quickest of them met no queue: half of its round trip bounds the offset's error
+_LOOK_SECONDS = 0.5  # between two looks whether another host has failed
+_LAST_LOOKS, _LAST_LOOK_SECONDS = 4, 0.3  # when contact is lost: a host that fails says so before it ends
+Bytes = NDArray[np.uint8]
+Numbers = NDArray[np.int64]
+Test = Callable[[], bool]
+"""Returns whether a request is done."""
+
+
+class HostsLostError(PeerLostError):
+    """Another host has failed, and says so itself."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.exit_status = failure.status
+
+
+class Leaders(ABC):
+    """The leaders of several hosts, in the order of their first ranks; all calls are collective over them.
+
+    They raise PeerLostError after `timeout_seconds`, HostsLostError when another host has failed.
+    """
+
+    errors: type[Exception]
+    """What the library raises when contact is lost."""
+
+    def __init__(self, node: int, nodes: int, timeout_seconds: float) -> None:
+        self.node, self.nodes, self.timeout_seconds = node, nodes, timeout_seconds
+        self.pause: Callable[[float], None] = time.sleep
+        """How to sleep while waiting for other hosts; what it raises ends the wait."""
+        self.lost: Failure | None = None
+        """Why another host has failed, once it has said so."""
+        self.names: Sequence[str] = [f"host {number}" for number in range(nodes)]
+        self._look_seconds = 0.0
+        self._offset_ns = 0
+        self._unfinished: list[object] = []
+        """Requests that were given up, and their buffers: the library may still write there."""
+
+    @property
+    def others(self) -> str:
+        """How messages name the other hosts."""
+        names = [*self.names[: self.node], *self.names[self.node + 1 :]]
+        return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
+
+    def all_reduce_max(self, value_ns: int) -> int:
+        """Return the maximum over the hosts of a time in ns (CLOCK_MONOTONIC), by this host's clock."""
+        return int(self._highest(np.array([value_ns + self._offset_ns]))[0]) - self._offset_ns
+
+    def barrier(self, more_seconds: float = 0.0) -> None:
+        self._highest(np.zeros(1, np.int64), more_seconds)
+
+    def gather(self, payload: bytes) -> list[bytes]:
+        """Return every host's bytes on node 0, an empty list elsewhere."""
+        sizes = np.zeros(self.nodes, np.int64)
+        sizes[self.node] = len(payload)
+        sizes = self._highest(sizes)
+        padded = np.zeros(sizes.max(), np.uint8)
+        padded[: len(payload)] = np.frombuffer(payload, np.uint8)
+        pieces = [self._collect(padded[at : at + _PIECE_BYTES]) for at in range(0, padded.size, _PIECE_BYTES)]
+        if self.node != 0:
+            return []
+        whole = np.concatenate([np.empty((self.nodes, 0), np.uint8), *pieces], axis=1)
+        return [part[:size].tobytes() for part, size in zip(whole, sizes, strict=True)]
+
+    def broadcast(self, payload: bytes | bytearray) -> bytes:
+        """Return node 0's bytes on every host."""
+        size = np.array([len(payload)], np.int64)
+        self._spread(size.view(np.uint8))
+        data = np.frombuffer(payload, np.uint8).copy() if self.node == 0 else np.empty(size[0], np.uint8)
+        for start in range(0, data.size, _PIECE_BYTES):
+            self._spread(data[start : start + _PIECE_BYTES])
+        return data.tobytes()
+
+    def all_values(self, value: Any) -> list[Any]:
+        """Return the values of all hosts, in node order, on every host."""
+        found: list[bytes] = decode(self.broadcast(encode(self.gather(encode(value)))))
+        return [decode(part) for part in found]
+
+    def clock_offsets(self) -> tuple[int, ...]:
+        """Return for each host the nanoseconds to add to its CLOCK_MONOTONIC to get node 0's.
+
+        Node 0 calls the others, which answer by their clocks. Of several such pings the fastest counts, its answers
+        taken to be stamped half way through the round trip.
+        """
+        self.barrier()
+        stamp, offsets_ns, quickest_ns = np.zeros(1, np.int64), np.zeros(self.nodes, np.int64), 1 << 62
+        for _ in range(_PINGS):
+            sent_ns = time.monotonic_ns()
+            self._spread(stamp.view(np.uint8), spin=True)
+            stamp[0] = time.monotonic_ns()
+            stamps = self._collect(stamp.view(np.uint8), spin=True)
+            round_trip_ns = time.monotonic_ns() - sent_ns
+            if self.node == 0 and round_trip_ns < quickest_ns:
+                quickest_ns = round_trip_ns
+                offsets_ns = sent_ns + round_trip_ns // 2 - stamps.view(np.int64)[:, 0]
+        offsets_ns[0] = 0
+        self._spread(offsets_ns.view(np.uint8))
+        self._offset_ns = int(offsets_ns[self.node])
+        return tuple(map(int, offsets_ns))
+
+    @contextlib.contextmanager
+    def pausing(self, pause: Callable[[float], None]) -> Iterator[None]:
+        self.pause = pause
+        try:
+            yield
+        finally:
+            self.pause = time.sleep
+
+    def look(self) -> None:
+        """Raise HostsLostError when another host has failed; looks twice a second at most."""
+        if time.monotonic() >= self._look_seconds:
+            self._look_seconds = time.monotonic() + _LOOK_SECONDS
+            self._look_now()
+
+    @abstractmethod
+    def leave(self, failure: Failure) -> None:
+        """Send the other hosts the reason why this one has failed; returns at once."""
+
+    @abstractmethod
+    def _read_failure(self) -> str:
+        """Return the failure that another leader has sent, as JSON; empty without one."""
+
+    @abstractmethod
+    def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> Test:
+        """Begin to fill `highest` with the maxima of the hosts' numbers."""
+
+    @abstractmethod
+    def _begin_broadcast(self, data: Bytes) -> Test:
+        """Begin to replace the data by node 0's."""
+
+    @abstractmethod
+    def _begin_gather(self, data: Bytes, received: Bytes) -> Test:
+        """Begin to fill node 0's `received`, a row for each host, with all hosts' data of equal length."""
+
+    def _highest(self, numbers: Numbers, more_seconds: float = 0.0) -> Numbers:
+        highest = numbers.copy()
+        self._complete(lambda: self._begin_maximum(numbers, highest), numbers, highest, more_seconds=more_seconds)
+        return highest
+
+    def _spread(self, data: Bytes, *, spin: bool = False) -> None:
+        self._complete(lambda: self._begin_broadcast(data), data, spin=spin)
+
+    def _collect(self, data: Bytes, *, spin: bool = False) -> Bytes:
+        received = np.empty((self.nodes if self.node == 0 else 0, data.size), np.uint8)
+        self._complete(lambda: self._begin_gather(data, received), data, received, spin=spin)
+        return received
+
+    def _complete(
+        self, begin: Callable[[], Test], *buffers: Bytes | Numbers, more_seconds: float = 0.0, spin: bool = False
+    ) -> None:
+        """Begin a request, and sleep (or `spin`) until it is done; its `buffers` live as long as it does."""
+        timeout_seconds = self.timeout_seconds + more_seconds
+        deadline_seconds = time.monotonic() + timeout_seconds
+        sleep_seconds = _FIRST_SLEEP_SECONDS
+        try:
+            is_done = begin()
+            self._unfinished.append((is_done, buffers))
+            while not is_done():
+                if time.monotonic() > deadline_seconds:
+                    raise PeerLostError(f"{self.others} did not arrive within {timeout_seconds:g} s")
+                if spin:
+                    os.sched_yield()
+                    continue
+                self.look()
+                self.pause(sleep_seconds)
+                sleep_seconds = min(sleep_seconds * _SLEEP_GROWTH, _LONGEST_SLEEP_SECONDS)
+            self._unfinished.pop()
+        except self.errors as error:
+            for _ in range(_LAST_LOOKS):
+                with contextlib.suppress(self.errors):
+                    self._look_now()
+                time.sleep(_LAST_LOOK_SECONDS)
+            reason = str(error).partition("\n")[0]
+            raise PeerLostError(f"{self.others} ended without a message ({reason})") from error
+
+    def _look_now(self) -> None:
+        if self.lost is None and (text := self._read_failure()):
+            self.lost = Failure.from_json(text)
+        if self.lost is not None:
+            raise HostsLostError(self.lost)
+
+
+class Relay:
+    """Answers what the first rank of this host asks of the leaders, on the leader's side of the socket."""
+
+    def __init__(self, stream: socket.socket, rank: int, leaders: Leaders) -> None:
+        """`rank` is the number of the first rank of this host."""
+        self.link = Connection(stream, f"rank {rank}", leaders.timeout_seconds)
+        self.rank, self.leaders = rank, leaders
+
+    def serve(self, asked: bool, report: Callable[[Failure, int], None]) -> bool:
+        """Answer one question if the rank has `asked` one; return False once there is no more to do.
+
+        When another host is lost, `report` gets that as a failure of the rank.
+        """
+        try:
+            if asked:
+                try:
+                    frame, number = self.link.receive_head(Frame.MAXIMUM)
+                except PeerLostError:  # the rank has ended
+                    return False
+                self._answer(frame, number)
+            self.leaders.look()
+        except PeerLostError as error:
+            report(describe(self.rank, error), time.monotonic_ns())
+            return False
+        return True
+
+    def _answer(self, frame: int, number: int) -> None:
+        if frame == Frame.MAXIMUM:
+            self.link.send(Frame.MAXIMUM, self.leaders.all_reduce_max(number))
+        elif frame == Frame.TIMEOUT:
+            self.leaders.timeout_seconds = number / 1000
+        else:
+            payload = bytes(self.link.receive_bytes(number, Frame(frame)))
+            answers: dict[int, Callable[[bytes], bytes]] = {
+                Frame.GATHER: lambda data: encode(self.leaders.gather(data)),
+                Frame.BROADCAST: self.leaders.broadcast,
+                Frame.CLOCKS: lambda data: encode(self.leaders.clock_offsets()),
+            }
+            self.link.send_payload(Frame(frame), answers[frame](payload))

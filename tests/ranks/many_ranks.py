@@ -1,0 +1,59 @@
+"""Several ranks for one test: as threads for what crosses sockets, as processes for what ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import psutil
+
+from dlemu.ranks.local import LocalComm
+from dlemu.ranks.tree import TreeSockets
+
+Result = TypeVar("Result")
+
+PATIENCE_SECONDS = 120.0
+"""How long a test waits for what should take milliseconds: only a hang is that slow."""
+
+
+def in_threads(
+    size: int, work: Callable[[LocalComm], Result], timeout_seconds: float = PATIENCE_SECONDS
+) -> list[Result | Exception]:
+    """Return what each rank's `work` returned or raised."""
+
+    def run(comm: LocalComm) -> Result | Exception:
+        try:
+            return work(comm)
+        except Exception as error:
+            return error
+        finally:
+            comm.close()
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(run, comms(size, timeout_seconds)))
+
+
+def comms(size: int, timeout_seconds: float = PATIENCE_SECONDS) -> list[LocalComm]:
+    """Return the connected communicators of all ranks, in this process."""
+    sockets = TreeSockets(range(size))
+    return [LocalComm(sockets.take(rank, timeout_seconds)) for rank in range(size)]
+
+
+def wait_until(condition: Callable[[], bool]) -> bool:
+    """Look until the condition holds or patience ends; return whether it held."""
+    deadline_seconds = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline_seconds:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return condition()
+
+
+def lives(process: int) -> bool:
+    """Say whether a process runs; one that ended but was not reaped yet does not."""
+    try:
+        return bool(psutil.Process(process).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,151 @@
+"""How the launcher's processes of a host meet, and what ends the one that waits."""
+
+from __future__ import annotations
+
+import os
+import resource
+import secrets
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datagen.errors import DlemuError
+from dlemu.ranks import Comm, PeerLostError, run_ranks
+from dlemu.ranks import host as host_module
+from dlemu.ranks.host import Host, Placeholder, _through_door
+from tests.ranks.many_ranks import PATIENCE_SECONDS
+
+
+class Launched:
+    """A process of a launcher that says nothing of itself."""
+
+    ends_all = False
+
+    def __init__(self, rank: int, size: int, door: str) -> None:
+        self.rank, self.size, self.members, self.door = rank, size, range(size), door
+        self.timeout_seconds = PATIENCE_SECONDS
+
+    def connect(self, led: Sequence[int]) -> None:
+        return None
+
+    def finish(self) -> None:
+        pass
+
+    def end(self, status: int) -> None:
+        pass
+
+
+def started(
+    size: int, lead: Callable[[Host], object], before: Callable[[int], object] = lambda rank: None
+) -> list[int]:
+    """Return how the processes of a host ended, of which the first runs `lead`."""
+    door, processes = secrets.token_hex(8), []
+    for rank in range(size):
+        process = os.fork()
+        if process == 0:
+            status = 99
+            try:
+                before(rank)
+                joined = _through_door(Launched(rank, size, door))
+                if isinstance(joined, Placeholder):
+                    status = joined.serve()
+                else:
+                    lead(joined)
+                    status = 0
+            except PeerLostError as error:
+                print(error, file=sys.stderr, flush=True)
+                status = 98
+            finally:
+                os._exit(status)
+        processes.append(process)
+    ends = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+    assert not os.path.exists(os.path.join(tempfile.gettempdir(), f"dlemu-{door}"))
+    return ends
+
+
+def test_the_leader_runs_all_ranks_with_the_cpus_and_environment_of_their_processes(tmp_path: Path) -> None:
+    def before(rank: int) -> None:
+        os.environ["MINE"] = str(rank)
+
+    def main(comm: Comm) -> int:
+        found = comm.gather((os.environ["MINE"], os.getppid()))
+        if found is not None:
+            (tmp_path / "found").write_text(repr(found))
+        return 0
+
+    def lead(host: Host) -> None:
+        (tmp_path / "leader").write_text(repr([(str(rank), os.getpid()) for rank in range(3)]))
+        assert not any(end.failure for end in run_ranks(host.group, main, timeout_seconds=PATIENCE_SECONDS))
+        host.close()
+
+    assert started(3, lead, before) == [0, 0, 0]
+    assert (tmp_path / "found").read_text() == (tmp_path / "leader").read_text()
+
+
+def test_each_process_ends_as_its_rank_did() -> None:
+    def lead(host: Host) -> None:
+        host.statuses = {2: 137}
+        host.end(3)
+
+    assert started(3, lead) == [0, 3, 137]
+
+
+def test_a_process_that_is_stopped_and_one_that_gets_signals_stop_no_rank() -> None:
+    def lead(host: Host) -> None:
+        time.sleep(0.3)  # until they wait
+        os.kill(host._others[0][0].process, signal.SIGSTOP)
+        os.kill(host._others[1][0].process, signal.SIGTERM)
+        host.close()
+
+    assert started(3, lead) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_leader_that_is_killed_or_stopped_ends_those_who_wait(
+    number: int, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.setattr(host_module, "_LOOK_SECONDS", 0.02)
+
+    def lead(host: Host) -> None:
+        host.set_timeout(0.1)
+        os.kill(os.getpid(), number)
+
+    assert started(2, lead) == [-signal.SIGKILL, 98]
+    assert "the process of rank 0 ended without a message" in capfd.readouterr().err
+
+
+def test_processes_that_are_not_alike_lead_themselves(capfd: Any) -> None:
+    def before(rank: int) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (500 + rank, 1000))
+
+    def lead(host: Host) -> None:
+        assert len(host.place.members) == 1
+
+    assert started(3, lead, before) == [0, 0, 0]
+    assert "each imports the framework and runs its rank alone" in capfd.readouterr().err
+
+
+def test_a_door_that_others_can_enter_is_refused() -> None:
+    door = secrets.token_hex(8)
+    folder = os.path.join(tempfile.gettempdir(), f"dlemu-{door}")
+    os.mkdir(folder)
+    os.chmod(folder, 0o777)
+    try:
+        with pytest.raises(DlemuError, match="is not a folder of this user alone"):
+            _through_door(Launched(0, 2, door))
+        late = Launched(1, 2, door)
+        late.timeout_seconds = 0.1
+        with pytest.raises(PeerLostError, match=r"the process of rank 0 did not arrive within 0.1 s"):
+            _through_door(late)
+    finally:
+        os.rmdir(folder)
+    early = Launched(0, 3, door)
+    early.timeout_seconds = 0.1
+    with pytest.raises(PeerLostError, match="2 of the processes of ranks 0 to 2 did not arrive"):
+        _through_door(early)

@@ -1,0 +1,286 @@
+"""Ranks as processes: how a run begins, and above all how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from datagen.errors import DatasetError
+from dlemu.ranks import Comm, Failure, Interrupted, PeerLostError, first_failure, run_ranks
+from tests.ranks.many_ranks import PATIENCE_SECONDS, lives
+
+LONG_SECONDS = 600.0
+
+
+def run(ranks: int, main: Callable[[Comm], int], grace_seconds: float = 2.0) -> list[Failure | None]:
+    return [end.failure for end in run_ranks(ranks, main, timeout_seconds=LONG_SECONDS, grace_seconds=grace_seconds)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 18])
+def test_ranks_meet_end_and_return_what_may_be_large(ranks: int) -> None:
+    def main(comm: Comm) -> tuple[int, list[tuple[int, int, int]] | None, bytes]:
+        highest = comm.all_reduce_max(comm.rank)
+        return highest, comm.gather((comm.rank, comm.local_rank, os.getpid())), bytes(1 << 20)
+
+    ends = run_ranks(ranks, main, timeout_seconds=LONG_SECONDS)
+    assert [(end.rank, end.status, end.failure) for end in ends] == [(n, 0, None) for n in range(ranks)]
+    assert first_failure(ends) is None
+    assert all(end.result == (ranks - 1, end.result[1], bytes(1 << 20)) for end in ends)
+    assert [part[:2] for part in ends[0].result[1]] == [(rank, rank) for rank in range(ranks)]
+    assert len({os.getpid(), *(process for *_, process in ends[0].result[1])}) == ranks + 1
+
+
+def test_a_rank_that_is_stopped_while_nobody_waits_for_it_is_named() -> None:
+    def main(comm: Comm) -> int:
+        if comm.rank == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return 0
+
+    ends = run_ranks(2, main, timeout_seconds=2, grace_seconds=0.5)
+    cause = first_failure(ends)
+    assert cause is not None
+    assert (cause.rank, cause.kind) == (0, "Stopped")
+    assert "did not continue within 2 s" in cause.message
+
+
+def test_a_known_error_is_the_cause_and_the_others_are_echoes() -> None:
+    def main(comm: Comm) -> int:
+        comm.all_reduce_max(0)
+        if comm.rank == 3:
+            raise DatasetError("sample 7 of x.npz is cut off at byte 100: generate it again")
+        comm.all_reduce_max(1)
+        return 0
+
+    ends = run_ranks(5, main, timeout_seconds=LONG_SECONDS)
+    cause = first_failure(ends)
+    assert cause is not None
+    assert (cause.rank, cause.kind, cause.status, cause.traceback) == (3, "DatasetError", 2, "")
+    assert cause.message == "sample 7 of x.npz is cut off at byte 100: generate it again"
+    assert [end.status for end in ends] == [3, 3, 3, 2, 3]
+    assert all(end.failure and end.failure.echo for end in ends if end.rank != 3)
+
+
+def test_an_unforeseen_error_carries_its_traceback() -> None:
+    def main(comm: Comm) -> int:
+        return 1 // comm.rank
+
+    (failure,) = run(1, main)
+    assert failure is not None
+    assert failure.message == "rank 0: ZeroDivisionError: integer division or modulo by zero"
+    assert failure.status == 3
+    assert "return 1 // comm.rank" in failure.traceback
+
+
+def test_an_error_of_any_length_arrives() -> None:
+    def main(comm: Comm) -> int:
+        raise DatasetError("x" * 10_000_000)
+
+    (failure,) = run(1, main)
+    assert failure is not None
+    assert set(failure.message) == {"x"}
+
+
+def test_a_killed_rank_is_the_cause() -> None:
+    def main(comm: Comm) -> int:
+        comm.all_reduce_max(0)
+        if comm.rank == 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+        comm.all_reduce_max(1)
+        return 0
+
+    ends = run_ranks(18, main, timeout_seconds=LONG_SECONDS)
+    cause = first_failure(ends)
+    assert cause is not None
+    assert (cause.rank, cause.kind, cause.status) == (9, "Signal", 137)
+    assert ends[9].status == 137
+    assert all(end.failure and end.failure.echo for end in ends if end.rank != 9)
+    assert {end.failure.kind for end in ends if end.rank != 9 and end.failure} == {PeerLostError.__name__}
+
+
+def test_a_killed_rank_whose_worker_lives_is_seen_at_once() -> None:
+    """Nobody but the rank holds its sockets."""
+
+    def main(comm: Comm) -> int:
+        comm.all_reduce_max(0)
+        if comm.rank == 1:
+            if os.fork() == 0:
+                time.sleep(LONG_SECONDS)
+            os.kill(os.getpid(), signal.SIGKILL)
+        killed_seconds = time.monotonic()
+        with pytest.raises(PeerLostError, match=r"rank [01] ended without a message"):
+            comm.all_reduce_max(1)
+        assert time.monotonic() - killed_seconds < 1
+        return 0
+
+    assert [end.status for end in run_ranks(4, main, timeout_seconds=LONG_SECONDS)] == [0, 137, 0, 0]
+
+
+def test_256_ranks_start_with_few_descriptors() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    try:
+        assert run(256, lambda comm: comm.all_reduce_max(comm.rank) - 255) == [None] * 256
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_status_is_an_end_too() -> None:
+    def main(comm: Comm) -> int:
+        if comm.rank < 2:
+            sys.exit(7 * comm.rank)
+        os._exit(5)
+
+    failures = run(3, main)
+    assert failures[0] is None
+    assert [(failure.kind, failure.status) for failure in failures[1:] if failure] == [("SystemExit", 7), ("Exit", 5)]
+
+
+def test_ranks_that_are_busy_get_to_put_their_affairs_in_order(tmp_path: Path) -> None:
+    def main(comm: Comm) -> int:
+        if comm.rank == 1:
+            raise DatasetError("no")
+        try:
+            time.sleep(PATIENCE_SECONDS)
+        except Interrupted:
+            (tmp_path / str(comm.rank)).write_text("in order")
+            raise
+        return 0
+
+    failures = run(3, main)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2"]
+    assert [(failure.kind, failure.echo) for failure in failures if failure] == [
+        ("Interrupted", True),
+        ("DatasetError", False),
+        ("Interrupted", True),
+    ]
+
+
+def test_a_rank_that_heeds_nothing_is_killed_and_not_the_cause() -> None:
+    def main(comm: Comm) -> int:
+        if comm.rank == 1:
+            raise DatasetError("no")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(LONG_SECONDS)
+        return 0
+
+    ends = run_ranks(2, main, timeout_seconds=LONG_SECONDS, grace_seconds=0.3)
+    assert ends[0].failure is not None
+    assert (ends[0].failure.kind, ends[0].failure.echo, ends[0].status) == ("Stuck", True, 137)
+    cause = first_failure(ends)
+    assert cause is not None
+    assert cause.kind == "DatasetError"
+
+
+def test_a_rank_that_stays_away_is_named_and_killed() -> None:
+    def main(comm: Comm) -> int:
+        comm.all_reduce_max(0)
+        comm.set_timeout(1.0)
+        if comm.rank == 2:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(LONG_SECONDS)
+        comm.all_reduce_max(1)
+        return 0
+
+    ends = run_ranks(3, main, timeout_seconds=LONG_SECONDS, grace_seconds=0.3)
+    cause = first_failure(ends)
+    assert cause is not None
+    assert cause.message == "rank 2 did not arrive at the barrier within 1 s"
+    assert ends[2].status == 137
+
+
+@pytest.mark.parametrize("heeds_sigterm", [True, False])
+def test_no_descendant_survives_its_rank(heeds_sigterm: bool, tmp_path: Path) -> None:
+    def main(comm: Comm) -> int:
+        _start_family(tmp_path, comm.rank, heeds_sigterm)
+        comm.all_reduce_max(0)
+        if comm.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        comm.all_reduce_max(1)
+        return 0
+
+    before = psutil.Process().children()
+    run(2, main, grace_seconds=0.5)
+    family = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(family) == 4
+    assert not any(lives(process) for process in family)
+    assert psutil.Process().children() == before, "no zombies either"
+
+
+def _start_family(folder: Path, rank: int, heeds_sigterm: bool) -> None:
+    """Fork a child that forks a grandchild; both note their process ids and sleep. Returns once they have."""
+    if os.fork() == 0:
+        if not heeds_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.fork()
+        (folder / str(os.getpid())).touch()
+        time.sleep(LONG_SECONDS)
+        os._exit(0)
+    while len(list(folder.iterdir())) < 2 * (rank + 1) and len(list(folder.iterdir())) < 4:
+        time.sleep(0.01)
+
+
+def test_a_child_that_was_there_before_is_left_alone() -> None:
+    bystander = os.fork()
+    if bystander == 0:
+        time.sleep(LONG_SECONDS)
+        os._exit(0)
+    assert run(2, lambda comm: 0) == [None, None]
+    assert lives(bystander)
+    os.kill(bystander, signal.SIGKILL)
+    os.waitpid(bystander, 0)
+
+
+def test_everything_is_put_back() -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)]
+    files = len(os.listdir("/proc/self/fd"))
+    memory = set(os.listdir("/dev/shm"))
+    run(3, lambda comm: comm.all_reduce_max(0))
+    assert handlers == [
+        signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+    ]
+    assert len(os.listdir("/proc/self/fd")) == files
+    assert {name for name in set(os.listdir("/dev/shm")) - memory if "dlemu" in name} == set()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+
+
+def test_a_failure_of_the_caller_ends_the_ranks_too() -> None:
+    seen: list[psutil.Process] = []
+
+    def fail() -> None:
+        seen.extend(psutil.Process().children())
+        raise RuntimeError("the caller failed")
+
+    def main(comm: Comm) -> int:
+        time.sleep(LONG_SECONDS)
+        return 0
+
+    with pytest.raises(RuntimeError, match="the caller failed"):
+        run_ranks(3, main, timeout_seconds=LONG_SECONDS, grace_seconds=0.3, on_look=fail)
+    assert len(seen) >= 3
+    assert not any(lives(process.pid) for process in seen[-3:])
+
+
+@pytest.mark.slow
+def test_waiting_costs_no_cpu(tmp_path: Path) -> None:
+    def main(comm: Comm) -> int:
+        comm.all_reduce_max(0)
+        before_seconds = time.process_time()
+        if comm.rank == 0:
+            time.sleep(1.0)
+        comm.all_reduce_max(1)
+        spent = comm.gather(time.process_time() - before_seconds)
+        if spent is not None:
+            (tmp_path / "spent").write_text(json.dumps(spent))
+        return 0
+
+    assert run(18, main) == [None] * 18
+    assert sum(json.loads((tmp_path / "spent").read_text())) < 0.2, "18 ranks, one second: under a fifth of one core"

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datagen.errors import DlemuError
+from dlemu.ranks import LocalComm, PeerLostError
+from tests.ranks.many_ranks import comms, in_threads
+
+INT64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.lists(INT64, min_size=2, max_size=2), min_size=1, max_size=9))
+def test_meeting_returns_the_maximum_to_all(values: list[list[int]]) -> None:
+    def work(comm: LocalComm) -> list[int]:
+        return [comm.all_reduce_max(value) for value in values[comm.rank]]
+
+    expected = [max(column) for column in zip(*values, strict=True)]
+    assert in_threads(len(values), work) == [expected] * len(values)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 18])
+def test_gather_is_in_rank_order_and_broadcast_is_rank_0s(size: int) -> None:
+    def work(comm: LocalComm) -> tuple[list[int] | None, str]:
+        return comm.gather(comm.rank**2), comm.broadcast(f"from {comm.rank}")
+
+    expected = [([rank**2 for rank in range(size)] if top == 0 else None, "from 0") for top in range(size)]
+    assert in_threads(size, work) == expected
+
+
+def test_gather_and_broadcast_carry_megabytes() -> None:
+    def work(comm: LocalComm) -> bool:
+        parts = comm.gather(np.full(400_000, comm.rank, dtype=np.int64))
+        whole = comm.broadcast(None if parts is None else np.stack(parts))
+        return bool(whole.shape == (4, 400_000) and (whole == np.arange(4)[:, None]).all())
+
+    assert in_threads(4, work) == [True] * 4
+
+
+def test_alone_nothing_is_sent_or_copied() -> None:
+    comm = LocalComm()
+    value = object()  # cannot be pickled in any useful way
+    assert comm.gather(value) == [value]
+    assert comm.broadcast(value) is value
+    assert comm.all_reduce_max(5) == 5
+    assert comm.synchronise_clocks() == (0,)
+    assert comm.hosts == (socket.gethostname(),)
+    comm.close()
+
+
+@pytest.mark.parametrize("gone", [0, 1, 7, 17])
+def test_every_rank_learns_that_one_is_gone(gone: int) -> None:
+    def work(comm: LocalComm) -> str:
+        comm.all_reduce_max(0)
+        if comm.rank != gone:
+            comm.all_reduce_max(1)
+        return "gone"
+
+    found = in_threads(18, work, timeout_seconds=600.0)
+    assert found[gone] == "gone"
+    assert {type(error) for rank, error in enumerate(found) if rank != gone} == {PeerLostError}
+    assert f"rank {gone} ended without a message" in map(str, found)
+
+
+def test_ranks_out_of_step_are_told() -> None:
+    def work(comm: LocalComm) -> None:
+        if comm.rank == 0:
+            comm.all_reduce_max(0)
+        else:
+            comm.gather(0)
+
+    first, second = in_threads(2, work)
+    assert isinstance(first, DlemuError)
+    assert str(first).startswith("rank 1 is at the gather where this rank is at the barrier")
+    assert second is None or isinstance(second, PeerLostError)
+
+
+def test_a_signal_handler_may_raise_out_of_a_wait() -> None:
+    def give_up(signal_number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    comm, other = comms(2)
+    with _alarm(give_up), pytest.raises(KeyboardInterrupt):
+        comm.gather(None)  # rank 1 never gathers
+    comm.close()
+    with pytest.raises(PeerLostError, match="rank 0 ended without a message"):
+        other.broadcast(None)
+    other.close()
+
+
+@contextlib.contextmanager
+def _alarm(handler: Any) -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    yield
+    signal.signal(signal.SIGALRM, before)

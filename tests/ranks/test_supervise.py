@@ -1,0 +1,211 @@
+"""How a run comes to its end, without a process: what ranks come to and what time does to them are given."""
+
+from __future__ import annotations
+
+import math
+import signal
+
+import pytest
+
+from dlemu.ranks import Failure, RankEnd, first_failure
+from dlemu.ranks.launch import Ending
+
+SECOND_NS = 1_000_000_000
+GRACE_SECONDS = 10.0
+
+
+class Run:
+    """Ranks as processes 100, 101, ...; `sent` are the signals that they got, by time in seconds."""
+
+    def __init__(
+        self,
+        ranks: int,
+        timeout_seconds: float = math.inf,
+        grace_seconds: float = GRACE_SECONDS,
+        most_seconds: float = math.inf,
+    ) -> None:
+        self.now_ns = 1_000 * SECOND_NS
+        self.ending = Ending(grace_seconds, timeout_seconds, most_seconds, self.now_ns)
+        self.there = True
+        self.sent: list[tuple[float, int, int]] = []
+        for rank in range(ranks):
+            self.ending.started(100 + rank, rank)
+
+    def fail(self, rank: int, *, echo: bool = False, kind: str = "DatasetError", status: int = 2) -> None:
+        failure = Failure(rank=rank, kind=kind, message="why", status=status, at_ns=self.now_ns, echo=echo)
+        self.ending.reported(failure, self.now_ns)
+        self.end(rank, status)
+
+    def end(self, rank: int, code: int) -> None:
+        self.ending.ended(100 + rank, code, self.now_ns)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass; every step is taken when it is due."""
+        end_ns = self.now_ns + round(seconds * SECOND_NS)
+        while self.ending.due_ns <= end_ns:
+            self.now_ns = max(self.now_ns, math.ceil(self.ending.due_ns))
+            self.ending.step(self.now_ns, self._send)
+        self.now_ns = end_ns
+
+    def _send(self, process: int, signal_number: int) -> bool:
+        self.sent.append(((self.now_ns / SECOND_NS) % 1000, process - 100, signal_number))
+        return self.there
+
+    @property
+    def ends(self) -> list[RankEnd]:
+        assert not self.ending.running
+        return self.ending.ends
+
+
+def test_a_run_that_ends_well_sends_nothing() -> None:
+    run = Run(3)
+    run.wait(1e6)
+    for rank in (2, 0, 1):
+        run.end(rank, 0)
+    run.wait(1e6)
+    assert run.sent == []
+    assert run.ends == [RankEnd(rank, 0, None) for rank in range(3)]
+
+
+def test_who_outlives_the_grace_is_killed_and_who_outlives_that_is_given_up() -> None:
+    run = Run(3)
+    run.fail(0)
+    run.wait(11)
+    run.end(1, -signal.SIGKILL)
+    run.wait(10)
+    assert run.sent == [
+        (2.0, 1, signal.SIGTERM),
+        (2.0, 2, signal.SIGTERM),
+        (10.0, 1, signal.SIGKILL),
+        (10.0, 2, signal.SIGKILL),
+    ]
+    stuck, unkillable = (end.failure for end in run.ends[1:])
+    assert stuck is not None
+    assert stuck.message == "rank 1 (process 101) did not stop within 10 s and was killed"
+    assert unkillable is not None
+    assert "does not end" in unkillable.message
+
+
+def test_a_rank_that_stands_still_has_failed_unless_it_goes_on_in_time() -> None:
+    run = Run(2, timeout_seconds=60)
+    run.ending.stopped(101, run.now_ns)
+    run.wait(59)
+    run.ending.continued(101)
+    run.wait(1000)
+    assert run.sent == [], "Ctrl-Z and fg"
+    run.ending.stopped(101, run.now_ns)
+    run.wait(30)
+    run.ending.stopped(101, run.now_ns)
+    run.wait(60)
+    for rank in range(2):
+        run.end(rank, -signal.SIGKILL)
+    cause = first_failure(run.ends)
+    assert cause is not None
+    assert (cause.rank, cause.kind, cause.status) == (1, "Stopped", 3)
+    assert "rank 1 (process 101) was stopped from outside" in cause.message
+    assert [moment for moment, *_ in run.sent] == pytest.approx([121.0, 121.0, 129.0, 129.0])
+
+
+def why(run: Run, rank: int) -> tuple[str, bool, int]:
+    """Kind, echo and status of the end of a rank."""
+    (end,) = (end for end in run.ending.ends if end.rank == rank)
+    assert end.failure is not None
+    assert end.failure.rank == rank
+    assert end.status == end.failure.status
+    assert 1_000 * SECOND_NS <= end.failure.at_ns <= run.now_ns
+    if "process" in end.failure.message:
+        assert f"rank {rank} (process {100 + rank})" in end.failure.message
+    return end.failure.kind, end.failure.echo, end.status
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (0, None),
+        (-signal.SIGTERM, ("Interrupted", True, 143)),
+        (1, ("Exit", False, 1)),
+        (-signal.SIGSEGV, ("Signal", False, 139)),
+    ],
+)
+def test_what_ranks_come_to_that_were_asked_to_end(code: int, expected: tuple[str, bool, int] | None) -> None:
+    run = Run(2)
+    run.fail(0)
+    run.wait(3)
+    assert run.sent == [(2.0, 1, signal.SIGTERM)]
+    run.end(1, code)
+    if expected is None:
+        assert run.ends[1] == RankEnd(1, 0, None)
+    else:
+        assert why(run, 1) == expected
+    cause = first_failure(run.ends)
+    assert cause is not None
+    assert (cause.rank, cause.kind) == (0, "DatasetError")
+
+
+@pytest.mark.parametrize(
+    ("own", "code", "expected"),
+    [
+        (None, 0, ("Interrupted", False, 130)),
+        (None, -signal.SIGTERM, ("Interrupted", False, 130)),
+        (None, 7, ("Exit", False, 7)),
+        (None, -signal.SIGSEGV, ("Signal", False, 139)),
+        (("Interrupted", False), 143, ("Interrupted", False, 130)),
+        (("PeerLostError", True), 3, ("Interrupted", False, 130)),
+        (("DatasetError", False), 2, ("DatasetError", False, 2)),
+    ],
+)
+def test_an_interruption_is_the_cause_of_what_follows_from_it_and_of_nothing_else(
+    own: tuple[str, bool] | None, code: int, expected: tuple[str, bool, int]
+) -> None:
+    run = Run(1)
+    run.ending.interrupted(signal.SIGINT, run.now_ns)
+    if own is None:
+        run.end(0, code)
+    else:
+        run.fail(0, kind=own[0], echo=own[1], status=code)
+    assert why(run, 0) == expected
+
+
+def test_an_interruption_after_a_failure_asks_at_once_and_is_no_cause() -> None:
+    run = Run(2)
+    run.fail(0)
+    run.wait(0.5)
+    run.ending.interrupted(signal.SIGINT, run.now_ns)
+    run.wait(0.5)
+    assert run.sent == [(0.5, 1, signal.SIGTERM)]
+    run.end(1, -signal.SIGTERM)
+    assert why(run, 1) == ("Interrupted", True, 130)
+    late = Run(2)
+    late.fail(0)
+    late.wait(3)
+    late.ending.interrupted(signal.SIGINT, late.now_ns)
+    late.wait(1)
+    late.ending.interrupted(signal.SIGINT, late.now_ns)
+    late.wait(0)
+    assert [(moment, number) for moment, _, number in late.sent] == [
+        (2.0, signal.SIGTERM),
+        (3.0, signal.SIGTERM),
+        (4.0, signal.SIGKILL),
+    ]
+
+
+def test_ranks_that_still_run_after_their_time_have_failed_whatever_they_say_of_their_end() -> None:
+    run = Run(3, most_seconds=60.0)
+    run.wait(10)
+    run.end(2, 0)
+    run.wait(49)
+    assert run.sent == []
+    run.wait(1 + GRACE_SECONDS / 5)
+    assert run.sent == [(62.0, 0, signal.SIGTERM), (62.0, 1, signal.SIGTERM)]
+    run.fail(0, kind="Interrupted", status=143)
+    run.end(1, -signal.SIGTERM)
+    late, also, whole = run.ends
+    assert late.failure is not None
+    assert also.failure is not None
+    assert [late.failure.kind, also.failure.kind, whole.failure] == ["Late", "Late", None]
+    assert (
+        late.failure.message
+        == "rank 0 (process 100) did not end within 60 s: check the storage (`dmesg`, mount state), and what else runs "
+        "on this host (`top`)"
+    )
+    assert first_failure(run.ends) == late.failure
