@@ -152,11 +152,11 @@ def predict(
     from_folder: Folder | Run | CheckpointRun | None = None,
     mb_per_second: float | None = None,
     drive: Folder | None = None,
-    hosts: int = 1,
+    hosts: int | None = None,
     host_cores: int | None = None,
     others_mb_per_second: float = 0.0,
     most: int | None = None,
-    cached: bool = False,
+    restart_minutes: float = 5.0,
     make: bool = False,
     config_dir: str | None = None,
     on_progress: Callable[[Event], None] | None = None,
@@ -164,7 +164,7 @@ def predict(
 ) -> Any:
     """Predict how busy a storage would keep accelerators: `dlemu predict`; returns a Prediction.
 
-    For a checkpoint workload, a CheckpointPrediction: how long checkpoints take, and how they slow down training.
+    For a checkpoint workload, a CheckpointPrediction; where nothing says which storage, a NeedsAnswer.
 
     Arguments as of `dlemu.runner.prediction_request.PredictionRequest`. With `ranks` it predicts for that many, without
     for the largest number that passes. `from_folder` is a run or its folder (DLIO's too); `make` makes the dataset
@@ -181,7 +181,7 @@ def predict(
         host_cores=host_cores,
         others_mb_per_second=others_mb_per_second,
         most=most,
-        cached=cached,
+        restart_minutes=restart_minutes,
         config_dir=config_dir,
         make=make_dataset if make else None,
         read_foreign=installed_part("dlemu.foreign", "run"),

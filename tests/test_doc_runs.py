@@ -23,6 +23,8 @@ from tests.test_doc_commands import commands_of
 pytestmark = [pytest.mark.slow, needs_all_parts]
 
 ELSEWHERE = {
+    "dlemu try": "tests/cli/test_try.py",
+    "dlemu /mnt/nvme": "tests/cli/test_try.py",
     "dlemu reproduce": "minutes by design: dlemu/contrib/reproduce/tests",
     "dlemu mlperf run": "a whole submission's runs: dlemu/contrib/mlperf/tests/test_mlperf_run.py",
     "dlemu record": "wants a training: dlemu/contrib/record/tests",

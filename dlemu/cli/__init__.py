@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import keyword
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from typing import cast
 
 import click
@@ -30,13 +32,24 @@ _YOUNG_OBJECTS = 50_000
 """First threshold of the garbage collector; Python's default is 700. Importing frameworks creates hundreds of thousands
 of long-lived objects, and collecting among them took a sixth of the import's time."""
 
-_FIRST = ("demo", "train", "size", "predict", "checkpoint", "record", "compare", "report")
+FIRST = {
+    "try": "dlemu try /mnt/nvme",
+    "train": "dlemu train workload=unet3d ranks=18 scale=laptop --make",
+    "size": "dlemu size workload=unet3d accelerator=h100 scale=laptop --make",
+    "predict": "dlemu predict workload=unet3d --mb-per-second 7000",
+    "checkpoint": "dlemu checkpoint workload=llama3_8b scale=laptop",
+    "record": "dlemu record --out job.yaml -- python train.py",
+    "compare": "dlemu compare results/unet3d/RUN-A results/unet3d/RUN-B",
+    "report": "dlemu report results/unet3d/RUN",
+}
+"""The commands that most users need, with an example; `record` is there where it is installed."""
 _MORE = ("datagen", "probe", "sweep", "together", "watch", "workloads", "doctor", "schema")
-"""Order in which commands are listed; those of plug-ins follow alphabetically."""
+"""The order of the others; those of plug-ins follow alphabetically."""
 _PLUGINS = "dlemu.commands"
 """Group of entry points that name a click command."""
+_SETTINGS = "KEY=VALUE sets what is run (DLIO's names, hydra's grammar); --FLAG sets what the command does with it."
 _WITHOUT_KIND = {
-    "demo": "Try it: a small dataset, 18 emulated H100s, a verdict.",
+    "try": "See in less than a minute what the storage of a folder feeds.",
     "datagen": "Make a workload's dataset, or verify one.",
     "watch": "Show the progress of a run: AU, MB/s, queue depth, time left.",
     "report": "Make a page with figures from results.",
@@ -52,7 +65,7 @@ def commands() -> dict[str, str]:
     known = {kind.command: kind.help for kind in kinds() if kind.help} | _WITHOUT_KIND
     added = {name: entry for name, entry in installed(_PLUGINS).items() if name not in known}
     known |= {name: entry.load().get_short_help_str(limit=200) for name, entry in added.items()}
-    order = (*_FIRST, *_MORE, *sorted(known.keys() - {*_FIRST, *_MORE}))
+    order = (*FIRST, *_MORE, *sorted(known.keys() - {*FIRST, *_MORE}))
     return {name: known[name] for name in order if name in known}
 
 
@@ -68,52 +81,52 @@ class _Commands(click.Group):
         kind = next((kind for kind in kinds() if kind.command == cmd_name and kind.is_job), None)
         if kind is not None:
             return cast(click.Command, import_by_name("dlemu.cli.job_command", "job_command")(kind))
-        if cmd_name not in (*_FIRST, *_MORE) or importlib.util.find_spec(f"dlemu.cli.{cmd_name}") is None:
+        module = f"dlemu.cli.{cmd_name}" + "_" * keyword.iskeyword(cmd_name)
+        if cmd_name not in (*FIRST, *_MORE) or importlib.util.find_spec(module) is None:
             return None
-        return cast(click.Command, import_by_name(f"dlemu.cli.{cmd_name}", "command"))
+        return cast(click.Command, import_by_name(module, "command"))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Make `dlemu help [COMMAND]` the same as `dlemu [COMMAND] --help`; suggest a command for an unknown name."""
-        if args == ["help"]:
-            click.echo(ctx.get_help())
-            ctx.exit()
+        """Take `dlemu FOLDER` for `dlemu try FOLDER`, `help COMMAND` for `COMMAND --help`; suggest names for others."""
         if args[0] == "help":
+            ctx.obj = "all" if args[1:] == ["--all"] else ""
+            if ctx.obj or not args[1:]:
+                click.echo(ctx.get_help())
+                ctx.exit()
             args = [args[1], "--help"]
         name = args[0]
-        if not name.startswith("-") and name not in _FIRST + _MORE and name not in (known := commands()):
-            hint = nearest(name.lower(), known)
-            raise click.UsageError(f"there is no command {name!r}: {hint}known: {', '.join(known)}", ctx)
-        return super().resolve_command(ctx, args)
+        if name.startswith("-") or name in (*FIRST, *_MORE) or name in (known := commands()):
+            return super().resolve_command(ctx, args)
+        if os.path.isdir(name):
+            return super().resolve_command(ctx, ["try", *args])
+        raise click.UsageError(f"there is no command {name!r}: {_meant(name, known)}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands that most users need first."""
+        """List the commands that most users need, each with an example; for `dlemu help --all` the others, too."""
         known = commands()
-        for title, names in (("Commands", _FIRST), ("More", known.keys() - {*_FIRST})):
-            with formatter.section(title):
-                formatter.write_dl([(name, known[name]) for name in known if name in names])
+        with formatter.section("Commands"):
+            first = ((name, example) for name, example in FIRST.items() if name in known)
+            formatter.write_dl([row for name, example in first for row in ((name, known[name]), ("", example))])
+        if ctx.obj == "all":
+            with formatter.section("More"):
+                formatter.write_dl([(name, known[name]) for name in known if name not in FIRST])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Say how settings are written, and where the other commands are."""
+        formatter.write(f"\n{_SETTINGS}\n" + "more: dlemu help --all\n" * (ctx.obj != "all"))
 
 
 @click.group(
     cls=_Commands,
+    options_metavar="",
+    subcommand_metavar="COMMAND [KEY=VALUE]... [--FLAG]...",
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="""Settings are hydra overrides: `dlemu train workload=unet3d accelerator=h100 ranks=18 scale=laptop`.
-
-    \b
-    To complete commands and options in this shell (in its start-up file: in every shell):
-      bash 4.4  eval "$(_DLEMU_COMPLETE=bash_source dlemu)"
-      zsh       eval "$(_DLEMU_COMPLETE=zsh_source dlemu)"
-      fish      _DLEMU_COMPLETE=fish_source dlemu | source
-    """,
 )
 @click.version_option(__version__, prog_name="dlemu")
 def cli() -> None:
-    """How many accelerators can this storage keep busy?
-
-    dlemu builds training datasets and streams them through real data loaders; emulated accelerators sleep for as long
-    as real ones would compute on each batch.
-    """
+    """How many accelerators can this storage keep busy?"""
 
 
 def main() -> None:
@@ -159,6 +172,20 @@ def guarded(command: click.Command, name: str) -> None:
         status: int | None = getattr(error, "exit_status", None)  # of dlemu.ranks's Interrupted, not imported here
         complain(traceback.format_exc().rstrip() if status is None else str(error))
         sys.exit(status or DlemuError.exit_status)  # Python's own 1 would mean that a run did not pass
+
+
+def _meant(name: str, known: Mapping[str, str]) -> str:
+    """Return what an unknown first word may have been: a command, a setting without its command, a folder."""
+    from dlemu.config.sections import SYNONYMS
+    from dlemu.config.translate import is_known
+
+    key, equals, value = name.lstrip("+").partition("=")
+    if equals or key in SYNONYMS or is_known(key):
+        setting = f"{SYNONYMS.get(key, key)}={value or '...'}"
+        return f"{setting} is a setting, which follows a command, as in `dlemu train {setting}`"
+    if os.sep in name:
+        return "it is no folder, either: wanted one that exists, as in `dlemu /mnt/nvme`"
+    return f"{nearest(name.lower(), known)}known: {', '.join(known)}"
 
 
 def _intended_setting(error: click.NoSuchOption) -> str:

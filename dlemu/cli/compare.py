@@ -1,4 +1,4 @@
-"""`dlemu compare`: two runs, sweeps or searches side by side."""
+"""`dlemu compare`: two runs, sweeps or searches side by side; or two drives, on which it runs the same first."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ import os
 
 import click
 
-from dlemu.cli.options import details_option
+from dlemu.cli.options import details_option, making
 
 
 @click.command(name="compare")
-@click.argument("folders", nargs=-1, required=True, metavar="A [B]", type=click.Path(file_okay=False))
+@click.argument("folders", nargs=-1, required=True, metavar="A [B] | [KEY=VALUE]... drives=A,B")
+@making("files of the datasets")
 @click.option("--output", metavar="DIR", help="Keep compare.json and the page here. [results/WORKLOAD/compare-TIME]")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @click.option("--json", "as_json", is_flag=True, help="Print compare.json, for programs; no page, kept with --output.")
 @details_option
-def command(folders: tuple[str, ...], output: str | None, report: bool, as_json: bool) -> None:
+def command(folders: tuple[str, ...], make: bool, yes: bool, output: str | None, report: bool, as_json: bool) -> None:
     """Compare A with B: differences with their uncertainty, and what they amount to in a year of training.
 
     \b
     dlemu compare results/unet3d/new-drive results/unet3d/old-drive
-    dlemu compare results/unet3d/sweep-of-two-drives
+    dlemu compare workload=unet3d ranks=2 scale=laptop drives=/mnt/nvme/unet3d,s3://bucket/unet3d --make
 
     A and B are result folders of `dlemu train`, `checkpoint`, `sweep` or `size`, of DLIO or of MLPerf Storage, both of
-    the same kind of job. For a single sweep over two drives, the drives are compared.
+    the same kind of job. For a single sweep over two drives, the drives are compared. With settings, the same training
+    runs on both drives first, read past the page cache; a drive is a folder, or s3://BUCKET/PREFIX.
 
     Differences are of A relative to B: -12 % for total seconds means that A takes 12 % less time. compare.json and
     report.html go to a new folder, which is printed at the end.
@@ -45,6 +47,8 @@ def command(folders: tuple[str, ...], output: str | None, report: bool, as_json:
 
     if output is not None:
         check_new(output, "--output")
+    if any("=" in word and not os.path.exists(word) for word in folders):
+        folders = (_run_on_both(folders, make=make, yes=yes, as_json=as_json),)
     a, b = read_sides(folders, installed_part("dlemu.foreign", "side"))
     comparison = compare(a, b)
     if as_json:
@@ -58,3 +62,26 @@ def command(folders: tuple[str, ...], output: str | None, report: bool, as_json:
     show("comparison", comparison, folder)
     save_answer(folder, COMPARE, comparison)
     report_result(report, folder)
+
+
+def _run_on_both(words: tuple[str, ...], *, make: bool, yes: bool, as_json: bool) -> str:
+    """Run a sweep over two drives, past the page cache of this host; return its folder. Raises UserError."""
+    from datagen.errors import UserError
+    from dlemu.cli.frontends import make_here
+    from dlemu.cli.interruption import Watched
+    from dlemu.config import load
+    from dlemu.config.overrides import DATA_FOLDER, given_keys, points
+    from dlemu.studies.sweep.run import sweep
+
+    runs = points(words)
+    if len({run.settings.get(DATA_FOLDER) for run in runs}) != 2:
+        raise UserError("wanted two folders of results, or settings with two drives, as in drives=/mnt/a,s3://bucket/b")
+    if not given_keys(runs[0].words) & {"reader.evict_page_cache", "reader.odirect", "metric.cached"}:
+        words = (*words, "reader.evict_page_cache=epochs")
+    if make:
+        for run in {run.settings[DATA_FOLDER]: run for run in runs}.values():
+            make_here(load(run.words), as_json=as_json, yes=yes)
+    watched = Watched()
+    with watched.keeping("finished runs"):
+        sweep(words, on_event=watched)
+    return watched.folder

@@ -15,12 +15,12 @@ from dlemu.cli.options import Number, answer_options, configured, making
 @click.option("--from", "from_folder", metavar="DIR", help="Use the storage of a run (DLIO's too), or of a prediction.")
 @click.option("--mb-per-second", type=Number(0, 1e9, min_open=True), help="Assume a storage of this speed.")
 @click.option("--drive", metavar="SHEET", help="Assume a drive by its data sheet (a YAML file), or a probe's folder.")
-@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that share the storage.")
+@click.option("--hosts", type=click.IntRange(min=1), help="Hosts that share the storage. [default: 1]")
 @click.option("--host-cores", type=click.IntRange(min=1), help="Cores of each host. [default: as many as here]")
 @click.option("--others-mb-per-second", type=Number(0, 1e9), default=0.0, help="Other jobs take this much of it.")
 @click.option("--most", type=click.IntRange(min=1), help="Predict at most this many. [default: 10000]")
 @making("files of the dataset")
-@click.option("--cached", is_flag=True, help="Allow page-cache reads in the probe: predicts memory, not storage.")
+@click.option("--restart-minutes", type=Number(0, 1e4, min_open=True), default=5.0, help="To read a checkpoint in.")
 @answer_options("predict.json")
 def command(
     overrides: tuple[str, ...],
@@ -31,21 +31,19 @@ def command(
     as_json: bool,
     **storage: Any,
 ) -> None:
-    """Predict how busy a storage would keep accelerators, or how many it feeds.
+    """Predict how busy a storage would keep accelerators, or how many it feeds; or what a job needs of a storage.
 
     \b
+    dlemu predict workload=unet3d accelerator=h100 ranks=1024                                      # what do I need?
+    dlemu predict workload=unet3d,llama3_405b accelerator=h100 ranks=1024                          # both at once
     dlemu predict workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d            # the most that pass
-    dlemu predict workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d ranks=8 --json
     dlemu predict workload=unet3d accelerator=b200 ranks=16 --from results/unet3d/20260102-030405-4711 # a run's storage
     dlemu predict workload=unet3d accelerator=h100 --mb-per-second 7000                            # a storage of 7 GB/s
     dlemu predict workload=resnet50 accelerator=h100 --drive sheet.yaml                            # by size and depth
 
-    Without --from, --mb-per-second and --drive the storage is probed first: the workload's own reads by 1, 2, 4, ...
-    readers, for two minutes at most. Then a model of loaders, accelerators and storage predicts what a run would
-    measure. Its limits are in docs/prediction.md; a back-of-the-envelope estimate is printed next to its answer.
-
-    For a checkpoint workload (workload=llama3_70b) it predicts how long a checkpoint takes to write and to read, and
-    how much that slows down training.
+    A dataset's storage is probed first, for two minutes at most. Then a model of loaders, accelerators and storage
+    predicts what a run would measure (docs/prediction.md). For a checkpoint workload (workload=llama3_70b) it predicts
+    how long a checkpoint takes to write and to read, and how much that slows down training.
 
     Exit status: 0 it passes (without ranks: at least one accelerator does), 1 it does not, 2 a usage error, 3 a reader
     failed, 4 too close to call, 128 + signal.

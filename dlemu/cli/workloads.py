@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Row = tuple[str, str, str]
-SHOWN_SHARES = (0, 10, 50, 90, 100)
-"""Percentiles of file sizes that are shown."""
 
 
 @click.command(name="workloads")
@@ -82,35 +80,24 @@ def _print(title: str, items: Iterable[T], shown: Mapping[str, Callable[[T], str
     from dlemu.report.table import Table, columns, print_table
 
     rows = [tuple(text(item) for text in shown.values()) for item in items]
-    right = [number for number, cells in enumerate(zip(*rows, strict=True)) if cells[0][:1].isdigit()]
+    right = [number for number, cells in enumerate(zip(*rows, strict=True)) if cells[-1][:1].isdigit()]
     heads = columns(*shown, right=right, whole=range(len(shown)))
     print_table(Table(title=title, columns=heads, rows=rows, dense=True), Console())
 
 
 def _print_all(demands: Sequence[Demand], sizes: Sequence[CheckpointSize]) -> None:
     _print(
-        "datasets, and kB read per sample",
-        {data.workload: data for data in demands}.values(),
-        {
-            "workload": lambda data: data.workload,
-            "format": lambda data: data.format,
-            "files": lambda data: f"{data.num_files:,}",
-            "samples": lambda data: f"{data.num_samples:,}",
-            "kB read": lambda data: _short(data.sample_bytes / 1e3),
-            "GB": lambda data: _short(data.dataset_gb),
-        },
-    )
-    _print(
-        "what one busy accelerator demands",
+        "what one busy accelerator demands, and the datasets",
         demands,
         {
             "workload": lambda one: one.workload,
             "accelerator": lambda one: one.accelerator or "-",
+            "GB": lambda one: _short(one.dataset_gb),
+            "kB a sample": lambda one: _short(one.sample_bytes / 1e3),
             "batch": lambda one: str(one.batch_size),
-            "step s": lambda one: f"{one.computation_seconds:g}",
             "samples/s": lambda one: _short(one.samples_per_second),
             "MB/s": lambda one: _short(one.mb_per_second),
-            "AU wanted": lambda one: f"{one.au_threshold_percent:g} %",
+            "AU": lambda one: f"{one.au_threshold_percent:g} %",
         },
     )
     _print(
@@ -148,13 +135,6 @@ def _rows(workload: Workload) -> Iterator[Row]:
     yield "samples", f"{asked.num_samples:,}", f"{data.num_samples_per_file:,} in each file"
     yield "dataset", f"{asked.dataset_gb:,.4g} GB", data.data_folder
     yield "sample", size(asked.sample_bytes), "mean"
-    if data.sizes_vary:
-        import numpy as np
-
-        from dlemu.jobs.training.prediction.batches import bytes_by_file
-
-        shown = ", ".join(size(round(value)) for value in np.percentile(bytes_by_file(data), SHOWN_SHARES))
-        yield "", "", f"{', '.join(f'p{share}' for share in SHOWN_SHARES)}: {shown}"
     recorded = workload.recorded
     if recorded.version:
         yield "recorded", count(recorded.ranks, "rank"), f"{recorded.samples_per_second:,.4g} samples/s"

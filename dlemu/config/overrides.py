@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,8 +23,9 @@ if TYPE_CHECKING:  # a list or a message needs no grammar
 T = TypeVar("T")
 WORKLOAD = ("workload",)
 DRIVES = "drives"
-"""`drives=A,B` stands for `dataset.data_folder=A,B`."""
+"""`drives=A,B` stands for `dataset.data_folder=A,B`; a drive may be s3://BUCKET/PREFIX."""
 DATA_FOLDER = "dataset.data_folder"
+_BUCKET = "s3://"
 
 
 @dataclass(frozen=True)
@@ -166,8 +167,19 @@ def points(words: Sequence[str]) -> list[Point]:
         key = _renamed(parsed.get_key_element())
         if without_secrets([word]) != [word]:
             raise UserError(f"{key} has several values, which may be credentials: wanted one value, since none is kept")
-        axes.append([(key, str(value)) for value in parsed.sweep_string_iterator()])
-    return [Point(dict(chosen), (*fixed, *(f"{key}={value}" for key, value in chosen))) for chosen in product(*axes)]
+        values = (str(value).replace("s3\\:", "s3:") for value in parsed.sweep_string_iterator())  # hydra escapes it
+        axes.append([(key, value) for value in values])
+    buckets = any(value.startswith(_BUCKET) for axis in axes for _, value in axis)
+    return [Point(dict(chosen), tuple(_placed(fixed, chosen, buckets=buckets))) for chosen in product(*axes)]
+
+
+def _placed(fixed: Sequence[str], chosen: Sequence[tuple[str, str]], *, buckets: bool) -> Iterator[str]:
+    """Yield the overrides of a point; where some drives are `buckets`, settings of the storage are for these alone."""
+    in_bucket = any(value.startswith(_BUCKET) for _, value in chosen)
+    yield from (word for word in fixed if in_bucket or not buckets or not word.lstrip("+").startswith("storage."))
+    yield from (f"{key}={value}" for key, value in chosen)
+    if in_bucket:
+        yield "storage.storage_type=s3"
 
 
 def _renamed(word: str) -> str:

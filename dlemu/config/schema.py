@@ -325,8 +325,8 @@ class Checkpoint:
     """Each host has its own folder, on its drives; else hosts must see the same one."""
     interval_seconds: Annotated[float, MORE_THAN_0, SECONDS] = 1800.0
     """Seconds between checkpoints in training, for what share of its time they take."""
-    mtbf_hours: Annotated[float, at_least(0), Unit("hours")] = 0.0
-    """Mean time between failures of the whole job, for the best interval; 0: not known."""
+    gpu_mtbf_hours: Annotated[float, at_least(0), Unit("hours")] = 0.0
+    """Mean time between failures of one accelerator: a job's is as much shorter as it has ranks; 0: not known."""
     asynchronous: bool = False
     """Training pauses only for a snapshot into the host's memory; the storage gets it while training continues."""
     snapshot_gb_per_second: Annotated[float, MORE_THAN_0, Unit("GB/s")] = 20.0

@@ -1,6 +1,7 @@
 """Ranks: how they find each other, agree and fail together. No other package knows whether MPI is used.
 
-On a node ranks talk over Unix sockets; MPI carries only what crosses nodes. May import datagen alone.
+On a host ranks talk over sockets that they inherit; MPI or gloo carries only what crosses hosts. May import
+dlemu.machine and datagen.
 """
 
 from dlemu.ranks.comm_base import Comm as Comm

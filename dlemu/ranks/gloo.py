@@ -100,7 +100,14 @@ class GlooLeaders(Leaders):
         super().__init__(node, nodes, timeout_seconds)
         self._store, self._failure = store, ""
         distributed.init_process_group("gloo", store=store, rank=node, world_size=nodes, timeout=_FOREVER)
-        threading.Thread(target=self._watch_store, name="dlemu-failures", daemon=True).start()
+        self._closing = threading.Event()
+        self._watch = threading.Thread(target=self._watch_store, name="dlemu-failures", daemon=True)
+        self._watch.start()
+
+    def close(self) -> None:
+        """End the thread: one that is in torch's code when the interpreter ends aborts the process."""
+        self._closing.set()
+        self._watch.join(_STORE_SECONDS)
 
     def leave(self, failure: Failure) -> None:
         with contextlib.suppress(PatienceError, RuntimeError):  # rank 0, which kept the store, is lost
@@ -109,9 +116,10 @@ class GlooLeaders(Leaders):
     def _watch_store(self) -> None:
         """Read why another host has failed: in a thread, as a store that is cut off blocks."""
         with contextlib.suppress(RuntimeError):
-            while not self._store.check(["failure"]):
-                time.sleep(_LOOK_SECONDS)
-            self._failure = self._store.get("failure").decode()
+            while not self._closing.wait(_LOOK_SECONDS):
+                if self._store.check(["failure"]):
+                    self._failure = self._store.get("failure").decode()
+                    return
 
     def _read_failure(self) -> str:
         return self._failure

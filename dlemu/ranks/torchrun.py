@@ -27,6 +27,7 @@ class TorchrunProcess:
     def __init__(self, timeout_seconds: float, environment: Mapping[str, str] = os.environ) -> None:
         """Raises UserError where the variables are not numbers or contradict each other."""
         self.timeout_seconds, self._environment = timeout_seconds, environment
+        self._leaders: GlooLeaders | None = None
         try:
             self.rank, self.size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
             local_rank = int(environment.get("LOCAL_RANK", "0"))
@@ -63,19 +64,23 @@ class TorchrunProcess:
         seconds, prefix = self.timeout_seconds, f"dlemu/{self._start}/"
         keeps = self.rank == 0 and self._environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         try:
-            return within(
+            self._leaders = within(
                 seconds + 1.0,
                 lambda: meet(self._address, self._port, prefix, led, self.size, seconds, is_kept_here=keeps),
                 "meeting the other hosts",
             )
         except PatienceError as error:
             raise PeerLostError(f"not all hosts arrived within {seconds:g} s") from error
+        return self._leaders
 
     def finish(self) -> None:
-        """Nothing: torchrun sees that the process ends."""
+        """Leave the other hosts; torchrun sees that the process ends."""
+        if self._leaders is not None:
+            self._leaders.close()
 
     def end(self, status: int) -> None:
-        """Nothing: torchrun ends the processes of this host once one has failed, and the leaders see that."""
+        """The same: torchrun ends the processes of this host once one has failed, and the leaders see that."""
+        self.finish()
 
 
 def _local_size(environment: Mapping[str, str], local_rank: int) -> int:

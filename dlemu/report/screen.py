@@ -39,6 +39,7 @@ class Screen:
     notes: Sequence[str] = ()
     """What a reader must know besides, the most important first."""
     folder: str
+    """Of the result; empty where nothing is saved, so that no line leads there."""
     table: Table | None = None
     """The table that is the answer, such as a sweep's: above the lines; --details has it among the sections."""
 
@@ -49,7 +50,7 @@ class Screen:
             return [*self.lines, *notes, Said("results", self.folder)]
         if more := len(notes[MOST_NOTES:]):
             notes[MOST_NOTES:] = [Said("", f"and {more} more: --details")]
-        return [*self.lines, *notes, Said("more", f"{self.folder}   --details")]
+        return [*self.lines, *notes, *[Said("more", f"{self.folder}   --details")] * bool(self.folder)]
 
 
 def print_screen(screen: Screen, console: Console, *, details: bool = False) -> None:

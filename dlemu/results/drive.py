@@ -82,8 +82,10 @@ class DataSheet:
     writes: tuple[Line, ...] = ()
 
 
-def read_drive(path: str) -> Rates:
+def read_drive(path: str | Rates) -> Rates:
     """Return the rates of a drive from a data sheet (a YAML file) or a probe's folder; raises UserError."""
+    if isinstance(path, Rates):
+        return path
     if not os.path.exists(path):
         raise UserError(f"{path} does not exist: wanted a data sheet (YAML, {_EXAMPLE}), or the folder of a probe")
     if not os.path.isdir(path):

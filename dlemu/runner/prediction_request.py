@@ -8,6 +8,7 @@ from typing import Any
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
+from dlemu.results.drive import Rates
 from dlemu.results.kinds import kind_of
 from dlemu.runner.events import OnEvent, ignore
 
@@ -20,18 +21,21 @@ class PredictionRequest:
     """Folder of a run or an earlier prediction: gives the storage, and all settings that are not given otherwise."""
     mb_per_second: float | None = None
     """Throughput of a hypothetical storage, 1e6 bytes/s; nothing is read."""
-    drive: str | None = None
-    """A data sheet (YAML file) or a probe's folder that describes the storage; nothing is read."""
-    hosts: int = 1
-    """Number of hosts like this one that ranks are spread over; they share the storage, or have one each."""
+    drive: str | Rates | None = None
+    """A data sheet (YAML file), a probe's folder, or what it says of the storage; nothing is read."""
+    hosts: int | None = None
+    """Number of hosts like this one that ranks are spread over; they share the storage, or have one each.
+
+    None: one; without a storage, one for every 8 accelerators.
+    """
     host_cores: int | None = None
     """Cores of each host, if not as many as were measured on; they are assumed to be as fast."""
     others_mb_per_second: float = 0.0
     """MB/s (1e6 bytes) of the storage that other jobs use meanwhile, even if this one then gets too little."""
     most: int | None = None
     """Largest number of accelerators to predict for; None: a default that bounds the search."""
-    cached: bool = False
-    """Whether the page cache may serve reads of a probe."""
+    restart_minutes: float = 5.0
+    """Time in which all ranks are to read a checkpoint, without a storage."""
     config_dir: str | None = None
     """A folder with workload/NAME.yaml."""
     make: Callable[[Workload], None] | None = None

@@ -372,11 +372,6 @@ class Comparison:
         return self.runs[max(places)[-1]] if places else None
 
 
-def read_sweep(folder: str) -> SweepAnswer | None:
-    """Return the sweep in a folder, None where there is none; raises UserError for a damaged one."""
-    return read_answer(folder, SWEEP, SweepAnswer)
-
-
 def read_comparison(folder: str) -> Comparison:
     """Return the comparison in a folder; raises UserError where there is none, or a damaged one."""
     answer = read_answer(folder, COMPARE, Comparison)

@@ -1,4 +1,4 @@
-"""`dlemu predict`: what a job would measure on a storage; the kind of job (`JobParts.predict`) computes it."""
+"""`dlemu predict`: what a job would measure on a storage, computed by its kind; without a storage, what jobs need."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 from datagen.errors import UserError
 from dlemu.config import load, load_received
 from dlemu.config.schema import Workload
+from dlemu.jobs.training.prediction.data_sheet import with_rates
+from dlemu.jobs.training.prediction.needs import needs
 from dlemu.results.file_names import CONFIG
 from dlemu.results.kinds import Kind, kind_of, kind_requested, read_result
 from dlemu.runner.prediction_request import PredictionRequest
@@ -17,11 +19,14 @@ from dlemu.runner.prediction_request import PredictionRequest
 def predict(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Any, str, Workload]:
     """Predict for a workload, or for overrides; return the answer, its folder, and the workload.
 
-    Raises UserError.
+    Where nothing says which storage, it is what jobs need of one. Raises UserError.
     """
+    if needed := needs(source, request):
+        return needed
+    request = with_rates(request)
     kind = _kind_of(source, request)
     predicting = kind.load_job().predict
-    if predicting is None:
+    if not predicting:
         raise UserError(f"`dlemu predict` can't predict {kind.noun}: measure it with `dlemu {kind.command}`")
     return predicting(source, request)
 
@@ -31,9 +36,8 @@ def known_workload(request: PredictionRequest) -> Workload | None:
     folder = request.from_folder
     if folder is None:
         return None
-    foreign = request.read_foreign(folder) if request.read_foreign is not None else None
-    path = os.path.join(folder, CONFIG)
-    if foreign is None and os.path.lexists(path):
+    foreign = request.read_foreign and request.read_foreign(folder)
+    if foreign is None and os.path.lexists(path := os.path.join(folder, CONFIG)):
         return load_received(path)
     known: Workload = foreign.workload if foreign is not None else read_result(folder).facts.workload  # run was killed
     return known
@@ -43,11 +47,9 @@ def _kind_of(source: Sequence[str] | Workload, request: PredictionRequest) -> Ki
     """Return the kind of job of the workload; where none is named, that of the run given with --from."""
     if isinstance(source, Workload):
         return kind_requested(source)
-    if request.from_folder is not None and not any(word.lstrip("+").startswith("workload=") for word in source):
-        found = kind_of(request.from_folder)
-        if found is not None and found.is_job:
-            return found
-        foreign = request.read_foreign(request.from_folder) if request.read_foreign is not None else None
-        if foreign is not None:
-            return kind_requested(foreign.workload)
-    return kind_requested(load(source, config_dir=request.config_dir))
+    if request.from_folder is None or any(word.lstrip("+").startswith("workload=") for word in source):
+        return kind_requested(load(source, config_dir=request.config_dir))
+    found = kind_of(request.from_folder)
+    if found is None:
+        return kind_requested(known_workload(request) or Workload())
+    return found if found.is_job else kind_requested(load(source, config_dir=request.config_dir))

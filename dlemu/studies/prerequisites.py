@@ -1,30 +1,19 @@
-"""Before the first trial: checks the launcher, and reads the dataset briefly.
-
-Also what a search or a sweep reports while it goes on, in addition to the events of any list of runs.
-"""
+"""What searches and sweeps share: a check of the launcher, the runs they start, and what they report."""
 
 from __future__ import annotations
 
-import random
 import shlex
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
-from datagen.fetch import Fetcher, FetchSpec
 from dlemu.config.schema import Workload
 from dlemu.ranks import detect_launcher
 from dlemu.results.kinds import Kind
 from dlemu.runner.cold import Treatment
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 from dlemu.studies.answers import SizeAnswer, SweepAnswer, SweepPoint, Trial
-
-PROBE_SECONDS, ONE_READER_SECONDS = 3.0, 1.5  # enough for a first guess: the trials decide
-PROBE_THREADS = 16  # in flight, they reach most of a drive's speed; the trials find the rest
 
 
 def check_launcher(command: str, launcher: str) -> None:
@@ -85,42 +74,3 @@ class SearchBegan:
 
 SizingEvent = RunsPlanned | SearchBegan | RunBegan | RunEnded[Trial, SizeAnswer] | RunEnded[SweepPoint, SweepAnswer]
 OnEvent = Callable[[SizingEvent], None]
-
-
-def probe_mb_per_second(
-    spec: FetchSpec, *, seconds: float = PROBE_SECONDS, threads: int = PROBE_THREADS, from_end: bool = False
-) -> float:
-    """Return MB/s (1e6 bytes) of `threads` threads that read files in random order for `seconds`.
-
-    They use the same read code as training, with nothing else going on. No file is read twice, as the page cache would
-    serve it; `from_end` goes through the same order backwards, so that a second probe reads other files.
-    """
-    samples = spec.layout.num_samples_per_file
-    batch = min(samples, 64)
-    files = list(range(spec.layout.num_files))
-    random.Random(0).shuffle(files)
-    to_read = iter(reversed(files) if from_end else files)  # a list's iterator may be shared by threads
-    reads: list[tuple[float, int]] = []
-    errors: list[BaseException] = []
-    started = time.monotonic()
-
-    def read() -> None:
-        try:
-            slot_bytes = spec.slot_bytes(batch)
-            buffer, fetcher = AlignedBuffer(slot_bytes), Fetcher(spec)
-            while time.monotonic() < started + seconds and (file := next(to_read, None)) is not None:
-                fetched = fetcher.fetch(range(file * samples, file * samples + batch), buffer.view(slot_bytes))
-                reads.append((time.monotonic(), fetched.app_bytes))
-            fetcher.close()
-        except BaseException as error:  # raised again in the caller's thread
-            errors.append(error)
-
-    readers = [threading.Thread(target=read, daemon=True) for _ in range(threads)]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join()
-    if errors:
-        raise errors[0]
-    ended = max((when for when, _ in reads), default=started)
-    return sum(read_bytes for _, read_bytes in reads) / 1e6 / max(ended - started, 1e-9)

@@ -29,6 +29,7 @@ GUIDES = {
     "together": "compare.md",
     "predict": "prediction.md",
     "checkpoint-prediction": "prediction.md",
+    "needs": "prediction.md",
     "probe": "probe.md",
     "pack": "../dlemu/contrib/pack/docs/packing.md",
     "record": "../dlemu/contrib/record/docs/record.md",

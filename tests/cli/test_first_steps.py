@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import click
 import pytest
 
-from dlemu.cli import cli, guarded
+from dlemu.cli import FIRST, cli, commands, guarded
 from dlemu.cli.options import Number
 from tests.parts import of_parts
 
@@ -23,9 +24,13 @@ def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["trian"], "there is no command 'trian': did you mean train? known: demo, train, size,"),
+        (["trian"], "there is no command 'trian': did you mean train? known: try, train, size,"),
         (["Train"], "did you mean train?"),
-        (["run"], "there is no command 'run': known: demo, train,"),
+        (["run"], "there is no command 'run': known: try, train,"),
+        (["ranks=4"], "ranks=4 is a setting, which follows a command, as in `dlemu train ranks=4`"),
+        (["gpus"], "ranks=... is a setting, which follows a command"),
+        (["dataset.data_folder"], "dataset.data_folder=... is a setting, which follows a command"),
+        (["/mnt/nome"], "it is no folder, either: wanted one that exists, as in `dlemu /mnt/nvme`"),
         (["train", "--ranks", "4"], "settings are given as KEY=VALUE, without dashes: ranks=...\n"),
         (["size", "workload=unet3d", "--accelerators", "8", "--make"], "without dashes: ranks=..."),
         (["predict", "--gpus=8"], "without dashes: ranks=..."),
@@ -165,3 +170,20 @@ def test_every_option_that_takes_a_number_has_a_range_without_nan() -> None:
                 assert parameter.type.max is not None
                 seen += 1
     assert seen >= 5
+
+
+def test_help_names_eight_commands_with_an_example_each_and_all_where_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = {}
+    for words in (["--help"], ["help", "--all"]):
+        cli.main(words, standalone_mode=False)
+        shown[words[-1]] = capsys.readouterr().out
+    first = [line.split()[0] for line in shown["--help"].splitlines() if re.match("  [a-z]+  ", line)]
+    assert first == [name for name in FIRST if name in commands()]
+    assert len(FIRST) == 8
+    for name in first:
+        assert f"dlemu {name} " in shown["--help"]
+    assert shown["--help"].splitlines()[-1] == "more: dlemu help --all"
+    assert "KEY=VALUE sets what is run" in shown["--help"]
+    assert all(f"\n  {name} " in shown["--all"] for name in commands())

@@ -43,5 +43,5 @@ def test_shells_are_offered_commands_and_options() -> None:
         ran = subprocess.run([sys.executable, "-c", code], env=os.environ | at, capture_output=True, text=True)
         return ran.stdout.splitlines()[1::3]
 
-    assert offered("dlemu tr") == ["train"]
+    assert offered("dlemu tr") == ["try", "train"]
     assert "--json" in offered("dlemu train --")

@@ -330,3 +330,14 @@ def test_without_tensorflow_another_loader_reads_its_files_and_a_note_says_so(
     if name != "unet3d":
         assert "data_loader: tensorflow" in dlio_yaml(workload), "which DLIO has for this format alone"
     assert load([f"workload={name}", "reader.data_loader=tensorflow"]).reader.data_loader == "tensorflow", "as asked"
+
+
+def test_a_drive_may_be_a_bucket() -> None:
+    """Settings of the storage are then for it alone."""
+    words = ["workload=unet3d", "drives=/mnt/a,s3://data/unet3d", "storage.storage_options.endpoint_url=http://h:9"]
+    local, bucket = points(words)
+    assert [one.settings["dataset.data_folder"] for one in (local, bucket)] == ["/mnt/a", "s3://data/unet3d"]
+    assert local.words == ("workload=unet3d", "dataset.data_folder=/mnt/a")
+    found = load(bucket.words)
+    assert (found.storage.storage_type, found.dataset.data_folder) == ("s3", "s3://data/unet3d")
+    assert found.storage.storage_options == {"endpoint_url": "http://h:9"}

@@ -35,7 +35,6 @@ OTHERS_THAT_REMOVE = {
     "dlemu/checkpoints/write_files.py": "files that this writer has just named",
     "dlemu/ranks/host.py": "the socket and folder that it made for its start",
     "dlemu/ranks/mpi.py": "memory of MPI's that this process has mapped",
-    "dlemu/cli/demo.py": "its own temporary folder, where nothing came into it",
     "dlemu/jobs/checkpoint/loop.py": "the token that this run left",
     "dlemu/contrib/kvcache/blocks.py": "blocks of the plan, in the folder or below the prefix that this run made",
     "dlemu/contrib/kvcache/run_folder.py": "objects below the prefix that this run made",

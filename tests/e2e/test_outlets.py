@@ -54,7 +54,7 @@ def cheapest(command: str, folder: Path, dataset: Path) -> tuple[list[str], int,
             return run_settings(folder / "run", folder / "data"), 0, "data/dlemu.json"
         case "size":
             return [*train, "--cfg"], 0, ""
-        case "sweep" | "together" | "demo" | "watch" | "schema":
+        case "sweep" | "together" | "try" | "watch" | "schema":
             return ["--help"], 0, ""
         case "probe":
             words = ["--sizes", "4k", "--depths", "1", "--seconds", "0.1", "--file-size", "1m", "--output"]

@@ -44,7 +44,7 @@ def test_a_sweep_goes_on_where_it_ended_and_is_compared(dataset: Path, tmp_path:
     assert told.status == 0, told.err
     kept = json.loads((both / "compare.json").read_text())
     assert kept["runs"] == found["runs"]
-    assert kept["verdict"] in " ".join(told.out.split()), "lines are wrapped"
+    assert kept["verdict"].partition("; ")[0].replace("+-", "±") in " ".join(told.out.split()), "lines are wrapped"
     assert {path.name for path in both.iterdir()} == {"compare.json", MARKER}
     refused = dlemu("compare", str(folder / "point-01"), str(folder), "--output", str(both))
     assert (refused.status, "holds another result, a comparison" in refused.err) == (2, True)
@@ -53,3 +53,21 @@ def test_a_sweep_goes_on_where_it_ended_and_is_compared(dataset: Path, tmp_path:
     empty.mkdir()
     refused = dlemu("compare", str(empty), str(folder))
     assert (refused.status, refused.err.count("\n"), str(empty) in refused.err) == (2, 1, True)
+
+
+def test_two_drives_are_compared_by_one_command(tmp_path: Path) -> None:
+    """It makes both datasets, runs the same on each, past the page cache, and says the difference."""
+    given = ("dataset.data_folder", "metric.cached")
+    few = [word for word in small_run(tmp_path / "runs", tmp_path) if not word.startswith(given)]
+    drives = f"drives={tmp_path / 'a'},{tmp_path / 'b'}"
+    told = dlemu("compare", *few, drives, "train.epochs=3", "--make", "--json")
+    assert told.status == 0, told.err
+    found = json.loads(told.out)
+    assert [side["name"] for side in found["sides"]] == [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert not found["runs"][0]["not_comparable"]
+    assert found["runs"][0]["metrics"]["total_seconds"]["half_width_percent"] is not None
+    for point in ("point-01", "point-02"):
+        assert "evict_page_cache: epochs" in (tmp_path / "runs" / point / "config.yaml").read_text()
+
+    refused = dlemu("compare", *few, f"drives={tmp_path / 'a'}")
+    assert (refused.status, "settings with two drives, as in drives=" in refused.err) == (2, True)

@@ -11,15 +11,16 @@ import pytest
 from rich.console import Console
 
 from dlemu.report.table import print_section
+from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.studies.together.page import screen, sections
 from dlemu.studies.together.run import (
+    TOGETHER,
     MeasuredJob,
     Together,
     TogetherQuestion,
     Turn,
     overlap_percent,
-    read_together,
     verdict_of,
 )
 from tests.e2e.harness import dlemu as run_dlemu
@@ -90,8 +91,8 @@ def test_the_headline_is_the_job_that_lost_most_beyond_the_uncertainty(
     lines = screen(answer, "").lines
     assert lines[0].value == answer.verdict
     assert answer.verdict.startswith(verdict)
-    costs = [line.value for line in lines if not line.label]
-    assert [cost.partition(", ")[0] for cost in costs] == [f"job {number}" for number in range(1, len(jobs) + 1)]
+    costs = [line.value for line in lines[1:]]
+    assert [line.label for line in lines[1:]] == [f"job {number}" for number in range(1, len(jobs) + 1)]
     for one, said, section in zip(answer.jobs, costs, sections(answer, "x"), strict=True):
         (cost,) = one.cost.values()
         assert ("no significant difference" in said) == (cost.distinct is False)
@@ -122,7 +123,7 @@ def test_training_and_checkpoints_run_alone_then_beside_each_other(dataset: Path
     ended = run_dlemu("together", *jobs, "--output", str(folder))
     assert ended.status == 0, ended.err
     assert f"report: {folder}/report.html" in ended.out
-    answer = read_together(str(folder))
+    answer = read_answer(str(folder), TOGETHER, Together)
     assert answer is not None
     assert [one.command for one in answer.jobs] == ["train", "checkpoint"]
     for one in answer.jobs:

@@ -18,6 +18,8 @@ import pytest
 import yaml
 
 from dlemu import __version__
+from dlemu.metrics.verdict import COMPLETED
+from tests.cli_runs import SMALL
 from tests.doc_blocks import ROOT
 from tests.test_doc_commands import command_of, composed, options
 from tests.test_wheel import SOURCES
@@ -126,6 +128,28 @@ def test_the_batch_job_that_sizes_makes_its_data_and_starts_trials_by_srun(tmp_p
     assert ended.returncode == 3, ended.stderr
     asked = (tmp_path / "asked").read_text()
     assert re.match(r"--mpi=pmi2 --cpu-bind=none --overcommit -n 1 \S+ .*-m dlemu train workload=unet3d", asked)
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", ["train", "apptainer"])
+def test_the_batch_jobs_that_train_run_as_they_are(name: str, tmp_path: Path) -> None:
+    """With a stand-in for srun that starts two ranks, and one for apptainer that starts what is to run in the image."""
+    programs = {
+        "srun": 'while [[ $1 == -* ]]; do shift; done\nexec mpirun -np 2 "$@"',
+        "apptainer": 'test -e "$4" && exec "${@:5}"',
+    }
+    for program, text in programs.items():
+        (tmp_path / program).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / program).chmod(0o755)
+    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    own = {"PATH": path, "STORAGE": str(tmp_path), "SLURM_JOB_ID": "7", "IMAGE": str(tmp_path / "srun")}
+    small = [word for word in SMALL if not word.startswith(("ranks=", "dataset.format"))]
+    words = [*small, "dataset.record_length_bytes_stdev=0", "dataset.record_length_bytes_resize=0", "train.epochs=1"]
+    command = ["bash", str(EXAMPLES / "slurm" / f"{name}.sbatch"), *words, "train.computation_time=0.01"]
+    ended = subprocess.run(command, env=os.environ | own, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert ended.returncode in COMPLETED, ended.stderr
+    assert json.loads((tmp_path / "results" / "7" / "summary.json").read_text())["ranks"] == 2
 
 
 @pytest.mark.parametrize("path", [*EXAMPLES.glob("slurm/*"), *CONTAINER.glob("*.sh")], ids=lambda path: path.name)

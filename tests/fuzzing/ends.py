@@ -42,6 +42,7 @@ MOST_SECONDS, MOST_SECONDS_IN_ALL = 150.0, 1200.0
 LEFT_SECONDS = 30.0
 _TIMEOUT = "timeout_seconds=30"
 _QUICK = ("metric.scaling_seconds=0", _TIMEOUT)
+_CACHED_RANK = ("ranks=1", "metric.cached=true")
 _SIGNALS = (signal.SIGKILL,) * 4 + (signal.SIGSEGV, signal.SIGTERM)
 _WHOLE = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 """What a terminal, a batch system or a container's end sends to all processes at once."""
@@ -127,7 +128,7 @@ def commands(sources: Path) -> dict[str, Command]:
         "datagen": datagen,
         "probe": probe,
         "sweep": lambda folder: [DLEMU, "sweep", *without_ranks(folder), "ranks=1,2"],
-        "predict": lambda folder: [DLEMU, "predict", "--cached", *small_run(folder, data, *_QUICK, "ranks=1")],
+        "predict": lambda folder: [DLEMU, "predict", *small_run(folder, data, *_QUICK, *_CACHED_RANK)],
         "size": size,
         "together": together,
         **{name: partial(words, sources) for name, words in of_parts("COMMANDS").items()},

@@ -10,7 +10,8 @@ import pytest
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.batches import planned_job
-from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
+from dlemu.jobs.training.prediction.event_model import HostCosts
+from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels
 from dlemu.jobs.training.prediction.make_prediction import predict
 from tests.prediction.test_calibration import workload
 from tests.prediction.virtual_storage import Kind, predicted, probed, trained
@@ -63,8 +64,8 @@ def test_what_differs_between_two_passes_is_part_of_the_interval() -> None:
     made = asked(ranks=2, batch=1, size=1_000_000, step_seconds=0.025, readers=2, steps=100)
     job = planned_job(made, 1)
     slower, faster = probed(NARROW, job, 4, seed=1), probed(replace(NARROW, mb_per_second=66.0), job, 4, seed=1)
-    steady = calibrate_from_levels(job, slower, None, cores=2, folder="virtual")
-    moved = calibrate_from_levels(job, [*slower[:-1], faster[-1]], None, cores=2, folder="virtual")
+    steady = calibrate_from_levels(job, slower, HostCosts(), cores=2, folder="virtual")
+    moved = calibrate_from_levels(job, [*slower[:-1], faster[-1]], HostCosts(), cores=2, folder="virtual")
     assert steady.half_width_percent < 1
     assert 2 < moved.half_width_percent < 8
     assert 60 < moved.curve[-1].mb_per_second < 66
@@ -75,6 +76,6 @@ def test_one_pass_of_a_hundred_times_the_speed_is_no_storage_that_stands_still()
     made = asked(ranks=2, batch=1, size=1_000_000, step_seconds=0.025, readers=2, steps=100)
     job = planned_job(made, 1)
     passes, fast = probed(NARROW, job, 4, seed=1), probed(replace(NARROW, mb_per_second=6000.0), job, 4, seed=1)
-    moved = calibrate_from_levels(job, [*passes, passes[-1], fast[-1]], None, cores=2, folder="virtual")
+    moved = calibrate_from_levels(job, [*passes, passes[-1], fast[-1]], HostCosts(), cores=2, folder="virtual")
     low, high = predict(made, moved, ranks=2).au_interval_percent
     assert 0 < low < high <= 100

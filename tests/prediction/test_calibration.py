@@ -12,15 +12,9 @@ from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Metric, Reader, Train, Workload
-from dlemu.jobs.training.prediction.calibration import (
-    Calibration,
-    Reads,
-    calibrate_from_run,
-    estimate_curve,
-    given_speed,
-)
-from dlemu.jobs.training.prediction.curve import flat, most_mb_per_second
+from dlemu.jobs.training.prediction.calibration import Calibration, flat, given_speed, most_mb_per_second
 from dlemu.jobs.training.prediction.event_model import HostCosts
+from dlemu.jobs.training.prediction.from_reads import Reads, calibrate_from_run, estimate_curve
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.jobs.training.result import Run, make_run

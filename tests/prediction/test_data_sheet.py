@@ -19,11 +19,11 @@ from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.jobs.probe.result import PROBE, Access, ProbeAnswer, ProbeCell, ProbeQuestion
-from dlemu.jobs.training.prediction.curve import most_mb_per_second, rates
-from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive, curve_of, requests_of
+from dlemu.jobs.training.prediction.calibration import most_mb_per_second, rates
+from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive, curve_of, requests_of, with_rates
 from dlemu.machine.environment import describe_host
 from dlemu.results.answer_files import to_json
-from dlemu.results.drive import Rate
+from dlemu.results.drive import Rate, Rates
 from dlemu.runner.prediction_request import PredictionRequest
 from tests.prediction.test_run_prediction import WORDS, run
 
@@ -78,6 +78,9 @@ def test_a_reader_s_requests_are_the_kernel_s_or_its_own() -> None:
     assert requests_of(through_cache, 140e6) == (128 * KIB, 2)
     assert requests_of(through_cache, 100e3) == (100_000, 1)
     assert requests_of(workload(odirect=True), 3e6) == (3_000_000, 1)
+    assert requests_of(workload(odirect=True, transfer_size=65536), 3e6) == (65536, 1)
+    words = ["storage.storage_type=s3", "storage.storage_root=b", "reader.range_bytes=1048576", "reader.io_depth=8"]
+    assert requests_of(load(["workload=unet3d", *words]), 64e6) == (1 << 20, 8)
     records = replace(
         workload(sample_shuffle="off", batch_size=48), dataset=replace(workload().dataset, num_samples_per_file=1000)
     )
@@ -176,3 +179,49 @@ def test_a_probe_is_no_run_to_predict_from(tmp_path: Path) -> None:
     for more in ((), ("--cfg",)):
         ended = CliRunner().invoke(command, [*WORDS, "--from", folder, *more])
         assert "holds a probe, not a run or a prediction: give it as --drive" in str(ended.exception)
+
+
+def _fio(**changes: object) -> dict[str, object]:
+    nothing = {"iops": 0, "bw_bytes": 0, "lat_ns": {"mean": 0.0}}
+    return {"jobname": "a", "groupid": 0, "read": nothing, "write": nothing} | changes
+
+
+FIO = {
+    "fio version": "fio-3.33",
+    "jobs": [
+        *[_fio(read={"iops": 30_000.0, "bw_bytes": 30_000 * 131072, "lat_ns": {"mean": 32e9 / 30_000}})] * 2,
+        _fio(groupid=1, write={"iops": 8000.0, "bw_bytes": 8000 * 4096, "lat_ns": {"mean": 125_000.0}}),
+    ],
+}
+ELBENCHO = {
+    "phase_type": "READ",
+    "config": {"hosts": "2", "threads": "16", "io_depth": "2", "block_size": "1048576"},
+    "last_done": {"iops": "6000", "bytes/s": str(6000 << 20)},
+}
+CSV = """ISO date,label,hosts,threads,block size,IO depth,operation,IOPS [last],MiB/s [last]
+2026-01-02T03:04:05,,1,8,1048576,1,MKDIRS,,
+2026-01-02T03:04:05,,1,8,1048576,1,WRITE,3000,3000
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "reads", "writes"),
+    [
+        (f"note: a warning\n{json.dumps(FIO)}", [(131072, 64, 60_000.0)], [(4096, 1, 8000.0)]),
+        (f'{json.dumps(ELBENCHO)}\n{{"phase_type": "DELFILES", "config": {{}}}}\n', None, None),
+        (json.dumps(ELBENCHO), [(1 << 20, 64, 6000.0)], []),
+        (CSV, [], [(1 << 20, 8, 3000.0)]),
+    ],
+)
+def test_what_fio_and_elbencho_wrote_is_taken_as_it_is(text: str, reads: Any, writes: Any, tmp_path: Path) -> None:
+    path = tmp_path / "output"
+    path.write_text(text)
+    request = PredictionRequest(drive=str(path))
+    if reads is None:
+        with pytest.raises(UserError, match="looks like the output of fio or elbencho"):
+            with_rates(request)
+        return
+    found = with_rates(request).drive
+    assert isinstance(found, Rates)
+    for known, wanted in ((found.rates, reads), (found.writes, writes)):
+        assert [(rate.size_bytes, rate.depth, rate.per_second) for rate in known] == wanted

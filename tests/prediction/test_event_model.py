@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlemu.jobs.training.prediction.curve import CurvePoint, flat, rates
+from dlemu.jobs.training.prediction.calibration import CurvePoint, flat, rates
 from dlemu.jobs.training.prediction.event_model import HostCosts, Scene, simulate
 
 FREE = HostCosts(hand_over_seconds=0.0, epoch_start_seconds=0.0, step_seconds=0.0)
@@ -39,48 +39,36 @@ def au(scene: Scene) -> float:
     return float(scene.compute_seconds.mean(axis=0).sum() / times.free[-1])
 
 
-@pytest.mark.parametrize(("ranks", "wanted"), [(1, 1.0), (2, 1.0), (4, 0.5), (8, 0.25)])
-def test_a_narrow_storage_gives_its_share(ranks: int, wanted: float) -> None:
-    """100 MB/s feed two accelerators of 50 MB/s; first steps are the difference to 1."""
-    assert au(scene(ranks, 400)) == pytest.approx(wanted, rel=0.02)
+TAKES_5_MS = HostCosts(hand_over_seconds=0.0, take_seconds=0.005, epoch_start_seconds=0.0, step_seconds=0.0)
+FAR = rates((CurvePoint(readers=1, mb_per_second=50.0), CurvePoint(readers=64, mb_per_second=3200.0)), 64)
+FAST = rates(flat(1e6), 64)
 
 
-def test_few_readers_of_a_slow_storage_are_the_limit() -> None:
-    """20 ms a read whoever reads beside: two readers make 100 batches/s, the accelerator takes 200."""
-    far = rates((CurvePoint(readers=1, mb_per_second=50.0), CurvePoint(readers=64, mb_per_second=3200.0)), 64)
-    slow = scene(1, 400, rate=far, compute_seconds=np.full((1, 400), 0.005))
-    assert au(slow) == pytest.approx(0.5, rel=0.02)
-    assert au(scene(1, 400, rate=far, compute_seconds=np.full((1, 400), 0.005), workers=4)) > 0.98
+def each(seconds: float, ranks: int = 2) -> Any:
+    return np.full((ranks, 400), seconds)
 
 
-def test_a_host_that_asks_after_the_step_does_not_overlap() -> None:
-    """No readers: the trainer reads 10 ms, then computes 20 ms."""
-    assert au(scene(1, 200, workers=0, window=0)) == pytest.approx(2 / 3, rel=0.01)
-
-
-@pytest.mark.parametrize(("synchronous", "wanted"), [(True, 20 / 25), (False, 1.0)])
-def test_receiving_a_ready_batch_delays_a_host_that_asks_after_the_step(synchronous: bool, wanted: float) -> None:
-    takes_5_ms = HostCosts(hand_over_seconds=0.0, take_seconds=0.005, epoch_start_seconds=0.0, step_seconds=0.0)
-    assert au(scene(1, 400, costs=takes_5_ms, synchronous=synchronous)) == pytest.approx(wanted, rel=0.01)
-
-
-def test_decoding_shares_the_cores() -> None:
-    """Four workers want a core 40 ms a batch, two cores: 50 batches/s, asked for 100."""
-    decoding = scene(2, 200, after_seconds=np.full((2, 200), 0.04), cores=2.0, rate=rates(flat(1e6), 64))
-    assert au(decoding) == pytest.approx(0.5, rel=0.05)
-
-
-def test_sleeping_workers_need_no_core() -> None:
-    """Four workers decode for 0.1 ms and sleep for 39 ms a batch: 100 batches/s on one core, as many as asked for."""
-    shape = (2, 200)
-    sleeping = scene(
-        *shape,
-        after_seconds=np.full(shape, 0.0001),
-        asleep_seconds=np.full(shape, 0.039),
-        cores=1.0,
-        rate=rates(flat(1e6), 64),
-    )
-    assert au(sleeping) == pytest.approx(1.0, rel=0.02)
+@pytest.mark.parametrize(
+    ("ranks", "changes", "wanted"),
+    [
+        # 100 MB/s feed two accelerators of 50 MB/s; first steps are the difference to 1
+        *[(ranks, {}, share) for ranks, share in ((1, 1.0), (2, 1.0), (4, 0.5), (8, 0.25))],
+        # 20 ms a read whoever reads beside: two readers make 100 batches/s, the accelerator takes 200
+        (1, {"rate": FAR, "compute_seconds": each(0.005, 1)}, 0.5),
+        (1, {"rate": FAR, "compute_seconds": each(0.005, 1), "workers": 4}, 1.0),
+        # no readers: the trainer reads 10 ms, then computes 20 ms
+        (1, {"workers": 0, "window": 0}, 2 / 3),
+        # receiving a batch that is ready delays a host that asks after the step
+        (1, {"costs": TAKES_5_MS, "synchronous": True}, 20 / 25),
+        (1, {"costs": TAKES_5_MS}, 1.0),
+        # four workers want a core 40 ms a batch, two cores: 50 batches/s, asked for 100
+        (2, {"rate": FAST, "after_seconds": each(0.04), "cores": 2.0}, 0.5),
+        # four workers decode for 0.1 ms and sleep for 39 ms a batch: 100 batches/s on one core, as many as asked for
+        (2, {"rate": FAST, "after_seconds": each(0.0001), "asleep_seconds": each(0.039), "cores": 1.0}, 1.0),
+    ],
+)
+def test_it_is_what_arithmetic_says(ranks: int, changes: dict[str, Any], wanted: float) -> None:
+    assert au(scene(ranks, 400, **changes)) == pytest.approx(wanted, rel=0.02)
 
 
 @settings(max_examples=60, deadline=None)

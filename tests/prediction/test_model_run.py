@@ -11,8 +11,7 @@ import pytest
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.batches import batch_bytes
-from dlemu.jobs.training.prediction.calibration import given_speed
-from dlemu.jobs.training.prediction.curve import CurvePoint
+from dlemu.jobs.training.prediction.calibration import CurvePoint, given_speed
 from dlemu.jobs.training.prediction.model_run import MIN_STEPS, Model
 from dlemu.plan.samples import Plan
 from tests.prediction.test_calibration import workload

@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.prediction.calibration import calibrate_from_run, given_speed
+from dlemu.jobs.training.prediction.calibration import given_speed
+from dlemu.jobs.training.prediction.from_reads import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.jobs.training.prediction.prediction import PredictedCount

@@ -18,7 +18,6 @@ from dlemu.jobs.training import pattern
 from dlemu.jobs.training.pattern import (
     READ_DTYPE,
     Level,
-    LoaderCosts,
     fewest_at_full_speed,
     judge_level,
     repeat_seconds,
@@ -28,12 +27,12 @@ from dlemu.jobs.training.prediction import model_run
 from dlemu.jobs.training.prediction.batches import planned_job
 from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.event_model import EpochTimes, HostCosts, Scene
-from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
+from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import Model, ModelRun
 from dlemu.jobs.training.prediction.prediction import Prediction
 
-COSTS = LoaderCosts(hand_over_seconds=0.0005, between_seconds=0.0003, epoch_start_seconds=0.005)
+COSTS = HostCosts(hand_over_seconds=0.0005, between_seconds=0.0003, epoch_start_seconds=0.005)
 BETWEEN_SECONDS = 0.0003
 
 Draw = Callable[[np.random.Generator], float]

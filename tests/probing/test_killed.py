@@ -103,6 +103,6 @@ def test_a_reader_is_killed(tmp_path: Path) -> None:
     settings |= {"train.computation_time": 0.02, "ranks": 1, "output.folder": str(tmp_path / "predicted")}
     killed = killing(2, 1)
     with pytest.raises(DlemuError, match=r"reader [01] \(process \d+\) was killed by SIGKILL"):
-        dlemu.predict(settings, cached=True)
+        dlemu.predict(settings | {"metric.cached": True})
     assert_gone(killed.result())
     assert not (tmp_path / "predicted" / "predict.json").exists()

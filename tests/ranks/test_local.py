@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from datagen.errors import DlemuError
 from dlemu.ranks import LocalComm, PeerLostError
+from dlemu.ranks.tree import PART_BYTES
 from tests.ranks.many_ranks import comms, in_threads
 
 INT64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
@@ -38,11 +39,12 @@ def test_gather_is_in_rank_order_and_broadcast_is_rank_0s(size: int) -> None:
     assert in_threads(size, work) == expected
 
 
-def test_gather_and_broadcast_carry_megabytes() -> None:
+@pytest.mark.parametrize("size", [0, 1, PART_BYTES // 8, PART_BYTES // 8 + 1, 400_000])
+def test_arrays_of_any_size_come_whole(size: int) -> None:
     def work(comm: LocalComm) -> bool:
-        parts = comm.gather(np.full(400_000, comm.rank, dtype=np.int64))
+        parts = comm.gather(np.full(size, comm.rank, dtype=np.int64))
         whole = comm.broadcast(None if parts is None else np.stack(parts))
-        return bool(whole.shape == (4, 400_000) and (whole == np.arange(4)[:, None]).all())
+        return bool(whole.shape == (4, size) and (whole == np.arange(4)[:, None]).all())
 
     assert in_threads(4, work) == [True] * 4
 

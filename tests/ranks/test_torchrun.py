@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from importlib.util import find_spec
+
 import pytest
 
 from datagen.errors import UserError
 from dlemu.ranks import detect_launcher
 from dlemu.ranks.comm_base import launcher_rank
 from dlemu.ranks.torchrun import TorchrunProcess
+from tests.ranks.many_ranks import PATIENCE_SECONDS
 
 TORCHRUN = {"RANK": "20", "WORLD_SIZE": "36", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
 
@@ -51,3 +56,21 @@ def test_a_process_knows_its_host(more: dict[str, str], members: range) -> None:
 def test_variables_without_sense_are_refused(more: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         TorchrunProcess(1.0, TORCHRUN | more)
+
+
+LEADER = """
+import socket, sys, threading
+from dlemu.ranks.gloo import distributed, meet
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+leaders = meet("127.0.0.1", port, "test/", [0], 1, 60.0, is_kept_here=True)
+leaders.close()
+print(*(thread.name for thread in threading.enumerate()))
+"""
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_no_thread_is_in_torchs_code_when_the_process_ends() -> None:
+    ended = subprocess.run([sys.executable, "-c", LEADER], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    assert (ended.returncode, ended.stdout.strip()) == (0, "MainThread"), ended.stderr

@@ -92,7 +92,7 @@ def test_the_command_keeps_json_and_page(quick: CheckpointRun, slow: CheckpointR
     assert isinstance(again, Comparison)
     assert again == dlemu.compare(slow, quick)
     html = (tmp_path / "both" / "report.html").read_text()
-    for words in ("A relative to B", again.verdict.split(";")[0], "limited by"):
+    for words in ("A relative to B", again.verdict.split(";")[0].replace("+-", "±"), "limited by"):
         assert words in html
     assert len(write_pictures(str(tmp_path / "both"), "svg", str(tmp_path))) == 1
     printed = CliRunner().invoke(command, [slow.folder, quick.folder, "--json"])

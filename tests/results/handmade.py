@@ -193,7 +193,7 @@ def _head(each: HostTelemetry) -> dict[str, Any]:
 CHECKPOINT_RUNS: dict[str, Callable[[], CheckpointRun]] = {
     "checkpoints": checkpoint_run,
     "checkpoints_watched": lambda: checkpoint_run(
-        ranks=4, watched=True, mtbf_hours="24", interval_seconds="600", randomize_tensor="false", fsync="false"
+        ranks=4, watched=True, gpu_mtbf_hours="96", interval_seconds="600", randomize_tensor="false", fsync="false"
     ),
     "checkpoints_failed": lambda: checkpoint_run(
         order=[], failure="no space", journal_changes={"under_way": UnderWay(phase="write", checkpoint=1)}

@@ -161,7 +161,7 @@ def test_asynchronous_checkpoints_cost_training_the_time_until_it_goes_on() -> N
 
 def test_asynchronous_checkpoints_are_not_advised_more_often_than_they_drain() -> None:
     summary = checkpoint_run(
-        asynchronous="true", snapshot_gb_per_second="1000", mtbf_hours="0.001", interval_seconds="0.001"
+        asynchronous="true", snapshot_gb_per_second="1000", gpu_mtbf_hours="0.002", interval_seconds="0.001"
     ).summary
     assert summary.training is not None
     assert summary.asynchronous is not None

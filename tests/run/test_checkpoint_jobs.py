@@ -80,7 +80,7 @@ def files_of(folder: Path, number: int) -> list[Path]:
 
 
 def test_checkpoints_are_written_read_and_their_numbers_come_out_of_the_rows(tmp_path: Path) -> None:
-    done = run(tmp_path, writers="2", mtbf_hours="10")
+    done = run(tmp_path, writers="2", gpu_mtbf_hours="20")
     summary = done.summary
     assert summary.complete
     assert summary.complete_checkpoints == (1, 2, 3)

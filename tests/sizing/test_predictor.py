@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from dlemu.studies.size.find_size import predicted_count
+from dlemu.jobs.training.prediction.calibration import given_speed
+from dlemu.studies.size import find_size
+from dlemu.studies.size.find_size import expected_count
 from tests.prediction.test_calibration import workload
 from tests.sizing.fakes import known
 
-ASKED = workload(ranks=12, steps=100)
 EACH = 80.0
-"""MB/s of one of its accelerators."""
+"""MB/s of one accelerator of 4 samples in 50 ms."""
 
 
 @pytest.mark.parametrize(
-    ("probe", "one_reader", "count"),
+    ("probe", "count"),
     [
-        (0.9 * EACH * 6.5, 0.0, 6),  # where bandwidth ends
-        (0.9 * EACH * 40, 0.0, 12),  # the dataset is enough for no more
-        (800.0, 20.0, 0),  # two readers of 20 MB/s each can't keep up with an accelerator that takes 80
-        (0.0, 0.0, 0),
+        (0.9 * EACH * 6.5, 6),  # where bandwidth ends
+        (0.9 * EACH * 40, 12),  # the dataset is enough for no more
     ],
 )
-def test_a_search_begins_where_the_model_sees_the_edge(probe: float, one_reader: float, count: int) -> None:
-    read = known(probe_mb_per_second=probe, one_reader_mb_per_second=one_reader, mb_per_accelerator=EACH, most=12)
-    assert predicted_count(ASKED, read) == count
+def test_a_search_begins_where_the_model_sees_the_edge(
+    probe: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(find_size, "calibrate_from_levels", lambda *_, cores, **__: given_speed(probe, cores=cores))
+    job = cast(Any, SimpleNamespace(workload=workload(ranks=12, steps=100)))
+    read = known(probe_mb_per_second=probe, mb_per_accelerator=EACH, most=12)
+    assert expected_count(job, (), read) == count

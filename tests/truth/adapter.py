@@ -33,7 +33,7 @@ from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.jobs.training.activity import delivered_by_devices
 from dlemu.jobs.training.measured import CpuApart, Facts, Journal
 from dlemu.jobs.training.metrics import figures as training_figures
-from dlemu.jobs.training.prediction.calibration import calibrate_from_run
+from dlemu.jobs.training.prediction.from_reads import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
@@ -124,6 +124,8 @@ _GONE = ("_price", "kv.layout", "kv.pipe_gb_per_second")
 
 def _workload(frozen: FrozenRun) -> Workload:
     settings = {key: value for key, value in frozen.settings.items() if not key.endswith(_GONE)}
+    if "checkpoint.mtbf_hours" in settings:  # of the whole job; today it is of one rank
+        settings["checkpoint.gpu_mtbf_hours"] = settings.pop("checkpoint.mtbf_hours") * frozen.facts["ranks"]
     return load([override(key.split("."), value) for key, value in settings.items()])
 
 

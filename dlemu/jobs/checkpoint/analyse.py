@@ -79,7 +79,7 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
         what=what,
         write=write,
         read=read,
-        training=None if write is None else _training(settings, write, read, behind),
+        training=None if write is None else _training(settings, what.ranks_of_job, write, read, behind),
         asynchronous=behind,
         ceiling_gb_per_second=journal.ceiling_gb_per_second,
         peak_memory_mb=max(journal.peak_memory_bytes, default=0) / 1e6 or None,
@@ -281,29 +281,29 @@ def _slowest_ranks(run: MeasuredCheckpoints, rows: IoRows, times: tuple[Checkpoi
 
 
 def _training(
-    settings: Checkpoint, write: PhaseSummary, read: PhaseSummary | None, behind: Asynchronous | None
+    settings: Checkpoint, ranks: int, write: PhaseSummary, read: PhaseSummary | None, behind: Asynchronous | None
 ) -> TrainingCost:
     recovery = read.slowest_seconds.mean if read is not None else 0.0
     if behind is None:
-        return training_cost(settings, write.slowest_seconds.mean, recovery)
-    return training_cost(settings, behind.snapshot_seconds, recovery, behind.drain_seconds.mean)
+        return training_cost(settings, ranks, write.slowest_seconds.mean, recovery)
+    return training_cost(settings, ranks, behind.snapshot_seconds, recovery, behind.drain_seconds.mean)
 
 
 def training_cost(
-    settings: Checkpoint, stall_seconds: float, recovery_seconds: float, drain_seconds: float = 0.0
+    settings: Checkpoint, ranks: int, stall_seconds: float, recovery_seconds: float, drain_seconds: float = 0.0
 ) -> TrainingCost:
-    """Return the cost at the settings' interval of checkpoints that stall training and then drain for so long each.
+    """Return the cost for a job of so many ranks of checkpoints that stall it and then drain for so long each.
 
     `recovery_seconds` is the time to read one, 0 where it is not known.
     """
-    interval, mtbf = settings.interval_seconds, settings.mtbf_hours * 3600
+    interval, mtbf = settings.interval_seconds, settings.gpu_mtbf_hours * 3600 / ranks
     best = max(daly_seconds(stall_seconds, mtbf), drain_seconds) if mtbf else None
     costs = stall_seconds, recovery_seconds, mtbf, drain_seconds
     return TrainingCost(
         interval_seconds=interval,
         stall_seconds=stall_seconds,
         percent=cost_percent(stall_seconds, interval, drain_seconds),
-        mtbf_hours=settings.mtbf_hours or None,
+        mtbf_hours=mtbf / 3600 or None,
         best_interval_seconds=best,
         wasted_percent=wasted_percent(best, *costs) if best is not None else None,
     )

@@ -125,7 +125,7 @@ class TrainingCost:
     percent: Annotated[float, Metric("of a training's time", "%", "lower")]
     """Share of training's time lost to checkpoints."""
     mtbf_hours: float | None = None
-    """Mean time between failures (`checkpoint.mtbf_hours`)."""
+    """Mean time between failures of the job (`checkpoint.gpu_mtbf_hours` / its ranks)."""
     best_interval_seconds: Annotated[float | None, _shown("best interval", "s")] = None
     """Optimal interval for `mtbf_hours`, by Daly's formula; at least the drain."""
     wasted_percent: Annotated[float | None, _shown("lost with failures", "%")] = None

@@ -17,6 +17,12 @@ def _prediction() -> Parts:
     return PARTS
 
 
+def _needs() -> Parts:
+    from dlemu.jobs.training.prediction.needs import PARTS
+
+    return PARTS
+
+
 KIND = Kind(
     name="training",
     noun="a training run",
@@ -42,5 +48,12 @@ ANSWERS = (
         command="predict",
         help="Predict how many accelerators a storage keeps busy, without running them.",
         load=_prediction,
+    ),
+    Kind(
+        name="needs",
+        noun="what jobs need of a storage",
+        marks=("needs.json",),
+        command="predict",
+        load=_needs,
     ),
 )

@@ -22,6 +22,7 @@ from datagen.errors import SpaceError
 from dlemu.config.duration import NO_TIME, Duration
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.t_interval import estimate
@@ -87,18 +88,6 @@ class Level:
     """The dataset was read completely before the time was over."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoaderCosts:
-    """The loader's overhead, measured without storage, with batches that each take COST_SECONDS to make."""
-
-    hand_over_seconds: float
-    """Median time from the completion of a batch in its worker until the trainer has it."""
-    between_seconds: float
-    """Median time from the completion of a batch until its worker starts the next one."""
-    epoch_start_seconds: float
-    """Time from the request for an epoch's batches until a worker starts the first one."""
-
-
 @dataclass(frozen=True)
 class _Request:
     """What is to be measured: parameters of `probe_pattern`."""
@@ -119,7 +108,7 @@ def probe_pattern(
     max_readers: int = MAX_READERS,
     with_costs: bool = True,
     on_level: Callable[[Level], None] | None = None,
-) -> tuple[tuple[Level, ...], LoaderCosts | None]:
+) -> tuple[tuple[Level, ...], HostCosts]:
     """Return the measured levels and the loader's overhead; `job` has one rank. Raises UserError or DlemuError.
 
     `evicts`: drop the dataset's pages before each level. `levels`: numbers of readers; empty: double them until more
@@ -131,7 +120,7 @@ def probe_pattern(
         measured.append(level)
         if on_level is not None:
             on_level(level)
-    costs = None
+    costs = HostCosts()
     if with_costs and job.workload.reader.read_threads > 0:
         seconds = job.workload.timeout_seconds
         (costs,) = run_crew(_loader_costs, [job], _LOADER, timeout_seconds=seconds, most_seconds=seconds)
@@ -144,7 +133,7 @@ def _measure(request: _Request) -> Iterator[Level]:
     max_readers = max(1, min(request.max_readers, int(buffer_bytes / max(1, spec.slot_bytes))))
     max_readers = max(1, min(max_readers, request.job.found.train.num_samples // (2 * samples)))  # two reads for each
     seconds, began, best, flat_levels = LEVEL_SECONDS, time.monotonic(), 0.0, 0
-    pending = list(request.levels) or [1]
+    pending = [min(readers, max_readers) for readers in request.levels] or [1]
     measured: list[Level] = []
 
     def measure(readers: int, seconds: float) -> Level:
@@ -206,7 +195,7 @@ def _read_seconds(level: Level) -> float:
     return float((level.rows["end_ns"] - level.rows["begin_ns"]).mean()) / 1e9
 
 
-def _loader_costs(_: Comm, job: TrainingJob) -> LoaderCosts:
+def _loader_costs(_: Comm, job: TrainingJob) -> HostCosts:
     """Measure the loader's overhead: have it deliver batches that take COST_SECONDS to make and nothing to read."""
     batch_size = job.workload.reader.batch_size
     pause = Duration(mean=COST_SECONDS / batch_size)
@@ -224,7 +213,7 @@ def _loader_costs(_: Comm, job: TrainingJob) -> LoaderCosts:
     started, finished, got, workers = np.array(times).T
     between = [np.median(started[workers == own][1:] - finished[workers == own][:-1]) for own in np.unique(workers)]
     waited = got[1:] - np.maximum(finished[1:], got[:-1])
-    return LoaderCosts(
+    return HostCosts(
         hand_over_seconds=max(0.0, float(np.median(waited))) / 1e9,
         between_seconds=max(0.0, float(np.median(between))) / 1e9,
         epoch_start_seconds=max(0.0, float(started.min() - request_ns)) / 1e9,

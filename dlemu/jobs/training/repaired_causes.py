@@ -15,7 +15,9 @@ from datagen.registry import built_in
 from dlemu.config.translate import LOADERS
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
 from dlemu.jobs.training.plan import prefetch_per_worker
-from dlemu.jobs.training.prediction.calibration import (
+from dlemu.jobs.training.prediction.calibration import Curve, CurvePoint, rates
+from dlemu.jobs.training.prediction.event_model import HostCosts, Scene, simulate
+from dlemu.jobs.training.prediction.from_reads import (
     Reads,
     between_batches,
     estimate_curve,
@@ -24,8 +26,6 @@ from dlemu.jobs.training.prediction.calibration import (
     stamps,
     work_of_reads,
 )
-from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, rates
-from dlemu.jobs.training.prediction.event_model import HostCosts, Scene, simulate
 from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import mean_ready_behind, worker_time

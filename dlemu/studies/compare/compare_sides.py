@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,6 +15,8 @@ from dlemu.studies.compare.sides import Settings, Side, issues_between
 
 _BOTH_IN_MEMORY = "memory served both, not storage"
 YEAR_DAYS = 365.0
+_WORK = ("workload", "ranks", "accelerator", "computation_seconds")
+"""Fields of figures: runs in which one differs did not do the same work."""
 FromMemory = Mapping[str, tuple[bool, bool]]
 """As `RunPair.from_memory`."""
 
@@ -118,20 +119,19 @@ def compare_runs(
 
 
 def _other_work(a: JobFigures, b: JobFigures, work: Sequence[str]) -> list[str]:
-    differ = []
-    if a.workload != b.workload:
-        differ.append(f"A ran {a.workload}, B {b.workload}")
-    if a.ranks != b.ranks:
-        differ.append(f"A had {count(a.ranks, 'accelerator')}, B {b.ranks}")
-    if a.accelerator and b.accelerator and a.accelerator != b.accelerator:
-        differ.append(f"A's accelerators were {a.accelerator}, B's {b.accelerator}")
-    of_a, of_b = a.computation_seconds, b.computation_seconds
-    if of_a is not None and of_b is not None and not math.isclose(of_a, of_b, rel_tol=1e-6):
-        differ.append(f"a step of A's computes for {of_a:.4g} s, of B's for {of_b:.4g} s")
+    """Return what makes the work of two runs different, as phrases; what is not known of both does not."""
+    pairs = [(name, *(_told(getattr(one, name)) for one in (a, b))) for name in _WORK]
+    differ = [
+        f"{name} is {of_a} for A and {of_b} for B" for name, of_a, of_b in pairs if of_a != of_b and of_a and of_b
+    ]
     if a.cut_steps != b.cut_steps:
         cut = ["all" if one is None else ", ".join(map(str, one)) for one in (a.cut_steps, b.cut_steps)]
         differ.append(f"train.total_training_steps cut epochs short: A's had {cut[0]} steps, B's {cut[1]}")
     return [*differ, *work]
+
+
+def _told(value: object) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def _plan(a: JobFigures, b: JobFigures) -> YearPlan | None:
@@ -155,9 +155,6 @@ def _said(comparison: Comparison, a: Side, b: Side) -> list[str]:
         elif comparison.runs and all(of.passed is False for pair in comparison.runs for of in (pair.a, pair.b)):
             parts.append("neither passes")
     parts = parts or ["nothing that could be compared is known of both"]
-    cut = [name for name, one in zip("AB", comparison.sides, strict=True) if one.about and not one.about.complete]
-    if cut:
-        parts.append(f"{' and '.join(cut)} {'is an incomplete run' if len(cut) == 1 else 'are incomplete runs'}")
     if a.scaled == b.scaled:
         return [*parts, *[f"accelerators{a.scaled}"] * bool(a.scaled)]
     return [*parts, *(f"{name}'s accelerators{side.scaled}" for name, side in (("A", a), ("B", b)) if side.scaled)]

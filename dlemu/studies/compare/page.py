@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from dlemu.metrics.catalogue import Catalogue
-from dlemu.report.screen import Said, Screen
+from dlemu.report.screen import Said, Screen, with_uncertainty
 from dlemu.report.table import Section, Table, Words, columns
-from dlemu.report.units import plain, side_names, size, value_with_interval, verdict_word, with_interval, with_unit
+from dlemu.report.units import plain, side_names, size, verdict_word, with_interval, with_unit
 from dlemu.results.figures import Conditions, Difference
 from dlemu.results.kinds import Parts, catalogue_of
-from dlemu.studies.answers import PLANNED_EPOCHS, ComparedSide, Comparison, RunPair, read_comparison
+from dlemu.results.wording import scaled
+from dlemu.studies.answers import PLANNED_EPOCHS, Comparison, RunPair, read_comparison
 from dlemu.studies.compare.compare_sides import pair_settings
+from dlemu.studies.sweep.page import points_table
 
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
@@ -24,11 +26,18 @@ _SHOWN_HOSTS = 4
 
 def screen(answer: Comparison, folder: str) -> Screen:
     """Return what is said first of a comparison: the verdict, and the metrics of the main pair that it rests on."""
-    pair, (a, b) = answer.main_pair, (side.name for side in answer.sides)
-    lines = [Said("A to B", answer.verdict, tone="strong"), Said("A", a), Said("B", b)]
+    pair, first, *others = answer.main_pair, *answer.verdict.replace("+-", "±").split("; ")
+    lines = [Said("A to B", first, tone="strong"), *(Said("", text) for text in others)]
+    for name, side in zip("AB", answer.sides, strict=True):
+        storage = side.about.storage if side.about else None
+        lines.append(Said(name, side.name, f"{storage.file_system} on {storage.device}" if storage else ""))
     if pair is not None and not (answer.not_comparable or pair.not_comparable):
         lines += [*_compared(pair, catalogue_of(answer.kind)), *(Said("year", line) for line in _year_lines(pair))]
-    return Screen(title=f"{a} against {b}", lines=lines, notes=answer.issues, folder=folder)
+    elif pair is not None and catalogue_of(answer.kind).feeds_accelerators:
+        words = f"dlemu compare workload={pair.a.workload} ranks={pair.a.ranks} drives=FOLDER-A,FOLDER-B --make"
+        lines.append(Said("next", words, "runs the same on both, past the page cache"))
+    a, b = answer.sides
+    return Screen(title=f"{a.name} against {b.name}", lines=lines, notes=answer.issues, folder=folder)
 
 
 def _compared(pair: RunPair, catalogue: Catalogue) -> Iterator[Said]:
@@ -42,14 +51,18 @@ def _compared(pair: RunPair, catalogue: Catalogue) -> Iterator[Said]:
             continue
         percent, width = both.difference_percent, both.half_width_percent
         sure = f"too few {catalogue.repetition}s: no interval" if width is None else f"± {width:.1f}"
-        change = "" if percent is None else f": {percent:+.1f} % ({sure})"
-        yield Said(metric.title, f"{with_unit(both.a, metric.unit)}, {with_unit(both.b, metric.unit)}{change}")
+        change = "" if percent is None else ": the same" if both.a == both.b else f": {percent:+.1f} % ({sure})"
+        if metric.unit == "%":
+            values = [with_uncertainty(both.a, both.a_half_width), with_uncertainty(both.b, both.b_half_width)]
+        else:
+            values = [with_unit(both.a, metric.unit), with_unit(both.b, metric.unit)]
+        yield Said(metric.title, f"{' and '.join(values)}{change}")
 
 
 def _year_lines(pair: RunPair) -> Iterator[str]:
     """Yield the lines of the plan of a year; days saved only where the difference in time may be real."""
     plan, time = pair.plan, pair.time("total_seconds")
-    if plan is None:
+    if plan is None or scaled(pair.a.sample_divisor):  # smaller samples are of no model that anybody trains
         return
     (a, b), (models_a, models_b) = plan.hours_per_model, plan.models_per_year
     yield f"{PLANNED_EPOCHS} epochs take A {a:.3g} h and B {b:.3g} h: {models_a:.0f} and {models_b:.0f} models per year"
@@ -71,7 +84,7 @@ def sections(answer: Comparison, _: str) -> Iterator[Section]:
         yield Table(title=title, columns=head, rows=rows, notes=list(_year_lines(pair)), folded=folded)
     for name, side in zip("AB", answer.sides, strict=True):
         if side.unpaired:
-            yield _runs_table(name, side, catalogue)
+            yield points_table(side.unpaired, f"{name} alone")
     a, b = (_facts(side.about) if side.about else {} for side in answer.sides)
     facts = [(key, a.get(key, "not known"), b.get(key, "not known")) for key in dict.fromkeys((*a, *b))]
     yield Table(title="Where they were measured", columns=columns("", "A", "B"), rows=facts)
@@ -98,24 +111,6 @@ def _ends(pair: RunPair, catalogue: Catalogue) -> Iterator[tuple[str, ...]]:
         yield "verdict", *(verdict_word(of.passed) for of in both), "", ""
     for phase in catalogue.phases:
         yield catalogue.limited_by(phase), *(of.limited_by.get(phase) or "-" for of in both), "", ""
-
-
-def _runs_table(name: str, side: ComparedSide, catalogue: Catalogue) -> Table:
-    """Return a table of runs without a counterpart on the other side, such as the counts of a search."""
-    found = [run.figures for run in side.unpaired if run.figures]
-    shown = [metric for metric in catalogue.in_sweeps if any(metric.name in figures.metrics for figures in found)]
-    rows = [
-        (
-            str(figures.ranks),
-            *(value_with_interval(figures.metrics.get(metric.name), metric.unit) for metric in shown),
-            verdict_word(figures.passed, unknown="open"),
-            *(figures.limited_by.get(phase) or "-" for phase in catalogue.phases),
-        )
-        for figures in found
-    ]
-    limits = (catalogue.limited_by(phase) for phase in catalogue.phases)
-    names = (f"{catalogue.rank}s", *(f"{metric.title}, {metric.unit}" for metric in shown), "verdict", *limits)
-    return Table(title=f"{name} alone", columns=columns(*names, right=range(len(shown) + 1)), rows=rows)
 
 
 def _facts(side: Conditions) -> dict[str, str]:

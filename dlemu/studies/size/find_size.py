@@ -12,8 +12,7 @@ from datagen import manifest, owned
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.formats.format_base import UnreadFormat
-from datagen.inspection import Dataset, inspect
-from datagen.layout import layouts, stored_sample_bytes
+from datagen.inspection import inspect
 from datagen.registry import find
 from datagen.regular import MOST_NOTE_BYTES
 from datagen.storage.storage_base import open_storage
@@ -26,15 +25,15 @@ from dlemu.config.schema import Workload
 from dlemu.config.sections import full_size
 from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_free_cores
-from dlemu.jobs.training.evict import evict
-from dlemu.jobs.training.plan import TrainingJob, make_job
-from dlemu.jobs.training.prediction.calibration import given_speed
-from dlemu.jobs.training.prediction.curve import straight_then_flat
+from dlemu.jobs.training.pattern import Level, probe_pattern
+from dlemu.jobs.training.plan import TrainingJob, make_job, planned_dataset
+from dlemu.jobs.training.prediction.event_model import HostCosts
+from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.run_prediction import usable_cores
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.loaders.traits_base import check_installed
-from dlemu.metrics.demand import demand, row_group_reads, sample_divisor
+from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.t_interval import FEWEST
 from dlemu.results.answer_files import read_untrusted, save_answer
 from dlemu.results.wording import count
@@ -44,11 +43,9 @@ from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SIZE, FullSize, Question, SizeAnswer, Trial
 from dlemu.studies.prerequisites import (
-    ONE_READER_SECONDS,
     OnEvent,
     SearchBegan,
     check_launcher,
-    probe_mb_per_second,
 )
 from dlemu.studies.size.search import Limits, next_count
 from dlemu.studies.size.size_verdict import Known, build_answer, outcome_of, sentence
@@ -58,6 +55,7 @@ WORKLOAD = "workload.yaml"
 """File in the search's folder for a Workload given by a Python caller, from which the trials read it."""
 MADE_FOR = 8
 """Accelerators that a dataset made here suffices for: recipes and workloads may describe less than even one needs."""
+PROBING_READERS = (1, 16)  # 16 reach most of a drive's speed: enough for a first guess, the trials find the rest
 WINDOW_SECONDS = 1.0
 """Least length of a window: long compared with the time slices of drives, caches and throttles."""
 WINDOW_STEPS = 2  # with a single step, chance decides into which window a batch falls
@@ -107,14 +105,14 @@ def size(
     check_launcher("size", launcher)
     check_runnable(workload)
     check_installed(workload.reader.data_loader)
-    if mean_seconds(workload.train.computation_time) <= 0:
-        raise UserError("train.computation_time is 0: without computation, every count passes; choose an accelerator")
-    if workload.reader.data_loader == "none":
-        raise UserError("reader.data_loader is none: without reads, every count passes; choose another")
-    if isinstance(find("datagen.formats", workload.dataset.format, "Format")(), UnreadFormat):
-        raise UserError(
-            f"dataset.format is {workload.dataset.format}: without reads, every count passes; choose another"
-        )
+    unread = isinstance(find("datagen.formats", workload.dataset.format, "Format")(), UnreadFormat)
+    for wrong, what, without in (
+        (mean_seconds(workload.train.computation_time) <= 0, "train.computation_time is 0", "computation"),
+        (workload.reader.data_loader == "none", "reader.data_loader is none", "reads"),
+        (unread, f"dataset.format is {workload.dataset.format}", "reads"),
+    ):
+        if wrong:
+            raise UserError(f"{what}: without {without}, every count passes; choose another")
     folder = workload.output.folder or new_folder(workload.results_name, "size-")
     check_place(folder)
     if make is not None:
@@ -124,7 +122,7 @@ def size(
             if files != workload.dataset.num_files_train:  # else a search goes on with or without `make`
                 words = [*words, f"dataset.num_files_train={files}"]
                 workload = load(words, config_dir=config_dir)
-        _capacity(_nominal_job(workload))  # refuses one that would be too small before hours are spent making it
+        _capacity(_planned_job(workload))  # refuses one that would be too small before hours are spent making it
         make(workload)
     _, own_words = take_word(words, "output.folder")
     if isinstance(source, Workload):
@@ -147,10 +145,10 @@ def size(
     wants_page = workload.output.report
     on_event(RunsPlanned(folder=folder, runs=None, finished_runs=len(runs.runs), wants_page=wants_page))
     cores, page_cache = check_free_cores(Facts(workload)), treatment_of(workload, job.found.total_bytes, cached=cached)
-    if page_cache == "evicted":
-        evict(job, 0, 1, write_first=True)
-    known = _probe(job, most, f"{cores.observed}: {cores.advice}" if cores.advice else "")
-    first = predicted_count(workload, known)
+    evicts = page_cache in ("evicted", "large")
+    levels, _ = probe_pattern(job, evicts=evicts, levels=PROBING_READERS, with_costs=False)
+    known = _known(job, levels, most, f"{cores.observed}: {cores.advice}" if cores.advice else "")
+    first = expected_count(job, levels, known)
     on_event(
         SearchBegan(
             workload=workload,
@@ -250,8 +248,8 @@ def _one_accelerator(workload: Workload, folder: str) -> TrainingJob:
     return make_job(workload, 1, found, folder=folder, started_at="")
 
 
-def _probe(job: TrainingJob, most: int, others: str) -> Known:
-    """Probe the storage and return what is known before any trial; `most` is the user's limit on the count."""
+def _known(job: TrainingJob, levels: Sequence[Level], most: int, others: str) -> Known:
+    """Return what is known before any trial, from a probe; `most` is the user's limit on the count."""
     workload, enough_for, why = job.workload, _capacity(job), f"--most {most} was the limit"
     if most > enough_for:
         files = math.ceil((enough_for + 1) * _samples_each(job) / workload.dataset.num_samples_per_file)
@@ -259,11 +257,8 @@ def _probe(job: TrainingJob, most: int, others: str) -> Known:
         if workload.dataset.source == "folder":
             which, how = "folder has", ""
         why = f"the {which} too few files for more than {enough_for}: one more takes {files}{how}"
-    asked = job.loader_spec(0).phases["train"].fetch
-    fetch = replace(asked, verify=False, decode="none", engine="fast" if asked.engine == "fast" else "matched")
     return Known(
-        probe_mb_per_second=probe_mb_per_second(fetch),
-        one_reader_mb_per_second=probe_mb_per_second(fetch, seconds=ONE_READER_SECONDS, threads=1, from_end=True),
+        probe_mb_per_second=max(level.mb_per_second for level in levels),
         mb_per_accelerator=_mb_per_accelerator(workload),
         full_size=_full_size(workload),
         most=min(most, enough_for),
@@ -274,21 +269,16 @@ def _probe(job: TrainingJob, most: int, others: str) -> Known:
     )
 
 
-def predicted_count(workload: Workload, known: Known) -> int:
+def expected_count(job: TrainingJob, levels: Sequence[Level], known: Known) -> int:
     """Return the largest count expected to pass; probe speed / (threshold x demand) where the model gives none."""
-    probe, one = known.probe_mb_per_second, known.one_reader_mb_per_second
-    each = workload.metric.au * known.mb_per_accelerator
-    simple = int(probe / each) if each else 1
-    if probe <= 0:
-        return simple
-    storage = given_speed(probe, cores=usable_cores(), bytes_factor=row_group_reads(workload))
-    if one > 0:
-        storage = replace(storage, curve=straight_then_flat(one, probe))
+    workload = job.workload
     trained = replace(workload, workflow=replace(workload.workflow, checkpoint=False))
+    storage = calibrate_from_levels(job, levels, HostCosts(), cores=usable_cores(), folder=workload.dataset.data_folder)
     try:
         return predict(trained, storage, most=known.most).max_accelerators or 0
     except UserError:  # too few samples: the search reports that
-        return simple
+        each = workload.metric.au * known.mb_per_accelerator
+        return int(known.probe_mb_per_second / each) if each else 1
 
 
 def _trial_plan(job: TrainingJob, question: Question, words: Sequence[str], config_dir: str | None) -> TrialPlan:
@@ -367,22 +357,10 @@ def _files_to_make(workload: Workload, accelerators: int) -> int:
     made = manifest.read(workload.dataset.data_folder, open_storage(workload.storage_spec.buffered))
     if made is not None:
         return made.spec.num_files_train
-    samples = accelerators * _samples_each(_nominal_job(workload))
+    samples = accelerators * _samples_each(_planned_job(workload))
     return max(workload.dataset.num_files_train, math.ceil(samples / workload.dataset.num_samples_per_file))
 
 
-def _nominal_job(workload: Workload) -> TrainingJob:
-    """Return a job of one accelerator on the dataset that the settings describe, without its files."""
-    data = workload.dataset
-    sample_bytes = math.ceil(stored_sample_bytes(data))
-    file_bytes = data.num_samples_per_file * sample_bytes
-    nominal = Dataset(
-        spec=data,
-        train=layouts(data)[0],
-        valid=None,
-        manifest=None,
-        max_file_bytes=file_bytes,
-        max_sample_bytes=sample_bytes,
-        total_bytes=data.num_files_train * file_bytes,
-    )
-    return make_job(workload, 1, nominal, folder="", started_at="")
+def _planned_job(workload: Workload) -> TrainingJob:
+    """Return the training of one accelerator on the dataset that the settings describe, without its files."""
+    return make_job(workload, 1, planned_dataset(workload.dataset), folder="", started_at="")

@@ -16,7 +16,7 @@ from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
 from dlemu.studies.conditions import background
-from dlemu.studies.size.size_verdict import at_full_size, cause_of
+from dlemu.studies.size.size_verdict import at_full_size, cause_of, counts_in_words, limit_in_words
 
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 KIND_OF_TRIALS = "training"
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
 _SHOWN_COUNTS = 3
-
-
-def read_size(folder: str) -> SizeAnswer | None:
-    """Return the answer of `dlemu size` in a folder, None where there is none; raises UserError for a damaged one."""
-    return read_answer(folder, SIZE, SizeAnswer)
 
 
 def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
@@ -67,7 +62,7 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
 
 def _answer(answer: SizeAnswer) -> Iterator[Said]:
     word = answer.outcome or "no verdict"
-    sentence = answer.verdict or "the search was interrupted"
+    sentence = counts_in_words(answer) if answer.verdict else "the search was interrupted"
     if answer.at_least:
         sentence = f"{answer.max_accelerators} of {answer.at_least} wanted{answer.scaled}. {sentence}"
     yield Said(word.upper() if answer.complete else "INCOMPLETE", sentence, tone=_TONES.get(word, "open"))
@@ -91,10 +86,9 @@ def _mb_per_second(answer: SizeAnswer, tried: CountResult) -> float:
 
 
 def _limit(answer: SizeAnswer) -> Iterator[Said]:
-    limit = answer.limited_by
-    why = f": {limit.evidence[0]}" if limit.evidence else ""
-    yield Said("limit", f"{limit.name}{why}")
-    most = "least" if limit.is_host else "most"
+    why = "" if answer.limited_by.what in ("count", "host") else "".join(answer.limited_by.evidence[:1])
+    yield Said("limit", limit_in_words(answer), why)
+    most = "least" if answer.limited_by.is_host else "most"
     delivered = f"in trials and read probe it delivered at {most} {rate(answer.storage_mb_per_second)}"
     yield Said("needs", f"{rate(answer.wanted_mb_per_second)} for {answer.max_accelerators + 1}; {delivered}")
 
@@ -133,4 +127,10 @@ def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Figure]]:
     return charts(Point(name=figures.title, figures=figures) for figures in tried)
 
 
-PARTS = Parts(read=read_size, answer_type=SizeAnswer, screen=screen, sections=_sections, charts=_charts)
+PARTS = Parts(
+    read=lambda folder: read_answer(folder, SIZE, SizeAnswer),
+    answer_type=SizeAnswer,
+    screen=screen,
+    sections=_sections,
+    charts=_charts,
+)

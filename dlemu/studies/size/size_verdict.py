@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from dlemu.metrics.findings import Code
 from dlemu.metrics.limit import Limit
-from dlemu.metrics.t_interval import plus_minus
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.report.units import number
 from dlemu.results.wording import count, scaled
@@ -22,9 +21,7 @@ class Known:
     """What is known before the first trial."""
 
     probe_mb_per_second: float
-    """Rate of a short read of the dataset's files, with nothing else going on."""
-    one_reader_mb_per_second: float = 0.0
-    """Rate of a single reader; 0 where it is not known."""
+    """The highest rate of a short probe, with nothing else going on."""
     mb_per_accelerator: float
     """Rate that one accelerator needs, from the workload's nominal sizes; 0 where it is not known."""
     full_size: FullSize | None = None
@@ -149,16 +146,21 @@ def outcome_of(answer: SizeAnswer, wanted: int) -> Outcome:
 
 def sentence(answer: SizeAnswer) -> str:
     """Return the answer as a sentence: how many pass, the verdict of the next count, and what limits it."""
+    return f"{counts_in_words(answer)}: {limit_in_words(answer)}"
+
+
+def counts_in_words(answer: SizeAnswer) -> str:
+    """Return how many pass, and the verdict of the next count, as a phrase."""
     name, passing, is_host = answer.question.accelerator, answer.passing, answer.limited_by.is_host
     if passing is None:
         kind = f"x {name}" if name else "accelerator"
         parts = [f"not even 1 {kind}{answer.scaled} passes{' on this host' * is_host}"]
     else:
         some = f"{passing.accelerators} x {name}" if name else count(passing.accelerators, "accelerator")
-        parts = [f"{'at least ' * is_host}{some}{answer.scaled} {_verb(passing)} (AU {_au(passing)})"]
+        parts = [f"{'at least ' * is_host}{some}{answer.scaled} {_verb(passing)}"]
     beyond = dict.fromkeys([*filter(None, [answer.failing]), *answer.too_close_to_tell])
-    parts += [f"{one.accelerators} {_verb(one)} ({_au(one)})" for one in beyond if one != passing]
-    return f"{', '.join(parts)}: {_limit(answer)}"
+    parts += [f"{one.accelerators} {_verb(one)}" for one in beyond if one != passing]
+    return ", ".join(parts)
 
 
 def at_full_size(answer: SizeAnswer) -> str:
@@ -182,11 +184,8 @@ def _verb(count: CountResult) -> str:
     return "pass" if count.passed else "fail"
 
 
-def _au(count: CountResult) -> str:
-    return f"{count.au_sustained_percent:.1f} % {plus_minus(count.au_sustained_percent, count.half_width_percent, 1)}"
-
-
-def _limit(answer: SizeAnswer) -> str:
+def limit_in_words(answer: SizeAnswer) -> str:
+    """Return what keeps the next count from passing, as a phrase."""
     limit = answer.limited_by
     why = "".join(limit.evidence[:1])
     said = {

@@ -10,10 +10,11 @@ from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Cell, Line, Section, Table, Tone, Words, columns
 from dlemu.report.units import short_names, verdict_word, with_interval
+from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.results.wording import scaled
-from dlemu.studies.answers import SweepAnswer, read_sweep
+from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint
 from dlemu.studies.conditions import background
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
 
 def screen(answer: SweepAnswer, folder: str) -> Screen:
     """Return what is said first of a sweep."""
-    done = _done(answer)
+    done = [point.figures for point in answer.points if point.figures]
     failed = [point for point in answer.points if point.failure]
     notes = [f"{named(point.settings)} failed: {(point.failure or '').splitlines()[0]}" for point in failed]
     catalogue = _catalogue(done)
@@ -39,12 +40,12 @@ def screen(answer: SweepAnswer, folder: str) -> Screen:
         if edge is not None and edge.figures is not None:
             lines.append(Said(label, f"{named(edge.settings)}: {edge.figures.verdict}"))
     title = "Sweep: " + ", ".join(sorted({figures.title for figures in done}))
-    return Screen(title=title, lines=lines, notes=notes, folder=folder, table=_table(answer))
+    return Screen(title=title, lines=lines, notes=notes, folder=folder, table=points_table(answer.points))
 
 
 def sections(answer: SweepAnswer, folder: str) -> Iterator[Section]:
     """Yield what follows on the page: the points, why some failed, and what was run."""
-    yield _table(answer)
+    yield points_table(answer.points)
     if failed := [f"{named(point.settings)}: {point.failure}" for point in answer.points if point.failure]:
         yield Words("What did not complete", failed)
     yield from background(answer.question, folder, [point.folder for point in answer.points])
@@ -61,30 +62,28 @@ def _charts(answer: SweepAnswer, _: str) -> Iterator[tuple[str, Figure]]:
     return charts(points)
 
 
-def _done(answer: SweepAnswer) -> list[JobFigures]:
-    return [point.figures for point in answer.points if point.figures]
-
-
 def _catalogue(done: Sequence[JobFigures]) -> Catalogue:
     return catalogue_of(done[0].kind) if done else Catalogue(metrics=())
 
 
-def _table(answer: SweepAnswer) -> Table:
-    done = _done(answer)
+def points_table(points: Sequence[SweepPoint], title: str = "") -> Table:
+    """Return a table with a row for each run: the settings that vary, its metrics, its verdict or limits."""
+    done = [point.figures for point in points if point.figures]
     catalogue = _catalogue(done)
-    axes = list(answer.points[0].settings)
-    short = {axis: short_names(point.settings[axis] for point in answer.points) for axis in axes}
+    axes = list(points[0].settings)
+    short = {axis: short_names(point.settings[axis] for point in points) for axis in axes}
     words = ["verdict"] if catalogue.judged else [catalogue.limited_by(phase) for phase in catalogue.phases]
     shown = [metric for metric in catalogue.in_sweeps if any(metric.name in figures.metrics for figures in done)]
     heads = [axis.split(".")[-1].replace("_", "\n", 1) for axis in axes]
     names = [*heads, *(metric.head for metric in shown), *words]
     rows: list[tuple[Cell, ...]] = [
         (*(short[axis][point.settings[axis]] for axis in axes), *_cells(point.figures, catalogue, shown))
-        for point in answer.points
+        for point in points
     ]
     head = columns(*names, right=range(len(names) - len(words)), whole=range(len(names)))
     small = sorted(filter(None, {scaled(figures.sample_divisor) for figures in done}))
-    return Table(columns=head, rows=rows, notes=[f"{catalogue.rank}s{phrase}" for phrase in small], dense=True)
+    notes = [f"{catalogue.rank}s{phrase}" for phrase in small]
+    return Table(title=title, columns=head, rows=rows, notes=notes, dense=True)
 
 
 def _cells(figures: JobFigures | None, catalogue: Catalogue, shown: Sequence[Metric]) -> Iterator[Cell]:
@@ -109,4 +108,10 @@ def _cells(figures: JobFigures | None, catalogue: Catalogue, shown: Sequence[Met
         yield from (figures.limited_by.get(phase) or "-" for phase in catalogue.phases)
 
 
-PARTS = Parts(read=read_sweep, answer_type=SweepAnswer, screen=screen, sections=sections, charts=_charts)
+PARTS = Parts(
+    read=lambda folder: read_answer(folder, SWEEP, SweepAnswer),
+    answer_type=SweepAnswer,
+    screen=screen,
+    sections=sections,
+    charts=_charts,
+)

@@ -5,16 +5,20 @@ from __future__ import annotations
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Section, Table, columns
 from dlemu.report.units import value_with_interval
+from dlemu.results.answer_files import read_answer
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.studies.compare.page import difference_rows
-from dlemu.studies.together.run import JobTogether, Together, read_together
+from dlemu.studies.together.run import TOGETHER, JobTogether, Together
 
 
 def screen(answer: Together, folder: str) -> Screen:
     headline = answer.verdict or ("INCOMPLETE" if not answer.complete else "the jobs did not run alone")
-    lines = [Said("answer", headline, tone="strong"), *(Said("", verdict) for verdict in answer.costs)]
-    title = " and ".join(one.title for one in answer.jobs)
-    return Screen(title=f"{title}: what does each cost the others?", lines=lines, notes=answer.issues, folder=folder)
+    lines = [Said("answer", headline, tone="strong")]
+    for number, one in enumerate(answer.jobs, start=1):
+        cost = f": {answer.losses[number]}".replace("+-", "±") if number in answer.losses else ""
+        lines.append(Said(f"job {number}", f"{one.title}{cost}"))
+    title = f"{len(answer.jobs)} jobs on one storage: what does each cost the others?"
+    return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
 
 def sections(answer: Together, _: str) -> list[Section]:
@@ -41,4 +45,9 @@ def _table(one: JobTogether, number: int) -> Table:
     return Table(title=title, columns=columns("metric", "together", right=(1,)), rows=rows, notes=notes)
 
 
-PARTS = Parts(read=read_together, answer_type=Together, screen=screen, sections=sections)
+PARTS = Parts(
+    read=lambda folder: read_answer(folder, TOGETHER, Together),
+    answer_type=Together,
+    screen=screen,
+    sections=sections,
+)

@@ -14,7 +14,7 @@ from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
-from dlemu.results.answer_files import ANSWER_VERSION, read_answer
+from dlemu.results.answer_files import ANSWER_VERSION
 from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, in_words
 from dlemu.results.kinds import catalogue_of, kind_of_command, kind_wanted, read_figures
 from dlemu.results.wording import count, scaled
@@ -148,10 +148,9 @@ class Together:
         ]
 
     @property
-    def costs(self) -> list[str]:
-        """What the others cost each job, as sentences."""
-        jobs = enumerate(self.jobs, start=1)
-        return [f"job {number}, {one.title}: {loss}" for number, one in jobs if (loss := one.loss) is not None]
+    def losses(self) -> dict[int, Loss]:
+        """Number of each job, from 1 -> what the others cost it."""
+        return {number: loss for number, one in enumerate(self.jobs, start=1) if (loss := one.loss) is not None}
 
     @property
     def issues(self) -> list[str]:
@@ -166,11 +165,12 @@ class Together:
 
 def verdict_of(answer: Together) -> str:
     """Return which job lost most, of those that lost more than the uncertainty; empty without a cost of any."""
-    losses = [loss for one in answer.jobs if (loss := one.loss) is not None]
-    certain = [(loss.percent, said) for loss, said in zip(losses, answer.costs, strict=True) if loss.is_certain]
+    losses = answer.losses
+    certain = [(loss.percent, number) for number, loss in losses.items() if loss.is_certain]
     if certain:
-        return f"lost most: {max(certain)[1]}"
-    unknown = any(loss.cost.distinct is None for loss in losses)
+        _, number = max(certain)
+        return f"lost most: job {number}, {losses[number]}"
+    unknown = any(loss.cost.distinct is None for loss in losses.values())
     why = ": too few repetitions (epochs, checkpoints) for an interval" * unknown
     return f"no job lost anything that can be told{why}" if losses else ""
 
@@ -264,11 +264,6 @@ class Study(RunList[Jobs, Turn, Together]):
             shares = map(overlap_percent, spans, others)
             runs = tuple(replace(run, overlap_percent=share) for run, share in zip(runs, shares, strict=True))
         return Turn(runs=dict(zip(jobs, runs, strict=True)))
-
-
-def read_together(folder: str) -> Together | None:
-    """Return the concurrent jobs in a folder, None where there are none; raises UserError for a damaged file."""
-    return read_answer(folder, TOGETHER, Together)
 
 
 def _child(words: Sequence[str], command: str, config_dir: str | None) -> Child:

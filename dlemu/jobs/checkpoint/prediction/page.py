@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction
 from dlemu.jobs.checkpoint.prediction.run_prediction import read_prediction
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.units import duration, number
+from dlemu.report.units import duration, size
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
 
 def _screen(answer: CheckpointPrediction, folder: str) -> Screen:
-    title = f"{answer.question.workload}: predicted, {count(answer.ranks, 'rank')}"
+    what = f"checkpoints of {size(answer.bytes)} by {count(answer.ranks, 'rank')}"
+    title = f"{answer.question.workload}: predicted, {what}"
     return Screen(title=title, lines=list(_lines(answer)), notes=answer.issues, folder=folder)
 
 
 def _lines(answer: CheckpointPrediction) -> Iterator[Said]:
-    yield Said("predicted", answer.verdict.removeprefix("predicted: "), tone="strong")
     for label, phase, unknown in (
         ("writes", answer.write, "give a data sheet with `writes`, a probe with --rw write, or a run that wrote"),
         ("reads", answer.read, "so recovery is not predicted"),
@@ -26,14 +26,22 @@ def _lines(answer: CheckpointPrediction) -> Iterator[Said]:
         if phase is None:
             yield Said(label, f"not known of this storage: {unknown}")
             continue
-        low, high = (number(seconds) for seconds in phase.seconds_interval)
+        low, high = map(_seconds, phase.seconds_interval)
         speed = rate(phase.gib_per_second * 2**30 / 1e6)
-        yield Said(label, f"{speed}, {number(phase.seconds)} s a checkpoint ({low} to {high})")
+        yield Said(label, f"{_seconds(phase.seconds)} s a checkpoint ({low} to {high}), at {speed}", tone="strong")
     cost = answer.training
+    if cost is not None:
+        every = duration(cost.interval_seconds)
+        yield Said("costs", f"{cost.percent:.2g} % of a training that saves every {every}")
     if cost is not None and cost.best_interval_seconds is not None:
-        best = f"with a failure every {cost.mtbf_hours:g} h best every {duration(cost.best_interval_seconds)}"
-        yield Said("costs", f"{best}, then {cost.wasted_percent:.2g} % of the time is lost")
+        best = f"every {duration(cost.best_interval_seconds)}, with a failure every {cost.mtbf_hours:.2g} h"
+        yield Said("best", f"{best}: checkpoints and failures then take {cost.wasted_percent:.2g} % of the time")
     yield Said("from", answer.source)
+
+
+def _seconds(seconds: float) -> str:
+    """Return seconds with three digits, which an uncertainty of 2 % carries."""
+    return f"{float(f'{seconds:.3g}'):,g}"
 
 
 PARTS = Parts(read=read_prediction, answer_type=CheckpointPrediction, screen=_screen)

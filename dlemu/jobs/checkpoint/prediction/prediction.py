@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from dlemu.jobs.checkpoint.summary import TrainingCost
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.verdict import Outcome
-from dlemu.report.units import number, size
 from dlemu.results.answer_files import ANSWER_VERSION
 from dlemu.results.drive import OUTSIDE
-from dlemu.results.wording import Wording, count
+from dlemu.results.wording import Wording
 
 PREDICTION = "predict_checkpoints.json"
 
@@ -51,8 +50,6 @@ class CheckpointPrediction:
     """Ranks that the run would emulate."""
     bytes: int
     """Bytes of one checkpoint, of the emulated ranks."""
-    verdict: str
-    """The prediction as a sentence."""
     write: PredictedPhase | None
     """Null if the storage's write speed is unknown."""
     read: PredictedPhase | None
@@ -70,21 +67,13 @@ class CheckpointPrediction:
         return "pass"
 
 
-def verdict_line(
-    size_bytes: int, ranks: int, write: PredictedPhase | None, read: PredictedPhase | None, cost: TrainingCost | None
-) -> str:
-    """Return the prediction as a sentence."""
-    parts = [
-        f"{number(phase.seconds)} s to {verb} ({number(phase.gib_per_second)} GiB/s)"
-        for verb, phase in (("write", write), ("read", read))
-        if phase is not None
-    ]
-    if cost is not None:
-        parts.append(f"training loses {cost.percent:.2g} % of its time to one every {cost.interval_seconds:,g} s")
-    return f"predicted: a checkpoint of {size(size_bytes)} by {count(ranks, 'rank')} takes {'; '.join(parts)}"
-
-
+WATCHDOG_SECONDS = 600.0
+"""NCCL's watchdog ends a job whose ranks wait longer for one of them (PyTorch's default for a process group)."""
+WATCHDOG = "longer_than_watchdog"
+"""Code of a finding that only predictions have."""
 FINDINGS: Wording = {
+    WATCHDOG: "training waits {seconds:,.0f} s for a checkpoint, and NCCL's watchdog ends a job after "
+    "{watchdog_seconds:g}: raise its timeout (init_process_group), or save asynchronously",
     OUTSIDE: "measured with {measured_ranks:count rank}, predicted for {ranks}: the storage is assumed to "
     "deliver the same to all of them together",
     Code.STORAGE_NOT_STEADY: "the storage had not reached a steady speed of writing in that run: a longer one may be "

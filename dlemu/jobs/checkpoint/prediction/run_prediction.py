@@ -19,10 +19,11 @@ from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
 from dlemu.jobs.checkpoint.prediction.prediction import (
     FINDINGS,
     PREDICTION,
+    WATCHDOG,
+    WATCHDOG_SECONDS,
     CheckpointPrediction,
     CheckpointQuestion,
     PredictedPhase,
-    verdict_line,
 )
 from dlemu.jobs.checkpoint.prepare import with_checkpoints
 from dlemu.jobs.checkpoint.result import read_checkpoint_run
@@ -38,6 +39,7 @@ from dlemu.results.drive import (
     READ_AHEAD_REQUESTS,
     SPEED_PERCENT,
     Rate,
+    Rates,
     nothing_left,
     per_second,
     read_drive,
@@ -74,13 +76,8 @@ def run_prediction(
 
     A checkpoint run as `request.from_folder` gives the storage and the defaults of the settings. Raises UserError.
     """
-    if request.make is not None or request.cached or request.most is not None:
-        raise UserError("--make, --cached and --most are for training only: checkpoints need no dataset")
-    if not request.describes_storage:
-        raise UserError(
-            "the speed of the storage is not known: give --mb-per-second, --drive SHEET, or --from RESULTS of a "
-            "`dlemu checkpoint` (training's reads can be probed; checkpoints have to be written)"
-        )
+    if request.make is not None or request.most is not None:
+        raise UserError("--make and --most are for training only: checkpoints need no dataset")
     measured = None if request.from_folder is None else read_checkpoint_run(request.from_folder)
     if isinstance(source, Workload):
         workload = source
@@ -92,9 +89,9 @@ def run_prediction(
     workload = with_checkpoints(workload)
     check_checkpoints(workload)
     plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
-    hosts = request.hosts
+    hosts = request.hosts or 1
     if measured is not None:
-        hosts = hosts if hosts > 1 else max(1, len(measured.summary.environment.hosts))
+        hosts = request.hosts or max(1, len(measured.summary.environment.hosts))
         storage = _measured_storage(measured.summary, measured.facts.workload, plan)
     elif request.drive is not None:
         sharing = -(-len(plan.ranks) // hosts) if workload.checkpoint.node_local else len(plan.ranks)
@@ -133,23 +130,25 @@ def predict(
         )
 
     write, read = phase(storage.writes), phase(storage.reads)
-    training = None
+    training, findings = None, storage.findings
     if write is not None:
         stall, drain = write.seconds, 0.0
         if settings.asynchronous:
             stall, drain = snapshot_seconds(settings, sizes.largest_rank_bytes), write.seconds
-        training = training_cost(settings, stall, 0.0 if read is None else read.seconds, drain)
+        if stall > WATCHDOG_SECONDS:
+            waits = Finding.of(WATCHDOG, "caution", seconds=stall, watchdog_seconds=WATCHDOG_SECONDS)
+            findings = (waits, *findings)
+        training = training_cost(settings, sizes.ranks_of_job, stall, 0.0 if read is None else read.seconds, drain)
     return CheckpointPrediction(
         question=question,
         source=storage.source,
         ranks=len(plan.ranks),
         bytes=sizes.bytes,
-        verdict=verdict_line(sizes.bytes, len(plan.ranks), write, read, training),
         write=write,
         read=read,
         training=training,
-        issues=sentences(storage.findings, FINDINGS),
-        findings=storage.findings,
+        issues=sentences(findings, FINDINGS),
+        findings=findings,
     )
 
 
@@ -173,7 +172,7 @@ def _without_others(storage: KnownStorage, others_mb_per_second: float) -> Known
     return replace(storage, source=source, writes=remaining(storage.writes), reads=remaining(storage.reads))
 
 
-def _storage_of_drive(path: str, settings: Checkpoint, ranks: int) -> KnownStorage:
+def _storage_of_drive(path: str | Rates, settings: Checkpoint, ranks: int) -> KnownStorage:
     """Return the speed of the drive described at `path` for the `ranks` that share it.
 
     With O_DIRECT each thread has one request in flight; through the page cache the kernel picks what suits the drive

@@ -1,4 +1,7 @@
-"""`Calibration`: what a prediction knows of a storage and its host, and how to find it from the steps of a run."""
+"""`Calibration`: what a prediction knows of a storage and its host; and the throughput curve of a storage.
+
+C(n) are the bytes/s of n parallel readers together, from measured points.
+"""
 
 from __future__ import annotations
 
@@ -9,38 +12,84 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.errors import UserError
-from dlemu.jobs.training.measured import MeasuredTraining
-from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, flat, most_mb_per_second, rates
 from dlemu.jobs.training.prediction.event_model import HostCosts
-from dlemu.metrics.au import kept_rows
-from dlemu.metrics.limit import MIN_SPEEDUP, Scaling
-from dlemu.metrics.rows import Rows
-from dlemu.metrics.t_interval import FEWEST, estimate
 
 Floats = NDArray[np.float64]
 
-WORK_QUANTILES = 256  # keeps tails of 1 read in 256; each is a number in predict.json
-"""Number of quantiles that a distribution of reads' work is stored as."""
-WINDOW_SECONDS, MAX_WINDOWS = 0.5, 240  # 240 of half a second: the two minutes of a probe
-MAX_KNEES = 24  # up to 256 readers each is 1.27 times the one before
-"""Numbers of readers that are tried as the knee of a curve."""
-KNEE_SLACK = 1.1
-"""How many times the best fit's squared error a lower knee's may be: the lowest knee that fits is taken."""
-SUM_LENGTHS = (32, 16, 8, 4, 2)
-"""Successive reads of a reader that are added up, to see which of their differences do not even out."""
-ENOUGH_SUMS = 24
-"""With so many sums their standard deviation is certain enough (to 15 %) to prefer longer sums."""
 WAITING_SHARE = 0.02
 """The storage gave all it could if accelerators waited for data at least this share of the time, or if readers waited
 less than this share for room in their queues."""
 MIN_DECODE_SHARE = 0.05
 """Share of a worker's time below which its work after reading is counted as reading."""
-MIN_PARALLEL_READS = 1.5
-"""Mean number of parallel reads below which a read's own work can't be distinguished from the storage's speed."""
 MIN_LEFT_SHARE = 0.001
 """Share of a storage's throughput that other jobs leave at least: with none this job would never end."""
 CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # a storage slower by 100 %, at an interval's end, would stand still
+THRASHING_SHARE = 0.3
+"""A fall of the throughput by this share with more readers is taken for real; a smaller one for chance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePoint:
+    """The throughput with one number of readers."""
+
+    readers: int
+    mb_per_second: float
+    """1e6 bytes/s of all readers together."""
+
+
+Curve = tuple[CurvePoint, ...]
+"""By rising number of readers; at least one point."""
+
+
+def rates(curve: Curve, most: int) -> Floats:
+    """Return the bytes/s that 0 to `most` readers get together, shape (most + 1,), interpolated between the points."""
+    readers = np.array([point.readers for point in curve], float)
+    bytes_per_second = np.array([point.mb_per_second for point in curve]) * 1e6
+    interpolated: Floats = np.interp(np.arange(most + 1, dtype=float), readers, bytes_per_second)
+    interpolated[0] = 0.0
+    return interpolated
+
+
+def most_mb_per_second(curve: Curve) -> float:
+    """Return the highest throughput of the curve."""
+    return max(point.mb_per_second for point in curve)
+
+
+def scaled(curve: Curve, factor: float) -> Curve:
+    """Return the curve of a storage that is `factor` times as fast."""
+    return tuple(CurvePoint(readers=point.readers, mb_per_second=point.mb_per_second * factor) for point in curve)
+
+
+def flat(mb_per_second: float) -> Curve:
+    """Return the curve of a storage that gives any number of readers the same throughput."""
+    return (CurvePoint(readers=1, mb_per_second=mb_per_second),)
+
+
+def smoothed(curve: Curve, reads: Sequence[int]) -> Curve:
+    """Return the curve without random violations of two rules, which levels of few reads of varying latency show.
+
+    More readers must not make one faster, nor all together slower by up to `THRASHING_SHARE`. Violators are pooled,
+    weighted by `reads` (Barlow et al., Statistical Inference under Order Restrictions, 1972).
+    """
+    per_reader = _never_falling([-point.mb_per_second / point.readers for point in curve], reads)
+    total = [-value * point.readers for value, point in zip(per_reader, curve, strict=True)]
+    falls = (place for place in range(1, len(total)) if total[place] < (1 - THRASHING_SHARE) * max(total[:place]))
+    first_fall = next(falls, len(total))
+    kept = [*_never_falling(total[:first_fall], reads[:first_fall]), *total[first_fall:]]
+    return tuple(
+        CurvePoint(readers=point.readers, mb_per_second=value) for point, value in zip(curve, kept, strict=True)
+    )
+
+
+def _never_falling(values: Sequence[float], weights: Sequence[int]) -> list[float]:
+    """Return the nearest values, by weighted least squares, that never fall (isotonic regression)."""
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, number of values
+    for value, weight in zip(values, weights, strict=True):
+        blocks.append((value, float(weight), 1))
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (a, wa, na), (b, wb, nb) = blocks[-2:]
+            blocks[-2:] = [((a * wa + b * wb) / (wa + wb), wa + wb, na + nb)]
+    return [value for value, _, count in blocks for _ in range(count)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +136,8 @@ class Calibration:
     """The other explanation of a run's times, which carries over to other accelerators; None where there is none."""
     step_share: float = 0.0
     """Delay of the host after each step, beside that of `costs`, as a share of the accelerator's computation."""
+    page_cache_percent: float = 0.0
+    """Share of the dataset that memory held in the measurement (`reader.page_cache_percent`): `curve` includes it."""
     others_mb_per_second: float = 0.0
     """Throughput that other jobs are assumed to take; `curve` is that of the whole storage."""
     notes: tuple[str, ...] = ()
@@ -103,15 +154,6 @@ class Calibration:
         return max(total - self.others_mb_per_second, MIN_LEFT_SHARE * total)
 
 
-@dataclass(frozen=True, eq=False)
-class Reads:
-    """Reads of batches: arrays with one entry per batch; `begin` and `end` are seconds on a common clock."""
-
-    begin: Floats
-    end: Floats
-    size_bytes: Floats
-
-
 def given_speed(mb_per_second: float, *, cores: float | None, bytes_factor: float = 1.0) -> Calibration:
     """Return the calibration of a storage with a given throughput."""
     return Calibration(
@@ -122,246 +164,3 @@ def given_speed(mb_per_second: float, *, cores: float | None, bytes_factor: floa
         bytes_factor=bytes_factor,
         cores=cores,
     )
-
-
-def calibrate_from_run(run: MeasuredTraining) -> Calibration:
-    """Return the calibration from the steps of a run; raises UserError where too few of them read anything."""
-    from dlemu.jobs.training.prediction.batches import planned_bytes
-
-    rows, facts = run.training, run.facts
-    app_bytes, samples = float(rows["app_bytes"].sum()), int(rows["samples"].sum())
-    planned = planned_bytes(facts.workload, facts.train_plan, rows)
-    rows = rows[(rows["app_bytes"] > 0) & (rows["finished_ns"] > rows["started_ns"])]
-    if len(rows) < 2 * FEWEST:
-        raise UserError(f"{run.folder} has {len(rows)} steps with reads: wanted at least {2 * FEWEST} to predict from")
-    begin, end, origin = stamps(rows)
-    room = room_since(rows, begin, facts.batches_ahead)
-    gap = between_batches(rows, begin, end, room)
-    decode = np.minimum(rows["decode_ns"] / 1e9, end - begin)
-    cpu_known = bool(rows["cpu_ns"].any())
-    decodes = decode.sum() >= MIN_DECODE_SHARE * (end - begin).sum()
-    read_end = end - decode if decodes else end
-    reads = Reads(begin, read_end, rows["app_bytes"].astype(float))
-    curve, workers = estimate_curve(reads), int(rows["worker"].max()) + 1
-    cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if cpu_known else decode
-    cpu = np.maximum(cpu - rows["preprocess_cpu_ns"] / 1e9, 0.0)  # the model adds that of the predicted job
-    hosts = facts.journal.hosts
-    return Calibration(
-        source=f"{len(rows):,} steps of {run.folder} ({facts.ranks} x {facts.workload.reader.read_threads} readers)",
-        curve=_with_scaling(curve, facts.journal.scaling),
-        saturated=_waiting_share(run) >= WAITING_SHARE or _full_queue_share(rows, begin, end, room) < WAITING_SHARE,
-        half_width_percent=half_width_percent([(reads, curve)]),
-        work=work_quantiles([(reads, rows["rank"] * workers + rows["worker"])]),
-        samples_per_read=max(1, round(samples / len(rows))),
-        sample_bytes=app_bytes / samples,
-        bytes_factor=app_bytes / planned if planned else 1.0,
-        decode_seconds_per_sample=float(cpu.sum()) / samples if decodes else 0.0,
-        cores=float(np.mean([min(host.cpu_usable, host.cpu_limit or np.inf) for host in hosts])) if hosts else 1.0,
-        costs=host_costs(rows, begin, origin, gap),
-    )
-
-
-def _with_scaling(curve: Curve, scaling: Scaling | None) -> Curve:
-    """Add a point for the larger number of readers tried after the run: the run's throughput times the trial's gain."""
-    if scaling is None or scaling.again_mb_per_second is None:
-        return curve
-    same = (scaling.mb_per_second + scaling.again_mb_per_second) / 2
-    last = curve[-1]
-    if same <= 0 or scaling.more_readers <= last.readers or scaling.more_mb_per_second < MIN_SPEEDUP * same:
-        return curve
-    more = last.mb_per_second * scaling.more_mb_per_second / same
-    return (*curve, CurvePoint(readers=scaling.more_readers, mb_per_second=more))
-
-
-def stamps(rows: Rows) -> tuple[Floats, Floats, Floats]:
-    """Return begin and end of each batch and its epoch's start, s on a clock of all ranks; 1 s lies between epochs."""
-    keys, place = np.unique(np.stack([rows["epoch"], rows["rank"]]), axis=1, return_inverse=True)
-    place = place.ravel()
-    start = np.full(keys.shape[1], np.iinfo(np.int64).max)
-    np.minimum.at(start, place, rows["free_ns"])
-    begin, end = (rows["started_ns"] - start[place]) / 1e9, (rows["finished_ns"] - start[place]) / 1e9
-    epochs, number = np.unique(rows["epoch"], return_inverse=True)
-    lengths = np.zeros(len(epochs))
-    np.maximum.at(lengths, number, end)
-    origin = (np.cumsum(lengths + 1.0) - lengths - 1.0)[number]
-    return begin + origin, end + origin, origin
-
-
-def room_since(rows: Rows, begin: Floats, ahead: int) -> Floats:
-    """Return when the queue had room for each batch k: when the trainer received batch k - `ahead`.
-
-    -inf for the first `ahead` batches of an epoch, infinity where that batch is not among the rows.
-    """
-    step, most = rows["step"].astype(np.int64), int(rows["step"].max()) + 1
-    key = (rows["rank"].astype(np.int64) * (int(rows["epoch"].max()) + 1) + rows["epoch"]) * most + step
-    order = np.argsort(key)
-    place = np.minimum(np.searchsorted(key[order], key - ahead), len(key) - 1)
-    exists = key[order][place] == key - ahead
-    ready = begin + (rows["ready_ns"] - rows["started_ns"]) / 1e9
-    room: Floats = np.where(exists, ready[order][place], np.inf)
-    room[step <= ahead] = -np.inf
-    return room
-
-
-def _successive(rows: Rows, begin: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the indices of batches and of the batch that the same worker made before in that epoch."""
-    order = np.lexsort((begin, rows["worker"], rows["rank"], rows["epoch"]))
-    same = np.ones(len(order) - 1, bool)
-    for name in ("epoch", "rank", "worker"):
-        same &= np.diff(rows[name][order].astype(np.int64)) == 0
-    return order[1:][same], order[:-1][same]
-
-
-def between_batches(rows: Rows, begin: Floats, end: Floats, room: Floats) -> float:
-    """Return the lower quartile of a worker's seconds between two batches, where its queue had room; 0 for too few."""
-    batch, before = _successive(rows, begin)
-    gaps = (begin[batch] - end[before])[room[batch] <= end[before]]
-    gaps = gaps[gaps >= 0]
-    return float(np.quantile(gaps, 0.25)) if len(gaps) >= FEWEST else 0.0
-
-
-def _full_queue_share(rows: Rows, begin: Floats, end: Floats, room: Floats) -> float:
-    """Return the share of their time that workers waited for room in their queues, so could have read more."""
-    batch, before = _successive(rows, begin)
-    waited = np.clip(np.minimum(room[batch], begin[batch]) - end[before], 0, None).sum()
-    return float(waited / (waited + (end - begin).sum()))
-
-
-def _waiting_share(run: MeasuredTraining) -> float:
-    """Return the share of their time that accelerators waited for reads; first steps, where all wait, do not count."""
-    kept = kept_rows(run.training, 1, 0)
-    late = np.clip(kept["finished_ns"] - kept["free_ns"], 0, kept["wait_ns"]).sum()
-    return float(late / max(1, (kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum()))
-
-
-def host_costs(rows: Rows, begin: Floats, origin: Floats, gap: float) -> HostCosts:
-    """Return the host's overhead in a run; `gap` is what `between_batches` returned."""
-    since_start = begin - origin
-    by_rank = [since_start[rows["rank"] == rank] for rank in np.unique(rows["rank"])]
-    late = rows[rows["finished_ns"] > np.maximum(rows["asked_ns"], rows["free_ns"])]
-    handed = (late["ready_ns"] - late["finished_ns"]) / 1e9  # only of batches that the trainer was waiting for
-    over = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
-    defaults = HostCosts()
-    return HostCosts(
-        hand_over_seconds=float(np.median(handed)) if len(handed) else defaults.hand_over_seconds,
-        between_seconds=gap,
-        epoch_start_seconds=float(np.median([part.min() for part in by_rank])),
-        step_seconds=max(0.0, float(np.median(rows["met_ns"] - over)) / 1e9),
-    )
-
-
-def estimate_curve(reads: Reads) -> Curve:
-    """Return the throughput by number of readers: a straight line from 0 up to a knee, and constant from there on.
-
-    A read's bytes are spread evenly over its duration, and each window's bytes compared with its number of active
-    readers: of all knees, fitted by least squares, the lowest that fits about as well as the best.
-    """
-    edges, active, lengths = _readers_over_time(reads)
-    windows = _windows(edges)
-    read_bytes = np.diff(_read_until(reads, windows))
-    most = int(active.max())
-    knees = sorted({min(most, round(knee)) for knee in np.geomspace(1, most, min(most, MAX_KNEES))})
-    errors, heights = [], []
-    for knee in knees:
-        load = np.diff(  # seconds at full throughput that the active readers of each window amount to
-            np.interp(windows, edges, np.concatenate([[0.0], np.cumsum(lengths * np.minimum(active / knee, 1.0))]))
-        )
-        height = float(read_bytes @ load / max(load @ load, 1e-12))
-        heights.append(height)
-        errors.append(float(((read_bytes - height * load) ** 2).sum()))
-    good = min(errors) * KNEE_SLACK + 1e-6 * float((read_bytes**2).sum())  # errors of exact fits are rounding errors
-    best = next(place for place, error in enumerate(errors) if error <= good)
-    knee, height = knees[best], heights[best] / 1e6
-    points = {1: height / knee, knee: height, most: height}
-    return tuple(CurvePoint(readers=count, mb_per_second=points[count]) for count in sorted(points))
-
-
-def _readers_over_time(reads: Reads) -> tuple[Floats, NDArray[np.int64], Floats]:
-    """Return the moments at which a read began or ended; of each interval between two, the active reads, its length."""
-    moments = np.concatenate([reads.begin, reads.end])
-    order = np.argsort(moments, kind="stable")
-    changes = np.concatenate([np.ones(len(reads.begin), int), -np.ones(len(reads.end), int)])[order]
-    edges = moments[order]
-    return edges, np.cumsum(changes)[:-1], np.diff(edges)
-
-
-def _windows(edges: Floats) -> Floats:
-    """Return the edges of equal time windows: of WINDOW_SECONDS, or longer where MAX_WINDOWS are not enough."""
-    span = float(edges[-1] - edges[0])
-    return np.linspace(edges[0], edges[-1], max(2, min(MAX_WINDOWS, int(span / WINDOW_SECONDS))) + 1)
-
-
-def _read_until(reads: Reads, moments: Floats) -> Floats:
-    """Return the bytes that were read up to each moment, a read's bytes being spread evenly over its duration."""
-    took = np.maximum(reads.end - reads.begin, 1e-9)
-    return np.array([(reads.size_bytes * np.clip((at - reads.begin) / took, 0, 1)).sum() for at in moments])
-
-
-def work_quantiles(parts: Sequence[tuple[Reads, NDArray[np.int64]]]) -> tuple[float, ...]:
-    """Return quantiles of the work of reads; each part is a measurement, with the number of each read's reader.
-
-    Where short and long reads alternate, no rank is delayed: the distribution is narrowed, keeping its shape, until
-    sums of independent draws vary as much as the sums of a reader's successive reads (the longest of SUM_LENGTHS with
-    enough).
-    """
-    ratios = [_work(reads) for reads, _ in parts]
-    readers = [reader for _, reader in parts]
-    ratio = np.concatenate(ratios)
-    spread = float(ratio.std())
-    by_length = [_scaled_means(ratios, readers, length) for length in SUM_LENGTHS]
-    enough = next((means for least in (ENOUGH_SUMS, FEWEST) for means in by_length if len(means) >= least), np.empty(0))
-    if not len(enough) or spread <= 0:
-        return (1.0,)
-    narrowing = min(1.0, float(enough.std(ddof=1)) / spread)
-    count = min(WORK_QUANTILES, len(ratio))
-    quantiles = np.quantile(ratio, (np.arange(count) + 0.5) / count)
-    work = np.maximum(0.02, 1 + narrowing * (quantiles - 1))  # 0.02: no read takes no time
-    return tuple((work / work.mean()).tolist())
-
-
-def _work(reads: Reads) -> Floats:
-    """Return each read's work, by the mean throughput of all active readers while it lasted; the mean of all is 1."""
-    edges, active, lengths = _readers_over_time(reads)
-    durations = np.maximum(reads.end - reads.begin, 1e-9)
-    changes = np.zeros(len(edges))
-    np.add.at(changes, np.searchsorted(edges, reads.begin), reads.size_bytes / durations)
-    np.add.at(changes, np.searchsorted(edges, reads.end), -reads.size_bytes / durations)
-    speed = np.cumsum(changes)[:-1] / np.maximum(active, 1)
-    given = np.concatenate([[0.0], np.cumsum(speed * lengths)])
-    ratio: Floats = (np.interp(reads.end, edges, given) - np.interp(reads.begin, edges, given)) / reads.size_bytes
-    ratio /= ratio.mean()
-    parallel = float((active * lengths).sum() / max(1e-9, float(lengths[active > 0].sum())))
-    # The mean of n readers includes the read itself, which hides 1/n of the variance.
-    widening = math.sqrt(parallel / (parallel - 1)) if parallel > MIN_PARALLEL_READS else 1.0
-    return np.asarray(1 + widening * (ratio - 1))
-
-
-def work_of_reads(reads: Reads, curve: Curve) -> Floats:
-    """Return the bytes that one reader gets, by the curve, during each read: what the read took of the storage."""
-    edges, active, lengths = _readers_over_time(reads)
-    share = rates(curve, int(active.max()))[active] / np.maximum(active, 1)
-    given = np.concatenate([[0.0], np.cumsum(share * lengths)])
-    return np.asarray(np.interp(reads.end, edges, given) - np.interp(reads.begin, edges, given))
-
-
-def _scaled_means(ratios: Sequence[Floats], readers: Sequence[NDArray[np.int64]], length: int) -> Floats:
-    """Return means of `length` successive reads of a reader, scaled to vary as single reads do if independent."""
-    means = [np.empty(0)]
-    for ratio, reader in zip(ratios, readers, strict=True):
-        for number in np.unique(reader):
-            own = ratio[reader == number]
-            means.append(own[: len(own) // length * length].reshape(-1, length).mean(axis=1))
-    return np.concatenate(means) * math.sqrt(length)
-
-
-def half_width_percent(parts: Sequence[tuple[Reads, Curve]]) -> float:
-    """Return the half width of the 95 % interval of bytes read in a window, in percent of those the curve predicts."""
-    values: list[float] = []
-    for reads, curve in parts:
-        edges, active, lengths = _readers_over_time(reads)
-        windows = _windows(edges)
-        speed = rates(curve, int(active.max()))
-        expected = np.diff(np.interp(windows, edges, np.concatenate([[0.0], np.cumsum(speed[active] * lengths)])))
-        kept = expected >= 0.5 * np.median(expected)  # the others are at the end of an epoch
-        values += (100 * np.diff(_read_until(reads, windows))[kept] / expected[kept]).tolist()
-    return min(MAX_HALF_WIDTH_PERCENT, estimate(np.array(values), CONFIDENCE).half_width_percent)

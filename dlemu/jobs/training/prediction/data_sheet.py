@@ -1,20 +1,26 @@
-"""The throughput curve of a drive for a workload, from its data sheet or from a `dlemu probe` of sizes and depths."""
+"""A drive for a workload, from its data sheet, from a `dlemu probe` of sizes and depths, or as others measured it."""
 
 from __future__ import annotations
 
+import csv
+import json
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.batches import bytes_by_file
-from dlemu.jobs.training.prediction.calibration import Calibration
-from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, flat
+from dlemu.jobs.training.prediction.calibration import Calibration, Curve, CurvePoint, flat
 from dlemu.loaders.traits_base import traits_of
 from dlemu.metrics.demand import row_group_reads
-from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, Rate, per_second, read_drive
+from dlemu.results.answer_files import read_untrusted
+from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, Rate, Rates, per_second, read_drive
+from dlemu.runner.prediction_request import PredictionRequest
 
 
-def calibrate_from_drive(path: str, workload: Workload, *, cores: float) -> Calibration:
+def calibrate_from_drive(path: str | Rates, workload: Workload, *, cores: float) -> Calibration:
     """Return the calibration from a data sheet (a YAML file) or the folder of a probe; raises UserError."""
     drive = read_drive(path)
     if not drive.rates:
@@ -72,3 +78,63 @@ def curve_of(rates: Sequence[Rate], request_bytes: int, in_flight: int) -> Curve
     if len(set(speeds)) == 1:
         return flat(speeds[0])
     return tuple(CurvePoint(readers=count, mb_per_second=speed) for count, speed in zip(readers, speeds, strict=True))
+
+
+def with_rates(request: PredictionRequest) -> PredictionRequest:
+    """Return the request, with the rates in its `drive` where that is the output of fio or elbencho."""
+    found = _measured_elsewhere(request.drive) if isinstance(request.drive, str) else None
+    return request if found is None else replace(request, drive=found)
+
+
+def _measured_elsewhere(path: str) -> Rates | None:
+    """Return what fio (--output-format=json) or elbencho (--jsonfile, --csvfile) measured; None for another file."""
+    if not os.path.isfile(path):
+        return None
+    text = read_untrusted(path).decode(errors="replace")
+    readers = {'"fio version"': _by_fio, '"phase_type"': _by_elbencho_json, "ISO date,": _by_elbencho_csv}
+    found = next((mark for mark in readers if mark in text), None)
+    if found is None:
+        return None
+    try:
+        rows = [
+            (name.lower(), Rate(size_bytes=round(size), depth=max(1, round(depth)), per_second=rate))
+            for name, rate, size, depth in readers[found](text)
+            if rate and size >= 1
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{path} looks like the output of fio or elbencho, and can't be read ({error!r})") from None
+    reads, writes = (tuple(rate for name, rate in rows if name == wanted) for wanted in ("read", "write"))
+    if not (reads or writes):
+        raise UserError(f"{path} has neither reads nor writes: wanted the output of a benchmark that completed")
+    return Rates(f"the measurements in {os.path.basename(path)}", reads, writes)
+
+
+_Row = tuple[str, float, float, float]
+"""`read` or `write`, requests/s, bytes of one, requests in flight."""
+
+
+def _by_fio(text: str) -> Iterator[_Row]:
+    """Jobs of one group ran at the same time. Mean requests in flight: rate x mean latency (Little, 1961)."""
+    groups: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for job in json.loads(text[text.index("{") :])["jobs"]:
+        for name in ("read", "write"):
+            groups.setdefault((job["groupid"], name), []).append(job[name])
+    for (_, name), sides in groups.items():
+        rate = sum(side["iops"] for side in sides)
+        depth = sum(side["iops"] * side["lat_ns"]["mean"] / 1e9 for side in sides)
+        yield name, rate, sum(side["bw_bytes"] for side in sides) / (rate or 1), depth
+
+
+def _by_elbencho_json(text: str) -> Iterator[_Row]:
+    for phase in map(json.loads, text.splitlines()):
+        how, last = phase["config"], phase["last_done"]
+        depth = int(how["hosts"]) * int(how["threads"]) * max(1, int(how["io_depth"]))
+        rate = float(last.get("iops", 0))
+        yield phase["phase_type"], rate, float(last.get("bytes/s", 0)) / (rate or 1), depth
+
+
+def _by_elbencho_csv(text: str) -> Iterator[_Row]:
+    for row in csv.DictReader(text[text.index("ISO date,") :].splitlines()):
+        depth = int(row["hosts"]) * int(row["threads"]) * max(1, int(row["IO depth"] or 1))
+        rate = float(row["IOPS [last]"] or 0)
+        yield row["operation"], rate, float(row["MiB/s [last]"] or 0) * (1 << 20) / (rate or 1), depth

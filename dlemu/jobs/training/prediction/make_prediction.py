@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, astuple, fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,7 @@ import numpy as np
 from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.prediction.calibration import Calibration
-from dlemu.jobs.training.prediction.curve import flat
+from dlemu.jobs.training.prediction.calibration import Calibration, flat
 from dlemu.jobs.training.prediction.model_run import MOST_ROWS, Model, ModelRun
 from dlemu.jobs.training.prediction.prediction import (
     EndedBy,
@@ -195,20 +194,21 @@ class _Predictor:
             )
             for sign in (-1, 1)
         )
-        outcome, chance = _mean_and_chance([one.outcome for one in runs])
+        outcomes = [one.outcome for one in runs]
+        outcome = _mean_of(outcomes)
         if self._slow_host:
             outcome = replace(outcome, au_dlio_percent=None)
         low_rate, high_rate = (part.samples_per_second * ranks / part.ranks for part in (slower, faster))
 
         def around(by: str) -> Interval:
-            margin = math.hypot(AU_PERCENT, chance.verdict_au(by))
+            margin = math.hypot(AU_PERCENT, _chance([one.verdict_au(by) for one in outcomes]))
             middle = outcome.verdict_au(by)
             least, most = _around(middle, slower.au(by), faster.au(by), margin)
             return min(least, middle * (1 - self._others)), most if self.saturated else 100.0
 
         sustained, headline = around("sustained"), around("au")
         rate = outcome.samples_per_second
-        rate_margin = math.hypot(rate * RATE_PERCENT / 100, chance.samples_per_second)
+        rate_margin = math.hypot(rate * RATE_PERCENT / 100, _chance([one.samples_per_second for one in outcomes]))
         rates = _around(rate, low_rate, high_rate, rate_margin, most=math.inf)
         least_rate, most_rate = min(rates[0], rate * (1 - self._others)), rates[1] * self._sooner(run)
         if not self.saturated:
@@ -251,7 +251,8 @@ class _Predictor:
     def null_model(self, ranks: int) -> NullModel:
         """Return the null model of a count: speed / demand."""
         model = self._model.with_files_for(ranks)
-        given, wanted = model.null_samples_per_second(), ranks * self._rate
+        given = self._calibration.left_mb_per_second() * 1e6 / model.mean_sample_bytes
+        wanted = ranks * self._rate
         return NullModel(
             max_accelerators=math.floor(given / (self._threshold_percent / 100 * self._rate)),
             au_percent=min(100.0, 100 * given / wanted),
@@ -288,20 +289,15 @@ class _Predictor:
         guess = self.null_model(1).max_accelerators if near is None else near
         low, high = 0, limit + 1
         trial = min(max(1, guess), limit)
-        width = max(1, trial // 16)
         wanted, tried = self._threshold_percent + margin, 0
         while high - low > 1:
             run = self._model.run(trial, speed=speed, most_rows=SEARCH_ROWS, shrinks=True)
-            count, au_percent, tried = trial, run.au(self._by), tried + 1
-            if au_percent >= wanted:
-                low = trial
-                trial = low + width if high > limit else (low + high) // 2
-            else:
-                high = trial
-                trial = high - width if low == 0 else (low + high) // 2
-            width *= 2
+            au_percent, tried = run.au(self._by), tried + 1
+            low, high = (trial, high) if au_percent >= wanted else (low, trial)
             if tried <= PROPORTIONAL_TRIALS and au_percent < NOTHING_PERCENT:
-                trial = math.floor(count * au_percent / wanted)
+                trial = math.floor(trial * au_percent / wanted)
+            else:
+                trial = 2 * low if high > limit else (low + high) // 2
             trial = min(max(low + 1, trial), max(low + 1, high - 1), limit)
         return low
 
@@ -314,15 +310,13 @@ class _Predictor:
         if self._others >= OTHER_PROGRAMS_PERCENT / 100:  # as a run says there; the finding has the numbers
             return LimitedBy(what="host CPU", confidence="medium", evidence=(said,)), ()
         model = self._model.with_files_for(count.accelerators)
-        now, readers, cores, faster = (
-            changed.run(count.accelerators, speed=speed, most_rows=SEARCH_ROWS, shrinks=True, as_it_is=True).au("rules")
-            for changed, speed in (
-                (model, 1.0),
-                (model.with_readers(MORE_READERS), 1.0),
-                (model.with_cores(math.inf), 1.0),
-                (model, FASTER),
-            )
-        )
+
+        def run(changed: Model, speed: float = 1.0) -> float:
+            trial = changed.run(count.accelerators, speed=speed, most_rows=SEARCH_ROWS, shrinks=True, as_it_is=True)
+            return trial.au("rules")
+
+        now, faster = run(model), run(model, FASTER)
+        readers, cores = run(model.with_readers(MORE_READERS)), run(model.with_free_cores())
         what: What = "storage" if self.saturated else "nothing"
         confidence: Confidence = "high" if self.saturated else "low"
         if max(faster, readers, cores) - now < HELPS_PERCENT:
@@ -371,21 +365,18 @@ class _Predictor:
         yield from recording_notes(self._workload.recorded, ranks)
 
 
-def _mean_and_chance(outcomes: Sequence[SimulatedFigures]) -> tuple[SimulatedFigures, SimulatedFigures]:
-    """Return the means over runs, and the half widths of the 95 % interval of one run (0 for a single run)."""
-    values = np.array([astuple(outcome) for outcome in outcomes], float)  # None becomes NaN
-    count = len(values)
-    spread = values.std(axis=0, ddof=1) * quantile(0.975, count - 1) if count > 1 else np.zeros(values.shape[1])
-    return _figures(values.mean(axis=0).tolist()), _figures(spread.tolist())
-
-
-def _figures(values: Sequence[float]) -> SimulatedFigures:
-    """Return figures by the order of their fields; NaN: undefined."""
+def _mean_of(outcomes: Sequence[SimulatedFigures]) -> SimulatedFigures:
+    """Return the means over runs; None where a run has none."""
     names = [field.name for field in fields(SimulatedFigures)]
-    known: dict[str, Any] = {
-        name: None if math.isnan(value) else value for name, value in zip(names, values, strict=True)
-    }
-    return SimulatedFigures(**known)
+    values = {name: [getattr(outcome, name) for outcome in outcomes] for name in names}
+    means: dict[str, Any] = {name: None if None in of else float(np.mean(of)) for name, of in values.items()}
+    return SimulatedFigures(**means)
+
+
+def _chance(values: Sequence[float]) -> float:
+    """Return the half width of the 95 % interval of one run; 0 for a single run."""
+    count = len(values)
+    return float(np.std(values, ddof=1)) * quantile(0.975, count - 1) if count > 1 else 0.0
 
 
 def _around(middle: float, low: float, high: float, margin: float, most: float = 100.0) -> Interval:

@@ -21,15 +21,15 @@ from dlemu.jobs.training.prediction.batches import (
     planned_job,
     preprocessing_seconds,
     row_group_shares,
+    storage_share,
 )
-from dlemu.jobs.training.prediction.calibration import Calibration
-from dlemu.jobs.training.prediction.curve import CurvePoint, rates
+from dlemu.jobs.training.prediction.calibration import Calibration, CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene, simulate
 from dlemu.jobs.training.prediction.prediction import EndedBy, SimulatedFigures
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
 from dlemu.metrics.rates import averaged, first_batch_seconds, over_epochs, per_second
-from dlemu.metrics.rows import Rows, StepTable, in_order
+from dlemu.metrics.rows import StepTable, in_order
 from dlemu.metrics.sustained import sustained_au
 from dlemu.results.wording import count
 
@@ -63,15 +63,33 @@ class ModelRun:
 
     @cached_property
     def outcome(self) -> SimulatedFigures:
-        """All figures of the run."""
-        return outcome_of(self._table, self.workload, self.au("sustained"))
+        """All figures of the run, computed as those of a measured one."""
+        rows, metric = self._table, self.workload.metric
+        dlio = au_dlio_percents(rows, metric.exclude_start_steps, metric.exclude_end_steps)
+        training = per_second(1.0, rows)
+        return SimulatedFigures(
+            au_percent=self.au("au"),
+            au_sustained_percent=self.au("sustained"),
+            au_whole_percent=self.au("rules"),
+            au_dlio_percent=over_epochs([v2 for v2, _ in dlio]).mean,
+            au_dlio_v1_percent=over_epochs([v1 for _, v1 in dlio]).mean,
+            samples_per_second=self.samples_per_second,
+            app_mb_per_second=per_second(float(rows["app_bytes"].sum()) / 1e6, rows),
+            time_to_first_batch_seconds=averaged(rows, first_batch_seconds).mean or 0.0,
+            training_seconds=1 / training if training else math.nan,
+        )
 
     def au(self, by: str) -> float:
         """Return one AU in percent, a key of VERDICT_AUS: much less work than all of `outcome`."""
-        if by != "sustained":
-            return au_of(self._table, self.workload, by)
-        lasting = au_of(self._table, self.workload, by) if self.longer is None else self.longer.au(by)
-        return min(au_of(self._table, self.workload, "au"), self.storage_percent, lasting)
+        if by == "rules":
+            return au_percent(self._table)
+        metric = self.workload.metric
+        kept = kept_rows(self._table, metric.exclude_start_steps, metric.exclude_end_steps)
+        counted = min(au_percent(kept), 100.0)  # time stamps of kept steps are rounded to nanoseconds
+        if by == "au":
+            return counted
+        lasting = sustained_au(self._table, kept).mean if self.longer is None else self.longer.au(by)
+        return min(counted, self.storage_percent, math.nan if lasting is None else lasting)
 
     @property
     def samples_per_second(self) -> float:
@@ -92,6 +110,8 @@ class Model:
         self.workload, self.calibration, self.hosts = workload, calibration, hosts
         self.assumes_files = assumes_files
         self._by_file = bytes_by_file(workload.dataset)
+        in_curve = workload.reader.page_cache_percent == calibration.page_cache_percent
+        self._storage_share = 1.0 if in_curve else storage_share(workload)
 
     @property
     def least_steps(self) -> int:
@@ -140,20 +160,11 @@ class Model:
         if self.assumes_files and divisor == 1:
             run = self.with_files_for(ranks).run
             return run(ranks, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
-        plan = job.train_plan
-        if plan.steps_per_epoch < self.least_steps and not self.assumes_files:
-            most = min(self.most_ranks().values())
-            own = self.workload.dataset.source == "folder"
-            more = "name a folder with more files" if own else "set dataset.num_files_train to what it will have"
-            raise UserError(
-                f"the dataset has {count(plan.num_samples, 'sample')}, too few for {count(self.least_steps, 'step')} x "
-                f"{count(ranks, 'accelerator')} x batch {plan.batch_size} that an AU needs: "
-                f"{f'predict at most {most:g}, or ' * (most >= 1)}{more}"
-            )
+        if not self.assumes_files:
+            self._refuse_too_short(job)
         reader, calibration = self.workload.reader, self.calibration
         if divisor > 1:
             return self._shrunk(divisor, ranks, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
-        self._refuse_uncounted(job.schedule)
         epochs = _cut(job.schedule, ranks, most_rows, MIN_STEPS + window)
         # Other jobs first take the throughput that these readers can't use because of latency.
         alone = speed * rates(calibration.curve, ranks * max(1, reader.read_threads))
@@ -183,19 +194,26 @@ class Model:
             longer=longer,
         )
 
-    def _refuse_uncounted(self, schedule: Sequence[Epoch]) -> None:
-        """Raise UserError if `train.total_training_steps` or checkpoints leave no block with a step that counts."""
-        longest = max(block.steps for epoch in schedule for block in epoch.blocks)
-        if longest >= self.least_steps:
-            return
-        limited = 0 < self.workload.train.total_training_steps < self.least_steps
-        setting = "train.total_training_steps" if limited else "checkpoint.steps_between_checkpoints"
-        raise UserError(
-            f"{setting}={longest} leaves no step to count: an AU leaves out the first "
-            f"{self.workload.metric.exclude_start_steps} and the last {self.workload.metric.exclude_end_steps} of each "
-            f"block of steps (metric.exclude_start_steps, exclude_end_steps); set {setting} to {self.least_steps} or "
-            "more"
-        )
+    def _refuse_too_short(self, job: TrainingJob) -> None:
+        """Raise UserError if too few samples, or a limit of steps, leave no step that counts."""
+        plan, least, train = job.train_plan, self.least_steps, self.workload.train
+        if plan.steps_per_epoch < least:
+            most = min(self.most_ranks().values())
+            own = self.workload.dataset.source == "folder"
+            more = "name a folder with more files" if own else "set dataset.num_files_train to what it will have"
+            raise UserError(
+                f"the dataset has {count(plan.num_samples, 'sample')}, too few for {count(least, 'step')} x "
+                f"{count(job.ranks, 'accelerator')} x batch {plan.batch_size} that an AU needs: "
+                f"{f'predict at most {most:g}, or ' * (most >= 1)}{more}"
+            )
+        longest = max(block.steps for epoch in job.schedule for block in epoch.blocks)
+        if longest < least:
+            limited = 0 < train.total_training_steps < least
+            setting = "train.total_training_steps" if limited else "checkpoint.steps_between_checkpoints"
+            raise UserError(
+                f"{setting}={longest} leaves no step to count: an AU leaves out {least - 1} of each block of steps "
+                f"(metric.exclude_start_steps, exclude_end_steps); set {setting} to {least} or more"
+            )
 
     def _balanced_rows(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, seed: int) -> StepRows:
         """Simulate epochs; trainers take cores only while they compute. UserError where they would need all cores."""
@@ -206,13 +224,13 @@ class Model:
                 "trainers alone exceed this host; predict fewer, or more --hosts"
             )
         rows = self._rows(job, epochs, rate, cores - used, seed)
-        low = _computing(rows)
-        high = _computing(self._rows(job, epochs, rate, cores, seed)) if used else low
+        low = au_percent(rows) / 100
+        high = au_percent(self._rows(job, epochs, rate, cores, seed)) / 100 if used else low
         while high - low > _BALANCED:
             # The more the trainers compute, the fewer cores the readers have, and the less can the trainers compute.
             share = (low + high) / 2
             rows = self._rows(job, epochs, rate, cores - share * used, seed)
-            low, high = (share, high) if _computing(rows) > share else (low, share)
+            low, high = (share, high) if au_percent(rows) > 100 * share else (low, share)
         return rows
 
     def _rows(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, cores: float, seed: int) -> StepRows:
@@ -226,6 +244,9 @@ class Model:
                 app_bytes *= row_group_shares(plan, group_rows, max(1, reader.read_threads), epoch.steps)
             work = _draw_work(calibration, max(plan.batch_size, group_rows), app_bytes.shape, random)
             work_bytes = app_bytes * work
+            if self._storage_share < 1:  # memory serves the other samples in no time
+                missed = random.binomial(plan.batch_size, self._storage_share, app_bytes.shape)
+                work_bytes *= missed / plan.batch_size
             decode = plan.batch_size * calibration.decode_seconds_per_sample
             preprocessing = preprocessing_seconds(self.workload, app_bytes.shape, random)
             sleeps = reader.preprocess == "sleep"
@@ -293,24 +314,18 @@ class Model:
 
     @property
     def mean_sample_bytes(self) -> float:
-        """Mean bytes read for a sample."""
-        return float(self._by_file.mean()) * self.calibration.bytes_factor
-
-    def null_samples_per_second(self) -> float:
-        """Return the storage's highest throughput in samples/s: X of the null model."""
-        return self.calibration.left_mb_per_second() * 1e6 / self.mean_sample_bytes
+        """Mean bytes that the storage reads for a sample."""
+        return float(self._by_file.mean()) * self.calibration.bytes_factor * self._storage_share
 
     def with_readers(self, times: int) -> Model:
         """Return the model with `times` as many readers and as large a queue."""
-        reader = self.workload.reader
-        more = replace(
-            reader, read_threads=times * max(1, reader.read_threads), prefetch_size=times * reader.prefetch_size
-        )
+        reader, threads = self.workload.reader, times * max(1, self.workload.reader.read_threads)
+        more = replace(reader, read_threads=threads, prefetch_size=times * reader.prefetch_size)
         return Model(replace(self.workload, reader=more), self.calibration, hosts=self.hosts)
 
-    def with_cores(self, cores: float) -> Model:
-        """Return the model with `cores` cores on each host."""
-        return Model(self.workload, replace(self.calibration, cores=cores), hosts=self.hosts)
+    def with_free_cores(self) -> Model:
+        """Return the model on hosts where nobody waits for a core."""
+        return Model(self.workload, replace(self.calibration, cores=None), hosts=self.hosts)
 
 
 def _draw_work(
@@ -341,12 +356,6 @@ def _cut(schedule: tuple[Epoch, ...], ranks: int, most_rows: int, least_steps: i
     if len(kept) > 1 or first.steps <= wanted:
         return tuple(kept)
     return (Epoch(first.number, (Block(1, wanted, checkpoint=False),), evaluation=False),)
-
-
-def _computing(rows: StepRows) -> float:
-    """Return the share of the time in which trainers compute."""
-    computing, waiting, meeting = (float(rows[name].sum()) for name in ("compute_ns", "wait_ns", "sync_ns"))
-    return computing / max(1.0, computing + waiting + meeting)
 
 
 EPOCH_GAP_SECONDS = 1.0
@@ -385,32 +394,3 @@ def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: f
     rows["app_bytes"] = np.rint(scene.app_bytes)
     flat: StepRows = rows.reshape(-1)
     return flat
-
-
-def au_of(rows: Rows, workload: Workload, by: str) -> float:
-    """Compute one AU of simulated step rows, a key of VERDICT_AUS: an eighth of the work of all figures."""
-    if by == "rules":
-        return au_percent(rows)
-    kept = kept_rows(rows, workload.metric.exclude_start_steps, workload.metric.exclude_end_steps)
-    if by == "au":
-        return min(au_percent(kept), 100.0)  # time stamps of kept steps are rounded to nanoseconds
-    sustained = sustained_au(rows, kept).mean
-    return math.nan if sustained is None else sustained
-
-
-def outcome_of(rows: Rows, workload: Workload, sustained: float | None = None) -> SimulatedFigures:
-    """Compute the metrics of simulated step rows as those of a run are computed; `sustained` AU if known otherwise."""
-    metric = workload.metric
-    dlio = au_dlio_percents(rows, metric.exclude_start_steps, metric.exclude_end_steps)
-    training = per_second(1.0, rows)
-    return SimulatedFigures(
-        au_percent=au_of(rows, workload, "au"),
-        au_sustained_percent=au_of(rows, workload, "sustained") if sustained is None else sustained,
-        au_whole_percent=au_of(rows, workload, "rules"),
-        au_dlio_percent=over_epochs([v2 for v2, _ in dlio]).mean,
-        au_dlio_v1_percent=over_epochs([v1 for _, v1 in dlio]).mean,
-        samples_per_second=per_second(float(rows["samples"].sum()), rows),
-        app_mb_per_second=per_second(float(rows["app_bytes"].sum()) / 1e6, rows),
-        time_to_first_batch_seconds=averaged(rows, first_batch_seconds).mean or 0.0,
-        training_seconds=1 / training if training else math.nan,
-    )

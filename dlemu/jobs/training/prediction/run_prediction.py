@@ -20,10 +20,9 @@ from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.pattern import Level, probe_pattern
 from dlemu.jobs.training.plan import make_job
-from dlemu.jobs.training.prediction.calibration import Calibration, calibrate_from_run, given_speed
-from dlemu.jobs.training.prediction.curve import most_mb_per_second
+from dlemu.jobs.training.prediction.calibration import Calibration, given_speed, most_mb_per_second
 from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive
-from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
+from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels, calibrate_from_run
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.make_prediction import MOST, predict
 from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
@@ -75,7 +74,9 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         if request.make is not None:
             request.make(workload)
         readers = (ranks or 0) * max(1, workload.reader.read_threads)
-        calibration = calibrate_by_probe(workload, readers=readers, cached=request.cached, on_event=request.on_event)
+        calibration = calibrate_by_probe(
+            workload, readers=readers, cached=workload.metric.cached, on_event=request.on_event
+        )
     if request.others_mb_per_second >= most_mb_per_second(calibration.curve):
         raise nothing_left(request.others_mb_per_second, most_mb_per_second(calibration.curve))
     calibration = replace(calibration, others_mb_per_second=request.others_mb_per_second)
@@ -92,7 +93,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         workload,
         calibration,
         ranks=ranks,
-        hosts=request.hosts,
+        hosts=request.hosts or 1,
         most=request.most or MOST,
         assumes_files=known is None and request.describes_storage and not states_files,
         overrides=overrides,
@@ -103,37 +104,27 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
 
 
 _AS_MEASURED = (
-    *(
-        "reader.engine",
-        "reader.decode",
-        "reader.verify",
-        "reader.odirect",
-        "reader.transfer_size",
-        "reader.range_bytes",
-    ),
-    *("reader.io_depth", "reader.pin_memory", "reader.tensors", "reader.tensor_bytes", "reader.page_cache_percent"),
+    *("reader.engine", "reader.decode", "reader.verify", "reader.odirect", "reader.transfer_size"),
+    *("reader.range_bytes", "reader.io_depth", "reader.pin_memory", "reader.tensors", "reader.tensor_bytes"),
     *("dataset.compression", "dataset.compressibility", "metric.cached"),
 )
 """Settings that change what a read takes in a way that only a measurement with them shows."""
 _CACHED = ("reader.evict_page_cache", "train.epochs")  # with metric.cached: which share of the reads memory serves
-_NOT_PROBED = ("reader.page_cache_percent", "metric.cached")
 _NOT_IN_A_SPEED = (
-    *("reader.decode", "reader.verify", "reader.pin_memory", "reader.tensors", "dataset.compression"),
-    *_NOT_PROBED,
+    *("reader.decode", "reader.verify", "reader.pin_memory", "reader.tensors", "dataset.compression", "metric.cached"),
 )
 _NOT_SIMULATED = ("train.compute", "checkpoint.asynchronous")
 
 
 def _not_modelled(workload: Workload, request: PredictionRequest, known: Known | None) -> Iterator[str]:
     """Yield a problem for each setting that changes a run's numbers, but that neither model nor source knows."""
-    names: tuple[str, ...] = _NOT_PROBED
-    source, reader = "a probe", workload.reader
+    reader = workload.reader
+    names, source = _NOT_IN_A_SPEED * request.describes_storage, "a speed" if request.describes_storage else "a probe"
     if known is not None:
         names, source = _AS_MEASURED + _CACHED * workload.metric.cached, request.from_folder or ""
-    elif request.describes_storage:
-        names, source = _NOT_IN_A_SPEED, "a speed"
+        names += ("reader.page_cache_percent",) * bool(known.calibration.page_cache_percent)
     harmless = {
-        "metric.cached": reader.odirect or reader.evict_page_cache == "epochs" or request.cached,
+        "metric.cached": reader.odirect or reader.evict_page_cache == "epochs" or reader.page_cache_percent,
         "reader.tensors": workload.recorded.version,  # recorded with what they cost
         "checkpoint.asynchronous": not workload.workflow.checkpoint,
     }
@@ -148,9 +139,17 @@ def _not_modelled(workload: Workload, request: PredictionRequest, known: Known |
 
 
 def calibrate_by_probe(
-    workload: Workload, *, readers: int = 0, cached: bool = False, on_event: OnEvent = ignore
+    workload: Workload,
+    *,
+    readers: int = 0,
+    cached: bool = False,
+    least_seconds: float = 0.0,
+    on_event: OnEvent = ignore,
 ) -> Calibration:
-    """Measure the storage with the workload's reads, most precisely for `readers` (0: the fewest to saturate)."""
+    """Measure the storage with the workload's reads, most precisely for `readers` (0: the fewest to saturate).
+
+    A small dataset is read again until `least_seconds` have passed.
+    """
     found = inspect(
         workload.dataset,
         command_hint=lambda: (
@@ -166,7 +165,10 @@ def calibrate_by_probe(
         several = "s" * (level.readers > 1)
         on_event(PartMeasured(level, f"{level.readers} reader{several} {level.mb_per_second:,.1f} MB/s"))
 
-    levels, costs = probe_pattern(job, evicts=how in ("evicted", "large"), again=readers, on_level=notify)
+    evicts = how in ("evicted", "large")
+    levels, costs = probe_pattern(job, evicts=evicts, again=readers, on_level=notify)
+    while time.monotonic() < began + least_seconds:
+        levels += probe_pattern(job, evicts=evicts, with_costs=False, on_level=notify)[0]
     return calibrate_from_levels(
         job,
         levels,

@@ -1,0 +1,409 @@
+"""Calibration from reads that were measured: a run's steps, or a probe of the workload's own access pattern."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.errors import UserError
+from dlemu.jobs.training.measured import MeasuredTraining
+from dlemu.jobs.training.pattern import Level, ReadRows
+from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.prediction.batches import bytes_by_file, planned_bytes
+from dlemu.jobs.training.prediction.calibration import (
+    CONFIDENCE,
+    MAX_HALF_WIDTH_PERCENT,
+    MIN_DECODE_SHARE,
+    WAITING_SHARE,
+    Calibration,
+    Curve,
+    CurvePoint,
+    rates,
+    scaled,
+    smoothed,
+)
+from dlemu.jobs.training.prediction.event_model import HostCosts
+from dlemu.metrics.au import kept_rows
+from dlemu.metrics.demand import row_group_reads
+from dlemu.metrics.limit import MIN_SPEEDUP, Scaling
+from dlemu.metrics.rows import Rows
+from dlemu.metrics.t_interval import FEWEST, estimate
+
+Floats = NDArray[np.float64]
+
+WORK_QUANTILES = 256  # keeps tails of 1 read in 256; each is a number in predict.json
+"""Number of quantiles that a distribution of reads' work is stored as."""
+WINDOW_SECONDS, MAX_WINDOWS = 0.5, 240  # 240 of half a second: the two minutes of a probe
+MAX_KNEES = 24  # up to 256 readers each is 1.27 times the one before
+"""Numbers of readers that are tried as the knee of a curve."""
+KNEE_SLACK = 1.1
+"""How many times the best fit's squared error a lower knee's may be: the lowest knee that fits is taken."""
+SUM_LENGTHS = (32, 16, 8, 4, 2)
+"""Successive reads of a reader that are added up, to see which of their differences do not even out."""
+ENOUGH_SUMS = 24
+"""With so many sums their standard deviation is certain enough (to 15 %) to prefer longer sums."""
+MIN_PARALLEL_READS = 1.5
+"""Mean number of parallel reads below which a read's own work can't be distinguished from the storage's speed."""
+MIN_PARALLEL_READERS = 4
+"""Readers of the level that shows how much single reads differ, where one reader alone gets the full throughput."""
+SCALING_SHARE = 0.9
+"""Readers do not slow each other down if together they get this share of their number times one reader's throughput."""
+UNSATURATED_GAIN = 1.2
+"""A storage that gives this many times the throughput of half the readers might give even more to more readers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reads:
+    """Reads of batches: arrays with one entry per batch; `begin` and `end` are seconds on a common clock."""
+
+    begin: Floats
+    end: Floats
+    size_bytes: Floats
+
+
+def calibrate_from_run(run: MeasuredTraining) -> Calibration:
+    """Return the calibration from the steps of a run; raises UserError where too few of them read anything."""
+    rows, facts = run.training, run.facts
+    app_bytes, samples = float(rows["app_bytes"].sum()), int(rows["samples"].sum())
+    planned = planned_bytes(facts.workload, facts.train_plan, rows)
+    rows = rows[(rows["app_bytes"] > 0) & (rows["finished_ns"] > rows["started_ns"])]
+    if len(rows) < 2 * FEWEST:
+        raise UserError(f"{run.folder} has {len(rows)} steps with reads: wanted at least {2 * FEWEST} to predict from")
+    begin, end, origin = stamps(rows)
+    room = room_since(rows, begin, facts.batches_ahead)
+    gap = between_batches(rows, begin, end, room)
+    decode = np.minimum(rows["decode_ns"] / 1e9, end - begin)
+    cpu_known = bool(rows["cpu_ns"].any())
+    decodes = decode.sum() >= MIN_DECODE_SHARE * (end - begin).sum()
+    read_end = end - decode if decodes else end
+    reads = Reads(begin, read_end, rows["app_bytes"].astype(float))
+    curve, workers = estimate_curve(reads), int(rows["worker"].max()) + 1
+    cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if cpu_known else decode
+    cpu = np.maximum(cpu - rows["preprocess_cpu_ns"] / 1e9, 0.0)  # the model adds that of the predicted job
+    hosts = facts.journal.hosts
+    return Calibration(
+        source=f"{len(rows):,} steps of {run.folder} ({facts.ranks} x {facts.workload.reader.read_threads} readers)",
+        curve=_with_scaling(curve, facts.journal.scaling),
+        saturated=_waiting_share(run) >= WAITING_SHARE or _full_queue_share(rows, begin, end, room) < WAITING_SHARE,
+        half_width_percent=half_width_percent(reads, curve),
+        work=work_quantiles([(reads, rows["rank"] * workers + rows["worker"])]),
+        samples_per_read=max(1, round(samples / len(rows))),
+        sample_bytes=app_bytes / samples,
+        page_cache_percent=facts.workload.reader.page_cache_percent,
+        bytes_factor=app_bytes / planned if planned else 1.0,
+        decode_seconds_per_sample=float(cpu.sum()) / samples if decodes else 0.0,
+        cores=float(np.mean([min(host.cpu_usable, host.cpu_limit or np.inf) for host in hosts])) if hosts else 1.0,
+        costs=host_costs(rows, begin, origin, gap),
+    )
+
+
+def _with_scaling(curve: Curve, scaling: Scaling | None) -> Curve:
+    """Add a point for the larger number of readers tried after the run: the run's throughput times the trial's gain."""
+    if scaling is None or scaling.again_mb_per_second is None:
+        return curve
+    same = (scaling.mb_per_second + scaling.again_mb_per_second) / 2
+    last = curve[-1]
+    if same <= 0 or scaling.more_readers <= last.readers or scaling.more_mb_per_second < MIN_SPEEDUP * same:
+        return curve
+    more = last.mb_per_second * scaling.more_mb_per_second / same
+    return (*curve, CurvePoint(readers=scaling.more_readers, mb_per_second=more))
+
+
+def stamps(rows: Rows) -> tuple[Floats, Floats, Floats]:
+    """Return begin and end of each batch and its epoch's start, s on a clock of all ranks; 1 s lies between epochs."""
+    keys, place = np.unique(np.stack([rows["epoch"], rows["rank"]]), axis=1, return_inverse=True)
+    place = place.ravel()
+    start = np.full(keys.shape[1], np.iinfo(np.int64).max)
+    np.minimum.at(start, place, rows["free_ns"])
+    begin, end = (rows["started_ns"] - start[place]) / 1e9, (rows["finished_ns"] - start[place]) / 1e9
+    epochs, number = np.unique(rows["epoch"], return_inverse=True)
+    lengths = np.zeros(len(epochs))
+    np.maximum.at(lengths, number, end)
+    origin = (np.cumsum(lengths + 1.0) - lengths - 1.0)[number]
+    return begin + origin, end + origin, origin
+
+
+def room_since(rows: Rows, begin: Floats, ahead: int) -> Floats:
+    """Return when the queue had room for each batch k: when the trainer received batch k - `ahead`.
+
+    -inf for the first `ahead` batches of an epoch, infinity where that batch is not among the rows.
+    """
+    step, most = rows["step"].astype(np.int64), int(rows["step"].max()) + 1
+    key = (rows["rank"].astype(np.int64) * (int(rows["epoch"].max()) + 1) + rows["epoch"]) * most + step
+    order = np.argsort(key)
+    place = np.minimum(np.searchsorted(key[order], key - ahead), len(key) - 1)
+    exists = key[order][place] == key - ahead
+    ready = begin + (rows["ready_ns"] - rows["started_ns"]) / 1e9
+    room: Floats = np.where(exists, ready[order][place], np.inf)
+    room[step <= ahead] = -np.inf
+    return room
+
+
+def _successive(rows: Rows, begin: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the indices of batches and of the batch that the same worker made before in that epoch."""
+    order = np.lexsort((begin, rows["worker"], rows["rank"], rows["epoch"]))
+    same = np.ones(len(order) - 1, bool)
+    for name in ("epoch", "rank", "worker"):
+        same &= np.diff(rows[name][order].astype(np.int64)) == 0
+    return order[1:][same], order[:-1][same]
+
+
+def between_batches(rows: Rows, begin: Floats, end: Floats, room: Floats) -> float:
+    """Return the lower quartile of a worker's seconds between two batches, where its queue had room; 0 for too few."""
+    batch, before = _successive(rows, begin)
+    gaps = (begin[batch] - end[before])[room[batch] <= end[before]]
+    gaps = gaps[gaps >= 0]
+    return float(np.quantile(gaps, 0.25)) if len(gaps) >= FEWEST else 0.0
+
+
+def _full_queue_share(rows: Rows, begin: Floats, end: Floats, room: Floats) -> float:
+    """Return the share of their time that workers waited for room in their queues, so could have read more."""
+    batch, before = _successive(rows, begin)
+    waited = np.clip(np.minimum(room[batch], begin[batch]) - end[before], 0, None).sum()
+    return float(waited / (waited + (end - begin).sum()))
+
+
+def _waiting_share(run: MeasuredTraining) -> float:
+    """Return the share of their time that accelerators waited for reads; first steps, where all wait, do not count."""
+    kept = kept_rows(run.training, 1, 0)
+    late = np.clip(kept["finished_ns"] - kept["free_ns"], 0, kept["wait_ns"]).sum()
+    return float(late / max(1, (kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum()))
+
+
+def host_costs(rows: Rows, begin: Floats, origin: Floats, gap: float) -> HostCosts:
+    """Return the host's overhead in a run; `gap` is what `between_batches` returned."""
+    since_start = begin - origin
+    by_rank = [since_start[rows["rank"] == rank] for rank in np.unique(rows["rank"])]
+    late = rows[rows["finished_ns"] > np.maximum(rows["asked_ns"], rows["free_ns"])]
+    handed = (late["ready_ns"] - late["finished_ns"]) / 1e9  # only of batches that the trainer was waiting for
+    over = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
+    defaults = HostCosts()
+    return HostCosts(
+        hand_over_seconds=float(np.median(handed)) if len(handed) else defaults.hand_over_seconds,
+        between_seconds=gap,
+        epoch_start_seconds=float(np.median([part.min() for part in by_rank])),
+        step_seconds=max(0.0, float(np.median(rows["met_ns"] - over)) / 1e9),
+    )
+
+
+def estimate_curve(reads: Reads) -> Curve:
+    """Return the throughput by number of readers: a straight line from 0 up to a knee, and constant from there on.
+
+    A read's bytes are spread evenly over its duration, and each window's bytes compared with its number of active
+    readers: of all knees, fitted by least squares, the lowest that fits about as well as the best.
+    """
+    edges, active, lengths = _readers_over_time(reads)
+    windows = _windows(edges)
+    read_bytes = np.diff(_read_until(reads, windows))
+    most = int(active.max())
+    knees = sorted({min(most, round(knee)) for knee in np.geomspace(1, most, min(most, MAX_KNEES))})
+    errors, heights = [], []
+    for knee in knees:
+        load = np.diff(  # seconds at full throughput that the active readers of each window amount to
+            np.interp(windows, edges, np.concatenate([[0.0], np.cumsum(lengths * np.minimum(active / knee, 1.0))]))
+        )
+        height = float(read_bytes @ load / max(load @ load, 1e-12))
+        heights.append(height)
+        errors.append(float(((read_bytes - height * load) ** 2).sum()))
+    good = min(errors) * KNEE_SLACK + 1e-6 * float((read_bytes**2).sum())  # errors of exact fits are rounding errors
+    best = next(place for place, error in enumerate(errors) if error <= good)
+    knee, height = knees[best], heights[best] / 1e6
+    points = {1: height / knee, knee: height, most: height}
+    return tuple(CurvePoint(readers=count, mb_per_second=points[count]) for count in sorted(points))
+
+
+def _readers_over_time(reads: Reads) -> tuple[Floats, NDArray[np.int64], Floats]:
+    """Return the moments at which a read began or ended; of each interval between two, the active reads, its length."""
+    moments = np.concatenate([reads.begin, reads.end])
+    order = np.argsort(moments, kind="stable")
+    changes = np.concatenate([np.ones(len(reads.begin), int), -np.ones(len(reads.end), int)])[order]
+    edges = moments[order]
+    return edges, np.cumsum(changes)[:-1], np.diff(edges)
+
+
+def _windows(edges: Floats) -> Floats:
+    """Return the edges of equal time windows: of WINDOW_SECONDS, or longer where MAX_WINDOWS are not enough."""
+    span = float(edges[-1] - edges[0])
+    return np.linspace(edges[0], edges[-1], max(2, min(MAX_WINDOWS, int(span / WINDOW_SECONDS))) + 1)
+
+
+def _read_until(reads: Reads, moments: Floats) -> Floats:
+    """Return the bytes that were read up to each moment, a read's bytes being spread evenly over its duration."""
+    took = np.maximum(reads.end - reads.begin, 1e-9)
+    return np.array([(reads.size_bytes * np.clip((at - reads.begin) / took, 0, 1)).sum() for at in moments])
+
+
+def work_quantiles(parts: Sequence[tuple[Reads, NDArray[np.int64]]]) -> tuple[float, ...]:
+    """Return quantiles of the work of reads; each part is a measurement, with the number of each read's reader.
+
+    Where short and long reads alternate, no rank is delayed: the distribution is narrowed, keeping its shape, until
+    sums of independent draws vary as much as the sums of a reader's successive reads (the longest of SUM_LENGTHS with
+    enough).
+    """
+    ratios = [_work(reads) for reads, _ in parts]
+    readers = [reader for _, reader in parts]
+    ratio = np.concatenate(ratios)
+    spread = float(ratio.std())
+    by_length = [_scaled_means(ratios, readers, length) for length in SUM_LENGTHS]
+    enough = next((means for least in (ENOUGH_SUMS, FEWEST) for means in by_length if len(means) >= least), np.empty(0))
+    if not len(enough) or spread <= 0:
+        return (1.0,)
+    narrowing = min(1.0, float(enough.std(ddof=1)) / spread)
+    count = min(WORK_QUANTILES, len(ratio))
+    quantiles = np.quantile(ratio, (np.arange(count) + 0.5) / count)
+    work = np.maximum(0.02, 1 + narrowing * (quantiles - 1))  # 0.02: no read takes no time
+    return tuple((work / work.mean()).tolist())
+
+
+def _work(reads: Reads) -> Floats:
+    """Return each read's work, by the mean throughput of all active readers while it lasted; the mean of all is 1."""
+    edges, active, lengths = _readers_over_time(reads)
+    durations = np.maximum(reads.end - reads.begin, 1e-9)
+    changes = np.zeros(len(edges))
+    np.add.at(changes, np.searchsorted(edges, reads.begin), reads.size_bytes / durations)
+    np.add.at(changes, np.searchsorted(edges, reads.end), -reads.size_bytes / durations)
+    speed = np.cumsum(changes)[:-1] / np.maximum(active, 1)
+    given = np.concatenate([[0.0], np.cumsum(speed * lengths)])
+    ratio: Floats = (np.interp(reads.end, edges, given) - np.interp(reads.begin, edges, given)) / reads.size_bytes
+    ratio /= ratio.mean()
+    parallel = float((active * lengths).sum() / max(1e-9, float(lengths[active > 0].sum())))
+    # The mean of n readers includes the read itself, which hides 1/n of the variance.
+    widening = math.sqrt(parallel / (parallel - 1)) if parallel > MIN_PARALLEL_READS else 1.0
+    return np.asarray(1 + widening * (ratio - 1))
+
+
+def work_of_reads(reads: Reads, curve: Curve) -> Floats:
+    """Return the bytes that one reader gets, by the curve, during each read: what the read took of the storage."""
+    edges, active, lengths = _readers_over_time(reads)
+    share = rates(curve, int(active.max()))[active] / np.maximum(active, 1)
+    given = np.concatenate([[0.0], np.cumsum(share * lengths)])
+    return np.asarray(np.interp(reads.end, edges, given) - np.interp(reads.begin, edges, given))
+
+
+def _scaled_means(ratios: Sequence[Floats], readers: Sequence[NDArray[np.int64]], length: int) -> Floats:
+    """Return means of `length` successive reads of a reader, scaled to vary as single reads do if independent."""
+    means = [np.empty(0)]
+    for ratio, reader in zip(ratios, readers, strict=True):
+        for number in np.unique(reader):
+            own = ratio[reader == number]
+            means.append(own[: len(own) // length * length].reshape(-1, length).mean(axis=1))
+    return np.concatenate(means) * math.sqrt(length)
+
+
+def half_width_percent(reads: Reads, curve: Curve) -> float:
+    """Return the half width of the 95 % interval of bytes read in a window, in percent of those the curve predicts."""
+    edges, active, lengths = _readers_over_time(reads)
+    windows = _windows(edges)
+    speed = rates(curve, int(active.max()))
+    expected = np.diff(np.interp(windows, edges, np.concatenate([[0.0], np.cumsum(speed[active] * lengths)])))
+    kept = expected >= 0.5 * np.median(expected)  # the others are at the end of an epoch
+    percent = 100 * np.diff(_read_until(reads, windows))[kept] / expected[kept]
+    return min(MAX_HALF_WIDTH_PERCENT, estimate(percent, CONFIDENCE).half_width_percent)
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """All levels with the same number of readers as one measurement."""
+
+    readers: int
+    rows: ReadRows
+    mb_per_second: float
+    half_width_percent: float
+    """Half width of the 95 % interval, but at least the difference of a single level from the mean of all."""
+    seconds: float
+
+
+def calibrate_from_levels(
+    job: TrainingJob,
+    levels: Sequence[Level],
+    costs: HostCosts,
+    *,
+    cores: float,
+    folder: str,
+    busy_cores: float = 0.0,
+) -> Calibration:
+    """Return the calibration from a probe's levels, one or more for each number of readers, which begin at one."""
+    measured = _merged(levels)
+    curve = smoothed(_scaling_pooled(measured), [len(level.rows) for level in measured])
+    highest_mb_per_second = max(level.mb_per_second for level in measured)
+    scaling = [
+        level
+        for level, point in zip(measured, curve, strict=True)
+        if point.mb_per_second >= SCALING_SHARE * point.readers * curve[0].mb_per_second
+    ]
+    rows = measured[0].rows  # of one reader
+    total_ns = (rows["end_ns"] - rows["begin_ns"]).sum()
+    decodes = rows["decode_ns"].sum() >= MIN_DECODE_SHARE * total_ns
+    if decodes:  # the curve is of the storage, so decoding does not count as a reader's time
+        curve = scaled(curve, 1 / (1 - float(rows["decode_ns"].sum() / total_ns)))
+    samples = int(rows["samples"].sum())
+    parallel = [level for level in scaling if level.readers > 1]
+    parallel = parallel or [next((level for level in measured if level.readers >= MIN_PARALLEL_READERS), measured[-1])]
+    half = [level for level in measured if 2 * level.readers <= measured[-1].readers]
+    every = np.concatenate([level.rows for level in levels])
+    mean_bytes = float(every["app_bytes"].sum()) / int(every["samples"].sum())
+    expected_bytes = float(bytes_by_file(job.workload.dataset).mean()) or mean_bytes
+    return Calibration(
+        source=f"a probe of {folder} with {', '.join(str(level.readers) for level in measured)} readers",
+        curve=curve,
+        saturated=bool(half) and highest_mb_per_second < UNSATURATED_GAIN * half[-1].mb_per_second,
+        half_width_percent=max(measured, key=lambda level: level.seconds).half_width_percent,  # the repeated level
+        work=work_quantiles(
+            [
+                (Reads(own["begin_ns"] / 1e9, own["end_ns"] / 1e9, own["app_bytes"].astype(float)), own["reader"])
+                for own in (level.rows for level in parallel)
+            ]
+        ),
+        samples_per_read=max(1, round(samples / len(rows))),
+        sample_bytes=float(rows["app_bytes"].sum()) / samples,
+        bytes_factor=row_group_reads(job.workload) * (mean_bytes / expected_bytes),
+        decode_seconds_per_sample=float(decodes * np.minimum(rows["decode_ns"], rows["cpu_ns"]).sum()) / samples / 1e9,
+        cores=cores,
+        busy_cores=busy_cores,
+        costs=costs,
+    )
+
+
+def _merged(levels: Sequence[Level]) -> list[_Measured]:
+    """Return one measurement for each number of readers, by rising number; levels are weighted by their duration."""
+    measured = []
+    for readers in sorted({level.readers for level in levels}):
+        same = [level for level in levels if level.readers == readers]
+        seconds = np.array([level.seconds for level in same])
+        speeds = np.array([level.mb_per_second for level in same])
+        widths = np.array([level.half_width_percent for level in same])
+        mean = float(speeds @ seconds / seconds.sum())
+        within = math.sqrt(float(((widths * seconds) ** 2).sum())) / float(seconds.sum())
+        between = 100 * np.abs(speeds / mean - 1) * np.sqrt(seconds / seconds.sum())
+        measured.append(
+            _Measured(
+                readers=readers,
+                rows=np.concatenate([level.rows for level in same]),
+                mb_per_second=mean,
+                half_width_percent=min(MAX_HALF_WIDTH_PERCENT, max(within, float(between.max()))),
+                seconds=float(seconds.sum()),
+            )
+        )
+    return measured
+
+
+def _scaling_pooled(measured: Sequence[_Measured]) -> Curve:
+    """Return the curve; levels are pooled until the throughput per reader differs significantly from theirs."""
+    speed, width = measured[0].mb_per_second, measured[0].half_width_percent
+    reads, count = len(measured[0].rows), 1
+    for level in measured[1:]:
+        per_reader = level.mb_per_second / level.readers
+        if abs(100 * (per_reader / speed - 1)) > math.hypot(width, level.half_width_percent):
+            break
+        total = reads + len(level.rows)
+        speed = (speed * reads + per_reader * len(level.rows)) / total
+        width = math.hypot(width * reads, level.half_width_percent * len(level.rows)) / total
+        reads, count = total, count + 1
+    return tuple(
+        CurvePoint(readers=level.readers, mb_per_second=speed * level.readers if place < count else level.mb_per_second)
+        for place, level in enumerate(measured)
+    )

@@ -1,0 +1,291 @@
+"""What jobs need of a storage that is still to be bought, by arithmetic alone: reads, room, checkpoints, network."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+from datagen.settings import build
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
+from dlemu.config import load
+from dlemu.config.overrides import take_word
+from dlemu.config.published import without_secrets
+from dlemu.config.schema import Storage, Workload
+from dlemu.config.workload_files import read_plain
+from dlemu.jobs.training.prediction.batches import storage_share
+from dlemu.jobs.training.prediction.data_sheet import requests_of
+from dlemu.metrics.demand import demand
+from dlemu.metrics.verdict import Outcome
+from dlemu.report.screen import Said, Screen
+from dlemu.report.table import Table, columns
+from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
+from dlemu.results.kinds import Parts
+from dlemu.results.wording import count
+from dlemu.runner.prediction_request import PredictionRequest
+from dlemu.runner.run_folder import check_new, new_folder
+
+NEEDS = "needs.json"
+NvidiaClass = Literal["good", "better", "best", "above"]
+GPUS_PER_NODE, GPUS_PER_UNIT = 8, 256
+"""Of NVIDIA's DGX nodes and of the scalable units of its DGX SuperPOD."""
+_CLASSES: tuple[tuple[NvidiaClass, float, float, float, float], ...] = (
+    ("good", 4, 2, 15, 7.5),
+    ("better", 8, 4, 40, 20),
+    ("best", 40, 20, 125, 62.5),
+)
+"""Reads and writes of a node, and of a scalable unit, in GB/s: DGX SuperPOD's reference architecture (H100), tables 5
+and 6; a unit's as a quarter of four units'."""
+MEMORY_GB = 2048 * 1.073741824
+"""Memory of a DGX H100."""
+LOST_PERCENT = 5.0
+"""Share of training that a synchronous checkpoint may take here: a choice, not a rule."""
+WATCHDOG_SECONDS = 600.0
+"""Default of NCCL's watchdog, which ends a job whose ranks wait longer for one of them."""
+MLPERF_STEPS, MLPERF_MEMORY_TIMES = 500, 5
+"""Of MLPerf Storage's least dataset: steps of all accelerators, and times the hosts' memory."""
+PORT_GB_PER_SECOND = {100: 12.5, 400: 50.0}
+"""Gb/s of a network port -> its line rate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a job needs of its storage, or all jobs together. 1 GB = 1e9 bytes."""
+
+    workload: str
+    accelerator: str = ""
+    accelerators: int = 0
+    nodes: int = 0
+    read_gb_per_second: float = 0.0
+    """With which the AU reaches its threshold."""
+    first_step_gb_per_second: float = 0.0
+    """With which the first batches, one of each reader, take no longer than a step."""
+    first_step_seconds: float = 0.0
+    """What they take at `read_gb_per_second`; of several jobs the longest."""
+    samples_per_second: float = 0.0
+    requests_per_second: float = 0.0
+    request_bytes: float = 0.0
+    """Mean size of what reaches the storage: the kernel splits reads."""
+    dataset_gb: float = 0.0
+    mlperf_dataset_gb: float = 0.0
+    """Least dataset that MLPerf Storage's rules allow: five times the memory of the nodes, or 500 steps."""
+    checkpoint_gb: float = 0.0
+    checkpoint_minutes: float = 0.0
+    """Between two checkpoints (`checkpoint.interval_seconds`); of several jobs the shortest."""
+    write_gb_per_second: float = 0.0
+    """Synchronous checkpoints: training loses 5 % of its time, and none takes longer than NCCL's watchdog waits."""
+    drain_gb_per_second: float = 0.0
+    """Asynchronous checkpoints: one is written before the next is due."""
+    restart_gb_per_second: float = 0.0
+    """All ranks read in time what they wrote."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeedsAnswer:
+    """What jobs need that run at the same time: needs.json, from `dlemu predict` without a storage."""
+
+    schema_version: int = ANSWER_VERSION
+    overrides: tuple[str, ...] = ()
+    jobs: tuple[Needs, ...]
+    total: Needs
+    restart_minutes: float
+    ports: dict[int, int]
+    """Gb/s of a port -> how many carry the highest of reads, asynchronous writes and restart, at line rate."""
+    ports_per_node: dict[int, int]
+    nvidia_class: NvidiaClass
+    times_class: float
+    """The larger of reads and writes, relative to that class, or to the best."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """Always `pass`: there is no threshold."""
+        return "pass"
+
+
+def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:
+    """Return what jobs need of their storage, its folder, and the first job; None where it is known which storage.
+
+    The jobs are one, those of `workload=a,b`, or the `jobs` in a YAML file. Raises UserError.
+    """
+    if request.describes_storage or request.make is not None:
+        return None
+    lists = [] if isinstance(source, Workload) else list(_settings_of_each(source, request.config_dir))
+    jobs = [source] if isinstance(source, Workload) else [load(words, config_dir=request.config_dir) for words in lists]
+    if len(jobs) == 1 and jobs[0].workflow.train:  # its storage is probed where a dataset is named, or is there
+        keys = [word.lstrip("+").partition("=")[0] for words in lists for word in words]
+        named = not lists or any(key in ("dataset.data_folder", "dataset.source") for key in keys)
+        if named or jobs[0].storage != Storage() or os.path.exists(jobs[0].dataset.data_folder):
+            return None
+    folder = jobs[0].output.folder or new_folder(jobs[0].model.name, "needs-")
+    check_new(folder)
+    given = () if isinstance(source, Workload) else tuple(without_secrets(take_word(source, "output.folder")[1]))
+    answer = _add_up([_needs_of(job, request) for job in jobs], request, given)
+    save_answer(folder, NEEDS, answer)
+    return answer, folder, replace(jobs[0], output=replace(jobs[0].output, report=False))  # a page has no more to say
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Mix:
+    """A file of jobs that run at the same time."""
+
+    jobs: tuple[str, ...]
+    """The settings of each, such as `workload=unet3d ranks=8`."""
+
+
+def _settings_of_each(words: Sequence[str], config_dir: str | None) -> Iterator[list[str]]:
+    for mix in (word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word):
+        shared = [word for word in words if word != mix]
+        for job in build(_Mix, read_plain(mix)).jobs:
+            yield from _settings_of_each([*shlex.split(job), *shared], config_dir)
+        return
+    names = next((word for word in words if word.startswith("workload=") and "," in word), "")
+    others = [word for word in words if word != names]
+    if not names:
+        yield others
+    for name in filter(None, names.removeprefix("workload=").split(",")):
+        alone = [f"workload={name}"]
+        has_accelerators = load(alone, config_dir=config_dir).accelerators
+        yield alone + [word for word in others if has_accelerators or not word.startswith("accelerator=")]
+
+
+def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
+    ranks, reader, checkpoint = workload.ranks, workload.reader, workload.checkpoint
+    one = demand(workload.model.name, workload)
+    nodes = request.hosts or math.ceil(ranks / GPUS_PER_NODE)
+    saved_gb, seconds = 0.0, checkpoint.interval_seconds
+    if workload.workflow.checkpoint:
+        saved_gb = plan_checkpoint(workload.model, checkpoint, ranks).sizes.bytes / 1e9
+    stall = min(WATCHDOG_SECONDS, seconds * LOST_PERCENT / (100 - LOST_PERCENT))
+    found = Needs(
+        workload=workload.model.name,
+        accelerator=workload.accelerator,
+        accelerators=ranks,
+        nodes=nodes,
+        checkpoint_gb=saved_gb,
+        checkpoint_minutes=seconds / 60,
+        write_gb_per_second=saved_gb / stall,
+        drain_gb_per_second=saved_gb / seconds,
+        restart_gb_per_second=saved_gb / (60 * request.restart_minutes),
+    )
+    if not workload.workflow.train or one.samples_per_second is None:
+        return found
+    step_gb = ranks * reader.batch_size * one.sample_bytes * storage_share(workload) / 1e9
+    read = workload.metric.au * step_gb / one.computation_seconds
+    first_gb = step_gb * max(1, reader.read_threads)
+    request_bytes, _ = requests_of(workload, one.sample_bytes)
+    steps_gb = MLPERF_STEPS * ranks * reader.batch_size * one.dataset_gb / max(1, one.num_samples)
+    return replace(
+        found,
+        read_gb_per_second=read,
+        first_step_gb_per_second=first_gb / one.computation_seconds,
+        first_step_seconds=first_gb / read if read else 0.0,
+        samples_per_second=ranks * workload.metric.au * one.samples_per_second,
+        requests_per_second=read * 1e9 / request_bytes,
+        request_bytes=request_bytes,
+        dataset_gb=one.dataset_gb,
+        mlperf_dataset_gb=max(steps_gb, MLPERF_MEMORY_TIMES * nodes * MEMORY_GB),
+    )
+
+
+def _add_up(jobs: Sequence[Needs], request: PredictionRequest, overrides: tuple[str, ...]) -> NeedsAnswer:
+    values = {field.name: [getattr(job, field.name) for job in jobs] for field in fields(Needs)}
+    sums = {name: sum(of) for name, of in values.items() if name not in ("workload", "accelerator")}
+    requests = sums["requests_per_second"]
+    sums["checkpoint_minutes"] = min(values["checkpoint_minutes"])
+    sums["first_step_seconds"] = max(values["first_step_seconds"])
+    sums["request_bytes"] = sums["read_gb_per_second"] * 1e9 / requests if requests else 0.0
+    total = Needs(workload=" + ".join(values["workload"]), accelerator=jobs[0].accelerator, **sums)
+    most = max(total.read_gb_per_second, total.drain_gb_per_second, total.restart_gb_per_second)
+    name, times = _nvidia_class(total)
+    return NeedsAnswer(
+        overrides=overrides,
+        jobs=tuple(jobs),
+        total=total,
+        restart_minutes=request.restart_minutes,
+        ports={port: math.ceil(most / rate) for port, rate in PORT_GB_PER_SECOND.items()},
+        ports_per_node={port: math.ceil(most / total.nodes / rate) for port, rate in PORT_GB_PER_SECOND.items()},
+        nvidia_class=name,
+        times_class=times,
+    )
+
+
+def _nvidia_class(needs: Needs) -> tuple[NvidiaClass, float]:
+    """Return the least class that gives reads and asynchronous writes to as many accelerators, and their share of it.
+
+    A few nodes may use what one node may; many share what their scalable units get.
+    """
+    units, times = needs.accelerators / GPUS_PER_UNIT, 0.0
+    for name, node_read, node_write, unit_read, unit_write in _CLASSES:
+        of_read = needs.read_gb_per_second / max(node_read, units * unit_read)
+        times = max(of_read, needs.drain_gb_per_second / max(node_write, units * unit_write))
+        if times <= 1:
+            return name, times
+    return "above", times
+
+
+def read_needs(folder: str) -> NeedsAnswer | None:
+    """Return the answer in a folder, None if there is none; raises UserError for a damaged one."""
+    return read_answer(folder, NEEDS, NeedsAnswer)
+
+
+def _screen(answer: NeedsAnswer, folder: str) -> Screen:
+    total, jobs = answer.total, answer.jobs
+    lines = [Said("read", "next to nothing")]
+    if total.read_gb_per_second:
+        read, first = total.read_gb_per_second, total.first_step_gb_per_second
+        requests = f"{_si(total.requests_per_second)} requests/s of {total.request_bytes / 1024:.0f} KiB"
+        least = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
+        lines = [
+            Said("read", f"{_gb(read)}/s, {_gb(read / total.nodes)}/s a node", requests),
+            Said("first step", f"{_gb(first)}/s, or it takes {total.first_step_seconds:.2g} s", "one batch a reader"),
+            Said("data", f"{_gb(total.dataset_gb)}; for MLPerf {_gb(total.mlperf_dataset_gb)}", least),
+        ]
+    if total.checkpoint_gb:
+        size, every = _gb(total.checkpoint_gb), f"every {total.checkpoint_minutes:g} min"
+        write = f"{_gb(total.drain_gb_per_second)}/s, or {_gb(total.write_gb_per_second)}/s if training waits"
+        lines += [
+            Said("write", write, f"{size} {every}; waiting costs {LOST_PERCENT:g} % of the time"),
+            Said("restart", f"{_gb(total.restart_gb_per_second)}/s", f"{size} in {answer.restart_minutes:g} min"),
+        ]
+    ports = (
+        f"{count(ports, 'port')} of {speed} Gb/s ({answer.ports_per_node[speed]} a node)"
+        for speed, ports in answer.ports.items()
+    )
+    best = f"{answer.times_class:.2g} times what the best gives"
+    known = f'"{answer.nvidia_class}"'
+    again = f"is yours enough? dlemu predict {shlex.join(answer.overrides)} --mb-per-second X | --drive SHEET"
+    beside = "one beside the others: dlemu predict workload=... --mb-per-second X --others-mb-per-second Y"
+    lines += [
+        Said("network", " or ".join(ports)),
+        Said("class", best if answer.nvidia_class == "above" else known, "NVIDIA's, of the DGX SuperPOD"),
+        Said("next", again if len(jobs) == 1 else beside),
+    ]
+    rows = [
+        (job.workload, f"{job.accelerators:,}", _gb(job.read_gb_per_second), _gb(job.drain_gb_per_second))
+        for job in jobs
+    ]
+    head = columns("job", "accelerators", "reads/s", "writes/s", right=(1, 2, 3))
+    kind = f"x {total.accelerator}" if total.accelerator and len(jobs) == 1 else "accelerators"
+    who = f"{total.workload}, {total.accelerators:,} {kind} on {count(total.nodes, 'node')}"
+    return Screen(
+        title=f"{who}: what the storage must give",
+        lines=lines,
+        folder=folder,
+        table=Table(columns=head, rows=rows) if len(jobs) > 1 else None,
+    )
+
+
+def _gb(gb: float) -> str:
+    return f"{_si(1e9 * gb)}B"
+
+
+def _si(value: float) -> str:
+    """Return a number with three digits, as no need is more certain, and the prefix of its unit."""
+    power = min(5, max(0, math.floor(math.log10(value) / 3))) if value else 0
+    return f"{float(f'{value / 1000**power:.3g}'):,g} {('', 'k', 'M', 'G', 'T', 'P')[power]}"
+
+
+PARTS = Parts(read=read_needs, answer_type=NeedsAnswer, screen=_screen)
