@@ -15,10 +15,9 @@ import dlemu.contrib
 from dlemu.cli import commands
 
 ROOT = Path(__file__).parents[2]
-TRY = "dlemu.studies.first_look"  # `dlemu try` probes a drive, and predicts what it feeds
 NEEDS_IT = {
-    "jobs/training": {TRY, *(f"dlemu.studies.{name}" for name in ("predict", "size.find_size", "size.trials"))},
-    "jobs/probe": {TRY},
+    "jobs/training": {f"dlemu.studies.{name}" for name in ("first_look", "predict", "size.find_size", "size.trials")},
+    "jobs/probe": {"dlemu.studies.first_look"},
 }
 """Folder -> modules that can't be imported without it: what is asked of that kind alone. Parts may need any of the
 core's kinds."""
