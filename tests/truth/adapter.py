@@ -932,7 +932,11 @@ def _compare_numbers(frozen: FrozenRun) -> Numbers:
     else:
         pair = compare_runs(checkpoint_figures(_checkpoint_run(a)), checkpoint_figures(_checkpoint_run(b)))
     return {
-        "differences": {name: value for name, value in pair.metrics.items() if name != _NOT_FROZEN},
+        "differences": {
+            name: asdict(value) | {"distinct": value.distinct}
+            for name, value in pair.metrics.items()
+            if name != _NOT_FROZEN
+        },
         "days_saved_per_year": pair.plan and pair.plan.days_saved_per_year,
         "findings": [],
     }
