@@ -23,7 +23,6 @@ from benchmarks.processes import run
 from measuring.runs import Wrap, run_job
 from numpy.typing import NDArray
 
-from dlemu.contrib.kvcache.analyse import fifo_load_seconds
 from tests.object_server import Behaviour, ObjectServer, Request
 from validation.bed import Bed
 from validation.check import Check
@@ -79,11 +78,13 @@ class Loads:
         return seconds
 
     def fifo(self, bytes_per_second: float) -> NDArray[np.float64]:
-        """Return how long each takes by one pipe that knows of loads alone."""
-        arrived, sizes = self.rows["arrived_ns"][self.read] / 1e9, self.rows["read_bytes"][self.read]
+        """Return how long each takes by one pipe that knows of loads alone: Lindley's recursion (1952)."""
+        arrived, took = self.rows["arrived_ns"][self.read] / 1e9, self.rows["read_bytes"][self.read] / bytes_per_second
         order = np.argsort(arrived, kind="stable")
+        begun, done = arrived[order], np.cumsum(took[order])
+        # The queue was last empty where arrival minus all work before is largest.
         seconds = np.empty(len(order))
-        seconds[order] = fifo_load_seconds(arrived[order], sizes[order], bytes_per_second / 1e9)
+        seconds[order] = np.maximum.accumulate(begun - (done - took[order])) + done - begun
         return seconds
 
     def theory(
@@ -251,7 +252,7 @@ def _stalled() -> Iterator[Check]:
 
 def _beside(case: str, loads: Loads, truth: NDArray[np.float64], servers: int) -> Iterator[Check]:
     yield from _percentiles(case, loads.measured(), truth, SERVER_PERCENT)
-    rate = servers * loads.summary["what"]["block_bytes"] / _BLOCK_SECONDS
+    rate = servers * loads.summary["block_bytes"] / _BLOCK_SECONDS
     yield _better(case, loads.measured(), truth, loads.fifo(rate))
 
 

@@ -118,8 +118,12 @@ def pack_codes() -> dict[str, Iterable[str]]:
 # What all kinds of run have
 
 
+_GONE = ("_price", "kv.layout", "kv.pipe_gb_per_second")
+"""Ends of the settings that there are no more."""
+
+
 def _workload(frozen: FrozenRun) -> Workload:
-    settings = {key: value for key, value in frozen.settings.items() if not key.endswith(("_price", "kv.layout"))}
+    settings = {key: value for key, value in frozen.settings.items() if not key.endswith(_GONE)}
     if "checkpoint.mtbf_hours" in settings:  # of the whole job; today it is of one rank
         settings["checkpoint.gpu_mtbf_hours"] = settings.pop("checkpoint.mtbf_hours") * frozen.facts["ranks"]
     return load([override(key.split("."), value) for key, value in settings.items()])
@@ -670,7 +674,9 @@ def _asynchronous(run: CheckpointRun) -> Numbers | None:
 
 def _kv_numbers(frozen: FrozenRun) -> Numbers:
     pytest.importorskip("dlemu.contrib.kvcache")
+    from dlemu.contrib.kvcache.analyse import RunRows
     from dlemu.contrib.kvcache.job import JOB
+    from dlemu.contrib.kvcache.model import Model
     from dlemu.contrib.kvcache.rows import COLUMNS
     from dlemu.contrib.kvcache.summary import KvSummary
 
@@ -678,41 +684,51 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
     facts = RunFacts(kind="kvcache", **_run_facts(frozen), journal=RunJournal(**_journal(frozen.facts)))
     run = RowsRun("", facts, _structured(frozen.rows("kvcache_prompts"), dtype), _telemetry(frozen), JOB)
     summary: KvSummary = run.summary
+    data, settings, was = RunRows(run), frozen.settings, frozen.numbers
+    official = summary.official and {
+        **was["official"],  # what is computed no more, and that of the settings
+        **asdict(summary.official),
+        "option": summary.option,
+        "requests": summary.prompts,
+        "true_window_seconds": data.window_seconds,
+        "overstated_percent": summary.official.overstated_percent,
+    }
+    users = settings["kv.users"] * frozen.facts["ranks"] if summary.option else data.rate * settings["kv.think_seconds"]
     return {
         "complete": summary.complete,
         "outcome": summary.outcome,
         "sustained": summary.sustained,
-        "backlog": summary.backlog,
+        "backlog": None if summary.sustained is None else data.backlog,
         "prompts": summary.prompts,
-        "load_seconds": summary.load_seconds,
+        "load_seconds": data.span_seconds,
         "prompts_per_second": summary.prompts_per_second,
-        "input_tokens_mean": summary.input_tokens_mean,
-        "users": summary.users,
+        "input_tokens_mean": float(data.prompts["input_tokens"].mean()),
+        "users": users,
         "first_token_seconds": summary.ttft_seconds,
         "load_from_storage_seconds": summary.load_times,
-        "load_by_size_seconds": summary.loads_by_size,
+        "load_by_size_seconds": was["load_by_size_seconds"],
         "utilisation_percent": summary.utilisation_percent,
-        "gpu_seconds_computed": summary.gpu_seconds_computed,
+        "gpu_seconds_computed": data.settings.tp * float(data.computed["compute_ns"].sum()) / 1e9,
         "gpu_seconds_won": summary.gpu_seconds_won,
         "break_even_gb_per_second": summary.break_even_gb_per_second,
-        "window_seconds": summary.window_seconds,
+        "window_seconds": data.window_seconds,
         "read_bytes": summary.read_bytes,
         "written_bytes": summary.written_bytes,
         "read_gb_per_second": summary.read_gb_per_second,
         "write_gb_per_second": summary.write_gb_per_second,
-        "token_bytes": summary.what.token_bytes,
-        "block_bytes": summary.what.block_bytes,
-        "tokens_from_percent": summary.tiers,
-        "blocks_read": summary.blocks_read,
-        "blocks_written": summary.blocks_written,
-        "blocks_evicted": summary.evicted,
+        "token_bytes": Model(data.settings).token_bytes,
+        "block_bytes": summary.block_bytes,
+        "tokens_from_percent": was["tokens_from_percent"] | {"storage": summary.tokens_from_storage_percent},
+        "blocks_read": int(data.loaded["storage_blocks"].sum()),
+        "blocks_written": int(data.written["written_blocks"].sum()),
+        "blocks_evicted": int(data.whole["evicted"].sum()),
         "from_storage_percent": summary.from_storage_percent,
-        "devices": summary.devices,
-        "fifo": summary.fifo,
-        "official": summary.official,
+        "devices": was["devices"],
+        "fifo": was["fifo"],
+        "official": official,
         "ceiling_times": summary.ceiling_times,
         "cpu_seconds_per_gb": summary.cpu_seconds_per_gb,
-        "late_p99_ms": summary.late_ms_p99,
+        "late_p99_ms": float(np.percentile(data.prompts["late_ns"], 99)) / 1e6,
         "cause": summary.limited_by,
         "findings": [],
     }
@@ -724,7 +740,7 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
 def _pack_numbers(frozen: FrozenRun) -> Numbers:
     pytest.importorskip("dlemu.contrib.pack")
     from dlemu.contrib.pack.job import JOB
-    from dlemu.contrib.pack.summary import PackSummary
+    from dlemu.contrib.pack.summary import PackSummary, device_activity
     from dlemu.machine.environment import HostFacts, StorageFacts
 
     own = frozen.facts
@@ -739,15 +755,20 @@ def _pack_numbers(frozen: FrozenRun) -> Numbers:
     )
     workload = load(["workload=default", "pack.target=packed"])
     facts = RunFacts(kind="pack", workload=workload, ranks=len(rows), seed=0, started_at="", journal=journal)
-    summary: PackSummary = RowsRun("", facts, rows, _telemetry(frozen), JOB).summary
+    run = RowsRun("", facts, rows, _telemetry(frozen), JOB)
+    summary: PackSummary = run.summary
     limit = summary.limited_by
     assert limit is not None
     times = ("reading", "computing", "wanting_core", "writing", "idle")
     return {
         **{key: getattr(summary, key) for key in PACK_NUMBERS},
+        **{key: int(rows[key].sum()) for key in ("read_bytes", "written_bytes")},
+        "processes": summary.ranks,
+        "images_per_file": own["images_per_file"],
+        "cpu_seconds": float(rows["cpu_ns"].sum()) / 1e9,
         "skipped": sum(file["damaged"] for file in own["packed_files"]),  # no image is left out any more
         "time_percent": {name: getattr(summary, f"{name}_percent") for name in times},
-        "device": summary.device,
+        "device": device_activity(run, (own["began_ns"], own["ended_ns"])),
         "cause": limit.what,
         "cause_confidence": limit.confidence,
         "findings": [f"advice.{limit.advice}"],
@@ -757,17 +778,12 @@ def _pack_numbers(frozen: FrozenRun) -> Numbers:
 PACK_NUMBERS = (
     "images",
     "kept_images",
-    "processes",
     "files",
-    "images_per_file",
     "seconds",
     "images_per_second",
-    "read_bytes",
-    "written_bytes",
     "read_mb_per_second",
     "write_mb_per_second",
     "from_storage_percent",
-    "cpu_seconds",
     "cpu_percent",
     "cpu_seconds_per_gb",
     "host_busy_percent",

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.contrib.kvcache.model import Model
-from dlemu.contrib.kvcache.official import official_result
+from dlemu.contrib.kvcache.official import CLASSES, official_result
 from dlemu.contrib.kvcache.rows import RANK_ROW
 from dlemu.contrib.kvcache.settings import KvSettings
-from dlemu.contrib.kvcache.summary import (
-    Backlog,
-    Fifo,
-    KvDevices,
-    KvFacts,
-    KvSummary,
-    Limit,
-    Official,
-    SizeClass,
-    Spread,
-    Tiers,
-)
+from dlemu.contrib.kvcache.summary import KvSummary, Limit, Official, Spread
 from dlemu.extend import cache as page_cache
 from dlemu.extend import rows_job
 from dlemu.results.wording import count
@@ -37,11 +26,26 @@ MIN_LOADS = 20  # with fewer, a p95 hardly differs from the maximum
 MIN_CEILING = 2.0
 """Below this ceiling (a multiple of the load) the emulator was measured rather than the storage."""
 MIN_OVERSTATED_PERCENT = 0.5  # less would be shown as "0 % too high"
-_CLASSES = 4  # quarters: smaller classes would have too few loads for a p95
 _MOMENTS = 100
 _LATE_SHARE = 0.1  # arrivals handled later than this share of the loads' p95 count as a limit of the emulator
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backlog:
+    """The work that was still queued when the last prompt arrived."""
+
+    storage_seconds: float
+    """Time for the queued reads and writes, at the run's mean rate."""
+    compute_seconds: float
+    """Time to compute the loaded prompts that were not computed yet, by all copies of the model together."""
+    storage_grows: bool
+    """`storage_seconds` exceeds 5 % of the load's duration, and never fell below half of that in its last third."""
+    compute_grows: bool
+    """The same for `compute_seconds`."""
+    unfinished: int
+    """Prompts that were given up at the timeout after the last arrival."""
 
 
 def analyse(run: rows_job.RowsRun) -> KvSummary:
@@ -53,54 +57,48 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
     backlog = data.backlog if complete and not settings.option and rate is not None else None
     official = official_result(data.prompts, data.begins, settings, data.window_seconds) if settings.option else None
     sustained = None if backlog is None else not (backlog.storage_grows or backlog.compute_grows or backlog.unfinished)
-    limit = _limit(data, backlog) if complete else None
     is_measured = sustained or (complete and rate is None)
     ttft = spread(data.ttft) if is_measured else None
     loads = spread(data.load_seconds) if is_measured else None
     outcome, why_none = _outcome(data, sustained, ttft, loads)
-    shown_outcome = (outcome or "").upper() + (why_none and f" ({why_none})")
+    if facts.failure is not None:
+        verdict = f"INCOMPLETE: {facts.failure}"
+    elif official is not None:
+        verdict = _official_verdict(data, official)
+    else:
+        verdict = _verdict(data, (outcome or "").upper() + (why_none and f" ({why_none})"), backlog, ttft, loads)
     moved = data.read_bytes + data.written_bytes
     return KvSummary(
         **run.common_fields(),
-        verdict=_official_verdict(data, official)
-        if official is not None
-        else _verdict(data, shown_outcome, backlog, ttft, loads),
+        verdict=verdict,
         outcome=outcome,
-        scale=facts.workload.scale or None,
-        what=_what(settings, facts.workload.storage.resolved(settings.folder)),
+        folder=facts.workload.storage.resolved(settings.folder),
+        option=settings.option,
+        trace=settings.trace,
+        block_tokens=settings.block_tokens,
+        block_bytes=Model(settings).block_bytes,
+        odirect=settings.odirect,
+        threads=settings.threads,
         prompts=len(data.prompts),
-        load_seconds=data.span_seconds,
         prompts_per_second=rate,
-        input_tokens_mean=float(data.prompts["input_tokens"].mean()) if len(data.prompts) else 0.0,
-        users=settings.users * facts.ranks if settings.option else (rate or 0.0) * settings.think_seconds,
         accelerators=int(data.whole["accelerators"].sum()),
         sustained=sustained,
-        backlog=backlog,
+        backlog_seconds=None if backlog is None else backlog.storage_seconds,
         ttft_seconds=ttft,
         load_times=loads,
-        loads_by_size=tuple(data.classes) if is_measured else (),
         utilisation_percent=data.utilisation_percent if is_measured else None,
-        gpu_seconds_computed=settings.tp * float(data.computed["compute_ns"].sum()) / 1e9,
         gpu_seconds_won=0.0 if settings.option else settings.tp * (data.saved_seconds - float(data.waits.sum())),
         break_even_gb_per_second=data.break_even_gb_per_second,
-        window_seconds=data.window_seconds,
         read_bytes=data.read_bytes,
         written_bytes=data.written_bytes,
         read_gb_per_second=data.read_bytes / 1e9 / data.window_seconds if data.window_seconds else 0.0,
         write_gb_per_second=data.written_bytes / 1e9 / data.window_seconds if data.window_seconds else 0.0,
-        tiers=_tiers(data),
-        blocks_read=int(data.loaded["storage_blocks"].sum()),
-        blocks_written=int(data.written["written_blocks"].sum()),
-        evicted=int(data.whole["evicted"].sum()),
-        dropped=int(data.whole["dropped"].sum()),
+        tokens_from_storage_percent=data.tokens_from_storage_percent,
         from_storage_percent=data.from_storage_percent,
-        devices=data.devices,
-        fifo=_fifo(data) if is_measured else None,
         official=official,
         ceiling_times=data.ceiling_times,
         cpu_seconds_per_gb=float(data.whole["cpu_ns"].sum()) / moved if moved and len(data.whole) else None,
-        late_ms_p99=float(np.percentile(data.prompts["late_ns"], 99)) / 1e6 if len(data.prompts) else None,
-        limited_by=limit,
+        limited_by=_limit(data, backlog) if complete else None,
         issues=tuple(_issues(data, complete, official)),
     )
 
@@ -168,17 +166,8 @@ class RunRows:
     @cached_property
     def end_seconds(self) -> float:
         """When the last byte had been moved and the load was over; of the official load, the last byte alone."""
-        if self.settings.option:
-            moved = np.concatenate([self.at(rows, name) for rows, name in self.official_ends])
-            return float(moved.max(initial=0.0))
         ends = np.concatenate([self.at(self.loaded, "loaded_ns"), self.at(self.written, "written_ns")])
-        return float(ends.max(initial=self.span_seconds))
-
-    @property
-    def official_ends(self) -> tuple[tuple[rows_job.Rows, str], ...]:
-        """Official load: the rows, done or not, that have a last read or write, with the column of its time."""
-        moved = self.prompts[(self.prompts["loaded_ns"] > 0) | (self.prompts["written_ns"] > 0)]
-        return tuple((moved[moved[name] > 0], name) for name in ("loaded_ns", "written_ns"))
+        return float(ends.max(initial=0.0 if self.settings.option else self.span_seconds))
 
     @property
     def utilisation_percent(self) -> float | None:
@@ -194,28 +183,11 @@ class RunRows:
         return full / 1e9 / (self.saved_seconds * self.settings.tp)
 
     @property
-    def classes(self) -> Iterator[SizeClass]:
-        """Quarters of the loads by size; fewer classes if many sizes are equal."""
-        sizes = self.loaded["read_bytes"] / 1e6
-        shares = np.linspace(0, 100, _CLASSES + 1)[1:]
-        edges = np.unique(np.percentile(sizes, shares)) if len(sizes) else np.empty(0)
-        for low, high in pairwise([-math.inf, *edges.tolist()]):
-            inside = (sizes > low) & (sizes <= high)
-            times = spread(self.load_seconds[inside])
-            if times is not None:
-                yield SizeClass(from_mb=float(sizes[inside].min()), to_mb=high, loads=int(inside.sum()), seconds=times)
-
-    @cached_property
-    def fifo(self) -> tuple[float, Floats] | None:
-        """Rate of the FIFO model's pipe in GB/s, and the seconds that each row of `loaded` would take through it."""
-        if not len(self.loaded):
-            return None
-        arrived, loaded = self.at(self.loaded, "arrived_ns"), self.at(self.loaded, "loaded_ns")
-        order = np.argsort(arrived, kind="stable")
-        rate = self.settings.pipe_gb_per_second or self.read_bytes / 1e9 / busy_seconds(arrived, loaded)
-        seconds = np.empty(len(order))
-        seconds[order] = fifo_load_seconds(arrived[order], self.loaded["read_bytes"][order], rate)
-        return rate, seconds
+    def tokens_from_storage_percent(self) -> float:
+        """Share of the prompts' tokens that blocks from storage held; the last token of a prompt is always computed."""
+        blocks = sum(int(self.computed[name].sum()) for name in ("gpu_blocks", "dram_blocks", "pending_blocks"))
+        stored = int(self.computed["cached_tokens"].sum()) - self.settings.block_tokens * blocks
+        return max(0.0, 100 * stored / max(1, int(self.computed["input_tokens"].sum())))
 
     @cached_property
     def backlog(self) -> Backlog:
@@ -251,27 +223,6 @@ class RunRows:
         return min(100.0, 100 * int(self.whole["storage_bytes"].sum()) / self.read_bytes)
 
     @property
-    def devices(self) -> KvDevices | None:
-        read = self._device_percent("read_mb_per_second", self.read_bytes)
-        write = self._device_percent("write_mb_per_second", self.written_bytes)
-        return None if read is write is None else KvDevices(read_percent_of_app=read, write_percent_of_app=write)
-
-    def _device_percent(self, metric: str, app_bytes: int) -> float | None:
-        """Return the bytes that the devices moved, each counted once, in percent of `app_bytes`."""
-        nodes, moved, counted = self.run.facts.journal.rank_nodes, [], set()
-        for host in self.run.telemetry:
-            own = self.whole[[nodes[rank] == host.node for rank in self.whole["rank"].tolist()]]
-            for device in host.devices:
-                if len(own) and device.counted and (host.boot_id, device.name) not in counted:
-                    counted.add((host.boot_id, device.name))
-                    window = int(own["arrived_ns"].min()), int(own["ended_ns"].max())
-                    moved.append(
-                        page_cache.delivered_between(*host.readings(device.probe, device.name, metric), *window)
-                    )
-        percent = 100e6 * sum(moved) / app_bytes if moved and app_bytes else math.nan
-        return percent if math.isfinite(percent) else None
-
-    @property
     def waits_for_storage(self) -> bool:
         """Whether storage delays prompts more than computing does; queueing for an accelerator follows from either."""
         return self.backlog.storage_grows or bool(self.waits.sum() > self.computed["compute_ns"].sum() / 1e9)
@@ -299,50 +250,6 @@ def _seconds_between(rows: rows_job.Rows, begin: str, end: str) -> Floats:
 def _grows(last_third: list[float], span: float) -> bool:
     """Return whether a backlog is more than a burst: large at the end, and never small in the last third."""
     return last_third[-1] > GROWS_SHARE * span and min(last_third) > GROWS_SHARE * span / 2
-
-
-def _what(settings: KvSettings, folder: str) -> KvFacts:
-    model = Model(settings)
-    return KvFacts(
-        token_bytes=model.token_bytes,
-        block_tokens=settings.block_tokens,
-        block_bytes=model.block_bytes,
-        odirect=settings.odirect,
-        threads=settings.threads,
-        folder=folder,
-        trace=settings.trace,
-    )
-
-
-def _tiers(data: RunRows) -> Tiers:
-    rows, tokens = data.computed, data.settings.block_tokens
-    total = max(1, int(rows["input_tokens"].sum()))
-    gpu, dram, pending = (
-        100 * tokens * int(rows[name].sum()) / total for name in ("gpu_blocks", "dram_blocks", "pending_blocks")
-    )
-    cached = 100 * int(rows["cached_tokens"].sum()) / total
-    # A prompt's last token is computed although its block was found: it is subtracted from the storage tier.
-    return Tiers(
-        gpu=gpu, dram=dram, pending=pending, storage=max(0.0, cached - gpu - dram - pending), computed=100 - cached
-    )
-
-
-def _fifo(data: RunRows) -> Fifo | None:
-    if data.fifo is None:
-        return None
-    rate, seconds = data.fifo
-    loads = spread(seconds)
-    assert loads is not None  # there are loads where there is a rate
-    return Fifo(gb_per_second=rate, measured_here=not data.settings.pipe_gb_per_second, load_seconds=loads)
-
-
-def fifo_load_seconds(arrived_seconds: Floats, load_bytes: NDArray[np.int64], gb_per_second: float) -> Floats:
-    """Return the seconds of each load through one pipe, by Lindley's recursion (1952); arrivals ascend."""
-    took = load_bytes / (gb_per_second * 1e9)
-    done = np.cumsum(took)
-    # The queue was last empty where arrival minus all work before is largest.
-    finished: Floats = np.maximum.accumulate(arrived_seconds - (done - took)) + done - arrived_seconds
-    return finished
 
 
 def busy_seconds(begins: Floats, ends: Floats) -> float:
@@ -374,17 +281,15 @@ def _limit(data: RunRows, backlog: Backlog | None) -> Limit | None:
 
 
 def _official_verdict(data: RunRows, official: Official) -> str:
-    if data.run.facts.failure is not None:
-        return f"INCOMPLETE: {data.run.facts.failure}"
     above = official.overstated_percent
     if above is None:
         return "nothing was measured"
     too_much = f", {above:.0f} % too high" if above >= MIN_OVERSTATED_PERCENT else ""
     return (
-        f"option {official.option}: read {official.true_read_gib_per_second:.3g} and write "
-        f"{official.true_write_gib_per_second:.3g} GiB/s over {official.true_window_seconds:.1f} s; MLPerf Storage's "
+        f"option {data.settings.option}: read {official.true_read_gib_per_second:.3g} and write "
+        f"{official.true_write_gib_per_second:.3g} GiB/s over {data.window_seconds:.1f} s; MLPerf Storage's "
         f"tool would publish read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g} "
-        f"over {official.clock_seconds:g} s{too_much}"
+        f"over {data.settings.seconds:g} s{too_much}"
     )
 
 
@@ -411,9 +316,7 @@ def _outcome(
 
 
 def _verdict(data: RunRows, outcome: str, backlog: Backlog | None, ttft: Spread | None, loads: Spread | None) -> str:
-    failure, rate, word = data.run.facts.failure, data.rate, outcome and f"{outcome}: "
-    if failure is not None:
-        return f"INCOMPLETE: {failure}"
+    rate, word = data.rate, outcome and f"{outcome}: "
     if rate is None:
         parts = ["no rate: all prompts arrived at one moment"]
     elif backlog is None:
@@ -443,11 +346,15 @@ def _issues(data: RunRows, complete: bool, official: Official | None) -> Iterato
         yield f"the storage served {served:.0f} % of the bytes read, memory the rest: set kv.odirect=true, on a drive"
     if official is not None and official.late:
         yield (
-            f"the tool stops its clock at {official.clock_seconds:g} s and lets {official.late:,} more requests "
+            f"the tool stops its clock at {settings.seconds:g} s and lets {official.late:,} more requests "
             "finish: their bytes count, their time does not; the slower the storage, the more this flatters it"
         )
-    if official is not None and official.served < official.requests:
-        shares = ", ".join(f"{one.name} {one.served:,} of {one.requests:,}" for one in official.classes)
+    if official is not None and official.served < len(data.prompts):
+        shares = ", ".join(
+            f"{name} {np.count_nonzero(data.computed['priority'] == priority):,} of "
+            f"{np.count_nonzero(data.prompts['priority'] == priority):,}"
+            for priority, name in CLASSES.items()
+        )
         yield f"requests wait in an unbounded queue; served: {shares}: latencies reflect how long it ran"
     if official is None and complete and not len(data.reading):
         yield "nothing was read: no prompt had a prefix on storage; use a longer load, or less kv.gpu_gb and kv.dram_gb"

@@ -152,7 +152,6 @@ class KvCacheKind(rows_job.RowsKind):
         begin_ns = time.monotonic_ns() + _START_NS
         cpu_ns, storage_bytes = time.process_time_ns(), thread_accounting.process_storage_bytes()
         replay.run(begin_ns, report)
-        ended_ns = time.monotonic_ns()
         cpu_ns = time.process_time_ns() - cpu_ns
         for unfinished in replay.unfinished:
             log.add(rank=rank, **unfinished.columns(plan.model.block_bytes))
@@ -160,12 +159,10 @@ class KvCacheKind(rows_job.RowsKind):
             rank=rank,
             prompt=RANK_ROW,
             arrived_ns=begin_ns,
-            ended_ns=ended_ns,
             cpu_ns=cpu_ns,
             storage_bytes=thread_accounting.process_storage_bytes() - storage_bytes,
             accelerators=plan.accelerators,
-            evicted=replay.removed,
-            dropped=replay.dropped,
+            evicted=replay.evicted,
             ceiling_per_hour=ceiling,
         )
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import count
-from typing import Annotated, BinaryIO, cast
+from typing import Annotated, BinaryIO
 
 import msgspec
 import numpy as np
@@ -21,7 +19,6 @@ MAX_LINE_BYTES, MAX_REQUESTS, MAX_BLOCKS = 1 << 20, 10**6, 10**7
 MAX_TOKENS = 131_072
 """Longest random prompt: the context length of the shipped models. A conversation that reaches it ends."""
 MAX_TRACE_TOKENS = 10**8  # of a prompt in a trace: far beyond any context length, while its blocks still fit in memory
-_GZIP = b"\x1f\x8b"
 _SPREAD = 0.8
 """Standard deviation of the logarithm of random lengths: 95 % are within 5 times the median, as in public traces."""
 
@@ -60,8 +57,7 @@ def read_trace(settings: KvSettings) -> Load:
     """Return the prompts of a trace in Mooncake's format, in order of arrival; raises UserError that names the line.
 
     A line is {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [one per
-    `kv.trace_block_tokens` tokens, the last of which may be partial]}; equal ids mean equal prefixes up to there. The
-    file may be packed by gzip.
+    `kv.trace_block_tokens` tokens, the last of which may be partial]}; equal ids mean equal prefixes up to there.
     """
     path, blocks_per_id = settings.trace, settings.trace_block_tokens // settings.block_tokens
     prompts: list[Prompt] = []
@@ -69,10 +65,7 @@ def read_trace(settings: KvSettings) -> Load:
     blocks = 0
     try:
         with open(open_regular(path), "rb") as file:
-            is_packed = file.read(2) == _GZIP
-            file.seek(0)
-            text = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if is_packed else file
-            for line in _lines(text, path, settings.trace_block_tokens):
+            for line in _lines(file, path, settings.trace_block_tokens):
                 blocks += blocks_per_id * len(line.hash_ids)
                 if len(prompts) >= MAX_REQUESTS or blocks > MAX_BLOCKS:
                     raise UserError(
@@ -83,9 +76,10 @@ def read_trace(settings: KvSettings) -> Load:
                 keys = (dense[:, None] * blocks_per_id + np.arange(blocks_per_id)).ravel()
                 keys = keys[: line.input_length // settings.block_tokens]
                 prompts.append(Prompt(round(line.timestamp * 1e6), line.input_length, line.output_length, keys))
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"kv.trace is {path}, which can't be read: {reason}; wanted a file of JSON lines") from error
+    except OSError as error:
+        raise UserError(
+            f"kv.trace is {path}, which can't be read: {error.strerror or error}; wanted a file of JSON lines"
+        ) from error
     if not prompts:
         raise UserError(f"{path} is empty: wanted a line of JSON for each prompt")
     first_ns = min(prompt.at_ns for prompt in prompts)

@@ -40,7 +40,6 @@ class Batch:
     objects: Sequence[int]
     left: int = 0
     call_ns: int = 0  # summed over shards
-    longest_ns: int = 0  # of the slowest shard
     ended_ns: int = 0  # when the last shard was done
 
 
@@ -166,7 +165,6 @@ class Mover:
                 self._unwritten_shards[shard.object] -= 1
             batch.left -= 1
             batch.call_ns += call_ns
-            batch.longest_ns = max(batch.longest_ns, call_ns)
             batch.ended_ns = max(batch.ended_ns, now_ns)
             done = not batch.left
         if done and batch.operation is not Operation.REMOVE:

@@ -17,7 +17,7 @@ import numpy as np
 from dlemu.contrib.kvcache.model import ALIGNMENT, Model
 from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.settings import KvSettings
-from dlemu.contrib.kvcache.summary import Official, OfficialClass
+from dlemu.contrib.kvcache.summary import Official
 from dlemu.extend import UserError, rows_job
 
 MAX_WORKERS = 500
@@ -209,8 +209,6 @@ def official_result(
     clock, window = settings.seconds, max(window_seconds, 1e-9)
     sums = {name: int(rows[name].sum()) for name in ("read_bytes", "begun_bytes", "written_bytes", "dram_bytes")}
     stored, written, memory = sums["read_bytes"], sums["written_bytes"], sums["dram_bytes"]
-    published = [(stored + sums["begun_bytes"]) / GIB / clock, written / GIB / clock]
-    true = [stored / GIB / window, written / GIB / window]
     done = rows[rows["computed_ns"] > 0]
     stops_ns = np.array([begins[rank] + clock * 1e9 for rank in done["rank"].tolist()])
     storage_seconds = (done["read_call_ns"] + done["write_call_ns"]) / 1e9
@@ -219,32 +217,14 @@ def official_result(
         done["output_tokens"][own].sum() / storage_seconds[own].sum() for own in by_rank if storage_seconds[own].any()
     ]
     return Official(
-        option=settings.option,
-        model=OPTIONS[settings.option].model,
-        users=settings.users,
-        clock_seconds=clock,
-        read_gib_per_second=published[0],
-        write_gib_per_second=published[1],
-        true_window_seconds=window_seconds,
-        true_read_gib_per_second=true[0],
-        true_write_gib_per_second=true[1],
-        overstated_percent=100 * (sum(published) / sum(true) - 1) if sum(true) else None,
-        requests=len(rows),
+        read_gib_per_second=(stored + sums["begun_bytes"]) / GIB / clock,
+        write_gib_per_second=written / GIB / clock,
+        true_read_gib_per_second=stored / GIB / window,
+        true_write_gib_per_second=written / GIB / window,
         served=len(done),
         late=int((done["computed_ns"] > stops_ns).sum()),
-        slowest_seconds=float((done["computed_ns"] - done["arrived_ns"]).max()) / 1e9 if len(done) else None,
         storage_p95_seconds=max((float(np.percentile(storage_seconds[own], 95)) for own in by_rank), default=None),
-        again_percent=100 * int(rows["again_bytes"].sum()) / stored if stored else None,
         memory_percent=100 * memory / (stored + memory) if stored + memory else None,
         tokens_per_second=int(done["output_tokens"].sum()) / clock,
         storage_tokens_per_second=float(sum(storage_rates)),
-        classes=tuple(_class(rows, priority, name) for priority, name in CLASSES.items()),
     )
-
-
-def _class(rows: rows_job.Rows, priority: int, name: str) -> OfficialClass:
-    own = rows[rows["priority"] == priority]
-    done = own[own["computed_ns"] > 0]
-    taken = (done["computed_ns"] - done["arrived_ns"]) / 1e9
-    p95 = float(np.percentile(taken, 95)) if len(done) else None
-    return OfficialClass(name=name, requests=len(own), served=len(done), p95_seconds=p95)

@@ -31,10 +31,9 @@ _OFFICIAL_NOTE = (
 
 def _screen(summary: KvSummary, folder: str) -> Screen:
     official, notes = summary.official, list(summary.issues)
-    scale = f" (scale {summary.scale})" if summary.scale else ""
-    title = f"{summary.workload}{scale}: KV cache on storage, {count(summary.ranks, 'rank')}, in {summary.what.folder}"
+    title = f"{summary.workload}: KV cache on storage, {count(summary.ranks, 'rank')}, in {summary.folder}"
     if official is not None:
-        title = f"MLPerf Storage kv_cache, option {official.option}: {title}"
+        title = f"MLPerf Storage kv_cache, option {summary.option}: {title}"
         notes.append(_OFFICIAL_NOTE)
     is_bad = not summary.complete or summary.outcome == "fail"
     tone = "bad" if is_bad else "open" if summary.outcome == "no verdict" else "strong"
@@ -58,7 +57,6 @@ def _charts(run: rows_job.RowsRun, folder: str) -> Iterator[tuple[str, Figure]]:
 
 
 def conditions(summary: KvSummary) -> Conditions:
-    what = summary.what
     # of an incomplete run it is the rate until its end, not the load's
     rate = summary.prompts_per_second if summary.complete else None
     served = summary.from_storage_percent
@@ -67,15 +65,15 @@ def conditions(summary: KvSummary) -> Conditions:
         started_at=summary.started_at,
         hosts=summary.environment.hosts,
         storage=summary.environment.storage,
-        facts={"folder": what.folder},
+        facts={"folder": summary.folder},
         work={
-            "block_bytes": what.block_bytes,
-            "option": summary.official.option if summary.official else 0,
-            "block_tokens": what.block_tokens,
+            "block_bytes": summary.block_bytes,
+            "option": summary.option,
+            "block_tokens": summary.block_tokens,
             **({} if rate is None else {"prompts_per_second": round(rate, 3)}),
-            "trace": what.trace,
+            "trace": summary.trace,
         },
-        how={"odirect": what.odirect, "threads": what.threads, "ranks": summary.ranks},
+        how={"odirect": summary.odirect, "threads": summary.threads, "ranks": summary.ranks},
         from_memory=("run",) if served is not None and served < page_cache.NOT_READ_PERCENT else (),
         warnings=summary.issues,
     )

@@ -45,7 +45,6 @@ class ServedPrompt:
     computed_ns: int = 0
     written_ns: int = 0
     read_call_ns: int = 0
-    longest_read_ns: int = 0
     write_call_ns: int = 0
 
     def columns(self, block_bytes: int) -> dict[str, int]:
@@ -80,8 +79,7 @@ class Replay:
         self._queue: deque[int] = deque()  # indices of prompts that no copy of the model has taken yet
         self._ends: list[tuple[int, int]] = []  # heap of (end of computing, index)
         self._idle: list[int] = []  # for each idle copy of the model, since when; a heap
-        self.removed = self.dropped = 0
-        """Number of evicted objects, and of those that were evicted before they were written."""
+        self.evicted = 0
 
     @property
     def unfinished(self) -> list[ServedPrompt]:
@@ -164,7 +162,6 @@ class Replay:
         served.computed_ns = at_ns
         self._computed[served.planned.writes] = True
         served.writes = tuple(number for number in served.planned.writes if not self._evicted[number])
-        self.dropped += len(served.planned.writes) - len(served.writes)
         if served.writes:
             self._submitted[list(served.writes)] = True
             self._readers[list(served.writes)] += 1
@@ -177,7 +174,6 @@ class Replay:
         served = self._served[batch.owner]
         if batch.operation is Operation.READ:
             served.loaded_ns, served.read_call_ns = batch.ended_ns, batch.call_ns
-            served.longest_read_ns = batch.longest_ns
             if served.start_ns:
                 self._begin(batch.owner, served)
         else:
@@ -193,7 +189,7 @@ class Replay:
             self._on_served(served)
 
     def _evict(self, number: int) -> None:
-        self.removed += 1
+        self.evicted += 1
         self._evicted[number] = True
         self._remove_if_free(number)
 

@@ -96,8 +96,6 @@ class KvSettings:
     """The run passes when 95 % of the prompts have their first token (TTFT) within this time; 0: no limit."""
     load: Annotated[float, at_least(0), SECONDS] = 0.0
     """The run passes when 95 % of the loads from storage take no longer than this; 0: no limit."""
-    pipe_gb_per_second: Annotated[float, at_least(0), Unit("GB/s")] = 0.0
-    """Read rate of the storage as you measured it, for the FIFO model beside the result; 0: the mean of this run."""
 
     def problems(self, where: str) -> Iterator[str]:
         """Yield a message for each combination of values that is not possible."""

@@ -40,7 +40,6 @@ class TurnRequest:
     start_ns: int = 0
     storage_blocks: int = 0
     read_bytes: int = 0
-    again_bytes: int = 0
     dram_blocks: int = 0
     dram_bytes: int = 0
     begun_bytes: int = 0
@@ -48,7 +47,6 @@ class TurnRequest:
     written_blocks: int = 0
     written_bytes: int = 0
     read_call_ns: int = 0
-    longest_read_ns: int = 0
     write_call_ns: int = 0
     loaded_ns: int = 0
     written_ns: int = 0
@@ -84,7 +82,7 @@ class TurnsReplay:
         self._ready = deque[int]()  # workers whose next step can start
         self._memory, self._memory_used = OrderedDict[int, None](), 0
         self._storage, self._storage_used, self._capacity = OrderedDict[int, None](), 0, capacity_bytes
-        self.removed = self.dropped = 0
+        self.evicted = 0
 
     @property
     def unfinished(self) -> list[TurnRequest]:
@@ -169,7 +167,7 @@ class TurnsReplay:
                 break  # every file is in use: let the file system decide whether the new one fits
             del self._storage[old]
             self._storage_used -= self._plan.sizes[old]
-            self.removed += 1
+            self.evicted += 1
             self._mover.submit(Batch(Operation.REMOVE, -1, (old,)))
         yield Operation.WRITE, number
         self._storage[number] = None
@@ -228,9 +226,7 @@ class TurnsReplay:
             request.storage_blocks += 1
             request.read_bytes += size
             request.begun_bytes = 0
-            request.again_bytes += size * (number == request.prompt)
             request.read_call_ns += batch.call_ns
-            request.longest_read_ns = max(request.longest_read_ns, batch.longest_ns)
             request.loaded_ns = batch.ended_ns
         else:
             request.written_blocks += 1

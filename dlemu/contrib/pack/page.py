@@ -13,7 +13,7 @@ from dlemu.results.wording import count
 def _screen(summary: PackSummary, folder: str) -> Screen:
     limit = summary.limited_by
     speed = f"{rate(summary.read_mb_per_second)}, {summary.images_per_second:,.1f} images/s"
-    by = f"by {count(summary.processes, 'process')}, in {duration(summary.seconds)}"
+    by = f"by {count(summary.ranks, 'process')}, in {duration(summary.seconds)}"
     lines = [] if summary.complete else [Said("failed", summary.verdict, tone="bad")]
     lines += [Said("read", speed, by, tone="strong"), Said("written", rate(summary.write_mb_per_second))]
     if limit is not None:

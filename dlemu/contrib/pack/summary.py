@@ -74,17 +74,10 @@ class PackSummary(rows_job.RowsSummary):
     """Images packed by this run."""
     kept_images: int
     """Images packed earlier, by an interrupted run that this one resumed."""
-    processes: int
     files: int
     """Files of the whole packed set."""
-    images_per_file: int
     seconds: Annotated[float, Metric("time", "s", "lower", head="time\ns", phase="run", is_drawn=True)]
     """From the moment when all processes were ready until the last file was on the device."""
-    images_per_second: Annotated[float, Metric("images", "/s", "higher", head="images\n/s")]
-    """Images packed / that time."""
-    read_bytes: int
-    """Bytes of the images' files."""
-    written_bytes: int
     read_mb_per_second: Annotated[
         float, Metric("read", "MB/s", "higher", head="read\nMB/s", is_drawn=True, is_tile=True)
     ]
@@ -93,8 +86,6 @@ class PackSummary(rows_job.RowsSummary):
     """Packed bytes / that time."""
     from_storage_percent: float | None
     """Share of the bytes read that came from storage, by the kernel's accounting; None where unknown."""
-    cpu_seconds: float
-    """CPU time of all packing processes."""
     cpu_percent: Annotated[float, Metric("CPU", "%", "lower", head="CPU\n%")]
     """Mean CPU use of the packing processes, in percent of all cores."""
     cpu_seconds_per_gb: Annotated[float, Metric("CPU time", "s/GB", "lower")]
@@ -109,15 +100,23 @@ class PackSummary(rows_job.RowsSummary):
     """Ready to compute, but waiting for a core."""
     writing_percent: Annotated[float, Metric("writing", "%", "neither", head="write\n%")]
     """Blocked in writes and fsync."""
-    idle_percent: Annotated[float, Metric("idle", "%", "neither", head="idle\n%")]
-    """Without an image, because none was left."""
-    device: PackDevice
     limited_by: PackLimit | None
     target: str
     train: str
     """The command that trains on the packed set."""
     issues: tuple[str, ...]
     """What a reader must know."""
+
+    @property
+    def images_per_second(self) -> Annotated[float, Metric("images", "/s", "higher", head="images\n/s")]:
+        """Images packed / that time."""
+        return self.images / self.seconds
+
+    @property
+    def idle_percent(self) -> Annotated[float, Metric("idle", "%", "neither", head="idle\n%")]:
+        """Without an image, because none was left."""
+        spent = self.reading_percent + self.computing_percent + self.wanting_core_percent + self.writing_percent
+        return max(0.0, 100 - spent)
 
 
 def summarise(run: rows_job.RowsRun) -> PackSummary:
@@ -134,10 +133,7 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
     cores = sum(host.cpu_usable for host in facts.journal.hosts) or 1
     cpu_percent = 100 * cpu_seconds / seconds / cores
     shares = _shares(total, processes * (end_ns - begin_ns))
-    device, idle = (
-        _device(run, window),
-        [mean_of(run, "cpu", "", metric, window) for metric in ("idle_percent", "iowait_percent")],
-    )
+    idle = [mean_of(run, "cpu", "", metric, window) for metric in ("idle_percent", "iowait_percent")]
     busy = None if any(map(math.isnan, idle)) else max(0.0, 100 - sum(idle))
     storage = facts.journal.storage
     is_known = total["read_bytes"] and (
@@ -147,7 +143,7 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
     from_storage = min(100.0, 100 * total["storage_bytes"] / total["read_bytes"]) if is_known else None
     limit = judge_packing(
         shares,
-        device,
+        device_activity(run, window),
         processes=processes,
         cores=cores,
         host_busy_percent=busy,
@@ -157,23 +153,17 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
     is_whole = facts.failure is None and bool(images)
     failure, read = facts.failure, total["read_bytes"] / 1e6 / seconds
     said = f"{read:,.1f} MB/s read, {images / seconds:,.1f} images/s; limited by {limit.what}"
-    reading, computing, wanting_core, writing, idle_share = shares
+    reading, computing, wanting_core, writing, _ = shares
     return PackSummary(
         **run.common_fields(),
         verdict=said if failure is None else f"INCOMPLETE: {failure}",
         images=images,
         kept_images=set_images - images if failure is None else 0,
-        processes=processes,
         files=-(-set_images // max(1, each)),
-        images_per_file=each,
         seconds=seconds,
-        images_per_second=images / seconds,
-        read_bytes=total["read_bytes"],
-        written_bytes=total["written_bytes"],
         read_mb_per_second=read,
         write_mb_per_second=total["written_bytes"] / 1e6 / seconds,
         from_storage_percent=from_storage,
-        cpu_seconds=cpu_seconds,
         cpu_percent=cpu_percent,
         cpu_seconds_per_gb=cpu_seconds / (total["read_bytes"] / 1e9) if total["read_bytes"] else 0.0,
         host_busy_percent=busy,
@@ -181,8 +171,6 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
         computing_percent=computing,
         wanting_core_percent=wanting_core,
         writing_percent=writing,
-        idle_percent=idle_share,
-        device=device,
         limited_by=limit if is_whole else None,
         target=settings.target,
         train=train_command(settings, set_images, each, total["sample_bytes"] // images) if is_whole else "",
@@ -212,7 +200,7 @@ def _shares(total: dict[str, int], whole_ns: int) -> Shares:
     return reading, computing, wanting_core, writing, idle
 
 
-def _device(run: rows_job.RowsRun, window_ns: tuple[int, int]) -> PackDevice:
+def device_activity(run: rows_job.RowsRun, window_ns: tuple[int, int]) -> PackDevice:
     """Return the activity of the devices of source and target: summed rates and queue depths, highest busy share."""
     devices = run.telemetry[0].devices if run.telemetry else ()
     names = [device.name for device in devices if device.counted and device.probe == "block"]

@@ -36,10 +36,6 @@ class Spread:
         steps = np.linspace(0, 1, QUANTILES)
         return cls(mean=float(known.mean()), quantiles=tuple(map(float, np.quantile(known, steps))))
 
-    def at(self, share: float) -> float:
-        """Return the value below which this share (0 to 1) of the values lies, interpolated between quantiles."""
-        return float(np.interp(share, np.linspace(0, 1, len(self.quantiles)), self.quantiles))
-
     def longer(self, by: float) -> Spread:
         """Return the distribution with `by` added to all values; negative results become 0."""
         return Spread(mean=max(0.0, self.mean + by), quantiles=tuple(max(0.0, value + by) for value in self.quantiles))
@@ -81,7 +77,6 @@ class Parts:
 class Saves:
     """Checkpoints written while the job was recorded."""
 
-    count: int
     bytes: int
     """Size of one checkpoint, all ranks together."""
     seconds: float
@@ -99,8 +94,6 @@ class Loading:
     prefetch: int
     """Batches that each worker reads ahead."""
     start_method: str
-    pin: bool
-    persistent: bool
     order: str
     """`shuffled`, `in order`, or `own` for a custom sampler whose order is not known."""
     samples: int | None
@@ -136,23 +129,16 @@ class Recording:
     """`first`: rank 0 reads for all, as Accelerate's dispatcher does."""
     loading: Loading
     batch_size: int
-    """Samples per step and rank."""
-    read_batch_size: int
     """Samples per batch of the loader: where one rank reads for all, a batch is for all ranks or for one in turn.
 
     Of batches that differ in size, the mean, rounded.
     """
-    batch_sizes: Spread | None
-    """None if all batches have the same size, except the last of a pass."""
     steps: int
     """Batches of a rank that the figures are computed from."""
-    ready_steps: int
-    """Number of `steps` whose batch was ready when the trainer requested it."""
-    passes: int
     samples_per_second: float
     """All ranks together, while training."""
     computation: Spread
-    """Compute time of a batch on its accelerator, as the recipe has it: what was measured, and `hand_over_added`."""
+    """Compute time of a batch on its accelerator, and what a replay needs less than the job to receive a batch."""
     computation_from: Literal["device", "ready steps", "all steps"]
     """Source of `computation`: `device`, events on the accelerator; else the trainer's clock, over these steps."""
     step_cpu: Spread
@@ -161,13 +147,11 @@ class Recording:
     """The part of the mean `step_cpu` that receiving a batch from a worker takes."""
     gradient_accumulation_steps: int
     synchronous: bool
-    wait: Spread
-    """Wait of the trainer for a batch; where `computation_from` is `device`, wait of the accelerator."""
+    wait_p50: float
+    """Wait of the trainer for a batch, s; where `computation_from` is `device`, wait of the accelerator."""
     wait_p99: float
     hand_over: float
     """Median time that the trainer took to receive a batch that was ready."""
-    hand_over_added: float = 0.0
-    """What a replay needs less for that than the job, added to `computation`; negative where it needs more."""
     parts: Parts
     preprocess: Spread
     """CPU time of a worker per sample, without system time."""
@@ -187,8 +171,6 @@ class Recording:
     """Samples that were loaded before the first measured batch, as warm-up."""
     read_before_bytes: int = 0
     """Size of the data files that were opened before the first batch, and of what warm-up batches read."""
-    fill_bytes: int = 0
-    """What a process that loads batches reads for its first more than for others: it fills a buffer."""
     shipped_bytes_per_sample: float
     """Size of the arrays that a worker sends to the trainer."""
     arrays: int = 0
@@ -196,19 +178,9 @@ class Recording:
     coverage_percent: float
     """Bytes of the reads that the hook saw, in % of all bytes that the job's processes read."""
     saves: Saves | None
-    evaluations: int
-    """Passes that were recognised as evaluation, and left out."""
-    torch: str
-    python: str
-    cores: int
-    memory_gib: float
     problems: tuple[str, ...] = ()
     """Why a replay would not behave like this job."""
     notes: tuple[str, ...] = ()
-
-    @property
-    def wait_p50(self) -> float:
-        return self.wait.at(0.5)
 
     @property
     def files_per_sample(self) -> int:

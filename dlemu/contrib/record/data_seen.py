@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -19,7 +18,6 @@ from dlemu.report.units import size
 MAPPED = "mmap_indexed_binary"
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".json", ".txt", ".yaml", ".yml", ".log", ".pkl")
 """File name endings that count as data only if no files with other endings were opened."""
-_WALK_SECONDS = 60.0  # the user waits; beyond it, the files found so far stand for the whole dataset
 _SHALLOW = 2
 """A common folder of at most this depth (/home/NAME) is too general: only the files' own folders are walked."""
 _COUNTED_FILES = 4  # whose samples stand for those of all: counting reads a header for each
@@ -115,7 +113,7 @@ def dataset_of(files: Counter[str], recording: Recording) -> tuple[Recording, Da
     alike = opened and abs(shipped - stored) <= _SIZES_OFF * stored
     problem = note = ""
     if data.format in own_folder.COUNTERS and recording.loading.iterable:
-        samples = recording.steps * recording.read_batch_size * recording.loaders
+        samples = recording.steps * recording.batch_size * recording.loaders
         rounding = recording.loading.workers * read / max(recording.calls_per_sample * samples, 1)  # a call of each
         if stored and read and abs(read - stored) > _SIZES_OFF * stored + rounding:
             problem = (
@@ -192,7 +190,7 @@ def cached_before(data: Data, recording: Recording) -> int:
 
 def _read_again(data: Data, recording: Recording) -> float:
     """Return the share of reads, after the warm-up's, that repeat earlier ones: the page cache serves these."""
-    taken = recording.steps * recording.read_batch_size * recording.files_per_sample * recording.loaders
+    taken = recording.steps * recording.batch_size * recording.files_per_sample * recording.loaders
     new = data.files * data.samples_per_file - recording.samples_before * recording.files_per_sample
     return 1 - min(max(0.0, new), taken) / taken
 
@@ -229,8 +227,8 @@ def _rank_as_data(kind: str, sizes: dict[str, int]) -> tuple[int, int]:
 
 
 def _walk(roots: list[str], kinds: list[str]) -> list[str]:
-    """Return the files of these kinds, as a replay finds them, or those found until the time was up."""
-    until, found, seen = time.monotonic() + _WALK_SECONDS, list[str](), set[str]()
+    """Return the files of these kinds, as a replay finds them."""
+    found, seen = list[str](), set[str]()
     for root in roots:
         for folder, below, file_names in os.walk(root, followlinks=True):
             real = os.path.realpath(folder)
@@ -240,6 +238,4 @@ def _walk(roots: list[str], kinds: list[str]) -> list[str]:
             seen.add(real)
             shown = (name for name in file_names if not name.startswith("."))
             found += [os.path.join(folder, name) for name in shown if own_folder.kind_of(name) in kinds]
-            if time.monotonic() > until:
-                return found
     return found

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from msgspec.structs import astuple, replace
 from numpy.typing import NDArray
 
 from dlemu.contrib.record.rows import Batch, Over, Pass, ProcessRows
 
-_SHORT_BODY = 0.1
-"""If no optimizer steps were seen: a pass trains if its mean body is at least this share of the loader's longest."""
 READY_SECONDS = 0.001
 READY_SHARE = 0.05
 """A batch was ready if the wait was at most 1 ms (for the transfer) or 5 % of the median body, whichever is longer."""
@@ -34,7 +29,6 @@ class Loop:
     passes: tuple[Pass, ...]
     interleaved: bool
     """Passes overlap: several loaders feed the training at once."""
-    evaluations: int
     wait: NDArray[np.float64]
     body: NDArray[np.float64]
     queue: NDArray[np.float64]
@@ -80,7 +74,7 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     unsorted: list[Batch | Over] = [*rows.overs, *rows.batches]
     requests = sorted(unsorted, key=lambda one: one.t0)
     request_times = [one.t0 for one in requests]
-    training = _training(rows, batches, request_times)
+    training = [one for one in rows.passes if batches[one.number] and _steps_within(rows, batches[one.number])]
     device = {one.serial: one for one in rows.devices}
     steps = [
         (batch, following)
@@ -116,7 +110,6 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
         rows=rows,
         passes=tuple(training),
         interleaved=any(later[0].t0 < one[-1].t1 for one, later in itertools.pairwise(_in_order(training, batches))),
-        evaluations=len([one for one in batches.values() if one]) - len(training),
         wait=wait,
         body=body,
         queue=queue,
@@ -157,36 +150,8 @@ def _save_ns(rows: ProcessRows, begin: int, end: int) -> int:
     return sum(save.t1 - save.t0 for save in rows.saves if begin <= save.t0 and save.t1 <= end)
 
 
-def _training(rows: ProcessRows, batches: dict[int, list[Batch]], request_times: Sequence[int]) -> list[Pass]:
-    """Return the passes that train: those during which an optimizer stepped.
-
-    Where no steps are seen (optimizers other than PyTorch's): those of the loader with the longest total body time.
-    """
-    passes = [one for one in rows.passes if batches[one.number]]
-    steps = sorted(step.t for step in rows.steps)
-    if steps:
-        return [one for one in passes if _steps_within(steps, batches[one.number])]
-    body: dict[int, float] = {}
-    for one in passes:
-        ends = [(batch.t1, bisect.bisect_left(request_times, batch.t1)) for batch in batches[one.number] if batch.grad]
-        bodies = [request_times[index] - delivered for delivered, index in ends if index < len(request_times)]
-        body[one.number] = float(np.mean(bodies or [0]))
-    used = Counter(one.loader for one in passes)
-    alike: dict[tuple[Any, ...], list[Pass]] = {}
-    for one in passes:
-        # A loader that is created again for each pass has another number each time, but the same settings.
-        same = replace(one, number=0, t=0, loader=one.loader if used[one.loader] > 1 else 0)
-        alike.setdefault(astuple(same), []).append(one)
-    total = {key: sum(body[one.number] * len(batches[one.number]) for one in own) for key, own in alike.items()}
-    if not total or max(total.values()) == 0:
-        return []
-    own = alike[max(total, key=lambda key: total[key])]
-    longest = max(body[one.number] for one in own)
-    return [one for one in own if body[one.number] >= _SHORT_BODY * longest]
-
-
-def _steps_within(steps: Sequence[int], batches: Sequence[Batch]) -> int:
-    return bisect.bisect(steps, batches[-1].t0) - bisect.bisect(steps, batches[0].t1)
+def _steps_within(rows: ProcessRows, batches: Sequence[Batch]) -> bool:
+    return any(batches[0].t1 < step.t <= batches[-1].t0 for step in rows.steps)
 
 
 def _in_order(training: Sequence[Pass], batches: dict[int, list[Batch]]) -> list[list[Batch]]:
@@ -205,7 +170,7 @@ def _counted(training: Sequence[Pass], batches: dict[int, list[Batch]], skip: in
 
 
 def _is_ahead(rows: ProcessRows, batches: Sequence[Batch]) -> bool:
-    own = {step.thread for step in rows.steps} or {rows.process.pid}  # the main thread's id is the process's
+    own = {step.thread for step in rows.steps}
     return sum(batch.thread not in own for batch in batches) > len(batches) / 2
 
 
@@ -219,4 +184,4 @@ def _accumulation(rows: ProcessRows, turns: Sequence[Sequence[Batch]]) -> int:
             bisect.bisect(steps, following.t0) > bisect.bisect(steps, one.t1)
             for one, following in itertools.pairwise(batches)
         )
-    return max(1, round(taken / groups)) if steps else 1
+    return max(1, round(taken / groups))

@@ -13,7 +13,7 @@ from dlemu.contrib.record.run import Recorded
 from dlemu.report.any_run import keys_of
 from dlemu.report.screen import Said, Screen, print_screen
 from dlemu.report.table import Section, Table, columns, print_lines, print_section
-from dlemu.report.units import number, percent, size
+from dlemu.report.units import number, size
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
@@ -91,22 +91,9 @@ def _verdict(answer: RecordAnswer) -> tuple[str, str]:
 
 
 def _sections(answer: RecordAnswer, _: str) -> Iterator[Section]:
-    recording = answer.recording
-    parts, cached = recording.parts, recording.cached_percent
-    who = "the workers" if recording.loading.workers else "the trainer, which reads by itself,"
-    more = [f"{cached} % of the data came from memory (the page cache), not from storage"] if cached else []
-    yield Table(
-        title="Where a step's time goes",
-        columns=columns("", "ms", "share", right=(1, 2)),
-        rows=[
-            (label, number(1000 * getattr(parts, name)), percent(100 * getattr(parts, name) / parts.step))
-            for name, label in STEP_PARTS.items()
-        ],
-        notes=[f"waits are split by what {who} did meanwhile: blocked, queueing for a core, or computing", *more],
-    )
-    yield from keys_of("What was recorded", recording)
+    yield from keys_of("What was recorded", answer.recording)
     if answer.replays:
-        yield _replay_table(recording, answer.replays)
+        yield _replay_table(answer.recording, answer.replays)
 
 
 def _replay_table(recording: Recording, replays: tuple[Replay, ...]) -> Table:

@@ -6,7 +6,7 @@ record.json has the job's measurements. Counts and sizes are rounded to 3 digits
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -55,10 +55,6 @@ def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict
 
 def simplified(recording: Recording, data: Data | None) -> Iterator[str]:
     """Yield what the recipe does in another way than the job, as notes: the replay shows whether that matters."""
-    if recording.batch_sizes is not None:
-        least, most = recording.batch_sizes.quantiles[0], recording.batch_sizes.quantiles[-1]
-        size = recording.read_batch_size
-        yield f"its batches have {least:.0f} to {most:.0f} samples: those of the recipe all have {size}, the mean"
     batches = recording.gradient_accumulation_steps
     if recording.loaders > 1 and batches > 1:
         yield f"its ranks synchronise every {batches} batches: in a replay they do after each"
@@ -106,7 +102,7 @@ def _reader(recording: Recording, engine: str) -> dict[str, Any]:
     shuffle = "off" if loading.order == "in order" else "seed"
     return {
         "data_loader": "pytorch",
-        "batch_size": recording.read_batch_size * files,
+        "batch_size": recording.batch_size * files,
         "read_threads": loading.workers,
         "prefetch_size": loading.workers * loading.prefetch,
         "multiprocessing_context": loading.start_method,
@@ -176,10 +172,4 @@ def _number_list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.SequenceNod
     return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
 
 
-def _mapping(dumper: yaml.SafeDumper, values: Mapping[str, Any]) -> yaml.MappingNode:
-    flow = len(values) > 0 and not any(isinstance(value, (list, dict)) for value in values.values()) and len(values) < 3
-    return dumper.represent_mapping("tag:yaml.org,2002:map", values, flow_style=flow)
-
-
 _Dumper.add_representer(list, _number_list)
-_Dumper.add_representer(dict, _mapping)

@@ -12,7 +12,6 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from dlemu.contrib.record.answer import MAX_CORE_WAIT_PERCENT, Loading, Parts, Recording, Saves, Spread
@@ -38,7 +37,7 @@ _CODE_BYTES = 16 << 20
 
 def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     """Return the recording of a job; raises UserError where its rows hold no training that could be emulated."""
-    processes, of_items = _by_item(processes)
+    processes, of_batches = _by_item(processes)
     loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
     if not loops:
         raise UserError(_no_training_message(processes, skip))
@@ -56,15 +55,11 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     ranks = max([len(loops), *(rows.process.ranks for rows in processes if rows.passes or rows.steps)])
     reads: Literal["all", "first"] = "first" if ranks > 1 and len(loops) == 1 else "all"
     rate = sum(float(counts.mean()) * len(one.wait) / one.seconds for one in loops)
-    sharing = ranks if reads == "first" else 1
-    accumulation = loop.accumulation
     alike = bool((counts == np.median(counts)).mean() >= _EQUAL_SHARE)
-    size = read_size = int(np.median(counts)) if alike else max(1, round(float(counts.mean())))
-    if sharing > 1:  # rank 0 reads one batch for each rank, or one that it splits between all
-        if accumulation >= sharing:
-            accumulation //= sharing
-        else:
-            size = max(1, size // sharing)
+    size = int(np.median(counts)) if alike else max(1, round(float(counts.mean())))
+    if not alike:
+        differ = f"its batches have {counts.min():.0f} to {counts.max():.0f} samples"
+        of_batches = (*of_batches, f"{differ}: those of the recipe all have {size}, the mean")
     computation, source = _computation(loops)
     wait = np.concatenate([one.wait for one in loops])
     read = np.array([max(fetch.read, 0) + fetch.map_bytes for fetch in fetches], float)
@@ -83,19 +78,15 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         ranks_that_read=reads,
         loading=replace(loading, samples=loading.samples and round(loading.samples * samples / items)),
         batch_size=size,
-        read_batch_size=read_size,
-        batch_sizes=None if alike else Spread.of(counts),
         steps=len(loop.wait),
-        ready_steps=int(loop.ready().sum()) * loop.accumulation,
-        passes=len(loop.passes),
         samples_per_second=rate,
         computation=computation,
         computation_from=source,
         step_cpu=Spread.of(np.concatenate([one.groups(np.minimum(one.cpu, one.computation)) for one in loops])),
         hand_over_cpu=float(np.concatenate([one.taking_cpu for one in loops]).mean()),
-        gradient_accumulation_steps=accumulation,
+        gradient_accumulation_steps=loop.accumulation,
         synchronous=(loop.drained is None and not loop.ahead) or (loop.drained or 0) >= _DRAINED,
-        wait=Spread.of(wait),
+        wait_p50=float(np.quantile(wait, 0.5)),
         wait_p99=float(np.quantile(wait, 0.99)),
         hand_over=_hand_over(loops),
         parts=_parts(loops, fetches),
@@ -109,18 +100,12 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         maps_files=any(fetch.mapped for fetch in made) or (from_devices and not read.any()),
         samples_before=sum(_samples(fetch) for fetch in made if fetch.t0 < loop.begin_ns),
         read_before_bytes=sum(_read_before(one, workers) for one in loops),
-        fill_bytes=_fill_bytes(loops, workers, float(np.median(read))),
         shipped_bytes_per_sample=float(sum(fetch.bytes for fetch in fetches)) / samples,
         arrays=int(np.median([fetch.arrays for fetch in fetches])),
         coverage_percent=_coverage(loops, workers),
         saves=_saves(loops),
-        evaluations=sum(one.evaluations for one in loops),
-        torch=loop.rows.process.torch,
-        python=loop.rows.process.python,
-        cores=loop.rows.process.cores,
-        memory_gib=float(f"{psutil.virtual_memory().total / 2**30:.3g}"),
-        problems=tuple(_problems(processes, loops, fetches, source)),
-        notes=(*_notes(processes, loops, fetches, source), *of_items),
+        problems=tuple(_problems(processes, loops, fetches)),
+        notes=(*_notes(loops, fetches, source), *of_batches),
     )
 
 
@@ -283,11 +268,6 @@ def _reads_nothing(processes: Sequence[ProcessRows], fetches: Sequence[Fetch], b
     return few or (not files and bytes_per_sample < _FEW_BYTES)
 
 
-def _fill_bytes(loops: Sequence[Loop], workers: dict[int, ProcessRows], usual: float) -> int:
-    first = [next(_of_training(one, rows), None) for one in loops for rows in _readers(one, workers)]
-    return max(0, round(float(np.mean([fetch.read for fetch in first if fetch is not None])) - usual))
-
-
 def _read_before(loop: Loop, workers: dict[int, ProcessRows]) -> int:
     """Return the size of data files that were opened before the first batch, and the bytes of batches left out."""
     found = max(one.opened for one in loop.passes)
@@ -366,7 +346,6 @@ def _saves(loops: Sequence[Loop]) -> Saves | None:
     places = sorted({bisect.bisect(batches, save.t0): bisect.bisect(ends, save.t0) for save in own}.items())
     gaps = [later - before for (before, one), (later, other) in itertools.pairwise(places) if one == other]
     return Saves(
-        count=len(places),
         bytes=round(sum(save.bytes for _, save in saves) / len(places)),
         seconds=sum(save.t1 - save.t0 for save in own) / len(places) / 1e9,
         batches_between=round(sum(gaps) / len(gaps)) if gaps else None,
@@ -380,16 +359,12 @@ def _loading(loop: Loop) -> Loading:
         workers=one.workers,
         prefetch=one.prefetch or 2,
         start_method=one.method,
-        pin=one.pin,
-        persistent=one.persistent,
         order=one.order,
         samples=one.samples,
     )
 
 
-def _problems(
-    processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch], source: str
-) -> Iterator[str]:
+def _problems(processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Iterator[str]:
     settings = {(one.iterable, one.workers, one.prefetch, one.batch, one.samples, one.order) for one in loops[0].passes}
     if len(settings) > 1 or loops[0].interleaved:
         yield "several loaders feed the training, but a workload has one"
@@ -405,9 +380,7 @@ def _problems(
         yield "this kernel does not report what processes read (/proc/self/io)"
 
 
-def _notes(
-    processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch], source: str
-) -> Iterator[str]:
+def _notes(loops: Sequence[Loop], fetches: Sequence[Fetch], source: str) -> Iterator[str]:
     parts = _parts(loops, fetches)
     if parts.core_wait_percent > MAX_CORE_WAIT_PERCENT:
         share = f"{parts.core_wait_percent:.0f} % of a step"

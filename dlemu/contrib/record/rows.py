@@ -1,8 +1,8 @@
 """Reads the rows that the hook (recorder.py) wrote: one file per process, one JSON object per line.
 
-Times are in ns. "Queue" is time that a thread was runnable without a core. In `Batch` and `Over`, CPU time, queue and
-bytes are running totals, at `t0` or `t1`; in `Fetch` they are those of loading the batch, except where
-noted.
+Keys that nothing is computed from are skipped. Times are in ns. "Queue" is time that a thread was runnable without a
+core. In `Batch` and `Over`, CPU time, queue and bytes are running totals, at `t0` or `t1`; in `Fetch` they are those of
+loading the batch, except where noted.
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ class Process(msgspec.Struct, tag_field="k", tag="process", kw_only=True):
     pid: int
     rank: int | None
     ranks: int
-    python: str
-    torch: str
-    cores: int
 
 
 class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
@@ -42,8 +39,6 @@ class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
     iterable: bool
     workers: int
     prefetch: int | None
-    pin: bool
-    persistent: bool
     method: str
     batch: int | None
     samples: int | None
@@ -57,7 +52,6 @@ class Batch(msgspec.Struct, tag_field="k", tag="batch", kw_only=True):
     """The trainer requested a batch at `t0`, and received it at `t1`."""
 
     number: int = msgspec.field(name="pass")
-    i: int
     serial: int
     t0: int
     t1: int

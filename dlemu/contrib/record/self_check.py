@@ -69,7 +69,6 @@ def check_by_replay(
             recording,
             preprocess=recording.preprocess.scaled(preprocess),
             computation=recording.computation.longer(added),
-            hand_over_added=recording.hand_over_added + added,
         )
         done.append(replays(recording, best.engine, f"replay-{len(done) + 1}"))
     return recording, best.engine, done
@@ -77,7 +76,7 @@ def check_by_replay(
 
 def _added_computation(recording: Recording, replay: Replay) -> float:
     """Return what the job takes longer than the replay to receive a ready batch, s, if that delays a step."""
-    missing = recording.hand_over - recording.hand_over_added - replay.hand_over
+    missing = recording.hand_over - replay.hand_over
     step = recording.parts.step
     known = recording.synchronous and replay.hand_over > 0 and recording.hand_over > 0
     return missing if known and abs(missing) > _STEP_TOLERANCE * step else 0.0
@@ -139,7 +138,7 @@ def run_replay(
 def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
     steps = min(recording.steps, _MAX_STEPS) + skip + recording.loading.workers * recording.loading.prefetch
     samples = data.files * max(1, round(data.samples_per_file)) / recording.files_per_sample
-    pass_steps = max(1, int(samples / (recording.read_batch_size * recording.loaders)))
+    pass_steps = max(1, int(samples / (recording.batch_size * recording.loaders)))
     cached = cached_before(data, recording)
     return [
         "dataset.source=folder",

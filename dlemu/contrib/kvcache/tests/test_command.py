@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 import dlemu as library
 from datagen import owned
-from dlemu.cli.predict import command
+from datagen.errors import UserError
 from dlemu.contrib.kvcache.summary import KvSummary
 from tests.e2e.harness import dlemu, start, until, wait
 
@@ -47,10 +46,11 @@ def test_a_run_is_measured_shown_and_leaves_nothing_on_the_storage(tmp_path: Pat
     done = dlemu(*words(tmp_path, "run", "ranks=2", "kv.tp=2", "kv.capacity_gb=0.2"), "--json")
     assert done.status == 0, done.err
     found = json.loads(done.out)
-    assert (found["complete"], found["ranks"], found["what"]["token_bytes"]) == (True, 2, 131_072)
-    assert found["blocks_read"] * found["what"]["block_bytes"] == found["read_bytes"] > 0
+    assert (found["complete"], found["ranks"]) == (True, 2)
+    assert found["read_bytes"] > 0
+    assert found["read_bytes"] % found["block_bytes"] == 0
     assert found["written_bytes"] > 0
-    assert found["tiers"]["storage"] > 10, "conversations that grow"
+    assert found["tokens_from_storage_percent"] > 10, "conversations that grow"
     assert left(tmp_path) == []
     rows = pq.read_table(tmp_path / "run" / "kvcache.parquet")
     assert len(rows) == found["prompts"] + 2
@@ -96,16 +96,6 @@ def test_a_storage_that_gives_other_bytes_is_found_out(tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
-@pytest.mark.slow
-def test_a_folder_with_files_of_others_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "kv").mkdir()
-    (tmp_path / "kv" / "thesis.tex").write_text("mine")
-    refused = dlemu(*words(tmp_path, "run"))
-    assert refused.status == 2
-    assert "which holds files that dlemu did not make, such as" in refused.err
-    assert (left(tmp_path), (tmp_path / "run").exists()) == (["kv/thesis.tex"], False)
-
-
 def test_a_refused_run_leaves_no_folder_of_blocks(tmp_path: Path) -> None:
     refused = dlemu(*words(tmp_path, "run", "kv.shrink=1", "kv.users=500", "kv.prompt_tokens=100000"))
     assert refused.status == 2
@@ -144,14 +134,14 @@ def test_the_official_load_has_its_own_number_and_the_true_one(option: int, tmp_
     assert done.status == 0, done.err
     found = json.loads(done.out)
     official = found["official"]
-    assert (official["option"], official["users"], found["users"]) == (option, 3, 6)
-    assert official["requests"] >= official["served"] > 0
+    assert found["option"] == option
+    assert found["prompts"] >= official["served"] > 0
     assert found["read_bytes"] > 0
     assert (official["memory_percent"] > 0) is (option == 2)
     assert found["ceiling_times"] > 0
     assert left(tmp_path) == []
     rows = pq.read_table(tmp_path / "run" / "kvcache.parquet")
-    assert len(rows) == official["requests"] + 2, "those that nobody served too"
+    assert len(rows) == found["prompts"] + 2, "those that nobody served too"
     page = dlemu("report", str(tmp_path / "run"))
     assert page.status == 0, page.err
     html = (tmp_path / "run" / "report.html").read_text()
@@ -160,5 +150,5 @@ def test_the_official_load_has_its_own_number_and_the_true_one(option: int, tmp_
 
 
 def test_a_run_is_measured_and_not_predicted() -> None:
-    refused = CliRunner().invoke(command, ["workload=llama3_1_8b", "--mb-per-second", "5"])
-    assert "can't predict a run of KV-cache offload: measure it with `dlemu kvcache`" in str(refused.exception)
+    with pytest.raises(UserError, match="can't predict a run of KV-cache offload: measure it with `dlemu kvcache`"):
+        library.predict(["workload=llama3_1_8b"], mb_per_second=5)

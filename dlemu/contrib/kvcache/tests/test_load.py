@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 from dataclasses import replace
@@ -88,17 +87,6 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         read_trace(trace(tmp_path, *[LINE] * 4))
     with pytest.raises(UserError, match=r"no prompt within kv.seconds"):
         make_load(KvSettings(seconds=1e-9), 1)
-
-
-def test_a_trace_packed_by_gzip_is_read(tmp_path: Path) -> None:
-    plain = trace(tmp_path, LINE, LINE)
-    path, content = Path(plain.trace), Path(plain.trace).read_bytes()
-    wanted = [prompt.blocks.tolist() for prompt in read_trace(plain)]
-    path.write_bytes(gzip.compress(content[:80]) + gzip.compress(content[80:]))
-    assert [prompt.blocks.tolist() for prompt in read_trace(plain)] == wanted
-    path.write_bytes(gzip.compress(content)[:-12])
-    with pytest.raises(UserError, match=r"can't be read: .*[Cc]ompressed"):
-        read_trace(plain)
 
 
 SETTINGS = KvSettings(users=20, seconds=200.0, think_seconds=5.0, system_prompts=3, system_tokens=1000)

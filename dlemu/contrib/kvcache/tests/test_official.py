@@ -130,7 +130,7 @@ def test_the_published_rate_exceeds_the_drive_and_the_true_one_does_not(option: 
     assert int(rows["read_bytes"].sum() + rows["written_bytes"].sum()) == moved
     true = (told.true_read_gib_per_second + told.true_write_gib_per_second) * GIB
     assert 0.9 * RATE < true <= RATE
-    assert told.true_window_seconds > 20
+    assert window > 20
     if option != 2:
         assert (told.read_gib_per_second + told.write_gib_per_second) * GIB > 1.05 * RATE
         assert told.overstated_percent is not None
@@ -147,7 +147,7 @@ def test_a_served_request_reads_its_own_file_as_often_as_the_tool_does() -> None
     drive, _, done = served(plan)
     for one in done:
         assert drive.writes[one.prompt] == 1
-        assert one.again_bytes == one.turn.reads * plan.sizes[one.prompt]
+        assert drive.reads[one.prompt] >= one.turn.reads
     priorities = [one.turn.priority for one in done]
     assert Counter(priorities)[max(priorities)] >= Counter(priorities)[min(priorities)] / 2
 
@@ -165,18 +165,17 @@ def test_the_tool_waits_two_seconds_for_each_worker_and_counts_what_has_moved_by
 
 def test_a_result_has_both_numbers_and_says_why_they_differ() -> None:
     asked: dict[str, float] = {"priority": 3, "input_tokens": 5000, "output_tokens": 64, "storage_blocks": 3}
-    asked |= {"read_bytes": 3 * GIB, "again_bytes": 3 * GIB, "written_bytes": GIB, "written_blocks": 1}
+    asked |= {"read_bytes": 3 * GIB, "written_bytes": GIB, "written_blocks": 1}
     asked |= {"arrived_ns": 1, "start_ns": 1, "computed_ns": 150, "loaded_ns": 151, "written_ns": 40}
     waits: dict[str, float] = {"prompt": 1, "arrived_ns": 2, "priority": 1}
     summary = result(asked, waits, words=("workload=mlperf_kv", "kv.option=1", "kv.users=2", "kv.tp=1", *_8B))
     told = summary.official
     assert told is not None
     assert (told.read_gib_per_second, told.write_gib_per_second) == (0.03, 0.01)
-    assert told.true_window_seconds == 150
     assert told.true_read_gib_per_second == pytest.approx(0.02)
     assert told.overstated_percent == pytest.approx(50)
-    assert (told.requests, told.served, told.late, told.again_percent) == (2, 1, 1, 100)
+    assert (summary.prompts, told.served, told.late) == (2, 1, 1)
     assert "50 % too high" in summary.verdict
     assert any("1 more request" in issue for issue in summary.issues)
     assert summary.limited_by == "storage"
-    assert (summary.sustained, summary.backlog, summary.ttft_seconds) == (None, None, None)
+    assert (summary.sustained, summary.backlog_seconds, summary.ttft_seconds) == (None, None, None)

@@ -140,3 +140,10 @@ def test_a_marker_that_lists_another_run_stays(tmp_path: Path) -> None:
     run_folder.create_run_folder(job(kv))
     run_folder.remove_failed(job(kv))
     assert os.listdir(kv) == [owned.MARKER]
+
+
+def test_a_folder_with_files_of_others_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(UserError, match="which holds files that dlemu did not make, such as"):
+        run_folder.create_run_folder(job(tmp_path))
+    assert os.listdir(tmp_path) == ["thesis.tex"]

@@ -141,20 +141,6 @@ def test_samples_of_any_sizes_are_found_again(name: str, sizes: list[int]) -> No
         assert [struct.unpack_from("<Q", data, at)[0] + 16 for at, _ in places] == [size for _, size in places]
 
 
-def test_a_tar_of_several_members_a_sample() -> None:
-    """As WebDataset's own writer makes them, with a pax header of a long name between."""
-    out = io.BytesIO()
-    long = "n" * 150
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, content in (("0.jpg", b"J" * 700), ("0.cls", b"5"), (f"{long}.jpg", b"K" * 10), ("2.jpg", b"L")):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    first, *others = records_of(Webdataset(), out.getvalue(), 3)
-    assert (first[:700], first[-1:], len(first)) == (b"J" * 700, b"5", 1024 + 512 + 1)
-    assert others == [b"K" * 10, b"L"]
-
-
 def test_which_files_are_packed(tmp_path: Path) -> None:
     for name in ("b/2.PNG", "a/1.jpg", ".hidden.jpg", "notes.txt", "packed/train/x.jpg"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

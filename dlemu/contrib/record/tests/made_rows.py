@@ -15,8 +15,7 @@ class Trainer:
 
     def __init__(self, *, pid: int = TRAINER, rank: int | None = None, ranks: int = 1, workers: int = 1) -> None:
         self.rows, self.worker = (
-            ProcessRows(Process(version=1, pid=each, rank=rank, ranks=ranks, python="3.9.1", torch="2.1.0", cores=4))
-            for each in (pid, pid + 100)
+            ProcessRows(Process(version=1, pid=each, rank=rank, ranks=ranks)) for each in (pid, pid + 100)
         )
         self.workers, self.now, self.thread = workers, 0, pid
         self._passes = self._serial = 0
@@ -31,8 +30,6 @@ class Trainer:
                 iterable=False,
                 workers=self.workers,
                 prefetch=2,
-                pin=False,
-                persistent=False,
                 method="fork",
                 batch=8,
                 samples=800,
@@ -64,7 +61,6 @@ class Trainer:
         self.rows.batches.append(
             Batch(
                 number=number,
-                i=len(taken),
                 serial=self._serial,
                 t0=asked,
                 t1=self.now,

@@ -59,9 +59,7 @@ def files(tmp_path: Path) -> Counter[str]:
 
 
 def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path: Path) -> None:
-    recording = recorded(
-        torch="2.4.0+acme.build-host-7", python="3.10.2", opens_per_sample=1.0, read_bytes_per_sample=110_000.0
-    )
+    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0)
     data = data_of(files(tmp_path), recording)
     assert data is not None
     assert (data.files, data.format, data.samples_per_file) == (80, "jpeg", 1.0)
@@ -84,10 +82,9 @@ def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path:
     assert tree["checkpoint"]["steps_between_checkpoints"] == 30
 
 
-def test_samples_of_shards_and_of_mapped_tokens_are_counted_by_what_is_known(tmp_path: Path) -> None:
+def test_samples_of_shards_are_counted_by_what_is_known(tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / f"shard{number}.tar").write_bytes(bytes(10_000))
-    (tmp_path / "tokens.bin").write_bytes(bytes(81_920))
     shards = Counter(str(tmp_path / f"shard{number}.tar") for number in range(2))
     recording = recorded(opens_per_sample=0.01, read_bytes_per_sample=1000.0)
     by_bytes = replace(recording, loading=replace(recording.loading, samples=None))
@@ -97,11 +94,6 @@ def test_samples_of_shards_and_of_mapped_tokens_are_counted_by_what_is_known(tmp
         (4, 10.0, "webdataset"),
         (4, 50.0, "webdataset"),
     ]
-    tokens = data_of(
-        Counter([str(tmp_path / "tokens.bin")]), replace(recording, mapped=True, read_bytes_per_sample=4096.0)
-    )
-    assert tokens is not None
-    assert (tokens.files, tokens.samples_per_file, tokens.format) == (1, 20.0, "mmap_indexed_binary")
 
 
 @pytest.mark.parametrize(("samples", "epochs"), [(200, 3), (25, 24), (4, 72)])
@@ -132,7 +124,7 @@ def test_samples_of_several_files_are_replayed_file_by_file(tmp_path: Path) -> N
     assert (data.files, data.format, data.ending, data.samples_per_file) == (60, "raw", ".jpg, .png", 1.0)
     assert not list(data_problems(data, recording))
     tree = yaml.safe_load(recipe_text(recording, data, engine="matched", replayable=False, reason="none", replay=None))
-    assert tree["reader"]["batch_size"] == 2 * recording.read_batch_size
+    assert tree["reader"]["batch_size"] == 2 * recording.batch_size
     assert mean_seconds(Duration.from_value(tree["reader"]["preprocess_time"], "preprocess_time")) == pytest.approx(
         recording.preprocess.mean / 2
     )
@@ -261,22 +253,6 @@ def bytes_seen(folder: Path, files: dict[str, Any], changes: dict[str, Any]) -> 
     samples, iterable = files.get("samples", 1000), files.get("iterable", False)
     recording = replace(recording, loading=replace(recording.loading, samples=samples, iterable=iterable))
     return dataset_of(Counter(map(str, sorted(folder.iterdir()))), recording)
-
-
-def test_pieces_of_the_size_read_stand_for_parts_of_records(tmp_path: Path) -> None:
-    """80 pictures of about 110 kB, of which the job reads 11 kB each."""
-    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=11_000.0)
-    data = data_of(files(tmp_path), recording)
-    assert data is not None
-    assert (data.files, data.format, data.samples_per_file) == (80, "indexed_binary", data.bytes / 80 // 11_000)
-    assert not list(data_problems(data, recording))
-    tree = yaml.safe_load(recipe_text(recording, data, engine="matched", replayable=False, reason="none", replay=None))
-    assert (tree["dataset"]["record_length_bytes"], tree["dataset"]["num_samples_per_file"]) == (
-        11_000,
-        data.samples_per_file,
-    )
-    assert "record_length_bytes_quantiles" not in tree["dataset"]
-    assert "11,000 bytes" in next(simplified(recording, data))
 
 
 @pytest.mark.parametrize(
