@@ -7,7 +7,7 @@ frozen run holds, and how its numbers are named, stays.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any, get_args
 
@@ -26,7 +26,7 @@ from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.metrics import figures as checkpoint_figures
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import Cause as CheckpointCause
-from dlemu.jobs.checkpoint.summary import Caveat, PhaseSummary, RankTimes
+from dlemu.jobs.checkpoint.summary import Caveat, CheckpointSummary, PhaseSummary, RankTimes
 from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
 from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.thread_reads import Requests
@@ -541,7 +541,7 @@ def _checkpoint_numbers(frozen: FrozenRun) -> Numbers:
     summary, what, journal = run.summary, run.summary.what, run.facts.journal
     return {
         "complete": summary.complete,
-        "outcome": summary.verdict_code,
+        "outcome": _checkpoint_outcome(summary),
         "files": what.files,
         "bytes": what.bytes,
         "tensor_bytes": what.tensor_bytes,
@@ -559,6 +559,11 @@ def _checkpoint_numbers(frozen: FrozenRun) -> Numbers:
         "object_requests": _object_requests(summary.requests, frozen),
         "findings": sorted(finding.code for finding in summary.findings),
     }
+
+
+def _checkpoint_outcome(summary: CheckpointSummary) -> str:
+    done = [verb for verb, phase in (("written", summary.write), ("read", summary.read)) if phase is not None]
+    return ("_and_".join(done) or "nothing") if summary.complete else "incomplete"
 
 
 def _partial(run: CheckpointRun) -> Numbers | None:
@@ -586,7 +591,6 @@ def _phase_numbers(run: CheckpointRun, number: int, phase: PhaseSummary | None) 
     def over(name: str) -> Numbers:
         return _over([getattr(times, name) for times in phase.checkpoints])
 
-    whole = [times.checkpoint for times in phase.checkpoints]
     return {
         "checkpoints": [_times(run, number, times) for times in phase.checkpoints],
         "slowest_rank_gib_per_second": over("slowest_gib_per_second") | {"mean": phase.slowest_gib_per_second},
@@ -600,18 +604,19 @@ def _phase_numbers(run: CheckpointRun, number: int, phase: PhaseSummary | None) 
         "steady": phase.steady,
         "cpu_seconds_per_gb": phase.cpu_seconds_per_gb,
         "content_cpu_seconds_per_gb": phase.content_cpu_seconds_per_gb,
-        "slowest_ranks": [_rank(run, number, whole, rank) for rank in phase.slowest_ranks],
+        "slowest_ranks": [_rank(run, number, phase.checkpoints, rank) for rank in phase.slowest_ranks],
         "cause": limit.what if limit else None,
         "cause_confidence": limit.confidence if limit else None,
     }
 
 
-def _rank(run: CheckpointRun, phase: int, checkpoints: list[int], rank: RankTimes) -> Numbers:
+def _rank(run: CheckpointRun, phase: int, checkpoints: Sequence[CheckpointTimes], rank: RankTimes) -> Numbers:
     """Return one rank's times, with what the rows alone have of it."""
     rows = run.whole[(run.whole["phase"] == phase) & (run.whole["rank"] == rank.rank)]
-    rows = rows[np.isin(rows["checkpoint"], checkpoints)]
+    rows = rows[np.isin(rows["checkpoint"], [times.checkpoint for times in checkpoints])]
     return _without(rank, "host") | {
         "bytes": rows["bytes"].max(),
+        "slowest_times": sum(times.slowest_rank == rank.rank for times in checkpoints),
         "max_seconds": (rows["ended_ns"] - rows["began_ns"]).max() / 1e9,
         "max_fsync_seconds": rows["fsync_ns"].max() / 1e9,
     }

@@ -27,11 +27,10 @@ from dlemu.jobs.checkpoint.summary import (
     RankTimes,
     TrainingCost,
 )
-from dlemu.jobs.checkpoint.wording import PartialCheckpoint, incomplete_line, issue_lines, outcome_of, verdict_line
+from dlemu.jobs.checkpoint.wording import PartialCheckpoint, incomplete_line, issue_lines, verdict_line
 from dlemu.metrics.cache import ACCOUNTED, delivered_between
 from dlemu.metrics.cache import IN_MEMORY as MEMORY_FILE_SYSTEMS
 from dlemu.metrics.checkpoint_rates import (
-    CheckpointTimes,
     asynchronous_au_percent,
     cost_percent,
     daly_seconds,
@@ -75,7 +74,6 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
     return CheckpointSummary(
         **common_fields(facts),
         verdict=verdict,
-        verdict_code=outcome_of(write, read, facts.failure),
         scale=facts.workload.scale or None,
         what=what,
         write=write,
@@ -133,7 +131,7 @@ def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, 
         steady=is_steady([part.slowest_gib_per_second for part in times]) if writes else None,
         cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / size_bytes if size_bytes else None,
         content_cpu_seconds_per_gb=float(rows["content_cpu_ns"].sum()) / size_bytes if size_bytes and writes else None,
-        slowest_ranks=_slowest_ranks(run, rows, times),
+        slowest_ranks=_slowest_ranks(run, rows),
     )
     if not size_bytes:
         return phase, ()
@@ -255,7 +253,7 @@ def _most(values: Iterable[float]) -> float | None:
     return max((value for value in values if not math.isnan(value)), default=None)
 
 
-def _slowest_ranks(run: MeasuredCheckpoints, rows: IoRows, times: tuple[CheckpointTimes, ...]) -> tuple[RankTimes, ...]:
+def _slowest_ranks(run: MeasuredCheckpoints, rows: IoRows) -> tuple[RankTimes, ...]:
     journal = run.facts.journal
     ranks = []
     for rank in np.unique(rows["rank"]).tolist():
@@ -266,7 +264,6 @@ def _slowest_ranks(run: MeasuredCheckpoints, rows: IoRows, times: tuple[Checkpoi
                 rank=rank,
                 host=journal.hosts[journal.rank_nodes[rank]].host if journal.hosts else "",
                 mean_seconds=float(seconds.mean()),
-                slowest_times=sum(part.slowest_rank == rank for part in times),
             )
         )
     return tuple(sorted(ranks, key=lambda one: -one.mean_seconds)[:_MAX_RANKS])

@@ -21,16 +21,6 @@ DURATION = "duration"
 """`Metric.phase` of the durations that comparisons are about: the catalogue puts the phase's name there."""
 
 
-class Outcome(StrEnum):
-    """The codes of `CheckpointSummary.verdict_code`."""
-
-    WRITTEN = "written"
-    READ = "read"
-    WRITTEN_AND_READ = "written_and_read"
-    INCOMPLETE = "incomplete"
-    NOTHING = "nothing"
-
-
 class Caveat(StrEnum):
     """Codes of findings that only checkpoints have, beside those of `dlemu.metrics.findings.Code`."""
 
@@ -46,8 +36,6 @@ class RankTimes:
     rank: int
     host: str
     mean_seconds: float
-    slowest_times: int
-    """Number of checkpoints in which this rank was the slowest."""
 
 
 def _shown(title: str, unit: str) -> Metric:
@@ -157,8 +145,6 @@ class CheckpointSummary(JobSummary):
     """The result of a checkpoint run; complete if every checkpoint was written and read."""
 
     kind: str = "checkpoint"
-    verdict_code: str
-    """`written`, `read`, `written_and_read`, `incomplete` or `nothing`."""
     scale: str | None
     what: CheckpointFacts
     write: PhaseSummary | None = None

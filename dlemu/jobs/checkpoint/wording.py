@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dlemu.checkpoints.stored import folder_of
-from dlemu.jobs.checkpoint.summary import Cause, Caveat, CheckpointFacts, Outcome, Phase, PhaseSummary
+from dlemu.jobs.checkpoint.summary import Cause, Caveat, CheckpointFacts, Phase, PhaseSummary
 from dlemu.metrics.findings import Code, Finding
 from dlemu.results.file_names import KILLED
 from dlemu.results.wording import Wording, sentences
@@ -40,15 +40,6 @@ def issue_lines(findings: Sequence[Finding], notes: Iterable[str] = ()) -> tuple
     loud = [finding for finding in findings if finding.severity == "loud"]
     others = [finding for finding in findings if finding.severity != "loud"]
     return (*sentences(loud, _FINDINGS), *notes, *sentences(others, _FINDINGS))
-
-
-def outcome_of(write: PhaseSummary | None, read: PhaseSummary | None, failure: str | None) -> Outcome:
-    """Return the outcome of a run from the phases that it completed."""
-    if failure is not None:
-        return Outcome.INCOMPLETE
-    if write is not None:
-        return Outcome.WRITTEN if read is None else Outcome.WRITTEN_AND_READ
-    return Outcome.NOTHING if read is None else Outcome.READ
 
 
 def verdict_line(write: PhaseSummary | None, read: PhaseSummary | None) -> str:
