@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datagen.formats.format_base import Source
 from datagen.inspection import inspect
+from datagen.storage.posix import FileReader
 from dlemu.config.schema import Metric, Reader
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.scaling import try_other_readers, worth_trying
@@ -66,15 +66,15 @@ def test_it_is_asked_of_runs_that_lost_to_few_reads_alone() -> None:
 def test_a_disk_gives_more_to_fewer_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One head, which seeks for 30 ms whenever another thread reads than before."""
     job = job_on(tmp_path, readers=4, metric=Metric(scaling_seconds=1.0))
-    head, last, plain = threading.Lock(), [0], Source.read
+    head, last, plain = threading.Lock(), [0], FileReader.read_into
 
-    def read(self: Source, offset: int, size_bytes: int) -> memoryview:
+    def read(self: FileReader, buffer: memoryview, offset: int) -> int:
         with head:
             time.sleep(0.03 if last[0] != threading.get_ident() else 0.003)
             last[0] = threading.get_ident()
-            return plain(self, offset, size_bytes)
+            return plain(self, buffer, offset)
 
-    monkeypatch.setattr(Source, "read", read)
+    monkeypatch.setattr(FileReader, "read_into", read)
     found = try_other_readers(job, Alone(), small_reads())
     assert found is not None
     assert (found.readers, found.fewer_readers) == (4, 1)
@@ -86,14 +86,14 @@ def test_a_drive_of_many_channels_gives_more_to_more_readers(
     channels: int, least: float, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_on(tmp_path, metric=Metric(scaling_seconds=1.0))
-    free, plain = threading.Semaphore(channels), Source.read
+    free, plain = threading.Semaphore(channels), FileReader.read_into
 
-    def read(self: Source, offset: int, size_bytes: int) -> memoryview:
+    def read(self: FileReader, buffer: memoryview, offset: int) -> int:
         with free:
             time.sleep(0.025)  # long beside the lateness of a busy host, as the seconds are
-            return plain(self, offset, size_bytes)
+            return plain(self, buffer, offset)
 
-    monkeypatch.setattr(Source, "read", read)
+    monkeypatch.setattr(FileReader, "read_into", read)
     found = try_other_readers(job, Alone(), small_reads())
     assert found is not None
     assert (found.readers, found.more_readers) == (1, 4)

@@ -58,7 +58,7 @@ def loaded(environment: dict[str, str], folder: Path, use: str) -> str:
 @pytest.mark.slow
 def test_it_runs_and_its_result_is_shown_read_and_drawn(installed: dict[str, str], files: Path, tmp_path: Path) -> None:
     folder = tmp_path / "result"
-    assert "  stat " in run(installed, "dlemu", "--help").stdout
+    assert "  stat " in run(installed, "dlemu", "help", "--all").stdout
     assert "stat.folder=/mnt/nvme/files" in run(installed, "dlemu", "stat", "--help").stdout
     words = [f"stat.folder={files}", "stat.rounds=3", "ranks=2", f"output.folder={folder}"]
     assert "rounds: 3" in run(installed, "dlemu", "stat", *words, "--cfg").stdout

@@ -15,7 +15,10 @@ import dlemu.contrib
 from dlemu.cli import commands
 
 ROOT = Path(__file__).parents[2]
-NEEDS_IT = {"jobs/training": {f"dlemu.studies.size.{name}" for name in ("find_size", "trials")}}
+NEEDS_IT = {
+    "jobs/training": {f"dlemu.studies.{name}" for name in ("first_look", "predict", "size.find_size", "size.trials")},
+    "jobs/probe": {"dlemu.studies.first_look"},
+}
 """Folder -> modules that can't be imported without it: what is asked of that kind alone. Parts may need any of the
 core's kinds."""
 COMMANDS = {"jobs/training": {"train", "predict"}, "contrib/mlperf": {"mlperf", "audit"}, "contrib/dali": set[str]()}

@@ -16,7 +16,7 @@ from dlemu.results.kinds import kind_named
 from tests.parts import of_parts
 from tests.runs import make_job, make_log, write_run
 
-RANKS, EPOCHS = 16, 2
+RANKS, EPOCHS = 4, 2
 STEPS = {"small": 1200, "large": 3600}
 """From about 1,000 steps on the windows in which changes of speed are searched no longer become more."""
 
