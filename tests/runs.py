@@ -37,9 +37,8 @@ HOST = HostFacts(
     cpu_limit=None,
     memory_bytes=64 << 30,
     kernel="6.1",
-    python="3.11.2",
     dlemu="0",
-    packages={"numpy": "2"},
+    packages={"python": "3.11.2", "numpy": "2"},
 )
 
 
@@ -117,7 +116,7 @@ def make_log(job: TrainingJob, *, seed: int = 0, rank_nodes: tuple[int, ...] = (
         started_ns=start_ns,
         hosts=tuple(replace(HOST, host=f"node{node}") for node in sorted(set(nodes))),
         rank_nodes=nodes,
-        storage=StorageFacts(folder="/data", mount="/", file_system="ext4", device="/dev/vda"),
+        storage=StorageFacts(folder="/data", file_system="ext4", device="/dev/vda"),
         ceiling_au_percent=99.5,
         checkpoints=tuple(saved),
         ended_ns=now_ns,

@@ -33,10 +33,9 @@ class HostFacts:
     memory_limit_bytes: int | None = None
     """Memory that the cgroup of the container or job allows; None without a limit."""
     kernel: str = ""
-    python: str = ""
     dlemu: str = ""
     packages: dict[str, str] = field(default_factory=dict)
-    """Package -> version, of the installed packages that can influence a result."""
+    """Package -> version, of Python and the installed packages that can influence a result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,6 @@ class StorageFacts:
     """The file system that a folder is on."""
 
     folder: str
-    mount: str = ""
     file_system: str = ""
     device: str = ""
     total_bytes: int | None = None
@@ -61,9 +59,11 @@ def describe_host() -> HostFacts:
         memory_bytes=psutil.virtual_memory().total,
         memory_limit_bytes=memory_limit_bytes(),
         kernel=platform.release(),
-        python=platform.python_version(),
         dlemu=__version__,
-        packages={name: installed for name in _PACKAGES if (installed := installed_version(name))},
+        packages={
+            "python": platform.python_version(),
+            **{name: installed for name in _PACKAGES if (installed := installed_version(name))},
+        },
     )
 
 
@@ -75,7 +75,6 @@ def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
         return describe_folder(existing_folder(local))
     return StorageFacts(
         folder=public_text(folder),
-        mount=public_text(spec.root),
         file_system=spec.type,
         device=storage.server,
         free_bytes=storage.free_bytes(folder),
@@ -89,7 +88,6 @@ def describe_folder(folder: str) -> StorageFacts:
     mount = max(mounts, key=lambda part: len(part.mountpoint), default=None)
     return StorageFacts(
         folder=printable(path),
-        mount=printable(mount.mountpoint) if mount else "",
         file_system=mount.fstype if mount else "",
         device=printable(mount.device) if mount else "",
         total_bytes=usage.total,

@@ -1,7 +1,7 @@
 """Times and rates of checkpoints: by rank 0, by the slowest rank and by wall clock; and how often to write them.
 
 A checkpoint has one row per rank. Columns used, in ns: began_ns, ended_ns, asked_ns (training wanted the checkpoint),
-released_ns (training went on), fsync_ns, folder_sync_ns; and bytes, checkpoint, rank. All stamps are on one clock.
+released_ns (training went on), fsync_ns; and bytes, checkpoint, rank. All stamps are on one clock.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ class CheckpointTimes:
     """From the start of the first rank to the end of the last."""
     fsync_percent: float
     """Share of the ranks' time spent in fsync."""
-    fsync_max_seconds: float
-    """Longest time that a rank spent in fsync."""
-    folder_sync_seconds: float = 0.0
-    """Longest fsync of the folder; on each host, only the rank that finishes last does one."""
     stall_seconds: float
     """How long training stalled for it."""
     safe_seconds: float
     """From the moment training requested it until the last rank's bytes were on the storage."""
+
+    @property
+    def drain_seconds(self) -> float:
+        """From when training went on until the last rank's bytes were on the storage."""
+        return self.safe_seconds - self.stall_seconds
 
     @property
     def rank0_gib_per_second(self) -> float:
@@ -58,20 +59,6 @@ class CheckpointTimes:
         return _ratio(self.bytes / GB, self.wall_seconds)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OverCheckpoints:
-    """The distribution of one figure over several checkpoints."""
-
-    mean: float
-    std: float
-    """Standard deviation of the population (divided by the number of checkpoints)."""
-    p50: float
-    p90: float
-    p99: float
-    max: float
-    min: float
-
-
 def times_of(rows: Rows) -> CheckpointTimes:
     """Return the numbers of one checkpoint from its rows."""
     seconds = (rows["ended_ns"] - rows["began_ns"]) / 1e9
@@ -87,18 +74,9 @@ def times_of(rows: Rows) -> CheckpointTimes:
         slowest_rank=int(rows["rank"][slowest]),
         wall_seconds=wall,
         fsync_percent=100 * float(rows["fsync_ns"].sum()) / 1e9 / total if total else 0.0,
-        fsync_max_seconds=float(rows["fsync_ns"].max()) / 1e9,
-        folder_sync_seconds=float(rows["folder_sync_ns"].max()) / 1e9,
         stall_seconds=float(rows["released_ns"].max() - rows["asked_ns"].max()) / 1e9,
         safe_seconds=float(rows["ended_ns"].max() - rows["asked_ns"].max()) / 1e9,
     )
-
-
-def over_checkpoints(values: list[float]) -> OverCheckpoints:
-    """Return mean, standard deviation and percentiles of one or more values."""
-    p50, p90, p99 = (float(part) for part in np.percentile(values, (50, 90, 99)))
-    mean, std = float(np.mean(values)), float(np.std(values))
-    return OverCheckpoints(mean=mean, std=std, p50=p50, p90=p90, p99=p99, max=max(values), min=min(values))
 
 
 def cost_percent(stall_seconds: float, interval_seconds: float, drain_seconds: float = 0.0) -> float:

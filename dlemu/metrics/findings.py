@@ -70,8 +70,14 @@ class LimitedBy(Generic[What]):
     """What limited a job, or a part of it."""
 
     what: What
-    confidence: Confidence
+    confidence: Confidence | None = None
+    """How sure that is; None where nothing that was measured names it."""
     evidence: tuple[str, ...] = ()
     """What shows it, as sentences; the job makes them."""
     advice: tuple[str, ...] = ()
     """What to do, as sentences."""
+
+    @property
+    def name(self) -> str:
+        """The cause with its confidence, as text."""
+        return f"{self.what} (confidence {self.confidence})" if self.confidence else str(self.what)

@@ -142,8 +142,12 @@ class Difference:
     """100 x (A / B - 1); None where B is 0."""
     half_width_percent: float | None
     """Half width of the 95 % interval of `difference_percent`; None where either side has none."""
-    distinct: bool | None
-    """The difference is larger than its half width; None where that is not known."""
+
+    @property
+    def distinct(self) -> bool | None:
+        """The difference is larger than its half width; None where that is not known."""
+        percent, width = self.difference_percent, self.half_width_percent
+        return None if percent is None or width is None else abs(percent) > width
 
 
 def difference(a: Value, b: Value) -> Difference:
@@ -159,7 +163,6 @@ def difference(a: Value, b: Value) -> Difference:
         b_half_width=b.half_width,
         difference_percent=percent,
         half_width_percent=width,
-        distinct=None if percent is None or width is None else abs(percent) > width,
     )
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from datagen.quantiles import Percentiles
 from datagen.storage._request_counts import INDEX, RequestCounts, waits_ms
 from dlemu.machine.environment import HostFacts, StorageFacts
-from dlemu.telemetry.probe_base import DeviceFacts
 
 SCHEMA_VERSION = 1
 """Of every job's summary.json."""
@@ -87,7 +86,15 @@ def requests_of(values: Sequence[int]) -> Requests:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostDevice(DeviceFacts):
+class HostDevice:
     """A device behind the dataset's folder, as one host sees it."""
 
     host: str
+    probe: str
+    """The probe that reads its counters: block or filesystem."""
+    name: str
+    """The `source` of its readings."""
+    model: str | None = None
+    size_bytes: int | None = None
+    counted: bool
+    """Its bytes are counted as the dataset's. If several hosts share the device, only the first counts it."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from datagen.errors import UserError
-from dlemu.metrics.findings import Confidence
+from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
@@ -107,28 +107,6 @@ class CountResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeLimit:
-    """What keeps the next count from passing."""
-
-    what: str
-    """A cause of docs/metrics.md, section 6; or `host`: can't run more ranks; `count`: no more tried; `not known`."""
-    confidence: Confidence | None = None
-    """How sure the trials that decide are of it; None where none of them names it."""
-    evidence: tuple[str, ...] = ()
-    """What the surest of these trials saw and advises, or why no more were tried, as sentences."""
-
-    @property
-    def name(self) -> str:
-        """The cause with its confidence, as text."""
-        return f"{self.what} (confidence {self.confidence})" if self.confidence else self.what
-
-    @property
-    def is_host(self) -> bool:
-        """Whether this host is the limit, not the storage: more may pass on another one."""
-        return self.what in HOST
-
-
-@dataclass(frozen=True, kw_only=True)
 class FullSize:
     """What the same storage would feed without the workload's scale, which made samples smaller."""
 
@@ -156,7 +134,11 @@ class SizeAnswer:
     outcome: Outcome | None = None
     """Whether `at_least` accelerators pass (1 without it), as in the exit status; None while the search goes on."""
     question: Question
-    limited_by: SizeLimit
+    limited_by: LimitedBy[str]
+    """What keeps the next count from passing, and what the surest of the trials that decide saw and advises.
+
+    `what` may also be `host`: can't run more ranks; `count`: no more tried; `not known`.
+    """
     wanted_mb_per_second: float
     """What one accelerator more than `max_accelerators` needs from the storage, for an AU of `threshold_percent`."""
     storage_could_feed: int | None = None
@@ -200,6 +182,11 @@ class SizeAnswer:
     def storage_mb_per_second(self) -> float:
         """The highest rate of the read probe or a trial."""
         return max([self.probe_mb_per_second, *(trial.mb_per_second for trial in self.trials)])
+
+    @property
+    def is_limited_by_host(self) -> bool:
+        """Whether this host is the limit, not the storage: more may pass on another one."""
+        return self.limited_by.what in HOST
 
     @property
     def seconds(self) -> float:
@@ -281,8 +268,12 @@ class YearPlan:
 
     hours_per_model: tuple[float, float]
     """Time of PLANNED_EPOCHS epochs."""
-    days_saved_per_year: float
-    """Days that A needs less for what B trains in a year; below 0: more."""
+
+    @property
+    def days_saved_per_year(self) -> float:
+        """Days that A needs less for what B trains in a year; below 0: more."""
+        a, b = self.hours_per_model
+        return YEAR_HOURS / 24 * (1 - a / b)
 
     @property
     def models_per_year(self) -> tuple[float, float]:
@@ -300,12 +291,24 @@ class RunPair:
     b: JobFigures
     metrics: dict[str, Difference]
     """By name: the metrics that both sides have."""
-    plan: YearPlan | None
-    """None where a run did not complete, has no whole epochs or got no verdict, and where runs are not comparable."""
     not_comparable: tuple[str, ...] = ()
     """Differences between the runs that make their times incomparable, as phrases."""
     from_memory: dict[str, tuple[bool, bool]] = field(default_factory=dict)
     """Phase -> whether memory served A and B, in place of the storage; without phases in which neither was."""
+
+    @property
+    def plan(self) -> YearPlan | None:
+        """None where a run did not complete, has no whole epochs or got no verdict, or runs are not comparable."""
+        a, b = self.a, self.b
+        if self.not_comparable or "no verdict" in (a.outcome, b.outcome):  # memory or the host was the limit
+            return None
+        if a.cut_steps or b.cut_steps:  # the time of a part of an epoch is not an epoch's
+            return None
+        of_a, of_b = a.mean("total_seconds"), b.mean("total_seconds")
+        if not (of_a and a.epochs and of_b and b.epochs):
+            return None
+        hours = PLANNED_EPOCHS * of_a / a.epochs / 3600, PLANNED_EPOCHS * of_b / b.epochs / 3600
+        return YearPlan(hours_per_model=hours)
 
     def compares_storage(self, phase: str) -> bool:
         """Return False where memory served one side alone in a phase: times are then not due to the storage."""

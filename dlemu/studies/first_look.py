@@ -144,8 +144,9 @@ def _feeds(fed: Prediction) -> Said:
         some, wanted = f"at least {low} x {name}", low + 1
     if not low:
         some = f"no {name}{' for certain' * (high > 0)}"
-    reads, needed = most_mb_per_second(fed.calibration.curve), wanted * fed.needed_mb_per_second / fed.accelerators
-    files = reads / fed.app_mb_per_second * fed.samples_per_second
+    shown, reads = fed.shown, most_mb_per_second(fed.calibration.curve)
+    needed = wanted * shown.needed_mb_per_second / shown.accelerators
+    files = reads / shown.app_mb_per_second * shown.samples_per_second
     text = f"{some}: reads {rate(reads)}, {files:,.0f} files/s; {wanted} need{'s' * (wanted == 1)} {rate(needed)}"
     return Said(fed.question.workload, text, tone="good" if low else "open" if high else "bad")
 

@@ -110,9 +110,7 @@ def _as_peer(bench: Bench) -> PeerSaved:
     first_ns = int(done.whole["began_ns"].min()) + done.facts.journal.wall_clock_offset_ns
     shutil.rmtree(folder)
     shutil.rmtree(result)
-    return PeerSaved(
-        first_ns / 1e9 - begun, write.rank0_gib_per_second.mean, read.rank0_gib_per_second.mean, ended.pss_bytes
-    )
+    return PeerSaved(first_ns / 1e9 - begun, write.rank0_gib_per_second, read.rank0_gib_per_second, ended.pss_bytes)
 
 
 def _by_dlemu(bench: Bench, direct: bool) -> TransferRates:

@@ -227,7 +227,11 @@ def measure_one(bed: Bed, setting: Setting) -> Row:
         argv = dlemu("predict", *words, f"output.folder={results}/predicted", *others)
         run(bed.drive.command(argv), accepted=COMPLETED)
         with open(os.path.join(results, "predicted", "predict.json")) as lines:
-            predicted = json.load(lines)
+            answer = json.load(lines)
+            (predicted,) = (one for one in answer["counts"] if one["accelerators"] == answer["accelerators"])
+        # The samples/s of accelerators that never wait, from the MB/s that they need at the AU of the threshold.
+        needed_mb = predicted["needed_mb_per_second"] * 100 / answer["question"]["threshold_percent"]
+        full = needed_mb * predicted["samples_per_second"] / predicted["app_mb_per_second"]
         if not setting.channels:
             bed.drive.forget_cache()
         if setting.others_readers:
@@ -241,8 +245,8 @@ def measure_one(bed: Bed, setting: Setting) -> Row:
         samples_per_second=predicted["samples_per_second"],
         rate_low=predicted["samples_per_second_interval"][0],
         rate_high=predicted["samples_per_second_interval"][1],
-        null_au_percent=predicted["null_model"]["au_percent"],
-        null_samples_per_second=predicted["null_model"]["samples_per_second"],
+        null_au_percent=predicted["null_au_percent"],
+        null_samples_per_second=full * predicted["null_au_percent"] / 100,
         measured_au_percent=ran.au_percent,
         measured_samples_per_second=float(ran.metrics["samples_per_second"]["mean"]),
         cpu_wait_percent=ran.cpu_wait_percent,

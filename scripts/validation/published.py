@@ -52,12 +52,12 @@ class Pair:
 
     @property
     def off_percent(self) -> float:
-        return 100 * (self.predicted.samples_per_second / self.target.samples_per_second - 1)
+        return 100 * (self.predicted.shown.samples_per_second / self.target.samples_per_second - 1)
 
     @property
     def au_off(self) -> float:
-        assert self.predicted.au_dlio_v1_percent is not None
-        return self.predicted.au_dlio_v1_percent - self.target.au_percent
+        assert self.predicted.shown.au_dlio_v1_percent is not None
+        return self.predicted.shown.au_dlio_v1_percent - self.target.au_percent
 
     @property
     def is_lower_bound(self) -> bool:
@@ -67,11 +67,11 @@ class Pair:
     def check(self) -> Check:
         """The line of the pair: an error of samples/s that is not the mean's, but no blunder."""
         source, run = self.source.run, self.target.run
-        low, high = self.predicted.samples_per_second_interval
+        low, high = self.predicted.shown.samples_per_second_interval
         case = f"{run.folder}, {run.ranks} x {run.workload.accelerator} from {source.ranks}"
         bound = "at least, " if self.is_lower_bound else ""
         what = f"samples/s ({bound}{low:.0f} to {high:.0f}); {self.most} pass"
-        published, predicted = self.target.samples_per_second, self.predicted.samples_per_second
+        published, predicted = self.target.samples_per_second, self.predicted.shown.samples_per_second
         return Check(case, what, published, predicted, "/s", within=WORST_PERCENT, percent=True)
 
 
@@ -142,9 +142,9 @@ def checks(predicted: Sequence[Pair]) -> Iterator[Check]:
     yield at_most("AU, mean error", float(np.mean([abs(pair.au_off) for pair in predicted])), AU_POINTS, "points")
     off, widths, outside = [], [], []
     for pair in predicted:
-        low, high = pair.predicted.samples_per_second_interval
+        low, high = pair.predicted.shown.samples_per_second_interval
         outside.append(not low <= pair.target.samples_per_second <= high)
-        widths.append(100 * (high - low) / pair.predicted.samples_per_second)
+        widths.append(100 * (high - low) / pair.predicted.shown.samples_per_second)
         hosts, there = pair.target.run.hosts, pair.target.run.ranks
         near = abs(pair.most // hosts - there // hosts) <= 1 or (pair.is_lower_bound and pair.most <= there)
         off.append(not near)

@@ -14,7 +14,6 @@ from dlemu.metrics.checkpoint_rates import (
     asynchronous_au_percent,
     cost_percent,
     daly_seconds,
-    over_checkpoints,
     shortest_interval_seconds,
     times_of,
     wasted_percent,
@@ -23,26 +22,20 @@ from dlemu.metrics.checkpoint_rates import (
 
 S = 1_000_000_000
 STAMPS = ("began_ns", "ended_ns", "asked_ns", "released_ns")
-COLUMNS = ("rank", "checkpoint", *STAMPS, "bytes", "fsync_ns", "folder_sync_ns")
+COLUMNS = ("rank", "checkpoint", *STAMPS, "bytes", "fsync_ns")
 
 
 def test_one_checkpoint_by_rank_0_the_slowest_and_the_wall() -> None:
     rows = np.zeros(2, [(name, np.int64) for name in COLUMNS])
-    rows[0] = (0, 4, 10 * S, 12 * S, 9 * S, 12 * S, GIB, S, 0)
-    rows[1] = (1, 4, 11 * S, 15 * S, 9 * S, 15 * S, 3 * GIB, S, S // 2)
+    rows[0] = (0, 4, 10 * S, 12 * S, 9 * S, 12 * S, GIB, S)
+    rows[1] = (1, 4, 11 * S, 15 * S, 9 * S, 15 * S, 3 * GIB, S)
     times = times_of(rows)
     assert (times.checkpoint, times.bytes, times.slowest_rank) == (4, 4 * GIB, 1)
     assert (times.rank0_seconds, times.slowest_seconds, times.wall_seconds) == (2, 4, 5)
     assert (times.rank0_gib_per_second, times.slowest_gib_per_second) == (2, 1)
     assert times.wall_gb_per_second == pytest.approx(4 * GIB / 1e9 / 5)
     assert times.fsync_percent == pytest.approx(100 * 2 / 6)
-    assert times.folder_sync_seconds == 0.5
-    assert times.stall_seconds == 6
-
-
-def test_percentiles_over_checkpoints() -> None:
-    spread = over_checkpoints([1.0, 2.0, 3.0])
-    assert (spread.mean, spread.p50, spread.max, spread.min) == (2, 2, 3, 1)
+    assert (times.stall_seconds, times.safe_seconds, times.drain_seconds) == (6, 6, 0)
 
 
 def test_the_best_interval_of_young_and_daly() -> None:

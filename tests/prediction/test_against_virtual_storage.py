@@ -45,15 +45,15 @@ JITTER = Kind(servers=4, seconds=lambda random: float(random.uniform(0, 0.08)))
 def test_a_probe_predicts_a_run(kind: Kind, ranks: int, workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = predicted(kind, workload, ranks, seed=1)
     truth = trained(kind, workload, ranks, 2, monkeypatch).outcome
-    assert answer.au_percent == pytest.approx(truth.au_percent, abs=1.5)
-    assert answer.samples_per_second == pytest.approx(truth.samples_per_second, rel=0.02)
+    assert answer.shown.au_percent == pytest.approx(truth.au_percent, abs=1.5)
+    assert answer.shown.samples_per_second == pytest.approx(truth.samples_per_second, rel=0.02)
 
 
 def test_the_interval_holds_a_run_of_few_reads_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of 100 steps is one of many that the same storage would give: the probe's own error is the smaller part."""
     short = asked(ranks=1, batch=2, size=100_000, step_seconds=0.035, readers=2, steps=100)
     answer = predicted(JITTER, short, 1, seed=3)
-    low, high = answer.au_interval_percent
+    low, high = answer.shown.au_interval_percent
     runs = np.array([trained(JITTER, short, 1, seed, monkeypatch).outcome.au_percent for seed in range(30)])
     assert np.mean((low <= runs) & (runs <= high)) >= 0.85
     assert high - low < 8 * runs.std(), "not by saying nothing"
@@ -77,5 +77,5 @@ def test_one_pass_of_a_hundred_times_the_speed_is_no_storage_that_stands_still()
     job = planned_job(made, 1)
     passes, fast = probed(NARROW, job, 4, seed=1), probed(replace(NARROW, mb_per_second=6000.0), job, 4, seed=1)
     moved = calibrate_from_levels(job, [*passes, passes[-1], fast[-1]], HostCosts(), cores=2, folder="virtual")
-    low, high = predict(made, moved, ranks=2).au_interval_percent
+    low, high = predict(made, moved, ranks=2).shown.au_interval_percent
     assert 0 < low < high <= 100

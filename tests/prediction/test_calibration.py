@@ -49,8 +49,8 @@ def test_a_run_that_waits_tells_the_bandwidth_and_predicts_itself() -> None:
     assert most_mb_per_second(found.curve) == pytest.approx(100, rel=0.01)
     again = predict(asked, found, ranks=2)
     measured = Model(asked, truth).run(2).outcome
-    assert again.au_percent == pytest.approx(measured.au_percent, abs=0.5)
-    assert again.samples_per_second == pytest.approx(measured.samples_per_second, rel=0.01)
+    assert again.shown.au_percent == pytest.approx(measured.au_percent, abs=0.5)
+    assert again.shown.samples_per_second == pytest.approx(measured.samples_per_second, rel=0.01)
     assert again.limited_by.what == "storage"
 
 
@@ -59,7 +59,7 @@ def test_a_run_that_never_waits_says_no_upper_end() -> None:
     found = calibrate_from_run(simulated_run(asked, given_speed(5000.0, cores=4), 2))
     assert not found.saturated
     answer = predict(asked, found, ranks=3)
-    assert answer.au_sustained_interval_percent[1] == 100.0
+    assert answer.shown.au_sustained_interval_percent[1] == 100.0
     assert [finding.numbers["pattern"] for finding in answer.findings] == ["saturation"]
     assert "run that waits for data (--from RUN)" in answer.issues[0]
     calm = replace(found, curve=flat(100.0))

@@ -26,7 +26,7 @@ def test_the_most_that_pass_is_what_bandwidth_feeds() -> None:
     assert answer.max_accelerators_interval is not None
     low, high = answer.max_accelerators_interval
     assert low <= 10 <= high
-    assert answer.null_model.max_accelerators == 10
+    assert answer.null_max_accelerators == 10
     assert answer.accelerators == 10
     assert [count.accelerators for count in answer.counts][-1] == max(high, 11)
     assert answer.limited_by.what == "storage"
@@ -44,19 +44,21 @@ def test_latency_is_what_the_null_model_does_not_know() -> None:
         half_width_percent=0.0,
     )
     answer = predict(asked, far, ranks=1)
-    assert answer.au_percent == pytest.approx(50, abs=2)
-    assert answer.null_model.au_percent == 100.0
+    assert answer.shown.au_percent == pytest.approx(50, abs=2)
+    assert answer.shown.null_au_percent == 100.0
     assert answer.limited_by.what == "loader"
-    assert (answer.passed, answer.outcome) == (False, "fail")
+    assert (answer.shown.passed, answer.outcome) == (False, "fail")
 
 
 def test_others_take_of_a_bandwidth_what_they_take() -> None:
     asked, storage = workload(ranks=20, steps=60), given_speed(10.5 * 0.9 * DEMAND, cores=4)
     left = predict(asked, replace(storage, others_mb_per_second=5 * 0.9 * DEMAND))
     alone = predict(asked, given_speed(5.5 * 0.9 * DEMAND, cores=4))
-    assert left.max_accelerators == left.null_model.max_accelerators == alone.max_accelerators == 5
-    assert left.au_percent == pytest.approx(alone.au_percent)
-    assert left.au_interval_percent[0] < alone.au_interval_percent[0], "2 % of more: what is left is less certain"
+    assert left.max_accelerators == left.null_max_accelerators == alone.max_accelerators == 5
+    assert left.shown.au_percent == pytest.approx(alone.shown.au_percent)
+    assert left.shown.au_interval_percent[0] < alone.shown.au_interval_percent[0], (
+        "2 % of more: what is left is less certain"
+    )
     assert left.calibration.curve == storage.curve, "as it was found: the next question may have other jobs"
 
 
@@ -65,15 +67,15 @@ def test_decoding_is_the_hosts() -> None:
     busy = replace(given_speed(10_000.0, cores=1), decode_seconds_per_sample=0.02)
     answer = predict(asked, busy, ranks=2)
     assert answer.limited_by.what == "host CPU"
-    assert predict(asked, busy, ranks=2, hosts=4).au_percent > answer.au_percent + 20
+    assert predict(asked, busy, ranks=2, hosts=4).shown.au_percent > answer.shown.au_percent + 20
 
 
 def test_a_verdict_at_the_threshold_stays_open() -> None:
     asked = workload(ranks=4, steps=200)
     answer = predict(asked, given_speed(4 * 0.9 * DEMAND, cores=4), ranks=4)
-    low, high = answer.au_sustained_interval_percent
+    low, high = answer.shown.au_sustained_interval_percent
     assert low < 90 <= high
-    assert (answer.passed, answer.outcome) == (None, "undecided")
+    assert (answer.shown.passed, answer.outcome) == (None, "undecided")
 
 
 def test_thousands_of_accelerators_are_predicted_by_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,9 +84,9 @@ def test_thousands_of_accelerators_are_predicted_by_a_part_of_them(monkeypatch: 
     monkeypatch.setattr(Model, "run", partialmethod(Model.run, most_rows=MOST_ROWS // 5))
     asked = workload(ranks=2000, steps=12)
     answer = predict(asked, given_speed(2000 * 0.8 * DEMAND, cores=64), ranks=2000)
-    assert answer.au_sustained_percent == pytest.approx(80, abs=3)
-    low, high = answer.samples_per_second_interval
-    assert low < answer.samples_per_second < high
+    assert answer.shown.au_sustained_percent == pytest.approx(80, abs=3)
+    low, high = answer.shown.samples_per_second_interval
+    assert low < answer.shown.samples_per_second < high
 
 
 @pytest.mark.parametrize(
@@ -108,13 +110,13 @@ def test_files_are_assumed_for_a_storage_without_a_dataset() -> None:
     """80 files feed 10 accelerators for two steps; 15 need 4 x (30 + 2) x 15 for an epoch with a middle."""
     asked, storage = workload(ranks=2, steps=10), given_speed(15.5 * 0.9 * DEMAND, cores=64)
     answer = predict(asked, storage, assumes_files=True)
-    assert answer.max_accelerators == answer.null_model.max_accelerators == 15
+    assert answer.max_accelerators == answer.null_max_accelerators == 15
     assert answer.ended_by is None
     files = answer.accelerators * 4 * (MIN_STEPS + 2)
     given = replace(asked, dataset=replace(asked.dataset, num_files_train=20 * files))
     told = predict(given, storage, ranks=answer.accelerators, assumes_files=True)
-    assert answer.au_sustained_percent == pytest.approx(told.au_sustained_percent, abs=1)
-    assert predict(asked, storage, ranks=11, assumes_files=True).passed
+    assert answer.shown.au_sustained_percent == pytest.approx(told.shown.au_sustained_percent, abs=1)
+    assert predict(asked, storage, ranks=11, assumes_files=True).shown.passed
     parts = Model(asked, storage, assumes_files=True).run(40, most_rows=640, shrinks=True)
     assert (parts.ranks, parts.planned_steps) == (20, MIN_STEPS + 2)
 
@@ -141,7 +143,7 @@ def test_what_cannot_be_predicted_is_said() -> None:
     with pytest.raises(UserError, match=r"^checkpoint\.steps_between_checkpoints=1 leaves no step to count"):
         predict(often, given_speed(1000.0, cores=1))
     drawn = replace(asked, train=replace(asked.train, computation_time=Duration(type="exponential", scale=0.05)))
-    assert 0 < predict(drawn, given_speed(1e5, cores=1), ranks=2).au_percent < 90, "draws differ: ranks wait"
+    assert 0 < predict(drawn, given_speed(1e5, cores=1), ranks=2).shown.au_percent < 90, "draws differ: ranks wait"
 
 
 def test_a_limit_is_shown_by_what_changes_without_it() -> None:
@@ -157,11 +159,9 @@ def test_a_limit_is_shown_by_what_changes_without_it() -> None:
 def test_numbers_of_the_null_model_are_one_line_of_arithmetic() -> None:
     """X = 3.3 accelerators' worth: 3 would pass at 100 %, 3 at 90 % (3.3 / 0.9 = 3.67)."""
     answer = predict(workload(ranks=6, steps=60), given_speed(3.3 * DEMAND * 1.000498, cores=4), ranks=6)
-    null = answer.null_model
-    assert answer.needed_mb_per_second == pytest.approx(6 * 0.9 * DEMAND, rel=1e-3)
-    assert null.max_accelerators == 3
-    assert null.au_percent == pytest.approx(100 * 3.3 / 6, rel=1e-4)
-    assert null.samples_per_second == pytest.approx(3.3 * 80, rel=1e-4)
+    assert answer.shown.needed_mb_per_second == pytest.approx(6 * 0.9 * DEMAND, rel=1e-3)
+    assert answer.null_max_accelerators == 3
+    assert answer.shown.null_au_percent == pytest.approx(100 * 3.3 / 6, rel=1e-4)
 
 
 def test_a_search_stops_at_the_most_that_may_be_tried() -> None:

@@ -39,7 +39,7 @@ def test_a_training_needs_what_its_accelerators_take(tmp_path: Path) -> None:
     assert needs["dataset_gb"] == pytest.approx(one.dataset_gb)
     found = read_needs(str(tmp_path / "n"))
     assert found is not None
-    assert (found.nvidia_class, found.ports) == ("above", {100: 235, 400: 59})
+    assert (found.nvidia_class, found.ports()) == ("above", {100: 235, 400: 59})
     assert found.times_class == pytest.approx(5.86, abs=0.01)
     assert str(dlemu.load_result(tmp_path / "n")) == str(found)
 

@@ -53,20 +53,20 @@ def test_no_count_is_predicted_above_what_the_storage_sustains(
     asked = sized(workload(ranks=ranks, steps=steps, read_threads=read_threads, prefetch_size=prefetch_size), stdev)
     asked = replace(asked, metric=replace(asked.metric, verdict=by))
     answer = predict(asked, given_speed(ranks * share * DEMAND, cores=4), ranks=ranks)
-    assert answer.au_sustained_percent <= answer.null_model.au_percent + 1e-9
-    assert not (answer.passed and answer.null_model.au_percent < answer.question.threshold_percent)
-    check_intervals(answer)
+    assert answer.shown.au_sustained_percent <= answer.shown.null_au_percent + 1e-9
+    assert not (answer.shown.passed and answer.shown.null_au_percent < answer.question.threshold_percent)
+    check_intervals(answer.shown)
 
 
 def test_an_epoch_that_is_read_ahead_as_a_whole_says_nothing_of_the_next() -> None:
     """Two steps an epoch on a tenth of what is asked for: the counted one is always there, an endless epoch starves."""
     asked = workload(ranks=20, steps=2, read_threads=4)
     answer = predict(asked, given_speed(20 * 0.1 * DEMAND, cores=4), ranks=20)
-    assert answer.au_percent == pytest.approx(100)
-    assert answer.au_sustained_percent == pytest.approx(10, abs=0.5)
-    assert (answer.passed, answer.limited_by.what) == (False, "storage")
+    assert answer.shown.au_percent == pytest.approx(100)
+    assert answer.shown.au_sustained_percent == pytest.approx(10, abs=0.5)
+    assert (answer.shown.passed, answer.limited_by.what) == (False, "storage")
     by_au = replace(asked, metric=replace(asked.metric, verdict="au"))
-    assert predict(by_au, given_speed(20 * 0.1 * DEMAND, cores=4), ranks=20).passed is None
+    assert predict(by_au, given_speed(20 * 0.1 * DEMAND, cores=4), ranks=20).shown.passed is None
 
 
 @settings(max_examples=12, deadline=None)
@@ -84,7 +84,7 @@ def test_rows_sentence_and_verdict_say_the_same(feeds: float, steps: int, width:
     assert all(passed is None for number, passed in rows.items() if low < number <= high)
     assert rows.get(high + 1, False) is False
     assert answer.accelerators == (low or max(1, answer.max_accelerators))
-    assert bool(answer.passed) == (low > 0), "the exit status is 0 where a count passes"
+    assert bool(answer.shown.passed) == (low > 0), "the exit status is 0 where a count passes"
     numbers = [int(number) for number in re.findall(r"\d+(?= pass| is too| are too|\) is)|(?<=to )\d+", answer.verdict)]
     if low:
         assert answer.verdict.startswith(f"predicted: {low} pass")
@@ -111,9 +111,9 @@ def test_a_run_that_hardly_waited_predicts_itself(ranks: int, read_threads: int,
     assert found.costs.between_seconds < 0.001
     assert not found.saturated
     answer = predict(asked, found, ranks=ranks)
-    assert answer.au_sustained_percent == pytest.approx(measured.au_sustained_percent, abs=1)
-    assert answer.au_percent == pytest.approx(measured.au_percent, abs=1)
-    assert answer.passed is True
-    for low, high in (answer.au_sustained_interval_percent, answer.au_interval_percent):
+    assert answer.shown.au_sustained_percent == pytest.approx(measured.au_sustained_percent, abs=1)
+    assert answer.shown.au_percent == pytest.approx(measured.au_percent, abs=1)
+    assert answer.shown.passed is True
+    for low, high in (answer.shown.au_sustained_interval_percent, answer.shown.au_interval_percent):
         assert low <= 100 == high
-    assert answer.samples_per_second_interval[1] >= ranks * 4 / 0.05
+    assert answer.shown.samples_per_second_interval[1] >= ranks * 4 / 0.05

@@ -104,8 +104,8 @@ def with_distinct(folder: Path) -> Iterator[tuple[bool | None, str]]:
     """Yield what a comparison says where its difference in time is distinct, is not, and where that is not known."""
     answer = read_comparison(str(folder))
     (pair,) = answer.runs
-    for distinct in (True, None, False):
-        time = replace(pair.metrics["total_seconds"], distinct=distinct)
+    for width, distinct in ((0.0, True), (None, None), (1e9, False)):
+        time = replace(pair.metrics["total_seconds"], half_width_percent=width)
         changed = replace(pair, a=replace(pair.a, epochs=3), metrics=pair.metrics | {"total_seconds": time})
         yield distinct, details("comparison", replace(answer, runs=(changed,)))
 

@@ -151,7 +151,7 @@ def checkpoint_run(
         ended_ns=170 * S,
         hosts=(replace(HOST, host="node0"), replace(HOST, host="node1")),
         rank_nodes=nodes,
-        storage=StorageFacts(folder="/mnt/drive", mount="/mnt/drive", file_system="xfs", device="/dev/nvme0n1"),
+        storage=StorageFacts(folder="/mnt/drive", file_system="xfs", device="/dev/nvme0n1"),
         clock_offsets_ns=(0, 2 * MS),
         ceiling_gb_per_second=8.0,
         complete=tuple(number for phase, number in order if phase == WRITE),

@@ -12,7 +12,7 @@ from datagen.storage._request_counts import COUNTERS, RequestCounts
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
 from dlemu.jobs.checkpoint.measured import UnderWay
 from dlemu.jobs.checkpoint.result import CheckpointRun
-from dlemu.jobs.checkpoint.summary import CheckpointSummary, Outcome
+from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.metrics.findings import Code, Number
 from dlemu.results.file_names import KILLED
 from tests.results.handmade import checkpoint_run
@@ -41,31 +41,28 @@ def served(run: CheckpointRun, share: float) -> CheckpointRun:
 def test_the_verdict_says_what_was_done_by_its_name() -> None:
     both = checkpoint_run().summary
     assert both.write is not None
-    assert both.verdict_code == Outcome.WRITTEN_AND_READ
-    assert f"{both.write.slowest_seconds.mean:.2f} s per checkpoint, limited by: " in both.verdict
+    assert both.verdict.startswith("WRITE: ")
+    assert f"{both.write.slowest_seconds:.2f} s per checkpoint, limited by: " in both.verdict
     assert both.verdict.count("; READ: ") == 1
     only_read = checkpoint_run(order=[(READ, 3), (READ, 2)]).summary
-    assert (only_read.write, only_read.verdict_code) == (None, Outcome.READ)
-    assert checkpoint_run(order=[(WRITE, 1)]).summary.verdict_code == Outcome.WRITTEN
-    assert checkpoint_run(order=[]).summary.verdict_code == Outcome.NOTHING
+    assert (only_read.write, only_read.verdict.partition(":")[0]) == (None, "READ")
+    assert "READ" not in checkpoint_run(order=[(WRITE, 1)]).summary.verdict
+    assert checkpoint_run(order=[]).summary.verdict.startswith("NOTHING")
 
 
 @pytest.mark.parametrize(("phase", "files"), [("write", "was being written: 0 of"), ("read", "was being read: 4 of")])
 def test_what_was_under_way_is_told_with_what_is_left(phase: Any, files: str) -> None:
     under_way = UnderWay(phase=phase, checkpoint=2 if phase == "read" else 4)
     summary = noted(checkpoint_run(failure="no space"), under_way=under_way, removed=(1, 3)).summary
-    assert summary.verdict_code == Outcome.INCOMPLETE
+    assert not summary.complete
     assert "; complete and kept: checkpoint 2; " in summary.verdict
     assert f"checkpoint {under_way.checkpoint} {files}" in summary.verdict
-    assert summary.partial is not None
-    assert (summary.partial.phase, summary.partial.checkpoint) == (phase, under_way.checkpoint)
-    assert (summary.partial.ranks, summary.partial.files) == ((2, 4) if phase == "read" else (0, 0))
+    assert summary.what.kept == (2,)
     nothing = checkpoint_run(order=[], failure="no space").summary
     assert nothing.verdict == "INCOMPLETE: no space; no checkpoint is complete"
     only_read = checkpoint_run(order=[], failure="it is truncated", num_checkpoints_write="0").summary
     assert only_read.verdict == "INCOMPLETE: it is truncated"
-    assert nothing.partial is None
-    assert noted(checkpoint_run(), under_way=under_way).summary.partial is None, "a run that is complete has none"
+    assert "was being" not in noted(checkpoint_run(), under_way=under_way).summary.verdict, "this run is complete"
 
 
 @pytest.mark.parametrize(
@@ -116,11 +113,9 @@ def test_of_many_ranks_the_slowest_are_listed() -> None:
     assert summary.write is not None
     slowest = summary.write.slowest_ranks
     assert [rank.rank for rank in slowest] == list(range(19, 3, -1))
-    assert [rank.slowest_times for rank in slowest] == [2] + [0] * 15
+    assert [part.slowest_rank for part in summary.write.checkpoints] == [19, 19]
     assert [rank.host for rank in slowest[:2]] == ["node1", "node0"]
-    assert (slowest[0].mean_seconds, slowest[0].max_seconds) == pytest.approx((10.75, 11))
-    assert slowest[0].bytes == (3 << 30) + 19
-    assert slowest[0].max_fsync_seconds == pytest.approx(0.2 * 11)
+    assert slowest[0].mean_seconds == pytest.approx(10.75)
     assert [host.host for host in summary.environment.hosts] == ["node0", "node1"]
 
 
@@ -154,7 +149,6 @@ def test_asynchronous_checkpoints_cost_training_the_time_until_it_goes_on() -> N
     bytes_of_rank = max(sum(file.size_bytes for file in run.facts.plan.files(rank)) for rank in run.facts.plan.ranks)
     snapshot = bytes_of_rank / 1e9 / 0.001
     assert summary.asynchronous.snapshot_seconds == pytest.approx(snapshot)
-    assert summary.training.stall_seconds == pytest.approx(snapshot)
     assert summary.training.percent == pytest.approx(100 * snapshot / (60 + snapshot))
     assert checkpoint_run().summary.asynchronous is None
 
@@ -165,7 +159,9 @@ def test_asynchronous_checkpoints_are_not_advised_more_often_than_they_drain() -
     ).summary
     assert summary.training is not None
     assert summary.asynchronous is not None
-    assert summary.training.best_interval_seconds == summary.asynchronous.drain_seconds.mean
+    assert summary.write is not None
+    drains = [part.drain_seconds for part in summary.write.checkpoints]
+    assert summary.training.best_interval_seconds == pytest.approx(sum(drains) / len(drains))
     assert summary.training.percent > 90, "most of the time training waits for the checkpoint before"
 
 

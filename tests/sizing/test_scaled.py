@@ -15,12 +15,13 @@ from dlemu.jobs.training.result import read_run
 from dlemu.jobs.training.wording import screen
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.demand import demand, sample_divisor
+from dlemu.metrics.findings import LimitedBy
 from dlemu.report.any_run import open_result
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import kind_named
 from dlemu.results.wording import scaled
-from dlemu.studies.answers import SIZE, SWEEP, FullSize, SizeLimit, SweepAnswer, SweepPoint, SweepQuestion
+from dlemu.studies.answers import SIZE, SWEEP, FullSize, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import side_of_runs
 from dlemu.studies.size.find_size import _full_size
@@ -116,7 +117,7 @@ def test_size_says_what_the_storage_feeds_at_full_size(
     lines = {line.label: line.value for line in open_result(kind_named("size"), str(tmp_path)).screen.lines}
     assert lines.get("full size", "") == at_full_size(answer)
     assert at_full_size(answer).endswith(f": this drive would feed {fed}." if full else "")
-    by_host = at_full_size(replace(answer, limited_by=SizeLimit(what="host CPU")))
+    by_host = at_full_size(replace(answer, limited_by=LimitedBy(what="host CPU")))
     assert ("would feed at least" in by_host) == (full is not None), "the host kept it from more"
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.limit import Limit
-from dlemu.studies.answers import CountResult, SizeAnswer, SizeLimit, Trial
+from dlemu.studies.answers import CountResult, SizeAnswer, Trial
 from dlemu.studies.size.search import pool
 from dlemu.studies.size.size_verdict import build_answer, outcome_of, sentence
 from tests.sizing.fakes import known, make_trial, question
@@ -102,7 +103,7 @@ def test_what_came_of_a_wanted_count(
     answer = replace(
         build_answer(question(), known(), []),
         max_accelerators=shown,
-        limited_by=SizeLimit(what=what, evidence=("x",)),
+        limited_by=LimitedBy(what=what, evidence=("x",)),
         counts=tuple(
             CountResult(accelerators=n, au_sustained_percent=90, half_width_percent=1, passed=passed, trials=1)
             for n, passed in counts

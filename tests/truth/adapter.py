@@ -7,7 +7,7 @@ frozen run holds, and how its numbers are named, stays.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any, get_args
 
@@ -21,12 +21,12 @@ from dlemu.checkpoints.io_rows import IO_DTYPE, READ, WRITE, SavedCheckpoint
 from dlemu.config import load
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
-from dlemu.jobs.checkpoint.analyse import accounted_percent, time_shares
+from dlemu.jobs.checkpoint.analyse import accounted_percent, partial_of, time_shares
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts, UnderWay
 from dlemu.jobs.checkpoint.metrics import figures as checkpoint_figures
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import Cause as CheckpointCause
-from dlemu.jobs.checkpoint.summary import Caveat, PhaseSummary
+from dlemu.jobs.checkpoint.summary import Caveat, CheckpointSummary, PhaseSummary, RankTimes
 from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
 from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.thread_reads import Requests
@@ -538,11 +538,10 @@ def _checkpoint_run(frozen: FrozenRun) -> CheckpointRun:
 
 def _checkpoint_numbers(frozen: FrozenRun) -> Numbers:
     run = _checkpoint_run(frozen)
-    summary, what = run.summary, run.summary.what
-    partial = summary.partial
+    summary, what, journal = run.summary, run.summary.what, run.facts.journal
     return {
         "complete": summary.complete,
-        "outcome": summary.verdict_code,
+        "outcome": _checkpoint_outcome(summary),
         "files": what.files,
         "bytes": what.bytes,
         "tensor_bytes": what.tensor_bytes,
@@ -553,25 +552,51 @@ def _checkpoint_numbers(frozen: FrozenRun) -> Numbers:
         "asynchronous": _asynchronous(run),
         "ceiling_gb_per_second": summary.ceiling_gb_per_second,
         "peak_memory_mb": summary.peak_memory_mb,
-        "cpu_seconds": summary.cpu_seconds,
-        "total_seconds": summary.total_seconds,
-        "complete_checkpoints": summary.complete_checkpoints,
-        "partial": partial and asdict(partial) | {"of_files": what.files, "of_bytes": what.bytes},
+        "cpu_seconds": sum(journal.cpu_seconds) if journal.cpu_seconds else None,
+        "total_seconds": (journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None,
+        "complete_checkpoints": journal.complete,
+        "partial": _partial(run),
         "object_requests": _object_requests(summary.requests, frozen),
         "findings": sorted(finding.code for finding in summary.findings),
     }
+
+
+def _checkpoint_outcome(summary: CheckpointSummary) -> str:
+    done = [verb for verb, phase in (("written", summary.write), ("read", summary.read)) if phase is not None]
+    return ("_and_".join(done) or "nothing") if summary.complete else "incomplete"
+
+
+def _partial(run: CheckpointRun) -> Numbers | None:
+    """Return what the verdict of a run that ended early says of the checkpoint under way, and how many ranks had it."""
+    partial, what = partial_of(run), run.summary.what
+    if partial is None:
+        return None
+    phase = WRITE if partial.phase == "write" else READ
+    ranks = ((run.whole["phase"] == phase) & (run.whole["checkpoint"] == partial.checkpoint)).sum()
+    return asdict(partial) | {"ranks": ranks, "of_files": what.files, "of_bytes": what.bytes}
+
+
+def _over(values: list[float]) -> Numbers:
+    """Return the distribution of one figure over the checkpoints."""
+    p50, p90, p99 = np.percentile(values, (50, 90, 99))
+    extremes = {"max": max(values), "min": min(values)}
+    return {"mean": np.mean(values), "std": np.std(values), "p50": p50, "p90": p90, "p99": p99, **extremes}
 
 
 def _phase_numbers(run: CheckpointRun, number: int, phase: PhaseSummary | None) -> Numbers | None:
     if phase is None:
         return None
     limit = phase.limited_by
+
+    def over(name: str) -> Numbers:
+        return _over([getattr(times, name) for times in phase.checkpoints])
+
     return {
         "checkpoints": [_times(run, number, times) for times in phase.checkpoints],
-        "slowest_rank_gib_per_second": phase.slowest_gib_per_second,
-        "slowest_rank_seconds": phase.slowest_seconds,
-        "rank0_gib_per_second": phase.rank0_gib_per_second,
-        "rank0_seconds": phase.rank0_seconds,
+        "slowest_rank_gib_per_second": over("slowest_gib_per_second") | {"mean": phase.slowest_gib_per_second},
+        "slowest_rank_seconds": over("slowest_seconds") | {"mean": phase.slowest_seconds},
+        "rank0_gib_per_second": over("rank0_gib_per_second") | {"mean": phase.rank0_gib_per_second},
+        "rank0_seconds": over("rank0_seconds"),
         "wall_gb_per_second": phase.wall_gb_per_second,
         "fsync_percent": phase.fsync_percent,
         "from_storage_percent": phase.from_storage_percent,
@@ -579,15 +604,29 @@ def _phase_numbers(run: CheckpointRun, number: int, phase: PhaseSummary | None) 
         "steady": phase.steady,
         "cpu_seconds_per_gb": phase.cpu_seconds_per_gb,
         "content_cpu_seconds_per_gb": phase.content_cpu_seconds_per_gb,
-        "slowest_ranks": [_without(rank, "host") for rank in phase.slowest_ranks],
+        "slowest_ranks": [_rank(run, number, phase.checkpoints, rank) for rank in phase.slowest_ranks],
         "cause": limit.what if limit else None,
         "cause_confidence": limit.confidence if limit else None,
+    }
+
+
+def _rank(run: CheckpointRun, phase: int, checkpoints: Sequence[CheckpointTimes], rank: RankTimes) -> Numbers:
+    """Return one rank's times, with what the rows alone have of it."""
+    rows = run.whole[(run.whole["phase"] == phase) & (run.whole["rank"] == rank.rank)]
+    rows = rows[np.isin(rows["checkpoint"], [times.checkpoint for times in checkpoints])]
+    return _without(rank, "host") | {
+        "bytes": rows["bytes"].max(),
+        "slowest_times": sum(times.slowest_rank == rank.rank for times in checkpoints),
+        "max_seconds": (rows["ended_ns"] - rows["began_ns"]).max() / 1e9,
+        "max_fsync_seconds": rows["fsync_ns"].max() / 1e9,
     }
 
 
 def _times(run: CheckpointRun, phase: int, times: CheckpointTimes) -> Numbers:
     rows = run.whole[(run.whole["phase"] == phase) & (run.whole["checkpoint"] == times.checkpoint)]
     return asdict(times) | {
+        "fsync_max_seconds": rows["fsync_ns"].max() / 1e9,
+        "folder_sync_seconds": rows["folder_sync_ns"].max() / 1e9,
         "rank0_gib_per_second": times.rank0_gib_per_second,
         "slowest_gib_per_second": times.slowest_gib_per_second,
         "wall_gb_per_second": times.wall_gb_per_second,
@@ -601,23 +640,34 @@ def _training_cost(run: CheckpointRun) -> Numbers | None:
     cost, read, behind = run.summary.training, run.summary.read, run.summary.asynchronous
     if cost is None:
         return None
-    recovery, drain = read and read.slowest_seconds.mean, behind.drain_seconds.mean if behind else 0.0
+    write = run.summary.write
+    assert write is not None
+    recovery, stall, drain = read and read.slowest_seconds, write.slowest_seconds, 0.0
+    if behind is not None:
+        stall, drain = behind.snapshot_seconds, _drains(write)["mean"]
     mtbf = (cost.mtbf_hours or 0.0) * 3600
-    now = mtbf and wasted_percent(cost.interval_seconds, cost.stall_seconds, recovery or 0.0, mtbf, drain)
+    now = mtbf and wasted_percent(cost.interval_seconds, stall, recovery or 0.0, mtbf, drain)
     return asdict(cost) | {
+        "stall_seconds": stall,
         "recovery_seconds": recovery,
-        "young_interval_seconds": max(young_seconds(cost.stall_seconds, mtbf), drain) if mtbf else None,
+        "young_interval_seconds": max(young_seconds(stall, mtbf), drain) if mtbf else None,
         "wasted_percent_now": now or None,
     }
 
 
+def _drains(write: PhaseSummary) -> Numbers:
+    return _over([part.drain_seconds for part in write.checkpoints])
+
+
 def _asynchronous(run: CheckpointRun) -> Numbers | None:
     """Return the numbers of asynchronous checkpoints, with the settings that they were once beside."""
-    behind, workload = run.summary.asynchronous, run.facts.workload
-    if behind is None:
+    behind, workload, write = run.summary.asynchronous, run.facts.workload, run.summary.write
+    if behind is None or write is None:
         return None
     shortest = behind.shortest_interval_seconds
     return asdict(behind) | {
+        "safe_seconds": _over([part.safe_seconds for part in write.checkpoints]) | {"mean": behind.safe_seconds},
+        "drain_seconds": _drains(write),
         "compute_seconds": max(0.0, workload.checkpoint.time_between_checkpoints),
         "per_hour": 3600 / (shortest / workload.metric.au) if shortest > 0 else math.inf,
         "au_threshold_percent": 100 * workload.metric.au,
@@ -903,7 +953,11 @@ def _compare_numbers(frozen: FrozenRun) -> Numbers:
     else:
         pair = compare_runs(checkpoint_figures(_checkpoint_run(a)), checkpoint_figures(_checkpoint_run(b)))
     return {
-        "differences": {name: value for name, value in pair.metrics.items() if name != _NOT_FROZEN},
+        "differences": {
+            name: asdict(value) | {"distinct": value.distinct}
+            for name, value in pair.metrics.items()
+            if name != _NOT_FROZEN
+        },
         "days_saved_per_year": pair.plan and pair.plan.days_saved_per_year,
         "findings": [],
     }

@@ -51,7 +51,7 @@ def repaired(limit: Limit) -> dict[str, float]:
     return {(cause.setting or cause.what).partition("=")[0]: cause.au_percent for cause in limit.causes}
 
 
-def what(limit: Limit) -> tuple[str, str, list[str]]:
+def what(limit: Limit) -> tuple[str, str | None, list[str]]:
     return limit.what, limit.confidence, [finding.code for finding in limit.findings]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -21,21 +22,18 @@ from dlemu.jobs.checkpoint.summary import (
     Caveat,
     CheckpointFacts,
     CheckpointSummary,
-    PartialCheckpoint,
     Phase,
     PhaseSummary,
     RankTimes,
     TrainingCost,
 )
-from dlemu.jobs.checkpoint.wording import incomplete_line, issue_lines, outcome_of, verdict_line
+from dlemu.jobs.checkpoint.wording import PartialCheckpoint, incomplete_line, issue_lines, verdict_line
 from dlemu.metrics.cache import ACCOUNTED, delivered_between
 from dlemu.metrics.cache import IN_MEMORY as MEMORY_FILE_SYSTEMS
 from dlemu.metrics.checkpoint_rates import (
-    CheckpointTimes,
     asynchronous_au_percent,
     cost_percent,
     daly_seconds,
-    over_checkpoints,
     shortest_interval_seconds,
     times_of,
     wasted_percent,
@@ -57,6 +55,8 @@ _SETTINGS = (
     "node_local",
 )
 """Settings of `checkpoint` that affect the measurement."""
+_SHAPE = ("format", "tensor", "pipeline", "data", "zero_stage", "ranks_of_job", "first_rank")
+"""Fields of `CheckpointSizes` that say how the job's ranks divide the model, and which of them the run emulates."""
 _NUMBERS: dict[Phase, int] = {"write": WRITE, "read": READ}
 
 
@@ -64,36 +64,31 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
     """Return the summary of a run; for a failed run, of what it measured until then, marked incomplete."""
     facts, journal, settings = run.facts, run.facts.journal, run.facts.workload.checkpoint
     (write, of_write), (read, of_read) = _phase(run, "write"), _phase(run, "read")
-    partial, what = _partial(run), _facts_of(facts)
+    what = _facts_of(facts)
     findings = (*_findings(facts, write, read), *of_write, *of_read)
     verdict = verdict_line(write, read)
     if facts.failure is not None:
-        kept = sorted(set(journal.complete) - set(journal.removed)) if settings.num_checkpoints_write > 0 else None
-        verdict = incomplete_line(facts.failure, kept, partial, what)
+        kept = what.kept if settings.num_checkpoints_write > 0 else None
+        verdict = incomplete_line(facts.failure, kept, partial_of(run), what)
     behind = _asynchronous(facts, run.whole, write) if settings.asynchronous and write is not None else None
     return CheckpointSummary(
         **common_fields(facts),
         verdict=verdict,
-        verdict_code=outcome_of(write, read, facts.failure),
         scale=facts.workload.scale or None,
         what=what,
         write=write,
         read=read,
-        training=None if write is None else _training(settings, what.ranks_of_job, write, read, behind),
+        training=None if write is None else _training(settings, facts.written.ranks_of_job, write, read, behind),
         asynchronous=behind,
         ceiling_gb_per_second=journal.ceiling_gb_per_second,
         peak_memory_mb=max(journal.peak_memory_bytes, default=0) / 1e6 or None,
-        cpu_seconds=sum(journal.cpu_seconds) if journal.cpu_seconds else None,
-        total_seconds=(journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None,
-        complete_checkpoints=journal.complete,
-        partial=partial,
         requests=requests_of(journal.requests) if journal.requests else None,
         issues=issue_lines(findings, (*facts.workload.notes, *facts.notes)),
         findings=findings,
     )
 
 
-def _partial(run: MeasuredCheckpoints) -> PartialCheckpoint | None:
+def partial_of(run: MeasuredCheckpoints) -> PartialCheckpoint | None:
     """Return the checkpoint in progress when the run failed, with how much of it was done; None without one."""
     at = run.facts.journal.under_way
     if at is None or run.facts.failure is None:
@@ -103,7 +98,6 @@ def _partial(run: MeasuredCheckpoints) -> PartialCheckpoint | None:
     return PartialCheckpoint(
         phase=at.phase,
         checkpoint=at.checkpoint,
-        ranks=int((rows["file"] == WHOLE).sum()),
         files=len(files),
         bytes=int(files["bytes"].sum()),
     )
@@ -123,10 +117,9 @@ def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, 
     writes, host = name == "write", _HostActivity(run, name, parts)
     phase = PhaseSummary(
         checkpoints=times,
-        rank0_gib_per_second=over_checkpoints([part.rank0_gib_per_second for part in times]),
-        rank0_seconds=over_checkpoints([part.rank0_seconds for part in times]),
-        slowest_gib_per_second=over_checkpoints([part.slowest_gib_per_second for part in times]),
-        slowest_seconds=over_checkpoints([part.slowest_seconds for part in times]),
+        rank0_gib_per_second=fmean(part.rank0_gib_per_second for part in times),
+        slowest_gib_per_second=fmean(part.slowest_gib_per_second for part in times),
+        slowest_seconds=fmean(part.slowest_seconds for part in times),
         wall_gb_per_second=size_bytes / 1e9 / wall if wall else None,
         **time_shares(rows),
         from_storage_percent=None if writes else _served(run.facts, rows, host.device_mb),
@@ -138,7 +131,7 @@ def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, 
         steady=is_steady([part.slowest_gib_per_second for part in times]) if writes else None,
         cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / size_bytes if size_bytes else None,
         content_cpu_seconds_per_gb=float(rows["content_cpu_ns"].sum()) / size_bytes if size_bytes and writes else None,
-        slowest_ranks=_slowest_ranks(run, rows, times),
+        slowest_ranks=_slowest_ranks(run, rows),
     )
     if not size_bytes:
         return phase, ()
@@ -260,7 +253,7 @@ def _most(values: Iterable[float]) -> float | None:
     return max((value for value in values if not math.isnan(value)), default=None)
 
 
-def _slowest_ranks(run: MeasuredCheckpoints, rows: IoRows, times: tuple[CheckpointTimes, ...]) -> tuple[RankTimes, ...]:
+def _slowest_ranks(run: MeasuredCheckpoints, rows: IoRows) -> tuple[RankTimes, ...]:
     journal = run.facts.journal
     ranks = []
     for rank in np.unique(rows["rank"]).tolist():
@@ -270,11 +263,7 @@ def _slowest_ranks(run: MeasuredCheckpoints, rows: IoRows, times: tuple[Checkpoi
             RankTimes(
                 rank=rank,
                 host=journal.hosts[journal.rank_nodes[rank]].host if journal.hosts else "",
-                bytes=int(own["bytes"].max()),
                 mean_seconds=float(seconds.mean()),
-                max_seconds=float(seconds.max()),
-                max_fsync_seconds=float(own["fsync_ns"].max()) / 1e9,
-                slowest_times=sum(part.slowest_rank == rank for part in times),
             )
         )
     return tuple(sorted(ranks, key=lambda one: -one.mean_seconds)[:_MAX_RANKS])
@@ -283,10 +272,11 @@ def _slowest_ranks(run: MeasuredCheckpoints, rows: IoRows, times: tuple[Checkpoi
 def _training(
     settings: Checkpoint, ranks: int, write: PhaseSummary, read: PhaseSummary | None, behind: Asynchronous | None
 ) -> TrainingCost:
-    recovery = read.slowest_seconds.mean if read is not None else 0.0
+    recovery = read.slowest_seconds if read is not None else 0.0
     if behind is None:
-        return training_cost(settings, ranks, write.slowest_seconds.mean, recovery)
-    return training_cost(settings, ranks, behind.snapshot_seconds, recovery, behind.drain_seconds.mean)
+        return training_cost(settings, ranks, write.slowest_seconds, recovery)
+    drain = fmean(part.drain_seconds for part in write.checkpoints)
+    return training_cost(settings, ranks, behind.snapshot_seconds, recovery, drain)
 
 
 def training_cost(
@@ -301,7 +291,6 @@ def training_cost(
     costs = stall_seconds, recovery_seconds, mtbf, drain_seconds
     return TrainingCost(
         interval_seconds=interval,
-        stall_seconds=stall_seconds,
         percent=cost_percent(stall_seconds, interval, drain_seconds),
         mtbf_hours=mtbf / 3600 or None,
         best_interval_seconds=best,
@@ -317,28 +306,32 @@ def snapshot_seconds(settings: Checkpoint, largest_rank_bytes: int) -> float:
 def _asynchronous(facts: CheckpointRunFacts, whole: IoRows, write: PhaseSummary) -> Asynchronous:
     settings, rows = facts.workload.checkpoint, whole[whole["phase"] == WRITE]
     snapshot = snapshot_seconds(settings, facts.written.largest_rank_bytes)
-    drains, stalls = [], []
-    for part in write.checkpoints:
-        own = rows[rows["checkpoint"] == part.checkpoint]
-        drains.append(float(own["ended_ns"].max() - own["released_ns"].max()) / 1e9)
-        stalls.append(snapshot + float(own["waited_ns"].max()) / 1e9)
+    waits = [rows["waited_ns"][rows["checkpoint"] == part.checkpoint].max() for part in write.checkpoints]
+    drain = fmean(part.drain_seconds for part in write.checkpoints)
+    stalls = [snapshot + float(wait_ns) / 1e9 for wait_ns in waits]
     return Asynchronous(
         snapshot_seconds=snapshot,
-        safe_seconds=over_checkpoints([part.safe_seconds for part in write.checkpoints]),
-        drain_seconds=over_checkpoints(drains),
+        safe_seconds=fmean(part.safe_seconds for part in write.checkpoints),
         au_percent=asynchronous_au_percent(max(0.0, settings.time_between_checkpoints), stalls),
-        shortest_interval_seconds=shortest_interval_seconds(snapshot, float(np.mean(drains)), facts.workload.metric.au),
+        shortest_interval_seconds=shortest_interval_seconds(snapshot, drain, facts.workload.metric.au),
     )
 
 
 def _facts_of(facts: CheckpointRunFacts) -> CheckpointFacts:
-    settings, journal = facts.workload.checkpoint, facts.journal
+    settings, journal, sizes = facts.workload.checkpoint, facts.journal, facts.written
     chosen = {name: getattr(settings, name) for name in _SETTINGS}
     return CheckpointFacts(
-        **vars(facts.written),
+        parameters=sizes.parameters,
+        files=sizes.files,
+        bytes=sizes.bytes,
+        tensor_bytes=sizes.tensor_bytes,
         folder=settings.checkpoint_folder,
-        kept=len(set(journal.complete) - set(journal.removed)),
-        settings={**chosen, "content": settings.content if settings.randomize_tensor else "ones"},
+        kept=tuple(sorted(set(journal.complete) - set(journal.removed))),
+        how={
+            **{name: getattr(sizes, name) for name in _SHAPE},
+            **chosen,
+            "content": settings.content if settings.randomize_tensor else "ones",
+        },
     )
 
 

@@ -10,7 +10,6 @@ from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import Asynchronous, CheckpointSummary, PhaseSummary, TrainingCost
 from dlemu.jobs.checkpoint.wording import issue_lines
 from dlemu.metrics.catalogue import Catalogue, Metric, declared
-from dlemu.metrics.checkpoint_rates import OverCheckpoints
 from dlemu.metrics.findings import Code
 from dlemu.report.units import plain
 from dlemu.results.figures import Conditions, JobFigures, Value, half_width_of
@@ -67,9 +66,8 @@ def metrics_of(summary: CheckpointSummary) -> dict[str, Value]:
         repeated = holder if isinstance(holder, PhaseSummary) else summary.write if part == "asynchronous" else None
         checkpoints = repeated.checkpoints if repeated is not None else ()
         each = tuple(getattr(checkpoint, name) for checkpoint in checkpoints if hasattr(checkpoint, name))
-        mean = value.mean if isinstance(value, OverCheckpoints) else value
-        found[metric.name] = Value(mean, half_width_of(each), each)
-    if not summary.what.settings["fsync"] and "write_fsync_percent" in found:
+        found[metric.name] = Value(value, half_width_of(each), each)
+    if not summary.what.how["fsync"] and "write_fsync_percent" in found:
         found["write_fsync_percent"] = Value(0.0)  # what was measured is the time between two clock readings
     return found
 
@@ -95,16 +93,16 @@ def conditions(summary: CheckpointSummary) -> Conditions:
     what = summary.what
     loud = [finding for finding in summary.findings if finding.severity == "loud"]
     codes = {finding.code for finding in loud}
-    work = ("parameters", "files", "bytes", "tensor_bytes", "ranks_of_job", "first_rank")
-    how = ("format", "tensor", "pipeline", "data", "zero_stage")
+    work = ("parameters", "files", "bytes", "tensor_bytes")
+    part = {key: what.how[key] for key in ("ranks_of_job", "first_rank")}
     return Conditions(
         title=summary.title,
         started_at=summary.started_at,
         hosts=summary.environment.hosts,
         storage=summary.environment.storage,
-        facts={"ranks": plain(summary.ranks), "folder": what.folder, "kept": plain(what.kept)},
-        work={"model": summary.workload, **{key: getattr(what, key) for key in work}},
-        how={**{key: getattr(what, key) for key in how}, **what.settings},
+        facts={"ranks": plain(summary.ranks), "folder": what.folder, "kept": plain(len(what.kept))},
+        work={"model": summary.workload, **{key: getattr(what, key) for key in work}, **part},
+        how=what.how,
         from_memory=(WRITING, READING) if Code.NO_DATA_FROM_STORAGE in codes else (READING,) * bool(codes),
         warnings=issue_lines(loud),
     )

@@ -41,11 +41,14 @@ def _phase(phase: PhaseSummary | None, verb: str, ceiling_gb_per_second: float |
     """Yield the rate of the slowest rank, for which training waits, with what limited it; and what would help."""
     if phase is None:
         return
-    seconds, speed = phase.slowest_seconds, rate(phase.slowest_gib_per_second.mean * 2**30 / 1e6)
+    speed, most = (
+        rate(phase.slowest_gib_per_second * 2**30 / 1e6),
+        max(one.slowest_seconds for one in phase.checkpoints),
+    )
     against = f"; the emulator alone can {rate(1e3 * ceiling_gb_per_second)}" if ceiling_gb_per_second else ""
     if phase.from_storage_percent is not None:
         against = f"; {phase.from_storage_percent:.0f} % of the bytes came from storage"
-    value = f"{speed} by the slowest rank, {number(seconds.mean)} s a checkpoint (at most {number(seconds.max)} s)"
+    value = f"{speed} by the slowest rank, {number(phase.slowest_seconds)} s a checkpoint (at most {number(most)} s)"
     yield Said(verb, value + against, tone="strong")
     if (limit := phase.limited_by) is not None:
         relief = f"; {RELIEF[limit.what]}" if RELIEF[limit.what] else ""
@@ -54,12 +57,12 @@ def _phase(phase: PhaseSummary | None, verb: str, ceiling_gb_per_second: float |
 
 def kept_line(summary: CheckpointSummary) -> str:
     """Return which checkpoints a run left on the storage, and how to remove them."""
-    what, kept = summary.what, summary.complete_checkpoints[-summary.what.kept :]
-    left = f"{count(what.kept, 'checkpoint')}, {size(what.kept * what.bytes)}, in {what.folder}"
+    what, kept = summary.what, summary.what.kept
+    left = f"{count(len(kept), 'checkpoint')}, {size(len(kept) * what.bytes)}, in {what.folder}"
     if summary.requests is not None:  # `rm` can't remove objects
         return left
     name = folder_name(kept[0]) if len(kept) == 1 else folder_name(f"{{{kept[0]}..{kept[-1]}}}")
-    own = ", on each host" if what.settings["node_local"] and len(summary.environment.hosts) > 1 else ""
+    own = ", on each host" if what.how["node_local"] and len(summary.environment.hosts) > 1 else ""
     return f"{left}; to remove them{own}: rm -r {shlex.quote(what.folder.rstrip('/'))}/{name}"
 
 

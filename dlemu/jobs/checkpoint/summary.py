@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from dlemu.checkpoints.checkpoint_plan import CheckpointSizes
 from dlemu.metrics.catalogue import Metric
-from dlemu.metrics.checkpoint_rates import GIB, CheckpointTimes, OverCheckpoints
+from dlemu.metrics.checkpoint_rates import GIB, CheckpointTimes
 from dlemu.metrics.findings import Finding, LimitedBy
 from dlemu.results.parts import JobSummary, Requests
 
@@ -20,16 +19,6 @@ Cause = Literal["storage", "host CPU", "emulator", "page cache"]
 """What limits writing or reading."""
 DURATION = "duration"
 """`Metric.phase` of the durations that comparisons are about: the catalogue puts the phase's name there."""
-
-
-class Outcome(StrEnum):
-    """The codes of `CheckpointSummary.verdict_code`."""
-
-    WRITTEN = "written"
-    READ = "read"
-    WRITTEN_AND_READ = "written_and_read"
-    INCOMPLETE = "incomplete"
-    NOTHING = "nothing"
 
 
 class Caveat(StrEnum):
@@ -46,13 +35,7 @@ class RankTimes:
 
     rank: int
     host: str
-    bytes: int
-    """Bytes that the rank moves per checkpoint."""
     mean_seconds: float
-    max_seconds: float
-    max_fsync_seconds: float
-    slowest_times: int
-    """Number of checkpoints in which this rank was the slowest."""
 
 
 def _shown(title: str, unit: str) -> Metric:
@@ -62,23 +45,20 @@ def _shown(title: str, unit: str) -> Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseSummary:
-    """All checkpoints that were written, or all that were read."""
+    """All checkpoints that were written, or all that were read; times and rates of ranks are means over them."""
 
     checkpoints: tuple[CheckpointTimes, ...]
     slowest_gib_per_second: Annotated[
-        OverCheckpoints,
+        float,
         Metric("slowest rank", "GiB/s", "higher", head="GiB/s", has_interval=True, is_drawn=True, is_tile=True),
     ]
     """All ranks' bytes / the time of the slowest rank, as the rules of MLPerf Storage require."""
-    slowest_seconds: Annotated[
-        OverCheckpoints, Metric("one checkpoint", "s", "lower", head="s", is_drawn=True, phase=DURATION)
-    ]
+    slowest_seconds: Annotated[float, Metric("one checkpoint", "s", "lower", head="s", is_drawn=True, phase=DURATION)]
     """Time of the slowest rank, for which training waits."""
     fsync_percent: Annotated[float, Metric("fsync, of that time", "%", "neither", head="fsync\n%", is_drawn=True)]
     """Share of the ranks' time in fsync."""
-    rank0_gib_per_second: Annotated[OverCheckpoints, Metric("as DLIO", "GiB/s", "higher")]
+    rank0_gib_per_second: Annotated[float, Metric("as DLIO", "GiB/s", "higher")]
     """All ranks' bytes / the time of rank 0, as DLIO reports it."""
-    rank0_seconds: OverCheckpoints
     wall_gb_per_second: Annotated[float | None, Metric("wall clock", "GB/s", "higher")]
     """All bytes of all checkpoints / the sum of their wall-clock times, 1e9 bytes/s."""
     from_storage_percent: Annotated[
@@ -120,8 +100,6 @@ class TrainingCost:
 
     interval_seconds: float
     """Computing time between two checkpoints (`checkpoint.interval_seconds`)."""
-    stall_seconds: float
-    """Stall per checkpoint: until the slowest rank is done, or with `asynchronous` its snapshot."""
     percent: Annotated[float, Metric("of a training's time", "%", "lower")]
     """Share of training's time lost to checkpoints."""
     mtbf_hours: float | None = None
@@ -140,38 +118,26 @@ class Asynchronous:
     """Time of a snapshot: how long training stalls if the checkpoint before is complete."""
     au_percent: Annotated[float, Metric("AU, asynchronous", "%", "higher")]
     """Accelerator utilisation of this run: share of the time spent computing, reading excluded."""
-    safe_seconds: Annotated[OverCheckpoints, Metric("safe after, asynchronous", "s", "lower")]
-    """From when training was ready for a checkpoint until it was on the storage."""
-    drain_seconds: OverCheckpoints
-    """From when training went on until the checkpoint was on the storage."""
+    safe_seconds: Annotated[float, Metric("safe after, asynchronous", "s", "lower")]
+    """From when training was ready for a checkpoint until it was on the storage, the mean over checkpoints."""
     shortest_interval_seconds: Annotated[float, _shown("at most every", "s")]
     """Minimum computing time between two checkpoints that reaches an AU of `metric.au`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointFacts(CheckpointSizes):
+class CheckpointFacts:
     """What was written and read, and how."""
 
-    folder: str
-    kept: int
-    """Number of this run's complete checkpoints that are left in the folder."""
-    settings: dict[str, bool | int | str]
-    """The settings of `checkpoint` that affect the measurement."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartialCheckpoint:
-    """The checkpoint that was being written or read when a run ended early. No rate is computed from it."""
-
-    phase: Phase
-    checkpoint: int
-    """Its number, from 1."""
-    ranks: int
-    """Number of ranks that had finished it."""
+    parameters: int
+    """Parameters of the model; 0 if unknown."""
     files: int
-    """Number of its files, over all ranks, that were complete."""
     bytes: int
-    """Bytes of these files."""
+    tensor_bytes: int
+    folder: str
+    kept: tuple[int, ...]
+    """Numbers of this run's complete checkpoints that are left in the folder."""
+    how: dict[str, bool | int | str]
+    """Settings that affect the measurement, and how the job's ranks divide the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,8 +145,6 @@ class CheckpointSummary(JobSummary):
     """The result of a checkpoint run; complete if every checkpoint was written and read."""
 
     kind: str = "checkpoint"
-    verdict_code: str
-    """`written`, `read`, `written_and_read`, `incomplete` or `nothing`."""
     scale: str | None
     what: CheckpointFacts
     write: PhaseSummary | None = None
@@ -191,12 +155,6 @@ class CheckpointSummary(JobSummary):
     """Rate at which all ranks generate content without storage, 1e9 bytes/s: the upper limit of writing here."""
     peak_memory_mb: Annotated[float | None, _shown("memory per rank", "MB")] = None
     """Maximum private memory of a rank at the end of a checkpoint, 1e6 bytes."""
-    cpu_seconds: float | None = None
-    total_seconds: float | None = None
-    complete_checkpoints: tuple[int, ...] = ()
-    """Checkpoints that every rank had written."""
-    partial: PartialCheckpoint | None = None
-    """Null if the run is complete, or ended between two checkpoints."""
     requests: Requests | None = None
     """Requests to the object store, writing and reading; null for file systems."""
     issues: tuple[str, ...] = ()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from dlemu.checkpoints.stored import folder_of
-from dlemu.jobs.checkpoint.summary import Cause, Caveat, CheckpointFacts, Outcome, PartialCheckpoint, PhaseSummary
+from dlemu.jobs.checkpoint.summary import Cause, Caveat, CheckpointFacts, Phase, PhaseSummary
 from dlemu.metrics.findings import Code, Finding
 from dlemu.results.file_names import KILLED
 from dlemu.results.wording import Wording, sentences
@@ -41,15 +42,6 @@ def issue_lines(findings: Sequence[Finding], notes: Iterable[str] = ()) -> tuple
     return (*sentences(loud, _FINDINGS), *notes, *sentences(others, _FINDINGS))
 
 
-def outcome_of(write: PhaseSummary | None, read: PhaseSummary | None, failure: str | None) -> Outcome:
-    """Return the outcome of a run from the phases that it completed."""
-    if failure is not None:
-        return Outcome.INCOMPLETE
-    if write is not None:
-        return Outcome.WRITTEN if read is None else Outcome.WRITTEN_AND_READ
-    return Outcome.NOTHING if read is None else Outcome.READ
-
-
 def verdict_line(write: PhaseSummary | None, read: PhaseSummary | None) -> str:
     """Return the result of a complete run as one line: the throughput of each phase."""
     phases = (("WRITE", write), ("READ", read))
@@ -59,9 +51,22 @@ def verdict_line(write: PhaseSummary | None, read: PhaseSummary | None) -> str:
 def _rate(verb: str, phase: PhaseSummary) -> str:
     limit = f", limited by: {phase.limited_by.what}" if phase.limited_by else ""
     return (
-        f"{verb}: {phase.slowest_gib_per_second.mean:.3f} GiB/s by the slowest rank, "
-        f"{phase.slowest_seconds.mean:.2f} s per checkpoint{limit}"
+        f"{verb}: {phase.slowest_gib_per_second:.3f} GiB/s by the slowest rank, "
+        f"{phase.slowest_seconds:.2f} s per checkpoint{limit}"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialCheckpoint:
+    """The checkpoint that was being written or read when a run ended early. No rate is computed from it."""
+
+    phase: Phase
+    checkpoint: int
+    """Its number, from 1."""
+    files: int
+    """Number of its files, over all ranks, that were complete."""
+    bytes: int
+    """Bytes of these files."""
 
 
 def incomplete_line(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from datagen.quantiles import Percentiles
 from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.results.answer_files import ANSWER_VERSION
 from dlemu.results.wording import scaled
@@ -48,15 +49,11 @@ class CellSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Latency:
+class Latency(Percentiles):
     """Mean and percentiles of request latency, from submission to completion, in milliseconds."""
 
     mean: float
-    p50: float
-    p90: float
-    p99: float
     p999: float
-    max: float
 
 
 @dataclass(frozen=True, kw_only=True)

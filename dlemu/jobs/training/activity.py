@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -75,7 +75,17 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
     return TelemetrySummary(
         interval_seconds=hosts[0].interval_seconds,
         probes=tuple(sorted({name for host in hosts for name in host.probes})),
-        devices=tuple(HostDevice(host=host.host, **asdict(device)) for host, device in _devices(run)),
+        devices=tuple(
+            HostDevice(
+                host=host.host,
+                probe=device.probe,
+                name=device.name,
+                model=device.model,
+                size_bytes=device.size_bytes,
+                counted=device.counted,
+            )
+            for host, device in _devices(run)
+        ),
         notes=tuple(_notes(run)),
         power=tuple(_power(run)),
     )

@@ -11,11 +11,10 @@ from dlemu.report.units import plain
 from dlemu.results.figures import Conditions, JobFigures, difference, difference_in_time, differing_work, in_words
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import count
-from dlemu.studies.answers import PLANNED_EPOCHS, ComparedSide, Comparison, RunPair, SweepPoint, YearPlan
+from dlemu.studies.answers import ComparedSide, Comparison, RunPair, SweepPoint
 from dlemu.studies.compare.sides import Settings, Side, issues_between
 
 _BOTH_IN_MEMORY = "memory served both, not storage"
-YEAR_DAYS = 365.0
 _WORK = ("workload", "ranks", "accelerator", "computation_seconds")
 """Fields of figures: runs in which one differs did not do the same work."""
 FromMemory = Mapping[str, tuple[bool, bool]]
@@ -101,7 +100,7 @@ def compare_runs(
     from_memory: FromMemory | None = None,
     settings: dict[str, str] | None = None,
 ) -> RunPair:
-    """Return the differences between A and B, metric by metric, and what they mean over a year.
+    """Return the differences between A and B, metric by metric.
 
     `work` describes how the data that they read or wrote differs, `from_memory` and `settings` are those of the
     RunPair. Where datasets, accelerators or their numbers differ, the runs did not do the same work: differences in
@@ -116,7 +115,6 @@ def compare_runs(
         a=a,
         b=b,
         metrics={name: difference(a.metrics[name], b.metrics[name]) for name in names},
-        plan=None if differ else _plan(a, b),
         not_comparable=tuple(differ),
         from_memory=dict(served),
     )
@@ -133,16 +131,6 @@ def _other_work(a: JobFigures, b: JobFigures, work: Sequence[str]) -> list[str]:
     return [*differ, *work]
 
 
-def _plan(a: JobFigures, b: JobFigures) -> YearPlan | None:
-    if "no verdict" in (a.outcome, b.outcome):  # memory or the host was the limit, not the storage
-        return None
-    if a.cut_steps or b.cut_steps:  # the time of a part of an epoch is not an epoch's
-        return None
-    of_a, of_b = a.mean("total_seconds"), b.mean("total_seconds")
-    if not (of_a and a.epochs and of_b and b.epochs):
-        return None
-    hours = PLANNED_EPOCHS * of_a / a.epochs / 3600, PLANNED_EPOCHS * of_b / b.epochs / 3600
-    return YearPlan(hours_per_model=hours, days_saved_per_year=YEAR_DAYS * (1 - hours[0] / hours[1]))
 
 
 def _said(comparison: Comparison, a: Side, b: Side) -> list[str]:

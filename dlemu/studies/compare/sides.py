@@ -194,7 +194,7 @@ def _of_size(folder: str, sized: SizeAnswer) -> Side:
         may_feed_more=failing is None
         or failing.passed is None  # too close to call, or not tried often enough
         or failing.accelerators > most + 1  # a search that was interrupted
-        or limit.is_host
+        or sized.is_limited_by_host
         or limit.what in ("count", "nothing"),
         is_search=True,
         cached=sized.question.cached,

@@ -85,7 +85,7 @@ def _counts(answer: SizeAnswer) -> Iterator[Said]:
 def _limit(answer: SizeAnswer) -> Iterator[Said]:
     why = "" if answer.limited_by.what in ("count", "host") else "".join(answer.limited_by.evidence[:1])
     yield Said("limit", limit_in_words(answer), why)
-    most = "least" if answer.limited_by.is_host else "most"
+    most = "least" if answer.is_limited_by_host else "most"
     delivered = f"in trials and read probe it delivered at {most} {rate(answer.storage_mb_per_second)}"
     yield Said("needs", f"{rate(answer.wanted_mb_per_second)} for {answer.max_accelerators + 1}; {delivered}")
 

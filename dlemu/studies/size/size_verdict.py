@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dlemu.metrics.findings import Code
+from dlemu.metrics.findings import Code, Confidence, LimitedBy
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.report.units import number
 from dlemu.results.wording import count, scaled
-from dlemu.studies.answers import CountResult, FullSize, Question, SizeAnswer, SizeLimit, Trial, edge
+from dlemu.studies.answers import CountResult, FullSize, Question, SizeAnswer, Trial, edge
 from dlemu.studies.size.search import is_held_back, pool
 
-_WEIGHTS = {"high": 3, "medium": 2, "low": 1}
+_WEIGHTS: dict[Confidence | None, int] = {"high": 3, "medium": 2, "low": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +68,14 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
     if known.full_size is not None:
         fed = int(fully_busy_mb / known.full_size.mb_per_accelerator)
         answer = replace(answer, full_size=replace(known.full_size, accelerators=fed))
-    if limited_by.is_host and not by_others and known.mb_per_accelerator:
+    if answer.is_limited_by_host and not by_others and known.mb_per_accelerator:
         answer = replace(answer, storage_could_feed=max(shown, int(fully_busy_mb / known.mb_per_accelerator)))
     return answer
 
 
 def _limited_by(
     failing: CountResult | None, shown: int, trials: Sequence[Trial], threshold: float, known: Known, refusal: str
-) -> SizeLimit:
+) -> LimitedBy[str]:
     """Return what keeps more than `shown` from passing, by the trials that failed or were left open above."""
     above = [trial for trial in trials if trial.accelerators > shown]
     if failing is not None:
@@ -83,31 +83,31 @@ def _limited_by(
     failed = [trial for trial in above if trial.au_sustained_percent < threshold]
     limit = cause_of(failed or above, [trial for trial in trials if trial.accelerators == shown])
     if failing is None and limit.what not in HOST_LIMITS:
-        return SizeLimit(what="host" if refusal else "count", evidence=(refusal or known.most_why,))
+        return LimitedBy(what="host" if refusal else "count", evidence=(refusal or known.most_why,))
     if failing is not None and is_held_back(failing, threshold):
         reached = (
             f"with {count(failing.accelerators, 'accelerator')} this host reaches an AU of "
             f"{failing.ceiling_au_percent:.1f} % without any storage: use a host with more cores, or several"
         )
-        return SizeLimit(what="emulator", confidence="high", evidence=(reached,))
+        return LimitedBy(what="emulator", confidence="high", evidence=(reached,))
     return limit
 
 
-def cause_of(trials: Sequence[Trial], passed: Sequence[Trial] = ()) -> SizeLimit:
+def cause_of(trials: Sequence[Trial], passed: Sequence[Trial] = ()) -> LimitedBy[str]:
     """Return the cause that the trials name, weighed by their confidence; the host's causes count as one.
 
     Others are named with low confidence only where no trial, of those that `passed` neither, names the host.
     """
     named = _limits(trials)
     if not named:
-        return SizeLimit(what="not known", evidence=("the trials' summaries do not record it",))
+        return LimitedBy(what="not known", evidence=("the trials' summaries do not record it",))
     groups = [HOST_LIMITS, *((limit.what,) for limit in named)]  # of equal ones the first counts
     largest = max(([limit for limit in named if limit.what in group] for group in groups), key=_weight)
     share = _weight(largest) / (_WEIGHTS["high"] * len(named))
     if share < 0.5:
         largest = [limit for limit in (*named, *_limits(passed)) if limit.what in HOST_LIMITS] or largest
     surest = max(largest, key=lambda limit: _WEIGHTS[limit.confidence])
-    return SizeLimit(
+    return LimitedBy(
         what=surest.what,
         confidence="low" if share < 0.5 else "medium" if share < 0.75 else "high",  # as in dlemu.metrics.limit
         evidence=(*surest.evidence, *surest.advice),
@@ -151,7 +151,7 @@ def sentence(answer: SizeAnswer) -> str:
 
 def counts_in_words(answer: SizeAnswer) -> str:
     """Return how many pass, and the verdict of the next count, as a phrase."""
-    name, passing, is_host = answer.question.accelerator, answer.passing, answer.limited_by.is_host
+    name, passing, is_host = answer.question.accelerator, answer.passing, answer.is_limited_by_host
     if passing is None:
         kind = f"x {name}" if name else "accelerator"
         parts = [f"not even 1 {kind}{answer.scaled} passes{' on this host' * is_host}"]
@@ -171,7 +171,7 @@ def at_full_size(answer: SizeAnswer) -> str:
     divisor, larger = full.sample_divisor, ""
     if scaled(divisor):
         larger = f" (samples {max(divisor, 1 / divisor):.3g} times {'larger' if divisor > 1 else 'smaller'})"
-    fed = f"at least {full.accelerators}" if answer.limited_by.is_host else full.accelerators or "none (0)"
+    fed = f"at least {full.accelerators}" if answer.is_limited_by_host else full.accelerators or "none (0)"
     needs = f"each accelerator needs {number(full.mb_per_accelerator)} MB/s"
     return f"At full size{larger} {needs}: this drive would feed {fed}."
 

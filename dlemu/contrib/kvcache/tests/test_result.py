@@ -26,7 +26,7 @@ WORDS = ("workload=llama3_1_8b", "kv.seconds=100", "kv.tp=2", "kv.accelerators=4
 
 
 def lies_on(file_system: str) -> StorageFacts:
-    return StorageFacts(folder="/mnt/kv", mount="/mnt", file_system=file_system, device="")
+    return StorageFacts(folder="/mnt/kv", file_system=file_system, device="")
 
 
 def result(*rows: dict[str, float], words: tuple[str, ...] = (), **changes: Any) -> KvSummary:

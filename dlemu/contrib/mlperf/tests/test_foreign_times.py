@@ -53,7 +53,7 @@ def test_dlios_results_are_what_a_prediction_is_made_of(tmp_path: Path) -> None:
     assert known is not None
     assert known.epoch_seconds == (25.0, 25.0, 25.0)
     assert known.first_seconds == pytest.approx([25 - 0.323 - 49 * 0.323 / 0.765] * 3)
-    assert answer.samples_per_second == pytest.approx(1400 / 25, rel=0.03)
+    assert answer.shown.samples_per_second == pytest.approx(1400 / 25, rel=0.03)
     assert "3 epochs" in answer.calibration.source
 
 

@@ -17,7 +17,7 @@ def predicted_au(answer: Prediction) -> Figure | None:
         low, high = count.au_sustained_interval_percent
         known = {"at": count.accelerators, "low": round(low, 3), "high": round(high, 3)}
         rows.append(known | {"line": "predicted", "value": round(count.verdict_au("sustained"), 3)})
-        null = round(count.null_model.au_percent, 3)
+        null = round(count.null_au_percent, 3)
         rows.append({"at": count.accelerators, "low": null, "high": null, "line": "null model", "value": null})
     threshold = answer.question.threshold_percent
     domain = percent_domain([float(row["low"]) for row in rows] + [threshold])

@@ -17,7 +17,6 @@ from dlemu.jobs.training.prediction.model_run import MOST_ROWS, Model, ModelRun
 from dlemu.jobs.training.prediction.prediction import (
     EndedBy,
     Interval,
-    NullModel,
     PredictedCount,
     Prediction,
     PredictionQuestion,
@@ -106,11 +105,13 @@ def predict(
             verdict=workload.metric.verdict,
             threshold_percent=100 * workload.metric.au,
         ),
+        accelerators=wanted,
         outcome="undecided" if passed is None else "pass" if passed else "fail",
         limited_by=limited_by,
         causes=causes,
         max_accelerators=None if found is None else found[0],
         max_accelerators_interval=None if found is None else found[1],
+        null_max_accelerators=predictor.null_max(wanted),
         ended_by=None if found is None else predictor.ended_by(*found[1], most),
         counts=tuple(counts),
         calibration=calibration,
@@ -119,7 +120,6 @@ def predict(
             *predictor.notes(wanted),
         ),
         findings=findings,
-        **{name: getattr(shown, name) for name in PredictedCount.__dataclass_fields__},
     )
 
 
@@ -226,7 +226,7 @@ class _Predictor:
             au_sustained_interval_percent=sustained,
             samples_per_second_interval=(least_rate, most_rate),
             passed=None if inside or ahead else outcome.verdict_au(self._by) >= self._threshold_percent,
-            null_model=self.null_model(ranks),
+            null_au_percent=min(100.0, 100 * self._most_rate(ranks) / (ranks * self._rate)),
             needed_mb_per_second=self._threshold_percent / 100 * ranks * self._rate * sample_bytes / 1e6,
         )
 
@@ -248,16 +248,13 @@ class _Predictor:
         seconds = run.outcome.training_seconds
         return seconds / max(seconds - saved, seconds / 2)
 
-    def null_model(self, ranks: int) -> NullModel:
-        """Return the null model of a count: speed / demand."""
-        model = self._model.with_files_for(ranks)
-        given = self._calibration.left_mb_per_second() * 1e6 / model.mean_sample_bytes
-        wanted = ranks * self._rate
-        return NullModel(
-            max_accelerators=math.floor(given / (self._threshold_percent / 100 * self._rate)),
-            au_percent=min(100.0, 100 * given / wanted),
-            samples_per_second=min(given, wanted),
-        )
+    def null_max(self, ranks: int) -> int:
+        """Return how many pass by the null model, with the files that a count has."""
+        return math.floor(self._most_rate(ranks) / (self._threshold_percent / 100 * self._rate))
+
+    def _most_rate(self, ranks: int) -> float:
+        """Return the samples/s that the storage gives at most."""
+        return self._calibration.left_mb_per_second() * 1e6 / self._model.with_files_for(ranks).mean_sample_bytes
 
     def passes_mean(self, count: PredictedCount) -> bool:
         """Return whether the predicted AU reaches the threshold, whatever its interval."""
@@ -286,7 +283,7 @@ class _Predictor:
 
     def _most_passing(self, limit: int, speed: float, near: int | None = None, margin: float = 0.0) -> int:
         """Return the largest count that passes by `margin` points of AU. At the limit AU x count is constant."""
-        guess = self.null_model(1).max_accelerators if near is None else near
+        guess = self.null_max(1) if near is None else near
         low, high = 0, limit + 1
         trial = min(max(1, guess), limit)
         wanted, tried = self._threshold_percent + margin, 0

@@ -65,7 +65,6 @@ class Needs:
     """With which the first batches, one of each reader, take no longer than a step."""
     first_step_seconds: float = 0.0
     """What they take at `read_gb_per_second`; of several jobs the longest."""
-    samples_per_second: float = 0.0
     requests_per_second: float = 0.0
     request_bytes: float = 0.0
     """Mean size of what reaches the storage: the kernel splits reads."""
@@ -92,12 +91,18 @@ class NeedsAnswer:
     jobs: tuple[Needs, ...]
     total: Needs
     restart_minutes: float
-    ports: dict[int, int]
-    """Gb/s of a port -> how many carry the highest of reads, asynchronous writes and restart, at line rate."""
-    ports_per_node: dict[int, int]
     nvidia_class: NvidiaClass
     times_class: float
     """The larger of reads and writes, relative to that class, or to the best."""
+
+    def ports(self, among: int = 1) -> dict[int, int]:
+        """Return how many ports carry the highest of reads, asynchronous writes and restart, at line rate, by Gb/s.
+
+        Of one of several nodes `among` which it divides.
+        """
+        total = self.total
+        most = max(total.read_gb_per_second, total.drain_gb_per_second, total.restart_gb_per_second)
+        return {port: math.ceil(most / among / rate) for port, rate in PORT_GB_PER_SECOND.items()}
 
     @property
     def outcome(self) -> Outcome:
@@ -182,7 +187,6 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
         read_gb_per_second=read,
         first_step_gb_per_second=first_gb / one.computation_seconds,
         first_step_seconds=first_gb / read if read else 0.0,
-        samples_per_second=ranks * workload.metric.au * one.samples_per_second,
         requests_per_second=read * 1e9 / request_bytes,
         request_bytes=request_bytes,
         dataset_gb=one.dataset_gb,
@@ -198,15 +202,12 @@ def _add_up(jobs: Sequence[Needs], request: PredictionRequest, overrides: tuple[
     sums["first_step_seconds"] = max(values["first_step_seconds"])
     sums["request_bytes"] = sums["read_gb_per_second"] * 1e9 / requests if requests else 0.0
     total = Needs(workload=" + ".join(values["workload"]), accelerator=jobs[0].accelerator, **sums)
-    most = max(total.read_gb_per_second, total.drain_gb_per_second, total.restart_gb_per_second)
     name, times = _nvidia_class(total)
     return NeedsAnswer(
         overrides=overrides,
         jobs=tuple(jobs),
         total=total,
         restart_minutes=request.restart_minutes,
-        ports={port: math.ceil(most / rate) for port, rate in PORT_GB_PER_SECOND.items()},
-        ports_per_node={port: math.ceil(most / total.nodes / rate) for port, rate in PORT_GB_PER_SECOND.items()},
         nvidia_class=name,
         times_class=times,
     )
@@ -250,9 +251,9 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
             Said("write", write, f"{size} {every}; waiting costs {LOST_PERCENT:g} % of the time"),
             Said("restart", f"{_gb(total.restart_gb_per_second)}/s", f"{size} in {answer.restart_minutes:g} min"),
         ]
+    of_node = answer.ports(among=total.nodes)
     ports = (
-        f"{count(ports, 'port')} of {speed} Gb/s ({answer.ports_per_node[speed]} a node)"
-        for speed, ports in answer.ports.items()
+        f"{count(ports, 'port')} of {speed} Gb/s ({of_node[speed]} a node)" for speed, ports in answer.ports().items()
     )
     best = f"{answer.times_class:.2g} times what the best gives"
     known = f'"{answer.nvidia_class}"'

@@ -24,7 +24,8 @@ _WORDS = {True: "pass", False: "fail", None: "too close to call"}
 def _screen(answer: Prediction, folder: str) -> Screen:
     limit, calibration = answer.limited_by, answer.calibration
     what = "not known" if (limit.what, limit.confidence) == ("nothing", "low") else limit.what
-    tone: Tone = "open" if answer.passed is None else "good" if answer.passed else "bad"
+    passed = answer.shown.passed
+    tone: Tone = "open" if passed is None else "good" if passed else "bad"
     lines = [Said("predicted", answer.verdict.removeprefix(f"{PREDICTED}: "), tone=tone)]
     for one in answer.counts[:_SHOWN_COUNTS]:
         low, high = one.au_sustained_interval_percent
@@ -32,8 +33,8 @@ def _screen(answer: Prediction, folder: str) -> Screen:
         lines.append(Said(f"{one.accelerators:>3}", f"AU {au}, {rate(one.app_mb_per_second)}: {_WORDS[one.passed]}"))
     lines += [
         Said("limit", f"{what}: {limit.evidence[0]}"),
-        Said("needs", f"{rate(answer.needed_mb_per_second)} for {answer.accelerators} to pass"),
-        Said("check", f"speed / demand alone says {answer.null_model.max_accelerators} pass"),
+        Said("needs", f"{rate(answer.shown.needed_mb_per_second)} for {answer.accelerators} to pass"),
+        Said("check", f"speed / demand alone says {answer.null_max_accelerators} pass"),
         Said("from", calibration.source + taken_by_others(calibration.others_mb_per_second)),
     ]
     return Screen(title=_title(answer), lines=lines, notes=answer.issues, folder=folder)
@@ -52,7 +53,7 @@ def _sections(answer: Prediction, _: str) -> Iterator[Section]:
             f"{one.au_whole_percent:.1f}",
             number(one.samples_per_second),
             number(one.app_mb_per_second),
-            f"{one.null_model.au_percent:.1f}",
+            f"{one.null_au_percent:.1f}",
         )
         for one in answer.counts
     ]

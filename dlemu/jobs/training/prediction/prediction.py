@@ -28,19 +28,6 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class NullModel:
-    """A baseline for the prediction: N accelerators share the storage's highest throughput, and nothing else matters.
-
-    AU = min(100 %, X / (N x rate)), samples/s = min(X, N x rate), maximum = floor(X / (threshold x rate)), where X is
-    the highest throughput of the storage in samples/s, and `rate` the samples/s of an accelerator that never waits.
-    """
-
-    max_accelerators: int
-    au_percent: float
-    samples_per_second: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class SimulatedFigures:
     """Metrics of a simulated run, as defined in docs/metrics.md."""
 
@@ -72,7 +59,11 @@ class PredictedCount(SimulatedFigures):
     samples_per_second_interval: Interval
     passed: bool | None
     """By `metric.verdict`; None where the threshold is within the interval."""
-    null_model: NullModel
+    null_au_percent: float
+    """By the null model: N accelerators share the storage's highest throughput X, and nothing else matters.
+
+    min(100 %, X / (N x rate)), in samples/s; `rate` is that of an accelerator that never waits.
+    """
     needed_mb_per_second: float
     """MB/s (1e6 bytes) that these accelerators read at the AU of the threshold."""
 
@@ -94,11 +85,13 @@ class PredictionQuestion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction(PredictedCount):
-    """The answer: the figures of the requested number of accelerators, else of the highest that passes (1 if none)."""
+class Prediction:
+    """The answer."""
 
     schema_version: int = ANSWER_VERSION
     question: PredictionQuestion
+    accelerators: int
+    """The requested number, else the highest that passes (1 if none): `counts` has its figures."""
     outcome: Outcome
     """As in the exit status: for the requested number, else whether any passes."""
     limited_by: LimitedBy[What]
@@ -109,6 +102,8 @@ class Prediction(PredictedCount):
     """The highest number that passes; None where a number was requested."""
     max_accelerators_interval: tuple[int, int] | None = None
     """How many pass for certain, and how many may."""
+    null_max_accelerators: int
+    """How many pass by the null model: floor(X / (threshold x rate))."""
     ended_by: EndedBy | None = None
     """Why no more were tried; None where the search found some that fail."""
     counts: tuple[PredictedCount, ...]
@@ -117,6 +112,11 @@ class Prediction(PredictedCount):
     issues: tuple[str, ...] = ()
     """What restricts the meaning of the prediction, as sentences: `findings`, and notes."""
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def shown(self) -> PredictedCount:
+        """The figures of `accelerators`."""
+        return next(count for count in self.counts if count.accelerators == self.accelerators)
 
     @property
     def verdict(self) -> str:
@@ -138,7 +138,7 @@ NO_MORE: dict[EndedBy, str] = {
 def _passing(answer: Prediction) -> str:
     """Say how many pass, and how many more may."""
     at_least = "" if answer.calibration.saturated else "at least "
-    au = f"(AU {at_least}{answer.verdict_au(answer.question.verdict):.1f} %"
+    au = f"(AU {at_least}{answer.shown.verdict_au(answer.question.verdict):.1f} %"
     if answer.max_accelerators_interval is None:
         word = {"pass": "pass", "fail": "fail"}.get(answer.outcome, "too close to call")
         return f"{answer.accelerators} {word} {au})"
