@@ -145,7 +145,11 @@ class Kind:
 @cache
 def kinds() -> tuple[Kind, ...]:
     """Return all kinds, by descending precedence, then by name; raises UserError for one that can't be imported."""
-    found = [kind for parent in PACKAGES for package in _packages(parent) for kind in _kinds(package)]
+    found = list[Kind]()
+    for parent in PACKAGES:
+        root = Path(import_by_name(parent, "__path__")[0])
+        for path in sorted(path.parent.relative_to(root) for path in root.rglob("kind.py")):
+            found += _kinds(".".join((parent, *path.parts)))
     for name, entry in installed(ENTRY_POINTS).items():
         try:
             found += _kinds(entry.module)
@@ -154,12 +158,6 @@ def kinds() -> tuple[Kind, ...]:
                 f"the kind of job {name!r} ({entry.module}) can't be imported ({error}): install it again"
             ) from error
     return tuple(sorted(found, key=lambda kind: (-kind.precedence, kind.name)))
-
-
-def _packages(parent: str) -> list[str]:
-    root = Path(import_by_name(parent, "__path__")[0])
-    paths = sorted(path.parent.relative_to(root) for path in root.rglob("kind.py"))
-    return [".".join((parent, *path.parts)) for path in paths]
 
 
 def _kinds(package: str) -> list[Kind]:

@@ -98,7 +98,7 @@ def test_what_one_accelerator_needs_at_full_size(
 @pytest.mark.parametrize(
     ("full", "accelerator", "storage_mb", "fed"),
     [
-        (FullSize(sample_divisor=256, mb_per_accelerator=3177), "h100", 80.0, "none (0)"),
+        (FullSize(sample_divisor=256, mb_per_accelerator=3177), "h100", 80.0, "none"),
         (FullSize(sample_divisor=256, mb_per_accelerator=3177), "h100", 20_100.0, "7"),
         (FullSize(sample_divisor=0.5, mb_per_accelerator=32), "", 290.0, "10"),
         (None, "h100", 290.0, ""),

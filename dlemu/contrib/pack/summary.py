@@ -204,14 +204,12 @@ def device_activity(run: rows_job.RowsRun, window_ns: tuple[int, int]) -> PackDe
     """Return the activity of the devices of source and target: summed rates and queue depths, highest busy share."""
     devices = run.telemetry[0].devices if run.telemetry else ()
     names = [device.name for device in devices if device.counted and device.probe == "block"]
-
-    def means(metric: str) -> list[float]:
-        values = [mean_of(run, "block", name, metric, window_ns) for name in names]
-        return [value for value in values if not math.isnan(value)]
-
-    rates = ("read_mb_per_second", "write_mb_per_second", "mean_queue_depth")
-    read, write, depth = (sum(known) if (known := means(metric)) else None for metric in rates)
-    busy = max(means("busy_percent"), default=None)
+    known = dict[str, list[float]]()
+    for metric in ("read_mb_per_second", "write_mb_per_second", "mean_queue_depth", "busy_percent"):
+        means = [mean_of(run, "block", name, metric, window_ns) for name in names]
+        known[metric] = [mean for mean in means if not math.isnan(mean)]
+    busy = max(known.pop("busy_percent"), default=None)
+    read, write, depth = (sum(means) if means else None for means in known.values())
     return PackDevice(read_mb_per_second=read, write_mb_per_second=write, mean_depth=depth, busy_percent=busy)
 
 

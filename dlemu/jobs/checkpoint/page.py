@@ -41,10 +41,8 @@ def _phase(phase: PhaseSummary | None, verb: str, ceiling_gb_per_second: float |
     """Yield the rate of the slowest rank, for which training waits, with what limited it; and what would help."""
     if phase is None:
         return
-    speed, most = (
-        rate(phase.slowest_gib_per_second * 2**30 / 1e6),
-        max(one.slowest_seconds for one in phase.checkpoints),
-    )
+    speed = rate(phase.slowest_gib_per_second * 2**30 / 1e6)
+    most = max(one.slowest_seconds for one in phase.checkpoints)
     against = f"; the emulator alone can {rate(1e3 * ceiling_gb_per_second)}" if ceiling_gb_per_second else ""
     if phase.from_storage_percent is not None:
         against = f"; {phase.from_storage_percent:.0f} % of the bytes came from storage"

@@ -13,7 +13,7 @@ from dlemu.results.wording import Wording, sentences
 
 RELIEF: dict[Cause, str] = {
     "storage": "",
-    "host CPU": "more cores; checkpoint.odirect=true spares a copy, checkpoint.verify=false a comparison",
+    "host CPU": "more cores; checkpoint.odirect=true spares a copy; reads without checkpoint.verify spare one more",
     "emulator": "this does not judge the storage: more cores, fewer ranks or more hosts",
     "page cache": "this does not judge the storage",
 }

@@ -131,8 +131,6 @@ def _other_work(a: JobFigures, b: JobFigures, work: Sequence[str]) -> list[str]:
     return [*differ, *work]
 
 
-
-
 def _said(comparison: Comparison, a: Side, b: Side) -> list[str]:
     """Return the verdict: the difference of the largest runs, and how many accelerators each side feeds."""
     parts = list(_differences(comparison, a, b))

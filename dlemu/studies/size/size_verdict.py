@@ -171,7 +171,7 @@ def at_full_size(answer: SizeAnswer) -> str:
     divisor, larger = full.sample_divisor, ""
     if scaled(divisor):
         larger = f" (samples {max(divisor, 1 / divisor):.3g} times {'larger' if divisor > 1 else 'smaller'})"
-    fed = f"at least {full.accelerators}" if answer.is_limited_by_host else full.accelerators or "none (0)"
+    fed = f"at least {full.accelerators}" if answer.is_limited_by_host else full.accelerators or "none"
     needs = f"each accelerator needs {number(full.mb_per_accelerator)} MB/s"
     return f"At full size{larger} {needs}: this drive would feed {fed}."
 
