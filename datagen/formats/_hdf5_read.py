@@ -32,7 +32,7 @@ def hdf5() -> Any:
 
 
 def row_bytes(path: str) -> int:
-    """Return the bytes stored of a row (with its chunk) of a file's largest dataset of several axes; 0 without one."""
+    """Return the stored size of a row (or chunk) of a file's largest multi-dimensional dataset; 0 without one."""
     found: list[Any] = []
     with contextlib.suppress(*HDF5_ERRORS, ZeroDivisionError), hdf5().File(path, "r") as file:
         file.visititems(lambda _, item: found.append(item) if len(getattr(item, "shape", None) or ()) > 1 else None)
@@ -48,7 +48,7 @@ class Hdf5File(OpenFile):
     stays_open = True
 
     def __init__(self, source: Source, samples: int, known: Known, *, called: bool = False) -> None:
-        """With `called`, make the read calls of HDF5: of the structure, and of each record or chunk."""
+        """With `called`, read as HDF5 would: first the structure, then each record or chunk."""
         self._source = source
         self._gathered: memoryview | None = None
         self._decoded: memoryview | None = None

@@ -79,7 +79,7 @@ class Request:
     body: Sequence[memoryview] = ()
     payload_sha256: str = EMPTY_SHA256
     span: Span | None = None  # the byte range of a ranged GET; a success with any other bytes is retried
-    etag: str = ""  # of the object when it was opened, as which alone it is read
+    etag: str = ""  # at open, sent as If-Match: reading an object that changed fails
     target: memoryview | None = None  # buffer for the body of a successful response, which must fill it exactly
     parse: Callable[[bytes], Any] | None = None
     """Turns the body of a successful response into `content`, or raises WrongXmlError."""

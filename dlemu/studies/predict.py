@@ -19,7 +19,7 @@ from dlemu.runner.prediction_request import PredictionRequest
 def predict(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Any, str, Workload]:
     """Predict for a workload, or for overrides; return the answer, its folder, and the workload.
 
-    Where nothing says which storage, it is what jobs need of one. Raises UserError.
+    If the request describes no storage, the answer is what the jobs need from one. Raises UserError.
     """
     if needed := needs(source, request):
         return needed
@@ -39,7 +39,7 @@ def known_workload(request: PredictionRequest) -> Workload | None:
     foreign = request.read_foreign and request.read_foreign(folder)
     if foreign is None and os.path.lexists(path := os.path.join(folder, CONFIG)):
         return load_received(path)
-    known: Workload = (foreign or read_result(folder).facts).workload  # of facts: the run was killed
+    known: Workload = (foreign or read_result(folder).facts).workload  # a killed run has no config.yaml
     return known
 
 

@@ -20,7 +20,7 @@ def screen(summary: CheckpointSummary, folder: str) -> Screen:
     """Return what is said first of a run whose results are in a folder."""
     what, storage = summary.what, summary.environment.storage
     below = f" ({storage.file_system} on {storage.device.rpartition('/')[2]})" if storage and storage.device else ""
-    title = f"{summary.title}: {count(what.files, 'file')}, {size(what.bytes)} each, in {what.folder}{below}"
+    title = f"{summary.title}: each {size(what.bytes)} in {count(what.files, 'file')}, in {what.folder}{below}"
     lines = []
     if not summary.complete:
         lines.append(Said("INCOMPLETE", summary.verdict.removeprefix("INCOMPLETE: "), tone="bad"))

@@ -81,7 +81,7 @@ def run_threads(stream: Stream) -> Requests:
                 return
             now = time.monotonic_ns()
             if done != size_bytes:
-                failed.append(UserError(f"{stream.path}: {done} of {size_bytes} bytes"))
+                failed.append(UserError(f"{stream.path}: a call moved {done} of {size_bytes} bytes"))
             with lock:
                 ends.append(now)
                 latencies.append(now - started)

@@ -268,7 +268,9 @@ def _evidence(
         ceiling_au=metrics.ceiling_au_percent if not facts.workload.reader.tensors else None,
         supply_known=supply_known,
         kept_steps=max(0, shortest - settings.exclude_start_steps - settings.exclude_end_steps),
-        prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,  # 1: the trainer's
+        prefetched_steps=ahead + 1
+        if ahead and not facts.workload.train.synchronous
+        else ahead,  # +1: the trainer's own batch
     )
 
 
@@ -370,7 +372,7 @@ def _limit(run: MeasuredTraining, judged: Rows, proof: CacheProof, other_program
 
 
 def _unsteady(run: MeasuredTraining, kept: StepTable, limit: Limit | None) -> Iterator[Finding]:
-    """Yield what of the storage and of the ranks was not alike: over time, in folders, among hosts."""
+    """Yield findings on uneven performance: of the storage over time and among folders, and of ranks and hosts."""
     if not len(run.training):
         return
     facts, journal, what = run.facts, run.facts.journal, limit.what if limit else "nothing"
