@@ -284,10 +284,8 @@ class ObjectReader:
         for start in range(0, len(buffer), step):
             piece = buffer[start : start + step]
             span = Span(offset + start, offset + start + len(piece), self.size_bytes)
-            wanted = span if len(piece) < self.size_bytes else None
-            requests.append(
-                Request(kind="get", method="GET", key=self._key, span=wanted, target=piece, etag=self._etag)
-            )
+            part = span if len(piece) < self.size_bytes else None
+            requests.append(Request(kind="get", method="GET", key=self._key, span=part, target=piece, etag=self._etag))
         self.read_calls += len(requests)
         self.app_bytes += len(buffer)
         return requests

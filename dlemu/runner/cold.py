@@ -12,8 +12,7 @@ from dlemu.config.schema import Workload
 from dlemu.metrics.cache import WANTED_RATIO
 
 Treatment = Literal["direct", "remote", "large", "evicted", "cached"]
-"""How reads bypass the page cache: by O_DIRECT, from storage that this host does not cache, by a dataset larger than
-memory, by eviction before each epoch. With `cached` they don't."""
+"""How reads bypass the page cache; large: more data than memory, evicted: before each epoch, cached: they don't."""
 
 
 def treatment_of(workload: Workload, total_bytes: int, *, cached: bool) -> Treatment:

@@ -268,9 +268,7 @@ def _evidence(
         ceiling_au=metrics.ceiling_au_percent if not facts.workload.reader.tensors else None,
         supply_known=supply_known,
         kept_steps=max(0, shortest - settings.exclude_start_steps - settings.exclude_end_steps),
-        prefetched_steps=ahead + 1
-        if ahead and not facts.workload.train.synchronous
-        else ahead,  # +1: the trainer's own batch
+        prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,  # +1: the trainer
     )
 
 

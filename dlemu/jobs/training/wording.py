@@ -403,9 +403,5 @@ def _proof(summary: Summary) -> Iterator[Said]:
     if wrong:
         yield Said("proof", f"NOT each sample was read once in epoch {', '.join(wrong)}; {source}", tone="bad")
         return
-    checked = (
-        ", each sample once an epoch"
-        if summary.audit and all(epoch.each_sample_once for epoch in summary.audit)
-        else ""
-    )
+    checked = ", each once an epoch" if summary.audit and all(one.each_sample_once for one in summary.audit) else ""
     yield Said("proof", source + checked)
