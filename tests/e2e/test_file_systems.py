@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import re
 import shutil
@@ -234,7 +233,7 @@ def test_a_file_that_another_process_changes_meanwhile_is_named(place: Place, di
 
 @pytest.mark.parametrize("where", ["elsewhere", "behind a link"])
 def test_a_mount_whose_name_is_no_text_ends_nothing(where: str, tmp_path: Path) -> None:
-    """Any on the host is in the kernel's lists; that of the dataset and of the results is stated by these."""
+    """Any on the host is in the kernel's lists; also that of the dataset and of the results."""
     odd, plain = tmp_path / "odd\udce4", tmp_path / "plain"
     odd.mkdir()
     plain.mkdir()
@@ -242,9 +241,6 @@ def test_a_mount_whose_name_is_no_text_ends_nothing(where: str, tmp_path: Path) 
     top = plain if where == "elsewhere" else tmp_path / "link"
     few = ("train.epochs=1", "workflow.generate_data=true", "ranks=1")
     words = ["train", *small_run(top / "run", top / "data", *few)]
-    script = 'mount -t tmpfs tmpfs "$0"; status=0; "$@" || status=$?; cp -r "$0" "$0-kept"; exit $status'
+    script = 'mount -t tmpfs tmpfs "$0"; "$@"'
     ended = wait(start("-ec", script, str(odd), DLEMU, *words, launcher=("unshare", "-m"), program="sh"))
     assert ended.ran, ended.err
-    if where == "behind a link":
-        facts = (tmp_path / "odd\udce4-kept" / "run" / "facts.json").read_text()
-        assert json.dumps(f"{tmp_path}/odd\\udce4") in facts
