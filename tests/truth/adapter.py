@@ -69,6 +69,10 @@ Numbers = dict[str, Any]
 """What was computed of a run, as JSON has it. Findings are `origin.code`, or the code alone where it is a new one."""
 
 
+STRUCK = "no longer computed"
+"""Stands for a number that no result has any more; test_truth.py lists these."""
+
+
 def numbers_of(frozen: FrozenRun) -> Numbers:
     """Compute the numbers of a frozen run anew."""
     compute: dict[str, Callable[[FrozenRun], Numbers]] = {
@@ -179,7 +183,7 @@ def _object_requests(requests: object, frozen: FrozenRun) -> Numbers | None:
         return None
     assert is_dataclass(requests)
     assert not isinstance(requests, type)
-    return asdict(requests) | {key: frozen.numbers["object_requests"][key] for key in ("cost", "tls_cpu_seconds")}
+    return asdict(requests) | dict.fromkeys(("cost", "tls_cpu_seconds"), STRUCK)
 
 
 def _request_counts(requests: Mapping[str, Any] | None) -> tuple[int, ...]:
@@ -691,7 +695,7 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
     summary: KvSummary = run.summary
     data, settings, was = RunRows(run), frozen.settings, frozen.numbers
     official = summary.official and {
-        **was["official"],  # what is computed no more, and that of the settings
+        **dict.fromkeys(was["official"], STRUCK),
         **asdict(summary.official),
         "option": summary.option,
         "requests": summary.prompts,
@@ -711,7 +715,7 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
         "users": users,
         "first_token_seconds": summary.ttft_seconds,
         "load_from_storage_seconds": summary.load_times,
-        "load_by_size_seconds": was["load_by_size_seconds"],
+        "load_by_size_seconds": STRUCK,
         "utilisation_percent": summary.utilisation_percent,
         "gpu_seconds_computed": data.settings.tp * float(data.computed["compute_ns"].sum()) / 1e9,
         "gpu_seconds_won": summary.gpu_seconds_won,
@@ -723,13 +727,14 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
         "write_gb_per_second": summary.write_gb_per_second,
         "token_bytes": Model(data.settings).token_bytes,
         "block_bytes": summary.block_bytes,
-        "tokens_from_percent": was["tokens_from_percent"] | {"storage": summary.tokens_from_storage_percent},
+        "tokens_from_percent": dict.fromkeys(was["tokens_from_percent"], STRUCK)
+        | {"storage": summary.tokens_from_storage_percent},
         "blocks_read": int(data.loaded["storage_blocks"].sum()),
         "blocks_written": int(data.written["written_blocks"].sum()),
         "blocks_evicted": int(data.whole["evicted"].sum()),
         "from_storage_percent": summary.from_storage_percent,
-        "devices": was["devices"],
-        "fifo": was["fifo"],
+        "devices": STRUCK,
+        "fifo": STRUCK,
         "official": official,
         "ceiling_times": summary.ceiling_times,
         "cpu_seconds_per_gb": summary.cpu_seconds_per_gb,
@@ -781,17 +786,8 @@ def _pack_numbers(frozen: FrozenRun) -> Numbers:
 
 
 PACK_NUMBERS = (
-    "images",
-    "kept_images",
-    "files",
-    "seconds",
-    "images_per_second",
-    "read_mb_per_second",
-    "write_mb_per_second",
-    "from_storage_percent",
-    "cpu_percent",
-    "cpu_seconds_per_gb",
-    "host_busy_percent",
+    *("images", "kept_images", "files", "seconds", "images_per_second", "read_mb_per_second", "write_mb_per_second"),
+    *("from_storage_percent", "cpu_percent", "cpu_seconds_per_gb", "host_busy_percent"),
 )
 
 
@@ -803,20 +799,16 @@ def _packing_rows(columns: Columns, whole: Mapping[str, int]) -> Any:
     """
     total = {name: float(values.sum()) for name, values in columns.items()}
     counters = {name: columns[name] for name in ("images", "read_bytes", "written_bytes", "storage_bytes", "cpu_ns")}
-    times = {
-        "compute_whole_ns": total["compute_ns"],
-        "compute_cpu_ns": total["compute_cpu_ns"],
-        "compute_cpu_wait_ns": 0.0,
-    }
+    times = {f"compute_{spent}": total[f"compute_{of}"] for spent, of in (("whole_ns", "ns"), ("cpu_ns", "cpu_ns"))}
+    times["compute_cpu_wait_ns"] = 0.0
     idle_ns = min(total["await_task_ns"], total["await_read_ns"])
     for part, waited_ns in (("read", total["await_read_ns"] - idle_ns), ("write", total["await_write_ns"])):
         times[f"{part}_whole_ns"] = waited_ns
         for spent in ("cpu_ns", "cpu_wait_ns"):
             times[f"{part}_{spent}"] = waited_ns * total[f"{part}_{spent}"] / total[f"{part}_ns"]
     names = [*counters, *whole, "sample_bytes", *times]
-    rows = np.zeros(
-        len(next(iter(columns.values()))), np.dtype([(one, float if one in times else int) for one in names])
-    )
+    dtype = np.dtype([(one, float if one in times else int) for one in names])
+    rows = np.zeros(len(next(iter(columns.values()))), dtype)
     for name, values in {**counters, **whole}.items():
         rows[name] = values
     for name, value in times.items():
