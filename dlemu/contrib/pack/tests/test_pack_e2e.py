@@ -80,7 +80,7 @@ def test_packing_goes_on_after_each_kind_of_end_and_trains(images: Path, tmp_pat
     notes = " ".join(trained.out.split())  # lines are wrapped
     assert "was made by `dlemu pack`" in notes
     assert "sizes differ" not in notes
-    assert "each sample once" in trained.out
+    assert "each once an epoch" in trained.out
 
 
 def test_a_sweep_packs_each_point_and_leaves_only_figures(images: Path, tmp_path: Path) -> None:
