@@ -42,7 +42,7 @@ from datagen.registry import library
 from datagen.regular import open_regular
 from datagen.scan import SHOWN_NAMES, format_of_ending, sizes_on_disk
 from datagen.spec import DatasetSpec
-from datagen.storage.posix import cache_restored
+from datagen.storage.posix import cache_restored as cache_restored  # recordings read by it, too
 from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, StoredFile, open_storage
 from datagen.thread_pool import of_each
 

@@ -24,9 +24,11 @@ from dlemu.config.published import published
 from dlemu.config.schema import Workload
 from dlemu.machine.environment import describe_folder, existing_folder
 from dlemu.metrics.catalogue import RUN, Catalogue, declared
-from dlemu.metrics.verdict import Outcome
+from dlemu.metrics.verdict import Outcome as Outcome  # kinds based on this one name these three
 from dlemu.ranks import Comm
-from dlemu.ranks.row_log import RowLog, Rows, read_row_logs
+from dlemu.ranks.row_log import RowLog as RowLog
+from dlemu.ranks.row_log import Rows as Rows
+from dlemu.ranks.row_log import read_row_logs
 from dlemu.results.figures import Conditions, JobFigures, Value
 from dlemu.results.file_names import FACTS, KILLED
 from dlemu.results.kinds import JobParts
