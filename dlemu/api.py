@@ -121,7 +121,6 @@ def size(
     most: int = 4096,
     confidence_percent: float = 95.0,
     trial_seconds: float = 120.0,
-    cached: bool = False,
     make: bool = False,
     on_progress: Callable[[SizingEvent], None] | None = None,
     **settings: object,
@@ -140,7 +139,6 @@ def size(
         most=most,
         confidence_percent=confidence_percent,
         trial_seconds=trial_seconds,
-        cached=cached,
         make=make_dataset if make else None,
         on_event=on_progress or ignore,
     )

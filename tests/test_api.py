@@ -242,7 +242,7 @@ def test_a_sweep_and_a_search(dataset: Path, tmp_path: Path) -> None:
     assert len(told) >= 5
     words = [word for word in words if not word.startswith("output.folder=")]
     words = [*words, f"output.folder={tmp_path / 'size'}", "train.epochs=40", "train.computation_time=0.1"]
-    sized = dlemu.size(words, most=1, trial_seconds=8, cached=True)
+    sized = dlemu.size([*words, "metric.cached=true"], most=1, trial_seconds=8)
     assert sized.complete
     assert dlemu.load_result(tmp_path / "size") == sized
 

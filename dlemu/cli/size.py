@@ -30,7 +30,6 @@ from dlemu.cli.options import Number, answer_options, configured, making
     help="Maximum compute time of a trial; most trials end earlier, once their verdict is decided.",
 )
 @making("files of the dataset")
-@click.option("--cached", is_flag=True, help="Allow page-cache reads: sizes memory, not storage.")
 @answer_options("size.json")
 def command(
     overrides: tuple[str, ...],
@@ -73,8 +72,8 @@ def command(
         return
     watched = Watched()
     if kind_wanted(workload).scaled_by:  # this kind of job is scaled by a setting, not by the number of accelerators
-        if limits["at_least"] or make or limits["cached"]:
-            raise click.UsageError("--at-least, --make and --cached are for training")
+        if limits["at_least"] or make:
+            raise click.UsageError("--at-least and --make are for training")
         from dlemu.studies.sweep.run import find_bracket
 
         with watched.keeping("finished runs"):

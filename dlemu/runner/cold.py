@@ -15,15 +15,15 @@ Treatment = Literal["direct", "remote", "large", "evicted", "cached"]
 """How reads bypass the page cache; large: more data than memory, evicted: before each epoch, cached: they don't."""
 
 
-def treatment_of(workload: Workload, total_bytes: int, *, cached: bool) -> Treatment:
+def treatment_of(workload: Workload, total_bytes: int) -> Treatment:
     """Return how to keep the page cache from serving reads; raises UserError if that is impossible."""
-    if cached:
+    if workload.metric.cached:
         return "cached"
     storage, spec = open_storage(workload.storage_spec.buffered), workload.storage_spec
     if memory_kind := storage.memory_kind(workload.dataset.data_folder):
         raise UserError(
             f"the dataset lies on {memory_kind}, which is memory, not storage; set dataset.data_folder to a folder "
-            "of the drive, or give --cached to size memory"
+            "of the drive, or set metric.cached=true to measure memory"
         )
     if spec.direct:
         return "direct"

@@ -24,10 +24,9 @@ class PredictionRequest:
     drive: str | Rates | None = None
     """A data sheet (YAML file), a probe's folder, or what it says of the storage; nothing is read."""
     hosts: int | None = None
-    """Number of hosts like this one that ranks are spread over; they share the storage, or have one each.
+    """Number of hosts like this one, which share the storage or have one each.
 
-    None: one; without a storage, one for every 8 accelerators.
-    """
+    None: one; without a storage, one for every 8 accelerators."""
     host_cores: int | None = None
     """Cores of each host, if not as many as were measured on; they are assumed to be as fast."""
     others_mb_per_second: float = 0.0
@@ -50,12 +49,11 @@ class PredictionRequest:
         described = [option for option, value in given.items() if value is not None]
         if len(described) > 1:
             raise UserError(f"{' and '.join(described)} each describe the storage: give only one of them")
-        kind = None if self.from_folder is None else kind_of(self.from_folder)
-        if kind is not None and (rates := kind.load().rates) is not None and self.from_folder:
+        if self.from_folder is not None and (kind := kind_of(self.from_folder)) and (rates := kind.load().rates):
             rates(self.from_folder)  # raises UserError where it has none
             raise UserError(f"{self.from_folder} holds {kind.noun}, not a run or a prediction: give it as --drive")
 
     @property
     def describes_storage(self) -> bool:
         """Whether the storage is described, so that it need not be measured."""
-        return not (self.from_folder is None and self.mb_per_second is None and self.drive is None)
+        return any(given is not None for given in (self.from_folder, self.mb_per_second, self.drive))

@@ -345,7 +345,7 @@ def _predicted(
     """Return what `dlemu predict` says for one accelerator."""
     out = os.path.join(results, "predicted")
     words = [*_words(job, recipe, folder, steps), "ranks=1", f"output.folder={out}", "output.report=false"]
-    words += ["--cached"] if drive.cores else []
+    words += ["metric.cached=true"] if drive.cores else []
     run(_command(bed, drive, dlemu("predict", *words)), accepted=COMPLETED)
     with open(os.path.join(out, "predict.json")) as lines:
         answer = json.load(lines)

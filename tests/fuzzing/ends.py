@@ -110,7 +110,7 @@ def commands(sources: Path) -> dict[str, Command]:
 
     def size(folder: Path) -> list[str]:
         one = without_ranks(folder, "reader.batch_size=1", "train.computation_time=0.5")
-        return [DLEMU, "size", *one, "--most", "1", "--cached", "--trial-seconds", "4"]
+        return [DLEMU, "size", *one, "metric.cached=true", "--most", "1", "--trial-seconds", "4"]
 
     def together(folder: Path) -> list[str]:
         one = ("ranks=1", "metric.ceiling_seconds=0")

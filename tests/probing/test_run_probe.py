@@ -415,22 +415,22 @@ def test_the_file_that_is_made_has_no_two_equal_pages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "cached", "total_bytes", "how"),
+    ("words", "total_bytes", "how"),
     [
-        ([], False, 1, "evicted"),
-        ([], False, 1 << 60, "large"),
-        ([], True, 1, "cached"),
-        (["reader.odirect=true"], False, 1, "direct"),
-        (["storage.storage_type=s3", "storage.storage_root=b"], False, 1 << 60, "remote"),
+        ([], 1, "evicted"),
+        ([], 1 << 60, "large"),
+        (["metric.cached=true"], 1, "cached"),
+        (["reader.odirect=true"], 1, "direct"),
+        (["storage.storage_type=s3", "storage.storage_root=b"], 1 << 60, "remote"),
     ],
 )
 def test_how_reads_of_a_workload_are_kept_out_of_the_page_cache(
-    words: list[str], cached: bool, total_bytes: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], total_bytes: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
     monkeypatch.setattr("datagen.storage.posix.Storage.memory_kind", lambda self, path: "")
     workload = load(["workload=unet3d", f"dataset.data_folder={tmp_path}", *words])
-    assert treatment_of(workload, total_bytes, cached=cached) == how
+    assert treatment_of(workload, total_bytes) == how
 
 
 @pytest.mark.parametrize("name", ["probe.json", "summary.json", "predict.json"])

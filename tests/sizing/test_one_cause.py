@@ -103,8 +103,8 @@ def test_a_search_says_before_it_starts_who_else_uses_the_cores(
     monkeypatch.setattr(find_size, "run_trial", lambda plan, *trial: FakeRunner(1000 * DEMAND)(*trial))
     words = ["workload=unet3d", f"dataset.data_folder={tmp_path / 'data'}", f"output.folder={tmp_path / 'size'}"]
     words += [f"dataset.{name}={value}" for name, value in sizes.items()]
-    words += ["train.computation_time=0.5", "reader.batch_size=1"]
-    answer = find_size.size(words, most=1, cached=True, on_event=interruption.Watched())
+    words += ["train.computation_time=0.5", "reader.batch_size=1", "metric.cached=true"]
+    answer = find_size.size(words, most=1, on_event=interruption.Watched())
     said = [line for line in capsys.readouterr().err.splitlines() if "in use by other programs: stop" in line]
     told = [issue for issue in answer.issues if "in use by other programs: stop" in issue]
     assert (len(said), len(told)) == ((1, 1) if percent == OTHERS_PERCENT else (0, 0))

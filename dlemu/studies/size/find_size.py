@@ -70,7 +70,6 @@ def size(
     most: int = 4096,  # ends the search where no count reaches the storage's limit
     confidence_percent: float = 95.0,  # as k = 2 of docs/uncertainty.md
     trial_seconds: float = 120.0,  # most trials are decided sooner; the others are repeated
-    cached: bool = False,
     make: Callable[[Workload], None] | None = None,
     on_event: OnEvent = ignore,
 ) -> SizeAnswer:
@@ -84,7 +83,6 @@ def size(
         most: largest number of accelerators to try.
         confidence_percent: confidence of the verdicts.
         trial_seconds: largest compute time of a trial.
-        cached: the page cache may serve reads.
         make: makes missing files of the workload's dataset, before it is inspected. Unless the overrides have a number
             of files, a new dataset suffices for MADE_FOR accelerators, or for one more than `at_least`.
         on_event: is called with each event.
@@ -135,7 +133,7 @@ def size(
         threshold_percent=100 * workload.metric.au,
         confidence_percent=confidence_percent,
         trial_seconds=trial_seconds,
-        cached=cached,
+        cached=workload.metric.cached,
         settings_digest=digest([workload]),
     )
     job = _one_accelerator(workload, folder)
@@ -144,7 +142,7 @@ def size(
     runs.resume()
     wants_page = workload.output.report
     on_event(RunsPlanned(folder=folder, runs=None, finished_runs=len(runs.runs), wants_page=wants_page))
-    cores, page_cache = check_free_cores(Facts(workload)), treatment_of(workload, job.found.total_bytes, cached=cached)
+    cores, page_cache = check_free_cores(Facts(workload)), treatment_of(workload, job.found.total_bytes)
     evicts = page_cache in ("evicted", "large")
     levels, _ = probe_pattern(job, evicts=evicts, levels=PROBING_READERS, with_costs=False)
     known = _known(job, levels, most, f"{cores.observed}: {cores.advice}" if cores.advice else "")
@@ -289,7 +287,6 @@ def _trial_plan(job: TrainingJob, question: Question, words: Sequence[str], conf
             "workflow.checkpoint=false",  # AU is of training's reads alone
             "workflow.evaluation=false",
             "output.report=false",
-            *(["metric.cached=true"] if question.cached else []),
         ),
         options=("--config-dir", config_dir) if config_dir else (),
         question=question,

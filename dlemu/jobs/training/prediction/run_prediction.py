@@ -74,9 +74,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         if request.make is not None:
             request.make(workload)
         readers = (ranks or 0) * max(1, workload.reader.read_threads)
-        calibration = calibrate_by_probe(
-            workload, readers=readers, cached=workload.metric.cached, on_event=request.on_event
-        )
+        calibration = calibrate_by_probe(workload, readers=readers, on_event=request.on_event)
     if request.others_mb_per_second >= most_mb_per_second(calibration.curve):
         raise nothing_left(request.others_mb_per_second, most_mb_per_second(calibration.curve))
     calibration = replace(calibration, others_mb_per_second=request.others_mb_per_second)
@@ -142,7 +140,6 @@ def calibrate_by_probe(
     workload: Workload,
     *,
     readers: int = 0,
-    cached: bool = False,
     least_seconds: float = 0.0,
     on_event: OnEvent = ignore,
 ) -> Calibration:
@@ -158,7 +155,7 @@ def calibrate_by_probe(
         storage=workload.storage_spec,
     )
     job = make_job(workload, 1, found, folder=os.devnull, started_at="")
-    how = treatment_of(workload, found.total_bytes, cached=cached)
+    how = treatment_of(workload, found.total_bytes)
     began, others = time.monotonic(), _others_cpu_seconds()
 
     def notify(level: Level) -> None:
