@@ -247,13 +247,13 @@ def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C of the tests is theirs
     _import_all(sys.argv[2:])
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
-    if request is None:
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    _become(request)
     from dlemu.__main__ import main
 
-    main()
+    if request is not None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in a program that has only begun: no traceback
+        _become(request)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        main()
 
 
 if __name__ == "__main__":
