@@ -29,8 +29,23 @@ _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 
 def workload_names(config_dir: str | None = None) -> list[str]:
     """Return the names that `workload=NAME` takes, sorted; `config_dir` adds those in CONFIG_DIR/workload."""
-    own = {name.removesuffix(SUFFIX) for name in _own(config_dir) if name.endswith(SUFFIX)}
-    return sorted(shipped_workloads().keys() | own)
+    return sorted(_files(config_dir))
+
+
+def _files(config_dir: str | None) -> dict[str, str]:
+    """Return name -> path of all workloads; those of CONFIG_DIR come before shipped ones. Raises UserError."""
+    found = dict(shipped_workloads())
+    if config_dir is not None:
+        folder = os.path.join(config_dir, "workload")
+        try:
+            own = os.listdir(folder)
+        except OSError as error:
+            raise UserError(
+                f"--config-dir {config_dir}: {folder} can't be listed ({error.strerror});"
+                " wanted a folder that holds workload/NAME.yaml"
+            ) from None
+        found |= {name.removesuffix(SUFFIX): os.path.join(folder, name) for name in own if name.endswith(SUFFIX)}
+    return found
 
 
 @cache
@@ -43,9 +58,9 @@ def shipped_workloads() -> dict[str, str]:
 
 
 def workload_file(choice: str, config_dir: str | None) -> str:
-    """Return the path of the file that `workload=CHOICE` selects; raises UserError.
+    """Return the path of the file that `workload=CHOICE` selects: CHOICE itself with a slash or an ending, or a name's.
 
-    A choice with a slash or an ending is a path; a name is searched in CONFIG_DIR/workload first.
+    Raises UserError.
     """
     if os.sep in choice or choice.endswith((SUFFIX, ".yml")):
         if not choice.endswith(SUFFIX) or not os.path.exists(choice):
@@ -54,25 +69,11 @@ def workload_file(choice: str, config_dir: str | None) -> str:
                 f"workload={choice}: {problem}; wanted a file NAME{SUFFIX}, or a name: {', '.join(workload_names())}"
             )
         return choice
-    if f"{choice}{SUFFIX}" in _own(config_dir):
-        return os.path.join(str(config_dir), "workload", f"{choice}{SUFFIX}")
-    known = workload_names(config_dir)
+    known = _files(config_dir)
     if choice not in known:
-        raise UserError(f"there is no workload {choice!r}: {_suggestion(choice, known)}known: {', '.join(known)}")
-    return shipped_workloads()[choice]
-
-
-def _own(config_dir: str | None) -> list[str]:
-    if config_dir is None:
-        return []
-    folder = os.path.join(config_dir, "workload")
-    try:
-        return os.listdir(folder)
-    except OSError as error:
-        raise UserError(
-            f"--config-dir {config_dir}: {folder} can't be listed ({error.strerror});"
-            " wanted a folder that holds workload/NAME.yaml"
-        ) from None
+        names = sorted(known)
+        raise UserError(f"there is no workload {choice!r}: {_suggestion(choice, names)}known: {', '.join(names)}")
+    return known[choice]
 
 
 def _suggestion(choice: str, known: list[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from datagen.generate import finish, generate, prepare
 from datagen.spec import DatasetSpec
+from tests.object_stores import own_server
 
 MakeSpec = Callable[..., DatasetSpec]
 
@@ -38,3 +39,10 @@ def small(tmp_path: Path) -> MakeSpec:
         return DatasetSpec(**(values | changes))
 
     return spec
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    """An S3 server that keeps its objects in memory."""
+    with own_server() as served:
+        yield served
