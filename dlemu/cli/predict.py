@@ -53,7 +53,7 @@ def command(
     from datagen.registry import installed_part
     from dlemu.cli.frontends import Terminal, make_here
     from dlemu.cli.options import show_answer
-    from dlemu.config import completed, explained, load
+    from dlemu.config import explained, load
     from dlemu.metrics.verdict import EXIT_STATUSES
     from dlemu.ranks import interrupt_on
     from dlemu.results.kinds import kind_of
@@ -70,9 +70,7 @@ def command(
         on_event=Terminal(as_json=as_json),
     )
     if cfg:
-        known = known_workload(request)
-        words = overrides if known is None else completed(overrides, known, config_dir=config_dir)
-        click.echo(explained(load(words, config_dir=config_dir)), nl=False)
+        click.echo(explained(load(overrides, config_dir=config_dir, base=known_workload(request))), nl=False)
         return
     answer, folder, workload = predict(overrides, request)
     kind = kind_of(folder)

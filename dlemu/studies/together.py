@@ -9,9 +9,9 @@ from datetime import datetime
 
 from datagen.errors import UserError
 from datagen.owned import fresh_folder
+from datagen.withheld import without_secrets
 from dlemu.config import digest, load
 from dlemu.config.overrides import take_word
-from dlemu.config.published import without_secrets
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
 from dlemu.report.screen import Said, Screen
