@@ -286,7 +286,7 @@ def _label(child: Child) -> str:
 def _measured(folder: str) -> tuple[MeasuredJob, Span]:
     """Return what was measured of the run in a folder, and its time."""
     run, figures = read_figures(folder)
-    times = run.summary.started_at, run.summary.ended_at or run.summary.started_at
+    times = run.facts.started_at, run.facts.journal.ended_at or run.facts.started_at
     began, ended = (datetime.fromisoformat(time).timestamp() for time in times)
     return MeasuredJob(folder=os.path.basename(folder), figures=figures), (began, ended)
 
