@@ -6,6 +6,7 @@ The keys are those that DLIO 1.0 to 3.0 read from a workload file (its `LoadConf
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
@@ -154,6 +155,8 @@ _DEFAULTS = {
 _SECRET = re.compile(
     r"storage\.storage_options\..*(secret|passw|token|credential|access_?key|api_?key).*", re.IGNORECASE
 )
+_VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
+"""An environment variable in MLPerf Storage's workload files, which Hydra would take for a key."""
 _LEFT_OUT = "credentials are never saved in a run's files; give them in the environment"
 
 RENAMED_VALUES: dict[KeyPath, dict[object, str]] = {
@@ -186,11 +189,14 @@ def layer(path: KeyPath, value: Any) -> Layer:
 
 
 def merged(layers: Iterable[Layer]) -> dict[str, Any]:
+    """Return the layers as nested values; environment variables in storage options are replaced, by null if not set."""
     tree: dict[str, Any] = {}
     for settings in layers:
         # A standard deviation in DLIO's older form, a key beside the time itself, must come after it.
         for path, value in sorted(settings, key=lambda setting: setting[0][-1] == "stdev"):
-            put(tree, path, value)
+            is_option = path[:2] == ("storage", "storage_options") and isinstance(value, str)
+            variable = _VARIABLE.fullmatch(value) if is_option else None
+            put(tree, path, os.environ.get(variable[1]) if variable else value)
     return tree
 
 

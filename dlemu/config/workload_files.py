@@ -22,8 +22,6 @@ SUFFIX = ".yaml"
 MOST_YAML_BYTES, MOST_YAML_VALUES = 1 << 20, 10_000  # all existing settings fill 10 KB; aliases multiply
 _CONFIG_MODULE = "dlemu.configs"
 _HYDRA_VERSION = "1.3"
-_VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
-"""An environment variable in MLPerf Storage's workload files, which Hydra would take for a key."""
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 
 
@@ -161,23 +159,13 @@ def resolved(tree: dict[str, Any]) -> dict[str, Any]:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        return _plain(_with_environment(tree), resolve=True)
+        return _plain(tree, resolve=True)
     except RecursionError:
         raise UserError("the settings refer to themselves, or nest too deep: wanted sections of plain values") from None
     except OmegaConfBaseException as error:
         raise UserError(
             f"{str(error).splitlines()[0]} (at {error.full_key}): wanted a value, or a reference to a key that is set"
         ) from None
-
-
-def _with_environment(tree: Any, *, options: bool = False) -> Any:
-    """Return a copy with variables such as `${AWS_REGION}` in storage options replaced; null where not set."""
-    if isinstance(tree, dict):
-        return {
-            key: _with_environment(value, options=options or key == "storage_options") for key, value in tree.items()
-        }
-    variable = _VARIABLE.fullmatch(tree) if options and isinstance(tree, str) else None
-    return os.environ.get(variable[1]) if variable else tree
 
 
 def read_plain(path: str) -> dict[str, Any]:
