@@ -236,7 +236,7 @@ class GroupReader(RangeReader):
         source, alignment = opened.source, self._alignment
         spans = opened.groups.called_spans(group) if self._called else opened.groups.spans(group)
         if self._called:
-            self._storage.will_need(source.reader, spans)
+            source.reader.will_need(spans)
         _check_fits(at + _aligned_bytes(spans, alignment), out)
         if alignment > 1 or self._transfer_bytes or self._storage.is_remote:
             return spans, *self.fill([((source.path, source.reader, None), 0, 0, *span) for span in spans], out, at)
@@ -244,7 +244,7 @@ class GroupReader(RangeReader):
         calls, begun = source.reader.read_calls, time.monotonic_ns()
         try:
             # There may be hundreds of a few KiB
-            got = self._storage.read_stretches(source.reader, spans, out[at:end])
+            got = source.reader.read_stretches(spans, out[at:end])
         except OSError as error:
             raise unreadable(source.path, error) from error
         self.count(got, source.reader.read_calls - calls, time.monotonic_ns() - begun)

@@ -45,13 +45,9 @@ names = st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have requests made again without a pause."""
+    """Have requests made again without a pause, whatever the server says."""
     monkeypatch.setattr(_s3_client, "FIRST_BACKOFF_SECONDS", 0.0)
-
-
-def keys_in_environment() -> contextlib.AbstractContextManager[pytest.MonkeyPatch]:
-    """For hypothesis, whose cases share fixtures."""
-    return pytest.MonkeyPatch.context()
+    monkeypatch.setattr(_s3_client, "LONGEST_BACKOFF_SECONDS", 0.0)
 
 
 def listed(storage: StorageBase, folder: str = "data") -> list[str]:
@@ -70,9 +66,7 @@ def page(*keys: str, more: str = "") -> bytes:
 @given(st.sets(names, min_size=1, max_size=4))
 @example({"it's", "a&b;c", "%41", "+", "\x01\r\n", "..a", "\u2028", "?x=y#z", "a\\b", "~.-_"})
 def test_every_name_that_is_listed_can_be_read(given_names: set[str]) -> None:
-    with own_server() as server, keys_in_environment() as patch:
-        for name, value in KEYS.items():
-            patch.setenv(name, value)
+    with own_server() as server:
         storage = storage_of(server)
         for name in given_names:
             server.objects[f"data/{name}"] = name.encode()
@@ -249,6 +243,7 @@ heads = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.usefixtures("small_parts")
 @given(
     status=st.sampled_from([100, 199, 200, 204, 206, 301, 304, 400, 403, 404, 412, 416, 429, 500, 503, 999]),
     headers=heads,
@@ -265,12 +260,7 @@ def test_any_answer_to_any_request_is_taken_or_named(
 ) -> None:
     said = "".join(f"{name}: {value}\r\n" for name, value in headers)
     raw = f"HTTP/1.1 {status} X\r\n{said}\r\n".encode("latin-1") + body
-    with own_server() as server, keys_in_environment() as patch:
-        for name, value in KEYS.items():
-            patch.setenv(name, value)
-        patch.setattr(_s3_client, "FIRST_BACKOFF_SECONDS", 0.0)
-        patch.setattr(_s3_client, "LONGEST_BACKOFF_SECONDS", 0.0)
-        patch.setattr(_s3_upload, "PART_BYTES", 100_000)
+    with own_server() as server:
         server.objects["data/a"] = DATA
         server.behaviour.fault = lambda request: fault("raw", raw=[raw]) if request.number % 2 else None
         storage = storage_of(server, options={"s3_max_attempts": 2})
@@ -298,10 +288,7 @@ def test_bytes_of_another_range_are_never_taken_for_those_requested(
     data = DATA[:1000]
     stated = f"bytes {begin}-{last}/{'*' if total is None else total}"
     wrong = fault("body", status=206, body=data[begin : last + 1], headers={"Content-Range": stated})
-    with own_server() as server, keys_in_environment() as patch:
-        for name, value in KEYS.items():
-            patch.setenv(name, value)
-        patch.setattr(_s3_client, "FIRST_BACKOFF_SECONDS", 0.0)
+    with own_server() as server:
         server.objects["a"] = data
         server.behaviour.fault = lambda request: wrong if request.method == "GET" and request.number % 2 else None
         storage = storage_of(server, range_bytes=range_bytes, options={"s3_max_attempts": 99})
