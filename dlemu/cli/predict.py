@@ -14,7 +14,7 @@ from dlemu.cli.options import Number, answer_options, configured, making
 @configured
 @click.option("--from", "from_folder", metavar="DIR", help="Use the storage of a run (DLIO's too), or of a prediction.")
 @click.option("--mb-per-second", type=Number(0, 1e9, min_open=True), help="Assume a storage of this speed.")
-@click.option("--drive", metavar="SHEET", help="Assume a drive by its data sheet (a YAML file), or a probe's folder.")
+@click.option("--drive", metavar="FILE", help="Assume a drive: its data sheet, fio's JSON, elbencho's, a probe.")
 @click.option("--hosts", type=click.IntRange(min=1), help="Hosts that share the storage. [default: 1]")
 @click.option("--host-cores", type=click.IntRange(min=1), help="Cores of each host. [default: as many as here]")
 @click.option("--others-mb-per-second", type=Number(0, 1e9), default=0.0, help="Other jobs take this much of it.")
