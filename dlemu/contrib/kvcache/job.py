@@ -13,30 +13,29 @@ from typing import ClassVar
 from dlemu.config import check_folder
 from dlemu.config.schema import Workload
 from dlemu.contrib.kvcache.analyse import analyse
-from dlemu.contrib.kvcache.blocks import Blocks, Content
+from dlemu.contrib.kvcache.blocks import Blocks
 from dlemu.contrib.kvcache.load import Load, make_load
 from dlemu.contrib.kvcache.mover import Mover
 from dlemu.contrib.kvcache.official import RankTurns, draw_turns, with_option_defaults
 from dlemu.contrib.kvcache.plan import RankPlan, assign_prompts, plan_rank
-from dlemu.contrib.kvcache.replay import Replay, ServedPrompt
-from dlemu.contrib.kvcache.rows import COLUMNS, RANK_ROW
+from dlemu.contrib.kvcache.replay import Replay
+from dlemu.contrib.kvcache.rows import COLUMNS, RANK_ROW, Row
 from dlemu.contrib.kvcache.run_folder import (
     MAX_FILES,
     blocks_folder,
     check_space,
-    create_on_this_host,
     create_run_folder,
     created_rank_folder,
     is_local,
+    is_made_here,
     remove_failed,
-    remove_on_this_host,
     remove_run,
     run_folder,
     storage_spec_of,
 )
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import KvSummary
-from dlemu.contrib.kvcache.turns import TurnRequest, TurnsReplay
+from dlemu.contrib.kvcache.turns import TurnsReplay
 from dlemu.extend import (
     BulkContent,
     Comm,
@@ -84,7 +83,7 @@ class KvCacheKind(rows_job.RowsKind):
     def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> Job:
         settings = workload.section(KvSettings)
         for rank in range(ranks):
-            objects = plan_of(settings, ranks, rank).objects
+            objects = len(plan_of(settings, ranks, rank).sizes)
             if objects * settings.tp > MAX_FILES:
                 instead = "fewer kv.users" if settings.option else "a larger kv.block_tokens"
                 raise UserError(
@@ -113,58 +112,46 @@ class KvCacheKind(rows_job.RowsKind):
         return "" if remove_failed(job) else _LEFT.format(run_folder(job))
 
     def clean_up_elsewhere(self, job: Job) -> None:
-        remove_on_this_host(job)
+        if is_local(job) and is_made_here(job):  # else the ranks of other hosts may still use it
+            remove_failed(job)
 
     def kept(self, job: Job, log: rows_job.RowsLog) -> str:
         return f"kept, marked incomplete, in {job.folder}"
 
     def measure(self, job: Job, comm: Comm, log: rows_job.RowLog, notify: Notify | None) -> None:
         settings = job.workload.section(KvSettings)
-        plan = plan_of(settings, job.ranks, comm.rank)
-        content = Content(BulkContent(job.seed), comm.rank, settings)
-        report = _progress_reporter(notify, len(plan))
-        ceiling = measure_ceiling(plan, content, job.workload.metric.ceiling_seconds, notify)
+        plan, bulk = plan_of(settings, job.ranks, comm.rank), BulkContent(job.seed)
+        ceiling = measure_ceiling(plan, bulk, job.workload.metric.ceiling_seconds, notify)
         if comm.local_rank == 0:
-            create_on_this_host(job)
+            create_run_folder(job)
         comm.all_reduce_max(0)  # a barrier: the ranks of a host make their folders in that one
-        with created_rank_folder(job, comm.rank, plan.objects) as folder:
+
+        def add(row: Row) -> None:
+            log.add(**vars(row) | {"rank": comm.rank})
+
+        with created_rank_folder(job, comm.rank, len(plan.sizes)) as folder:
             storage = storage_base.open_storage(storage_spec_of(job))
-            with closing(_mover(plan, storage, folder, content, job.workload.timeout_seconds)) as mover:
+            blocks = Blocks(storage, folder, bulk, comm.rank, settings, plan.sizes)
+            with closing(Mover(blocks, seconds=job.workload.timeout_seconds)) as mover:
                 comm.all_reduce_max(0)  # a barrier: all ranks begin together
-
-                def add(request: ServedPrompt | TurnRequest) -> None:
-                    log.add(rank=comm.rank, **request.columns(plan.model.block_bytes))
-
+                replay: Replay | TurnsReplay
                 if isinstance(plan, RankTurns):
                     capacity_bytes = _capacity_bytes(settings, storage, folder, job.ranks)
-                    turns = TurnsReplay(plan, mover, on_served=add, capacity_bytes=capacity_bytes)
-                    self._run(turns, plan, comm.rank, log, report, ceiling)
+                    replay = TurnsReplay(plan, mover, on_served=add, capacity_bytes=capacity_bytes)
                 else:
-                    self._run(Replay(plan, mover, on_served=add), plan, comm.rank, log, report, ceiling)
+                    replay = Replay(plan, mover, on_served=add)
+                whole = Row(prompt=RANK_ROW, arrived_ns=time.monotonic_ns() + _START_NS, ceiling_per_hour=ceiling)
+                cpu_ns, storage_bytes = time.process_time_ns(), thread_accounting.process_storage_bytes()
+                replay.run(whole.arrived_ns, _progress_reporter(notify, len(plan)))
+                whole.cpu_ns = time.process_time_ns() - cpu_ns
+                whole.storage_bytes = thread_accounting.process_storage_bytes() - storage_bytes
+                whole.accelerators, whole.evicted = plan.accelerators, replay.evicted
+                for row in (*replay.unfinished, whole):
+                    add(row)
         comm.all_reduce_max(0)
         removes = comm.local_rank == 0 if is_local(job) else comm.rank == 0  # hosts may not share kv.folder
         if removes and not remove_run(job) and notify is not None:
             notify(Doing(_LEFT.format(run_folder(job))))
-
-    def _run(
-        self, replay: Replay | TurnsReplay, plan: Plan, rank: int, log: rows_job.RowLog, report: Report, ceiling: int
-    ) -> None:
-        begin_ns = time.monotonic_ns() + _START_NS
-        cpu_ns, storage_bytes = time.process_time_ns(), thread_accounting.process_storage_bytes()
-        replay.run(begin_ns, report)
-        cpu_ns = time.process_time_ns() - cpu_ns
-        for unfinished in replay.unfinished:
-            log.add(rank=rank, **unfinished.columns(plan.model.block_bytes))
-        log.add(
-            rank=rank,
-            prompt=RANK_ROW,
-            arrived_ns=begin_ns,
-            cpu_ns=cpu_ns,
-            storage_bytes=thread_accounting.process_storage_bytes() - storage_bytes,
-            accelerators=plan.accelerators,
-            evicted=replay.evicted,
-            ceiling_per_hour=ceiling,
-        )
 
     def summarise(self, run: rows_job.RowsRun) -> KvSummary:
         return analyse(run)
@@ -174,8 +161,6 @@ JOB = KvCacheKind()
 
 
 Plan = RankPlan | RankTurns
-Report = Callable[[int], None]
-"""Is called with the number of prompts that have arrived."""
 
 
 @lru_cache(1)
@@ -201,20 +186,7 @@ def _capacity_bytes(settings: KvSettings, storage: storage_base.StorageBase, fol
     return math.inf if free is None else _FILLED_SHARE * free / ranks
 
 
-def _mover(plan: Plan, storage: storage_base.StorageBase, folder: str, content: Content, seconds: float) -> Mover:
-    settings = plan.model.settings
-    return Mover(
-        Blocks(storage, folder, content, plan.model.shard_bytes, plan.sizes, synced=plan.synced),
-        threads=settings.threads,
-        tp=settings.tp,
-        objects=plan.objects,
-        buffer_bytes=min(settings.transfer_size, plan.largest_bytes),
-        seconds=seconds,
-        folder=settings.folder,
-    )
-
-
-def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify | None) -> int:
+def measure_ceiling(plan: Plan, bulk: BulkContent, seconds: float, notify: Notify | None) -> int:
     """Return the prompts per hour that this rank could load and write if storage took no time; 0: not measured."""
     if not seconds or not len(plan):
         return 0
@@ -222,10 +194,9 @@ def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify
         notify(Doing("measuring the emulator's own ceiling"))
     # Without storage latency few threads are enough, and more would only wait for each other.
     few = replace(plan.model.settings, threads=min(plan.model.settings.threads, _CEILING_THREADS))
-    plan = replace(plan, model=replace(plan.model, settings=few))
-    # the timeout never expires, because null storage never hangs
     unread = storage_base.open_storage(storage_base.NULL_STORAGE)
-    with closing(_mover(plan, unread, "", content, seconds + 60)) as mover:
+    # The timeout never expires, because null storage never hangs.
+    with closing(Mover(Blocks(unread, "", bulk, 0, few, plan.sizes), seconds=seconds + 60)) as mover:
         begin_ns, served, waiting = time.monotonic_ns(), 0, 0
         until_ns = begin_ns + round(seconds * 1e9)
         while not served or time.monotonic_ns() < until_ns:
@@ -241,7 +212,8 @@ def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify
         return round(3600e9 * served / (time.monotonic_ns() - begin_ns))
 
 
-def _progress_reporter(notify: Notify | None, prompts: int) -> Report:
+def _progress_reporter(notify: Notify | None, prompts: int) -> Callable[[int], None]:
+    """Return a function to be called with the number of prompts that have arrived."""
     due = time.monotonic() + 1
 
     def report(arrived: int) -> None:

@@ -15,7 +15,8 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from dlemu.contrib.kvcache.blocks import Blocks, Shard
+from dlemu.contrib.kvcache.blocks import Blocks
+from dlemu.contrib.kvcache.model import ALIGNMENT
 from dlemu.extend import AlignedBuffer, DlemuError, SpaceError, UserError
 
 _HUGE_PAGE = 2 << 20  # on x86-64, and on arm64 with 4 KiB pages
@@ -46,24 +47,13 @@ class Batch:
 class Mover:
     """A pool of threads, each with a buffer, that run until `close`."""
 
-    def __init__(
-        self,
-        blocks: Blocks,
-        *,
-        threads: int,
-        tp: int,
-        objects: int,
-        buffer_bytes: int,
-        seconds: float,
-        folder: str = "kv.folder",
-    ) -> None:
-        """Start the threads, for `objects` objects in all; a storage that completes nothing in `seconds` has hung.
-
-        `folder` is named in errors.
-        """
-        self._blocks, self._tp, self._seconds, self._folder = blocks, tp, seconds, folder
-        self._unwritten_shards = np.full(objects, tp, np.int32)  # of each object
-        self._waiting: tuple[deque[tuple[Batch, Shard]], ...] = tuple(deque() for _ in Operation)
+    def __init__(self, blocks: Blocks, *, seconds: float) -> None:
+        """Start the threads; a storage that completes nothing in `seconds` has hung."""
+        settings = blocks.settings
+        self._moves = {Operation.READ: blocks.read, Operation.WRITE: blocks.write, Operation.REMOVE: blocks.remove}
+        self._tp, self._folder, self._seconds = settings.tp, settings.folder, seconds
+        self._unwritten_shards = np.full(len(blocks.sizes), self._tp, np.int32)  # of each object
+        self._waiting: tuple[deque[tuple[Batch, int]], ...] = tuple(deque() for _ in Operation)
         self._permits: SimpleQueue[None] = SimpleQueue()
         """A semaphore with one item per queued shard: a thread that gets one takes the shard of highest priority.
         (threading.Condition is pure Python, takes several times the CPU, and all threads contend for its lock.)"""
@@ -75,14 +65,15 @@ class Mover:
         self._last_done_ns = time.monotonic_ns()
         self.now_ns = time.monotonic_ns
         self._threads = []
+        buffer_bytes = min(settings.transfer_size, max(blocks.sizes, default=ALIGNMENT))
         # One mapping for all buffers is large enough for huge pages; with 4 KiB pages, half of the CPU time of O_DIRECT
         # goes into looking up and pinning pages.
         page = _HUGE_PAGE if buffer_bytes >= _HUGE_PAGE else mmap.PAGESIZE
         stride = -(-buffer_bytes // page) * page
-        buffers = AlignedBuffer(max(stride * threads, _HUGE_PAGES_FROM_BYTES))
+        buffers = AlignedBuffer(max(stride * settings.threads, _HUGE_PAGES_FROM_BYTES))
         buffers.take_pages()
-        whole = buffers.view(stride * threads)
-        for number in range(threads):
+        whole = buffers.view(stride * settings.threads)
+        for number in range(settings.threads):
             buffer = whole[number * stride :][:buffer_bytes]
             thread = threading.Thread(target=self._work, args=(buffer,), name=f"kv-{number}", daemon=True)
             thread.start()
@@ -90,8 +81,7 @@ class Mover:
 
     def submit(self, batch: Batch) -> None:
         """Queue a batch; `wait` returns it once it is done, unless it is a removal. Called by one thread."""
-        shards = range(1 if batch.operation is Operation.REMOVE else self._tp)
-        ops = [(batch, Shard(number, shard)) for number in batch.objects for shard in shards]
+        ops = [(batch, number * self._tp + shard) for number in batch.objects for shard in range(self._tp)]
         batch.left = len(ops)
         if self._submitted == self._finished:
             self._last_done_ns = time.monotonic_ns()
@@ -137,11 +127,11 @@ class Mover:
         try:
             while (op := self._take()) is not None:
                 batch, shard = op
-                self._finish(batch, shard, self._move(batch.operation, shard, buffer))
+                self._finish(batch, shard, self._moves[batch.operation](shard, buffer))
         except BaseException as error:
             self._failure = _as_dlemu_error(error, self._folder)
 
-    def _take(self) -> tuple[Batch, Shard] | None:
+    def _take(self) -> tuple[Batch, int] | None:
         self._permits.get()
         if self._closed:
             return None
@@ -150,19 +140,13 @@ class Mover:
                 return queue.popleft()
         raise AssertionError("there are as many permits as queued shards")
 
-    def _move(self, operation: Operation, shard: Shard, buffer: memoryview) -> int:
-        if operation is Operation.REMOVE:
-            self._blocks.remove(shard.object)
-            return 0
-        return (self._blocks.read if operation is Operation.READ else self._blocks.write)(shard, buffer)
-
-    def _finish(self, batch: Batch, shard: Shard, call_ns: int) -> None:
+    def _finish(self, batch: Batch, shard: int, call_ns: int) -> None:
         now_ns = time.monotonic_ns()
         with self._counting:
             self._finished += 1
             self._last_done_ns = now_ns
             if batch.operation is Operation.WRITE:
-                self._unwritten_shards[shard.object] -= 1
+                self._unwritten_shards[shard // self._tp] -= 1
             batch.left -= 1
             batch.call_ns += call_ns
             batch.ended_ns = max(batch.ended_ns, now_ns)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dlemu.contrib.kvcache.model import ALIGNMENT, Model
+from dlemu.contrib.kvcache.model import Model, aligned
 from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import Official
@@ -127,17 +127,11 @@ class RankTurns:
     model: Model
     turns: Sequence[Turn]
     sizes: Sequence[int]
+    """Bytes of each file."""
     accelerators: int = 0
-    synced: bool = True
-    """Files are synced, and read without the page cache's help, as the tool does."""
 
     def __len__(self) -> int:
         return len(self.turns)
-
-    @property
-    def largest_bytes(self) -> int:
-        """Bytes of the largest file."""
-        return max(self.sizes, default=0)
 
     def batches(self, number: int) -> Iterator[Batch]:
         """Yield the write and the reads of a turn, those of its own file alone."""
@@ -147,15 +141,6 @@ class RankTurns:
     @property
     def option(self) -> Option:
         return OPTIONS[self.model.settings.option]
-
-    @property
-    def objects(self) -> int:
-        return len(self.turns)
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of host memory, divided by `kv.shrink` like the files."""
-        return self.option.memory_gib * GIB // self.model.settings.shrink
 
     @property
     def peak_bytes(self) -> int:
@@ -171,7 +156,7 @@ def draw_turns(settings: KvSettings, rank: int) -> RankTurns:
         turns += _draw_user(settings, np.random.default_rng([settings.seed + rank, user]), user)
     turns.sort(key=lambda turn: turn.at_ns)
     model = Model(settings)
-    sizes = [_size(turn.stored_tokens * model.token_bytes / settings.shrink) for turn in turns]
+    sizes = [aligned(turn.stored_tokens * model.token_bytes / settings.shrink) for turn in turns]
     return RankTurns(model, turns, sizes)
 
 
@@ -197,10 +182,6 @@ def _draw_user(settings: KvSettings, random: np.random.Generator, user: int) -> 
         turns_taken += 1
         turns.append(Turn(round(moment * 1e9), priority, conversation, tokens, max(1, tokens - prefix), output))
     return turns
-
-
-def _size(exact: float) -> int:
-    return max(1, -int(-exact // ALIGNMENT)) * ALIGNMENT
 
 
 def official_result(

@@ -70,30 +70,19 @@ class RankPlan:
     model: Model
     prompts: Sequence[PlannedPrompt]
     accelerators: int
-    objects: int
-    max_objects: int
-    sizes: Sequence[int] = ()
-    """Bytes of a shard of each object, where objects differ in size."""
-    synced: bool = False
+    sizes: Sequence[int]
+    """Bytes of a shard of each object."""
+    peak_bytes: int
+    """Maximum bytes on storage, not counting the shards that the threads are writing."""
 
     def __len__(self) -> int:
         return len(self.prompts)
-
-    @property
-    def largest_bytes(self) -> int:
-        """Bytes of the largest shard."""
-        return self.model.shard_bytes
 
     def batches(self, number: int) -> Iterator[Batch]:
         """Yield the reads and writes of a prompt."""
         prompt = self.prompts[number]
         yield Batch(Operation.READ, 0, tuple(found for tier, found in prompt.found if tier is Tier.STORAGE))
         yield Batch(Operation.WRITE, 0, tuple(prompt.writes))
-
-    @property
-    def peak_bytes(self) -> int:
-        """Maximum bytes on storage, not counting the shards that the threads are writing."""
-        return self.max_objects * self.model.block_bytes
 
 
 def assign_prompts(load: Load, ranks: int) -> list[list[int]]:
@@ -154,7 +143,8 @@ def plan_rank(settings: KvSettings, load: Load, numbers: Sequence[int]) -> RankP
         evicted += len(evicts)
         peak_objects = max(peak_objects, objects - evicted + len(evicts))
         planned.append(PlannedPrompt(number, prompt, found, writes, evicts))
-    return RankPlan(model, planned, _accelerators(settings, model, planned), objects, peak_objects)
+    sizes = [model.shard_bytes] * objects
+    return RankPlan(model, planned, _accelerators(settings, model, planned), sizes, peak_objects * model.block_bytes)
 
 
 def _cached_prefix(blocks: Sequence[int], gpu: Lru, dram: Lru, storage: Lru) -> list[tuple[Tier, int]]:

@@ -11,11 +11,10 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 
 from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
-from dlemu.contrib.kvcache.official import MAX_CONVERSATIONS, RankTurns, Turn
-from dlemu.contrib.kvcache.rows import COLUMNS
+from dlemu.contrib.kvcache.official import GIB, MAX_CONVERSATIONS, RankTurns
+from dlemu.contrib.kvcache.rows import Row
 
 JOIN_NS = 2_000_000_000
 """How long the tool waits for each worker at the end (benchmark.py, `thread.join(timeout=2.0)`)."""
@@ -29,51 +28,20 @@ Step = tuple[Operation, int] | None
 """An operation on the file of a turn (its number), or _ACQUIRE_WRITE_PERMIT."""
 
 
-@dataclass(eq=False)
-class TurnRequest:
-    """Progress of one request, named as the columns of kvcache.parquet; a time is 0 until its event happened."""
-
-    prompt: int
-    turn: Turn
-    arrived_ns: int
-    late_ns: int = 0
-    start_ns: int = 0
-    storage_blocks: int = 0
-    read_bytes: int = 0
-    dram_blocks: int = 0
-    dram_bytes: int = 0
-    begun_bytes: int = 0
-    """Bytes of the read in progress: the tool counts a read when it begins."""
-    written_blocks: int = 0
-    written_bytes: int = 0
-    read_call_ns: int = 0
-    write_call_ns: int = 0
-    loaded_ns: int = 0
-    written_ns: int = 0
-    computed_ns: int = 0
-
-    def columns(self, block_bytes: int) -> dict[str, int]:
-        return {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)} | {
-            "input_tokens": self.turn.context_tokens,
-            "output_tokens": self.turn.output_tokens,
-            "priority": self.turn.priority,
-        }
-
-
 class TurnsReplay:
     """Serves one rank's turns."""
 
     def __init__(
-        self, plan: RankTurns, mover: Mover, *, on_served: Callable[[TurnRequest], object], capacity_bytes: float
+        self, plan: RankTurns, mover: Mover, *, on_served: Callable[[Row], object], capacity_bytes: float
     ) -> None:
         """`on_served` is called with each request that is done; `capacity_bytes`: limit of the bytes on storage."""
         self._plan, self._mover, self._on_served = plan, mover, on_served
         self._seconds = plan.model.settings.seconds
         self._workers = plan.model.settings.threads
         self._idle = list(range(self._workers))
-        self._in_service: dict[int, tuple[TurnRequest, Iterator[Step]]] = {}
+        self._in_service: dict[int, tuple[Row, Iterator[Step]]] = {}
         """Worker -> its request, and the request's remaining steps."""
-        self._queue: list[tuple[int, int, TurnRequest]] = []
+        self._queue: list[tuple[int, int, Row]] = []
         """Heap of (-priority, number, request): the most urgent class first, each class in order of arrival."""
         self._conversations: OrderedDict[int, list[int]] = OrderedDict()
         self._locks: dict[int, deque[tuple[int, Operation]]] = {}
@@ -85,7 +53,7 @@ class TurnsReplay:
         self.evicted = 0
 
     @property
-    def unfinished(self) -> list[TurnRequest]:
+    def unfinished(self) -> list[Row]:
         return [*(request for request, _ in self._in_service.values()), *(request for _, _, request in self._queue)]
 
     def run(self, begin_ns: int, on_progress: Callable[[int], object] = lambda arrived: None) -> None:
@@ -109,7 +77,15 @@ class TurnsReplay:
             self._conversations.popitem(last=False)
         self._conversations.setdefault(turn.conversation, []).append(number)
         self._conversations.move_to_end(turn.conversation)
-        heapq.heappush(self._queue, (-turn.priority, number, TurnRequest(number, turn, at_ns, now_ns - at_ns)))
+        request = Row(
+            prompt=number,
+            arrived_ns=at_ns,
+            late_ns=now_ns - at_ns,
+            input_tokens=turn.context_tokens,
+            output_tokens=turn.output_tokens,
+            priority=turn.priority,
+        )
+        heapq.heappush(self._queue, (-turn.priority, number, request))
 
     def _assign(self, now_ns: int) -> None:
         while self._queue and self._idle:
@@ -127,9 +103,10 @@ class TurnsReplay:
 
     # the steps of a request
 
-    def _steps(self, request: TurnRequest) -> Iterator[Step]:
+    def _steps(self, request: Row) -> Iterator[Step]:
         """Yield the request's reads and writes; each is requested once the previous one is done."""
-        for other in tuple(self._conversations.get(request.turn.conversation, ())):
+        turn = self._plan.turns[request.prompt]
+        for other in tuple(self._conversations.get(turn.conversation, ())):
             if other != request.prompt:  # includes later turns, if another worker has already stored them
                 yield from self._read(request, other)
         yield _ACQUIRE_WRITE_PERMIT
@@ -137,10 +114,10 @@ class TurnsReplay:
         self._write_permits_used -= 1
         if self._waiting_for_permit:
             self._ready.append(self._waiting_for_permit.popleft())
-        for _ in range(request.turn.reads):
+        for _ in range(turn.reads):
             yield from self._read(request, request.prompt)
 
-    def _read(self, request: TurnRequest, number: int) -> Iterator[Step]:
+    def _read(self, request: Row, number: int) -> Iterator[Step]:
         if number in self._memory:
             self._memory.move_to_end(number)
             request.dram_blocks += 1
@@ -149,7 +126,7 @@ class TurnsReplay:
             self._storage.move_to_end(number)
             yield Operation.READ, number
 
-    def _store(self, request: TurnRequest) -> Iterator[Step]:
+    def _store(self, request: Row) -> Iterator[Step]:
         size = self._plan.sizes[request.prompt]
         fits = yield from self._make_room(size)
         if fits:
@@ -174,7 +151,7 @@ class TurnsReplay:
 
     def _make_room(self, size: int) -> Generator[Step, None, bool]:
         """Move the least recently used entries from memory to storage; return whether `size` fits then (cache.py)."""
-        most = self._plan.memory_bytes
+        most = self._plan.option.memory_gib * GIB // self._plan.model.settings.shrink  # as the files are divided
         if not most or size > _LARGE_ENTRY * most:
             return False
         while self._memory_used + size > _FULL_MEMORY * most and self._memory_used >= _EMPTY * most:
