@@ -15,7 +15,7 @@ import numpy as np
 
 from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
 from dlemu.contrib.kvcache.plan import RankPlan, Tier, cached_tokens
-from dlemu.contrib.kvcache.rows import Row
+from dlemu.contrib.kvcache.summary import Row
 
 DRAIN_SHARE, DRAIN_NS = 0.5, 10_000_000_000
 """Timeout for everything in progress after the last arrival: this share of the load's duration, at least DRAIN_NS."""

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dlemu.contrib.kvcache.blocks import file_name
+from dlemu.contrib.kvcache.mover import file_name
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.extend import DlemuError, Job, SpaceError, UserError, owned, storage_base
 
@@ -64,7 +64,7 @@ def create_run_folder(job: Job) -> None:
         with _no_room(run):
             owned.claim(folder, os.path.basename(run) + "/")
             os.mkdir(run)
-            owned.claim(run, _made_here(), _DIRECT)
+            owned.claim(run, made_here(), _DIRECT)
             _spread_subfolders(run)
         if job.workload.section(KvSettings).odirect:
             _check_direct(run)
@@ -73,13 +73,9 @@ def create_run_folder(job: Job) -> None:
         raise
 
 
-def _made_here() -> str:
+def made_here() -> str:
     """Return the name in a run's marker, of no file, which says that this host made the folder."""
     return f"host-{socket.gethostname()}"
-
-
-def is_made_here(job: Job) -> bool:
-    return _made_here() in owned.claimed(run_folder(job))
 
 
 @contextlib.contextmanager
@@ -190,12 +186,13 @@ def _remove(folder: str) -> None:
 def remove_objects(storage: storage_base.StorageBase, folder: str) -> bool:
     """Remove the objects of a prefix; return whether a server allowed that. Hides no earlier failure."""
     try:
-        with contextlib.suppress(OSError):
-            with storage.entries(folder) as entries:
-                names = [entry.name for entry in entries if not entry.is_dir()]
-            for name in names:
-                storage.remove(f"{folder}/{name}")
-            storage.remove_folder(folder)
+        with storage.entries(folder) as entries:
+            names = [entry.name for entry in entries if not entry.is_dir()]
+        for name in names:
+            storage.remove(f"{folder}/{name}")
+        storage.remove_folder(folder)
+    except OSError:  # it is gone, or not empty
+        return True
     except DlemuError:
         return False
     return True

@@ -19,8 +19,7 @@ from datagen.bulk_content import BulkContent
 from datagen.errors import DlemuError, SpaceError, UserError
 from datagen.storage import memory, posix
 from datagen.storage.storage_base import StorageBase, StorageSpec
-from dlemu.contrib.kvcache.blocks import Blocks
-from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
+from dlemu.contrib.kvcache.mover import Batch, Blocks, Mover, Operation
 from dlemu.contrib.kvcache.settings import KvSettings
 
 KV = KvSettings(tp=2, threads=3, transfer_size=8192)

@@ -19,17 +19,18 @@ from dlemu.contrib.kvcache.job import JOB
 from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.official import (
     GIB,
+    JOIN_NS,
     OPTIONS,
     RankTurns,
     Turn,
+    TurnsReplay,
     draw_turns,
     official_result,
     with_option_defaults,
 )
-from dlemu.contrib.kvcache.rows import Row
 from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.contrib.kvcache.summary import Row
 from dlemu.contrib.kvcache.tests.test_result import SECOND, result
-from dlemu.contrib.kvcache.turns import JOIN_NS, TurnsReplay
 
 BEGIN_NS = 1000 * SECOND
 RATE = 1e9

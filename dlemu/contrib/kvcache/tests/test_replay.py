@@ -17,8 +17,8 @@ from dlemu.contrib.kvcache.load import Prompt
 from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.plan import RankPlan, plan_rank
 from dlemu.contrib.kvcache.replay import Replay
-from dlemu.contrib.kvcache.rows import Row
 from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.contrib.kvcache.summary import Row
 
 SMALL = KvSettings(layers=1, kv_heads=1, head_dim=1024, element_bytes=1, block_tokens=2, prefill_tokens_per_second=1e6)
 SECOND_NS = 10**9

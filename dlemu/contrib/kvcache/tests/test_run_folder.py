@@ -16,8 +16,8 @@ from datagen import owned
 from datagen.errors import SpaceError, UserError
 from dlemu.contrib.kvcache import run_folder
 from dlemu.contrib.kvcache.job import JOB
-from dlemu.contrib.kvcache.rows import RANK_ROW
 from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.contrib.kvcache.summary import RANK_ROW
 from dlemu.runner.rows_job import RowsLog
 
 
