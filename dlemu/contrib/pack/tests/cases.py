@@ -28,13 +28,11 @@ def sets(place: Path) -> None:
 
 
 def small_pack(sources: Path, folder: Path) -> list[str]:
-    """Pack small images in few files."""
     own = (f"pack.source={sources}/images", f"pack.target={folder}-packed", f"output.folder={folder}", "ranks=3")
     return [DLEMU, "pack", *own, "pack.resize=16x16", "pack.images_per_file=4", "pack.evict=false"]
 
 
 def cheapest(folder: Path) -> tuple[list[str], int, str]:
-    """Pack one image."""
     Image.new("RGB", (8, 8)).save(folder / "images.png")
     return [f"pack.source={folder}", f"pack.target={folder / 'packed'}", "pack.evict=false"], 0, "packed"
 
