@@ -29,14 +29,14 @@ def screen(answer: Reproduced, folder: str) -> Screen:
     state = "reproduced" if answer.complete else "INCOMPLETE"
     said = f"{state}, {ran}, scale={answer.question.scale}"
     lines = [Said("answer", said, tone="strong" if answer.complete else "open")]
-    main = document_named(answer.question.document).tables[0]
-    for panel in panels_of(rows_of(answer, folder), main)[:_QUANTITIES]:
+    document = document_named(answer.question.document)
+    for panel in panels_of(rows_of(answer, folder), document.tables[0])[:_QUANTITIES]:
         last = max(place for _, place in panel.values)
         values = {drive: value for (drive, place), value in panel.values.items() if place == last}
         text = ", ".join(f"{number(value)}{f' on {drive}' * (len(values) > 1)}" for drive, value in values.items())
         lines.append(Said(panel.title, text, f"{panel.across}: {last}"))
     notes = [_REDUCED] if answer.question.scale == "laptop" else []
-    return Screen(title=answer.title, lines=lines, notes=notes, folder=folder)
+    return Screen(title=document.title, lines=lines, notes=notes, folder=folder)
 
 
 def sections(answer: Reproduced, folder: str) -> Iterator[Section]:

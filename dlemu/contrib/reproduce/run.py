@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from datagen.withheld import without_secrets
 from dlemu.config import load
 from dlemu.config.overrides import override, points
-from dlemu.config.published import without_secrets
 from dlemu.contrib.reproduce.document import Command, DocumentQuestion, Step, document_named
 from dlemu.extend import UserError, check_launcher, child_run, owned, run_list
 from dlemu.extend import run_folder as result_folder
@@ -40,7 +40,6 @@ class Reproduced:
 
     schema_version: int = ANSWER_VERSION
     complete: bool
-    title: str
     question: DocumentQuestion
     capacity_tb: tuple[float | None, ...] = ()
     """Size of each drive's file system, 1e12 bytes."""
@@ -75,7 +74,6 @@ class Steps(run_list.RunList[Step, StepDone, Reproduced]):
         states = [os.statvfs(drive) for drive in self.question.drives]
         return Reproduced(
             complete=complete,
-            title=document_named(self.question.document).title,
             question=self.question,
             capacity_tb=tuple(state.f_blocks * state.f_frsize / 1e12 or None for state in states),
             steps=tuple(self.runs),

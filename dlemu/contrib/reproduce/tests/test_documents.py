@@ -40,7 +40,7 @@ def test_steps_are_commands(name: str, scale: Any) -> None:
 def test_a_result_names_no_document_that_is_not_here(tmp_path: Path) -> None:
     """What was received may name any file: none is read."""
     for name in ("os.path", "../reproduce/documents/amax", "/etc/passwd"):
-        answer = Reproduced(complete=True, title="T", question=DocumentQuestion(document=name, drives=()))
+        answer = Reproduced(complete=True, question=DocumentQuestion(document=name, drives=()))
         with pytest.raises(UserError, match="no document '"):
             list(sections(answer, str(tmp_path)))
 
