@@ -119,7 +119,7 @@ def _charts(answer: Comparison, _: str) -> Iterator[tuple[str, Figure]]:
     runs = [(name, run.settings, run.figures) for name, side in ((name_a, a), (name_b, b)) for run in side.unpaired]
     for pair in answer.runs:
         runs += [(name_a, pair.settings, pair.a), (name_b, pair.settings, pair.b)]
-    return charts(Point(name=name, settings=settings, figures=run) for name, settings, run in runs if run)
+    return charts(Point(name, settings, run) for name, settings, run in runs if run)
 
 
 PARTS = Parts(read=read_comparison, answer_type=Comparison, screen=screen, sections=sections, charts=_charts)
