@@ -170,7 +170,7 @@ class GroupReader(RangeReader):
         return as_places(flat)
 
     def _groups(self, runs: Iterable[Run]) -> Iterator[tuple[int, GroupsFile, tuple[int, int]]]:
-        """Yield for each row group of each run: the run's first sample, the open file, and file and number of the group."""
+        """Yield each row group of each run: its first sample, the open file, and the group (file, number)."""
         for first, count in runs:
             file, index = self._layout.locate(first)
             opened = self._open_file(file)
