@@ -210,8 +210,9 @@ def check_command(
     from rich.console import Console
 
     from dlemu.contrib.mlperf.audit.audit_answer import csv_of
-    from dlemu.contrib.mlperf.check.judge import FindingRow, check_folder, check_report, finding_rows
+    from dlemu.contrib.mlperf.check.judge import check_folder, check_report, finding_rows
     from dlemu.contrib.mlperf.lines import check_lines
+    from dlemu.contrib.mlperf.rules.known import Finding
     from dlemu.report.table import print_lines
 
     if list_rules:
@@ -220,11 +221,11 @@ def check_command(
     if folder is None:
         raise UserError("no folder is given: name a submission tree or results of runs (only --list-rules needs none)")
     checked = check_folder(folder, edition, division, reading)
-    if {located.finding.rule for located in checked.findings} == {"tree.empty"}:
+    if {one.rule for one in checked.findings} == {"tree.empty"}:
         looked = "looked in it and below for runs as mlpstorage and DLIO leave them"
         raise UserError(f"no results found in {folder}: {looked}; name the folder above them")
     if csv_file:
-        _write(csv_file, csv_of(FindingRow, finding_rows(checked)))
+        _write(csv_file, csv_of(Finding, finding_rows(checked)))
     if as_json:
         click.echo(json.dumps(check_report(checked), indent=2))
     else:

@@ -73,11 +73,15 @@ class AuditRow:
         return value
 
 
+_TOLD = ("severity", "rule", "seen", "wanted", "fix")
+"""What is told of a finding whose run is known."""
+
+
 def run_report(run: AuditedRun) -> dict[str, Any]:
     """Return a run with the numbers of each epoch and its findings, for `--json`."""
     printed = run.printed
     return asdict(audit_row(run)) | {
-        "findings": list(map(asdict, run.findings)),
+        "findings": [{key: getattr(one, key) for key in _TOLD} for one in run.findings],
         "au_threshold_percent": run.setup.au_threshold_percent,
         "epochs_printed": _epochs(printed.au_by_epoch, printed.samples_per_second_by_epoch),
         "epochs_recomputed": {

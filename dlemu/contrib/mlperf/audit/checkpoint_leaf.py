@@ -20,8 +20,7 @@ from dlemu.config.schema import Checkpoint, Model
 from dlemu.contrib.mlperf.audit.papers import Papers, read_papers
 from dlemu.contrib.mlperf.audit.step_files import epochs_of, out_of_order
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, same_sum, stamp_us
-from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule
-from dlemu.contrib.mlperf.rules.training import unapplied
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, unapplied
 from dlemu.extend import UserError, checkpoint_plan
 
 Kind = Literal["save", "load"]

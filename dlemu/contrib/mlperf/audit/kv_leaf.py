@@ -18,7 +18,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.papers import Papers, read_papers
+from dlemu.contrib.mlperf.audit.papers import PHASES, Papers, read_papers
 from dlemu.contrib.mlperf.audit.tolerant import (
     SUM_TOLERANCE,
     count,
@@ -29,8 +29,7 @@ from dlemu.contrib.mlperf.audit.tolerant import (
     same_sum,
     text,
 )
-from dlemu.contrib.mlperf.rules.known import Finding, by_rule
-from dlemu.contrib.mlperf.rules.training import unapplied
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule, unapplied
 from dlemu.results import wording
 
 GIB = 2**30
@@ -165,7 +164,8 @@ def is_kv_leaf(below: Sequence[str]) -> bool:
 
 def read_kv_leaf(folder: str) -> KvLeaf:
     """Read the folder of a run; what can't be read becomes one of its findings (`broken`)."""
-    papers, ranks = read_papers(folder), []
+    above, ranks = os.path.basename(os.path.dirname(folder)), []
+    papers = read_papers(folder, phase=above if above in PHASES else "run")
     broken: list[Finding] = []
     for inside, (option, trial, rank) in _rank_folders(folder):
         for name in sorted(os.listdir(inside)):

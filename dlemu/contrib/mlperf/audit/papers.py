@@ -24,6 +24,7 @@ COLLECTED = os.path.join("collector-staging", "cluster_info.json")
 """File in which mlpstorage v3.0 keeps /proc/meminfo and more of every host."""
 FILE_STORAGES = ("local_fs", "direct_fs")
 """Values of `storage.storage_type` for files; mlpstorage v3.0 sets the second for O_DIRECT."""
+PHASES = ("datasize", "datagen", "run")
 STAMP_FORMAT = "%Y%m%d_%H%M%S"
 """How mlpstorage names the folder of a call: the time when it began."""
 
@@ -33,6 +34,7 @@ class Papers:
     """The papers of one call; what is missing or can't be read is empty."""
 
     path: str
+    phase: str = "run"
     files: tuple[str, ...] = ()
     setup: Setup = field(default_factory=Setup)
     """DLIO's configuration; kv_cache has none."""
@@ -117,7 +119,7 @@ class Papers:
         return read_json(path, []) if os.path.isfile(path) else None
 
 
-def read_papers(path: str, setup: Setup | None = None) -> Papers:
+def read_papers(path: str, setup: Setup | None = None, phase: str = "run") -> Papers:
     """Read the papers in a folder; `setup` is its configuration where that is known already."""
     broken: list[Finding] = []
     names = sorted(entry.name for entry in os.scandir(path) if not entry.is_dir()) if os.path.isdir(path) else []
@@ -128,6 +130,7 @@ def read_papers(path: str, setup: Setup | None = None) -> Papers:
 
     return Papers(
         path=path,
+        phase=phase,
         files=tuple(names),
         setup=read_setup(path, {}, broken) if setup is None else setup,
         metadata=content(METADATA),

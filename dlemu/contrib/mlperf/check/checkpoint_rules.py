@@ -31,6 +31,7 @@ from dlemu.contrib.mlperf.rules.checkpoints import (
     RANKS_A_HOST,
     SUBSET_RANKS,
     OfficialModel,
+    official_model,
 )
 from dlemu.contrib.mlperf.rules.core_config import (
     CORE_SECTIONS,
@@ -39,11 +40,11 @@ from dlemu.contrib.mlperf.rules.core_config import (
     is_checkpoint_core,
     settings_of,
 )
-from dlemu.contrib.mlperf.rules.known import Finding, Located, Severity, by_rule, by_rule_at
-from dlemu.contrib.mlperf.rules.training import override_keys, unapplied, unapplied_at
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, at, by_rule, by_rule_at, unapplied
+from dlemu.contrib.mlperf.rules.training import override_keys
 from dlemu.extend import dlio_workload
 
-Found = Iterator[Located]
+Found = Iterator[Finding]
 _ACCESS_FLAGS = ("simultaneous_write", "simultaneous_read")
 """Fields of a system description's `capabilities` on whether all hosts reach the checkpoints at the same time."""
 _REMAP_KEY = "remap_time_in_seconds"
@@ -63,7 +64,7 @@ def gap(result: CheckpointResult) -> Found:
     summary_gap = seconds_between(*by_summaries)
     seconds = summary_gap if seconds is None else seconds
     if seconds is None:
-        yield from unapplied_at(result.path, "checkpoint.gap", times_of_both_calls=None)
+        yield from at(result.path, unapplied("checkpoint.gap", times_of_both_calls=None))
         return
     wanted = f"at most {GAP_SECONDS} s from the end of the write call to the start of the read call"
     if seconds > GAP_SECONDS:
@@ -136,7 +137,7 @@ def capabilities(result: CheckpointResult) -> Found:
         return
     described = described_system(result.path)
     if described is None:
-        yield from unapplied_at(result.path, "checkpoint.simultaneous", description_of_the_system=None)
+        yield from at(result.path, unapplied("checkpoint.simultaneous", description_of_the_system=None))
         return
     path, stated = described[0], _stated_capabilities(result)
     denied = [name for name in _ACCESS_FLAGS if stated.get(name) is False]
@@ -165,7 +166,7 @@ def _remapping(result: CheckpointResult, path: str, stated: Mapping[str, Any]) -
         return
     between = seconds_between(result.leaves[0].summary.get("end"), result.leaves[1].summary.get("start"))
     if between is None:
-        yield from unapplied_at(result.path, "checkpoint.remap", times_of_both_calls=None)
+        yield from at(result.path, unapplied("checkpoint.remap", times_of_both_calls=None))
     elif between < _MIN_REMAP_SHARE * remap:
         seen = f"{between:.1f} s between the calls, {_REMAP_KEY} is {remap}"
         wanted = f"at least {100 * _MIN_REMAP_SHARE:g} % of it"
@@ -206,16 +207,17 @@ def _summary_complete(leaf: CheckpointLeaf, _: CheckpointResult) -> Iterator[Fin
 
 
 def _model_is_known(result: CheckpointResult) -> Found:
-    if result.model is None:
+    if model_of(result) is None:
         seen = f"{os.path.basename(result.path)}, model {result.leaves[0].section('model').get('name')}"
         yield by_rule_at(result.path, "checkpoint.model", seen, f"one of {', '.join(MODELS)}")
 
 
 def _settings(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
     """Compare the model's settings with the official ones; in CLOSED, all settings that the tool doesn't set itself."""
-    if result.model is None:
+    model = model_of(result)
+    if model is None:
         return
-    official = dict(settings_of(dlio_workload(result.model.settings())))
+    official = dict(settings_of(dlio_workload(model.settings())))
     if not leaf.workload:
         yield from unapplied("checkpoint.settings", configuration=None)
         return
@@ -233,9 +235,9 @@ def _settings(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Findin
         unknown = (key for key in stated if not key.startswith(CORE_SECTIONS) and not is_known(key))
         changed += [f"{key}={stated[key]}, which DLIO does not have" for key in islice(unknown, 4)]
     if changed:
-        yield by_rule("checkpoint.settings", "; ".join(changed[:4]), result.model.name)
+        yield by_rule("checkpoint.settings", "; ".join(changed[:4]), model.name)
     elif result.closed:
-        yield from _core_config_hash(leaf, result.model, sorted(set(keys) - official.keys()))
+        yield from _core_config_hash(leaf, model, sorted(set(keys) - official.keys()))
 
 
 def _core_config_hash(leaf: CheckpointLeaf, model: OfficialModel, added: Sequence[str]) -> Iterator[Finding]:
@@ -279,7 +281,7 @@ def _fsync(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
 
 def _processes(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
     """CLOSED: the model's number of processes (v2.0 also allows a subset of 8); OPEN: a multiple of TP x PP."""
-    model = result.model
+    model = model_of(result)
     ranks = leaf.ranks
     if model is None or ranks is None:
         yield from unapplied("checkpoint.processes", number_of_processes=ranks)
@@ -323,7 +325,7 @@ def _counts(result: CheckpointResult) -> Found:
     """Ten checkpoints saved and ten loaded over all calls; in CLOSED by one call, or by a write and a read call."""
     counted = [tuple(leaf.checkpoints(kind) for kind in KINDS) for leaf in result.leaves]
     if not any(map(sum, counted)):
-        yield from unapplied_at(result.path, "checkpoint.count", checkpoints_of_any_rank=None)
+        yield from at(result.path, unapplied("checkpoint.count", checkpoints_of_any_rank=None))
         return
     saved, loaded = (sum(each) for each in zip(*counted, strict=True))
     wanted = f"{CHECKPOINTS} saved, {CHECKPOINTS} loaded"
@@ -342,7 +344,7 @@ def _memory(result: CheckpointResult) -> Found:
     for leaf in result.leaves[:1]:
         size = leaf.metric.get("checkpoint_size_GB")
         if not isinstance(size, int | float) or leaf.memory_gib is None or not leaf.hosts or not saved:
-            yield from unapplied_at(leaf.path, "checkpoint.memory", size_and_memory=None)
+            yield from at(leaf.path, unapplied("checkpoint.memory", size_and_memory=None))
             continue
         written, memory = saved * size / leaf.hosts, leaf.memory_gib / leaf.hosts
         if written < MEMORY_FACTOR * memory:
@@ -420,12 +422,19 @@ _CALL_RULES = (
 def _calls_alone(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
         found = (finding for rule in _CALL_RULES for finding in rule(leaf, result))
-        yield from (Located(leaf.path, finding) for finding in (*checkpoint_numbers(leaf), *found))
+        yield from at(leaf.path, (*checkpoint_numbers(leaf), *found))
 
 
 CHECKPOINT_RULES: tuple[Callable[[CheckpointResult], Found], ...] = (
     *(_calls_alone, _model_is_known, _counts, gap, duration, capabilities, _memory, results_json, _same_in_all_calls),
 )
+
+
+def model_of(result: CheckpointResult) -> OfficialModel | None:
+    """Return the official model; None for any other."""
+    first = result.leaves[0]
+    stated = text(first.metadata.get("model")) or text(first.args.get("model"))
+    return official_model(stated or result.model_folder or text(first.section("model").get("name")))
 
 
 def figures_of(result: CheckpointResult) -> Mapping[str, float]:

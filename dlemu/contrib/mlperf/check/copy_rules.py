@@ -23,27 +23,25 @@ from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.audit.run_settings import Printed
 from dlemu.contrib.mlperf.audit.tolerant import mapping, number, numbers, read_json, same_sum
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
-from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, Result, Rule
+from dlemu.contrib.mlperf.check.submission_tree import CHECKPOINTING, TRAINING, CheckpointResult, Leaf, Result, Rule
 from dlemu.contrib.mlperf.check.tree_rules import RESULTS
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.known import Finding, Located, Severity, by_rule_at
-from dlemu.contrib.mlperf.rules.training import unapplied_at
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, at, by_rule_at, unapplied
 
 
-def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResult]) -> Iterator[Located]:
+def copied_runs(results: Sequence[Result[Any]]) -> Iterator[Finding]:
     """No run has the same measurements as another run, of the same or any other result."""
     steps: list[Fingerprint] = []
     figures: list[Fingerprint] = []
     times: list[Fingerprint] = []
     for result in results:
-        for leaf in result.runs:
+        for leaf in result.runs if result.benchmark == TRAINING else ():
             steps += [replace(one, where=leaf.path) for one in (leaf.run.fingerprints if leaf.run else ())]
             per_epoch = leaf.printed.au_by_epoch + leaf.printed.samples_per_second_by_epoch
             figures += figure_fingerprints(leaf.path, per_epoch)
             blocks = leaf.run.times.training_seconds_by_epoch if leaf.run else ()
             times += figure_fingerprints(leaf.path, blocks, STAMP_DECIMALS)
-    for group in checkpoints:
-        for call in group.leaves:
+        for call in result.runs if result.benchmark == CHECKPOINTING else ():
             for parts in call.parts.values():
                 figures += figure_fingerprints(call.path, (part.seconds for part in parts), STAMP_DECIMALS)
     found: dict[str, str] = {}
@@ -64,7 +62,7 @@ def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
         yield by_rule_at(copy, "runs.copied", seen, severity=severity)
 
 
-def copied_ranks(result: CheckpointResult) -> Iterator[Located]:
+def copied_ranks(result: CheckpointResult) -> Iterator[Finding]:
     """No rank has the same times as another rank of its call, nor a checkpoint the same on all ranks as another."""
     for call in result.leaves:
         fingerprints = [
@@ -81,7 +79,7 @@ def copied_ranks(result: CheckpointResult) -> Iterator[Located]:
             yield by_rule_at(call.path, "ranks.copied", "; ".join(same[:3]))
 
 
-def runs_overlap(result: Result) -> Iterator[Located]:
+def runs_overlap(result: Result[Leaf]) -> Iterator[Finding]:
     """A run begins after the previous one has ended; 1 s of overlap is allowed: some timestamps have whole seconds."""
     spans = [(leaf.began, leaf.ended, leaf) for leaf in result.runs]
     timed = [(begun, ended, leaf) for begun, ended, leaf in spans if begun and ended and begun <= ended]
@@ -91,7 +89,7 @@ def runs_overlap(result: Result) -> Iterator[Located]:
             yield by_rule_at(leaf.path, "runs.overlap", f"began at {begun}, {before.name} ended at {ended}")
 
 
-def same_hosts(result: Result) -> Iterator[Located]:
+def same_hosts(result: Result[Leaf]) -> Iterator[Finding]:
     """All runs use the same hosts, but rank 0 may be on a different one of them in each run."""
     named = {frozenset(leaf.run.hostnames) for leaf in result.runs if leaf.run and leaf.run.hostnames}
     first = {leaf.printed.hostname for leaf in result.runs if leaf.printed.hostname}
@@ -106,13 +104,13 @@ def same_hosts(result: Result) -> Iterator[Located]:
     yield by_rule_at(result.path, "hosts.changed", seen, severity=severity)
 
 
-def sums_agree(result: Result) -> Iterator[Located]:
+def sums_agree(result: Result[Leaf]) -> Iterator[Finding]:
     """The sums over all runs, which get published, agree with the runs."""
     path = os.path.join(result.path, RESULTS)
     if not (result.phased and os.path.isfile(path)):
         return
     if len([leaf for leaf in result.runs if leaf.run]) != RUN_FOLDERS:
-        yield from unapplied_at(path, "results.differ", all_runs_of_the_result=None)
+        yield from at(path, unapplied("results.differ", all_runs_of_the_result=None))
         return
     own = {leaf.name: _stated(leaf) for leaf in result.runs}
     counts = [{key: value for key, value in stated.items() if "num_" in key} for stated in own.values()]
@@ -129,7 +127,7 @@ def sums_agree(result: Result) -> Iterator[Located]:
     yield from _results_complete(path, _PUBLISHED)
 
 
-def _results_complete(path: str, wanted: Mapping[str, str]) -> Iterator[Located]:
+def _results_complete(path: str, wanted: Mapping[str, str]) -> Iterator[Finding]:
     """Yield which published figures are nowhere in v3.0's results.json; `wanted`: figure -> pattern of its keys.
 
     Versions of the tool write the sums over the runs, or each run's metrics, which are lists with a value per epoch.
@@ -149,7 +147,7 @@ def _results_complete(path: str, wanted: Mapping[str, str]) -> Iterator[Located]
 _PUBLISHED = {"AU": "au_.*percent", "samples/s": "samples_per_second"}
 
 
-def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Located]:
+def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Finding]:
     """The sums over all calls agree with the summaries of the calls."""
     path = os.path.join(result.path, RESULTS)
     if not os.path.isfile(path):
@@ -161,14 +159,14 @@ def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Located]:
     yield from _results_complete(path, wanted)
 
 
-def _compare(path: str, allowed: Callable[[str, bool, str], Sequence[float]]) -> Iterator[Located]:
+def _compare(path: str, allowed: Callable[[str, bool, str], Sequence[float]]) -> Iterator[Finding]:
     """Compare each number in a file of sums with its possible values, recomputed from the runs.
 
     `allowed(where, in_row, key)` returns these values, none if the number is not checked; see `_nested_mappings`.
     """
     broken: list[Finding] = []
     content = read_json(path, broken)
-    yield from (Located(path, finding) for finding in broken)
+    yield from at(path, broken)
     if broken:
         return
     compared, differences = 0, []
@@ -186,7 +184,7 @@ def _compare(path: str, allowed: Callable[[str, bool, str], Sequence[float]]) ->
     if not content:
         yield by_rule_at(path, "results.differ", f"{os.path.basename(path)} holds {content}")
     elif not compared:
-        yield from unapplied_at(path, "results.differ", sums_of_the_runs=None)
+        yield from at(path, unapplied("results.differ", sums_of_the_runs=None))
 
 
 def _nested_mappings(content: object, where: str, in_row: bool = False) -> Iterator[tuple[str, bool, Any]]:

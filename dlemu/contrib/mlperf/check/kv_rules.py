@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from dlemu.contrib.mlperf.audit.kv_leaf import OPTIONS, KvLeaf, kv_commands, kv_numbers
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, text
-from dlemu.contrib.mlperf.check.submission_tree import KvResult
+from dlemu.contrib.mlperf.check.submission_tree import KV_CACHE, KvResult, Result
 from dlemu.contrib.mlperf.rules.core_config import canonical
-from dlemu.contrib.mlperf.rules.known import Finding, Located, by_rule, by_rule_at
+from dlemu.contrib.mlperf.rules.known import Finding, at, by_rule, by_rule_at, unapplied
 
 KV_OPTIONS: Mapping[int, Mapping[str, str]] = {
     1: {"model": "llama3.1-8b", "num-users": "200", "cpu-mem-gb": "0", "max-concurrent-allocs": "16"},
@@ -28,11 +29,11 @@ _SEQUENCE = {"seed": 42, "trials": 3, "inter_option_delay": 90}
 _DURATION_SLACK_SECONDS = 5.0  # room for the tool's own start and end; another --duration is farther off
 
 
-def kv_findings(result: KvResult) -> Iterator[Located]:
+def kv_findings(result: KvResult) -> Iterator[Finding]:
     """Yield contradictions in the numbers of a result's runs, and what the runs break of the benchmark's rules."""
     for leaf in result.runs:
         found = [*kv_numbers(leaf), *_kv_length(leaf), *(_kv_settings(leaf) if result.closed else ())]
-        yield from (Located(leaf.path, finding) for finding in found)
+        yield from at(leaf.path, found)
 
 
 def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
@@ -61,7 +62,7 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
         more = f"; and {len(differences) - 4} more" if len(differences) > 4 else ""
         yield by_rule("kv.settings", f"{'; '.join(differences[:4])}{more}")
     elif leaf.metadata and not flags:
-        yield by_rule("unapplied", "kv.settings: the commands of the options are unknown")
+        yield from unapplied("kv.settings", commands_of_the_options=None)
 
 
 def _kv_length(leaf: KvLeaf) -> Iterator[Finding]:
@@ -88,10 +89,10 @@ def _kv_summary_settings(leaf: KvLeaf, option: int, fixed: Mapping[str, str]) ->
                 yield f"option {option}: {key} {stated} (summary.json)"
 
 
-def copied_kv(results: Sequence[KvResult]) -> Iterator[Located]:
+def copied_kv(results: Sequence[Result[Any]]) -> Iterator[Finding]:
     """Yield kv_cache runs with exactly the latencies of another run."""
     known: dict[tuple[float, ...], str] = {}
-    for leaf in (leaf for result in results for leaf in result.leaves):
+    for leaf in (leaf for result in results if result.benchmark == KV_CACHE for leaf in result.leaves):
         for rank in leaf.ranks:
             key = tuple(round(value, 6) for value in rank.latencies_seconds)
             first = known.setdefault(key, leaf.path) if key else leaf.path

@@ -12,7 +12,7 @@ from typing import Any
 from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, read_text, read_yaml
 from dlemu.contrib.mlperf.check.submission_tree import Result, Submission, folders_in
-from dlemu.contrib.mlperf.rules.known import Finding, Located, by_rule_at
+from dlemu.contrib.mlperf.rules.known import Finding, at, by_rule_at
 
 PLACEHOLDER = "FILL IN"
 """Text in a template where the submitter must fill in a value."""
@@ -29,7 +29,7 @@ _UNITS_GIB = {"": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10
 _DESCRIPTION_SUFFIXES = (".yaml", ".yml", ".json")
 
 
-def check_systems(submission: Submission, calls: Sequence[Papers]) -> Iterator[Located]:
+def check_systems(submission: Submission, calls: Sequence[Papers]) -> Iterator[Finding]:
     """Check the system descriptions of one submission, and compare them with its results."""
     folder = os.path.join(submission.path, "systems")
     if not os.path.isdir(folder):
@@ -71,7 +71,7 @@ class StatedLimit:
     """Of each host."""
 
 
-def stated_limit(result: Result) -> StatedLimit | None:
+def stated_limit(result: Result[Any]) -> StatedLimit | None:
     """Return the control group's memory limit that the result's system description states; None without one.
 
     The rules allow limiting the hosts' memory if the description says how: then the dataset need only be 5 times the
@@ -130,7 +130,7 @@ def _stem(name: str) -> str:
 
 def _check_description(
     submission: Submission, folder: str, system: str, names: list[str], calls: Sequence[Papers]
-) -> Iterator[Located]:
+) -> Iterator[Finding]:
     name = next((name for name in names if _stem(name) == system and _file_kind(name) == "text"), None)
     if name is None:
         return
@@ -154,14 +154,14 @@ def _check_description(
         yield from matches_run(call, under_test)
 
 
-def _read_description(path: str) -> tuple[Any, list[Located]]:
+def _read_description(path: str) -> tuple[Any, list[Finding]]:
     """Return the content of a description, and findings on what keeps it from being read."""
     broken: list[Finding] = []
     content = read_json(path, broken) if path.lower().endswith(".json") else read_yaml(path, broken)
-    return content, [Located(path, finding) for finding in broken]
+    return content, list(at(path, broken))
 
 
-def matches_run(call: Papers, under_test: Mapping[str, Any]) -> Iterator[Located]:
+def matches_run(call: Papers, under_test: Mapping[str, Any]) -> Iterator[Finding]:
     """Compare the hosts of a call, and their memory, with the description (2.1.9 of v3.0)."""
     path = call.path
     raw = under_test.get("clients")

@@ -32,14 +32,13 @@ from dlemu.contrib.mlperf.rules.editions import (
     Edition,
     Official,
 )
-from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, unapplied
 from dlemu.contrib.mlperf.rules.training import (
     GIB,
     STEPS_PER_EPOCH,
     Division,
     override_keys,
     smallest_dataset,
-    unapplied,
 )
 
 Settings = Mapping[str, Any]

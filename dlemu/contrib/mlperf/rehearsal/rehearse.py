@@ -234,7 +234,7 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         lines = list(self._outcome_lines())
         if all(run.passed for run in self.measured) and checked.valid:
             return 0, lines
-        broken = {one.finding.rule for one in checked.findings if one.finding.severity == "error"}
+        broken = {one.rule for one in checked.findings if one.severity == "error"}
         held_back = all(run.passed or run.held_back for run in self.measured)
         return (4 if broken <= {"au.low"} and held_back else 1), lines
 
@@ -361,6 +361,6 @@ class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
             self.plan, "checkpointing", "run", call.stamp, self.size.model, self.accelerator, settings, args
         )
         copy_into_tree(self.plan, run, os.path.join(result, call.stamp), metadata, times, folder)
-        for checked in check_folder(self.plan.tree).checkpoints:
+        for checked in check_folder(self.plan.tree).results:
             call.figures = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(checked).items()}
         self.write_sums(result, model=self.size.model, num_processes=self.plan.workload.ranks, **call.figures)

@@ -28,7 +28,7 @@ from tests.dlio import published_checkpoints as published
 def told(checked: Checked) -> set[tuple[str, str]]:
     """Return what is found beyond what the published run itself has, by severity and rule."""
     well_formed(checked)
-    found: set[tuple[str, str]] = {(one.finding.severity, one.finding.rule) for one in checked.findings}
+    found: set[tuple[str, str]] = {(one.severity, one.rule) for one in checked.findings}
     own = ("warning", "checkpoint.memory"), ("warning", "checkpoint.slowest"), ("info", "checkpoint.duration")
     return found - set(own)
 
@@ -37,10 +37,10 @@ def test_the_published_run_is_valid_and_its_figures_are_told(tmp_path: Path) -> 
     make_result(tmp_path)
     checked = check_folder(str(tmp_path))
     assert told(checked) == set()
-    (memory,) = [one for one in checked.findings if one.finding.rule == "checkpoint.memory"]
+    (memory,) = [one for one in checked.findings if one.rule == "checkpoint.memory"]
     assert memory.official == "4.3.1 checkpointDataSizeRatio"
-    assert memory.finding.seen == "each host wrote 1,047 GiB, 2.78 times its memory"
-    (slowest,) = [one.finding.seen for one in checked.findings if one.finding.rule == "checkpoint.slowest"]
+    assert memory.seen == "each host wrote 1,047 GiB, 2.78 times its memory"
+    (slowest,) = [one.seen for one in checked.findings if one.rule == "checkpoint.slowest"]
     assert slowest == "a save took rank 0 34.04 s, the slowest rank 34.39 s, 3.045 GiB/s (means of 10)"
     (row,) = result_rows(checked)
     assert (row.benchmark, row.model, row.processes) == ("checkpointing", "llama3-8b", 8)
@@ -62,8 +62,8 @@ def test_calls_on_two_hosts_differ_unless_another_host_may_read(
     folder = make_result(tmp_path)
     describe(folder, multi_host=multi_host)
     edited("summary.json", lambda tree: tree.update(hostname="other"), 1)(folder)
-    found = [one for one in check_folder(str(tmp_path)).findings if one.finding.rule == "runs.differ"]
-    assert [(one.path, one.finding.seen) for one in found] == (
+    found = [one for one in check_folder(str(tmp_path)).findings if one.rule == "runs.differ"]
+    assert [(one.path, one.seen) for one in found] == (
         [(str(folder), f"rank 0's host: {' and '.join(sorted((published.HOST, 'other')))}")] if differ else []
     )
 
@@ -78,7 +78,7 @@ def test_the_stamp_of_a_calls_workload_is_that_of_checkpoints(
         core = {"hash": core_config_hash(config, checkpointing=checkpointing)}
         told = {"rules_edition": "3.0", "tool": {"code_image": f"md5-tree-v2:{CODE}"}, "dlio": {"version": "3"}}
         (leaf / "provenance.json").write_text(json.dumps({**told, "core_config": core}))
-    found = {one.finding.rule for one in check_folder(str(tmp_path)).findings}
+    found = {one.rule for one in check_folder(str(tmp_path)).findings}
     assert {rule for rule in found if rule.startswith("provenance.")} == rules
 
 
@@ -104,7 +104,7 @@ def rules(folder: Path) -> set[str]:
 
 
 def seen(folder: Path, rule: str) -> list[str]:
-    return [one.finding.seen for one in check_folder(str(folder)).findings if one.finding.rule == rule]
+    return [one.seen for one in check_folder(str(folder)).findings if one.rule == rule]
 
 
 def test_a_gap_of_half_a_minute_is_allowed_and_the_read_call_may_tell_its_own_begin(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_eight_processes_of_a_larger_model_were_withdrawn_from_v3_and_stood_in_v
     checked = check_folder(str(tmp_path))
     assert ("error", "checkpoint.subset") in told(checked)
     assert ("warning", "workload.hash") not in told(checked), "editions.yaml has the subset's hash"
-    (true,) = {one.finding.wanted[:10] for one in checked.findings if one.finding.rule == "checkpoint.size"}
+    (true,) = {one.wanted[:10] for one in checked.findings if one.rule == "checkpoint.size"}
     assert true == "113.901516"
     older = check_folder(str(tmp_path), edition="2.0")
     assert ("info", "checkpoint.subset") in told(older)
@@ -203,7 +203,7 @@ def test_open_results_may_have_other_numbers_of_processes(tmp_path: Path) -> Non
     larger = make_result(tmp_path / "larger", "llama3-405b")
     processes(24)(larger)
     checked = check_folder(str(tmp_path / "larger"), division="open")
-    (official,) = {one.official for one in checked.findings if one.finding.rule == "checkpoint.processes"}
+    (official,) = {one.official for one in checked.findings if one.rule == "checkpoint.processes"}
     assert official == "4.6.4 checkpointOpenSubmissionScaling"
 
 

@@ -73,7 +73,7 @@ def forgeries(base: str, tree: Path) -> Iterator[Forgery]:
 
 def said(checked: Checked) -> Said:
     """Return everything that was found, by rule, severity and what was seen."""
-    return frozenset((one.finding.rule, one.finding.severity, one.finding.seen) for one in checked.findings)
+    return frozenset((one.rule, one.severity, one.seen) for one in checked.findings)
 
 
 def _audited(root: Path) -> Said:
