@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, Severity
+from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, Severity, few
 from dlemu.report.table import Cell, Line, Tone
 from dlemu.results.wording import count, scaled
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dlemu.contrib.mlperf.rehearsal.datasize import CheckpointDatasize, Datasize
 
 _TONES: dict[Severity, Tone] = {"error": "bad", "warning": "caution", "info": "plain"}
-_SHOWN = 3
 
 
 def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: str) -> Iterator[str]:
@@ -110,7 +109,7 @@ def finding_lines(findings: Iterable[Finding], root: str) -> Iterator[Cell]:
         severity = same[0].severity
         yield Line(f"{severity} {rule}{f' [{official}]' if official else ''}", _TONES[severity])
         yield f"  in      {_places(sorted({os.path.relpath(one.path, root) for one in same}))}"
-        yield f"  seen    {_few(list(dict.fromkeys(one.seen for one in same)), '; ')}"
+        yield f"  seen    {few(list(dict.fromkeys(one.seen for one in same)))}"
         yield f"  wanted  {wanted}"
         yield f"  fix     {fix}"
 
@@ -124,13 +123,8 @@ def _places(paths: list[str]) -> str:
     if len(paths) == 1:
         return paths[0]
     above = os.path.commonpath(paths)
-    below = _few([os.path.relpath(path, above or ".") for path in paths], ", ")
+    below = few([os.path.relpath(path, above or ".") for path in paths], ", ")
     return f"{above}: {below}" if above else below
-
-
-def _few(texts: list[str], between: str) -> str:
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return between.join(texts[:_SHOWN]) + more
 
 
 def _counts(checked: Checked) -> str:

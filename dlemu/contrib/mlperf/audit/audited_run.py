@@ -20,7 +20,6 @@ from dlemu.contrib.mlperf.audit.kv_leaf import is_kv_leaf, kv_numbers, read_kv_l
 from dlemu.contrib.mlperf.audit.own_result import audit_own, is_own, own_folder_of
 from dlemu.contrib.mlperf.audit.recompute import (
     NOTHING,
-    Prefetch,
     Recomputed,
     RunTimes,
     credit_percent,
@@ -33,7 +32,7 @@ from dlemu.contrib.mlperf.audit.recompute import (
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
 from dlemu.contrib.mlperf.audit.step_files import Logs, read_logs
 from dlemu.contrib.mlperf.audit.tolerant import YAML_LOADER
-from dlemu.contrib.mlperf.rules.known import Finding, by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule, few
 from dlemu.extend import UserError
 
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
@@ -49,10 +48,10 @@ class AuditedRun:
     """One run folder: its settings, printed and recomputed numbers, and findings."""
 
     path: str
-    setup: Setup
-    printed: Printed
-    recomputed: Recomputed
-    printed_by: str | None
+    setup: Setup = field(default_factory=Setup)
+    printed: Printed = field(default_factory=Printed)
+    recomputed: Recomputed = NOTHING
+    printed_by: str | None = None
     """Name of the formula whose numbers are closest to the printed ones."""
     findings: tuple[Finding, ...]
     times: RunTimes = field(default_factory=RunTimes)
@@ -62,7 +61,10 @@ class AuditedRun:
     """Name of each rank's host, sorted; empty unless every rank's file names its host."""
     by_dlemu: bool = False
     """Whether dlemu made the run, either itself or as a drop-in replacement for DLIO (by the run's log)."""
-    prefetch: Prefetch = field(default_factory=Prefetch)
+    prefetch_credit_percent: float | None = None
+    """Upper bound of the share of the counted steps' batches that was read before these steps; None if unknown."""
+    au_sustained_least_percent: float | None = None
+    """Lower bound of the AU that an endless epoch would have; None if unknown."""
 
     @property
     def au_percent(self) -> float | None:
@@ -71,6 +73,11 @@ class AuditedRun:
         if self.recomputed.basis == "steps" and formula is not None and formula.au_percent is not None:
             return formula.au_percent
         return self.printed.au_percent
+
+    @property
+    def accelerators(self) -> int:
+        """Their number by the summary, or else that of the ranks' files."""
+        return self.printed.accelerators or self.recomputed.ranks_kept
 
     @property
     def errors(self) -> int:
@@ -137,11 +144,11 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
     `shipped` is from `shipped_pairs`.
     """
     if is_own(folder):  # without DLIO's files
-        return replace(NO_RUN, path=folder, findings=tuple(audit_own(folder)), by_dlemu=True)
+        return AuditedRun(path=folder, findings=tuple(audit_own(folder)), by_dlemu=True)
     if os.access(folder, os.R_OK) and is_kv_leaf(os.listdir(folder)):
         fix = "nothing: see the other findings"
         info = by_rule("no.training", "a run of another benchmark", fix=fix, severity="info")
-        return replace(NO_RUN, path=folder, findings=(info, *kv_numbers(read_kv_leaf(folder))))
+        return AuditedRun(path=folder, findings=(info, *kv_numbers(read_kv_leaf(folder))))
     findings: list[Finding] = []
     setup = read_setup(folder, shipped, findings)
     printed = read_printed(folder, findings)
@@ -185,7 +192,7 @@ def _with_prefetch(run: AuditedRun, logs: Logs) -> AuditedRun:
     if passes and least is not None and au is not None and least < setup.au_threshold_percent <= au:
         since_v2 = logs.measured_compute
         findings = (*findings, prefetch_finding(setup, au=au, least=least, steps_per_epoch=steps, since_v2=since_v2))
-    return replace(run, findings=findings, prefetch=Prefetch(credit_percent=credit, sustained_least_percent=least))
+    return replace(run, findings=findings, prefetch_credit_percent=credit, au_sustained_least_percent=least)
 
 
 def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
@@ -197,8 +204,7 @@ def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
         if first.epoch != second.epoch and severity == "error"
     ]
     if same:
-        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        yield by_rule("ranks.copied", f"{same[0]}{more}")
+        yield by_rule("ranks.copied", few(same, most=1))
 
 
 def _hostnames(printed: Printed, logs: Logs) -> tuple[str, ...]:
@@ -234,8 +240,4 @@ def _configured_seconds(logs: Logs) -> float | None:
 def failed_run(folder: str, error: Exception) -> AuditedRun:
     """Return a run whose audit raised an exception: a bug in dlemu, reported as a finding of that run."""
     seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    return replace(NO_RUN, path=folder, findings=(by_rule("audit.failed", seen),))
-
-
-NO_RUN = AuditedRun(path="", setup=Setup(), printed=Printed(), recomputed=NOTHING, printed_by=None, findings=())
-"""A run of which nothing is known."""
+    return AuditedRun(path=folder, findings=(by_rule("audit.failed", seen),))

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.run_settings import Setup, hydra_overrides, read_setup
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, numbers, read_json, text
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, numbers, read_json, text, value_at
 from dlemu.contrib.mlperf.rules.known import Finding
 
 METADATA = "_metadata.json"
@@ -56,6 +56,16 @@ class Papers:
         return stamp_of(self.name)
 
     @property
+    def began(self) -> datetime | None:
+        """Start time by summary.json."""
+        return moment(self.summary.get("start"))
+
+    @property
+    def ended(self) -> datetime | None:
+        """End time by summary.json."""
+        return moment(self.summary.get("end"))
+
+    @property
     def args(self) -> Mapping[str, Any]:
         """The arguments of the tool's command line, from the metadata."""
         return mapping(self.metadata.get("args"))
@@ -90,7 +100,7 @@ class Papers:
 
     def section(self, name: str) -> Mapping[str, Any]:
         """Return a section of the workload, from config.yaml or else from the metadata."""
-        return mapping(mapping(self.setup.config).get(name)) or mapping(self.parameters.get(name))
+        return mapping(value_at(self.setup.config, name)) or mapping(self.parameters.get(name))
 
     @cached_property
     def collected_hosts(self) -> Mapping[str, Any]:

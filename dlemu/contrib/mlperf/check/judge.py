@@ -14,7 +14,7 @@ from dlemu.contrib.mlperf.check.copy_rules import CHECKPOINT_COPY_RULES, COPY_RU
 from dlemu.contrib.mlperf.check.kv_rules import copied_kv, kv_findings
 from dlemu.contrib.mlperf.check.provenance_rules import ORIGIN_RULES, PROVENANCE_RULES
 from dlemu.contrib.mlperf.check.result_rules import RESULT_RULES
-from dlemu.contrib.mlperf.check.run_records import record_findings
+from dlemu.contrib.mlperf.check.run_records import RECORD_RULES
 from dlemu.contrib.mlperf.check.submission_tree import (
     CHECKPOINTING,
     KV_CACHE,
@@ -145,7 +145,9 @@ def _findings_of(result: Result[Any]) -> Iterator[Finding]:
     for rule in (*_RULES[result.benchmark], *_RULES_OF_ALL):
         yield from rule(result)
     for leaf in result.leaves:
-        yield from at(leaf.path, (*leaf.broken, *record_findings(leaf, result), *call_files(leaf, result)))
+        yield from at(leaf.path, leaf.broken)
+        for rule in (*RECORD_RULES, call_files):
+            yield from at(leaf.path, rule(leaf, result))
 
 
 def _submission_findings(found: Found, organisations: Iterable[Submission]) -> Iterator[Finding]:

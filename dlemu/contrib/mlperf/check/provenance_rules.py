@@ -21,7 +21,6 @@ from dlemu.extend import UserError
 from dlemu.results.answer_files import read_untrusted
 
 PROVENANCE, MANIFEST, POINTER, HASH_FILE = "provenance.json", "submission.yaml", ".mlps-code-image", ".code-hash.json"
-_KEEP = "keep the folder as mlpstorage left it"
 _EDITION = "rules_edition"
 
 
@@ -54,7 +53,7 @@ def changed_images(submission: Submission) -> Iterator[Finding]:
         try:
             hashes = tree_hashes(folder)
         except UserError as error:
-            yield by_rule_at(folder, "file.broken", str(error), "the code as it was captured", _KEEP)
+            yield by_rule_at(folder, "file.broken", str(error))
             continue
         if recorded and recorded not in hashes:
             yield by_rule_at(folder, "code.changed", f"{HASH_FILE} has {recorded}, the files give {min(hashes)}")

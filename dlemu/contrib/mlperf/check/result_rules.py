@@ -11,13 +11,13 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit.papers import SEPARATION
 from dlemu.contrib.mlperf.audit.run_settings import Setup
-from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping
+from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, text
 from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule, runs_differ
 from dlemu.contrib.mlperf.check.system_description import StatedLimit, stated_limit
 from dlemu.contrib.mlperf.check.training_rules import check_run
 from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, effective
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS, RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.known import Finding, Severity, at, by_rule, by_rule_at, unapplied
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, at, by_rule, by_rule_at, few, unapplied
 from dlemu.extend import UserError
 from dlemu.results.answer_files import open_untrusted
 from dlemu.results.wording import count
@@ -62,8 +62,7 @@ def single_run_rules(result: Result[Leaf]) -> Iterator[Finding]:
                 printed = replace(printed, memory_gib=limited)
                 name, gib = os.path.basename(limit.path), limit.memory_gib
                 seen = f"{name} states a control group's limit of {gib:g} GiB for each host"
-                wanted = f"without a limit, {leaf.printed.memory_gib or 0:,.1f} GiB measured on all hosts together"
-                yield by_rule_at(leaf.path, "dataset.limited", seen, wanted)
+                yield by_rule_at(leaf.path, "dataset.limited", seen)
             setup, by_dlemu = _with_metadata(leaf), leaf.run.by_dlemu
             for finding in check_run(result.edition, setup, printed, result.division, by_dlemu=by_dlemu):
                 yield replace(_for_result(finding, leaf, result), path=leaf.path)
@@ -97,9 +96,7 @@ def complete(leaf: Leaf, _: Result[Leaf]) -> Iterator[Finding]:
         seen = "no config.yaml that can be read" if none else f"config.yaml without {', '.join(lacking)}"
         yield by_rule("config.incomplete", seen)
     if leaf.printed.lacking and not leaf.printed.unusable:
-        shown = ", ".join(leaf.printed.lacking[:4])
-        more = f" and {len(leaf.printed.lacking) - 4} more" if len(leaf.printed.lacking) > 4 else ""
-        yield by_rule("summary.incomplete", f"summary.json without {shown}{more}")
+        yield by_rule("summary.incomplete", f"summary.json without {few(leaf.printed.lacking, ', ', 4)}")
 
 
 def _for_result(finding: Finding, leaf: Leaf, result: Result[Leaf]) -> Finding:
@@ -135,9 +132,7 @@ def few_accelerators(result: Result[Leaf]) -> Iterator[Finding]:
     if first is not None:
         accelerators = first.printed.accelerators or 0
         if first.printed.hosts == 1 and accelerators < MIN_ACCELERATORS_PER_HOST:
-            seen = f"{count(accelerators, 'accelerator')} on one host"
-            wanted = f"{MIN_ACCELERATORS_PER_HOST} or more, if the storage can feed them"
-            yield by_rule_at(result.path, "hosts.few", seen, wanted)
+            yield by_rule_at(result.path, "hosts.few", f"{count(accelerators, 'accelerator')} on one host")
 
 
 def run_hosts(leaf: Leaf, _: Result[Leaf]) -> Iterator[Finding]:
@@ -145,7 +140,7 @@ def run_hosts(leaf: Leaf, _: Result[Leaf]) -> Iterator[Finding]:
     ranks_of = Counter(leaf.run.hostnames if leaf.run else ())
     if len(set(ranks_of.values())) > 1:
         seen = ", ".join(f"{host}: {ranks}" for host, ranks in ranks_of.most_common(4))
-        yield by_rule("hosts.uneven", f"accelerators of the hosts: {seen}", fix="start as many on each")
+        yield by_rule("hosts.uneven", f"accelerators of the hosts: {seen}")
     named = leaf.args.get("hosts")
     if leaf.printed.hosts == 1 and isinstance(named, list) and len(named) > 1:
         yield by_rule("hosts.named", f"the run was on 1 host, its metadata names {len(named)}")
@@ -153,15 +148,14 @@ def run_hosts(leaf: Leaf, _: Result[Leaf]) -> Iterator[Finding]:
 
 def run_count(result: Result[Leaf]) -> Iterator[Finding]:
     """There are as many run folders as the edition requires."""
-    runs, wanted = len(result.runs), f"a warm-up run and {MEASURED_RUNS} runs"
+    runs = len(result.runs)
     if not result.phased:
         seen = "a single run: the number of runs and the time between them are not checked"
-        yield by_rule_at(result.path, "runs.single", seen, f"{wanted} of one result")
+        yield by_rule_at(result.path, "runs.single", seen)
     elif runs != RUN_FOLDERS:
-        fix = "repeat the whole sequence" if runs < RUN_FOLDERS else "keep one sequence of runs"
         severity: Severity = "error" if result.edition.checks_tree or runs < MEASURED_RUNS else "warning"
         seen = f"{runs} runs: {', '.join(leaf.name for leaf in result.runs) or 'none'}"
-        yield by_rule_at(result.path, "runs.count", seen, wanted, fix, severity)
+        yield by_rule_at(result.path, "runs.count", seen, severity=severity)
 
 
 def run_ended(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
@@ -193,8 +187,7 @@ def run_gaps(result: Result[Leaf]) -> Iterator[Finding]:
     if shortest is not None and too_long:
         longest, leaf = max(too_long, key=lambda gap: gap[0])
         seen = f"{len(too_long)} of {len(gaps)} gaps, up to {longest} from one run's start to the next ({leaf.name})"
-        wanted = f"less than {GAP_FACTOR * shortest}: {GAP_FACTOR} x the shortest run"
-        yield by_rule_at(result.path, "runs.gap", seen, wanted)
+        yield by_rule_at(result.path, "runs.gap", f"{seen}; the shortest run took {shortest}")
 
 
 def same_job(result: Result[Leaf]) -> Iterator[Finding]:
@@ -230,8 +223,7 @@ def rates_agree(result: Result[Leaf]) -> Iterator[Finding]:
         if leaf.run is not None:
             yield from at(leaf.path, unapplied("runs.spread", samples_per_second=rate))
     if len(known) > 1 and (max(known) - min(known)) / (sum(known) / len(known)) > MAX_RATE_SPREAD:
-        seen = f"{min(known):.2f} to {max(known):.2f} samples/s"
-        yield by_rule_at(result.path, "runs.spread", seen, f"within {100 * MAX_RATE_SPREAD:g} % of each other")
+        yield by_rule_at(result.path, "runs.spread", f"{min(known):.2f} to {max(known):.2f} samples/s")
 
 
 def dataset_phases(result: Result[Leaf]) -> Iterator[Finding]:
@@ -245,12 +237,10 @@ def dataset_phases(result: Result[Leaf]) -> Iterator[Finding]:
             yield by_rule_at(leaf.path, "dataset.phases", seen)
         if required and files < min(required):
             seen = f"the run read {files:,} files, datasize requires {min(required):,}"
-            fix = f"run with dataset.num_files_train={min(required)} or more"
-            yield by_rule_at(leaf.path, "dataset.phases", seen, fix=fix)
+            yield by_rule_at(leaf.path, "dataset.phases", seen)
     if required and generated and max(generated) < min(required):
         seen = f"datagen generated {max(generated):,} files, datasize requires {min(required):,}"
-        fix = f"generate the dataset again with dataset.num_files_train={min(required)}"
-        yield by_rule_at(result.of("datagen")[0].path, "dataset.made", seen, fix=fix)
+        yield by_rule_at(result.of("datagen")[0].path, "dataset.made", seen)
 
 
 def dataset_as_generated(result: Result[Leaf]) -> Iterator[Finding]:
@@ -272,22 +262,19 @@ def dataset_as_generated(result: Result[Leaf]) -> Iterator[Finding]:
 
 def separate_folders(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
     """The metadata have the dataset's settings (3.1.1), and data and results are in two folders on two file systems."""
-    data, results = leaf.args.get("data_dir"), leaf.args.get("results_dir")
+    data, results = text(leaf.args.get("data_dir")), text(leaf.args.get("results_dir"))
     strict = result.phased and result.edition.checks_tree and bool(leaf.metadata)
     if strict and not mapping(leaf.parameters.get("dataset")):
         yield by_rule("dataset.told", "metadata without parameters.dataset")
     if strict and (not data or not results):
-        missing = "data_dir" if not data else "results_dir"
-        yield by_rule("dataset.folder", f"metadata without args.{missing}")
-    read = {data, leaf.data_folder} - {None}
-    if results and os.path.normpath(str(results)) in {os.path.normpath(str(folder)) for folder in read}:
-        seen, fix = f"both are {results}", "put the results in another folder"
-        yield by_rule("dataset.folder", seen, fix=fix)
+        yield by_rule("dataset.folder", f"metadata without args.{'results_dir' if data else 'data_dir'}")
+    read = {os.path.normpath(folder) for folder in (data, leaf.data_folder) if folder}
+    if results and os.path.normpath(results) in read:
+        yield by_rule("dataset.folder", f"both are {results}")
     if leaf.separation.get("same_filesystem") is True:
         yield by_rule("dataset.filesystem", f"data and results share a file system ({SEPARATION})")
     elif SEPARATION not in leaf.files and strict and not leaf.on_object_store and not _has_df(leaf):
-        seen, fix = f"no {SEPARATION}, and no output of df in the log", f"keep {SEPARATION} as the tool wrote it"
-        yield by_rule("dataset.filesystem", seen, fix=fix)
+        yield by_rule("dataset.filesystem", f"no {SEPARATION}, and no output of df in the log")
 
 
 def _has_df(leaf: Leaf) -> bool:

@@ -2,7 +2,7 @@
 
 The *records* of a call are mlpstorage's metadata, hydra's config.yaml, overrides.yaml and hydra.yaml, summary.json, and
 the files about its hosts and file systems. Facts such as the model or the number of processes stand in several of
-them: each function in `_FACTS` yields where one fact is recorded, with the value found there.
+them: each function in `_FACTS` returns where one fact is recorded, with the value found there.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.kv_leaf import device_work
 from dlemu.contrib.mlperf.audit.papers import COLLECTED, FILE_STORAGES, METADATA, SEPARATION, Papers
 from dlemu.contrib.mlperf.audit.run_settings import meminfo_gib
 from dlemu.contrib.mlperf.audit.step_files import LOG
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, read_text, text
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, read_text, text, value_at
 from dlemu.contrib.mlperf.check.submission_tree import Result
 from dlemu.contrib.mlperf.check.system_description import described_system
 from dlemu.contrib.mlperf.rules.checkpoints import official_model
@@ -26,8 +27,6 @@ from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule
 
 AnyResult = Result[Any]
-_BENCHMARK_FOLDERS = {"kvcache": "kv_cache"}
-"""A benchmark in mlpstorage's metadata -> its folder, where the two names differ."""
 _DATA_SETTINGS = {
     "training": ("dataset", "data_folder", "data_dir"),
     "checkpointing": ("checkpoint", "checkpoint_folder", "checkpoint_folder"),
@@ -43,108 +42,115 @@ _MEMORY_TOLERANCE = 0.01
 """Relative: summary.json, /proc/meminfo (in kB) and the metadata (in bytes) round the same memory differently."""
 
 
-_Statements = Iterator[tuple[str, Any]]
-"""Yields (where a fact is recorded, its value there); the value is None where it is missing."""
+_Stated = Mapping[str, Any]
+"""Where a fact is recorded -> its value there; None where it is missing."""
 
 
-def _processes(leaf: Papers, _: AnyResult) -> _Statements:
-    stated, words = leaf.metadata, text(leaf.metadata.get("executed_command"))
-    launched = _NP_OPTION.search(words) if words else None
-    yield "metadata", count(stated.get("num_processes"))
-    if leaf.phase != "datasize":
-        yield "args.num_processes", count(leaf.args.get("num_processes"))
-        yield "the command's -n", int(launched[1]) if launched else None
-    if leaf.phase == "run":
-        yield "args.num_accelerators", count(leaf.args.get("num_accelerators"))
-        summary = leaf.summary
-        yield "summary.json", count(summary.get("num_accelerators")) or count(summary.get("total_ranks"))
+def _processes(leaf: Papers, _: AnyResult) -> _Stated:
+    summary, launched = leaf.summary, _NP_OPTION.search(text(leaf.metadata.get("executed_command")) or "")
+    started = {
+        "args.num_processes": count(leaf.args.get("num_processes")),
+        "the command's -n": int(launched[1]) if launched else None,
+    }
+    ran = {
+        "args.num_accelerators": count(leaf.args.get("num_accelerators")),
+        "summary.json": count(summary.get("num_accelerators")) or count(summary.get("total_ranks")),
+    }
+    return {
+        "metadata": count(leaf.metadata.get("num_processes")),
+        **(started if leaf.phase != "datasize" else {}),
+        **(ran if leaf.phase == "run" else {}),
+    }
 
 
-def _host_count(leaf: Papers, _: AnyResult) -> _Statements:
-    if leaf.phase == "run":
-        yield "summary.json", leaf.hosts or count(leaf.summary.get("host_count"))
-        yield "args.num_client_hosts", count(leaf.args.get("num_client_hosts"))
-        yield COLLECTED, len(leaf.collected_hosts) or None
+def _host_count(leaf: Papers, _: AnyResult) -> _Stated:
+    if leaf.phase != "run":
+        return {}
+    return {
+        "summary.json": leaf.hosts or count(leaf.summary.get("host_count")),
+        "args.num_client_hosts": count(leaf.args.get("num_client_hosts")),
+        COLLECTED: len(leaf.collected_hosts) or None,
+    }
 
 
-def _rank_0_host(leaf: Papers, result: AnyResult) -> _Statements:
-    """Yield the host of rank 0, which must be among the collected hosts."""
-    first, collected = text(leaf.summary.get("hostname")), sorted(map(_short_name, leaf.collected_hosts))
-    rank = text(mapping(leaf.read("0_output.json")).get("hostname"))
-    yield "summary.json", _short_name(first) if first else None
-    yield "0_output.json", _short_name(rank) if rank and result.benchmark == "checkpointing" else None
-    known = _short_name(first) if first and _short_name(first) in collected else ", ".join(collected)
-    yield COLLECTED, known if first and collected else None
+def _rank_0_host(leaf: Papers, result: AnyResult) -> _Stated:
+    """Return the host of rank 0, which must be among the collected hosts."""
+    collected = sorted(map(_short_name, leaf.collected_hosts))
+    first = _short_name(text(leaf.summary.get("hostname")) or "")
+    rank = _short_name(text(value_at(leaf.read("0_output.json"), "hostname")) or "")
+    return {
+        "summary.json": first or None,
+        "0_output.json": rank or None if result.benchmark == "checkpointing" else None,
+        COLLECTED: (first if first in collected else ", ".join(collected)) if first and collected else None,
+    }
 
 
 def _short_name(host: str) -> str:
     return host.partition(".")[0].lower()
 
 
-def _model(leaf: Papers, result: AnyResult) -> _Statements:
+def _model(leaf: Papers, result: AnyResult) -> _Stated:
     model, config = leaf.metadata.get("model"), mapping(leaf.setup.config).get("model")
     stated = {
         "metadata": model,
         "args.model": leaf.args.get("model"),
-        "parameters.model.name": mapping(leaf.parameters.get("model")).get("name"),
+        "parameters.model.name": value_at(leaf.parameters, "model.name"),
         "config.yaml": config if isinstance(config, str) else mapping(config).get("name"),
         "overrides.yaml": leaf.setup.chosen,
         "the folder": result.model_folder,
     }
-    for source, value in stated.items():
-        yield source, _normalised_model(text(value), result.benchmark)
+    return {source: _normalised_model(text(value), result.benchmark) for source, value in stated.items()}
 
 
 def _normalised_model(name: str | None, benchmark: str) -> str | None:
     """Return one spelling per model: llama_8b and llama3-8b are the same, and so are unet3d_h100 and unet3d_b200."""
-    if not name:
-        return None
-    if benchmark == "checkpointing":
+    if name and benchmark == "checkpointing":
         known = official_model(name)
         return known.name if known else name
-    return name.rpartition("_")[0] or name
+    return name and (name.rpartition("_")[0] or name)
 
 
-def _accelerator(leaf: Papers, result: AnyResult) -> _Statements:
-    yield "metadata", text(leaf.metadata.get("accelerator"))
-    if leaf.phase != "datagen":
-        yield "args.accelerator_type", text(leaf.args.get("accelerator_type"))
-    if leaf.phase == "run" and result.benchmark == "training":
-        yield "overrides.yaml", leaf.setup.chosen.rpartition("_")[2] if "_" in leaf.setup.chosen else None
+def _accelerator(leaf: Papers, result: AnyResult) -> _Stated:
+    trained, chosen = leaf.phase == "run" and result.benchmark == "training", leaf.setup.chosen
+    return {
+        "metadata": text(leaf.metadata.get("accelerator")),
+        "args.accelerator_type": text(leaf.args.get("accelerator_type")) if leaf.phase != "datagen" else None,
+        "overrides.yaml": chosen.rpartition("_")[2] if trained and "_" in chosen else None,
+    }
 
 
-def _benchmark(leaf: Papers, result: AnyResult) -> _Statements:
-    stated = leaf.metadata
-    for source, value in (("metadata", stated.get("benchmark_type")), ("args", leaf.args.get("benchmark"))):
-        yield source, _BENCHMARK_FOLDERS.get(value.lower(), value.lower()) if isinstance(value, str) else None
-    yield "the folder", result.benchmark
+def _benchmark(leaf: Papers, result: AnyResult) -> _Stated:
+    stated = {"metadata": leaf.metadata.get("benchmark_type"), "args": leaf.args.get("benchmark")}
+    names = {source: value.lower() for source, value in stated.items() if isinstance(value, str)}
+    folders = {source: "kv_cache" if name == "kvcache" else name for source, name in names.items()}
+    return folders | {"the folder": result.benchmark}
 
 
-def _phase(leaf: Papers, _: AnyResult) -> _Statements:
-    yield "metadata", text(leaf.metadata.get("command"))
-    yield "args", text(leaf.args.get("command"))
-    yield "the folder", leaf.phase
+def _phase(leaf: Papers, _: AnyResult) -> _Stated:
+    stated = {"metadata": leaf.metadata.get("command"), "args": leaf.args.get("command"), "the folder": leaf.phase}
+    return {source: text(value) for source, value in stated.items()}
 
 
-def _data_folder(leaf: Papers, result: AnyResult) -> _Statements:
-    """Yield the folder of the dataset or the checkpoints, without the model's folder that the tool appends."""
+def _data_folder(leaf: Papers, result: AnyResult) -> _Stated:
+    """Return the folder of the dataset or the checkpoints, without the model's folder that the tool appends."""
     if leaf.phase == "datasize" or leaf.args.get("data_access_protocol") == "object":
-        return  # datasize has no dataset yet; an object store's address is in other settings
+        return {}  # datasize has no dataset yet; an object store's address is in other settings
     section, key, argument = _DATA_SETTINGS[result.benchmark]
-    parameters = leaf.parameters
     stated = {
         "metadata": leaf.metadata.get(argument),
-        "parameters": mapping(parameters.get(section) if section else parameters).get(key),
-        "config.yaml": mapping(mapping(leaf.setup.config).get(section)).get(key),
+        "parameters": value_at(leaf.parameters, f"{section}.{key}" if section else key),
+        "config.yaml": value_at(leaf.setup.config, f"{section}.{key}"),
         "args": leaf.args.get(argument),
         SEPARATION: leaf.separation.get("data_or_chkpt_path"),
         "the commands": _cache_folder(leaf) if result.benchmark == "kv_cache" else None,
     }
     models = (result.model_folder, leaf.metadata.get("model"), leaf.args.get("model"))
+    found = {}
     for source, value in stated.items():
         if isinstance(value, str) and value:
             above, name = os.path.split(os.path.normpath(value))
-            yield source, above if name in models else os.path.join(above, name)
+            found[source] = above if name in models else os.path.join(above, name)
+    return found
 
 
 def _cache_folder(leaf: Papers) -> str | None:
@@ -155,62 +161,47 @@ def _cache_folder(leaf: Papers) -> str | None:
     return next(iter([*others, stated]), None) if used else None
 
 
-def _results_folder(leaf: Papers, _: AnyResult) -> _Statements:
-    recorded = leaf.separation.get("results_path")
-    for source, value in (("args.results_dir", leaf.args.get("results_dir")), (SEPARATION, recorded)):
-        yield source, os.path.normpath(value) if isinstance(value, str) and value else None
+def _results_folder(leaf: Papers, _: AnyResult) -> _Stated:
+    stated = {"args.results_dir": leaf.args.get("results_dir"), SEPARATION: leaf.separation.get("results_path")}
+    return {source: os.path.normpath(value) for source, value in stated.items() if isinstance(value, str) and value}
 
 
-def _memory(leaf: Papers, _: AnyResult) -> _Statements:
-    """Yield the memory of all hosts together, in GiB; values within the tolerance count as the same."""
+def _memory(leaf: Papers, _: AnyResult) -> _Stated:
+    """Return the memory of all hosts together, in GiB; values within the tolerance count as the same."""
     if leaf.phase != "run":
-        return
-    collected = [
-        meminfo_gib(mapping(mapping(host).get("meminfo")).get("MemTotal")) for host in leaf.collected_hosts.values()
-    ]
+        return {}
+    collected = [meminfo_gib(value_at(host, "meminfo.MemTotal")) for host in leaf.collected_hosts.values()]
     known = [value for value in collected if value is not None]
-    noted = mapping(leaf.metadata.get("system_info"))
-    noted_bytes, hosts = number(noted.get("total_memory_bytes")), leaf.hosts
-    values = {
+    noted_bytes = number(value_at(leaf.metadata, "system_info.total_memory_bytes"))
+    noted_hosts = value_at(leaf.metadata, "system_info.num_hosts")
+    stated = {
         "summary.json": leaf.memory_gib,
-        COLLECTED: sum(known) if known and len(known) == len(leaf.collected_hosts) == hosts else None,
-        "metadata": noted_bytes / 2**30 if noted_bytes and noted.get("num_hosts") == hosts else None,
+        COLLECTED: sum(known) if known and len(known) == len(collected) == leaf.hosts else None,
+        "metadata": noted_bytes / 2**30 if noted_bytes and noted_hosts == leaf.hosts else None,
     }
-    stated = [value for value in values.values() if value is not None]
-    same = stated and max(stated) <= min(stated) * (1 + _MEMORY_TOLERANCE)
-    for source, value in values.items():
-        yield source, None if value is None else f"{stated[0] if same else value:.2f} GiB"
+    values = {source: value for source, value in stated.items() if value is not None}
+    same = values and max(values.values()) <= min(values.values()) * (1 + _MEMORY_TOLERANCE)
+    first = next(iter(values.values()), None)
+    return {source: f"{first if same else value:.2f} GiB" for source, value in values.items()}
 
 
-def _division(leaf: Papers) -> _Statements:
-    """Yield the recorded divisions. Not in `_FACTS`, as `_division_agrees` compares them."""
-    yield "args.mode", _last_part(leaf.args.get("mode"))
-    if leaf.metadata.get("verification") is not None:
-        yield "verification", _last_part(leaf.metadata.get("verification"))
-
-
-def _last_part(value: object) -> str | None:
-    """Return the last part of a dotted name in lower case: v3.0 writes CLOSED where v2.0 wrote closed."""
-    return value.lower().rpartition(".")[2] if isinstance(value, str) and value else None
-
-
-def _access(leaf: Papers, result: AnyResult) -> _Statements:
-    """Yield whether the data is in files or objects: by settings, arguments, address and the system's description."""
+def _access(leaf: Papers, result: AnyResult) -> _Stated:
+    """Return whether the data is in files or objects: by settings, arguments, address and the system's description."""
     if leaf.phase != "run":
-        return
+        return {}
     section, key, argument = _DATA_SETTINGS[result.benchmark]
     kind, stated = leaf.section("storage").get("storage_type"), text(leaf.args.get("data_access_protocol"))
     address = text(leaf.section(section).get(key)) or text(leaf.args.get(argument))
-    described = described_system(leaf.path)
-    architecture = mapping(mapping(described[1].get("solution")).get("architecture")) if described else {}
-    api = text(architecture.get("benchmark_API"))
-    yield "storage_type", None if kind is None else "file" if kind in FILE_STORAGES else "object"
-    yield "args.data_access_protocol", stated.lower() if stated else None
-    yield "the data's address", "object" if address and "://" in address else None
-    yield "the system's description", api.lower() if api and api.lower() in ("file", "object") else None
+    api = (text(value_at(described_system(leaf.path)[1], "solution.architecture.benchmark_API")) or "").lower()
+    return {
+        "storage_type": None if kind is None else "file" if kind in FILE_STORAGES else "object",
+        "args.data_access_protocol": stated.lower() if stated else None,
+        "the data's address": "object" if address and "://" in address else None,
+        "the system's description": api if api in ("file", "object") else None,
+    }
 
 
-_FACTS: tuple[tuple[str, Callable[[Papers, AnyResult], _Statements]], ...] = (
+_FACTS: tuple[tuple[str, Callable[[Papers, AnyResult], _Stated]], ...] = (
     ("benchmark", _benchmark),
     ("phase", _phase),
     ("model", _model),
@@ -228,54 +219,44 @@ _FACTS: tuple[tuple[str, Callable[[Papers, AnyResult], _Statements]], ...] = (
 def _facts_agree(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
     """Yield every fact that two records give different values for."""
     for what, statements_of in _FACTS:
-        stated = [(source, value) for source, value in statements_of(leaf, result) if value is not None]
-        if len({value for _, value in stated}) > 1:
-            seen = f"{what}: {', '.join(f'{value} ({source})' for source, value in stated)}"
-            yield by_rule("papers.differ", seen, f"the same {what} in all files of a run")
-    yield from _settings_agree(leaf, result)
+        stated = {source: value for source, value in statements_of(leaf, result).items() if value is not None}
+        if len(set(stated.values())) > 1:
+            yield by_rule("papers.differ", f"{what}: {', '.join(f'{stated[source]} ({source})' for source in stated)}")
 
 
 def _settings_agree(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
     """Settings in config.yaml equal those in overrides.yaml and in the metadata's parameters."""
     config = {key: canonical(value) for key, value in settings_of(mapping(leaf.setup.config))}
-    overrides = dict(map(_key_and_value, leaf.setup.overrides or ()))
-    sources = (
-        ("overrides.yaml", {key.removeprefix("workload."): value for key, value in overrides.items() if "." in key}),
-        ("metadata", dict(settings_of(leaf.parameters))),
-    )
-    for source, stated in sources:
+    overrides = {key.removeprefix("workload."): value for key, value in _pairs(leaf.setup.overrides) if "." in key}
+    for source, stated in (("overrides.yaml", overrides), ("metadata", dict(settings_of(leaf.parameters)))):
         differences = [
             f"{key}={canonical(value)} ({source}), {config[key]} (config.yaml)"
             for key, value in stated.items()
-            if key in config
-            and str(canonical(value)) != str(config[key])
-            and not (value is None or config[key] is None)
+            if None not in (value, config.get(key)) and str(canonical(value)) != str(config[key])
         ]
         if differences:
             yield by_rule("papers.differ", "; ".join(differences[:3]))
-    yield from _overrides_agree(leaf, result, overrides)
 
 
-def _overrides_agree(leaf: Papers, result: AnyResult, overrides: Mapping[str, str]) -> Iterator[Finding]:
+def _overrides_agree(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
     """hydra.yaml, the metadata and the command in them have the same overrides, with the same values."""
     if leaf.setup.overrides is None:
         return
-    mine = {key: value for key, value in overrides.items() if key.startswith("workload")}
+    mine = {key: value for key, value in _pairs(leaf.setup.overrides) if key.startswith("workload")}
     noted = leaf.metadata.get("override_parameters")
-    chosen = leaf.hydra_overrides
-    others = {"hydra.yaml": dict(map(_key_and_value, chosen)) if chosen else None}
+    others: dict[str, dict[str, str]] = {}
+    if leaf.hydra_overrides:
+        others["hydra.yaml"] = dict(_pairs(leaf.hydra_overrides))
     if isinstance(noted, Mapping) and (noted or result.edition.checks_tree):
         # The metadata leave out the choice of the workload, the only override without a dot.
         kept = {key: value for key, value in mine.items() if "." not in key}
         others["metadata"] = kept | {f"workload.{key}": str(value) for key, value in noted.items()}
     placed = {key: value for key, value in mine.items() if key.startswith(_PLACES)}
-    command = _of_command(text(leaf.metadata.get("executed_command")) or "")
-    others["the command"] = command | placed if command else None
+    if command := _of_command(text(leaf.metadata.get("executed_command")) or ""):
+        others["the command"] = command | placed
     if leaf.phase == "run":
         others["args.params"] = mine | _of_params(leaf.args.get("params")) | placed
     for source, stated in others.items():
-        if stated is None:
-            continue
         theirs = {key: value for key, value in stated.items() if key.startswith("workload")}
         differences = [
             f"{key.removeprefix('workload.')}={mine.get(key, 'not there')}, {theirs.get(key, 'not there')} in {source}"
@@ -296,31 +277,35 @@ def _of_command(command: str) -> dict[str, str]:
         words = shlex.split(command)
     except ValueError:  # a quote left open
         words = command.split()
-    return dict(_key_and_value(word) for word in words if word.lstrip("+~").startswith("workload") and "=" in word)
+    return dict(_pairs(word for word in words if word.lstrip("+~").startswith("workload") and "=" in word))
 
 
 def _of_params(params: object) -> dict[str, str]:
     """Return the overrides that mlpstorage's `--params` had; several of it are lists in a list."""
     given = params if isinstance(params, list) else []
     words = [word for each in given for word in (each if isinstance(each, list) else [each])]
-    pairs = [_key_and_value(word) for word in words if isinstance(word, str) and "=" in word]
+    pairs = _pairs(word for word in words if isinstance(word, str) and "=" in word)
     return {f"workload.{key}": value for key, value in pairs}
 
 
-def _key_and_value(word: str) -> tuple[str, str]:
-    key, _, value = word.lstrip("+~").partition("=")
-    return key, value.strip("'\"")
+def _pairs(words: Iterable[str] | None) -> Iterator[tuple[str, str]]:
+    """Yield key and value of overrides."""
+    for word in words or ():
+        key, _, value = word.lstrip("+~").partition("=")
+        yield key, value.strip("'\"")
 
 
 def _division_agrees(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
     """The division named by mlpstorage's metadata is the one whose folder the run is in."""
-    for source, stated in _division(leaf):
-        if stated not in (None, result.division, "whatif") and not (stated == "closed" and source == "args.mode"):
+    for source, value in (("args.mode", leaf.args.get("mode")), ("verification", leaf.metadata.get("verification"))):
+        # v3.0 writes CLOSED, also as the last part of a dotted name, where v2.0 wrote closed.
+        stated = value.lower().rpartition(".")[2] if isinstance(value, str) and value else None
+        if stated == "whatif":
+            yield by_rule("division.differs", f"{source} is whatif")
+        elif stated not in (None, result.division) and not (stated == "closed" and source == "args.mode"):
             seen = f"the run is in the folder {result.division}, its {source} is {stated}"
             severity: Severity = "warning" if stated == "closed" else "error"
             yield by_rule("division.differs", seen, severity=severity)
-        elif stated == "whatif":
-            yield by_rule("division.differs", f"{source} is whatif", result.division)
 
 
 def _records_complete(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
@@ -358,10 +343,6 @@ def _call_succeeded(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
 
 _PRELOADED = re.compile(r"\b(?:LD_PRELOAD|LD_AUDIT|PYTHONPATH)\b|(?<![^\s/])(?:eatmydata|nocache)(?!\S)")
 """Variables and programs by which other code runs in the benchmark's processes than that of the image."""
-_USUAL = {"PYTHONPATH"}
-"""Of these, what launchers of many clusters pass on: it can name another DLIO, but rarely does."""
-_DLIO_PATH = "dlio_bin_path"
-"""The tool's argument for a DLIO of one's own."""
 _IN_MEMORY = re.compile(r"^(?:file:/*)?/(?:dev|run)/shm(?:/|$)")
 
 
@@ -376,28 +357,28 @@ def _no_other_code(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
     """No command puts other code before the benchmark's: such code can switch off syncing, or answer from memory."""
     found = {match[0] for command in commands_of(leaf) for match in _PRELOADED.finditer(command)}
     if found:
-        severity: Severity = "warning" if found <= _USUAL else "error"
+        # Launchers of many clusters pass PYTHONPATH on: it can name another DLIO, but rarely does.
+        severity: Severity = "warning" if found == {"PYTHONPATH"} else "error"
         yield by_rule("command.preload", f"{', '.join(sorted(found))} in the executed commands", severity=severity)
 
 
 def _own_dlio(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
     """CLOSED runs the DLIO that the tool brings, not one from a path of the submitter's."""
-    path = text(leaf.args.get(_DLIO_PATH))
+    path = text(leaf.args.get("dlio_bin_path"))
     if path and result.division == "closed":
-        yield by_rule("tool.path", f"args.{_DLIO_PATH} is {path}")
+        yield by_rule("tool.path", f"args.dlio_bin_path is {path}")
 
 
 def _on_storage(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
     """The data is not in the memory of a host."""
     section, key, argument = _DATA_SETTINGS[result.benchmark]
-    stated = [leaf.section(section).get(key), leaf.args.get(argument), leaf.separation.get(_REAL_PATH)]
+    stated = [leaf.section(section).get(key), leaf.args.get(argument), leaf.separation.get("data_or_chkpt_realpath")]
     stated += _CACHE_OPTION.findall(" ".join(commands_of(leaf)))
     places = sorted({place for place in map(text, stated) if place and _IN_MEMORY.match(place)})
     if places:
         yield by_rule("data.memory", ", ".join(places))
 
 
-_REAL_PATH = "data_or_chkpt_realpath"
 _METRIC = re.compile(r"\[METRIC\] (?P<label>[^:\n]+): (?P<value>\d+(?:\.\d+)?)")
 _LABELS = {
     "Training Accelerator Utilization [AU] (%)": "train_au_mean_percentage",
@@ -406,8 +387,6 @@ _LABELS = {
     "Checkpoint load duration (seconds)": "load_checkpoint_duration_mean_seconds",
 }
 """Figures that DLIO prints at the end of a run -> their keys in summary.json."""
-_PRINTED_TOLERANCE = 1e-3
-"""Relative, and a tenth of it absolute: DLIO prints four decimals."""
 
 
 def _log_agrees(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
@@ -421,15 +400,13 @@ def _log_agrees(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
         }
         for key, value in printed.items():
             stated = number(metric.get(key))
-            slack = _PRINTED_TOLERANCE
-            if stated is not None and not math.isclose(stated, value, rel_tol=slack, abs_tol=slack / 10):
-                seen = f"{key} is {stated:.4f}, {name} has {value:.4f}"
-                yield by_rule("papers.differ", seen)
+            if stated is not None and not math.isclose(stated, value, rel_tol=1e-3, abs_tol=1e-4):  # 4 decimals
+                yield by_rule("papers.differ", f"{key} is {stated:.4f}, {name} has {value:.4f}")
 
 
 _LOG_RANKS = re.compile(r"Running DLIO\b.* with (\d+) process")
 _LOG_STAMP = re.compile(r"^\[\w+\] (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?) ", re.MULTILINE)
-_LOG_SLACK_SECONDS = 60.0
+_LOG_SLACK = timedelta(seconds=60)
 """DLIO may log this long after the end that it puts into the summary; before the start it may list files for long."""
 
 
@@ -440,11 +417,9 @@ def _log_in_run(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
     if ranks and printed and int(ranks[1]) != printed:
         yield by_rule("papers.differ", f"number of processes: {printed} (summary.json), {ranks[1]} ({LOG})")
     stamps = _LOG_STAMP.findall(words or "")
-    begun, ended = moment(leaf.summary.get("start")), moment(leaf.summary.get("end"))
+    begun, ended = leaf.began, leaf.ended
     first, last = (moment(stamps[0]), moment(stamps[-1])) if stamps else (None, None)
-    if not (begun and ended and first and last):
-        return
-    if (last - ended).total_seconds() > _LOG_SLACK_SECONDS or last < begun or first > ended:
+    if begun and ended and first and last and not (begun <= last <= ended + _LOG_SLACK and first <= ended):
         seen = f"{LOG} is of {first} to {last}, the run of {begun} to {ended} (summary.json)"
         yield by_rule("papers.differ", seen)
 
@@ -465,7 +440,7 @@ def _devices_agree(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
     else:
         saves = count(leaf.section("checkpoint").get("num_checkpoints_write"), 0) or 0
         way, place = "wrote", 1
-        gib = saves * (number(mapping(summary.get("metric")).get("checkpoint_size_GB")) or 0)
+        gib = saves * (number(value_at(summary, "metric.checkpoint_size_GB")) or 0)
     work = device_work(leaf.metadata)
     moved = sum(each[place] for each in work.values())
     whole = len({name.partition(":")[0] for name in work}) >= (leaf.hosts or 1)  # the counters of every host
@@ -474,13 +449,8 @@ def _devices_agree(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
         yield by_rule("data.device", seen, f"at least {100 * _MIN_DEVICE_SHARE:g} % of it, by /proc/diskstats")
 
 
-_RECORD_RULES = (
-    *(_facts_agree, _division_agrees, _records_complete, _call_succeeded, _log_agrees, _log_in_run),
-    *(_no_other_code, _own_dlio, _on_storage, _devices_agree),
+RECORD_RULES = (
+    *(_facts_agree, _settings_agree, _overrides_agree, _division_agrees, _records_complete, _call_succeeded),
+    *(_log_agrees, _log_in_run, _no_other_code, _own_dlio, _on_storage, _devices_agree),
 )
-
-
-def record_findings(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
-    """Yield what is wrong with the records of one call."""
-    for rule in _RECORD_RULES:
-        yield from rule(leaf, result)
+"""Rules on the records of one call."""

@@ -13,7 +13,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_all, find_runs
@@ -21,7 +20,7 @@ from dlemu.contrib.mlperf.audit.checkpoint_leaf import CheckpointLeaf, read_chec
 from dlemu.contrib.mlperf.audit.kv_leaf import KvLeaf, read_kv_leaf
 from dlemu.contrib.mlperf.audit.papers import PHASES, Papers, read_papers, stamp_of
 from dlemu.contrib.mlperf.audit.run_settings import Printed
-from dlemu.contrib.mlperf.audit.tolerant import count, moment, text
+from dlemu.contrib.mlperf.audit.tolerant import count, text
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, MEASURED_RUNS, Edition, Reading, edition_read, newest_edition
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule_at
 from dlemu.contrib.mlperf.rules.training import Division
@@ -50,16 +49,6 @@ class Leaf(Papers):
     def printed(self) -> Printed:
         """The run's summary.json; empty without one."""
         return self.run.printed if self.run else Printed()
-
-    @property
-    def began(self) -> datetime | None:
-        """Start time by summary.json."""
-        return moment(self.printed.start)
-
-    @property
-    def ended(self) -> datetime | None:
-        """End time by summary.json."""
-        return moment(self.printed.end)
 
     @property
     def num_files(self) -> int | None:

@@ -31,11 +31,6 @@ _ZONE_STEP = timedelta(minutes=30)
 """Time zones are taken to differ by whole multiples of this."""
 
 
-def _began(leaf: Papers) -> datetime | None:
-    """Return when the run began, by the clock of rank 0's host."""
-    return moment(leaf.summary.get("start"))
-
-
 def _invoked(leaf: Papers) -> datetime | None:
     """Return when the tool was called, by the launcher's clock or in UTC."""
     return moment(leaf.metadata.get("invocation_start_time"))
@@ -46,7 +41,7 @@ def _years(result: Result[Any]) -> Iterator[Finding]:
     for leaf in result.leaves:
         stated = {
             "the folder's name": leaf.stamp,
-            "summary.json": _began(leaf),
+            "summary.json": leaf.began,
             "invocation_start_time": _invoked(leaf),
         }
         known = {who: at for who, at in stated.items() if at is not None}
@@ -54,14 +49,13 @@ def _years(result: Result[Any]) -> Iterator[Finding]:
         if odd:
             ahead = any(at > now for at in known.values())
             severity: Severity = "error" if ahead or result.edition.checks_tree else "warning"
-            wanted = f"{FIRST_YEAR} or later, when the first runs began, and not in the future"
-            yield by_rule_at(leaf.path, "time.year", "; ".join(odd), wanted, severity=severity)
+            yield by_rule_at(leaf.path, "time.year", "; ".join(odd), severity=severity)
 
 
 def _folder_names(result: Result[Any]) -> Iterator[Finding]:
     """A call began soon after the time in its folder's name, and its metadata have that same time."""
     for began, late, early in (
-        (_began, _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME),
+        (lambda leaf: leaf.began, _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME),
         (_invoked, _MAX_CALL_FROM_NAME, _MAX_CALL_FROM_NAME),
     ):
         timed = [(leaf, leaf.stamp, began(leaf)) for leaf in result.leaves]
@@ -107,9 +101,8 @@ def _durations(result: Result[Any]) -> Iterator[Finding]:
     """A call of the tool lasted at least as long as the run that it started."""
     for leaf in result.leaves:
         runtime = number(leaf.metadata.get("runtime"))
-        began, ended = _began(leaf), moment(leaf.summary.get("end"))
-        if runtime is not None and began is not None and ended is not None:
-            took = (ended - began).total_seconds()
+        if runtime is not None and leaf.began is not None and leaf.ended is not None:
+            took = (leaf.ended - leaf.began).total_seconds()
             if took > runtime + _DURATION_SLACK_SECONDS:
                 seen = f"summary.json reports {took:.1f} s, the metadata's runtime is {runtime:.1f} s"
                 yield by_rule_at(leaf.path, "time.length", seen)

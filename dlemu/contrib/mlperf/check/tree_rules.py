@@ -26,7 +26,6 @@ CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 RESULTS = "results.json"
 """File of the sums over all runs or calls of a result, beside them (2.1.16, 2.1.22 of v3.0)."""
 CONFIG_FOLDER = "dlio_config"
-_KEEP = "keep the folder as the tool left it, or repeat the run"
 _RANK_FILES = ("R_output.json", "R_per_epoch_stats.json")
 """Files that every rank R writes."""
 _REQUIRED = {
@@ -73,13 +72,11 @@ def phase_folders(result: Result[Leaf]) -> Iterator[Finding]:
     for name in PHASES:
         if name not in present:
             rule = "files.datasize" if name == "datasize" else "files.phases"
-            fix = f"keep the folder of `mlpstorage training {name}`"
-            yield by_rule_at(workload, rule, f"no folder {name}", ", ".join(PHASES), fix)
+            yield by_rule_at(workload, rule, f"no folder {name}")
     if "datasize" in present and not result.of("datasize"):
         yield by_rule_at(workload, "files.datasize", "the folder datasize holds no call")
     for name in sorted(set(present) - set(PHASES)):
-        fix = f"move {name} out of the tree"
-        yield by_rule_at(workload, "files.phases", f"a folder {name}", ", ".join(PHASES), fix)
+        yield by_rule_at(workload, "files.phases", f"a folder {name}")
 
 
 def datagen_calls(result: Result[Leaf]) -> Iterator[Finding]:
@@ -100,7 +97,7 @@ def results_json(result: Result[Any]) -> Iterator[Finding]:
         return
     if os.path.isdir(result.path) and not os.path.isfile(os.path.join(result.path, RESULTS)):
         rule = "files.results" if result.benchmark == TRAINING else "files.checkpoint_results"
-        yield by_rule_at(result.path, rule, f"no {RESULTS}", RESULTS)
+        yield by_rule_at(result.path, rule, f"no {RESULTS}")
 
 
 def call_files(leaf: Papers, result: Result[Any]) -> Iterator[Finding]:
@@ -113,12 +110,12 @@ def call_files(leaf: Papers, result: Result[Any]) -> Iterator[Finding]:
         yield from _required(leaf, result.benchmark, *known) if whole else _required_by_v2(leaf, result)
         for name in leaf.files:
             if name.endswith((".stdout.log", "dlio.log")) and not os.path.getsize(os.path.join(leaf.path, name)):
-                yield by_rule("files.empty", f"{name} has 0 bytes", fix=_KEEP, severity="warning")
+                yield by_rule("files.empty", f"{name} has 0 bytes", severity="warning")
     ranks = count(leaf.summary.get("num_accelerators"))
     for name in _RANK_FILES if leaf.phase == "run" else ():
         kept = sum(_is_of_a_rank(file, name) for file in leaf.files)
         if ranks and 0 < kept < ranks:  # with some ranks' files the published figures can't be recomputed
-            yield by_rule("files.ranks", f"{name} of {kept} ranks", f"the files of all {ranks} ranks")
+            yield by_rule("files.ranks", f"{name} of {kept} of {ranks} ranks")
 
 
 def _is_of_a_rank(file: str, name: str) -> bool:
@@ -134,13 +131,11 @@ def _required(leaf: Papers, benchmark: str, name: str, logs: str, others: Sequen
         if not any(fnmatch(file, each) or _is_of_a_rank(file, each) for file in leaf.files)
     ]
     if lacking:
-        wanted = "all files that the edition's checker requires"
-        yield by_rule(f"files.{name}", f"no {', '.join(lacking)}", wanted, _KEEP)
+        yield by_rule(f"files.{name}", f"no {', '.join(lacking)}")
     folder = os.path.join(leaf.path, CONFIG_FOLDER)
     files = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     if files != list(CONFIG_FILES):
-        seen = f"{CONFIG_FOLDER} holds {', '.join(files) or 'nothing'}"
-        yield by_rule(f"files.{name}_config", seen, f"exactly {', '.join(CONFIG_FILES)}", _KEEP)
+        yield by_rule(f"files.{name}_config", f"{CONFIG_FOLDER} holds {', '.join(files) or 'nothing'}")
 
 
 def _required_by_v2(leaf: Papers, result: Result[Any]) -> Iterator[Finding]:
@@ -152,15 +147,14 @@ def _required_by_v2(leaf: Papers, result: Result[Any]) -> Iterator[Finding]:
         yield by_rule("files.metadata", f"{found} files *{METADATA}")
     for name in ("config.yaml", "overrides.yaml"):
         if not os.path.isfile(os.path.join(leaf.path, CONFIG_FOLDER, name)):
-            yield by_rule("files.run_config", f"no {CONFIG_FOLDER}/{name}", name)
+            yield by_rule("files.run_config", f"no {CONFIG_FOLDER}/{name}")
 
 
 def top_folders(root: str) -> Iterator[Finding]:
     """The root holds only the divisions and code (2.1.2 of v3.0); `submission_folders` checks the divisions' case."""
     for name in folders_in(root):
         if name.lower() not in _TOP_FOLDERS and not _only_holds_code(os.path.join(root, name)):
-            fix = f"move {name} out of the tree; if it is a division, name it in lower case"
-            yield by_rule_at(os.path.join(root, name), "submission.top", f"a folder {name}", fix=fix)
+            yield by_rule_at(os.path.join(root, name), "submission.top", f"a folder {name}")
 
 
 def submission_folders(submission: Submission) -> Iterator[Finding]:
@@ -171,17 +165,15 @@ def submission_folders(submission: Submission) -> Iterator[Finding]:
         yield by_rule_at(submission.path, "submission.name", seen)
     for name in ("results", "systems"):
         if name not in present:
-            yield by_rule_at(submission.path, "submission.folders", f"no folder {name}", name, f"add the folder {name}")
+            yield by_rule_at(submission.path, "submission.folders", f"no folder {name}")
     if submission.edition.checks_tree:
         division = os.path.basename(os.path.dirname(submission.path))
         if division != division.lower():  # told of each submission: the folder checked may be the division's own
-            seen, fix = f"the division's folder is named {division}", f"name it {division.lower()}"
-            yield by_rule_at(submission.path, "submission.top", seen, fix=fix)
+            yield by_rule_at(submission.path, "submission.top", f"the division's folder is named {division}")
         for name in present:
             known = name in ("results", "systems") or _CODE_FOLDER.match(name)
             if not known and not holds_code(os.path.join(submission.path, name)):
-                fix = f"move {name} out of the tree"
-                yield by_rule_at(os.path.join(submission.path, name), "submission.folders", f"a folder {name}", fix=fix)
+                yield by_rule_at(os.path.join(submission.path, name), "submission.folders", f"a folder {name}")
 
 
 def submission_code(submission: Submission) -> Iterator[Finding]:
@@ -201,13 +193,11 @@ def submission_categories(submission: Submission) -> Iterator[Finding]:
         path = os.path.join(results, system)
         for name in folders_in(path):
             if name not in _BENCHMARK_FOLDERS:
-                fix = f"move {name} out of the tree"
-                wanted = ", ".join(_BENCHMARK_FOLDERS)
-                yield by_rule_at(os.path.join(path, name), "submission.category", f"a folder {name}", wanted, fix)
+                yield by_rule_at(os.path.join(path, name), "submission.category", f"a folder {name}")
         for name in folders_in(os.path.join(path, "training")):
             if name not in _WORKLOADS_V3:
-                folder, wanted = os.path.join(path, "training", name), ", ".join(_WORKLOADS_V3)
-                yield by_rule_at(folder, "submission.workload", f"a folder {name}", wanted)
+                folder = os.path.join(path, "training", name)
+                yield by_rule_at(folder, "submission.workload", f"a folder {name}")
 
 
 def hidden_runs(submission: Submission) -> Iterator[Finding]:

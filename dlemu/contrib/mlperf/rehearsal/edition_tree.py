@@ -113,32 +113,23 @@ def training_metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: 
     sections = dlio_workload(workload)
     sections["dataset"] = sections["dataset"] | {"num_files_train": num_files}
     args = {"accelerator_type": workload.accelerator, "data_dir": workload.dataset.data_folder}
-    return call_metadata(plan, "training", command, stamp, workload.model.name, workload.accelerator, sections, args)
+    told = {"benchmark_type": "training", "command": command, "run_datetime": stamp, "parameters": sections}
+    return call_metadata(plan, workload.model.name, workload.accelerator, told, args)
 
 
 def call_metadata(
-    plan: RehearsalPlan,
-    benchmark: str,
-    command: str,
-    stamp: str,
-    model: str,
-    accelerator: str,
-    parameters: Mapping[str, Any],
-    args: Mapping[str, Any],
+    plan: RehearsalPlan, model: str, accelerator: str, told: Mapping[str, Any], args: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the metadata of any call with mlpstorage's keys, and a note that a rehearsal wrote it."""
     return {
         "rehearsal": NOTE,
         "made_by": f"dlemu {__version__}",
         "edition": EDITION,
-        "benchmark_type": benchmark,
-        "command": command,
+        **told,
         "model": model,
         "accelerator": accelerator,
-        "run_datetime": stamp,
         "verification": plan.division,
         "num_processes": plan.workload.ranks,
-        "parameters": parameters,
         "override_parameters": {},
         "args": {"model": model, "results_dir": os.path.abspath(plan.tree), **args},
     }

@@ -5,7 +5,7 @@ The former rules are in known.yaml, the latter in official.yaml; docs/mlperf-rul
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -113,6 +113,12 @@ def unapplied(rule: str, **known: object) -> Iterator[Finding]:
         yield by_rule("unapplied", f"{rule}: {', '.join(lacking)} not known", f"{rule} applied")
 
 
+def few(texts: Sequence[str], between: str = "; ", most: int = 3) -> str:
+    """Return the first of the texts, and how many more there are."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return between.join(texts[:most]) + more
+
+
 _OPEN_NAMES = {
     "3.6.2 trainingClosedSubmissionParameters": "3.6.3 trainingOpenSubmissionParameters",
     "4.6.1 checkpointClosedMpiProcesses": "4.6.4 checkpointOpenSubmissionScaling",
@@ -150,10 +156,3 @@ def official_rules() -> tuple[OfficialRule, ...]:
     """Return the rules in the order of Rules.md."""
     rules = _read("official.yaml").items()
     return tuple(msgspec.convert({"number": number, **row}, OfficialRule) for number, row in rules)
-
-
-def listed() -> Iterator[tuple[OfficialRule, str]]:
-    """Yield every official rule with a text: dlemu's rules that check it, and the note."""
-    for rule in official_rules():
-        names = ", ".join(rule.ours)
-        yield rule, f"{names}: {rule.note}" if names and rule.note else names or rule.note or "unknown"

@@ -311,7 +311,7 @@ def test_the_rules_text_would_fail_a_published_run_that_passed() -> None:
     assert run.printed.verdict == "success"
     assert run.recomputed.au_whole_percent == pytest.approx(81.66, abs=0.05)
     assert {"au.rules", "au.prefetch"} <= set(rules(run, "warning"))
-    assert run.prefetch.credit_percent == pytest.approx(100 * 47 / 499)
+    assert run.prefetch_credit_percent == pytest.approx(100 * 47 / 499)
 
 
 @pytest.mark.parametrize("steps", [20, 100])

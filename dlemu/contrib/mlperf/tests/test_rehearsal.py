@@ -15,6 +15,7 @@ from datagen.inspection import Dataset
 from datagen.layout import layouts
 from dlemu.config import load
 from dlemu.contrib.mlperf.check.judge import REHEARSAL, Checked, check_folder
+from dlemu.contrib.mlperf.rehearsal import rehearse
 from dlemu.contrib.mlperf.rehearsal.datasize import datasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
 from dlemu.contrib.mlperf.rehearsal.rehearse import (
@@ -93,7 +94,7 @@ def rehearsal(plan: RehearsalPlan) -> TrainingRehearsal:
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingRehearsal:
     """A finished rehearsal whose runs took no time."""
     monkeypatch.setattr(RehearsalPlan, "run", lambda self, words, folder, command: run_by_hand(words, folder))
-    monkeypatch.setattr(TrainingRehearsal, "_inspect", lambda self: None)
+    monkeypatch.setattr(rehearse, "inspect", lambda *_, **__: None)
     done = rehearsal(make_plan(tmp_path))
     done.run()
     return done
