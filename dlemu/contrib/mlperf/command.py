@@ -142,7 +142,7 @@ def run_command(
     from dlemu.config import explained, load
     from dlemu.config.overrides import take_word
     from dlemu.contrib.mlperf.check.judge import TREE
-    from dlemu.contrib.mlperf.lines import judged_lines, result_lines
+    from dlemu.contrib.mlperf.lines import finding_counts, finding_lines, result_lines
     from dlemu.contrib.mlperf.rehearsal import NOTE
     from dlemu.contrib.mlperf.rehearsal.datasize import host_memory_gib
     from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
@@ -180,8 +180,8 @@ def run_command(
     status, lines = rehearsal.end(checked)
     again = f"tree: {os.path.join(folder, TREE)}; to check it again: dlemu mlperf check {folder}"
     pages = f"pages of the runs: dlemu report {shlex.quote(os.path.join(folder, 'runs'))}/*"
-    shown = [*(lines or result_lines(checked)), *judged_lines(checked), NOTE, again, pages]
-    print_lines(shown, Console())
+    findings = [*finding_lines(checked.findings, checked.root), f"by the rules: {finding_counts(checked)}"]
+    print_lines([*(lines or result_lines(checked)), *findings, NOTE, again, pages], Console())
     raise SystemExit(status)
 
 

@@ -88,12 +88,6 @@ def result_lines(checked: Checked) -> Iterator[Cell]:
         )
 
 
-def judged_lines(checked: Checked) -> Iterator[Cell]:
-    """Yield the rules that a rehearsal breaks."""
-    yield from finding_lines(checked.findings, checked.root)
-    yield f"by the rules: {_counts(checked)}"
-
-
 def check_lines(checked: Checked) -> Iterator[Cell]:
     """Yield the lines of a check: its results, its findings, its verdict."""
     yield from result_lines(checked)
@@ -127,7 +121,7 @@ def _places(paths: list[str]) -> str:
     return f"{above}: {below}" if above else below
 
 
-def _counts(checked: Checked) -> str:
+def finding_counts(checked: Checked) -> str:
     """Return the numbers of errors and warnings, and of the rules broken."""
     texts = []
     for severity in ("error", "warning"):
@@ -139,9 +133,9 @@ def _counts(checked: Checked) -> str:
 
 def _verdict(checked: Checked) -> Line:
     if checked.valid and not checked.results:
-        return Line(f"NOT JUDGED: {checked.unjudged} runs of other benchmarks; {_counts(checked)}", "open")
+        return Line(f"NOT JUDGED: {checked.unjudged} runs of other benchmarks; {finding_counts(checked)}", "open")
     if checked.valid:
         missing = sum(one.rule == "unapplied" for one in checked.findings)
         unapplied = f"; facts for rules are missing {missing} times (unapplied)" if missing else ""
-        return Line(f"VALID by the rules that can be checked: {_counts(checked)}{unapplied}", "good")
-    return Line(f"INVALID: {_counts(checked)}", "bad")
+        return Line(f"VALID by the rules that can be checked: {finding_counts(checked)}{unapplied}", "good")
+    return Line(f"INVALID: {finding_counts(checked)}", "bad")

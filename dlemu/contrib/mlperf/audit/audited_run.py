@@ -128,8 +128,9 @@ def audit_all(runs: Sequence[str]) -> list[AuditedRun]:
 def _audit_or_report_failure(folder: str, shipped: Shipped) -> AuditedRun:
     try:
         return audit_run(folder, shipped)
-    except Exception as error:  # one folder must not stop the audit of hundreds
-        return failed_run(folder, error)
+    except Exception as error:  # one folder must not stop the audit of hundreds: the fault is a finding of its run
+        seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return AuditedRun(path=folder, findings=(by_rule("audit.failed", seen),))
 
 
 def shipped_pairs() -> dict[str, dict[str, Any]]:
@@ -166,6 +167,7 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
     fingerprints = step_fingerprints(logs)
     findings += _copies(fingerprints)
     own_folder = own_folder_of(folder)
+    names = sorted(host.name for host in logs.hosts.values() if host.name)
     findings += audit_own(own_folder) if own_folder else ()
     run = AuditedRun(
         path=folder,
@@ -176,7 +178,7 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
         findings=tuple(findings),
         times=run_times(logs),
         fingerprints=fingerprints,
-        hostnames=_hostnames(printed, logs),
+        hostnames=tuple(names) if len(names) == printed.accelerators else (),
         by_dlemu=logs.by_dlemu,
     )
     return _with_prefetch(run, logs)
@@ -207,11 +209,6 @@ def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
         yield by_rule("ranks.copied", few(same, most=1))
 
 
-def _hostnames(printed: Printed, logs: Logs) -> tuple[str, ...]:
-    names = [host.name for host in logs.hosts.values() if host.name]
-    return tuple(sorted(names)) if len(names) == printed.accelerators else ()
-
-
 def _list_folder(folder: str, findings: list[Finding]) -> list[str]:
     try:
         return os.listdir(folder)
@@ -235,9 +232,3 @@ def _configured_seconds(logs: Logs) -> float | None:
     kept = [np.unique(arrays.compute) for blocks in logs.arrays.values() for arrays in blocks.values()]
     values = np.unique(np.concatenate(kept)) if kept else np.empty(0)
     return float(values[0]) if len(values) == 1 else None
-
-
-def failed_run(folder: str, error: Exception) -> AuditedRun:
-    """Return a run whose audit raised an exception: a bug in dlemu, reported as a finding of that run."""
-    seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    return AuditedRun(path=folder, findings=(by_rule("audit.failed", seen),))

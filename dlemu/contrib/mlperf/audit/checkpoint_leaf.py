@@ -105,15 +105,10 @@ def _parts(epochs: Sequence[tuple[int, Mapping[str, Any]]]) -> tuple[Part, ...]:
             seconds = number(given.get("duration"))
             if match and seconds is not None:
                 kind: Kind = "save" if match[1] == "save" else "load"
-                parts.append(
-                    Part(kind, seconds, number(given.get("throughput")), _stamped(given), stamp_us(given.get("start")))
-                )
+                begun, ended = stamp_us(given.get("start")), stamp_us(given.get("end"))
+                stamped = None if begun is None or ended is None else (ended - begun) / 1e6
+                parts.append(Part(kind, seconds, number(given.get("throughput")), stamped, begun))
     return tuple(parts)
-
-
-def _stamped(given: Mapping[str, Any]) -> float | None:
-    begun, ended = stamp_us(given.get("start")), stamp_us(given.get("end"))
-    return None if begun is None or ended is None else (ended - begun) / 1e6
 
 
 def checkpoint_numbers(leaf: CheckpointLeaf) -> Iterator[Finding]:

@@ -58,7 +58,6 @@ def contradictions(setup: Setup, printed: Printed, logs: Logs, recomputed: Recom
     """Return all contradictions between the printed numbers and the kept files, and what the files can't show."""
     formula = closest_formula(printed, recomputed)
     return [
-        *_missing_numbers(printed),
         *_summary_consistency(setup, printed),
         *_au_and_rate(printed, recomputed, formula),
         *_counts(setup, printed, recomputed, by_dlemu=logs.by_dlemu),
@@ -76,13 +75,9 @@ def contradictions(setup: Setup, printed: Printed, logs: Logs, recomputed: Recom
     ]
 
 
-def _missing_numbers(printed: Printed) -> Iterator[Finding]:
-    """A summary that lacks the numbers by which a run is judged can't show that it passed."""
-    if printed.unusable:
-        yield by_rule("summary.incomplete", "; ".join(printed.unusable))
-
-
 def _summary_consistency(setup: Setup, printed: Printed) -> Iterator[Finding]:
+    if printed.unusable:  # without the numbers by which a run is judged nothing shows that it passed
+        yield by_rule("summary.incomplete", "; ".join(printed.unusable))
     rates, rates_deviation = printed.samples_per_second_by_epoch, printed.samples_per_second_deviation
     sample_mib = (setup.record_bytes or 0) / 2**20
     for name, mean, deviation, parts in (
@@ -299,7 +294,7 @@ def _copies(printed: Printed, logs: Logs) -> Iterator[Finding]:
         (first, second)
         for (first, one), (second, two) in combinations(enumerate(figures, 1), 2)
         if all(
-            _is_measured(left) and math.isclose(left, right, rel_tol=_MAX_COPY_DIFFERENCE)
+            round(left, _CONFIGURED_DECIMALS) != left and math.isclose(left, right, rel_tol=_MAX_COPY_DIFFERENCE)
             for left, right in zip(one, two, strict=True)
         )
     ]
@@ -316,11 +311,6 @@ def _copies(printed: Printed, logs: Logs) -> Iterator[Finding]:
             severity: Severity = "error" if len(key) > 1 else "warning"
             yield by_rule("ranks.copied", seen, severity=severity)
             return
-
-
-def _is_measured(value: float) -> bool:
-    """Return whether a number has more decimals than a configured one, and so was measured."""
-    return round(value, _CONFIGURED_DECIMALS) != value
 
 
 def _bounds(setup: Setup, printed: Printed, recomputed: Recomputed, *, since_v2: bool) -> Iterator[Finding]:

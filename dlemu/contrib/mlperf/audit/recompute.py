@@ -15,7 +15,7 @@ from statistics import fmean
 import numpy as np
 
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
-from dlemu.contrib.mlperf.audit.step_files import BlockArrays, BlockKey, Logs, Seconds
+from dlemu.contrib.mlperf.audit.step_files import BlockArrays, BlockKey, Logs
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import au as dlio_formulas
 
@@ -109,7 +109,8 @@ def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed
     If steps of fewer ranks than `accelerators` were kept, samples/s are scaled up.
     """
     kept = len(logs.arrays)
-    blocks = [block for block in logs.blocks() if kept and all(_has(logs, rank, block) for rank in logs.arrays)]
+    timed = [block for block in logs.blocks() if all(logs.span(rank, block) is not None for rank in logs.arrays)]
+    blocks = [block for block in timed if kept and all(block in own for own in logs.arrays.values())]
     if not blocks:
         return NOTHING
     ranks = accelerators or kept
@@ -132,10 +133,6 @@ def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed
         au_whole_percent=au_whole if math.isfinite(au_whole) else None,
         loss_percent=shares if all(map(math.isfinite, shares.values())) else {},
     )
-
-
-def _has(logs: Logs, rank: int, block: BlockKey) -> bool:
-    return block in logs.arrays[rank] and logs.span(rank, block) is not None
 
 
 @dataclass(frozen=True)
@@ -167,10 +164,11 @@ def _kept_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> KeptBlo
 
 
 def _rated(setup: Setup, logs: Logs, arrays: BlockArrays, total: float) -> KeptBlock:
+    seconds = math.nan if setup.computation_seconds is None else setup.computation_seconds  # the mean of random times
     times = dlio_formulas.BlockTimes(
         load=arrays.load,
         proc=arrays.proc,
-        configured=_configured(setup, logs, arrays),
+        configured=np.full(arrays.steps, seconds) if logs.measured_compute else arrays.compute,
         measured=arrays.compute if logs.measured_compute else arrays.proc - arrays.load,
         total=total,
     )
@@ -196,13 +194,6 @@ def _implied_seconds(arrays: BlockArrays, batch_size: int | None, longest_second
     seconds = arrays.steps * batch_size / rate
     within = float(arrays.proc.sum()) <= seconds <= longest_seconds
     return seconds if within and math.isfinite(longest_seconds) else None
-
-
-def _configured(setup: Setup, logs: Logs, arrays: BlockArrays) -> Seconds:
-    """Return the configured seconds of each step, from the rank's file or else the settings (mean of random times)."""
-    if not logs.measured_compute:
-        return arrays.compute
-    return np.full(arrays.steps, math.nan if setup.computation_seconds is None else setup.computation_seconds)
 
 
 def _formula(name: str, per_epoch: Mapping[int, list[list[KeptBlock]]], scale: float, is_random: bool) -> Formula:

@@ -99,7 +99,9 @@ def check_folder(
             "their numbers"
         )
     organisations = [each for tree, mine in found.editions.items() for each in submissions(tree, mine, division)]
-    findings = [*found.others, *linked_folders(root), *_result_findings(found)]
+    findings = [*found.others, *linked_folders(root), *copied_runs(found.results), *copied_kv(found.results)]
+    for result in found.results:
+        findings += _as_judged(_findings_of(result), result)
     findings += _submission_findings(found, organisations)
     if rehearsal is not None:
         findings.append(by_rule_at(root, "rehearsal", "a rehearsal by dlemu: neither mlpstorage nor DLIO ran"))
@@ -130,14 +132,6 @@ def _read_rehearsal(folder: str) -> tuple[Mapping[str, Any] | None, str]:
             return mapping(read_json(path, [])), folder
         place = above
     return None, folder
-
-
-def _result_findings(found: Found) -> Iterator[Finding]:
-    """Yield what each result breaks, and which results have numbers of others."""
-    for result in found.results:
-        yield from _as_judged(_findings_of(result), result)
-    yield from copied_runs(found.results)
-    yield from copied_kv(found.results)
 
 
 def _findings_of(result: Result[Any]) -> Iterator[Finding]:

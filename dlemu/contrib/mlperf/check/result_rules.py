@@ -13,7 +13,7 @@ from dlemu.contrib.mlperf.audit.papers import SEPARATION
 from dlemu.contrib.mlperf.audit.run_settings import Setup
 from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, text
 from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule, runs_differ
-from dlemu.contrib.mlperf.check.system_description import StatedLimit, stated_limit
+from dlemu.contrib.mlperf.check.system_description import stated_limit
 from dlemu.contrib.mlperf.check.training_rules import check_run
 from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, effective
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS, RUN_FOLDERS
@@ -57,23 +57,15 @@ def single_run_rules(result: Result[Leaf]) -> Iterator[Finding]:
     for leaf in result.runs:
         if leaf.run is not None and (leaf.printed.accelerators or leaf.setup.config is not None):
             printed = replace(leaf.printed, au_percent=leaf.run.au_percent)
-            limited = _limited_memory_gib(leaf, limit)
-            if limited is not None and limit is not None:
-                printed = replace(printed, memory_gib=limited)
+            hosts, measured = leaf.printed.hosts, leaf.printed.memory_gib
+            if limit and hosts is not None and measured is not None and hosts * limit.memory_gib < measured:
+                printed = replace(printed, memory_gib=hosts * limit.memory_gib)
                 name, gib = os.path.basename(limit.path), limit.memory_gib
                 seen = f"{name} states a control group's limit of {gib:g} GiB for each host"
                 yield by_rule_at(leaf.path, "dataset.limited", seen)
             setup, by_dlemu = _with_metadata(leaf), leaf.run.by_dlemu
             for finding in check_run(result.edition, setup, printed, result.division, by_dlemu=by_dlemu):
                 yield replace(_for_result(finding, leaf, result), path=leaf.path)
-
-
-def _limited_memory_gib(leaf: Leaf, limit: StatedLimit | None) -> float | None:
-    """Return the memory of all hosts under the stated limit, in GiB; None where the limit changes nothing."""
-    hosts, measured = leaf.printed.hosts, leaf.printed.memory_gib
-    if limit is None or hosts is None or measured is None or hosts * limit.memory_gib >= measured:
-        return None
-    return hosts * limit.memory_gib
 
 
 def _with_metadata(leaf: Leaf) -> Setup:

@@ -379,7 +379,6 @@ def _on_storage(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
         yield by_rule("data.memory", ", ".join(places))
 
 
-_METRIC = re.compile(r"\[METRIC\] (?P<label>[^:\n]+): (?P<value>\d+(?:\.\d+)?)")
 _LABELS = {
     "Training Accelerator Utilization [AU] (%)": "train_au_mean_percentage",
     "Training Throughput (samples/second)": "train_throughput_mean_samples_per_second",
@@ -387,41 +386,35 @@ _LABELS = {
     "Checkpoint load duration (seconds)": "load_checkpoint_duration_mean_seconds",
 }
 """Figures that DLIO prints at the end of a run -> their keys in summary.json."""
-
-
-def _log_agrees(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
-    """The figures that DLIO printed last into its log are those of summary.json."""
-    logs = [name for name in leaf.files if name == LOG or name.endswith("_run.stdout.log")]
-    metric = mapping(leaf.summary.get("metric"))
-    for name in logs if leaf.phase == "run" and metric else ():
-        words = read_text(os.path.join(leaf.path, name), []) or ""
-        printed = {
-            _LABELS[each["label"]]: float(each["value"]) for each in _METRIC.finditer(words) if each["label"] in _LABELS
-        }
-        for key, value in printed.items():
-            stated = number(metric.get(key))
-            if stated is not None and not math.isclose(stated, value, rel_tol=1e-3, abs_tol=1e-4):  # 4 decimals
-                yield by_rule("papers.differ", f"{key} is {stated:.4f}, {name} has {value:.4f}")
-
-
+_METRIC = re.compile(rf"\[METRIC\] ({'|'.join(map(re.escape, _LABELS))}): (\d+(?:\.\d+)?)")
 _LOG_RANKS = re.compile(r"Running DLIO\b.* with (\d+) process")
 _LOG_STAMP = re.compile(r"^\[\w+\] (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?) ", re.MULTILINE)
 _LOG_SLACK = timedelta(seconds=60)
 """DLIO may log this long after the end that it puts into the summary; before the start it may list files for long."""
 
 
-def _log_in_run(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
-    """dlio.log is of this run: by its time stamps, and by the number of its processes."""
-    words = read_text(os.path.join(leaf.path, LOG), []) if leaf.phase == "run" and LOG in leaf.files else None
-    ranks, printed = _LOG_RANKS.search(words or ""), count(leaf.summary.get("num_accelerators"))
-    if ranks and printed and int(ranks[1]) != printed:
-        yield by_rule("papers.differ", f"number of processes: {printed} (summary.json), {ranks[1]} ({LOG})")
-    stamps = _LOG_STAMP.findall(words or "")
-    begun, ended = leaf.began, leaf.ended
-    first, last = (moment(stamps[0]), moment(stamps[-1])) if stamps else (None, None)
-    if begun and ended and first and last and not (begun <= last <= ended + _LOG_SLACK and first <= ended):
-        seen = f"{LOG} is of {first} to {last}, the run of {begun} to {ended} (summary.json)"
-        yield by_rule("papers.differ", seen)
+def _log_agrees(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
+    """The figures that DLIO printed last are those of summary.json, and dlio.log is of this run: by time and ranks."""
+    summary, begun, ended = leaf.summary, leaf.began, leaf.ended
+    for name in leaf.files if leaf.phase == "run" else ():
+        if name != LOG and not name.endswith("_run.stdout.log"):
+            continue
+        words = read_text(os.path.join(leaf.path, name), []) or ""
+        for label, value in dict(_METRIC.findall(words)).items():
+            key = _LABELS[label]
+            stated = number(value_at(summary, f"metric.{key}"))
+            if stated is not None and not math.isclose(stated, float(value), rel_tol=1e-3, abs_tol=1e-4):  # 4 decimals
+                yield by_rule("papers.differ", f"{key} is {stated:.4f}, {name} has {value}")
+        if name != LOG:
+            continue
+        ranks, printed = _LOG_RANKS.search(words), count(summary.get("num_accelerators"))
+        if ranks and printed and int(ranks[1]) != printed:
+            yield by_rule("papers.differ", f"number of processes: {printed} (summary.json), {ranks[1]} ({LOG})")
+        stamps = _LOG_STAMP.findall(words)
+        first, last = (moment(stamps[0]), moment(stamps[-1])) if stamps else (None, None)
+        if begun and ended and first and last and not (begun <= last <= ended + _LOG_SLACK and first <= ended):
+            seen = f"{LOG} is of {first} to {last}, the run of {begun} to {ended} (summary.json)"
+            yield by_rule("papers.differ", seen)
 
 
 _MIN_DEVICE_SHARE = 0.5
@@ -451,6 +444,6 @@ def _devices_agree(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
 
 RECORD_RULES = (
     *(_facts_agree, _settings_agree, _overrides_agree, _division_agrees, _records_complete, _call_succeeded),
-    *(_log_agrees, _log_in_run, _no_other_code, _own_dlio, _on_storage, _devices_agree),
+    *(_log_agrees, _no_other_code, _own_dlio, _on_storage, _devices_agree),
 )
 """Rules on the records of one call."""

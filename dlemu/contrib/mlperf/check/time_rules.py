@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.audit.tolerant import mapping, moment, number, text
 from dlemu.contrib.mlperf.check.submission_tree import Result
 from dlemu.contrib.mlperf.rules.editions import FIRST_YEAR
@@ -31,18 +30,13 @@ _ZONE_STEP = timedelta(minutes=30)
 """Time zones are taken to differ by whole multiples of this."""
 
 
-def _invoked(leaf: Papers) -> datetime | None:
-    """Return when the tool was called, by the launcher's clock or in UTC."""
-    return moment(leaf.metadata.get("invocation_start_time"))
-
-
 def _years(result: Result[Any]) -> Iterator[Finding]:
     now = datetime.now() + timedelta(days=1)
     for leaf in result.leaves:
         stated = {
             "the folder's name": leaf.stamp,
             "summary.json": leaf.began,
-            "invocation_start_time": _invoked(leaf),
+            "invocation_start_time": moment(leaf.metadata.get("invocation_start_time")),
         }
         known = {who: at for who, at in stated.items() if at is not None}
         odd = [f"{who} says {at}" for who, at in known.items() if at.year < FIRST_YEAR or at > now]
@@ -56,7 +50,7 @@ def _folder_names(result: Result[Any]) -> Iterator[Finding]:
     """A call began soon after the time in its folder's name, and its metadata have that same time."""
     for began, late, early in (
         (lambda leaf: leaf.began, _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME),
-        (_invoked, _MAX_CALL_FROM_NAME, _MAX_CALL_FROM_NAME),
+        (lambda leaf: moment(leaf.metadata.get("invocation_start_time")), _MAX_CALL_FROM_NAME, _MAX_CALL_FROM_NAME),
     ):
         timed = [(leaf, leaf.stamp, began(leaf)) for leaf in result.leaves]
         offsets = [(leaf, at - stamp) for leaf, stamp, at in timed if stamp is not None and at is not None]

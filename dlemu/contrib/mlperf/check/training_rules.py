@@ -67,8 +67,7 @@ def check_run(
         *_steps(sized, files, printed),
         *_settings(official, setup),
         *_other_settings(official, settings, division),
-        *_hosts(printed),
-        *_utilisation(official, printed),
+        *_figures(official, printed),
         *_overrides(edition, workload, setup, division),
         *_workflow(edition, workload, setup),
     ]
@@ -210,14 +209,10 @@ def _changed(key: str, seen: str, wanted: str) -> Finding:
     return by_rule("settings.changed", f"{key}={seen}", wanted, f"leave {key} unchanged")
 
 
-def _hosts(printed: Printed) -> Iterator[Finding]:
+def _figures(official: Official, printed: Printed) -> Iterator[Finding]:
     yield from unapplied("hosts.uneven", number_of_hosts=printed.hosts, number_of_accelerators=printed.accelerators)
     if printed.hosts and printed.accelerators and printed.accelerators % printed.hosts:
-        seen = f"{printed.accelerators} accelerators on {printed.hosts} hosts"
-        yield by_rule("hosts.uneven", seen)
-
-
-def _utilisation(official: Official, printed: Printed) -> Iterator[Finding]:
+        yield by_rule("hosts.uneven", f"{printed.accelerators} accelerators on {printed.hosts} hosts")
     yield from unapplied("au.low", AU=printed.au_percent)
     if printed.au_percent is not None and printed.au_percent < official.au_percent:
         below = math.floor(100 * printed.au_percent) / 100  # rounded down: 89.996 must not read as 90.00

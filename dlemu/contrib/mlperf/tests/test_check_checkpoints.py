@@ -159,7 +159,7 @@ def test_the_division_is_that_of_the_path_and_else_what_the_tool_verified(tmp_pa
         place = tmp_path / "tree" / path
         shutil.copytree(call, place)
         for number in (0, 1):
-            edited("*_metadata.json", put("verification", value=verified), number)(place)
+            edited("*_metadata.json", put("verification", verified), number)(place)
         (row,) = result_rows(check_folder(str(tmp_path / "tree")))
         assert row.division == division
         shutil.rmtree(tmp_path / "tree")
@@ -171,7 +171,7 @@ def test_one_call_may_do_both(tmp_path: Path) -> None:
     for rank in range(8):
         name = f"{rank}_per_epoch_stats.json"
         own, loads = (json.loads((call / name).read_text())["1"] for call in (write, read))
-        edit(write / name, put("1", value=own | loads))
+        edit(write / name, put("1", own | loads))
     ended = json.loads((read / "summary.json").read_text())["end"]
     edit(write / "summary.json", lambda tree: tree.update(end=ended))
     edit(write / "summary.json", lambda tree: tree["metric"].update(published.READ_METRIC))
