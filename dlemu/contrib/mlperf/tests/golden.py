@@ -50,7 +50,7 @@ def make_tree(root: Path, edition: str, ranks: int = RANKS) -> Path:
     return root
 
 
-def edit(path: Path, change: Callable[[Any], None]) -> None:
+def edit(path: Path, change: Callable[[Any], object]) -> None:
     """Change a JSON or YAML file."""
     if path.suffix == ".json":
         content = json.loads(path.read_text())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from dlemu.contrib.mlperf.audit.audit_answer import audit_row
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, audit_trees, shipped_pairs
 from dlemu.contrib.mlperf.audit.recompute import credit_percent, sustained_least_percent
 from dlemu.contrib.mlperf.audit.run_settings import Setup
-from dlemu.contrib.mlperf.tests.changes import put
+from dlemu.contrib.mlperf.tests.changes import Change, Edit, put, scale
 from dlemu.contrib.mlperf.tests.foreign_runs import BATCH, C, au_and_rate, play, write, write_run
 from dlemu.contrib.mlperf.tests.golden import edit
 from dlemu.dlio.export import export_run
@@ -133,7 +132,7 @@ def test_a_v05_run_without_steps_ran_on_the_one_accelerator_of_v05(tmp_path: Pat
     assert "config.assumed" in rules(run)
 
 
-def change_summary(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
+def change_summary(change: Edit) -> Change:
     return lambda folder: edit(folder / "summary.json", change)
 
 
@@ -151,15 +150,13 @@ def raise_rate(summary: dict[str, Any], factor: float = 1.002) -> None:
     metric[key] = [rate * factor for rate in metric[key]]
 
 
-def metric(key: str, value: Any) -> Callable[[Path], None]:
+def metric(key: str, value: Any) -> Change:
     return change_summary(put(f"metric/{key}", value))
 
 
 def faster_rank(folder: Path) -> None:
-    def longer(output: Any) -> None:
-        output["1"]["proc"]["block1"][0] += 2  # a longer first step leaves less time to divide by
-
-    edit(folder / "1_output.json", longer)
+    """A longer first step leaves less time to divide by."""
+    edit(folder / "1_output.json", scale("1/proc/block1/0", 2))
 
 
 def longer_steps(folder: Path) -> None:
@@ -167,7 +164,7 @@ def longer_steps(folder: Path) -> None:
     config.write_text(config.read_text().replace(f"computation_time: {C}", "computation_time: 0.4"))
 
 
-TAMPERED: dict[str, tuple[Callable[[Path], None], str]] = {
+TAMPERED: dict[str, tuple[Change, str]] = {
     "AU raised": (change_summary(raise_au), "au.differs"),
     "samples/s raised": (change_summary(raise_rate), "throughput.differs"),
     "mean of AU": (metric("train_au_mean_percentage", 99.0), "printed.mean"),
@@ -179,8 +176,8 @@ TAMPERED: dict[str, tuple[Callable[[Path], None], str]] = {
     "verdict": (metric("train_au_meet_expectation", "success"), "printed.verdict"),
     "one rank's steps": (faster_rank, "rank.differs"),
     "step time": (longer_steps, "compute.time"),
-    "more files": (change_summary(lambda summary: summary.update(num_files_train=10**6)), "files.count"),
-    "too few accelerators": (change_summary(lambda summary: summary.update(num_accelerators=2)), "ranks.count"),
+    "more files": (change_summary(put("num_files_train", 10**6)), "files.count"),
+    "too few accelerators": (change_summary(put("num_accelerators", 2)), "ranks.count"),
 }
 
 

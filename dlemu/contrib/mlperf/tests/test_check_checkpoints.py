@@ -90,7 +90,7 @@ def test_the_gap_begins_when_the_write_call_let_go_of_its_hosts(tmp_path: Path) 
     stamps = [{"collection_timestamp": f"2026-07-13T10:{time}Z"} for time in ("40:00", "55:21", "55:18")]
     edited("*_metadata.json", lambda tree: tree.update(cluster={"nodes": stamps}))(folder)
     assert told(check_folder(str(tmp_path))) == set(), "collected 22.8 s before the read call"
-    edited("*_metadata.json", ended_at("2026-07-13T10:55:12.0"))(folder)
+    ended_at("2026-07-13T10:55:12.0")(folder)
     assert seen(tmp_path, "checkpoint.gap") == ["31.8 s"]
 
 
@@ -181,9 +181,9 @@ def test_one_call_may_do_both(tmp_path: Path) -> None:
 
 def test_eight_processes_of_a_larger_model_were_withdrawn_from_v3_and_stood_in_v2(tmp_path: Path) -> None:
     folder = make_result(tmp_path, "llama3-70b")
-    setting("checkpoint", "mode", "subset")(folder)
+    setting("checkpoint/mode", "subset")(folder)
     official: Any = published.official_yaml("llama3-70b")["model"]
-    setting("model", "parallelism", official["parallelism"] | {"data": 8})(folder)
+    setting("model/parallelism", official["parallelism"] | {"data": 8})(folder)
     checked = check_folder(str(tmp_path))
     assert ("error", "checkpoint.subset") in told(checked)
     assert ("warning", "workload.hash") not in told(checked), "editions.yaml has the subset's hash"
