@@ -891,7 +891,7 @@ def _size_numbers(frozen: FrozenRun) -> Numbers:
         "outcome": outcome_of(answer, facts["accelerators_wanted"]),
         "max_accelerators": answer.max_accelerators,
         "too_close_to_tell": [count.accelerators for count in answer.too_close_to_tell],
-        "passing": answer.passing and answer.passing.accelerators,
+        "passing": answer.max_accelerators or None,
         "failing": answer.failing and answer.failing.accelerators,
         "counts": {
             str(count.accelerators): {
