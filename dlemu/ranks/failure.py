@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 import traceback
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from datagen.errors import DlemuError, UserError, host_failure
 from dlemu.machine.cgroup_limits import out_of_memory_hint
-from dlemu.ranks.comm_base import Interrupted, PeerLostError
-from dlemu.ranks.process_control import stands_still
-
-_UNFORESEEN_STATUS = DlemuError.exit_status
-"""Exit status of a rank that raised an unexpected exception; not Python's 1, which in dlemu means "did not pass"."""
+from dlemu.ranks.comm import PeerLostError
+from dlemu.ranks.process_control import Interrupted, stands_still
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,6 @@ class Role:
 LATE = "Late"
 """`Failure.kind` of a process that still runs after the time it was given."""
 RANK = Role("rank", "use fewer ranks, workers or prefetches")
-LONE_RANK = Role("rank", "use fewer workers or prefetches")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +50,6 @@ class Failure:
     def text(self) -> str:
         """The traceback, or the message where there is none."""
         return (self.traceback or self.message).rstrip()
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Failure:
-        return cls(**json.loads(text))
 
 
 @dataclass(frozen=True)
@@ -94,7 +82,7 @@ def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
     elif isinstance(error, SystemExit) and isinstance(error.code, int):
         message, status = f"{who} ended with exit status {error.code}", error.code
     else:
-        message, status = f"{who}: {type(error).__name__}: {error}", _UNFORESEEN_STATUS
+        message, status = f"{who}: {type(error).__name__}: {error}", DlemuError.exit_status
         text = "".join(traceback.format_exception(error))
     return Failure(
         rank=rank,

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import TypeVar
 
 from datagen.errors import DlemuError
-from dlemu.ranks.comm_base import Interrupted
 
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h, like the next three
 _PR_SET_NAME = 15
@@ -31,6 +29,15 @@ _OUTPUT_SECONDS = 0.3  # a launcher takes milliseconds, and some more to pass it
 Handler = Callable[[int, FrameType | None], None]
 T = TypeVar("T")
 _VISIBLE_SECONDS = 10.0
+
+
+class Interrupted(BaseException):
+    """This process has to stop: save what must be saved. No `Exception`, so that no broad `except` swallows it."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(signal_number).name}")
+        self.signal_number = signal_number
+        self.exit_status = 128 + signal_number  # the shell's convention: 130 for Ctrl-C, 143 for SIGTERM
 
 
 def die_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
@@ -64,12 +71,6 @@ def name_process(name: str) -> None:
     _prctl(_PR_SET_NAME, ctypes.addressof(text))
 
 
-def _flush_streams() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # as in a service without them
-            stream.flush()
-
-
 def fork_process(run: Callable[[], int]) -> int:
     """Fork a process that ends with the status that `run` returns; return its process id. Raises OSError."""
     process = os.fork()
@@ -78,23 +79,10 @@ def fork_process(run: Callable[[], int]) -> int:
         try:
             status = run()
             with contextlib.suppress(OSError, ValueError):
-                _flush_streams()
+                flush_output(0.0)
         finally:
             os._exit(status)  # whatever happened, the caller's stack is not ours to return into
     return process
-
-
-@contextlib.contextmanager
-def forking() -> Iterator[None]:
-    """Let forked processes print nothing that is buffered here, and share pages, which the collector would write to."""
-    _flush_streams()
-    frozen = gc.get_freeze_count()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        if not frozen:
-            gc.unfreeze()
 
 
 def interrupt_on(*numbers: int) -> None:
@@ -166,10 +154,12 @@ def ignore(signal_number: int, frame: FrameType | None) -> None:
     """
 
 
-def flush_output() -> None:
+def flush_output(seconds: float = _OUTPUT_SECONDS) -> None:
     """Print all that is buffered, and leave the launcher time to read and print it: an abort would overtake it."""
-    _flush_streams()
-    time.sleep(_OUTPUT_SECONDS)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # as in a service without them
+            stream.flush()
+    time.sleep(seconds)
 
 
 def _prctl(option: int, argument: int) -> None:

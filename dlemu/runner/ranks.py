@@ -91,7 +91,7 @@ class Ranks:
         self.leads = host is None or host.node == 0
         """Whether this process prepares, saves and reports."""
         if host is not None:
-            self.count = host.place.size
+            self.count = host.ranks.size
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
         """Return the workload that the leading process loads; the others need neither Hydra nor its files."""
@@ -108,7 +108,7 @@ class Ranks:
     def _with_launched_ranks(self, host: Host, load: Callable[[], Workload]) -> Workload:
         """Raise UserError if `ranks` on the command line differs from the launcher's, or versions of dlemu differ."""
         if len(set(host.versions)) > 1:
-            pairs = zip(host.versions, host.place.hosts, strict=True)
+            pairs = zip(host.versions, host.ranks.hosts, strict=True)
             found = ", ".join(f"{version} on {name}" for version, name in pairs)
             raise UserError(
                 f"the hosts have different versions of dlemu ({found}): install the same one on all of them"
@@ -142,7 +142,7 @@ class Ranks:
 
     def on_each_host(self, check: Callable[[int], None]) -> None:
         """Call `check` once on each host, with the number of its ranks."""
-        check(self.count if self._host is None else len(self._host.place.members))
+        check(self.count if self._host is None else len(self._host.ranks.members))
 
     def run(self, main: Callable[[Comm], T]) -> T | None:
         """Run `main` on every rank to its end; return its result on rank 0's host, None on others.
@@ -154,7 +154,7 @@ class Ranks:
             result = main(comm)
             return result if comm.rank == 0 else None
 
-        group = self.count if self._host is None else self._host.group
+        group = self.count if self._host is None else self._host.ranks
         ends = run_ranks(group, rank, timeout_seconds=self._timeout_seconds, on_look=self._on_look)
         failure = first_failure(ends)
         if failure is not None:
@@ -202,7 +202,7 @@ def with_ranks(
     if detect_launcher() == "none":
         return body(Ranks(on_look=on_look))
 
-    if run_as_placeholder(words, lambda message: on_event(Warned(message))):
+    if run_as_placeholder(words):
         return None
     from dlemu.ranks.host import Host, join
 
@@ -239,12 +239,12 @@ def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
 def _failure_of(host: Host, error: BaseException) -> Failure:
     """Return why a host fails: for a RunFailedError the failure of its rank."""
     failure = getattr(error, "failure", None)
-    return failure if isinstance(failure, Failure) else describe(host.place.members[0], error)
+    return failure if isinstance(failure, Failure) else describe(host.ranks.members[0], error)
 
 
 def _text(host: Host, error: BaseException, failure: Failure) -> str:
     """Return what to report of a failure: only what was kept, where another host's report is in the same output."""
-    if host.ends_all and (host.knows_cause or (failure.echo and host.node > 0)):
+    if host.launched.ends_all and (host.launched.lost is not None or (failure.echo and host.node > 0)):
         kept = getattr(error, "kept", None)
         return kept.sentence if kept else ""
     if hasattr(error, "failure") or not failure.traceback:

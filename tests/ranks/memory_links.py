@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from dlemu.machine.clock import FakeClock
-from dlemu.ranks.tree import Connection, Frame, LocalTree, parent_of
+from dlemu.ranks.comm import Comm, Connection, Frame, HostRanks
 
 PATIENCE_SECONDS = 60.0
 """Only a hang is that slow: messages take microseconds."""
@@ -23,12 +23,10 @@ class MemoryLink(Connection):
     def __init__(self, incoming: Pipe, outgoing: Pipe) -> None:
         self._incoming, self._outgoing, self._received = incoming, outgoing, bytearray()
 
-    def send(self, frame: Frame, number: int) -> None:
+    def send(self, frame: Frame, number: int, payload: bytes | bytearray = b"") -> None:
         self._outgoing.put((frame, number))
-
-    def send_bytes(self, data: bytes | bytearray | memoryview) -> None:
-        if data:
-            self._outgoing.put(bytes(data))
+        if payload:
+            self._outgoing.put(bytes(payload))
 
     def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
         item = self._incoming.get(timeout=PATIENCE_SECONDS)
@@ -57,16 +55,16 @@ def unnumbered(incoming: Pipe, outgoing: Pipe, rank: int) -> MemoryLink:
 
 
 def run(
-    size: int, work: Callable[[LocalTree, int], Result], link: Callable[[Pipe, Pipe, int], MemoryLink] = unnumbered
+    size: int, work: Callable[[Comm, int], Result], link: Callable[[Pipe, Pipe, int], MemoryLink] = unnumbered
 ) -> list[Result]:
-    trees = [LocalTree(rank, size) for rank in range(size)]
+    comms = [Comm(HostRanks(members=range(size), size=size), rank) for rank in range(size)]
     for rank in range(1, size):
         up: Pipe = queue.Queue()
         down: Pipe = queue.Queue()
-        trees[rank].parent = link(down, up, rank)
-        trees[parent_of(rank)].children[rank] = link(up, down, parent_of(rank))
+        comms[rank].above = link(down, up, rank)
+        comms[(rank - 1) // 2].children.append(link(up, down, (rank - 1) // 2))
     with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(work, trees, range(size)))
+        return list(pool.map(work, comms, range(size)))
 
 
 class TimedLink(MemoryLink):
@@ -76,7 +74,7 @@ class TimedLink(MemoryLink):
         super().__init__(incoming, outgoing)
         self._clock, self._hop_ns, self.sent = clock, hop_ns, 0
 
-    def send(self, frame: Frame, number: int) -> None:
+    def send(self, frame: Frame, number: int, payload: bytes | bytearray = b"") -> None:
         self.sent += 1
         super().send(frame, (self._clock.now_ns() + self._hop_ns) << _NUMBER_BITS | number)
 

@@ -23,11 +23,6 @@ FAILURES = st.builds(
 )
 
 
-@given(FAILURES)
-def test_a_failure_survives_its_way_to_the_supervisor(failure: Failure) -> None:
-    assert Failure.from_json(failure.to_json()) == failure
-
-
 @given(st.lists(st.none() | FAILURES))
 def test_the_cause_is_the_earliest_that_is_no_echo(failures: list[Failure | None]) -> None:
     cause = first_failure(RankEnd(rank=0, status=0, failure=failure) for failure in failures)

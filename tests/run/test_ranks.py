@@ -11,8 +11,8 @@ import pytest
 from datagen.errors import SpaceError, UserError
 from dlemu.config.schema import Workload
 from dlemu.ranks import Interrupted, PeerLostError
+from dlemu.ranks.comm import HostRanks
 from dlemu.ranks.failure import Failure
-from dlemu.ranks.local import HostPlace
 from dlemu.runner.ranks import Ranks, RunFailedError, RunUserError, lead
 from dlemu.runner.run_folder import Kept
 from tests.runs import make_job
@@ -23,11 +23,10 @@ KEPT = "kept, marked incomplete, in folder: 24 steps measured before that"
 class Launched:
     """What `lead` needs of the leader of a host."""
 
-    ends_all = True
-
     def __init__(self, node: int, *, knows_cause: bool) -> None:
-        self.node, self.knows_cause, self.did = node, knows_cause, ""
-        self.place = HostPlace(node=node, members=[node])
+        self.node, self.did = node, ""
+        self.launched = SimpleNamespace(ends_all=True, lost="another host failed" if knows_cause else None)
+        self.ranks = HostRanks(node=node, members=[node])
 
     def close(self) -> None:
         self.did = "closed"
@@ -123,7 +122,7 @@ def test_a_full_results_disk_is_told_once_with_the_way_out(same_disk: bool) -> N
 
 
 def test_hosts_with_another_version_are_named() -> None:
-    place = HostPlace(hosts=("a", "b"), size=2)
-    host: Any = SimpleNamespace(node=0, place=place, versions=("0.2.0", "0.1.0"), broadcast=lambda value: value)
+    place = HostRanks(hosts=("a", "b"), size=2)
+    host: Any = SimpleNamespace(node=0, ranks=place, versions=("0.2.0", "0.1.0"), broadcast=lambda value: value)
     with pytest.raises(UserError, match=r"different versions of dlemu \(0.2.0 on a, 0.1.0 on b\)"):
         Ranks(host=host).configure(Workload)

@@ -1,27 +1,25 @@
-"""What crosses hosts: each host's leader, the process that forks its ranks, speaks for them to the other leaders.
+"""What a launcher's processes know of each other, and the calls by which the leaders of hosts meet.
 
-The launcher's library carries it (MPI, or torch.distributed). Its own waits may spin on a core and see no signal, so
-nothing here blocks in it: each call is one that is tested between sleeps, which grow from 50 microseconds to a
-millisecond.
+A leader is the process that forks the ranks of its host. The launcher's library carries what crosses hosts. Its own
+waits may spin on a core and see no signal, so each call is tested between sleeps of 50 microseconds to a millisecond.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.ranks.comm_base import PeerLostError
+from dlemu.ranks.comm import Connection, Frame, HostRanks, PeerLostError
 from dlemu.ranks.failure import Failure, describe
 from dlemu.ranks.messages import decode, encode
-from dlemu.ranks.tree import Connection, Frame
 
 _FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  # prompt first, then up to 1 ms late
 _PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library takes
@@ -42,39 +40,56 @@ class HostsLostError(PeerLostError):
         self.exit_status = failure.status
 
 
-class Leaders(ABC):
-    """The leaders of several hosts, in the order of their first ranks; all calls are collective over them.
+class Launched(ABC):
+    """One of a launcher's processes.
 
-    They raise PeerLostError after `timeout_seconds`, HostsLostError when another host has failed.
+    After `connect` it makes calls with the leaders of the other hosts, in the order of their first ranks; without
+    others (`nodes` is 1) these return at once. They raise PeerLostError after `timeout_seconds`, HostsLostError when
+    another host has failed.
     """
 
+    ends_all: bool
+    """Whether the launcher ends the other hosts when one fails."""
     errors: type[Exception]
     """What the library raises when contact is lost."""
 
-    def __init__(self, node: int, nodes: int, timeout_seconds: float) -> None:
-        self.node, self.nodes, self.timeout_seconds = node, nodes, timeout_seconds
+    def __init__(self, rank: int, size: int, members: Sequence[int], door: str, timeout_seconds: float) -> None:
+        """`members` are the ranks whose processes are on this host, rising.
+
+        `door` names the place where these processes meet: another for each start.
+        """
+        self.rank, self.size, self.members, self.door = rank, size, members, door
+        self.timeout_seconds = timeout_seconds
+        self.node, self.nodes = 0, 1
         self.pause: Callable[[float], None] = time.sleep
         """How to sleep while waiting for other hosts; what it raises ends the wait."""
         self.lost: Failure | None = None
         """Why another host has failed, once it has said so."""
-        self.names: Sequence[str] = [f"host {number}" for number in range(nodes)]
+        self.others = "another host"
+        """How messages name the other hosts."""
         self._look_seconds = 0.0
         self._offset_ns = 0
         self._unfinished: list[object] = []
         """Requests that were given up, and their buffers: the library may still write there."""
 
-    @property
-    def others(self) -> str:
-        """How messages name the other hosts."""
-        names = [*self.names[: self.node], *self.names[self.node + 1 :]]
-        return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
+    @abstractmethod
+    def connect(self, led: Sequence[int]) -> None:
+        """Find the other leaders, if this process leads ranks (`led`). Collective over all of the launcher's."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Take leave of the launcher, after the last call of all processes."""
+
+    @abstractmethod
+    def end(self, status: int) -> None:
+        """Have the launcher end all processes, where it has a call for that; may not return."""
 
     def all_reduce_max(self, value_ns: int) -> int:
         """Return the maximum over the hosts of a time in ns (CLOCK_MONOTONIC), by this host's clock."""
         return int(self._highest(np.array([value_ns + self._offset_ns]))[0]) - self._offset_ns
 
-    def barrier(self, more_seconds: float = 0.0) -> None:
-        self._highest(np.zeros(1, np.int64), more_seconds)
+    def barrier(self) -> None:
+        self._highest(np.zeros(1, np.int64))
 
     def gather(self, payload: bytes) -> list[bytes]:
         """Return every host's bytes on node 0, an empty list elsewhere."""
@@ -125,14 +140,6 @@ class Leaders(ABC):
         self._offset_ns = int(offsets_ns[self.node])
         return tuple(map(int, offsets_ns))
 
-    @contextlib.contextmanager
-    def pausing(self, pause: Callable[[float], None]) -> Iterator[None]:
-        self.pause = pause
-        try:
-            yield
-        finally:
-            self.pause = time.sleep
-
     def look(self) -> None:
         """Raise HostsLostError when another host has failed; looks twice a second at most."""
         if time.monotonic() >= self._look_seconds:
@@ -144,8 +151,8 @@ class Leaders(ABC):
         """Send the other hosts the reason why this one has failed; returns at once."""
 
     @abstractmethod
-    def _read_failure(self) -> str:
-        """Return the failure that another leader has sent, as JSON; empty without one."""
+    def _read_failure(self) -> bytes:
+        """Return the failure that another leader has sent, encoded; empty without one."""
 
     @abstractmethod
     def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> Test:
@@ -159,32 +166,30 @@ class Leaders(ABC):
     def _begin_gather(self, data: Bytes, received: Bytes) -> Test:
         """Begin to fill node 0's `received`, a row for each host, with all hosts' data of equal length."""
 
-    def _highest(self, numbers: Numbers, more_seconds: float = 0.0) -> Numbers:
+    def _highest(self, numbers: Numbers) -> Numbers:
         highest = numbers.copy()
-        self._complete(lambda: self._begin_maximum(numbers, highest), numbers, highest, more_seconds=more_seconds)
+        self._complete(lambda: self._begin_maximum(numbers, highest), numbers, highest)
         return highest
 
     def _spread(self, data: Bytes, *, spin: bool = False) -> None:
         self._complete(lambda: self._begin_broadcast(data), data, spin=spin)
 
     def _collect(self, data: Bytes, *, spin: bool = False) -> Bytes:
-        received = np.empty((self.nodes if self.node == 0 else 0, data.size), np.uint8)
+        received = np.tile(data, (self.nodes if self.node == 0 else 0, 1))
         self._complete(lambda: self._begin_gather(data, received), data, received, spin=spin)
         return received
 
-    def _complete(
-        self, begin: Callable[[], Test], *buffers: Bytes | Numbers, more_seconds: float = 0.0, spin: bool = False
-    ) -> None:
+    def _complete(self, begin: Callable[[], Test], *buffers: Bytes | Numbers, spin: bool = False) -> None:
         """Begin a request, and sleep (or `spin`) until it is done; its `buffers` live as long as it does."""
-        timeout_seconds = self.timeout_seconds + more_seconds
-        deadline_seconds = time.monotonic() + timeout_seconds
-        sleep_seconds = _FIRST_SLEEP_SECONDS
+        if self.nodes == 1:  # the buffers have the result
+            return
+        deadline_seconds, sleep_seconds = time.monotonic() + self.timeout_seconds, _FIRST_SLEEP_SECONDS
         try:
             is_done = begin()
             self._unfinished.append((is_done, buffers))
             while not is_done():
                 if time.monotonic() > deadline_seconds:
-                    raise PeerLostError(f"{self.others} did not arrive within {timeout_seconds:g} s")
+                    raise PeerLostError(f"{self.others} did not arrive within {self.timeout_seconds:g} s")
                 if spin:
                     os.sched_yield()
                     continue
@@ -201,19 +206,27 @@ class Leaders(ABC):
             raise PeerLostError(f"{self.others} ended without a message ({reason})") from error
 
     def _look_now(self) -> None:
-        if self.lost is None and (text := self._read_failure()):
-            self.lost = Failure.from_json(text)
+        if self.lost is None and (message := self._read_failure()):
+            self.lost = decode(message)
         if self.lost is not None:
             raise HostsLostError(self.lost)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedRanks(HostRanks):
+    """The ranks of a host that a launcher's process forks, and speaks for to other hosts."""
+
+    launched: Launched
+    settle: Callable[[int], object]
+    """Called in each rank first, with its number on this host."""
 
 
 class Relay:
     """Answers what the first rank of this host asks of the leaders, on the leader's side of the socket."""
 
-    def __init__(self, stream: socket.socket, rank: int, leaders: Leaders) -> None:
+    def __init__(self, link: Connection, rank: int, leaders: Launched) -> None:
         """`rank` is the number of the first rank of this host."""
-        self.link = Connection(stream, f"rank {rank}", leaders.timeout_seconds)
-        self.rank, self.leaders = rank, leaders
+        self.link, self.rank, self.leaders = link, rank, leaders
 
     def serve(self, asked: bool, report: Callable[[Failure, int], None]) -> bool:
         """Answer one question if the rank has `asked` one; return False once there is no more to do.
@@ -223,26 +236,28 @@ class Relay:
         try:
             if asked:
                 try:
-                    frame, number = self.link.receive_head(Frame.MAXIMUM)
+                    frame, number = self.link.receive_head(Frame.BARRIER)
                 except PeerLostError:  # the rank has ended
                     return False
-                self._answer(frame, number)
+                self._answer(Frame(frame), number)
             self.leaders.look()
         except PeerLostError as error:
             report(describe(self.rank, error), time.monotonic_ns())
             return False
         return True
 
-    def _answer(self, frame: int, number: int) -> None:
-        if frame == Frame.MAXIMUM:
-            self.link.send(Frame.MAXIMUM, self.leaders.all_reduce_max(number))
+    def _answer(self, frame: Frame, number: int) -> None:
+        if frame == Frame.BARRIER:
+            self.link.send(frame, self.leaders.all_reduce_max(number))
         elif frame == Frame.TIMEOUT:
             self.leaders.timeout_seconds = number / 1000
         else:
-            payload = bytes(self.link.receive_bytes(number, Frame(frame)))
-            answers: dict[int, Callable[[bytes], bytes]] = {
-                Frame.GATHER: lambda data: encode(self.leaders.gather(data)),
-                Frame.BROADCAST: self.leaders.broadcast,
-                Frame.CLOCKS: lambda data: encode(self.leaders.clock_offsets()),
-            }
-            self.link.send_payload(Frame(frame), answers[frame](payload))
+            payload = bytes(self.link.receive_bytes(number, frame))
+            match frame:
+                case Frame.GATHER:
+                    payload = encode(self.leaders.gather(payload))
+                case Frame.BROADCAST:
+                    payload = self.leaders.broadcast(payload)
+                case Frame.CLOCKS:
+                    payload = encode(self.leaders.clock_offsets())
+            self.link.send_payload(frame, payload)
