@@ -8,10 +8,9 @@ from dlemu.ranks.comm import Comm as Comm
 from dlemu.ranks.comm import PeerLostError as PeerLostError
 from dlemu.ranks.comm import name_ranks as name_ranks
 from dlemu.ranks.failure import Failure as Failure
-from dlemu.ranks.failure import RankEnd as RankEnd
 from dlemu.ranks.failure import first_failure as first_failure
 from dlemu.ranks.launch import run_ranks as run_ranks
-from dlemu.ranks.launchers import detect_launcher as detect_launcher
+from dlemu.ranks.launched import detect_launcher as detect_launcher
 from dlemu.ranks.process_control import Interrupted as Interrupted
 from dlemu.ranks.process_control import PatienceError as PatienceError
 from dlemu.ranks.process_control import die_with_parent as die_with_parent

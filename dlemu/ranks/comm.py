@@ -70,19 +70,16 @@ class Connection:
         self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(longest))
         self._expect_within(longest)
 
-    def send(self, frame: Frame, number: int, payload: bytes | bytearray = b"") -> None:
-        """Send a frame that is a number alone, or the head of `number` bytes."""
+    def send(self, frame: Frame, content: int | bytes | bytearray) -> None:
+        """Send a frame that is a number alone, or some bytes."""
         try:
-            self._stream.sendall(_HEADER.pack(frame, number))
-            if payload:
-                self._stream.sendall(payload)
+            self._stream.sendall(_HEADER.pack(frame, content if isinstance(content, int) else len(content)))
+            if not isinstance(content, int):
+                self._stream.sendall(content)
         except BlockingIOError as error:
             raise PeerLostError(f"{self._peer} accepted no data for {self._timeout_seconds:g} s") from error
         except OSError as error:
             raise PeerLostError(f"{self._peer} ended without a message") from error
-
-    def send_payload(self, frame: Frame, payload: bytes | bytearray) -> None:
-        self.send(frame, len(payload), payload)
 
     def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
         """Wait for a frame of this kind and return its number; the deadline counts from `started_seconds`, or now."""
@@ -201,7 +198,7 @@ class Comm:
         for child in self.children:
             parts |= decode(child.receive_payload(Frame.GATHER))
         if self.above is not None:
-            self.above.send_payload(Frame.GATHER, encode(parts))
+            self.above.send(Frame.GATHER, encode(parts))
             if self.local_rank == 0:
                 for of_host in decode(self.above.receive_payload(Frame.GATHER)):
                     parts |= decode(of_host)
@@ -230,10 +227,10 @@ class Comm:
         """Return on all ranks of the host what its leader answers its first rank; without one, that rank's payload."""
         if self.above is not None:
             if self.local_rank == 0:
-                self.above.send_payload(frame, payload)
+                self.above.send(frame, payload)
             payload = self.above.receive_payload(frame)
         for child in self.children:
-            child.send_payload(frame, payload)
+            child.send(frame, payload)
         return payload
 
     def _connections(self) -> list[Connection]:

@@ -46,11 +46,6 @@ class Failure:
     echo: bool = False
     traceback: str = ""
 
-    @property
-    def text(self) -> str:
-        """The traceback, or the message where there is none."""
-        return (self.traceback or self.message).rstrip()
-
 
 @dataclass(frozen=True)
 class RankEnd:
@@ -105,16 +100,13 @@ def killed_by(who: str, process: int, signal_number: int, remedy: str) -> str:
     return f"{who} (process {process}) was killed by {signal.Signals(signal_number).name}{hint}"
 
 
-def stopped_for(who: str, process: int, seconds: float) -> str:
-    return (
-        f"{who} (process {process}) was stopped from outside (SIGSTOP, a debugger, a batch system that suspends jobs) "
-        f"and did not continue within {seconds:g} s"
-    )
-
-
-def overdue(who: str, process: int, seconds: float) -> str:
-    if stands_still(process):
-        return stopped_for(who, process, seconds)
+def overdue(who: str, process: int, seconds: float, *, stopped: bool = False) -> str:
+    """Return the sentence on a process that did not end in time, or was `stopped` for too long."""
+    if stopped or stands_still(process):
+        return (
+            f"{who} (process {process}) was stopped from outside (SIGSTOP, a debugger, a batch system that suspends "
+            f"jobs) and did not continue within {seconds:g} s"
+        )
     return (
         f"{who} (process {process}) did not end within {seconds:g} s: check the storage (`dmesg`, mount state), and "
         "what else runs on this host (`top`)"

@@ -25,10 +25,11 @@ from datagen.errors import DlemuError
 from dlemu import __version__
 from dlemu.ranks.comm import Connection, Frame, PeerLostError, name_ranks
 from dlemu.ranks.failure import Failure
-from dlemu.ranks.launched import Launched, LedRanks
-from dlemu.ranks.launchers import detect_launcher
+from dlemu.ranks.launched import Launched, LedRanks, detect_launcher
 from dlemu.ranks.messages import decode, encode
+from dlemu.ranks.mpi import MpiProcess
 from dlemu.ranks.process_control import flush_output, ignore, interrupt_on, stands_still
+from dlemu.ranks.torchrun import TorchrunProcess
 
 _LOOK_SECONDS = 1.0  # between two looks of a placeholder whether its leader is stopped
 _RETRY_SECONDS = 0.01
@@ -47,9 +48,20 @@ class _Process:
     environment: dict[str, str]
     surroundings: str
 
+    """What a forked process inherits from its leader and must be equal for all processes of a host."""
+
     @classmethod
     def of(cls, rank: int) -> _Process:
-        return cls(rank, os.getpid(), sorted(os.sched_getaffinity(0)), dict(os.environ), _surroundings())
+        spaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("mnt", "pid", "net", "user")]
+        with open("/proc/self/cgroup", errors="surrogateescape") as file:
+            groups = file.read()
+        memory_policy = [""]
+        with contextlib.suppress(OSError), open("/proc/self/numa_maps", errors="surrogateescape") as maps:
+            memory_policy = maps.readline().split()[1:2]
+        limits = [resource.getrlimit(limit) for limit in _LIMITS]
+        program = (sys.executable, sys.argv, os.getcwd(), os.geteuid(), os.getegid(), os.nice(0))
+        surroundings = repr((program, spaces, groups, limits, memory_policy))
+        return cls(rank, os.getpid(), sorted(os.sched_getaffinity(0)), dict(os.environ), surroundings)
 
     def take(self) -> None:
         with contextlib.suppress(OSError):  # the leader may not use those CPUs: the rank then stays on the leader's
@@ -58,29 +70,14 @@ class _Process:
         os.environ.update(self.environment)
 
 
-def _surroundings() -> str:
-    """Return what a forked process inherits from its leader and must be equal for all processes of a host."""
-    spaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("mnt", "pid", "net", "user")]
-    with open("/proc/self/cgroup", errors="surrogateescape") as group:
-        groups = group.read()
-    limits = [resource.getrlimit(limit) for limit in _LIMITS]
-    programs = (sys.executable, sys.argv, os.getcwd(), os.geteuid(), os.getegid(), os.nice(0))
-    return repr((programs, spaces, groups, limits, _memory_policy()))
-
-
-def _memory_policy() -> str:
-    with contextlib.suppress(OSError, IndexError), open("/proc/self/numa_maps", errors="surrogateescape") as maps:
-        return maps.readline().split()[1]
-    return ""
-
-
 class Host:
     """This process as the leader of its host: it forks the ranks there, and meets the leaders of other hosts."""
 
     def __init__(self, launched: Launched, own: _Process, others: Sequence[tuple[_Process, Connection]] = ()) -> None:
         """`others` are the processes whose ranks this one runs besides its `own`, in the order of their ranks."""
         self.launched, self._others = launched, others
-        os.register_at_fork(after_in_child=self._forget)
+        for _, stream in others:
+            os.register_at_fork(after_in_child=stream.close)
         processes = [own, *(process for process, _ in others)]
         led = [process.rank for process in processes]
         launched.connect(led)
@@ -119,7 +116,7 @@ class Host:
     def close(self) -> None:
         """End, once the ranks of all hosts have."""
         self.launched.timeout_seconds += _CLOSING_SECONDS
-        self.launched.barrier()
+        self.launched.all_reduce_max(0)
         self._release(0)
         for _, stream in self._others:
             stream.receive(Frame.END)
@@ -139,23 +136,21 @@ class Host:
             with contextlib.suppress(OSError):  # it has ended
                 os.kill(process.process, signal.SIGCONT)
 
-    def _forget(self) -> None:
-        for _, stream in self._others:
-            stream.close()
-
 
 def _stand_in(launched: Launched, leader: int, stream: Connection) -> int:
     """Sleep until the rank that the leader (a process id) runs has ended; return its exit status."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, ignore)
     launched.connect(())
-    timeout_seconds = launched.timeout_seconds
+    timeout_seconds, stood_seconds, kind = launched.timeout_seconds, 0.0, 0
     try:
-        while True:
-            _watch_leader(leader, stream, timeout_seconds)
+        while kind != Frame.END:
+            while not select.select([stream], [], [], _LOOK_SECONDS)[0]:
+                # Time is counted in looks: none passes while the whole job is suspended.
+                stood_seconds = stood_seconds + _LOOK_SECONDS if stands_still(leader) else 0.0
+                if stood_seconds > timeout_seconds:
+                    os.kill(leader, signal.SIGKILL)
             kind, told = stream.receive_head(Frame.END)
-            if kind == Frame.END:
-                break
             timeout_seconds = told / 1000
     except PeerLostError as error:
         print(f"dlemu: {error}", file=sys.stderr)
@@ -166,33 +161,13 @@ def _stand_in(launched: Launched, leader: int, stream: Connection) -> int:
     return told
 
 
-def _watch_leader(leader: int, stream: Connection, timeout_seconds: float) -> None:
-    """Return when the leader has sent something, or ended; kill a leader that is stopped for too long.
-
-    Time is counted in looks: none passes while the whole job is suspended.
-    """
-    stood_seconds = 0.0
-    while not select.select([stream], [], [], _LOOK_SECONDS)[0]:
-        stood_seconds = stood_seconds + _LOOK_SECONDS if stands_still(leader) else 0.0
-        if stood_seconds > timeout_seconds:
-            os.kill(leader, signal.SIGKILL)
-
-
 @functools.cache
 def join(timeout_seconds: float) -> Host | int:
     """Meet the launcher's other processes, once per process; return the leader of the host if this process is it.
 
     A placeholder returns the exit status of its rank, once that has ended. Raises UserError, PeerLostError.
     """
-    launched: Launched
-    if detect_launcher() == "store":
-        from dlemu.ranks.torchrun import TorchrunProcess
-
-        launched = TorchrunProcess(timeout_seconds)
-    else:
-        from dlemu.ranks.mpi import MpiProcess
-
-        launched = MpiProcess(timeout_seconds)
+    launched = (TorchrunProcess if detect_launcher() == "store" else MpiProcess)(timeout_seconds)
     interrupt_on(signal.SIGINT, signal.SIGTERM)
     return _through_door(launched)
 
@@ -202,7 +177,7 @@ def _through_door(launched: Launched) -> Host | int:
     own, members, address = _Process.of(launched.rank), launched.members, f"\0dlemu-{launched.door}"
     if launched.rank != members[0]:
         stream = _enter(launched, address)
-        stream.send_payload(Frame.START, encode(own))
+        stream.send(Frame.START, encode(own))
         kind, leader = stream.receive_head(Frame.START)
         if kind == Frame.LED:
             return _stand_in(launched, leader, stream)

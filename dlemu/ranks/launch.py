@@ -15,7 +15,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
@@ -24,26 +24,16 @@ from typing import Any, TypeVar
 import psutil
 
 from datagen.errors import DlemuError, SpaceError, UserError
+from dlemu.ranks import failure as failures
 from dlemu.ranks import process_control
 from dlemu.ranks.comm import Comm, Connection, HostRanks, PeerLostError, connected
-from dlemu.ranks.failure import (
-    LATE,
-    RANK,
-    Failure,
-    RankEnd,
-    Role,
-    describe,
-    first_failure,
-    killed_by,
-    overdue,
-    stopped_for,
-)
-from dlemu.ranks.launched import LedRanks, Relay
+from dlemu.ranks.failure import LATE, RANK, Failure, RankEnd, Role, first_failure
+from dlemu.ranks.launched import LedRanks
 from dlemu.ranks.process_control import Interrupted, die_with_parent
 
 _KILLED = 128 + signal.SIGKILL  # exit status
 _NOTICE_SHARE = 0.2  # share of the grace in which ranks may notice the failure by themselves; then they get SIGTERM
-_LEAST_GIVE_UP_SECONDS = 2.0  # freeing a killed rank's memory takes the kernel a while
+_GIVE_UP_SECONDS = 5.0  # freeing a killed rank's memory takes the kernel a while; one that storage blocks never ends
 _LOOK_AGAIN_SECONDS = 0.02  # no signal says when this process adopts a grandchild, whose parent has ended
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CREW_GRACE_SECONDS = 2.0  # workers have nothing to save
@@ -66,7 +56,7 @@ class Ending:
     grace_seconds: float
     timeout_seconds: float = math.inf
     most_seconds: float = math.inf
-    begin_ns: int = 0
+    begin_ns: int = field(default_factory=time.monotonic_ns)
     role: Role = RANK
     done: Sequence[int] | None = None
     """Given of processes that become other programs: the exit statuses that are no failure."""
@@ -82,12 +72,8 @@ class Ending:
     """Signal, or _GIVE_UP -> when, in ns."""
     _signalled: set[tuple[int, int]] = field(default_factory=set)
     """The processes that got a signal, with it."""
-    _ending: bool = False
-
-    @property
-    def began(self) -> bool:
-        """Whether the ranks are being ended, or have ended."""
-        return self._ending or not self.running
+    began: bool = False
+    """Whether the ranks are being ended."""
 
     @property
     def due_ns(self) -> float:
@@ -97,15 +83,15 @@ class Ending:
     def reported(self, failure: Failure, now_ns: int) -> None:
         """Note a rank's failure; only the first one of each rank counts, as later ones follow from it."""
         self._failures.setdefault(failure.rank, failure)
-        if not self._ending:
-            self._ending = True
+        if not self.began:
+            self.began = True
             self._due[signal.SIGTERM] = now_ns + _NOTICE_SHARE * self.grace_seconds * 1e9
             self._due[signal.SIGKILL] = now_ns + self.grace_seconds * 1e9
 
     def interrupted(self, signal_number: int, now_ns: int) -> None:
         """Note a signal that requests the end of the run; a second one makes SIGKILL due at once."""
         if self._interruption is None:
-            self._interruption = _interrupted(-1, signal_number, now_ns, echo=self._ending)  # `_explain` sets the rank
+            self._interruption = _interrupted(-1, signal_number, now_ns, echo=self.began)  # `_explain` sets the rank
             self.reported(self._interruption, now_ns)
             self._due[signal.SIGTERM] = now_ns
         elif signal.SIGKILL in self._due:
@@ -129,11 +115,11 @@ class Ending:
         """Do what is due; `send(process, signal)` returns whether the process still existed."""
         for process in [process for process, due_ns in self._stopped.items() if now_ns >= due_ns]:
             del self._stopped[process]
-            message = stopped_for(self._name(process), process, self.timeout_seconds)
+            message = failures.overdue(self._name(process), process, self.timeout_seconds, stopped=True)
             self.reported(self._failure(process, "Stopped", message, now_ns), now_ns)
         if now_ns >= self.begin_ns + self.most_seconds * 1e9:
             for process in self.running:
-                message = overdue(self._name(process), process, self.most_seconds)
+                message = failures.overdue(self._name(process), process, self.most_seconds)
                 self.reported(self._failure(process, LATE, message, now_ns), now_ns)
             self.most_seconds = math.inf
         for number in [number for number, due_ns in self._due.items() if now_ns >= due_ns]:
@@ -143,7 +129,7 @@ class Ending:
             else:
                 self._signalled |= {(process, number) for process in self.running if send(process, number)}
             if number == signal.SIGKILL:
-                self._due[_GIVE_UP] = now_ns + give_up_seconds(self.grace_seconds) * 1e9
+                self._due[_GIVE_UP] = now_ns + _GIVE_UP_SECONDS * 1e9
 
     def _give_up(self, now_ns: int) -> None:
         for process, rank in self.running.items():
@@ -172,7 +158,7 @@ class Ending:
         if code < 0:
             if obeyed:
                 return _interrupted(rank, signal.SIGTERM, now_ns, echo=True)
-            message = killed_by(name, process, -code, self.role.remedy)
+            message = failures.killed_by(name, process, -code, self.role.remedy)
             return self._failure(process, "Signal", message, now_ns, 128 - code)
         if code in (self.done or (0,)):
             return None
@@ -222,21 +208,24 @@ def run_ranks(
         grace_seconds=grace_seconds,
         timeout_seconds=timeout_seconds,
         most_seconds=most_seconds,
-        begin_ns=time.monotonic_ns(),
         role=role,
         done=done,
     )
-    known = frozenset(child.pid for child in psutil.Process().children())
+    known = _children()
     with contextlib.ExitStack() as stack:
         reports, sender = map(stack.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         reports.setblocking(False)
-        parents_ends = (reports, *stack.enter_context(_signals_as_bytes()))
+        wakeups, waker = map(stack.enter_context, socket.socketpair())
+        waker.setblocking(False)
+        for number in (*_STOP_SIGNALS, signal.SIGCHLD):
+            if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:  # as `nohup` has it
+                stack.callback(signal.signal, number, signal.signal(number, process_control.ignore))
+        stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False))
         stack.callback(process_control.adopt_orphans, process_control.adopt_orphans(True))
         stack.callback(end_adopted, known, grace_seconds)
-        supervisor = _Supervisor(main=main, ranks=ranks, ending=ending, parents_ends=parents_ends, sender=sender)
+        supervisor = _Supervisor(main=main, ranks=ranks, ending=ending, ends=(reports, wakeups, waker), sender=sender)
         stack.callback(supervisor.end)
-        with _starting(role):
-            supervisor.start(stack)
+        supervisor.start(stack)
         return supervisor.wait(on_look)
 
 
@@ -288,30 +277,47 @@ class _Supervisor:
     main: Callable[[Comm], object]
     ranks: HostRanks
     ending: Ending
-    parents_ends: tuple[socket.socket, socket.socket, socket.socket]
+    ends: tuple[socket.socket, socket.socket, socket.socket]
     """What ranks close: reports arrive at the first, and at the second a byte for each signal to this process."""
     sender: socket.socket
     process: int = field(default_factory=os.getpid)
     results: dict[int, Any] = field(default_factory=dict)
-    relay: Relay | None = None
-    """Answers the ranks' questions to other hosts."""
+    link: Connection | None = None
+    """To the first rank, which asks the leader for what crosses hosts."""
+
+    def __post_init__(self) -> None:
+        self.leader = self.ranks.launched if isinstance(self.ranks, LedRanks) else None
 
     def start(self, stack: contextlib.ExitStack) -> None:
-        """Fork all ranks; what the stack gets is undone at the end. Raises OSError."""
-        comms, above = connected(self.ranks, self.ending.timeout_seconds)
-        if above is not None and isinstance(self.ranks, LedRanks):
-            leader = self.ranks.launched
-            stack.callback(above.close)
-            stack.callback(setattr, leader, "pause", leader.pause)
-            leader.pause = self.pause
-            self.relay = Relay(above, self.ranks.members[0], leader)
+        """Fork all ranks; what the stack gets is undone at the end. Raises SpaceError.
+
+        Signals are held back until every process has its handlers. Forked processes print nothing that is buffered
+        here, and share pages, which the collector would write to.
+        """
+        mask, frozen = signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGCHLD)), gc.get_freeze_count()
+        gc.freeze()
+        comms, role = list[Comm](), self.ending.role
         try:
+            process_control.flush_output(0.0)
+            comms, self.link = connected(self.ranks, self.ending.timeout_seconds)
+            if self.link is not None and self.leader is not None:
+                stack.callback(self.link.close)
+                stack.callback(setattr, self.leader, "pause", self.leader.pause)
+                self.leader.pause = self.pause
             for local_rank, rank in enumerate(self.ranks.members):
-                process = process_control.fork_process(partial(self._run, comms, above, local_rank, rank))
+                process = process_control.fork_process(partial(self._run, comms, local_rank, rank))
                 self.ending.running[process] = rank
+        except OSError as error:
+            raise SpaceError(
+                f"not every {role.name} could be started ({error}): {role.remedy}, or raise the limits on processes "
+                "and files (`ulimit -u`, `ulimit -n`) or memory"
+            ) from error
         finally:
             for comm in comms:
                 comm.close()
+            if not frozen:
+                gc.unfreeze()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def wait(self, on_look: Callable[[], object]) -> list[RankEnd]:
         """Return how each rank ended, in rank order, once all have; call `on_look` every half second meanwhile."""
@@ -327,7 +333,7 @@ class _Supervisor:
         """Sleep, and handle what happened meanwhile. Raises PeerLostError when the ranks are being ended."""
         time.sleep(seconds)
         self._handle()
-        if self.ending.began:
+        if self.ending.began or not self.ending.running:
             raise PeerLostError("the ranks of this host are being ended")
 
     def end(self) -> None:
@@ -338,20 +344,26 @@ class _Supervisor:
 
     def _turn(self, until_ns: float) -> None:
         """Wait until something happens, or until then; handle it."""
-        relay, poll = self.relay, select.poll()
-        poll.register(self.parents_ends[0], select.POLLIN)
-        poll.register(self.parents_ends[1], select.POLLIN)
-        if relay is not None:
-            poll.register(relay.link, select.POLLIN)
+        poll = select.poll()
+        for end in (*self.ends[:2], self.link):
+            if end is not None:
+                poll.register(end, select.POLLIN)
         due_ns = min(self.ending.due_ns, until_ns)
         ready = dict(poll.poll(max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0)))
         self._handle()
-        if relay is not None and not relay.serve(relay.link.fileno() in ready, self.ending.reported):
-            self.relay = None
+        if self.link is None or self.leader is None:
+            return
+        try:
+            if self.link.fileno() in ready and not self.leader.answer(self.link):
+                self.link = None
+            self.leader.look()
+        except PeerLostError as error:
+            self.ending.reported(failures.describe(self.ranks.members[0], error), time.monotonic_ns())
+            self.link = None
 
     def _handle(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            for number in self.parents_ends[1].recv(4096, socket.MSG_DONTWAIT):
+            for number in self.ends[1].recv(4096, socket.MSG_DONTWAIT):
                 if number != signal.SIGCHLD:
                     self.ending.interrupted(number, time.monotonic_ns())
             self._reap()  # processes that ended or were stopped
@@ -361,7 +373,7 @@ class _Supervisor:
     def _take_reports(self) -> None:
         while True:
             try:
-                _, files, _, _ = socket.recv_fds(self.parents_ends[0], 1, 1)
+                _, files, _, _ = socket.recv_fds(self.ends[0], 1, 1)
             except BlockingIOError:
                 return
             with os.fdopen(files[0], "rb") as file:
@@ -389,12 +401,12 @@ class _Supervisor:
         for process, code in ended.items():
             self.ending.ended(process, code, time.monotonic_ns())
 
-    def _run(self, comms: Sequence[Comm], above: Connection | None, local_rank: int, rank: int) -> int:
+    def _run(self, comms: Sequence[Comm], local_rank: int, rank: int) -> int:
         """Run a forked process to its end."""
         try:
             comm = comms[local_rank]
             self._set_up(comm)
-            for other in (above, *comms):
+            for other in (self.link, *comms):
                 if other is not None and other is not comm:
                     other.close()
             if isinstance(self.ranks, LedRanks):
@@ -408,7 +420,7 @@ class _Supervisor:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             if isinstance(error, SystemExit) and not error.code:
                 return 0
-            failure = describe(rank, error, self.ending.role)
+            failure = failures.describe(rank, error, self.ending.role)
             with contextlib.suppress(OSError):
                 self._report(failure)
             return failure.status
@@ -421,7 +433,7 @@ class _Supervisor:
 
     def _set_up(self, comm: Comm) -> None:
         signal.set_wakeup_fd(-1)
-        for end in self.parents_ends:
+        for end in self.ends:
             end.close()
         for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C reaches the whole group; the supervisor passes it on
             signal.signal(number, signal.SIG_IGN)
@@ -454,69 +466,21 @@ def _send(process: int, signal_number: int) -> bool:
 
 
 def end_adopted(known: frozenset[int], grace_seconds: float) -> None:
-    """End every descendant of this process that does not descend from `known`; it must adopt orphans.
+    """End every descendant of this process, which adopts orphans, that does not descend from `known`.
 
-    They get SIGTERM, and SIGKILL after the grace, in which a process that ignores SIGTERM (multiprocessing's resource
-    tracker) can end by itself.
+    After SIGTERM one that ignores it (multiprocessing's resource tracker) has the grace to end by itself.
     """
-    kill_seconds = time.monotonic() + grace_seconds
-    signalled = set[tuple[int, int]]()
-    while adopted := {child.pid for child in psutil.Process().children()} - known:
-        if time.monotonic() >= kill_seconds + give_up_seconds(grace_seconds):
-            break
-        number = signal.SIGTERM if time.monotonic() < kill_seconds else signal.SIGKILL
-        for process in adopted:
-            if (process, number) not in signalled:
-                signalled.add((process, number))
+    for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, _GIVE_UP_SECONDS)):
+        signalled, deadline_seconds = set[int](), time.monotonic() + seconds
+        while (adopted := _children() - known) and time.monotonic() < deadline_seconds:
+            for process in adopted - signalled:
                 _send(process, number)
-        ended = 0
-        for process in adopted:
-            with contextlib.suppress(ChildProcessError):
-                ended += os.waitpid(process, os.WNOHANG)[0]
-        if not ended:  # else their own children may have been adopted now
+            signalled |= adopted
+            for process in adopted:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(process, os.WNOHANG)
             time.sleep(_LOOK_AGAIN_SECONDS)
 
 
-def give_up_seconds(grace_seconds: float) -> float:
-    """Return how long to wait for the end of a killed process: one that storage blocks must not delay the others."""
-    return max(grace_seconds, _LEAST_GIVE_UP_SECONDS)
-
-
-@contextlib.contextmanager
-def _starting(role: Role) -> Iterator[None]:
-    """Turn what the system refuses into advice, and hold signals back until every process has its handlers.
-
-    Forked processes print nothing that is buffered here, and share pages, which the collector would write to.
-    """
-    mask, frozen = signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGCHLD)), gc.get_freeze_count()
-    gc.freeze()
-    try:
-        process_control.flush_output(0.0)
-        yield
-    except OSError as error:
-        raise SpaceError(
-            f"not every {role.name} could be started ({error}): {role.remedy}, or raise the limits on processes and "
-            "files (`ulimit -u`, `ulimit -n`) or memory"
-        ) from error
-    finally:
-        if not frozen:
-            gc.unfreeze()
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-@contextlib.contextmanager
-def _signals_as_bytes() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Turn the stop signals and SIGCHLD into bytes on the first socket; those ignored here (nohup) stay ignored."""
-    wakeups, waker = socket.socketpair()
-    waker.setblocking(False)
-    numbers = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, process_control.ignore) for number in [*numbers, signal.SIGCHLD]}
-    fd_before = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-    try:
-        yield wakeups, waker
-    finally:
-        signal.set_wakeup_fd(fd_before)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        wakeups.close()
-        waker.close()
+def _children() -> frozenset[int]:
+    return frozenset(child.pid for child in psutil.Process().children())

@@ -10,17 +10,23 @@ import contextlib
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.ranks.comm import Connection, Frame, HostRanks, PeerLostError
-from dlemu.ranks.failure import Failure, describe
+from dlemu.ranks.failure import Failure
 from dlemu.ranks.messages import decode, encode
 
+Launcher = Literal["none", "mpi", "store"]
+"""What started this process: no launcher of ranks; mpirun or srun; torchrun, or whatever sets torchrun's variables."""
+
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE", "SLURM_STEP_NUM_TASKS")
+_STORE_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_TORCHRUN = "TORCHELASTIC_RUN_ID"
 _FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  # prompt first, then up to 1 ms late
 _PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library takes
 _PINGS = 40  # the quickest of them met no queue: half of its round trip bounds the offset's error
@@ -32,20 +38,12 @@ Test = Callable[[], bool]
 """Returns whether a request is done."""
 
 
-class HostsLostError(PeerLostError):
-    """Another host has failed, and says so itself."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.exit_status = failure.status
-
-
 class Launched(ABC):
     """One of a launcher's processes.
 
     After `connect` it makes calls with the leaders of the other hosts, in the order of their first ranks; without
-    others (`nodes` is 1) these return at once. They raise PeerLostError after `timeout_seconds`, HostsLostError when
-    another host has failed.
+    others (`nodes` is 1) these return at once. They raise PeerLostError after `timeout_seconds`, also when
+    another host says that it has failed.
     """
 
     ends_all: bool
@@ -54,10 +52,7 @@ class Launched(ABC):
     """What the library raises when contact is lost."""
 
     def __init__(self, rank: int, size: int, members: Sequence[int], door: str, timeout_seconds: float) -> None:
-        """`members` are the ranks whose processes are on this host, rising.
-
-        `door` names the place where these processes meet: another for each start.
-        """
+        """`members` are the ranks whose processes are on this host, rising; `door` names where they meet this time."""
         self.rank, self.size, self.members, self.door = rank, size, members, door
         self.timeout_seconds = timeout_seconds
         self.node, self.nodes = 0, 1
@@ -80,16 +75,13 @@ class Launched(ABC):
     def finish(self) -> None:
         """Take leave of the launcher, after the last call of all processes."""
 
-    @abstractmethod
     def end(self, status: int) -> None:
         """Have the launcher end all processes, where it has a call for that; may not return."""
+        self.finish()
 
     def all_reduce_max(self, value_ns: int) -> int:
         """Return the maximum over the hosts of a time in ns (CLOCK_MONOTONIC), by this host's clock."""
         return int(self._highest(np.array([value_ns + self._offset_ns]))[0]) - self._offset_ns
-
-    def barrier(self) -> None:
-        self._highest(np.zeros(1, np.int64))
 
     def gather(self, payload: bytes) -> list[bytes]:
         """Return every host's bytes on node 0, an empty list elsewhere."""
@@ -124,7 +116,7 @@ class Launched(ABC):
         Node 0 calls the others, which answer by their clocks. Of several such pings the fastest counts, its answers
         taken to be stamped half way through the round trip.
         """
-        self.barrier()
+        self.all_reduce_max(0)
         stamp, offsets_ns, quickest_ns = np.zeros(1, np.int64), np.zeros(self.nodes, np.int64), 1 << 62
         for _ in range(_PINGS):
             sent_ns = time.monotonic_ns()
@@ -140,11 +132,39 @@ class Launched(ABC):
         self._offset_ns = int(offsets_ns[self.node])
         return tuple(map(int, offsets_ns))
 
-    def look(self) -> None:
-        """Raise HostsLostError when another host has failed; looks twice a second at most."""
-        if time.monotonic() >= self._look_seconds:
+    def look(self, *, now: bool = False) -> None:
+        """Raise PeerLostError when another host says that it has failed; looks twice a second, unless `now`."""
+        if now or time.monotonic() >= self._look_seconds:
             self._look_seconds = time.monotonic() + _LOOK_SECONDS
-            self._look_now()
+            if self.lost is None and (message := self._read_failure()):
+                self.lost = decode(message)
+            if self.lost is not None:
+                error = PeerLostError(self.lost.message)
+                error.exit_status = self.lost.status
+                raise error
+
+    def answer(self, link: Connection) -> bool:
+        """Answer what the first rank of this host asks of all leaders; return False if it has ended instead."""
+        try:
+            kind, number = link.receive_head(Frame.BARRIER)
+        except PeerLostError:
+            return False
+        frame = Frame(kind)
+        if frame == Frame.BARRIER:
+            link.send(frame, self.all_reduce_max(number))
+        elif frame == Frame.TIMEOUT:
+            self.timeout_seconds = number / 1000
+        else:
+            payload = bytes(link.receive_bytes(number, frame))
+            match frame:
+                case Frame.GATHER:
+                    payload = encode(self.gather(payload))
+                case Frame.BROADCAST:
+                    payload = self.broadcast(payload)
+                case Frame.CLOCKS:
+                    payload = encode(self.clock_offsets())
+            link.send(frame, payload)
+        return True
 
     @abstractmethod
     def leave(self, failure: Failure) -> None:
@@ -200,16 +220,10 @@ class Launched(ABC):
         except self.errors as error:
             for _ in range(_LAST_LOOKS):
                 with contextlib.suppress(self.errors):
-                    self._look_now()
+                    self.look(now=True)
                 time.sleep(_LAST_LOOK_SECONDS)
             reason = str(error).partition("\n")[0]
             raise PeerLostError(f"{self.others} ended without a message ({reason})") from error
-
-    def _look_now(self) -> None:
-        if self.lost is None and (message := self._read_failure()):
-            self.lost = decode(message)
-        if self.lost is not None:
-            raise HostsLostError(self.lost)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,43 +235,32 @@ class LedRanks(HostRanks):
     """Called in each rank first, with its number on this host."""
 
 
-class Relay:
-    """Answers what the first rank of this host asks of the leaders, on the leader's side of the socket."""
+def launcher_size(environment: Mapping[str, str] = os.environ) -> int:
+    """Return how many processes mpirun or srun started, 1 without them; where one started the other, the most."""
+    sizes = [environment.get(name, "") for name in _SIZE_VARIABLES]
+    return max((int(size) for size in sizes if size.isdecimal()), default=1)
 
-    def __init__(self, link: Connection, rank: int, leaders: Launched) -> None:
-        """`rank` is the number of the first rank of this host."""
-        self.link, self.rank, self.leaders = link, rank, leaders
 
-    def serve(self, asked: bool, report: Callable[[Failure, int], None]) -> bool:
-        """Answer one question if the rank has `asked` one; return False once there is no more to do.
+def on_one_host(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the launcher says that all of its processes are on this host; False where it does not say."""
+    size = str(launcher_size(environment))
+    local_sizes = [environment.get(name) for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")]
+    return size in local_sizes or environment.get("SLURM_STEP_NUM_NODES") == "1"
 
-        When another host is lost, `report` gets that as a failure of the rank.
-        """
-        try:
-            if asked:
-                try:
-                    frame, number = self.link.receive_head(Frame.BARRIER)
-                except PeerLostError:  # the rank has ended
-                    return False
-                self._answer(Frame(frame), number)
-            self.leaders.look()
-        except PeerLostError as error:
-            report(describe(self.rank, error), time.monotonic_ns())
-            return False
-        return True
 
-    def _answer(self, frame: Frame, number: int) -> None:
-        if frame == Frame.BARRIER:
-            self.link.send(frame, self.leaders.all_reduce_max(number))
-        elif frame == Frame.TIMEOUT:
-            self.leaders.timeout_seconds = number / 1000
-        else:
-            payload = bytes(self.link.receive_bytes(number, frame))
-            match frame:
-                case Frame.GATHER:
-                    payload = encode(self.leaders.gather(payload))
-                case Frame.BROADCAST:
-                    payload = self.leaders.broadcast(payload)
-                case Frame.CLOCKS:
-                    payload = encode(self.leaders.clock_offsets())
-            self.link.send_payload(frame, payload)
+def detect_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
+    """Return whether this process is one of several that mpirun, srun or torchrun started.
+
+    torchrun is the innermost, as its processes inherit the variables of the mpirun or srun that started it. Without
+    torchrun's own, its variables (of a script under srun, a Kubernetes operator) count only where no MPI launcher has
+    several ranks. A launcher of one process (`srun --pty bash`) counts as none. A bare PMIx launcher sets the rank but
+    not the size, so it counts unless a size of 1 is known.
+    """
+    has_ranks = all(environment.get(name) for name in _STORE_VARIABLES)
+    mpi_size = launcher_size({name: size for name, size in environment.items() if name != "SLURM_STEP_NUM_TASKS"})
+    if has_ranks and (_TORCHRUN in environment or (mpi_size == 1 and "PMIX_RANK" not in environment)):
+        return "none" if environment["WORLD_SIZE"] == "1" else "store"
+    if launcher_size(environment) > 1:
+        return "mpi"
+    size_known = any(name in environment for name in _SIZE_VARIABLES)
+    return "mpi" if "PMIX_RANK" in environment and not size_known else "none"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import operator
 import sys
 from collections.abc import Callable
 from enum import Enum
@@ -95,9 +96,7 @@ def _value(plain: Any) -> Any:
 
 def _record(name: str, parts: list[Any]) -> Any:
     module, _, path = name.partition(":")
-    kind: Any = sys.modules[module]
-    for part in path.split("."):
-        kind = getattr(kind, part)
+    kind: Any = operator.attrgetter(path)(sys.modules[module])
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(*parts)
     values = dict(zip(_fields(kind), parts, strict=True))

@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import select
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,17 +21,14 @@ from datagen.errors import SpaceError, UserError
 from dlemu.machine.cgroup_limits import shared_memory_problem
 from dlemu.ranks.comm import PeerLostError
 from dlemu.ranks.failure import Failure
-from dlemu.ranks.launched import Bytes, Launched, Numbers, Test
-from dlemu.ranks.launchers import launcher_size, on_one_host
+from dlemu.ranks.launched import Bytes, Launched, Numbers, Test, launcher_size, on_one_host
 from dlemu.ranks.messages import encode
-from dlemu.ranks.process_control import flush_output, fork_process, name_process
+from dlemu.ranks.process_control import die_with_parent, flush_output, fork_process, name_process
 
 _FAILURE, _CLEAN = 1, 2
 """Tags of messages: why a host has failed; a host that has cleaned up after a failure."""
 _CLEAN_SECONDS = 10.0  # for the other hosts to remove unfinished files, before MPI kills them
 _SAVING_SECONDS = 120.0  # for node 0 to save what was measured and end all, before another host does
-_LOOPBACK = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"}
-"""Environment that keeps MPICH's transports (UCX, libfabric's tcp) on loopback; else they listen on all interfaces."""
 _TURN_SECONDS, _TURNS = 0.6, 6  # processes report a common failure apart: the first makes the launcher end the others
 _MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")
 _STALE_SECONDS = 60.0  # a process maps what it makes at once
@@ -100,8 +96,7 @@ class MpiProcess(Launched):
         request, deadline_seconds = self._world.Ibarrier(), time.monotonic() + timeout_seconds
         while not request.Test():
             if time.monotonic() > deadline_seconds:
-                count = self._world.Get_size()
-                raise PeerLostError(f"not all of {count} ranks started MPI within {timeout_seconds:g} s")
+                raise PeerLostError(f"not all ranks started MPI within {timeout_seconds:g} s")
             time.sleep(0.001)
 
     def _read_failure(self) -> bytes:
@@ -158,10 +153,11 @@ def _start(mpi: Any, timeout_seconds: float) -> bool:
     if starts_here and not foreign:
         if problem := shared_memory_problem():
             raise SpaceError(f"MPI can't start: {problem}; or start dlemu by itself with ranks=N, which needs none")
-        if on_one_host():
-            for name, value in _LOOPBACK.items():
-                os.environ.setdefault(name, value)
-        _remove_stale()
+        if on_one_host():  # MPICH's transports, UCX and libfabric's tcp, would listen on all interfaces
+            os.environ.setdefault("UCX_NET_DEVICES", "lo")
+            os.environ.setdefault("FI_TCP_IFACE", "lo")
+        if os.stat("/proc/self/ns/pid").st_ino == _HOST_PROCESSES:  # a container sees no others that share /dev/shm
+            _remove(stale_shared_memory())
         with start_within(timeout_seconds), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py only warns of another MPI's launcher; we raise
             mpi.Init_thread(mpi.THREAD_FUNNELED)  # only the main thread calls MPI
@@ -185,29 +181,27 @@ def start_within(seconds: float) -> Iterator[None]:
 
     MPI_Init spins forever for ranks that never come, and holds the interpreter: so a forked child keeps the time.
     """
-    theirs, ours = os.pipe()
-    child = fork_process(lambda: _keep_time(theirs, ours, seconds))
-    os.close(theirs)
+    process = os.getpid()
+    child = fork_process(lambda: _keep_time(process, seconds))
     try:
         yield
     finally:
-        os.close(ours)  # the child sees that and ends
+        os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
 
 
-def _keep_time(channel: int, other_end: int, seconds: float) -> int:
-    os.close(other_end)
+def _keep_time(process: int, seconds: float) -> int:
+    die_with_parent(process)
     name_process("dlemu-start")
-    turn_seconds = _TURN_SECONDS * (os.getppid() % _TURNS)
-    if not select.select([channel], [], [], seconds + turn_seconds)[0]:
-        print(
-            f"dlemu: MPI did not start within {seconds:g} s (timeout_seconds): a rank that the launcher started "
-            "hangs before that, or MPI can't reach it; check the other hosts, or raise timeout_seconds",
-            file=sys.stderr,
-        )
-        flush_output()
-        remove_shared_memory(os.getppid())
-        os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(seconds + _TURN_SECONDS * (process % _TURNS))
+    print(
+        f"dlemu: MPI did not start within {seconds:g} s (timeout_seconds): a rank that the launcher started hangs "
+        "before that, or MPI can't reach it; check the other hosts, or raise timeout_seconds",
+        file=sys.stderr,
+    )
+    flush_output()
+    remove_shared_memory(process)
+    os.kill(process, signal.SIGTERM)
     return 0
 
 
@@ -216,7 +210,11 @@ def remove_shared_memory(process: int | str = "self", names: tuple[str, ...] = _
 
     Those of MPICH are unlinked once all processes have them: none is left, however the job ends.
     """
-    for path in (path for path in _mapped(process, names) if path.startswith("/dev/shm/")):
+    _remove(path for path in _mapped(process, names) if path.startswith("/dev/shm/"))
+
+
+def _remove(paths: Iterable[str]) -> None:
+    for path in paths:
         with contextlib.suppress(OSError):  # another rank was faster
             os.unlink(path)
 
@@ -233,14 +231,6 @@ def stale_shared_memory(folder: str = "/dev/shm") -> list[str]:
         with contextlib.suppress(OSError):  # it has ended, or is another user's
             old -= _mapped(process, _MPI_MEMORY) if process.isdigit() else set()
     return sorted(old)
-
-
-def _remove_stale() -> None:
-    """Remove what this user's dead MPI processes left, but in a container: it sees no others that share /dev/shm."""
-    if os.stat("/proc/self/ns/pid").st_ino == _HOST_PROCESSES:
-        for path in stale_shared_memory():
-            with contextlib.suppress(OSError):  # another rank was faster
-                os.unlink(path)
 
 
 def _mapped(process: int | str, names: tuple[str, ...]) -> set[str]:

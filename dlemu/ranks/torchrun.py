@@ -10,7 +10,6 @@ import contextlib
 import datetime
 import hashlib
 import os
-import secrets
 import socket
 import threading
 import time
@@ -94,44 +93,34 @@ class TorchrunProcess(Launched):
                 "the store at {}:{} (MASTER_ADDR, MASTER_PORT) ".format(*self._address)
                 + f"was not reached within {seconds:g} s: {reason}"
             ) from error
-        store = self._gloo.PrefixStore(f"dlemu/{self._start}/", shared)
+        # Each leader has run as many commands of this start of torchrun as the others: their keys are not those of now.
+        number = shared.add(f"dlemu/{self._start}/{led[0]}", 1)
+        self._store: Any = self._gloo.PrefixStore(f"dlemu/{self._start}/{number}", shared)
 
-        def read(key: str, who: str) -> str:
-            while not store.check([key]):
-                if time.monotonic() > deadline_seconds:
-                    raise PeerLostError(f"{who} did not arrive within {seconds:g} s")
-                time.sleep(_POLL_SECONDS)
-            return str(store.get(key).decode())
-
-        if led[0] == 0:
-            store.set("run", secrets.token_hex(8))
-        store.set(f"led/{led[0]}", str(len(led)))
+        self._store.set(f"led/{led[0]}", str(len(led)))
         firsts = [0]
         while firsts[-1] < self.size:
-            firsts.append(firsts[-1] + int(read(f"led/{firsts[-1]}", f"rank {firsts[-1]}, the first of its host,")))
+            while not self._store.check([f"led/{firsts[-1]}"]):
+                if time.monotonic() > deadline_seconds:
+                    raise PeerLostError(
+                        f"rank {firsts[-1]}, the first of its host, did not arrive within {seconds:g} s"
+                    )
+                time.sleep(_POLL_SECONDS)
+            firsts.append(firsts[-1] + int(self._store.get(f"led/{firsts[-1]}")))
         self.node, self.nodes = firsts.index(led[0]), len(firsts) - 1
         if interface := _interface(*self._address):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        self._store: Any = self._gloo.PrefixStore(read("run", "rank 0"), store)
         self._gloo.init_process_group(
             "gloo", store=self._store, rank=self.node, world_size=self.nodes, timeout=_FOREVER
         )
         self._watch.start()
-        self.barrier()
-        if self.node == 0:  # all have read it: the next command of the same start of torchrun finds nothing
-            for name in ("run", *(f"led/{first}" for first in firsts[:-1])):
-                store.delete_key(name)
-        self.barrier()
+        self.all_reduce_max(0)
 
     def finish(self) -> None:
         """End the thread: one that is in torch's code when the interpreter ends aborts the process."""
         self._closing.set()
         if self._watch.is_alive():
             self._watch.join(_STORE_SECONDS)
-
-    def end(self, status: int) -> None:
-        """Leave: torchrun ends the processes of this host once one has failed, and the other leaders are told."""
-        self.finish()
 
     def leave(self, failure: Failure) -> None:
         with contextlib.suppress(PatienceError, RuntimeError):  # rank 0, which kept the store, is lost

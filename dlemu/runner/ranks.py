@@ -249,4 +249,4 @@ def _text(host: Host, error: BaseException, failure: Failure) -> str:
         return kept.sentence if kept else ""
     if hasattr(error, "failure") or not failure.traceback:
         return "\n".join([str(error) or failure.message, *getattr(error, "__notes__", ())])
-    return failure.text  # the traceback has the notes
+    return failure.traceback.rstrip()  # it has the notes

@@ -48,7 +48,7 @@ PACKAGES = {
         ),
     ),
     "comm": Package(
-        ("dlemu/ranks/comm.py", "dlemu/ranks/launch.py", "dlemu/ranks/failure.py", "dlemu/ranks/launchers.py"),
+        ("dlemu/ranks/comm.py", "dlemu/ranks/launch.py", "dlemu/ranks/failure.py", "dlemu/ranks/launched.py"),
         (
             "tests/ranks/test_tree.py",
             "tests/ranks/test_supervise.py",

@@ -113,12 +113,14 @@ class SimulatedLink(Connection):
         self._world, self._task, self._rank, self._other = world, task, rank, peer
         self._own, self._theirs, self._extra = own, theirs, extra
 
-    def send(self, frame: Frame, number: int, payload: bytes | bytearray = b"") -> None:
+    def send(self, frame: Frame, content: int | bytes | bytearray) -> None:
         self._meet()
-        self._put((frame, number))
-        if payload:
-            self._meet()
-            self._put(bytes(payload))
+        if isinstance(content, int):
+            self._put((frame, content))
+            return
+        self._put((frame, len(content)))
+        self._meet()
+        self._put(bytes(content))
 
     def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
         self._meet()

@@ -16,7 +16,7 @@ import psutil
 from datagen.errors import DlemuError
 from dlemu.ranks import Comm, first_failure, run_ranks
 from dlemu.ranks.host import join
-from dlemu.ranks.launchers import launcher_size
+from dlemu.ranks.launched import launcher_size
 from dlemu.ranks.mpi import MpiProcess
 
 LONG_SECONDS = 600.0
@@ -114,7 +114,7 @@ def main() -> None:
     scenario, split, argument = sys.argv[1:4]
     before = listening()
     timeout_seconds = 1.0 if argument == "sleep" else LONG_SECONDS
-    with mock.patch("dlemu.ranks.mpi.MpiProcess", lambda seconds: MpiProcess(seconds, SPLITS[split])):
+    with mock.patch("dlemu.ranks.host.MpiProcess", lambda seconds: MpiProcess(seconds, SPLITS[split])):
         joined = join(timeout_seconds)
     if isinstance(joined, int):
         sys.exit(joined)
@@ -129,7 +129,7 @@ def main() -> None:
         joined.close()
         return
     joined.leave(failure)
-    print(failure.text, file=sys.stderr, flush=True)
+    print(failure.traceback or failure.message, file=sys.stderr, flush=True)
     joined.end(failure.status)
 
 

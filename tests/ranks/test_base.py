@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from dlemu.ranks import Interrupted, detect_launcher
-from dlemu.ranks.launchers import launcher_size
+from dlemu.ranks.launched import launcher_size
 
 
 @pytest.mark.parametrize(

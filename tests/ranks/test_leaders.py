@@ -46,9 +46,6 @@ class ThreadLeaders(Launched):
     def finish(self) -> None:
         pass
 
-    def end(self, status: int) -> None:
-        pass
-
     def leave(self, failure: Failure) -> None:
         self._wire.failure = encode(failure)
 

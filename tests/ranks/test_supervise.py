@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from dlemu.ranks import Failure, RankEnd, first_failure
+from dlemu.ranks.failure import Failure, RankEnd, first_failure
 from dlemu.ranks.launch import Ending
 
 SECOND_NS = 1_000_000_000
@@ -101,7 +101,7 @@ def test_a_rank_that_stands_still_has_failed_unless_it_goes_on_in_time() -> None
     run.ending.stopped(101, run.now_ns)
     run.wait(30)
     run.ending.stopped(101, run.now_ns)
-    run.wait(45)
+    run.wait(42)
     for rank in range(2):
         run.end(rank, -signal.SIGKILL)
     cause = first_failure(run.ends)
