@@ -54,7 +54,7 @@ def test_what_a_resumed_dataset_had_already_does_not_count_as_speed() -> None:
 def test_nothing_is_made_on_a_host_that_does_not_share_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlemu.ranks.process_control._VISIBLE_SECONDS", 0.0)
+    monkeypatch.setattr("dlemu.ranks.process_control.time", SimpleNamespace(sleep=lambda seconds: None))
     workload = load([f"dataset.data_folder={tmp_path}", "dataset.num_files_train=6", "dataset.record_length_bytes=999"])
     prepare(workload.dataset)
     storage = open_storage(workload.storage_spec)
