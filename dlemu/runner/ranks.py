@@ -11,7 +11,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.config.schema import Workload
@@ -62,13 +62,6 @@ class RefusedError(UserError):
     def __init__(self, error: UserError) -> None:
         super().__init__(error)
         self.error = error
-
-
-class Guarded(Protocol):
-    """What is needed of a job to save its measurements if its run fails."""
-
-    @property
-    def folder(self) -> str: ...
 
 
 class Ranks:
@@ -140,9 +133,10 @@ class Ranks:
         self._host.broadcast((value, None))
         return value
 
-    def on_each_host(self, check: Callable[[int], None]) -> None:
-        """Call `check` once on each host, with the number of its ranks."""
-        check(self.count if self._host is None else len(self._host.ranks.members))
+    @property
+    def local_count(self) -> int:
+        """Number of ranks on this host."""
+        return self.count if self._host is None else len(self._host.ranks.members)
 
     def run(self, main: Callable[[Comm], T]) -> T | None:
         """Run `main` on every rank to its end; return its result on rank 0's host, None on others.
@@ -164,9 +158,9 @@ class Ranks:
         return cast(T, ends[0].result) if self.leads else None
 
     @contextlib.contextmanager
-    def guard(self, job: Guarded, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
-        """Save the measurements if the run inside fails; on hosts other than rank 0's, clean up."""
-        with going_on(job.folder) if self.leads else contextlib.nullcontext():
+    def guard(self, folder: str, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
+        """Save what the run with this folder measured if it fails; on hosts other than rank 0's, clean up."""
+        with going_on(folder) if self.leads else contextlib.nullcontext():
             try:
                 yield
             except BaseException as error:
@@ -175,17 +169,17 @@ class Ranks:
                 if not self.leads:
                     clean_up()
                 elif isinstance(error, RunFailedError):
-                    raise _saved(error.failure, job, save_failed) from None
+                    raise _saved(error.failure, folder, save_failed) from None
                 elif (kept := save_failed(str(error))) is not None:  # before the ranks began, or raised by `on_look`
                     error.add_note(kept.sentence)
                 raise
 
 
-def _saved(failure: Failure, job: Guarded, save_failed: SaveFailed) -> RunFailedError:
+def _saved(failure: Failure, folder: str, save_failed: SaveFailed) -> RunFailedError:
     try:
         return _failed_run(failure, save_failed(failure.message))
     except DlemuError as second:
-        if type(second).__name__ == failure.kind == SpaceError.__name__ and job.folder in failure.message:
+        if type(second).__name__ == failure.kind == SpaceError.__name__ and folder in failure.message:
             failure = replace(failure, message=str(second))  # of the same disk; this one names the way out
         return _failed_run(failure, None, "" if str(second) == failure.message else str(second))
 

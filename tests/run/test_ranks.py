@@ -84,7 +84,7 @@ def test_a_failure_of_forked_ranks_says_what_was_kept() -> None:
             RunFailedError,
             match=r"killed by SIGKILL(?s:.*)\nkept, marked incomplete, in folder: 24 steps measured before that",
         ) as failed,
-        Ranks().guard(make_job(), lambda message: Kept("folder", KEPT)),
+        Ranks().guard(make_job().folder, lambda message: Kept("folder", KEPT)),
     ):
         raise RunFailedError(
             Failure(rank=1, kind="Signal", message="rank 1 was killed by SIGKILL", status=137, at_ns=0)
@@ -101,7 +101,7 @@ def test_a_failure_that_the_user_can_mend_is_a_user_error() -> None:
 
     with (
         pytest.raises(RunUserError, match="the disk is full\nit is still full"),
-        Ranks().guard(make_job(), save_failed),
+        Ranks().guard(make_job().folder, save_failed),
     ):
         raise RunFailedError(full)
 
@@ -116,7 +116,7 @@ def test_a_full_results_disk_is_told_once_with_the_way_out(same_disk: bool) -> N
     def save_failed(message: str) -> None:
         raise SpaceError(second)
 
-    with pytest.raises(RunUserError) as failed, Ranks().guard(job, save_failed):
+    with pytest.raises(RunUserError) as failed, Ranks().guard(job.folder, save_failed):
         raise RunFailedError(Failure(rank=0, kind="SpaceError", message=first, status=2, at_ns=0))
     assert str(failed.value) == (second if same_disk else f"{first}\n{second}")
 
