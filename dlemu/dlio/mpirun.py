@@ -11,10 +11,8 @@ import shutil
 from collections.abc import Sequence
 
 from datagen.errors import UserError
-from dlemu.ranks.failure import Role
 from dlemu.runner.child_run import output_of
 
-_VERSION_SECONDS = 60.0  # for what takes milliseconds
 _OPEN_MPI_OPTIONS = {
     **dict.fromkeys(
         ("allow-run-as-root", "oversubscribe", "nooversubscribe", "use-hwthread-cpus", "report-bindings"), 0
@@ -48,7 +46,7 @@ def command_line(arguments: Sequence[str], mpirun: str, *, mpich: bool) -> list[
 
 def is_mpich(mpirun: str) -> bool:
     """Return whether it is MPICH's, judging by the output of `--version`."""
-    return "HYDRA" in output_of([mpirun, "--version"], _VERSION_SECONDS, Role("mpirun", "")).out
+    return "HYDRA" in output_of([mpirun, "--version"], 60.0).out
 
 
 def main(arguments: Sequence[str]) -> None:

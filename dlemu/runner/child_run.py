@@ -161,12 +161,14 @@ class OverdueError(DlemuError):
     """A command that took longer than its limit."""
 
 
-def output_of(command: Sequence[str], seconds: float, role: Role, *, pass_fds: Sequence[int] = ()) -> Ended:
+def output_of(
+    command: Sequence[str], seconds: float, role: Role | None = None, *, pass_fds: Sequence[int] = ()
+) -> Ended:
     """Run a command for at most `seconds` and return its output; neither it nor its children outlive the call.
 
     It gets a session of its own and no input. Raises OSError, OverdueError.
     """
-    parent, pipe = os.getpid(), subprocess.PIPE
+    parent, pipe, role = os.getpid(), subprocess.PIPE, role or Role(command[0], "")
     process = _start(
         command,
         stdin=subprocess.DEVNULL,
