@@ -9,9 +9,9 @@ from datetime import datetime
 
 from datagen.errors import UserError
 from datagen.owned import fresh_folder
+from datagen.withheld import without_secrets
 from dlemu.config import digest, load
 from dlemu.config.overrides import take_word
-from dlemu.config.published import without_secrets
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
 from dlemu.report.screen import Said, Screen
@@ -286,7 +286,7 @@ def _label(child: Child) -> str:
 def _measured(folder: str) -> tuple[MeasuredJob, Span]:
     """Return what was measured of the run in a folder, and its time."""
     run, figures = read_figures(folder)
-    times = run.summary.started_at, run.summary.ended_at or run.summary.started_at
+    times = run.facts.started_at, run.facts.journal.ended_at or run.facts.started_at
     began, ended = (datetime.fromisoformat(time).timestamp() for time in times)
     return MeasuredJob(folder=os.path.basename(folder), figures=figures), (began, ended)
 
