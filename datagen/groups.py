@@ -234,14 +234,14 @@ class GroupReader(RangeReader):
     def _fill_spans(self, source: Source, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
         """Read spans of a file; return where each is in `out`, and where the last one ends."""
         if self._called:
-            self._storage.will_need(source.reader, spans)
+            source.reader.will_need(spans)
         if self._alignment > 1 or self._transfer_bytes or self._storage.is_remote:
             return self.fill([((source.path, source.reader, None), 0, 0, *span) for span in spans], out, 0)
         *starts, end = itertools.accumulate((size for _, size in spans), initial=0)
         calls, begun = source.reader.read_calls, time.monotonic_ns()
         try:
             # There may be hundreds of a few KiB
-            got = self._storage.read_stretches(source.reader, spans, out[:end])
+            got = source.reader.read_stretches(spans, out[:end])
         except OSError as error:
             raise unreadable(source.path, error) from error
         self.count(got, source.reader.read_calls - calls, time.monotonic_ns() - begun)

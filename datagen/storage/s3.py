@@ -223,15 +223,13 @@ class Storage(StorageBase):
         return self._clients[bucket], key
 
 
-class ObjectReader:
+class ObjectReader(Reader):
     """One object open for reading. `pending` is a GET for its start that is in flight already."""
 
     def __init__(
         self, storage: Storage, client: Client, key: str, size_bytes: int, etag: str, pending: Attempt | None = None
     ) -> None:
-        self.size_bytes = size_bytes
-        self.read_calls = 0
-        self.app_bytes = 0
+        super().__init__(size_bytes)
         self.client = client
         self._storage, self._key, self._etag = storage, key, etag
         self._pending = pending

@@ -13,11 +13,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import yaml
 
 from datagen.withheld import public_option, public_options, public_text, without_secrets
-from dlemu.config.loading import DEFAULT_WORKLOAD, DURATIONS, load
+from dlemu.config.loading import DEFAULT_WORKLOAD, load
 from dlemu.config.overrides import override
 from dlemu.config.schema import Output, Workload
 from dlemu.config.sections import OWN, plain, tree
-from dlemu.config.translate import KeyPath
+from dlemu.config.translate import DURATIONS, KeyPath
 from dlemu.config.workload_files import workload_names, yaml_loader
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from datagen.inspection import inspect
 from datagen.layout import Samples
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageBase
+from tests.object_stores import own_server
 
 MakeSpec = Callable[..., DatasetSpec]
 
@@ -57,3 +58,10 @@ def fetched(fetch: FetchSpec, samples: Samples, files: StorageBase | None = None
     out[:] = b"\xaa" * len(out)
     result = Fetcher(fetch, files).fetch(samples, out)
     return result, [bytes(out[start : start + size]) for start, size in result.places]
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    """An S3 server that keeps its objects in memory."""
+    with own_server() as served:
+        yield served

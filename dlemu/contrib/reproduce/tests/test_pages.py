@@ -28,10 +28,7 @@ DRIVES = ("/mnt/new", "/mnt/old")
 
 
 def swept(axis: str, values: tuple[int, ...], kind: str, **figures: Any) -> SweepAnswer:
-    """A sweep on both drives, which take the published times of KIOXIA's figure with 18 ranks.
-
-    A figure that is a dict is of each drive.
-    """
+    """A sweep with KIOXIA's published times on both drives; a figure that is a dict is of each of them."""
     points = []
     for value, (drive, seconds) in product(values, (("/mnt/new", 2552.0), ("/mnt/old", 2906.0))):
         means = {"au_percent": 90.0, "read_mb_per_second": 92.0, "seconds": 2.0}
