@@ -65,7 +65,7 @@ class SampleEngine(Engine, abc.ABC):
 class FastEngine(SampleEngine):
     """Reads by the format's `open`; consecutive samples of a batch from one file share one read of the file.
 
-    Of files of several samples that may stay open, the last few do so between batches. With `called`, the engine makes
+    Of files of several samples that may stay open, the last few do so between batches. With `matched`, the engine makes
     the read calls of the format's library instead of its own.
     """
 
@@ -77,16 +77,16 @@ class FastEngine(SampleEngine):
         max_file_bytes: int,
         transfer_bytes: int = 0,
         *,
-        called: bool = False,
+        matched: bool = False,
     ) -> None:
         self._storage = storage
         self._format = file_format
         self._samples = samples
         self._transfer_bytes = transfer_bytes
-        self._called = called
+        self._matched = matched
         self._whole = samples == 1 or not file_format.reads_parts
-        self._parse_called = file_format.parse_called if called else None
-        self._by_one_call = samples == 1 and not file_format.reads_parts and self._parse_called is None
+        self._parse_matched = file_format.parse_matched if matched else None
+        self._by_one_call = samples == 1 and not file_format.reads_parts and self._parse_matched is None
         self._open: tuple[str, Source | None, OpenFile] | None = None
         self._kept: OrderedDict[str, tuple[Source, OpenFile]] = OrderedDict()
         self._memory = FileMemory(storage.alignment, max_file_bytes)
@@ -119,9 +119,9 @@ class FastEngine(SampleEngine):
         self.read_ns += time.monotonic_ns() - begun  # for small files on a network, opening takes most of the time
         source = Source(path, reader, self._storage.alignment, self._transfer_bytes, self._memory)
         try:
-            if self._parse_called is not None:
-                return path, source, self._parse_called(BufferedFile(source), self._samples, source.scratch)
-            return path, source, self._format.open(source, self._samples, called=self._called)
+            if self._parse_matched is not None:
+                return path, source, self._parse_matched(BufferedFile(source), self._samples, source.scratch)
+            return path, source, self._format.open(source, self._samples, matched=self._matched)
         except BaseException:
             self.count(*source.counts())
             source.close()

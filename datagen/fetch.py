@@ -304,17 +304,17 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> SampleEngine | RecordRe
     if spec.engine == "library" and not isinstance(file_format, GroupFormat):
         in_parts = library_reads(spec.format).in_parts
         return LibraryEngine(storage, file_format, samples, spec.layout.folder, in_parts=in_parts)
-    called = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
+    matched = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
     wanted = 0 if storage.is_remote else spec.transfer_bytes or library_reads(spec.format).transfer_bytes
     transfer_bytes = -(-wanted // storage.alignment) * storage.alignment
     if isinstance(file_format, GroupFormat):
         settings = spec.engine, spec.decode, spec.verify, transfer_bytes
-        return GroupReader(storage, file_format, spec.layout, spec.dataset, *settings, called=called)
+        return GroupReader(storage, file_format, spec.layout, spec.dataset, *settings, matched=matched)
     if isinstance(file_format, RecordFormat):
         known = spec.verify, transfer_bytes, spec.found.offsets
-        return RecordReader(storage, file_format, spec.layout, *known, called=called)
+        return RecordReader(storage, file_format, spec.layout, *known, matched=matched)
     buffer_bytes = 0 if spec.in_place else spec.found.max_file_bytes
-    return FastEngine(storage, file_format, samples, buffer_bytes, transfer_bytes, called=called)
+    return FastEngine(storage, file_format, samples, buffer_bytes, transfer_bytes, matched=matched)
 
 
 PLACE_BYTES = 4096
