@@ -7,7 +7,7 @@ import ctypes
 import errno
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -102,17 +102,7 @@ class Storage(StorageBase):
         return state.f_bavail * state.f_frsize if state.f_blocks else None  # some remote file systems report size 0
 
     def evict(self, path: str, *, write_first: bool) -> None:
-        """Evict by posix_fadvise(POSIX_FADV_DONTNEED), which needs no root.
-
-        The kernel drops only clean pages that no process has mapped: `write_first` writes dirty pages back before.
-        """
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if write_first:
-                os.fdatasync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
+        _drop_from_cache(path, write_first=write_first)
 
     def memory_kind(self, folder: str) -> str:
         device = os.stat(folder).st_dev
@@ -123,15 +113,6 @@ class Storage(StorageBase):
 
     def local_path(self, path: str) -> str:
         return path
-
-    def device_folders(self, folders: Iterable[str]) -> Iterator[str]:
-        devices = set()
-        for folder in folders:
-            with contextlib.suppress(OSError):
-                device = os.stat(folder).st_dev
-                if device not in devices:
-                    devices.add(device)
-                    yield folder
 
 
 class FileReader:
@@ -321,6 +302,20 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
         done += count
 
 
+def _drop_from_cache(path: str, *, write_first: bool) -> None:
+    """Drop a file from the page cache, which needs no root: its clean pages that no process has mapped.
+
+    With `write_first` dirty pages are written back before, and so dropped as well.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if write_first:
+            os.fdatasync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def cache_restored(paths: Sequence[str]) -> Iterator[None]:
     """On exit, drop from the page cache those of the local files whose middle page was not cached on entry.
@@ -333,11 +328,7 @@ def cache_restored(paths: Sequence[str]) -> Iterator[None]:
     finally:
         for path in cold:
             with contextlib.suppress(OSError):  # the next reader will report the error
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-                try:
-                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-                finally:
-                    os.close(descriptor)
+                _drop_from_cache(path, write_first=False)
 
 
 def _in_memory(path: str) -> bool:

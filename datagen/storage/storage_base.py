@@ -8,6 +8,7 @@ from it by `open_storage`.
 from __future__ import annotations
 
 import abc
+import contextlib
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -133,15 +134,10 @@ def open_storage(spec: StorageSpec) -> StorageBase:
     Raises UserError: there is no such backend, or it can't do what the spec requires.
     """
     kind: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
-    if spec.direct_writes and not kind.reads_directly:
-        raise UserError(
-            f"checkpoint.odirect is true, but storage {spec.type} has no page cache to write past: set "
-            "checkpoint.odirect=false"
-        )
-    if spec.direct and not kind.reads_directly:
-        raise UserError(
-            f"reader.odirect is true, but storage {spec.type} has no page cache to read past: set reader.odirect=false"
-        )
+    writes, reads = ("checkpoint.odirect", "write"), ("reader.odirect", "read")
+    for asked, (key, verb) in ((spec.direct_writes, writes), (spec.direct, reads)):
+        if asked and not kind.reads_directly:
+            raise UserError(f"{key} is true, but storage {spec.type} has no page cache to {verb} past: set {key}=false")
     return kind(spec)
 
 
@@ -450,7 +446,13 @@ class StorageBase(abc.ABC):
 
     def device_folders(self, folders: Iterable[str]) -> Iterator[str]:
         """Yield one local folder for each block device below `folders`, for telemetry; skips missing folders."""
-        return iter(())
+        devices = set()
+        for local in filter(None, map(self.local_path, folders)):
+            with contextlib.suppress(OSError):
+                device = os.stat(local).st_dev
+                if device not in devices:
+                    devices.add(device)
+                    yield local
 
 
 def read_whole(storage: StorageBase, path: str, most_bytes: int = MOST_NOTE_BYTES) -> memoryview:

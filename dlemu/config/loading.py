@@ -10,21 +10,22 @@ from importlib.util import find_spec
 from typing import Any
 
 from datagen.errors import UserError
+from datagen.registry import is_built_in, nearest
 from datagen.spec import build
 from datagen.storage.storage_base import is_direct
 from datagen.withheld import scrubbed
 from dlemu.config.duration import Duration
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload
-from dlemu.config.sections import replaced, to_workload
+from dlemu.config.sections import plain, replaced, to_workload
 from dlemu.config.sections import tree as settings_tree
 from dlemu.config.translate import RENAMED_VALUES, KeyPath, renamed, translated
 from dlemu.config.validate import check, check_folder, check_model_name
-from dlemu.config.workload_files import SUFFIX, composed, nearest, read_plain, resolved, workload_names
+from dlemu.config.workload_files import SUFFIX, composed, read_plain, resolved, workload_names
 
 DEFAULT_WORKLOAD = "default"
 
-LOADER = ("reader", "data_loader")
+LOADER, NAME = ("reader", "data_loader"), ("model", "name")
 NOT_INSTALLED = "TensorFlow is not installed"
 """How a note on another loader begins."""
 
@@ -39,6 +40,19 @@ OF_OWN_DATA = (
     *("record_length_bytes", "record_length_bytes_stdev", "record_length_bytes_quantiles", "compression"),
 )
 """Settings of a dataset that are determined from the files if these are the user's own (dataset.source=folder)."""
+
+OF_BASE = (
+    *("ranks", "accelerator", "accelerators", "scale", "scales"),
+    *("model", "dataset", "reader", "train", "metric", "workflow", "checkpoint"),
+)
+"""What determines what a run reads and writes, and when."""
+MODULES = {
+    ("dataset", "format"): "datagen.formats",
+    ("reader", "data_loader"): "dlemu.loaders",
+    ("train", "compute"): "dlemu.accelerators",
+    ("checkpoint", "format"): "dlemu.checkpoints.formats",
+}
+"""Settings that name a module -> package of the built-in ones, the only ones to take from a workload from elsewhere."""
 
 DURATIONS = {
     (part.name, key.name)
@@ -68,21 +82,27 @@ def load_received(path: str) -> Workload:
     return workload
 
 
-def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
+def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workload | None = None) -> Workload:
     """Return the workload that the overrides select and change: composed, resolved, built strictly and checked.
 
     `workload=NAME` takes a shipped workload or one of CONFIG_DIR/workload, `workload=FILE.yaml` any file. Later layers
-    win: the file; what `accelerator=NAME` stands for; the entries of `scale=NAME`; other overrides. Raises UserError
-    that lists all problems.
+    win: the file; what `accelerator=NAME` stands for; the entries of `scale=NAME`; other overrides. The settings of a
+    workload `base` come over the file's, unless the overrides name another workload. Raises UserError that lists all
+    problems.
     """
     named_workload, given_settings = parse(overrides)
-    choice = named_workload or DEFAULT_WORKLOAD
+    names = workload_names(config_dir)
+    choice = named_workload or (base.model.name if base and base.model.name in names else DEFAULT_WORKLOAD)
     for setting in given_settings:
         named = str(setting.value).replace("-", "_")
-        if setting.path == ("model",) and not named_workload and named in workload_names(config_dir):
+        if setting.path == ("model",) and not named_workload and named in names:
             raise UserError(f"{setting.text} only names the results: wanted workload={named}")
     file = layer((), composed(choice, config_dir))
     given_layer = [setting for given in given_settings for setting in layer(given.path, given.value)]
+    if base is not None and (not named_workload or dict(file).get(NAME, _stem(choice)) == base.model.name):
+        same = (("accelerator",), base.accelerator), (("scale",), base.scale)
+        given_layer = [setting for setting in given_layer if setting not in same]
+        file += _settings_of(base, {path for path, _ in given_layer})
     tree = resolved(merged(_layers(choice, file, given_layer)))
     if ("scale",) not in dict(given_layer):
         _check_recorded_scale(choice, tree)
@@ -113,6 +133,14 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
         options = _value_at(tree, ("storage", "storage_options"))
         raise UserError(scrubbed(str(error), options if isinstance(options, dict) else {})) from None
     return workload
+
+
+def _settings_of(base: Workload, given: set[KeyPath]) -> Layer:
+    """Return a workload's settings of what a run reads and writes, without modules from elsewhere that it names."""
+    parts = {name: plain(getattr(base, name)) for name in OF_BASE if name != "dataset" or ("scale",) not in given}
+    return [
+        (path, value) for path, value in layer((), parts) if path not in MODULES or is_built_in(MODULES[path], value)
+    ]
 
 
 def _with_own_data(workload: Workload, given: dict[KeyPath, Any], file: dict[KeyPath, Any]) -> Workload:
@@ -146,11 +174,15 @@ def _layers(choice: str, file: Layer, given_layer: Layer) -> list[Layer]:
     named = {path[0] for path, _ in given_layer if path in (("accelerator",), ("scale",))}
     pair = _accelerator_pair(choice, everything)
     return [
-        [(("model", "name"), os.path.basename(choice).removesuffix(SUFFIX))],
+        [(NAME, _stem(choice))],
         *([file, pair] if "accelerator" in named else [pair, file]),
         _scale_entries(choice, everything) if "scale" in named else [],
         given_layer,
     ]
+
+
+def _stem(choice: str) -> str:
+    return os.path.basename(choice).removesuffix(SUFFIX)
 
 
 def _accelerator_pair(choice: str, tree: dict[str, Any]) -> Layer:

@@ -5,16 +5,16 @@ The keys are those that DLIO 1.0 to 3.0 read from a workload file (its `LoadConf
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from datagen.errors import UserError
 from datagen.registry import built_in, companion
 from datagen.storage.storage_base import LIBRARIES_OF_OBJECTS, has_paths, is_direct
 from dlemu.config.duration import Duration
-from dlemu.config.schema import Workload
 from dlemu.config.sections import tree
 
 KeyPath = tuple[str, ...]
@@ -156,19 +156,6 @@ RENAMED_VALUES: dict[KeyPath, dict[object, str]] = {
 """Section and key -> value in DLIO or in common use -> value here. YAML reads `off` as false."""
 
 
-class SettingTraits(Protocol):
-    """The part of a loader's traits that concerns settings, as this package may not import dlemu.loaders."""
-
-    def settings_used(self, dataset_format: str) -> Collection[str]:
-        """Return which of OF_SOME_LOADERS affect this loader."""
-
-    def reads_files(self, dataset_format: str) -> bool:
-        """Return whether the loader itself opens and reads files of a format."""
-
-    def problems(self, workload: Workload) -> list[str]:
-        """Return what the workload requires that the loader can't do."""
-
-
 def renamed(path: KeyPath, value: Any) -> KeyPath:
     """Return the path here of a key in DLIO; `model: NAME` is a short form."""
     if path == ("model",) and not isinstance(value, Mapping):
@@ -220,19 +207,17 @@ def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str
 
     storage_type, engine = value("storage", "storage_type"), value("reader", "engine")
     data_format, transfers = value("dataset", "format"), "reader.transfer_size"
-    traits: type[SettingTraits] | None
-    try:
+    used: set[str] = set()
+    with contextlib.suppress(UserError):
+        # `Traits` of dlemu.loaders.traits_base, which this package may not import
         traits = (built_in if received else companion)(LOADERS, value("reader", "data_loader"), "Traits", None)
-    except UserError:
-        used: Collection[str] = ()
-    else:
         loader = None if traits is None else traits()
-        used = (transfers,) if loader is None else loader.settings_used(data_format)
+        used |= {transfers} if loader is None else {*loader.settings_used(data_format)}
         # reads that bypass the page cache are not made by a library, so their size can be set
         direct = value("reader", "odirect") == "True" or is_direct(storage_type) or not has_paths(storage_type)
         by_library = engine == "library" or (engine == "matched" and not direct)
         if by_library and not (loader and loader.reads_files(data_format)):
-            used = [key for key in used if key != transfers]
+            used -= {transfers}
     unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in used}
     if has_paths(storage_type):
         return unused | NO_EFFECT_ON_FOLDERS

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 
 from datagen.errors import UserError
-from datagen.registry import companion, is_dotted, names
+from datagen.registry import companion, names
 from datagen.regular import check_local
 from datagen.settings import problems
 from datagen.spec import build, joined_problems
@@ -18,21 +18,17 @@ from datagen.storage.storage_base import open_storage
 from dlemu.config.duration import is_zero
 from dlemu.config.schema import Model, Workload
 from dlemu.config.sections import sections
-from dlemu.config.translate import LOADERS, SettingTraits
-from dlemu.config.workload_files import nearest
+from dlemu.config.translate import LOADERS
 
 
 def check(workload: Workload) -> None:
     """Raise UserError for values that no run could take."""
     known = sections() if workload.kinds else {}
     own = [(build(known[name], section, name), name) for name, section in workload.kinds.items() if name in known]
-    tables = (
-        ("accelerator", workload.accelerator, list(workload.accelerators)),
-        ("scale", workload.scale, [*filter(None, workload.scales)]),
-    )
+    chosen = ("accelerator", workload.accelerator, workload.accelerators), ("scale", workload.scale, workload.scales)
     missing = (
-        f"{key} is {name!r}: wanted one of {', '.join(table) or 'none: the workload has no such table'}"
-        for key, name, table in tables
+        f"{key} is {name!r}: wanted one of {', '.join(filter(None, table)) or 'none: the workload has no such table'}"
+        for key, name, table in chosen
         if name and name not in table
     )
     counts = {
@@ -46,8 +42,10 @@ def check(workload: Workload) -> None:
 
 
 def check_folder(workload: Workload, key: str, folder: str) -> None:
-    """Raise UserError for a URL in a setting of a folder."""
-    _refuse(_folder_problems(workload, key, folder))
+    """Raise UserError for a URL in a setting of a folder, unless the storage takes them."""
+    if workload.storage.has_paths:
+        storage_type = "s3" if folder.startswith("s3:") else "fsspec"
+        check_local(folder, key, other=f"storage.storage_type={storage_type}, or ")
 
 
 def check_model_name(name: str) -> None:
@@ -144,13 +142,10 @@ def _storage_problems(workload: Workload) -> Iterator[str]:
 
 
 def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]:
-    """Yield a problem for a URL in a setting of a folder, unless the storage takes them."""
-    if workload.storage.has_paths and ":" in folder:
-        storage_type = "s3" if folder.startswith("s3:") else "fsspec"
-        try:
-            check_local(folder, key, other=f"storage.storage_type={storage_type}, or ")
-        except UserError as error:
-            yield str(error)
+    try:
+        check_folder(workload, key, folder)
+    except UserError as error:
+        yield str(error)
 
 
 def _training_problems(workload: Workload) -> Iterator[str]:
@@ -229,20 +224,16 @@ def _is_inside(path: str, folder: str) -> bool:
     return PurePath(inner).is_relative_to(outer)
 
 
-def _loader_problems(workload: Workload) -> list[str]:
+def _loader_problems(workload: Workload) -> Iterator[str]:
     if unknown := list(_name_problems("reader.data_loader", workload.reader.data_loader, LOADERS)):
-        return unknown
-    traits: type[SettingTraits] | None = companion(LOADERS, workload.reader.data_loader, "Traits")
-    return [] if traits is None else traits().problems(workload)
+        yield from unknown
+    elif traits := companion(LOADERS, workload.reader.data_loader, "Traits"):
+        yield from traits().problems(workload)
 
 
 def _name_problems(key: str, name: str, package: str) -> Iterator[str]:
-    known = names(package)
-    if is_dotted(name):
+    if name not in names(package):
         try:
             companion(package, name, "")
         except UserError as error:
             yield f"{key}: {error}"
-    elif name not in known:
-        listed = ", ".join(known)
-        yield f"{key} is {name!r}: {nearest(name, known)}wanted one of {listed}, or the dotted name of your own module"

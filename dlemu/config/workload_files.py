@@ -15,8 +15,7 @@ from importlib import resources
 from typing import Any
 
 from datagen.errors import UserError
-from datagen.registry import installed
-from datagen.registry import nearest as nearest
+from datagen.registry import installed, nearest
 from datagen.regular import read_regular
 
 SUFFIX = ".yaml"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from datagen.errors import UserError
 from datagen.spec import DatasetSpec, Hdf5, ParquetColumn, ParquetSpec
-from dlemu.config import completed, datagen_command, explained, load, to_yaml
+from dlemu.config import datagen_command, explained, load, to_yaml
 from dlemu.config.overrides import override, parse
 from dlemu.config.schema import Accelerator, Model, Reader, Train, Workload
 from dlemu.config.sections import sections, tree
@@ -170,31 +170,31 @@ RUN = [
 @pytest.mark.parametrize("words", [[], ["workload=unet3d"], ["++workload.train.epochs=2"], ["scale=laptop"]])
 def test_what_words_leave_open_is_another_workloads(words: list[str]) -> None:
     other = load([*RUN, "ranks=2"])
-    assert load(completed(words, other)) == other
-    assert load(completed([*words, "ranks=4"], other)) == replace(other, ranks=4)
+    assert load(words, base=other) == other
+    assert load([*words, "ranks=4"], base=other) == replace(other, ranks=4)
 
 
 def test_what_words_say_stands_over_another_workload() -> None:
     other = load(RUN)
-    taken = load(completed(["accelerator=b200", "train.epochs=7", "ranks=16"], other))
+    taken = load(["accelerator=b200", "train.epochs=7", "ranks=16"], base=other)
     own = load(["workload=unet3d", "accelerator=b200"])
     assert (taken.train.epochs, taken.ranks, taken.scale) == (7, 16, "laptop")
     assert (taken.dataset.num_files_train, taken.reader.read_threads) == (280, 3)
     assert taken.train.computation_time == own.train.computation_time
     assert taken.reader.batch_size == own.reader.batch_size
-    grown = load(completed(["dataset.num_files_train=1000"], other))
+    grown = load(["dataset.num_files_train=1000"], base=other)
     assert grown.dataset == replace(other.dataset, num_files_train=1000)
     assert grown.train.computation_time == other.train.computation_time
 
 
 def test_another_workload_takes_nothing_over() -> None:
     words = ["workload=resnet50", "accelerator=h100"]
-    assert completed(words, load(RUN)) == words
+    assert load(words, base=load(RUN)) == load(words)
 
 
 def test_a_workload_that_no_name_leads_to_is_taken_as_it_is() -> None:
     """Of somebody's own file, which may be gone."""
     other = load(["model.name=mine", "dataset.num_files_train=77", "train.computation_time=0.5", "reader.batch_size=3"])
-    taken = load(completed(["ranks=2"], other))
+    taken = load(["ranks=2"], base=other)
     assert (taken.dataset.num_files_train, taken.reader.batch_size) == (77, 3)
     assert taken.train.computation_time == other.train.computation_time

@@ -249,7 +249,6 @@ NOT_DATA = {
     },  # a user's own file, whose samples are counted
     "engines.py": {"open", "close", "pread"},  # the kernel's accounting of this thread, in /proc
     "formats/format_base.py": {"stat"},  # whether a file is still the one whose headers are known
-    "formats/hdf5.py": {"fstat", "pread"},  # HDF5's own temporary file
 }
 """What files outside of `storage/` ask of the system, none of it about data."""
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from dlemu.config.published import check_letters
+from dlemu.config.overrides import check_letters
 from dlemu.contrib.record.answer import Data, Recording, Spread
 from dlemu.contrib.record.recipe import PIECES
 from dlemu.extend import DlemuError, format_base, open_regular, own_folder
