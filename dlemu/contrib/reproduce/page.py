@@ -97,7 +97,7 @@ def _screen(answer: Reproduced, folder: str) -> Screen:
         *(f"{gap} holds no result any more" for gap in opened.gaps),
         *([_REDUCED] if answer.question.scale == "laptop" else []),
     ]
-    return Screen(title=opened.document.title, lines=list(lines_of(opened)), notes=notes, folder=folder)
+    return Screen(title=answer.title, lines=list(lines_of(opened)), notes=notes, folder=folder)
 
 
 def _sections(_: Reproduced, folder: str) -> Iterator[Section]:

@@ -39,6 +39,8 @@ class Reproduced:
 
     schema_version: int = ANSWER_VERSION
     complete: bool
+    title: str
+    about: str
     question: DocumentQuestion
     capacity_tb: tuple[float | None, ...] = ()
     """Size of each drive's file system, 1e12 bytes."""
@@ -83,8 +85,11 @@ class Document(run_list.RunList[Step, StepDone, Reproduced]):
 
     def answer(self, *, complete: bool) -> Reproduced:
         """Return the answer with the steps that have run."""
+        document = document_named(self.question.document)
         return Reproduced(
             complete=complete,
+            title=document.title,
+            about=document.about,
             question=self.question,
             capacity_tb=tuple(_capacity_tb(drive) for drive in self.question.drives),
             steps=tuple(self.runs),

@@ -65,7 +65,7 @@ def test_a_further_document_is_one_file(tmp_path: Path, monkeypatch: pytest.Monk
     answer, folder = reproduce(
         DocumentQuestion(document="acme-1", drives=(str(tmp_path),)), folder=str(tmp_path / "result")
     )
-    assert (answer.complete, document_named(answer.question.document).title) == (True, "Acme: random reads")
+    assert (answer.complete, answer.title) == (True, "Acme: random reads")
     opened = OpenedDocument(folder, answer, {"probe-1": probed()})
     assert next(tables_of(opened)).title == "Figure 1"
     assert [name for name, _ in figures(opened)] == ["acme_reads"]
@@ -74,7 +74,7 @@ def test_a_further_document_is_one_file(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_result_names_no_document_that_is_not_here(tmp_path: Path) -> None:
     """What was received may name any file: none is read."""
     for name in ("os.path", "../reproduce/documents/amax", "/etc/passwd"):
-        answer = Reproduced(complete=True, question=asked(name))
+        answer = Reproduced(complete=True, title="T", about="A.", question=asked(name))
         with pytest.raises(UserError, match="no document '"):
             list(tables_of(OpenedDocument(str(tmp_path), answer, {})))
 

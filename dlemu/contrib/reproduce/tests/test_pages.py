@@ -28,7 +28,7 @@ def opened(document: str, results: dict[str, Any], folder: Path = Path("folder")
     """A document; the results of its sweeps are also in a folder, where one is given."""
     question = DocumentQuestion(document=document, drives=DRIVES, **given)
     steps = tuple(StepDone(name=name, command="sweep", words=(), seconds=1.0, folder=name) for name in results)
-    answer = Reproduced(complete=True, question=question, capacity_tb=(4.0, 2.0), steps=steps)
+    answer = Reproduced(complete=True, title="T", about="A.", question=question, capacity_tb=(4.0, 2.0), steps=steps)
     for name, result in results.items() if folder.is_absolute() else ():
         save_answer(str(folder / name), SWEEP, result)
     return OpenedDocument(str(folder), answer, results)

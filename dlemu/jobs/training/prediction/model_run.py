@@ -28,7 +28,7 @@ from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene, simula
 from dlemu.jobs.training.prediction.prediction import EndedBy, SimulatedFigures
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
-from dlemu.metrics.rates import averaged, first_batch_seconds, over_epochs, per_second
+from dlemu.metrics.rates import averaged, first_batch_seconds, over_epochs, per_second, training_ns
 from dlemu.metrics.rows import StepTable, in_order
 from dlemu.metrics.sustained import sustained_au
 from dlemu.results.wording import count
@@ -66,18 +66,24 @@ class ModelRun:
         """All figures of the run, computed as those of a measured one."""
         rows, metric = self._table, self.workload.metric
         dlio = au_dlio_percents(rows, metric.exclude_start_steps, metric.exclude_end_steps)
-        training = per_second(1.0, rows)
         return SimulatedFigures(
             au_percent=self.au("au"),
             au_sustained_percent=self.au("sustained"),
             au_whole_percent=self.au("rules"),
-            au_dlio_percent=over_epochs([v2 for v2, _ in dlio]).mean,
             au_dlio_v1_percent=over_epochs([v1 for _, v1 in dlio]).mean,
             samples_per_second=self.samples_per_second,
             app_mb_per_second=per_second(float(rows["app_bytes"].sum()) / 1e6, rows),
-            time_to_first_batch_seconds=averaged(rows, first_batch_seconds).mean or 0.0,
-            training_seconds=1 / training if training else math.nan,
         )
+
+    @property
+    def training_seconds(self) -> float:
+        """Time of the simulated steps."""
+        return training_ns(self._table) / 1e9
+
+    @property
+    def first_batch_seconds(self) -> float:
+        """Wait for the first batch of an epoch, the mean over epochs."""
+        return averaged(self._table, first_batch_seconds).mean or 0.0
 
     def au(self, by: str) -> float:
         """Return one AU in percent, a key of VERDICT_AUS: much less work than all of `outcome`."""
