@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dlemu.metrics.cache import delivered_between, mean_between
-from dlemu.metrics.over_time import mean_within
+from dlemu.metrics.rates import mean_within
 
 TIMES = np.array([0, 10, 20, 40], np.int64)
 RATES = np.array([777.0, 1.0, 3.0, 5.0])

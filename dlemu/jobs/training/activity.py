@@ -12,12 +12,11 @@ import numpy as np
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
 from dlemu.jobs.training.summary import MeterPower, TelemetrySummary
 from dlemu.metrics.cache import Delivered, mean_between
-from dlemu.metrics.causes import waits_of
 from dlemu.metrics.changes import not_steady
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import Activity, Device
-from dlemu.metrics.over_time import Windows, mean_within
-from dlemu.metrics.rates import known
+from dlemu.metrics.loss import waits_of
+from dlemu.metrics.rates import Windows, known, mean_within
 from dlemu.metrics.rows import Rows, StepTable, in_order
 from dlemu.results.parts import HostDevice
 from dlemu.telemetry import HostTelemetry
@@ -73,8 +72,6 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
     if not hosts:
         return None
     return TelemetrySummary(
-        interval_seconds=hosts[0].interval_seconds,
-        probes=tuple(sorted({name for host in hosts for name in host.probes})),
         devices=tuple(
             HostDevice(
                 host=host.host,

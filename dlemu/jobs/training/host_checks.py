@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import resource
 from dataclasses import replace
 
 from datagen.errors import DlemuError
 from datagen.registry import find
 from dlemu.config import datagen_command
-from dlemu.doctor.check_base import Check, Facts, Level
+from dlemu.doctor.check_base import Check, Facts
 from dlemu.jobs.training.plan import TrainingJob, make_job, planned_dataset
-from dlemu.jobs.training.preflight import can_be_judged, check_host, enough, memory_needed, open_files_needed, steps_of
+from dlemu.jobs.training.preflight import can_be_judged, check_host, enough, memory_needed, steps_of
 from dlemu.jobs.training.trainer import measure_ceiling
 from dlemu.loaders.loader_base import Loader
 from dlemu.metrics.demand import Demand
@@ -19,29 +18,6 @@ from dlemu.ranks import first_failure, run_ranks
 from dlemu.ranks.failure import LATE
 from dlemu.report.units import size
 from dlemu.results.wording import count, scaled
-
-_USUAL_LIMIT = 1024  # Linux's default soft limit, which libraries expect
-
-
-def check_open_files(facts: Facts) -> Check:
-    return judge_open_files(
-        *resource.getrlimit(resource.RLIMIT_NOFILE), open_files_needed(facts.workload.reader.read_threads)
-    )
-
-
-def judge_open_files(soft: int, hard: int, needed: int = 0) -> Check:
-    """Compare the limit, which a process may raise from `soft` to `hard`, with the files that a rank needs."""
-    observed = f"{_limit(soft)}, can be raised to {_limit(hard)}"
-    least = max(_USUAL_LIMIT, needed)
-    if 0 <= hard < least:
-        advice = f"raise it in /etc/security/limits.conf, or run `ulimit -n {least}` in the shell first"
-        level: Level = "fail" if hard < needed else "warn"
-        return Check(level=level, observed=observed, wanted=f"{least} or more", advice=advice)
-    return Check(level="ok", observed=observed)
-
-
-def _limit(number: int) -> str:
-    return "no limit" if number == resource.RLIM_INFINITY else f"{number:,}"
 
 
 def check_dataset(facts: Facts) -> Check:
@@ -134,7 +110,6 @@ def _ceiling_percent(job: TrainingJob, make_loader: type[Loader]) -> float | Non
 
 
 CHECKS = {
-    "open files": check_open_files,
     "dataset": check_dataset,
     "ranks fit": check_ranks,
     "ceiling": check_ceiling,

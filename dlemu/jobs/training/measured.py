@@ -11,9 +11,9 @@ import pyarrow as pa
 from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.jobs.training.plan import Epoch, make_schedule
 from dlemu.jobs.training.steplog import EVALUATION, STEP_COLUMNS, TRAINING, write_steps
-from dlemu.jobs.training.summary import StoppedEarly, Summary
+from dlemu.jobs.training.summary import Summary
 from dlemu.metrics.limit import Scaling
-from dlemu.metrics.over_time import Floats, Intervals
+from dlemu.metrics.rates import Floats, Intervals
 from dlemu.metrics.rows import Rows, StepTable, in_order
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
@@ -40,6 +40,15 @@ class CpuApart:
     """Used up by workers on purpose, as emulated preprocessing: `reader.preprocess=burn`."""
     steps: float = 0.0
     """Used up by the trainer on purpose: `train.step_cpu_time`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppedEarly:
+    """How far a run came that was stopped early."""
+
+    steps: int
+    """Training steps that each rank completed."""
+    planned_steps: int
 
 
 @dataclass(frozen=True, kw_only=True)

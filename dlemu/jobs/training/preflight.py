@@ -74,14 +74,9 @@ def _check_evictable(job: TrainingJob) -> None:
         )
 
 
-def open_files_needed(read_threads: int) -> int:
-    """Return the number of file descriptors that a rank needs."""
-    return _FILES_PER_RANK + _FILES_PER_WORKER * read_threads
-
-
 def _check_files(job: TrainingJob) -> None:
     """Raise the soft limit on file descriptors where needed; raises SpaceError when the hard limit is too low."""
-    needed = open_files_needed(job.workload.reader.read_threads)
+    needed = _FILES_PER_RANK + _FILES_PER_WORKER * job.workload.reader.read_threads
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < needed <= hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

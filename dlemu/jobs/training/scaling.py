@@ -23,8 +23,8 @@ from dlemu.jobs.training.steplog import TRAINING, StepRows
 from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.causes import find_causes, work_of
 from dlemu.metrics.limit import Scaling, lost_to_reads, reads_may_be_too_few
+from dlemu.metrics.loss import find_causes, work_of
 from dlemu.metrics.rows import Rows, is_any
 from dlemu.ranks import Comm
 

@@ -20,13 +20,12 @@ from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
 from dlemu.config.duration import is_zero
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
-from dlemu.jobs.training.measured import CpuApart, Journal
+from dlemu.jobs.training.measured import CpuApart, Journal, StoppedEarly
 from dlemu.jobs.training.plan import Epoch, TrainingJob, accelerator_class, step_threads
 from dlemu.jobs.training.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
 from dlemu.jobs.training.result import RunLog
 from dlemu.jobs.training.scaling import try_other_readers
 from dlemu.jobs.training.steplog import EVALUATION, TRAINING, StepLog, StepRows, log_name
-from dlemu.jobs.training.summary import StoppedEarly
 from dlemu.loaders.loader_base import Loader, LoaderSpec
 from dlemu.machine.clock import BurnerThreads, Clock, MonotonicClock
 from dlemu.machine.environment import describe_storage

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from dlemu.jobs.training.measured import MeasuredTraining
-from dlemu.jobs.training.pattern import Level, ReadRows
+from dlemu.jobs.training.pattern import Level
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction.batches import bytes_by_file, planned_bytes
 from dlemu.jobs.training.prediction.calibration import (
@@ -305,18 +305,6 @@ def half_width_percent(reads: Reads, curve: Curve) -> float:
     return min(MAX_HALF_WIDTH_PERCENT, estimate(percent, CONFIDENCE).half_width_percent)
 
 
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """All levels with the same number of readers as one measurement."""
-
-    readers: int
-    rows: ReadRows
-    mb_per_second: float
-    half_width_percent: float
-    """Half width of the 95 % interval, but at least the difference of a single level from the mean of all."""
-    seconds: float
-
-
 def calibrate_from_levels(
     job: TrainingJob,
     levels: Sequence[Level],
@@ -368,8 +356,11 @@ def calibrate_from_levels(
     )
 
 
-def _merged(levels: Sequence[Level]) -> list[_Measured]:
-    """Return one measurement for each number of readers, by rising number; levels are weighted by their duration."""
+def _merged(levels: Sequence[Level]) -> list[Level]:
+    """Return one level for each number of readers, by rising number; levels are weighted by their duration.
+
+    Its half width is at least the difference of a single level from the mean of all.
+    """
     measured = []
     for readers in sorted({level.readers for level in levels}):
         same = [level for level in levels if level.readers == readers]
@@ -380,8 +371,8 @@ def _merged(levels: Sequence[Level]) -> list[_Measured]:
         within = math.sqrt(float(((widths * seconds) ** 2).sum())) / float(seconds.sum())
         between = 100 * np.abs(speeds / mean - 1) * np.sqrt(seconds / seconds.sum())
         measured.append(
-            _Measured(
-                readers=readers,
+            replace(
+                same[0],
                 rows=np.concatenate([level.rows for level in same]),
                 mb_per_second=mean,
                 half_width_percent=min(MAX_HALF_WIDTH_PERCENT, max(within, float(between.max()))),
@@ -391,7 +382,7 @@ def _merged(levels: Sequence[Level]) -> list[_Measured]:
     return measured
 
 
-def _scaling_pooled(measured: Sequence[_Measured]) -> Curve:
+def _scaling_pooled(measured: Sequence[Level]) -> Curve:
     """Return the curve; levels are pooled until the throughput per reader differs significantly from theirs."""
     speed, width = measured[0].mb_per_second, measured[0].half_width_percent
     reads, count = len(measured[0].rows), 1
