@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.rates import Mean, all_known, by_epoch, known, training_ns
-from dlemu.metrics.rows import Rows, StepTable, in_order, is_any, sum_of
+from dlemu.metrics.rows import Rows, in_order, is_any, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
@@ -134,17 +134,14 @@ def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
 
 def device_request_kib(rows: Rows, megabytes: list[Delivered], requests: list[Delivered]) -> Mean:
     """Return the mean size of the devices' reads, KiB, from their MB/s and reads/s; None if they read nothing."""
-
-    def mean_kib(part: StepTable) -> float:
-        mb, reads = (sum(_delivered_total(part, device) for device in devices) for devices in (megabytes, requests))
-        return _ratio(mb * 1e6 / 1024, reads)
-
-    epochs = by_epoch(rows)
-    weights = [sum(_delivered_total(part, device) for device in requests) for part in epochs]
-    values = [mean_kib(part) for part in epochs]
-    counted = [(value, weight) for value, weight in zip(values, weights, strict=True) if math.isfinite(value * weight)]
-    mean = _ratio(sum(value * weight for value, weight in counted), sum(weight for _, weight in counted))
-    return Mean(mean=known(mean), per_epoch=all_known(values))
+    epochs = [
+        [sum(_delivered_total(part, device) for device in devices) for devices in (megabytes, requests)]
+        for part in by_epoch(rows)
+    ]
+    kib = [_ratio(mb * 1e6 / 1024, reads) for mb, reads in epochs]
+    counted = [epoch for epoch, size in zip(epochs, kib, strict=True) if math.isfinite(size)]
+    mean = _ratio(sum(mb for mb, _ in counted) * 1e6 / 1024, sum(reads for _, reads in counted))
+    return Mean(mean=known(mean), per_epoch=all_known(kib))
 
 
 def _ratio(part: float, whole: float) -> float:

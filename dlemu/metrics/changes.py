@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.loss import took_ns, worker_time
-from dlemu.metrics.rates import Floats, Intervals
+from dlemu.metrics.rates import Floats, Intervals, during, under_way
 from dlemu.metrics.rows import Rows, StepTable, Whole, began_ns, in_order, is_any, sum_of
 from dlemu.metrics.t_interval import quantile
 
@@ -466,12 +466,8 @@ def _reads(rows: StepTable, preprocesses: bool) -> tuple[Floats, Floats, Floats]
 
 def _concurrency(begun: Floats, took: Floats) -> Floats:
     """Return for each read the mean number of reads under way while it was, itself included."""
-    edges = np.concatenate([begun, begun + took])
-    order = np.argsort(edges, kind="stable")
-    edges = edges[order]
-    active = np.cumsum(np.concatenate([np.ones(len(begun)), -np.ones(len(begun))])[order])[:-1]
-    passed = np.concatenate([[0.0], np.cumsum(active * np.diff(edges))])
-    return np.asarray((np.interp(begun + took, edges, passed) - np.interp(begun, edges, passed)) / took)
+    edges, active, lengths = under_way(begun, begun + took)
+    return during(begun, begun + took, edges, active * lengths) / took
 
 
 def _means(values: Floats, group: int) -> Floats:

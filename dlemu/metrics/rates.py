@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.quantiles import Percentiles
-from dlemu.metrics.rows import Rows, StepTable, in_order
+from dlemu.metrics.rows import Rows, StepTable, Whole, in_order
 
 Floats = NDArray[np.float64]
 
@@ -130,6 +130,24 @@ class Intervals:
         """Return the amount per unit of time between each two neighbouring edges."""
         rates: Floats = np.diff(self.cumulative(amounts)) / np.diff(self._edges)
         return rates
+
+
+def under_way(begins: Floats, ends: Floats) -> tuple[Floats, Whole, Floats]:
+    """Return the moments at which an interval began or ended; between each two, how many were under way, and how long.
+
+    Shapes (2 n,), (2 n - 1,) and (2 n - 1,) for n intervals.
+    """
+    moments = np.concatenate([begins, ends])
+    order = np.argsort(moments, kind="stable")
+    changes = np.concatenate([np.ones(len(begins), int), -np.ones(len(ends), int)])[order]
+    edges = moments[order]
+    return edges, np.cumsum(changes)[:-1], np.diff(edges)
+
+
+def during(begins: Floats, ends: Floats, edges: Floats, amounts: Floats) -> Floats:
+    """Return the part of `amounts`, one between each two neighbouring `edges`, that lies in each interval."""
+    total = np.concatenate([[0.0], np.cumsum(amounts)])
+    return np.asarray(np.interp(ends, edges, total) - np.interp(begins, edges, total))
 
 
 Window = tuple[int, int]

@@ -15,7 +15,7 @@ from dlemu.cli.frontends import allow
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.jobs.training import advice
-from dlemu.jobs.training.advice import with_words
+from dlemu.jobs.training.preflight import with_words
 from dlemu.runner import datasets
 from dlemu.runner.job import NoVerdictError
 from tests.parts import of_parts

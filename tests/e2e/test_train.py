@@ -194,8 +194,7 @@ def test_the_checkpoint_is_written_synced_timed_and_outside_the_au(dataset: Path
     assert after["free_ns"].min() >= stamps["ended_ns"] > stamps["started_ns"] >= ends.max()
     assert told["metrics"]["training_seconds"] < told["metrics"]["total_seconds"] - saved["seconds"] + 1e-3
     apart, metrics = journal["journal"]["cpu_apart"], told["metrics"]
-    assert sum(rank["start"] for rank in apart) > 0
-    assert 0 < sum(rank["checkpoints"] for rank in apart) < metrics["cpu_seconds"]
+    assert 0 < sum(rank["checkpoints"] for rank in apart) < sum(journal["journal"]["cpu_seconds"])
     assert 0 < metrics["read_cpu_seconds_per_gb"] < metrics["cpu_seconds_per_gb"]
 
 

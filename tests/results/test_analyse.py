@@ -162,7 +162,7 @@ def near(value: float, apart: float | None = None) -> Any:
 def test_the_cpu_time_of_checkpoints_start_and_trials_is_none_of_reading() -> None:
     job = make_job(ranks=2)
     log = make_log(job)
-    apart = (CpuApart(start=9.0, trials=3.0, checkpoints=1.25), CpuApart(start=8.0, trials=2.0, checkpoints=0.0))
+    apart = (CpuApart(checkpoints=1.25), CpuApart(checkpoints=0.0))
     metrics = make_run(job, replace(log, journal=log.journal.noting(cpu_apart=apart))).summary.metrics
     assert metrics.app_bytes is not None
     assert metrics.cpu_seconds_per_gb == pytest.approx(3.0 / (metrics.app_bytes / 1e9)), "what it has always been"

@@ -18,8 +18,15 @@ from datagen.generate import prepare as prepare_dataset
 from datagen.own_folder import TOKEN_FILE_BYTES
 from dlemu.config import load
 from dlemu.config.schema import Metric
-from dlemu.jobs.training.advice import advise
-from dlemu.jobs.training.preflight import can_be_judged, check_before_making, enough, refuse_unjudged, steps_of, to_make
+from dlemu.jobs.training.preflight import (
+    advise,
+    can_be_judged,
+    check_before_making,
+    enough,
+    refuse_unjudged,
+    steps_of,
+    to_make,
+)
 from dlemu.jobs.training.result import make_run
 from dlemu.jobs.training.run import TRAINING
 from dlemu.runner.datasets import make

@@ -32,7 +32,7 @@ from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.jobs.training.activity import delivered_by_devices
 from dlemu.jobs.training.measured import CpuApart, Facts, Journal, StoppedEarly
-from dlemu.jobs.training.metrics import figures as training_figures
+from dlemu.jobs.training.parts import figures as training_figures
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.result import Run
@@ -285,7 +285,10 @@ def _train_run(frozen: FrozenRun) -> Run:
     journal = Journal(
         **_journal(facts),
         ceiling_au_percent=facts.get("ceiling_au_percent"),
-        cpu_apart=tuple(CpuApart(**part) for part in facts.get("cpu_seconds_of_ranks_not_for_reading", ())),
+        cpu_apart=tuple(
+            CpuApart(**{name: part[name] for name in ("checkpoints", "preprocessing", "steps") if name in part})
+            for part in facts.get("cpu_seconds_of_ranks_not_for_reading", ())
+        ),
         checkpoints=tuple(SavedCheckpoint(**saved) for saved in facts.get("checkpoints", ())),
         eviction_seconds=tuple(facts.get("eviction_seconds", ())),
         stopped_early=early and StoppedEarly(**early),

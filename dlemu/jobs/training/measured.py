@@ -28,12 +28,8 @@ READ_BINS = 320
 
 @dataclass(frozen=True, kw_only=True)
 class CpuApart:
-    """CPU seconds of a rank and its workers, not for reading; `cpu_seconds` includes all of them but the first two."""
+    """The part of the CPU seconds of a rank and its workers that was not for reading."""
 
-    start: float = 0.0
-    """Until the rank's loader had started: imports, processes, plans."""
-    trials: float = 0.0
-    """Measuring the ceiling before the first epoch, and trying more readers after the last."""
     checkpoints: float = 0.0
     """Used by the threads that made and wrote checkpoints."""
     preprocessing: float = 0.0

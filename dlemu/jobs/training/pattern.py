@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
+from dlemu.metrics.rates import Intervals
 from dlemu.metrics.t_interval import estimate
 from dlemu.plan.samples import Plan, RankPlan
 from dlemu.ranks import Comm
@@ -251,7 +251,9 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
     if end_ns - begin_ns < 0.25e9 * seconds:  # too little is left without the warm-up: it is counted, too
         begin_ns = int(rows["begin_ns"].min())
         end_ns = max(end_ns, int(np.quantile(rows["end_ns"], 0.9)), begin_ns + 1)
-    windows = np.array([_read_between(rows, *edges) for edges in pairwise(np.linspace(begin_ns, end_ns, WINDOWS + 1))])
+    edges = np.linspace(begin_ns, end_ns, WINDOWS + 1)
+    spread = Intervals(rows["begin_ns"].astype(float), np.maximum(rows["end_ns"], rows["begin_ns"] + 1.0), edges)
+    windows = np.diff(spread.cumulative(rows["app_bytes"].astype(float)))
     measured_seconds = (end_ns - begin_ns) / 1e9
     return Level(
         readers=readers,
@@ -276,13 +278,6 @@ def _half_width_percent(windows: NDArray[np.float64]) -> float:
         return half_width
     correlation = max(correlation, MIN_CORRELATION)
     return half_width * math.sqrt((1 + correlation) / (1 - correlation))
-
-
-def _read_between(rows: ReadRows, begin_ns: float, end_ns: float) -> float:
-    """Return the bytes read between two moments, a read's bytes being spread evenly over its duration."""
-    took = np.maximum(rows["end_ns"] - rows["begin_ns"], 1)
-    share = (np.minimum(rows["end_ns"], end_ns) - np.maximum(rows["begin_ns"], begin_ns)).clip(0) / took
-    return float((rows["app_bytes"] * share).sum())
 
 
 def _read(
