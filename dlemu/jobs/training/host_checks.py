@@ -26,7 +26,7 @@ def check_dataset(facts: Facts) -> Check:
     if dataset is None:
         files = workload.dataset.num_files_train
         if not can_be_judged(workload, steps_of(workload, workload.ranks, files)):
-            files = enough(workload, workload.ranks).files
+            files = enough(workload, workload.ranks).num_files_train
         wanted = replace(workload, dataset=replace(workload.dataset, num_files_train=files))
         observed, advice = f"{folder} does not exist yet", datagen_command(wanted)
         return Check(level="warn", observed=observed, wanted=f"a dataset of {files:,} files", advice=advice)
@@ -37,7 +37,7 @@ def check_dataset(facts: Facts) -> Check:
     if not can_be_judged(workload, steps):
         who = f"{workload.ranks} rank{'s' * (workload.ranks != 1)}"
         observed += f": {steps} step{'s' * (steps != 1)} per epoch for {who}, too few for a verdict"
-        files = enough(workload, workload.ranks).files
+        files = enough(workload, workload.ranks).num_files_train
         return Check(level="warn", observed=observed, wanted=f"dataset.num_files_train={files}")
     if dataset.notes:
         return Check(level="warn", observed=f"{observed}; {'; '.join(dataset.notes)}")
