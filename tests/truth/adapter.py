@@ -400,8 +400,9 @@ def _power(run: Run) -> list[Numbers]:
     telemetry = run.summary.telemetry
     gb_per_second = per_second(float(run.training["app_bytes"].sum()) / 1e9, run.training)
     return [
-        asdict(meter) | {"gb_per_second_per_watt": meter.mean_watts and gb_per_second / meter.mean_watts}
-        for meter in (telemetry.power if telemetry else ())
+        {"host": host, "source": meter, "mean_watts": watts, "gb_per_second_per_watt": watts and gb_per_second / watts}
+        for host, meters in (telemetry.power.items() if telemetry else ())
+        for meter, watts in meters.items()
     ]
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from dlemu.jobs.training.measured import MeasuredTraining
-from dlemu.jobs.training.summary import MeterPower, TelemetrySummary
+from dlemu.jobs.training.summary import TelemetrySummary
 from dlemu.metrics.cache import Delivered, mean_between
 from dlemu.metrics.changes import not_steady
 from dlemu.metrics.findings import Code, Finding, Number
@@ -83,7 +83,7 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
             for host, device in _devices(run)
         ),
         notes=tuple(_notes(run)),
-        power=tuple(_power(run)),
+        power={host.host: _power(run, host) for host in hosts if host.sources("power")},
     )
 
 
@@ -156,14 +156,12 @@ def _notes(run: MeasuredTraining) -> Iterator[str]:
         yield note if len(names) == len(run.telemetry) else f"{', '.join(names)}: {note}"
 
 
-def _power(run: MeasuredTraining) -> Iterator[MeterPower]:
-    """Yield each meter's mean watts during training."""
-    for host in run.telemetry:
-        own = run.training.of("rank", ranks_on(run, host))
-        begin_ns, end_ns = (int(own["free_ns"].min()), int(own["met_ns"].max())) if len(own) else (0, 0)
-        for source in host.sources("power"):
-            watts = known(mean_between(*host.readings("power", source, "watts"), begin_ns, end_ns))
-            yield MeterPower(host=host.host, source=source, mean_watts=watts)
+def _power(run: MeasuredTraining, host: HostTelemetry) -> dict[str, float | None]:
+    """Return the mean watts of each meter of a host during training."""
+    own = run.training.of("rank", ranks_on(run, host))
+    begin_ns, end_ns = (int(own["free_ns"].min()), int(own["met_ns"].max())) if len(own) else (0, 0)
+    readings = ((meter, host.readings("power", meter, "watts")) for meter in host.sources("power"))
+    return {meter: known(mean_between(*watts, begin_ns, end_ns)) for meter, watts in readings}
 
 
 def _waiting_windows(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:

@@ -226,7 +226,6 @@ def _replay_of(rows: Rows, facts: Facts, *, preprocesses: bool) -> _Replay:
     works, compute = arranged(work_of_reads(reads, curve)), arranged(rows["compute_ns"] / 1e9)
     epochs = (
         Scene(
-            app_bytes=work,
             work_bytes=work,
             after_seconds=after,
             compute_seconds=seconds,

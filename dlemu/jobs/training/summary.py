@@ -177,21 +177,13 @@ class DatasetFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeterPower:
-    """One power meter during training."""
-
-    host: str
-    source: str
-    mean_watts: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class TelemetrySummary:
     """What telemetry recorded."""
 
     devices: tuple[HostDevice, ...] = ()
     notes: tuple[str, ...] = ()
-    power: tuple[MeterPower, ...] = ()
+    power: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    """Host -> power meter -> its mean during training, W."""
 
 
 MEMORY = (Code.PAGE_CACHE, Code.NO_DATA_FROM_STORAGE)

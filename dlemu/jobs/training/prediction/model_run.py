@@ -258,7 +258,6 @@ class Model:
             sleeps = reader.preprocess == "sleep"
             on_core = decode + (np.zeros_like(preprocessing) if sleeps else preprocessing)
             scene = Scene(
-                app_bytes=app_bytes,
                 work_bytes=work_bytes,
                 after_seconds=on_core + costs.between_seconds,
                 asleep_seconds=preprocessing if sleeps else None,
@@ -278,10 +277,12 @@ class Model:
                 ),
             )
             times = simulate(scene)
-            parts.append(step_rows(epoch, scene, times, start_seconds=start, batch_size=plan.batch_size))
+            rows = step_rows(epoch, scene, times, start_seconds=start, batch_size=plan.batch_size)
+            rows["app_bytes"] = np.rint(app_bytes).ravel()
+            parts.append(rows)
             start += float(times.free[-1]) + EPOCH_GAP_SECONDS
-        rows: StepRows = np.concatenate(parts)
-        return rows
+        run: StepRows = np.concatenate(parts)
+        return run
 
     def _trainer_cores(self) -> float:
         """Return the cores that one trainer keeps busy by `train.step_cpu_time`."""
@@ -369,7 +370,7 @@ EPOCH_GAP_SECONDS = 1.0
 
 
 def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: float, batch_size: int) -> StepRows:
-    """Return the simulated epoch as rows of a step log; its blocks follow each other without a pause."""
+    """Return the simulated epoch as rows of a step log, without bytes; its blocks follow each other without a pause."""
     ranks, steps = times.ready.shape
     rows = np.zeros((ranks, steps), STEP_DTYPE)
 
@@ -397,6 +398,5 @@ def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: f
     rows["read_ns"] = stamp(times.read) - rows["started_ns"]
     rows["decode_ns"] = rows["finished_ns"] - rows["started_ns"] - rows["read_ns"]
     rows["samples"] = batch_size
-    rows["app_bytes"] = np.rint(scene.app_bytes)
     flat: StepRows = rows.reshape(-1)
     return flat
