@@ -151,11 +151,7 @@ class MeasuredTraining:
     @cached_property
     def rank_start_ns(self) -> dict[int, int]:
         """Start of training by each rank's clock, ns: the first step's `free_ns`, the same moment on all ranks."""
-        if not len(self.training):
-            return {}
-        ranks, (step, free_ns), _ = self.training.by_epoch[0].ends("step", "free_ns")
-        first = step == step.min()
-        return dict(zip(ranks[first].tolist(), free_ns[first].tolist(), strict=True))
+        return {own.values("rank")[0]: int(own["free_ns"].min()) for own in self.training.by_rank}
 
     @cached_property
     def host_start_ns(self) -> dict[str, int]:
