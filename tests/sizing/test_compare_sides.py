@@ -11,7 +11,7 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.jobs.checkpoint.metrics import READING
-from dlemu.jobs.training.metrics import CATALOGUE, training_metrics
+from dlemu.jobs.training.parts import CATALOGUE, training_metrics
 from dlemu.jobs.training.summary import Mean
 from dlemu.metrics.catalogue import RUN
 from dlemu.results.figures import Conditions, JobFigures, Value

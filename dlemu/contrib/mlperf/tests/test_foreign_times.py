@@ -54,7 +54,7 @@ def test_dlios_results_are_what_a_prediction_is_made_of(tmp_path: Path) -> None:
     assert known.epoch_seconds == (25.0, 25.0, 25.0)
     assert known.first_seconds == pytest.approx([25 - 0.323 - 49 * 0.323 / 0.765] * 3)
     assert answer.shown.samples_per_second == pytest.approx(1400 / 25, rel=0.03)
-    assert "3 epochs" in answer.calibration.source
+    assert "3 epochs" in answer.source
 
 
 def test_a_folder_of_several_runs_or_of_none_is_said(tmp_path: Path) -> None:
