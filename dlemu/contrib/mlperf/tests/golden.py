@@ -68,7 +68,7 @@ def config_folder(run: Path) -> Path:
 
 
 def _code(folder: Path) -> None:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "benchmark.sh").write_text(SCRIPT)
     foreign_runs.write(folder / ".code-hash.json", {"hash": CODE, "algorithm": "md5-tree-v2"})
 
@@ -242,10 +242,10 @@ def client(memory: int = int(MEMORY_GIB), quantity: int = 1) -> dict[str, Any]:
     return {"friendly_description": "a host", "quantity": quantity, "chassis": chassis, "operating_system": system}
 
 
-def describe(folder: Path, **capabilities: Any) -> Path:
+def describe(folder: Path, name: str = "box", **capabilities: Any) -> Path:
     """Write the description of the system, whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "box.pdf").write_bytes(b"%PDF-1.4\n")
+    (folder / f"{name}.pdf").write_bytes(b"%PDF-1.4\n")
     able = {"multi_host": True, "simultaneous_write": True, "simultaneous_read": True, "remap_time_in_seconds": 0}
     architecture = {
         "storage_location": "local",
@@ -255,14 +255,14 @@ def describe(folder: Path, **capabilities: Any) -> Path:
         "client_installation": "in_box",
     }
     solution = {
-        "submission_name": "box",
+        "submission_name": name,
         "friendly_description": "one drive",
         "architecture": architecture,
         "capabilities": {name: value for name, value in (able | capabilities).items() if value is not None},
     }
     system = {"solution": solution, "deployment": "onprem", "clients": [client()]}
     told = {"system_under_test": {**system, "total_rack_units": 0}}  # of nodes and switches; clients don't count
-    path = folder / "box.yaml"
+    path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(told))
     return path
 

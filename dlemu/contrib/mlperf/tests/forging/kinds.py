@@ -664,6 +664,7 @@ _TREES: tuple[Row, ...] = (
               config("dataset/num_files_train", 13_000))),
     ("data beside results", "dataset.folder", metadata("args/results_dir", "/data/unet3d")),
     ("metadata without the dataset", "dataset.told", metadata("parameters", {})),
+    ("a list for the data's folder", "dataset.folder", metadata("args/data_dir", ["/data"])),
     ("datagen made fewer files", "dataset.phases", files_of("datagen", 13_000)),
     ("datasize wanted more files", "dataset.made", files_of("datasize", 15_000)),
     ("datagen made files of one size", "dataset.differs",
@@ -678,6 +679,7 @@ _TREES: tuple[Row, ...] = (
     ("an override that no division allows", "overrides.unknown", _override("++workload.train.seed=7")),
     ("an override that OPEN allows", "overrides.open", _override("++workload.reader.data_loader=dali")),
     ("batches read ahead", "overrides.value", config("reader/prefetch_size", 16)),
+    ("a number beyond all floats", "workload.differs", config("checkpoint/checkpoint_after_epoch", 10**400)),
     ("direct I/O of another workload", "overrides.odirect",
      together(config("model/name", "retinanet"), config("reader/odirect", True))),
     ("an accelerator of another edition", "workload.unknown", lambda root: [
@@ -773,6 +775,7 @@ _KV: tuple[Row, ...] = (
     ("tokens are counted twice", "kv.tokens", _kv_rank(scale("summary/cache_stats/storage_tokens_processed", 4))),
     ("a trial is another's copy", "kv.copied", lambda root: shutil.copy(kv(root), kv(root, "option_1/trial_1"))),
     ("the devices read less", "kv.device", _kv_meta(_less_work)),
+    ("devices that no host has", "unapplied", _kv_meta(gone("cluster_snapshots"))),
     ("another number of ranks", "papers.differ kv.missing", _kv_meta(alter("num_processes", 4))),
     ("in the folder of another model", "papers.differ", _kv_meta(alter("model", "tiny-1b"))),
     ("another folder", "papers.differ", _kv_commands("/mnt/drive/kvcache", "/dev/shm/kvcache")),
