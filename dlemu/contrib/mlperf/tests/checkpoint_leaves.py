@@ -73,19 +73,10 @@ def _leaf(leaf: Path, model: str, kind: str, began: datetime, ended: datetime) -
         _write(leaf / f"{rank}_output.json", {"hostname": published.HOST})
         own = times.get(rank, [seconds - rank * 1e-3 - number * 1e-5 for number, seconds in enumerate(times[0])])
         _write(leaf / f"{rank}_per_epoch_stats.json", {"1": _parts(kind, own, began)})
-    _write(
-        leaf / "summary.json",
-        {
-            "start": _stamp(began),
-            "num_accelerators": 8,
-            "num_hosts": 1,
-            "hostname": published.HOST,
-            "metric": published.WRITE_METRIC if kind == "save" else published.READ_METRIC,
-            "host_memory_GB": [published.MEMORY_GIB],
-            "epochs": 0,
-            "end": _stamp(ended),
-        },
-    )
+    hosts = {"num_hosts": 1, "hostname": published.HOST, "host_memory_GB": [published.MEMORY_GIB]}
+    metric = published.WRITE_METRIC if kind == "save" else published.READ_METRIC
+    times_told = {"start": _stamp(began), "end": _stamp(ended)}
+    _write(leaf / "summary.json", {"num_accelerators": 8, **hosts, "metric": metric, "epochs": 0, **times_told})
 
 
 def _parts(kind: str, seconds: list[float], began: datetime) -> dict[str, Any]:
