@@ -34,7 +34,6 @@ _APART = {
     "dlemu.ranks.mpi",
     "dlemu.ranks.mpi_leaders",
     "dlemu.ranks.gloo",
-    "dlemu.contrib.record.hook",
 }
 """They do something when they are imported, or import what dlemu itself imports only when it has to."""
 _LOADERS_AND_TESTS = re.compile(r"^dlemu\.(loaders|contrib\.dali)\.|\.tests\b")

@@ -686,8 +686,7 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
     from dlemu.contrib.kvcache.analyse import RunRows
     from dlemu.contrib.kvcache.job import JOB
     from dlemu.contrib.kvcache.model import Model
-    from dlemu.contrib.kvcache.rows import COLUMNS
-    from dlemu.contrib.kvcache.summary import KvSummary
+    from dlemu.contrib.kvcache.summary import COLUMNS, KvSummary
 
     dtype = np.dtype([(name, np.int64) for name in COLUMNS])
     facts = RunFacts(kind="kvcache", **_run_facts(frozen), journal=RunJournal(**_journal(frozen.facts)))
@@ -892,7 +891,7 @@ def _size_numbers(frozen: FrozenRun) -> Numbers:
         "outcome": outcome_of(answer, facts["accelerators_wanted"]),
         "max_accelerators": answer.max_accelerators,
         "too_close_to_tell": [count.accelerators for count in answer.too_close_to_tell],
-        "passing": answer.passing and answer.passing.accelerators,
+        "passing": answer.max_accelerators or None,
         "failing": answer.failing and answer.failing.accelerators,
         "counts": {
             str(count.accelerators): {

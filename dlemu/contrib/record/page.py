@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dlemu.contrib.record.answer import STEP_PARTS, VERDICTS, RecordAnswer, Recording, Replay, read_record
+from dlemu.contrib.record.answer import VERDICTS, RecordAnswer, Recording, read_record
 from dlemu.contrib.record.run import Recorded
-from dlemu.report.any_run import keys_of
+from dlemu.report.any_run import keys_of, listed
 from dlemu.report.screen import Said, Screen, print_screen
-from dlemu.report.table import Section, Table, columns, print_lines, print_section
+from dlemu.report.table import Section, print_lines, print_section
 from dlemu.report.units import number, size
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
-
-_COMPARED = {
-    "samples_per_second": ("samples/s", 1),
-    "wait_p50": ("wait p50, ms", 1000),
-    "wait_p99": ("wait p99, ms", 1000),
-    "calls_per_sample": ("calls per sample", 1),
-    "worker_cpu_per_sample": ("CPU of a worker per sample, ms", 1000),
-}
 
 
 def print_record(recorded: Recorded, console: Console, *, details: bool) -> None:
@@ -43,36 +35,34 @@ def print_record(recorded: Recorded, console: Console, *, details: bool) -> None
 
 
 def _screen(answer: RecordAnswer, folder: str) -> Screen:
-    recording, data = answer.recording, answer.data
-    state, says = _verdict(answer)
+    recording, data, says = answer.recording, answer.data, answer.reason
+    if answer.replayable:
+        error = answer.replays[-1].error_percent(recording)
+        says = f"its replay on the same storage differs by {error:+.1f} % in samples/s"
     parts = recording.parts
-    shares = ((label, 100 * getattr(parts, name) / parts.step) for name, label in STEP_PARTS.items())
-    spent = ", ".join(f"{label} {share:.0f} %" for label, share in shares if share >= 1)
+    shares = ((name, 100 * seconds / parts.step) for name, seconds in parts.named())
+    spent = ", ".join(f"{name} {share:.0f} %" for name, share in shares if share >= 1)
     lines = [
-        Said(state, says, tone="good" if answer.replayable else "open"),
+        Said(VERDICTS[answer.replayable], says, tone="good" if answer.replayable else "open"),
         Said("a step", f"{number(1000 * parts.step)} ms: {spent}"),
         Said("a sample", _reads(recording)),
     ]
     if data is not None:
         files = f"{count(data.files, 'file')} ({data.format}), {size(data.bytes)}"
         lines.append(Said("dataset", f"{files}, {number(data.samples_per_file)} samples each"))
-    return Screen(title=_title(answer), lines=lines, notes=recording.notes, folder=folder)
+    rate = f"{number(recording.samples_per_second)} samples/s"
+    title = f"A recorded job on {count(recording.ranks, 'accelerator')}, {rate}"
+    return Screen(title=title, lines=lines, notes=recording.notes, folder=folder)
 
 
 def _reads(recording: Recording) -> str:
     """Return how a sample is read."""
-    read, device = recording.read_bytes_per_sample, size(round(recording.device_bytes_per_sample))
-    device = "an unknown number" if recording.cached_percent is None else device
+    read, is_known = recording.read_bytes_per_sample, recording.cached_percent is not None
+    device = size(round(recording.device_bytes_per_sample)) if is_known else "an unknown number"
     if not read and not recording.mapped:
         return "reads none while it trains"
     how = f"{number(recording.calls_per_sample)} calls, {size(round(read))}" if read else "from mapped files"
     return f"reads {how}; {device} from devices"
-
-
-def _title(answer: RecordAnswer) -> str:
-    recording = answer.recording
-    rate = f"{number(recording.samples_per_second)} samples/s"
-    return f"A recorded job on {count(recording.ranks, 'accelerator')}, {rate}"
 
 
 def _charts(answer: RecordAnswer, folder: str) -> Iterator[tuple[str, Figure]]:
@@ -82,36 +72,10 @@ def _charts(answer: RecordAnswer, folder: str) -> Iterator[tuple[str, Figure]]:
     return drawn([step_parts], answer)
 
 
-def _verdict(answer: RecordAnswer) -> tuple[str, str]:
-    state = VERDICTS[answer.replayable]
-    if not answer.replayable:
-        return state, answer.reason
-    error = answer.replays[-1].error_percent(answer.recording)
-    return state, f"its replay on the same storage differs by {error:+.1f} % in samples/s"
-
-
 def _sections(answer: RecordAnswer, _: str) -> Iterator[Section]:
     yield from keys_of("What was recorded", answer.recording)
-    if answer.replays:
-        yield _replay_table(answer.recording, answer.replays)
-
-
-def _replay_table(recording: Recording, replays: tuple[Replay, ...]) -> Table:
-    measured: Sequence[Recording | Replay] = (recording, *replays)
-    rows = [
-        (label, *(number(factor * getattr(one, name)) for one in measured))
-        for name, (label, factor) in _COMPARED.items()
-    ]
-    if recording.cached_percent is not None:
-        shown = (f"{one.device_bytes_per_sample:,.0f}" for one in measured)
-        rows.append(("bytes from devices per sample", *shown))
-    names = ("recorded", *(f"{one.folder} ({one.engine})" for one in replays))
-    return Table(
-        title="Recorded and replayed on the same storage",
-        columns=columns("", *names, right=range(1, len(names) + 1)),
-        rows=rows,
-        notes=["the last replay decides whether the recipe is replayable"],
-    )
+    if answer.replays:  # the last one decides whether the recipe is replayable
+        yield from listed("Replays on the same storage", answer.replays)
 
 
 PARTS = Parts(read=read_record, answer_type=RecordAnswer, screen=_screen, sections=_sections, charts=_charts)

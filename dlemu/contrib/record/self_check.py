@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 
 from dlemu.config.overrides import override
 from dlemu.contrib.record.answer import MAX_CORE_WAIT_PERCENT, Data, Recording, Replay
 from dlemu.contrib.record.data_seen import cached_before, cached_words
-from dlemu.contrib.record.hook import ROWS, with_hook
 from dlemu.contrib.record.recipe import workload_of
-from dlemu.contrib.record.rows import Fetch, ProcessRows, read_rows
+from dlemu.contrib.record.recording import worker_cpu
+from dlemu.contrib.record.rows import ROWS, read_rows, with_hook
 from dlemu.extend import child_run, owned, write_text
 from dlemu.results.kinds import read_result
 
@@ -39,19 +38,16 @@ _LARGE_CALL_BYTES = 131_072
 _MAX_STEPS = 1000  # enough for throughput and CPU time; more would only take longer
 _DEVICE_SHARE = 0.1  # if devices served less than this share of the bytes, they do not limit the job's speed
 WORKLOAD = "workload.yaml"
-_COLUMNS = ("rank", "epoch", "step", "wait_ns", "compute_ns", "sync_ns", "samples", "asked_ns", "got_ns", "finished_ns")
-
-Replays = Callable[[Recording, str, str], Replay]
-"""Function `(recording, reader engine, folder name)` that runs a replay and returns its measurements."""
+_COLUMNS = ("rank", "epoch", "step", "wait_ns", "compute_ns", "sync_ns", "samples", "asked_ns", "finished_ns")
 
 
 def check_by_replay(
-    recording: Recording, replays: Replays, *, one_engine: bool = False
+    recording: Recording, replays: Callable[[Recording, str, str], Replay], *, one_engine: bool = False
 ) -> tuple[Recording, str, list[Replay]]:
     """Replay a recording by the reader engine whose read calls are nearest, then with CPU times adjusted to the job's.
 
-    Returns the recording with adjusted preprocessing, the reader engine, and one to three replays; `one_engine`: by
-    `matched` alone.
+    `replays` takes a recording, a reader engine and a folder's name. Returns the recording with adjusted preprocessing,
+    the reader engine, and one to three replays; `one_engine`: by `matched` alone.
     """
     done = [replays(recording, "matched", "replay-1")]
     calls, wanted = done[0].calls_per_sample, recording.calls_per_sample
@@ -63,7 +59,10 @@ def check_by_replay(
     core = _CORE_TOLERANCE * max(1, recording.loading.workers) * recording.loaders / recording.samples_per_second
     fits = abs(missing) <= max(_CPU_TOLERANCE * recording.worker_cpu_per_sample, core)
     preprocess = recording.preprocess.mean if fits else max(0.0, recording.preprocess.mean + missing)
-    added = _added_computation(recording, best)
+    # What the job takes longer than the replay to receive a ready batch delays the steps of a synchronous trainer.
+    longer = recording.hand_over - best.hand_over
+    known = recording.synchronous and best.hand_over > 0 and recording.hand_over > 0
+    added = longer if known and abs(longer) > _STEP_TOLERANCE * recording.parts.step else 0.0
     if best is not done[-1] or preprocess != recording.preprocess.mean or added:
         recording = replace(
             recording,
@@ -74,44 +73,30 @@ def check_by_replay(
     return recording, best.engine, done
 
 
-def _added_computation(recording: Recording, replay: Replay) -> float:
-    """Return what the job takes longer than the replay to receive a ready batch, s, if that delays a step."""
-    missing = recording.hand_over - replay.hand_over
-    step = recording.parts.step
-    known = recording.synchronous and replay.hand_over > 0 and recording.hand_over > 0
-    return missing if known and abs(missing) > _STEP_TOLERANCE * step else 0.0
-
-
 def verdict(recording: Recording, replay: Replay | None, failure: str = "") -> tuple[bool | None, str]:
     """Return whether a recipe is replayable, None if that was not verified, and why it is not ("" if it is)."""
     if recording.problems:
         return False, "; ".join(recording.problems)
     if recording.coverage_percent < MIN_COVERAGE_PERCENT:
-        share = recording.coverage_percent
-        return (
-            False,
-            f"the recorder saw {share:.1f} % of the bytes that the job read: wanted {MIN_COVERAGE_PERCENT:g} %",
-        )
+        seen = f"{recording.coverage_percent:.1f} % of the bytes that the job read"
+        return False, f"the recorder saw {seen}: wanted {MIN_COVERAGE_PERCENT:g} %"
     if replay is None:
         return None, failure or "it was not replayed"
     error = replay.error_percent(recording)
     if abs(error) > MAX_ERROR_PERCENT:
         message = f"its replay differs by {error:+.1f} % in samples/s: wanted {MAX_ERROR_PERCENT:g} % at most"
-        waited = {"the job": recording.parts.core_wait_percent, "the replay": replay.core_wait_percent}
-        who = max(waited, key=lambda name: waited[name])
-        if waited[who] <= min(MAX_CORE_WAIT_PERCENT, abs(error) - MAX_ERROR_PERCENT):  # it can't be the reason
+        waits = ((recording.parts.core_wait_percent, "the job"), (replay.core_wait_percent, "the replay"))
+        waited, who = max(waits)
+        if waited <= min(MAX_CORE_WAIT_PERCENT, abs(error) - MAX_ERROR_PERCENT):  # it can't be the reason
             return False, message
-        return (
-            None,
-            f"{message}, but other load on this host kept {who} waiting for a core, {waited[who]:.0f} % of a step",
-        )
+        return None, f"{message}, but other load on this host kept {who} waiting for a core, {waited:.0f} % of a step"
     device = recording.device_bytes_per_sample
     off = 100 * _relative_error(replay.device_bytes_per_sample, device)
     if device > _DEVICE_SHARE * recording.read_bytes_per_sample and off > MAX_BYTES_ERROR_PERCENT:
+        hint = "; if the page cache held a part of the mapped files, record it again with an empty or a full page cache"
         message = (
             f"its replay differs by {off:.0f} % in bytes from devices: wanted {MAX_BYTES_ERROR_PERCENT:g} % at most"
         )
-        hint = "; if the page cache held a part of the mapped files, record it again with an empty or a full page cache"
         return False, message + (hint if recording.mapped and replay.device_bytes_per_sample > device else "")
     return True, ""
 
@@ -160,80 +145,35 @@ def replay_of(name: str, results: str, rows: str, engine: str, lead: int, files_
     """Return the measurements of a replay, per sample of the job, without the first `lead` steps of each rank."""
     steps = read_result(results).training
     columns = {name: np.asarray(steps[name]) for name in _COLUMNS}
-    columns["samples"] = columns["samples"] / files_per_sample
     order = np.lexsort((columns["step"], columns["epoch"], columns["rank"]))
     _, first, taken = np.unique(columns["rank"][order], return_index=True, return_counts=True)
     number = np.arange(len(order)) - np.repeat(first, taken)  # of each step within its rank
     measured = number >= lead if (number >= lead).any() else number >= 0
     kept = {name: values[order][measured] for name, values in columns.items()}
     seconds = float((kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum()) / 1e9
+    wait, samples = kept["wait_ns"] / 1e9, kept["samples"] / files_per_sample
     processes = read_rows(rows)
-    made = [fetch for process in processes for fetch in _made(process.fetches)]
-    per_batch = max(1.0, float(kept["samples"].mean()))
-    samples = max(1.0, per_batch * len(made))
-    counted = _counted(processes, lead)
-    wait = kept["wait_ns"] / 1e9
-    taking = wait - np.minimum(core_waits(processes, kept["asked_ns"], kept["got_ns"]) / 1e9, wait)
+    # A worker's first two batches include its start and files that are opened only once.
+    made = [(one.fetches[2:] if len(one.fetches) > 4 else one.fetches[1:], bool(one.passes)) for one in processes]
+    fetches = [fetch for own, _ in made for fetch in own]
+    # As much is cached as in the recording once a trainer has requested the `lead` batches.
+    requested = [sorted(batch.t0 for batch in one.batches) for one in processes]
+    begin_ns = min((times[lead] for times in requested if len(times) > lead), default=0)
+    later = [fetch for one in processes for fetch in one.fetches if fetch.t0 >= begin_ns]
+    per_batch = max(1.0, float(samples.mean()))
+    cpu_seconds, cpu_batches = worker_cpu(made)
+    was_ready = kept["finished_ns"] <= kept["asked_ns"]
+    ends = [(one.batches[0], one.batches[-1]) for one in processes if one.batches]
+    queued = sum(last.queue1 - first.queue1 for first, last in ends)
     return Replay(
         folder=name,
         engine=engine,
-        samples_per_second=float(kept["samples"].sum()) / seconds * len(first) if seconds else 0.0,
+        samples_per_second=float(samples.sum()) / seconds * len(first) if seconds else 0.0,
         wait_p50=float(np.quantile(wait, 0.5)),
         wait_p99=float(np.quantile(wait, 0.99)),
-        hand_over=_hand_over(taking, kept["finished_ns"] <= kept["asked_ns"]),
-        calls_per_sample=sum(max(fetch.calls, 0) for fetch in made) / samples,
-        device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in counted) / max(1.0, per_batch * len(counted)),
-        worker_cpu_per_sample=_cpu(processes, per_batch),
-        core_wait_percent=_core_wait_percent(processes),
+        hand_over=float(np.median(wait[was_ready])) if was_ready.any() else 0.0,
+        calls_per_sample=sum(max(fetch.calls, 0) for fetch in fetches) / max(1.0, per_batch * len(fetches)),
+        device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in later) / max(1.0, per_batch * len(later)),
+        worker_cpu_per_sample=cpu_seconds / max(1.0, per_batch * len(cpu_batches)),
+        core_wait_percent=100 * max(0, queued) / max(1, sum(last.t1 - first.t1 for first, last in ends)),
     )
-
-
-def _core_wait_percent(processes: Sequence[ProcessRows]) -> float:
-    """Return the share of the trainers' time in which they were runnable without a core, %."""
-    ends = [(rows.batches[0], rows.batches[-1]) for rows in processes if rows.batches]
-    queued = sum(last.queue1 - first.queue1 for first, last in ends)
-    return 100 * max(0, queued) / max(1, sum(last.t1 - first.t1 for first, last in ends))
-
-
-def _hand_over(wait: NDArray[np.float64], ready: NDArray[np.bool_]) -> float:
-    return float(np.median(wait[ready])) if ready.any() else 0.0
-
-
-def core_waits(
-    processes: Sequence[ProcessRows], asked_ns: NDArray[np.int64], got_ns: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return how long a trainer waited for a core in each request of a batch, ns.
-
-    The rows do not name ranks: a request's batch is the last that any trainer received before `got_ns`.
-    """
-    batches = sorted((batch for rows in processes for batch in rows.batches), key=lambda batch: batch.t1)
-    if not batches:
-        return np.zeros(len(asked_ns), np.int64)
-    begun, ended, queued = np.array([(one.t0, one.t1, max(0, one.queue1 - one.queue0)) for one in batches]).T
-    place = np.maximum(np.searchsorted(ended, got_ns, side="right") - 1, 0)
-    return np.where((begun[place] >= asked_ns) & (ended[place] <= got_ns), queued[place], 0)
-
-
-def _made(fetches: Sequence[Fetch]) -> Sequence[Fetch]:
-    """Return a worker's batches without the first two, which include its start and files that are opened only once."""
-    return fetches[2:] if len(fetches) > 4 else fetches[1:]
-
-
-def _counted(processes: Sequence[ProcessRows], lead: int) -> Sequence[Fetch]:
-    """Return the batches loaded once a trainer had requested `lead`: as much is cached then as in the recording."""
-    requested = [sorted(batch.t0 for batch in rows.batches) for rows in processes if rows.batches]
-    begin = min((times[lead] for times in requested if len(times) > lead), default=0)
-    return [fetch for rows in processes for fetch in rows.fetches if fetch.t0 >= begin]
-
-
-def _cpu(processes: Sequence[ProcessRows], per_batch: float) -> float:
-    """Return CPU seconds per sample: the total of workers; of a trainer, only those of loading."""
-    seconds = batches = 0.0
-    for rows in processes:
-        made = _made(rows.fetches)
-        if rows.passes:
-            seconds, batches = seconds + sum(fetch.cpu for fetch in made) / 1e9, batches + len(made)
-        elif len(made) > 1:
-            seconds += (made[-1].process_cpu - made[0].process_cpu) / 1e9
-            batches += len(made) - 1
-    return seconds / (batches * per_batch) if batches else 0.0

@@ -56,7 +56,8 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     if answer.full_size is not None:
         lines.append(Said("full size", at_full_size(answer), tone="strong"))
     naive = f"every count up to the edge at full length would take {duration(answer.naive_seconds)}"
-    lines.append(Said("took", f"{count(len(answer.trials), 'trial')}, {duration(answer.seconds)}", naive))
+    took = duration(sum(trial.seconds for trial in answer.trials))
+    lines.append(Said("took", f"{count(len(answer.trials), 'trial')}, {took}", naive))
     title = f"{what}: how many accelerators does this storage feed?"
     return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
@@ -121,7 +122,7 @@ def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.studies.figures import Point, charts
 
     tried = (figures_of_count(answer, one) for one in answer.counts)
-    return charts(Point(name=figures.title, figures=figures) for figures in tried)
+    return charts(Point(figures.title, {}, figures) for figures in tried)
 
 
 PARTS = Parts(

@@ -52,6 +52,8 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
     by_others = bool(by_host and known.others) or Code.OTHER_PROGRAM_ON_CORES in codes
     warnings = sorted(trial.page_cache_warning for trial in trials if trial.page_cache_warning)
     per_accelerator = trials[-1].mb_per_accelerator if trials else known.mb_per_accelerator
+    au = {one.accelerators: one.au_sustained_percent for one in counts if one.au_sustained_percent > 0}
+    up_to_edge = range(1, (failing.accelerators if failing else shown) + 1)
     answer = SizeAnswer(
         complete=False,
         max_accelerators=shown,
@@ -62,7 +64,7 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
         counts=tuple(counts),
         issues=(*filter(None, [known.others]), *warnings[:1]),  # of alike ones that differ in their numbers
         trials=tuple(trials),
-        naive_seconds=_naive_seconds(failing.accelerators if failing else shown, counts, known),
+        naive_seconds=known.naive_seconds_per_trial * sum(100 / min(100.0, au.get(n, 100.0)) for n in up_to_edge),
     )
     fully_busy_mb = 100 * answer.storage_mb_per_second / threshold
     if known.full_size is not None:
@@ -122,14 +124,6 @@ def _weight(limits: Sequence[Limit]) -> int:
     return sum(_WEIGHTS[limit.confidence] for limit in limits)
 
 
-def _naive_seconds(last: int, counts: Sequence[CountResult], known: Known) -> float:
-    """Return the time to run every count up to `last` at full length, at the measured AU or else 100 %."""
-    measured = {one.accelerators: au for one in counts if (au := one.au_sustained_percent) > 0}
-    return sum(
-        known.naive_seconds_per_trial * 100 / min(100.0, measured.get(number, 100.0)) for number in range(1, last + 1)
-    )
-
-
 def outcome_of(answer: SizeAnswer, wanted: int) -> Outcome:
     """Return the outcome of the question whether `wanted` accelerators pass.
 
@@ -151,7 +145,8 @@ def sentence(answer: SizeAnswer) -> str:
 
 def counts_in_words(answer: SizeAnswer) -> str:
     """Return how many pass, and the verdict of the next count, as a phrase."""
-    name, passing, is_host = answer.question.accelerator, answer.passing, answer.is_limited_by_host
+    name, is_host = answer.question.accelerator, answer.is_limited_by_host
+    passing = next((one for one in answer.counts if one.accelerators == answer.max_accelerators), None)
     if passing is None:
         kind = f"x {name}" if name else "accelerator"
         parts = [f"not even 1 {kind}{answer.scaled} passes{' on this host' * is_host}"]
