@@ -679,7 +679,8 @@ _TREES: tuple[Row, ...] = (
     ("an override that no division allows", "overrides.unknown", _override("++workload.train.seed=7")),
     ("an override that OPEN allows", "overrides.open", _override("++workload.reader.data_loader=dali")),
     ("batches read ahead", "overrides.value", config("reader/prefetch_size", 16)),
-    ("a number beyond all floats", "workload.differs", config("checkpoint/checkpoint_after_epoch", 10**400)),
+    ("a number beyond all floats", "workload.differs workload.hash",
+     config("checkpoint/checkpoint_after_epoch", 10**400)),
     ("direct I/O of another workload", "overrides.odirect",
      together(config("model/name", "retinanet"), config("reader/odirect", True))),
     ("an accelerator of another edition", "workload.unknown", lambda root: [
