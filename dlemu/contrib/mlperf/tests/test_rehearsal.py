@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ def run_by_hand(words: list[str], folder: str) -> None:
     workload = load(words)
     train, _ = layouts(workload.dataset)
     size = train.num_files * 1000
-    limits = {"max_file_bytes": 1000, "max_sample_bytes": 1000, "total_bytes": size}
+    limits: dict[str, Any] = {"max_file_bytes": 1000, "max_sample_bytes": 1000, "total_bytes": size}
     found = Dataset(spec=workload.dataset, train=train, valid=None, manifest=None, **limits)
     job = TrainingJob(
         workload=workload,
