@@ -14,7 +14,7 @@ from datagen.errors import UserError
 from datagen.storage._http_exchange import number_in
 from datagen.storage._s3_client import Client, Request, Span
 from datagen.storage._s3_xml import check_completed, upload_id_in
-from datagen.storage.storage_base import Bytes, WriterByOffset
+from datagen.storage.storage_base import Bytes, Writer
 
 PART_BYTES, MAX_PARTS = 16 << 20, 10_000  # S3 takes 10,000 parts, hence an object of at most 156 GiB
 PARTS_IN_FLIGHT = 4  # they stay in memory until they are sent: 64 MiB per object
@@ -24,7 +24,7 @@ KEY, UPLOAD = "key", "dlemu_upload"  # JSON keys of a record: the object's key, 
 RECORD_BYTES = 4 << 10  # maximum size of a record
 
 
-class ObjectWriter(WriterByOffset):
+class ObjectWriter(Writer):
     """An object being written: one PUT if it is small, else a multipart upload with several parts in flight.
 
     Parts with skipped bytes stay in memory until these are written. With `recorded`, a small object next to it (the

@@ -24,9 +24,10 @@ from datagen.storage.storage_base import (
     LibraryFile,
     Listed,
     Option,
+    Reader,
     StorageBase,
     StorageSpec,
-    WriterByOffset,
+    Writer,
 )
 from datagen.withheld import public_text, scrubbed
 
@@ -122,13 +123,11 @@ class Storage(StorageBase):
         return f"{self._root}/{os.path.normpath(path).lstrip('/')}"
 
 
-class FsspecReader:
+class FsspecReader(Reader):
     """One file, read range by range."""
 
     def __init__(self, files: Any, url: str, size_bytes: int, errors: Errors) -> None:
-        self.size_bytes = size_bytes
-        self.read_calls = 0
-        self.app_bytes = 0
+        super().__init__(size_bytes)
         self._files, self._url, self._errors = files, url, errors
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
@@ -144,11 +143,8 @@ class FsspecReader:
         self.app_bytes += len(data)
         return len(data)
 
-    def close(self) -> None:
-        return
 
-
-class FsspecWriter(WriterByOffset):
+class FsspecWriter(Writer):
     """One file being written; after the first skipped bytes, everything stays in memory until `commit`."""
 
     def __init__(self, files: Any, url: str, errors: Errors, *, renames: bool) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,12 +13,11 @@ from datagen.registry import is_built_in, nearest
 from datagen.spec import build
 from datagen.storage.storage_base import is_direct
 from datagen.withheld import scrubbed
-from dlemu.config.duration import Duration
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload
 from dlemu.config.sections import plain, replaced, to_workload
 from dlemu.config.sections import tree as settings_tree
-from dlemu.config.translate import RENAMED_VALUES, KeyPath, renamed, translated
+from dlemu.config.translate import MODULES, KeyPath, Layer, layer, merged, put, translated
 from dlemu.config.validate import check, check_folder, check_model_name
 from dlemu.config.workload_files import SUFFIX, composed, read_plain, resolved, workload_names
 
@@ -28,11 +26,6 @@ DEFAULT_WORKLOAD = "default"
 LOADER, NAME = ("reader", "data_loader"), ("model", "name")
 NOT_INSTALLED = "TensorFlow is not installed"
 """How a note on another loader begins."""
-
-Layer = list[tuple[KeyPath, Any]]
-
-TABLES = ("accelerators", "scales")
-"""Sections whose keys are names that a user chose."""
 
 OF_OWN_DATA = (
     *("num_files_train", "num_files_eval", "num_subfolders_train", "num_subfolders_eval"),
@@ -46,22 +39,6 @@ OF_BASE = (
     *("model", "dataset", "reader", "train", "metric", "workflow", "checkpoint"),
 )
 """What determines what a run reads and writes, and when."""
-MODULES = {
-    ("dataset", "format"): "datagen.formats",
-    ("reader", "data_loader"): "dlemu.loaders",
-    ("train", "compute"): "dlemu.accelerators",
-    ("checkpoint", "format"): "dlemu.checkpoints.formats",
-}
-"""Settings that name a module -> package of the built-in ones, the only ones to take from a workload from elsewhere."""
-
-DURATIONS = {
-    (part.name, key.name)
-    for part in fields(Workload)
-    if is_dataclass(section := getattr(Workload(), part.name))
-    for key in fields(section)
-    if isinstance(getattr(section, key.name), Duration)
-}
-"""Keys whose value is a Duration, possibly described by several numbers; it is replaced as a whole."""
 
 
 def load_received(path: str) -> Workload:
@@ -110,14 +87,14 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
     loader = dict(file).get(LOADER) if LOADER not in dict(given_layer) else None
     if loader == "tensorflow" and find_spec("tensorflow") is None:
         other = "pytorch" if find_spec("torch") is not None else "threads"
-        _put(tree, LOADER, other)
+        put(tree, LOADER, other)
         note = f"{NOT_INSTALLED}: reader.data_loader={other} reads the same files"
     try:
         settings = build(settings_tree(), translated(tree))
         if settings.scale and ("scale",) in dict(given_layer) and not dict(file).get(("scale",)):
             # A file that names a scale of its own has values of that scale, perhaps.
             without = resolved(merged(_layers(choice, file, [each for each in given_layer if each[0] != ("scale",)])))
-            _put(without, LOADER, settings.reader.data_loader)
+            put(without, LOADER, settings.reader.data_loader)
             full = build(settings_tree(), translated(without))
             own = full.dataset.source == "folder"  # samples of the user's own have the size that they have
             settings = replace(settings, scales={**settings.scales, "": {} if own else replaced(full, settings)})
@@ -130,13 +107,13 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
         check(workload)
         check_model_name(workload.model.name)
     except UserError as error:
-        options = _value_at(tree, ("storage", "storage_options"))
-        raise UserError(scrubbed(str(error), options if isinstance(options, dict) else {})) from None
+        options = {path[-1]: value for path, value in layer((), tree) if path[:2] == ("storage", "storage_options")}
+        raise UserError(scrubbed(str(error), options)) from None
     return workload
 
 
 def _settings_of(base: Workload, given: set[KeyPath]) -> Layer:
-    """Return a workload's settings of what a run reads and writes, without modules from elsewhere that it names."""
+    """Return a workload's settings of what a run reads and writes, but for modules that are not built in."""
     parts = {name: plain(getattr(base, name)) for name in OF_BASE if name != "dataset" or ("scale",) not in given}
     return [
         (path, value) for path, value in layer((), parts) if path not in MODULES or is_built_in(MODULES[path], value)
@@ -197,19 +174,13 @@ def _scale_entries(choice: str, tree: dict[str, Any]) -> Layer:
 
 def _check_recorded_scale(choice: str, tree: dict[str, Any]) -> None:
     """Raise UserError for a file with `scale` but none of its values: a full-size run must not be called small."""
-    entries = _scale_entries(choice, tree)
-    if entries and not any(_value_at(tree, path) == value for path, value in entries):
+    entries, values = _scale_entries(choice, tree), dict(layer((), tree))
+    if entries and not any(values.get(path) == value for path, value in entries):
         name = tree["scale"]
         raise UserError(
             f"workload {choice!r} has scale: {name}, but none of that scale's values: in a file it only"
             f" records where they came from; remove it there and give scale={name} as an override"
         )
-
-
-def _value_at(tree: Any, path: KeyPath) -> Any:
-    for key in path:
-        tree = tree.get(key) if isinstance(tree, dict) else None
-    return tree
 
 
 def _chosen(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[str, Any]:
@@ -242,35 +213,3 @@ def _with_folders_resolved(workload: Workload) -> Workload:
         # `storage_type=direct`, or mlpstorage's `direct_fs`, means the same.
         reader=replace(workload.reader, odirect=workload.reader.odirect or is_direct(storage.storage_type)),
     )
-
-
-def layer(path: KeyPath, value: Any) -> Layer:
-    """Split a value at `path` into single settings, with DLIO's names replaced by dlemu's."""
-    path = renamed(path, value)
-    if not isinstance(value, Mapping) or not value or path in DURATIONS or path[:1] in [(name,) for name in TABLES]:
-        ours = RENAMED_VALUES.get(path, {}).get(value, value) if isinstance(value, str | bool) else value
-        return [(path, ours)] if path else []
-    return [setting for key, item in value.items() for setting in layer((*path, str(key)), item)]
-
-
-def merged(layers: Iterable[Layer]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for settings in layers:
-        # A standard deviation in DLIO's older form, a key beside the time itself, must come after it.
-        for path, value in sorted(settings, key=lambda setting: setting[0][-1] == "stdev"):
-            _put(tree, path, value)
-    return tree
-
-
-def _put(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
-    """Set the value at a path; a mapping is merged into what is there, but for a time, which is replaced."""
-    section = tree
-    for depth, key in enumerate(path[:-1], start=1):
-        if not isinstance(section.get(key), dict):  # a time that was a number becomes `{mean: number}`
-            section[key] = {"mean": section[key]} if path[:depth] in DURATIONS and key in section else {}
-        section = section[key]
-    if isinstance(value, Mapping) and isinstance(section.get(path[-1]), dict) and path not in DURATIONS:
-        for name, item in value.items():
-            _put(section[path[-1]], (str(name),), item)
-    else:
-        section[path[-1]] = deepcopy(value)

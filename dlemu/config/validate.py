@@ -18,19 +18,13 @@ from datagen.storage.storage_base import open_storage
 from dlemu.config.duration import is_zero
 from dlemu.config.schema import Model, Workload
 from dlemu.config.sections import sections
-from dlemu.config.translate import LOADERS
+from dlemu.config.translate import LOADERS, MODULES
 
 
 def check(workload: Workload) -> None:
     """Raise UserError for values that no run could take."""
     known = sections() if workload.kinds else {}
     own = [(build(known[name], section, name), name) for name, section in workload.kinds.items() if name in known]
-    chosen = ("accelerator", workload.accelerator, workload.accelerators), ("scale", workload.scale, workload.scales)
-    missing = (
-        f"{key} is {name!r}: wanted one of {', '.join(filter(None, table)) or 'none: the workload has no such table'}"
-        for key, name, table in chosen
-        if name and name not in table
-    )
     counts = {
         "model.parallelism.data": workload.model.parallelism.data,
         "train.total_training_steps": workload.train.total_training_steps,
@@ -38,7 +32,7 @@ def check(workload: Workload) -> None:
     }
     zeros = (f"{key} is 0: wanted 1 or more, or -1" for key, number in counts.items() if number == 0)
     of_kinds = (problem for section, name in own for problem in problems(section, name))
-    _refuse([*problems(workload), *of_kinds, *missing, *zeros])
+    _refuse([*problems(workload), *of_kinds, *zeros])
 
 
 def check_folder(workload: Workload, key: str, folder: str) -> None:
@@ -65,7 +59,7 @@ def check_runnable(workload: Workload) -> None:
         [
             *_data_problems(workload),
             *_training_problems(workload),
-            *_name_problems("train.compute", workload.train.compute, "dlemu.accelerators"),
+            *_name_problems(workload, "train", "compute"),
             *_loader_problems(workload),
             *workload.unsupported,
         ]
@@ -78,7 +72,7 @@ def check_checkpoints(workload: Workload) -> None:
         [
             *_storage_problems(workload),
             *_folder_problems(workload, "checkpoint.checkpoint_folder", workload.checkpoint.checkpoint_folder),
-            *_name_problems("checkpoint.format", workload.checkpoint.format, "dlemu.checkpoints.formats"),
+            *_name_problems(workload, "checkpoint", "format"),
             *_checkpoint_problems(workload),
             *workload.unsupported,
         ]
@@ -93,7 +87,7 @@ def _refuse(found: Iterable[str]) -> None:
 def _data_problems(workload: Workload) -> Iterator[str]:
     yield from _storage_problems(workload)
     yield from _folder_problems(workload, "dataset.data_folder", workload.dataset.data_folder)
-    yield from _name_problems("dataset.format", workload.dataset.format, "datagen.formats")
+    yield from _name_problems(workload, "dataset", "format")
 
 
 def _checkpoint_problems(workload: Workload) -> Iterator[str]:
@@ -225,15 +219,16 @@ def _is_inside(path: str, folder: str) -> bool:
 
 
 def _loader_problems(workload: Workload) -> Iterator[str]:
-    if unknown := list(_name_problems("reader.data_loader", workload.reader.data_loader, LOADERS)):
+    if unknown := list(_name_problems(workload, "reader", "data_loader")):
         yield from unknown
     elif traits := companion(LOADERS, workload.reader.data_loader, "Traits"):
         yield from traits().problems(workload)
 
 
-def _name_problems(key: str, name: str, package: str) -> Iterator[str]:
+def _name_problems(workload: Workload, section: str, key: str) -> Iterator[str]:
+    package, name = MODULES[section, key], getattr(getattr(workload, section), key)
     if name not in names(package):
         try:
             companion(package, name, "")
         except UserError as error:
-            yield f"{key}: {error}"
+            yield f"{section}.{key}: {error}"

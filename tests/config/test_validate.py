@@ -18,7 +18,6 @@ from datagen.errors import UserError
 from datagen.settings import declared, problems
 from dlemu.config import check_data, check_runnable, load
 from dlemu.config.schema import Duration, Workload
-from dlemu.config.validate import check
 from dlemu.runner.run_folder import check_place
 
 
@@ -69,11 +68,6 @@ def test_of_a_count_that_may_be_all_of_them_nothing_is_no_number(key: str) -> No
     load([f"{key}=-1"])
     with pytest.raises(UserError, match=f"{key} is 0"):
         load([f"{key}=0"])
-
-
-def test_names_that_are_in_no_table_are_refused() -> None:
-    with pytest.raises(UserError, match=r"(?s)accelerator is 'x'.*scale is 'y'"):
-        check(Workload(accelerator="x", scale="y"))
 
 
 @pytest.mark.parametrize(

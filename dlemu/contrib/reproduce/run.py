@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from datagen.withheld import without_secrets
 from dlemu.config import load
-from dlemu.config.overrides import override, points
+from dlemu.config.overrides import override, points, without_secrets
 from dlemu.contrib.reproduce.document import Command, DocumentQuestion, Step, document_named
 from dlemu.extend import UserError, check_launcher, child_run, owned, run_list
 from dlemu.extend import run_folder as result_folder
