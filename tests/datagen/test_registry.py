@@ -23,7 +23,7 @@ def test_dotted_name_is_a_module_or_a_class_in_one() -> None:
         ),
         *((name, r"datagen\.formats has no") for name in (".", "...", ".spec")),
         *((name, rf"did you mean {meant}\?") for name, meant in ((".jpg", "jpeg"), ("JPG", "jpeg"), (".npz", "npz"))),
-        ("HDF", r"no 'HDF': did you mean hdf5\? wanted one of csv, hdf5, .*, webdataset"),
+        ("HDF5", r"no 'HDF5': did you mean hdf5\? wanted one of csv, hdf5, .*, webdataset"),
     ],
 )
 def test_a_name_that_leads_nowhere_tells_the_nearest_and_all(name: str, words: str) -> None:
