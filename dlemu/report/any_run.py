@@ -13,7 +13,7 @@ from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.rates import Mean
 from dlemu.report.page import Page
 from dlemu.report.screen import Said, Screen, print_screen
-from dlemu.report.table import Cell, Line, Section, Table, Words, columns, print_section
+from dlemu.report.table import Cell, Section, Table, Words, columns, print_section
 from dlemu.report.units import explained, number, plain, with_unit
 from dlemu.results.kinds import JobParts, Kind
 from dlemu.results.tables import read_config
@@ -48,7 +48,7 @@ def open_result(kind: Kind, folder: str) -> Page:
         sections=list(_sections(kind, answer, folder)),
         facts=list(_keys(kind, answer)),
         config=read_config(folder),
-        lead=getattr(answer, "started_at", ""),
+        measured_at=getattr(answer, "started_at", ""),
         source=os.path.basename(os.path.abspath(folder)),
         draw=lambda: charts(result, folder) if charts else (),
     )
@@ -74,15 +74,17 @@ def _sections(kind: Kind, answer: Any, folder: str) -> Iterable[Section]:
 def _told(parts: JobParts, summary: Any) -> Iterator[Section]:
     """Yield what is said of a run of any kind: what limited it, its metrics, and those of each repetition."""
     limit = getattr(summary, "limited_by", None)
-    if isinstance(limit, LimitedBy):
-        advice = [Line(f"to do: {sentence}", "strong") for sentence in limit.advice]
-        yield Words(f"Limited by: {limit.what} (confidence: {limit.confidence})", [*limit.evidence, *advice])
+    if isinstance(limit, LimitedBy):  # the first sentences are on the first screen
+        for title, sentences in ((f"Why: {limit.what}", limit.evidence[1:]), ("What else to do", limit.advice[1:])):
+            if sentences:
+                yield Words(title, sentences)
     found = [(metric, getattr(getattr(summary, "metrics", summary), metric.name, None)) for metric in parts.catalogue]
     means = [(metric, value.mean if isinstance(value, Mean) else value) for metric, value in found]
     rows = [
         (metric.title, with_unit(value, metric.unit), metric.meaning) for metric, value in means if value is not None
     ]
-    yield Table(title="Metrics", columns=columns("metric", "value", "meaning", right=(1,)), rows=rows)
+    head = columns("metric", "value", "meaning", right=(1,))
+    yield Table(title="Metrics", columns=head, rows=rows, folded=True)
     each = {
         metric.head: value.per_epoch
         for metric, value in found
@@ -91,9 +93,7 @@ def _told(parts: JobParts, summary: Any) -> Iterator[Section]:
     repeated = [(str(at), *map(number, values)) for at, values in enumerate(zip(*each.values(), strict=False), start=1)]
     if len(repeated) > 1:
         head = columns(parts.catalogue.repetition, *each, right=range(len(each) + 1))
-        yield Table(
-            title=f"Each {parts.catalogue.repetition}", columns=head, rows=repeated, folded=len(repeated) > _LONG_TABLE
-        )
+        yield Table(title=f"Each {parts.catalogue.repetition}", columns=head, rows=repeated, folded=True)
 
 
 def _keys(kind: Kind, answer: Any, without: Sequence[str] = ()) -> Iterator[Table]:

@@ -135,29 +135,30 @@ def print_section(section: Section, console: Console) -> None:
         print_lines([Line(section.title, "strong"), *points], console, wrap=True)
 
 
-def html_section(section: Section) -> str:
-    """Return a table or a list of sentences as an HTML section; every text in it is escaped."""
+def html_section(section: Section, title: str | None = None) -> str:
+    """Return a table or a list of sentences as HTML, below its or another title; every text in it is escaped."""
+    shown = section.title if title is None else title
+    head = f"<h2>{escape(shown)}</h2>\n" if shown else ""
     if isinstance(section, Table):
-        return html_table(section)
+        return head + html_table(section)
     points = "\n".join(f"<li>{_html_cell(point)}</li>" for point in section.points)
-    return f'<section><h2>{escape(section.title)}</h2>\n<ul class="issues">\n{points}\n</ul></section>'
+    return f"{head}<ul>\n{points}\n</ul>"
 
 
 def html_table(table: Table) -> str:
-    """Return a table with its title and notes as an HTML section; every text in it is escaped."""
-    title = escape(table.title)
-    head = "".join(f'<th scope="col"{_classes(column)}>{escape(column.name)}</th>' for column in table.columns)
+    """Return a table with its notes as HTML; every text in it is escaped."""
+    head = "".join(
+        f'<th scope="col"{_classes(column)}>{escape(column.name).replace("+-", "±")}</th>' for column in table.columns
+    )
     parts = [
-        f"<details><summary>{title}</summary>" if table.folded else f"<h2>{title}</h2>" if title else "",
-        '<div class="wide"><table class="dense">' if table.dense else '<div class="wide"><table>',
+        f'<div class="wide"><table class="{"dense" if table.dense else "plain"}">',
         f"<thead><tr>{head}</tr></thead>" if table.has_head else "",
         "<tbody>",
         *(f"<tr>{_html_row(row, table.columns)}</tr>" for row in table.rows),
         "</tbody></table></div>",
         *(f'<p class="note">{_html_cell(note)}</p>' for note in table.notes),
-        "</details>" if table.folded else "",
     ]
-    return "<section>" + "\n".join(filter(None, parts)) + "</section>"
+    return "\n".join(filter(None, parts))
 
 
 def _html_row(row: Sequence[Cell], across: Sequence[Column]) -> str:
@@ -168,7 +169,7 @@ def _html_row(row: Sequence[Cell], across: Sequence[Column]) -> str:
 
 def _html_cell(cell: Cell) -> str:
     line = _line(cell)
-    text = escape(line.text)
+    text = escape(line.text).replace("+- ", "± ")
     return text if line.tone == "plain" else f'<span class="{line.tone}">{text}</span>'
 
 

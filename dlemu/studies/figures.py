@@ -5,30 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 
 import altair as alt
 
 from dlemu.metrics.catalogue import Catalogue, Metric
 from dlemu.metrics.t_interval import percent_interval
-from dlemu.report.figure_base import (
-    GREEN,
-    GRID,
-    PURPLE,
-    WIDTH,
-    Figure,
-    Row,
-    colours,
-    data,
-    legend,
-    percent_domain,
-    rule,
-)
+from dlemu.report.figure_base import GREEN, PAPER, WIDTH, Figure, Level, Row, colours, data, lines, percent_domain
 from dlemu.report.units import short_names, verdict_word
-from dlemu.results.figures import JobFigures
+from dlemu.results.figures import JobFigures, difference
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import scaled
 
 _PANELS = 2
+_MOST_IN_TITLE = 3
 _CEILING = "ceiling_au_percent"
 
 
@@ -113,70 +103,126 @@ class Series:
 def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
     """Yield the figure of a study's points, if there are any, with its name.
 
-    The judged metric (AU, with pass line and ceiling) and the main rate against accelerators, or what was varied.
+    The judged metric (AU, with pass line and ceiling), else the main rates, against accelerators, or what was varied;
+    where nothing was, each line's value, beside its repetitions.
     """
     series = Series(tuple(points))
-    shown = series.shown if series.points else []
-    panels = [panel for metric in shown if (panel := _panel(series, metric))][:_PANELS]
-    if not panels:
+    shown = [metric for metric in series.shown if _rows(series, metric.name)] if series.points else []
+    if not shown:
         return
-    small = {scaled(point.figures.sample_divisor) for point in series.points}
-    of_samples = small.pop() if len(small) == 1 else ""
-    caption = "Vertical lines are 95 % intervals."
+    is_alone = len(set(series.positions)) == 1
+    if is_alone and len(series.points) > 1:  # what a comparison's verdict is about
+        shown = [metric for metric in series.catalogue.times if _rows(series, metric.name)] or shown
+    panels = shown[:_PANELS] if is_alone or not series.judged else shown[:1]
+    caption = "Lines through points are 95 % intervals."
     if series.catalogue.judged:
         caption = f"Filled points passed, hollow ones did not. {caption}"
-    if _rows(series, _CEILING):
+    if _rows(series, _CEILING) and not is_alone:
         caption += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
-    chart = alt.concat(*panels, columns=_PANELS, spacing=24)
-    yield "by_count", Figure(f"Measured against {series.axis}{of_samples}", caption, chart)
+    chart = alt.vconcat(*((_alone if is_alone else _panel)(series, metric) for metric in panels), spacing=18)
+    title = _ahead(series, panels[0]) if is_alone else _up_to(series, panels[0])
+    yield "by_count", Figure(title, caption, chart)
 
 
-def _panel(series: Series, metric: Metric) -> alt.LayerChart | None:
-    rows = _rows(series, metric.name)
-    if not rows:
-        return None
-    is_judged, is_percent = metric.name == series.judged, metric.unit == "%"
-    ceilings = _rows(series, _CEILING) if is_judged and is_percent else []
-    passing = [series.threshold] if is_judged and series.threshold is not None else []
-    scale = alt.Scale(domainMin=0)
-    if is_percent:
-        for row in rows:
-            row["low"], row["high"] = percent_interval(row["value"], row["value"] - row["low"])
-        lows = [row["low"] for row in rows] + [row["value"] for row in ceilings] + passing
-        scale = alt.Scale(domain=percent_domain(lows), nice=False, clamp=True)
-    y, level = (alt.Y(name, title=metric.label, scale=scale) for name in ("value:Q", "level:Q"))
+def _ahead(series: Series, metric: Metric) -> str:
+    """Return which line is the better one for certain, as a title."""
+    sign = 1 if metric.better == "lower" else -1
+    both = zip(series.lines, series.points, strict=True)
+    known = [(line, point.figures.metrics[metric.name]) for line, point in both if metric.name in point.figures.metrics]
+    (name, best), *others = sorted(known, key=lambda one: sign * one[1].mean)
+    if not others:
+        return f"{metric.title} with its interval"
+    distinct = difference(best, others[0][1]).distinct
+    return f"{name} is ahead in {metric.title}" if distinct else f"No difference in {metric.title} is certain"
+
+
+def _up_to(series: Series, metric: Metric) -> str:
+    """Return up to which count each line passes, as a title; else what is drawn."""
+    small = {scaled(point.figures.sample_divisor) for point in series.points}
+    of_samples, most = small.pop() if len(small) == 1 else "", {}
+    for line in dict.fromkeys(series.lines):
+        tried = sorted((at, passed) for at, of, passed in _judged(series) if of == line)
+        passing = list(takewhile(lambda one: one[1], tried))
+        if passing:
+            most[line] = f"{passing[-1][0]:,g}"
+    if series.threshold is None or not 0 < len(most) == len(set(series.lines)) < _MOST_IN_TITLE:
+        return f"{metric.title} against {series.axis}{of_samples}"
+    counts = [f"{count} ({line})" if len(most) > 1 else count for line, count in most.items()]
+    return f"AU stays above {series.threshold:g} % up to {' and '.join(counts)} {series.axis}{of_samples}"
+
+
+def _judged(series: Series) -> Iterator[tuple[float, str, bool]]:
+    for at, line, point in zip(series.positions, series.lines, series.points, strict=True):
+        if not isinstance(at, str):
+            yield at, line, point.figures.passed is True
+
+
+def _panel(series: Series, metric: Metric) -> alt.LayerChart:
+    """Draw a line for each name against what was varied."""
+    rows, levels = _rows(series, metric.name), []
+    if metric.name == series.judged and series.threshold is not None:
+        levels = [Level(series.threshold, "pass")]
+    ceilings = _rows(series, _CEILING) if metric.name == series.judged and metric.unit == "%" else []
+    domain: list[float] = []
+    if metric.unit == "%":
+        lows = [row["low"] for row in [*rows, *ceilings]] + [level.value for level in levels]
+        domain = percent_domain(lows)
     x = _x_axis(series)
-    layers = [rule(value, f"pass {value:g}", GREEN, level, left=True) for value in passing]
-    if ceilings:
-        dots = alt.Chart(data(ceilings)).mark_line(color=PURPLE, strokeDash=[2, 3], strokeWidth=1.4)
-        layers.append(alt.layer(dots.encode(x=x, y=y, detail=alt.Detail("line:N"))))
-    names = sorted(set(series.lines))
-    key = legend(2) if len(names) > 1 else None
-    base = alt.Chart(data(rows)).encode(x=x, color=alt.Color("line:N", scale=colours(names), legend=key))
-    layers.append(
-        base.mark_rule(strokeWidth=1.4).encode(y=alt.Y("low:Q", title=metric.label, scale=scale), y2="high:Q")
-    )
-    marks = base.encode(y=y)
-    layers += [
-        marks.mark_line(strokeWidth=1.6),
-        marks.transform_filter(alt.datum.verdict == "pass").mark_point(filled=True, size=55, opacity=1),
-        marks.transform_filter(alt.datum.verdict != "pass").mark_point(size=55, fill=GRID, opacity=1),
+    chart = lines(rows, x, metric.label, domain=domain, levels=levels, points=True)
+    if not ceilings:
+        return chart
+    dots = alt.Chart(data(ceilings)).mark_line(strokeDash=[2, 3], strokeWidth=1.4)
+    scale = colours(list(dict.fromkeys(row["line"] for row in rows)))
+    y = alt.Y("value:Q", title=metric.label)
+    return alt.layer(chart, dots.encode(x=x, y=y, color=alt.Color("line:N", scale=scale, legend=None)))
+
+
+def _alone(series: Series, metric: Metric) -> alt.LayerChart:
+    """Draw each line's value in a row of its own, with its interval, above the values of its repetitions."""
+    rows = _rows(series, metric.name)
+    each = [
+        {"line": row["line"], "value": value} for row in rows for value in row["each"] if metric.name != series.judged
     ]
-    width = (WIDTH - 70) // _PANELS
-    return alt.layer(*layers).properties(width=width, height=210)
+    values = [value for row in rows for value in (row["low"], row["high"])] + [row["value"] for row in each]
+    passing = [series.threshold] if metric.name == series.judged and series.threshold is not None else []
+    domain = percent_domain(values + passing) if metric.unit == "%" else []
+    scale = alt.Scale(domain=domain, nice=False, clamp=True) if domain else alt.Scale(zero=False, padding=20)
+    x = alt.X("value:Q", title=metric.label, scale=scale, axis=alt.Axis(grid=False, tickCount=8))
+    names = [row["line"] for row in rows]
+    base = alt.Chart(data(rows)).encode(
+        y=alt.Y("line:N", title=None, sort=None), color=alt.Color("line:N", scale=colours(names), legend=None)
+    )
+    points = base.encode(x=x).mark_point(filled=True, size=70, opacity=1)
+    layers = [
+        base.mark_rule(strokeWidth=1.8).encode(x=alt.X("low:Q", title=metric.label, scale=scale), x2="high:Q"),
+        points,
+        points.transform_filter(alt.datum.verdict != "pass")
+        .mark_point(filled=True, size=20, opacity=1)
+        .encode(color=alt.value(PAPER)),
+    ]
+    if each:
+        ticks = alt.Chart(data(each)).mark_tick(thickness=1, opacity=0.6)
+        layers.append(ticks.encode(x=x, y=alt.Y("line:N", sort=None), color=alt.Color("line:N", legend=None)))
+    layers += [
+        alt.Chart(data([{"value": value}])).mark_rule(strokeDash=[6, 4], color=GREEN).encode(x=x) for value in passing
+    ]
+    return alt.layer(*layers).properties(width=WIDTH, height=alt.Step(26))
 
 
 def _rows(series: Series, metric: str) -> list[Row]:
     """Return a row for each point that has the metric, by line and position; jobs that are not judged all "pass"."""
-    rows = []
+    rows: list[Row] = []
     for point, line, at in zip(series.points, series.lines, series.positions, strict=True):
         known = point.figures.metrics.get(metric)
         if known is None:
             continue
         judged, half = series.catalogue.judged, known.half_width or 0.0
         verdict = verdict_word(point.figures.passed, unknown="open") if judged else "pass"
-        row = {"line": line, "at": at, "value": known.mean, "verdict": verdict}
-        rows.append(row | {"low": known.mean - half, "high": known.mean + half})
+        row = {"line": line, "at": at, "value": known.mean, "verdict": verdict, "each": known.each}
+        low, high = known.mean - half, known.mean + half
+        if series.catalogue[metric].unit == "%":
+            low, high = percent_interval(known.mean, half)
+        rows.append(row | {"low": low, "high": high})
     return sorted(rows, key=lambda row: (row["line"], isinstance(row["at"], str), row["at"]))
 
 
@@ -187,5 +233,5 @@ def _x_axis(series: Series) -> alt.X:
     numbers = sorted({at for at in series.positions if not isinstance(at, str)})
     if not numbers:
         return alt.X("at:N", title=title, sort=None, axis=alt.Axis(labelAngle=0, labelLimit=130))
-    axis = alt.Axis(grid=False, values=numbers, format="~g", labelOverlap=True)
+    axis = alt.Axis(grid=False, values=numbers, format=",~f", labelOverlap=True)
     return alt.X("at:Q", title=title, axis=axis, scale=alt.Scale(zero=numbers[0] < 0.4 * numbers[-1], padding=12))

@@ -52,9 +52,8 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     """Return what is said first of a search whose trials are in a folder."""
     question = answer.question
     what = " on ".join(filter(None, [question.workload, question.accelerator]))
-    lines = [*_answer(answer), *_counts(answer), *_limit(answer)]
-    if answer.full_size is not None:
-        lines.append(Said("full size", at_full_size(answer), tone="strong"))
+    full = [Said("full size", at_full_size(answer), tone="strong")] if answer.full_size is not None else []
+    lines = [*_answer(answer), *full, *_counts(answer), *_limit(answer)]
     naive = f"every count up to the edge at full length would take {duration(answer.naive_seconds)}"
     lines.append(Said("took", f"{count(len(answer.trials), 'trial')}, {duration(answer.seconds)}", naive))
     title = f"{what}: how many accelerators does this storage feed?"
@@ -92,8 +91,10 @@ def _limit(answer: SizeAnswer) -> Iterator[Said]:
 
 def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:
     limit = answer.limited_by
-    title = f"The next count is limited by: {limit.name}"
-    yield Words("No more accelerators were tried" if limit.what == "count" else title, limit.evidence)
+    if limit.what not in ("count", "host") and len(limit.evidence) > 1:  # the first one is on the first screen
+        yield Words(f"Why: {limit.what}", limit.evidence[1:])
+    if limit.advice:
+        yield Words("What to do", limit.advice)
     yield _trials_table(answer)
     yield from background(answer.question, folder, [trial.folder for trial in answer.trials])
 

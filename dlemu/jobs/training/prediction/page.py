@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dlemu.jobs.training.prediction.prediction import PREDICTED, Prediction
 from dlemu.jobs.training.prediction.run_prediction import read_prediction
 from dlemu.report.screen import Said, Screen, rate, with_uncertainty
-from dlemu.report.table import Section, Table, Tone, Words, columns
+from dlemu.report.table import Section, Table, Tone, columns
 from dlemu.report.units import number
 from dlemu.results.drive import taken_by_others
 from dlemu.results.kinds import Parts
@@ -26,13 +26,13 @@ def _screen(answer: Prediction, folder: str) -> Screen:
     what = "not known" if (limit.what, limit.confidence) == ("nothing", "low") else limit.what
     passed = answer.shown.passed
     tone: Tone = "open" if passed is None else "good" if passed else "bad"
-    lines = [Said("predicted", answer.verdict.removeprefix(f"{PREDICTED}: "), tone=tone)]
+    lines = [Said(PREDICTED, answer.said(with_au=False), tone=tone)]
     for one in answer.counts[:_SHOWN_COUNTS]:
         low, high = one.au_sustained_interval_percent
         au = with_uncertainty(one.verdict_au("sustained"), (high - low) / 2, answer.question.threshold_percent)
         lines.append(Said(f"{one.accelerators:>3}", f"AU {au}, {rate(one.app_mb_per_second)}: {_WORDS[one.passed]}"))
     lines += [
-        Said("limit", f"{what}: {limit.evidence[0]}"),
+        Said("limit", f"{what}: {limit.evidence[-1]}"),
         Said("needs", f"{rate(answer.shown.needed_mb_per_second)} for {answer.accelerators} to pass"),
         Said("check", f"speed / demand alone says {answer.null_max_accelerators} pass"),
         Said("from", calibration.source + taken_by_others(calibration.others_mb_per_second)),
@@ -41,7 +41,6 @@ def _screen(answer: Prediction, folder: str) -> Screen:
 
 
 def _sections(answer: Prediction, _: str) -> Iterator[Section]:
-    yield Words(f"Limited by: {answer.limited_by.what}", answer.limited_by.evidence)
     names = ("n", "", "AU %", "interval %", "counted steps", "whole %", "samples/s", "MB/s", "speed / demand: AU %")
     rows = [
         (
@@ -57,9 +56,11 @@ def _sections(answer: Prediction, _: str) -> Iterator[Section]:
         )
         for one in answer.counts
     ]
-    yield Table(title=_title(answer), columns=columns(*names, right=(0, *range(2, 9)), whole=range(9)), rows=rows)
+    head = columns(*names, right=(0, *range(2, 9)), whole=range(9))
+    yield Table(title="Each number of accelerators", columns=head, rows=rows, folded=True)
     curve = [(str(point.readers), number(point.mb_per_second)) for point in answer.calibration.curve]
-    yield Table(title="What the storage delivers", columns=columns("readers", "MB/s", right=range(2)), rows=curve)
+    head = columns("readers", "MB/s", right=range(2))
+    yield Table(title="What the storage delivers", columns=head, rows=curve, folded=True)
 
 
 def _charts(answer: Prediction, folder: str) -> Iterator[tuple[str, Figure]]:
