@@ -19,8 +19,7 @@ from dlemu.results.kinds import JobParts, Kind
 from dlemu.results.tables import read_config
 
 _LONG_TABLE = 24
-"""A table with more rows is folded, or shows ten at each end."""
-_MOST_COLUMNS, _MOST_TABLES = 6, 8
+"""A table with more rows shows ten at each end."""
 _SAID = ("failure", "findings", "issues", "limited_by", "verdict", "warning")
 """Keys that the first screen and the sections say in words: a terminal need not repeat them."""
 
@@ -124,13 +123,11 @@ def keys_of(title: str, value: Any, without: Sequence[str] = ()) -> Iterator[Tab
 
 
 def listed(title: str, items: Sequence[Any]) -> Iterator[Table]:
-    """Yield a table with a row for each of a result's parts, or a table for each if they have many keys."""
+    """Yield a table with a row for each of a result's parts, if there are any."""
     names = [field.name for field in fields(items[0])] if items else []
-    if len(names) > _MOST_COLUMNS and len(items) <= _MOST_TABLES:
-        for place, item in enumerate(items):
-            yield from keys_of(f"{title}.{place}", item)
-        return
     rows: list[Sequence[Cell]] = [[plain(getattr(item, name), name) for name in names] for item in items]
     if len(rows) > _LONG_TABLE:
         rows[10:-10] = [(f"... {len(rows) - 20} more ...",)]
-    yield Table(title=title, columns=columns(*names), rows=rows, folded=True)
+    heads = columns(*(name.replace("_", " ") for name in names))
+    if rows:
+        yield Table(title=title, columns=heads, rows=rows, folded=True)

@@ -42,8 +42,6 @@ WIDTH = 640
 """Pixels between the axes of a figure."""
 FULL_WIDTH = 5 + LEFT + WIDTH + 9
 """Pixels of a whole figure: all are scaled to the page's width alike."""
-PADDING = {"left": 20, "top": 5, "right": 5, "bottom": 5}
-"""Pixels around a figure with long names on its left: a reader's font may be wider than that of the layout."""
 _NAMES = 132
 """Pixels right of an axis for the names of its lines and levels."""
 _MOST_NAMES = 8

@@ -157,11 +157,5 @@ def _for_page(svg: str, name: str) -> str:
     wide = re.search(r'width="([0-9.]+)" height="([0-9.]+)" viewBox="[^"]*"', svg)
     if wide is not None:
         svg = svg.replace(wide[0], f'viewBox="0 0 {max(float(wide[1]), FULL_WIDTH):g} {wide[2]}"', 1)
-    return _with_unique_ids(svg, name)
-
-
-def _with_unique_ids(svg: str, name: str) -> str:
-    """Prefix the ids of clip paths and gradients with the figure's name: ids must be unique on a page."""
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
-    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
-    return re.sub(r'href="#', f'href="#{name}-', svg)
+    return re.sub(r'(url\(|href=")#', rf"\1#{name}-", svg)

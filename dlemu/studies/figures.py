@@ -11,7 +11,7 @@ import altair as alt
 
 from dlemu.metrics.catalogue import Catalogue, Metric
 from dlemu.metrics.t_interval import percent_interval
-from dlemu.report.figure_base import GREEN, PAPER, WIDTH, Figure, Level, Row, colours, data, lines, percent_domain
+from dlemu.report.figure_base import Figure, Level, Row, colours, data, lines, percent_domain
 from dlemu.report.units import short_names, verdict_word
 from dlemu.results.figures import JobFigures, difference
 from dlemu.results.kinds import catalogue_of
@@ -119,7 +119,7 @@ def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
         caption = f"Filled points passed, hollow ones did not. {caption}"
     if _rows(series, _CEILING) and not is_alone:
         caption += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
-    chart = alt.vconcat(*((_alone if is_alone else _panel)(series, metric) for metric in panels), spacing=18)
+    chart = alt.vconcat(*(_panel(series, metric, is_alone=is_alone) for metric in panels), spacing=18)
     title = _ahead(series, panels[0]) if is_alone else _up_to(series, panels[0])
     yield "by_count", Figure(title, caption, chart)
 
@@ -157,56 +157,27 @@ def _judged(series: Series) -> Iterator[tuple[float, str, bool]]:
             yield at, line, point.figures.passed is True
 
 
-def _panel(series: Series, metric: Metric) -> alt.LayerChart:
-    """Draw a line for each name against what was varied."""
-    rows, levels = _rows(series, metric.name), []
-    if metric.name == series.judged and series.threshold is not None:
-        levels = [Level(series.threshold, "pass")]
-    ceilings = _rows(series, _CEILING) if metric.name == series.judged and metric.unit == "%" else []
-    domain: list[float] = []
+def _panel(series: Series, metric: Metric, *, is_alone: bool) -> alt.LayerChart:
+    """Draw a line for each name against what was varied; where nothing was, a point for each, side by side."""
+    rows, is_judged = _rows(series, metric.name), metric.name == series.judged
+    levels = [Level(series.threshold, "pass")] if is_judged and series.threshold is not None else []
+    ceilings = _rows(series, _CEILING) if is_judged and metric.unit == "%" and not is_alone else []
+    ends = [end for row in [*rows, *ceilings] for end in (row["low"], row["high"])] + [level.value for level in levels]
+    domain, x, height = [], _x_axis(series), 220
     if metric.unit == "%":
-        lows = [row["low"] for row in [*rows, *ceilings]] + [level.value for level in levels]
-        domain = percent_domain(lows)
-    x = _x_axis(series)
-    chart = lines(rows, x, metric.label, domain=domain, levels=levels, points=True)
+        domain = percent_domain(ends)
+    elif is_alone:
+        room = 0.2 * (max(ends) - min(ends)) or 0.1 * max(ends)
+        domain = [min(ends) - room, max(ends) + room]
+    if is_alone:
+        x, height = alt.X("line:N", axis=None, sort=None), 120
+    chart = lines(rows, x, metric.label, domain=domain, levels=levels, points=True, height=height)
     if not ceilings:
         return chart
     dots = alt.Chart(data(ceilings)).mark_line(strokeDash=[2, 3], strokeWidth=1.4)
     scale = colours(list(dict.fromkeys(row["line"] for row in rows)))
     y = alt.Y("value:Q", title=metric.label)
     return alt.layer(chart, dots.encode(x=x, y=y, color=alt.Color("line:N", scale=scale, legend=None)))
-
-
-def _alone(series: Series, metric: Metric) -> alt.LayerChart:
-    """Draw each line's value in a row of its own, with its interval, above the values of its repetitions."""
-    rows = _rows(series, metric.name)
-    each = [
-        {"line": row["line"], "value": value} for row in rows for value in row["each"] if metric.name != series.judged
-    ]
-    values = [value for row in rows for value in (row["low"], row["high"])] + [row["value"] for row in each]
-    passing = [series.threshold] if metric.name == series.judged and series.threshold is not None else []
-    domain = percent_domain(values + passing) if metric.unit == "%" else []
-    scale = alt.Scale(domain=domain, nice=False, clamp=True) if domain else alt.Scale(zero=False, padding=20)
-    x = alt.X("value:Q", title=metric.label, scale=scale, axis=alt.Axis(grid=False, tickCount=8))
-    names = [row["line"] for row in rows]
-    base = alt.Chart(data(rows)).encode(
-        y=alt.Y("line:N", title=None, sort=None), color=alt.Color("line:N", scale=colours(names), legend=None)
-    )
-    points = base.encode(x=x).mark_point(filled=True, size=70, opacity=1)
-    layers = [
-        base.mark_rule(strokeWidth=1.8).encode(x=alt.X("low:Q", title=metric.label, scale=scale), x2="high:Q"),
-        points,
-        points.transform_filter(alt.datum.verdict != "pass")
-        .mark_point(filled=True, size=20, opacity=1)
-        .encode(color=alt.value(PAPER)),
-    ]
-    if each:
-        ticks = alt.Chart(data(each)).mark_tick(thickness=1, opacity=0.6)
-        layers.append(ticks.encode(x=x, y=alt.Y("line:N", sort=None), color=alt.Color("line:N", legend=None)))
-    layers += [
-        alt.Chart(data([{"value": value}])).mark_rule(strokeDash=[6, 4], color=GREEN).encode(x=x) for value in passing
-    ]
-    return alt.layer(*layers).properties(width=WIDTH, height=alt.Step(26))
 
 
 def _rows(series: Series, metric: str) -> list[Row]:
@@ -218,7 +189,7 @@ def _rows(series: Series, metric: str) -> list[Row]:
             continue
         judged, half = series.catalogue.judged, known.half_width or 0.0
         verdict = verdict_word(point.figures.passed, unknown="open") if judged else "pass"
-        row = {"line": line, "at": at, "value": known.mean, "verdict": verdict, "each": known.each}
+        row = {"line": line, "at": at, "value": known.mean, "verdict": verdict}
         low, high = known.mean - half, known.mean + half
         if series.catalogue[metric].unit == "%":
             low, high = percent_interval(known.mean, half)

@@ -1,4 +1,4 @@
-"""Figures of a checkpoint run: throughput of all ranks over time, and times over the ranks."""
+"""The figure of a checkpoint run: throughput of all ranks over time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dlemu.checkpoints.io_rows import READ, WRITE, IoRows
 from dlemu.jobs.checkpoint.result import CheckpointRun
-from dlemu.report.figure_base import AMBER, BLUE, WIDTH, Figure, Row, colours, data, legend, lines
+from dlemu.report.figure_base import AMBER, BLUE, Figure, lines
 
 PHASES = ((WRITE, "written"), (READ, "read"))
 Floats = NDArray[np.float64]
@@ -54,32 +54,4 @@ def _rate(files: IoRows, edges: Floats) -> Floats:
     return rate
 
 
-def rank_times(run: CheckpointRun) -> Figure | None:
-    """The ranks' times for each checkpoint, from fastest to slowest; training waits for the slowest."""
-    rows: list[Row] = []
-    for phase, name in PHASES:
-        whole = run.whole[run.whole["phase"] == phase]
-        for number in dict.fromkeys(whole["checkpoint"].tolist()):
-            part = whole[whole["checkpoint"] == number]
-            seconds = (part["ended_ns"] - part["began_ns"]) / 1e9
-            low, middle, high = (float(f"{value:.4g}") for value in np.percentile(seconds, (0, 50, 100)))
-            rank0 = float(f"{float(seconds[part['rank'].argmin()]):.4g}")
-            rows.append({"at": int(number), "what": name, "low": low, "middle": middle, "high": high, "rank0": rank0})
-    if not rows:
-        return None
-    base = alt.Chart(data(rows)).encode(
-        x=alt.X("at:O", title="checkpoint", axis=alt.Axis(labelAngle=0)),
-        xOffset=alt.XOffset("what:N"),
-        color=alt.Color("what:N", scale=colours([name for _, name in PHASES], (BLUE, AMBER)), legend=legend(2)),
-    )
-    y = alt.Y("low:Q", title="seconds", scale=alt.Scale(domainMin=0))
-    bars = base.mark_rule(strokeWidth=3).encode(y=y, y2=alt.Y2("high:Q"))
-    dots = base.mark_point(filled=True, size=40).encode(y=alt.Y("middle:Q"))
-    first = base.mark_tick(thickness=2, size=10).encode(y=alt.Y("rank0:Q"))
-    chart = alt.layer(bars, dots, first).properties(width=WIDTH, height=180)
-    times = max(row["high"] / row["low"] for row in rows if row["low"])
-    caption = "From the fastest to the slowest rank; a dot is the median, a tick rank 0, whose time DLIO publishes."
-    return Figure(f"The slowest rank took up to {times:.1f} times as long as the fastest", caption, chart, folded=True)
-
-
-FIGURES = (checkpoint_throughput, rank_times)
+FIGURES = (checkpoint_throughput,)

@@ -11,12 +11,9 @@ from dlemu.jobs.checkpoint.summary import Cause, CheckpointSummary, PhaseSummary
 from dlemu.jobs.checkpoint.wording import RELIEF
 from dlemu.report.any_run import keys_of, listed
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.table import Cell, Section, Table, columns
-from dlemu.report.units import duration, number, size, value_with_interval
+from dlemu.report.table import Section, Table, columns
+from dlemu.report.units import duration, size, value_with_interval
 from dlemu.results.wording import count
-
-_SHOWN = 10
-"""Rows at each end of a long table."""
 
 
 def screen(summary: CheckpointSummary, folder: str) -> Screen:
@@ -106,24 +103,5 @@ def sections(summary: CheckpointSummary, _: str) -> Iterator[Section]:
         yield from keys_of("Requests", summary.requests)
     for name, phase in (("Written", summary.write), ("Read", summary.read)):
         if phase is not None:
-            yield _each(f"{name}: each checkpoint", phase)
+            yield from listed(f"{name}: each checkpoint", phase.checkpoints)
             yield from listed(f"{name}: the slowest ranks", phase.slowest_ranks)
-
-
-def _each(title: str, phase: PhaseSummary) -> Table:
-    names = ("checkpoint", "slowest rank", "its s", "its GiB/s", "s of rank 0", "s of all", "fsync %")
-    rows: list[tuple[Cell, ...]] = [
-        (
-            str(one.checkpoint),
-            str(one.slowest_rank),
-            number(one.slowest_seconds),
-            number(one.slowest_gib_per_second),
-            number(one.rank0_seconds),
-            number(one.wall_seconds),
-            f"{one.fsync_percent:.1f}",
-        )
-        for one in phase.checkpoints
-    ]
-    if len(rows) > 2 * _SHOWN:
-        rows[_SHOWN:-_SHOWN] = [(f"... {len(rows) - 2 * _SHOWN} more ...",)]
-    return Table(title=title, columns=columns(*names, right=range(len(names))), rows=rows, folded=True)

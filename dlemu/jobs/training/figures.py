@@ -90,15 +90,43 @@ def step_split(run: Run) -> Figure | None:
     if not len(run.training):
         return None
     sums = run.training.once(_split)
-    spent = sum(sums["epoch"].values(), start=np.zeros(len(_PARTS)))
-    shares = dict(zip(_PARTS, 100 * spent / (spent.sum() or 1.0), strict=True))
-    groups = {"all": {0: spent}} | {name: own for name, own in sums.items() if len(own) > 1}
-    panels = [_split_panel(own, name, shares, last=name == [*groups][-1]) for name, own in groups.items()]
-    most = max(list(shares)[1:-1], key=lambda part: shares[part])
-    hardly = 100 - shares["computing"] < _HARDLY
+    total = sum(sums["epoch"].values(), start=np.zeros(len(_PARTS)))
+    bars = {"all": total} | {
+        f"{owner} {group[0]}-{group[-1]}" if len(group) > 1 else f"{owner} {group[0]}": np.sum(
+            [own[at] for at in group], axis=0
+        )
+        for owner, own in sums.items()
+        if len(own) > 1
+        for group in parts(sorted(own), _MAX_BARS)
+    }
+    names = [f"{part} {share:.1f} %" for part, share in zip(_PARTS, _shares(total), strict=True)]
+    rows: list[Row] = [
+        {"at": at, "part": names[place], "percent": share, "order": place}
+        for at, spent in bars.items()
+        for place, share in enumerate(_shares(spent))
+        if share
+    ]
+    chart = (
+        alt.Chart(data(rows))
+        .mark_bar(stroke=PAPER, strokeWidth=0.5)
+        .encode(
+            y=alt.Y("at:N", sort=None, title=None),
+            x=alt.X("percent:Q", title="% of the time", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(grid=False)),
+            color=alt.Color("part:N", scale=colours(names, [*_PARTS.values()]), legend=legend(3)),
+            order=alt.Order("order:Q"),
+        )
+        .properties(width=WIDTH, height=alt.Step(18))
+    )
+    computing, *waits, _ = _shares(total)
+    hardly = 100 - computing < _HARDLY
+    most = [*_PARTS][1 + waits.index(max(waits))]
     title = "Hardly any of the accelerators' time was lost" if hardly else f"Accelerators waited mostly for {most}"
     caption = "All steps, the first of each epoch included. While a slow rank waits, the others wait for it in sync."
-    return Figure(title, caption, alt.vconcat(*panels, spacing=8), folded=hardly)
+    return Figure(title, caption, chart, folded=hardly)
+
+
+def _shares(spent: Floats) -> list[float]:
+    return rounded(100 * spent / (spent.sum() or 1.0), 4)
 
 
 def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:
@@ -112,33 +140,6 @@ def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:
                 (value,) = part.values(label)
                 by_label[value] = by_label.get(value, np.zeros(len(spent))) + spent
     return sums
-
-
-def _split_panel(sums: dict[int, Floats], name: str, total: dict[str, float], *, last: bool) -> alt.Chart:
-    """Draw a bar of each owner's parts, or of groups of neighbours; the legend has the `total`, the `last` an axis."""
-    rows: list[Row] = []
-    for group in parts(sorted(sums), _MAX_BARS):
-        at = name if name == "all" else f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0])
-        spent = sum((sums[owner] for owner in group), start=np.zeros(len(_PARTS)))
-        shares = rounded(100 * spent / (spent.sum() or 1.0), 4)
-        rows += [
-            {"at": at, "part": f"{part} {total[part]:.1f} %", "percent": share, "order": place}
-            for place, (part, share) in enumerate(zip(_PARTS, shares, strict=True))
-            if share
-        ]
-    shown = {f"{part} {share:.1f} %": _PARTS[part] for part, share in total.items() if share >= 0.05}
-    axis = alt.Axis(grid=False, labels=last, ticks=last, domain=False)
-    return (
-        alt.Chart(data(rows))
-        .mark_bar(stroke=PAPER, strokeWidth=0.5)
-        .encode(
-            y=alt.Y("at:N", sort=None, title=None if name == "all" else name),
-            x=alt.X("percent:Q", title="% of the time" if last else None, scale=alt.Scale(domain=[0, 100]), axis=axis),
-            color=alt.Color("part:N", scale=colours([*shown], [*shown.values()]), legend=legend(3)),
-            order=alt.Order("order:Q"),
-        )
-        .properties(width=WIDTH, height=alt.Step(18))
-    )
 
 
 def x_axis(run: Run, *, named: bool = True) -> alt.X:

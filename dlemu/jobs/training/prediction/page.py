@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from dlemu.jobs.training.prediction.prediction import PREDICTED, Prediction
 from dlemu.jobs.training.prediction.run_prediction import read_prediction
+from dlemu.report.any_run import listed
 from dlemu.report.screen import Said, Screen, rate, with_uncertainty
-from dlemu.report.table import Section, Table, Tone, columns
-from dlemu.report.units import number
+from dlemu.report.table import Section, Tone
 from dlemu.results.drive import taken_by_others
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import scaled
@@ -41,26 +41,8 @@ def _screen(answer: Prediction, folder: str) -> Screen:
 
 
 def _sections(answer: Prediction, _: str) -> Iterator[Section]:
-    names = ("n", "", "AU %", "interval %", "counted steps", "whole %", "samples/s", "MB/s", "speed / demand: AU %")
-    rows = [
-        (
-            str(one.accelerators),
-            _WORDS[one.passed],
-            f"{one.au_sustained_percent:.1f}",
-            "{:.1f}-{:.1f}".format(*one.au_sustained_interval_percent),
-            f"{one.au_percent:.1f}",
-            f"{one.au_whole_percent:.1f}",
-            number(one.samples_per_second),
-            number(one.app_mb_per_second),
-            f"{one.null_au_percent:.1f}",
-        )
-        for one in answer.counts
-    ]
-    head = columns(*names, right=(0, *range(2, 9)), whole=range(9))
-    yield Table(title="Each number of accelerators", columns=head, rows=rows, folded=True)
-    curve = [(str(point.readers), number(point.mb_per_second)) for point in answer.calibration.curve]
-    head = columns("readers", "MB/s", right=range(2))
-    yield Table(title="What the storage delivers", columns=head, rows=curve, folded=True)
+    yield from listed("Each number of accelerators", answer.counts)
+    yield from listed("What the storage delivers", answer.calibration.curve)
 
 
 def _charts(answer: Prediction, folder: str) -> Iterator[tuple[str, Figure]]:
