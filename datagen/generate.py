@@ -305,11 +305,11 @@ class _CountingWriter(WriterAround):
         self._tally = tally
 
     def write(self, data: Bytes) -> None:
-        self._writer.write(data)
+        super().write(data)
         self._tally.add(size_bytes=len(data))
 
     def skip(self, size_bytes: int) -> None:
-        self._writer.skip(size_bytes)
+        super().skip(size_bytes)
         self._tally.add(size_bytes=size_bytes)
 
 

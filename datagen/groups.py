@@ -23,6 +23,8 @@ from datagen.records import RangeReader
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import LibraryFile, StorageBase
 
+Span = tuple[int, int]  # (offset, bytes) of a part of a file
+
 
 class GroupBytes(NamedTuple):
     """The memory that a row group takes."""
@@ -43,14 +45,13 @@ NO_GROUPS = GroupBytes(0, 0)
 class GroupsFile(Protocol):
     """An open file of row groups. "Columns requested" are those with `read: true` in the settings."""
 
+    source: Source  # the file, maybe with parts of it in memory
+
     def groups_of(self, index: int, count: int) -> range:
         """Return the row groups that hold `count` rows from `index` on; raises DatasetError if there are none."""
 
-    def spans(self, group: int) -> list[tuple[int, int]]:
-        """Return (offset, bytes) in the file of the spans that hold the columns requested."""
-
-    def called_spans(self, group: int) -> list[tuple[int, int]]:
-        """Return the spans that the library reads, after it requested read-ahead for all of them."""
+    def spans(self, group: int) -> list[Span]:
+        """Return the spans to be read, which hold the columns requested."""
 
     def payload(self, group: int) -> list[tuple[int, int]]:
         """Return (bytes, payload offset) of the values requested by column; empty if dlemu did not write the file."""
@@ -67,8 +68,12 @@ class GroupFormat(FormatBase):
         """Return the memory of the largest row group in files with these record shapes."""
 
     @abc.abstractmethod
-    def open_groups(self, source: Source, spec: DatasetSpec) -> GroupsFile:
-        """Open a file for reading row groups; raises DatasetError if it is not of this format."""
+    def open_groups(self, source: Source, spec: DatasetSpec, *, called: bool = False) -> GroupsFile:
+        """Open a file for reading row groups; raises DatasetError if it is not of this format.
+
+        With `called`, read its structure, and later the spans, as the library does, which requests read-ahead for all
+        spans of a group first.
+        """
 
     @abc.abstractmethod
     def decode_group(self, where: str | LibraryFile | SourceStream, index: int, spec: DatasetSpec) -> list[memoryview]:
@@ -76,10 +81,6 @@ class GroupFormat(FormatBase):
 
         `where` is a path, or an open file with its path as `name`. Return the columns' buffers.
         """
-
-    def read_footer(self, source: Source) -> Source:
-        """Read the part of a file that the library reads first; return a source that has it in memory."""
-        return source
 
 
 def max_groups(batch_size: int, rows: int, group_rows: int) -> int:
@@ -90,26 +91,13 @@ def max_groups(batch_size: int, rows: int, group_rows: int) -> int:
     return min(batch_size, batch_size // min(group_rows, rows) + batch_size // rows + 3)
 
 
-Spans = Sequence[tuple[int, int]]  # (offset, bytes) of some spans of a file
-
-
-class OpenGroups(NamedTuple):
-    """An open file of row groups."""
-
-    file: int
-    source: Source
-    cached: Source  # the same, with what the library reads first in memory
-    groups: GroupsFile
-
-
 class _Kept(NamedTuple):
     """The row group in which a batch ended."""
 
     end: int  # the sample after those of the batch: one before it is of another epoch, which reads anew
-    file: int
-    group: int
+    group: tuple[int, int]  # its file, and its number there
     data: bytes
-    places: list[int]  # offsets in `data` and bytes of its spans or columns, in turn
+    places: list[Span]  # where in `data` its spans or columns are
 
 
 class GroupReader(RangeReader):
@@ -138,7 +126,7 @@ class GroupReader(RangeReader):
         self._decodes = engine == "library" or decode == "full"
         self._verify = verify
         self._called = called
-        self._open: OpenGroups | None = None
+        self._open: tuple[int, GroupsFile] | None = None
         self._kept: _Kept | None = None
         self._stored = AlignedBuffer()  # of the row group that is decoded
 
@@ -157,169 +145,140 @@ class GroupReader(RangeReader):
         runs = runs_of(samples, self._layout.num_samples_per_file)
         if not runs:
             return as_places(flat)
-        first, at, begin, before = runs[0][0], 0, 0, 0
+        read = set()
+        at = 0
         kept, self._kept = self._kept, None
-        read = self._read_decoded if self._decodes else self._read_stored
-        for opened, group in self._groups(runs):
-            begin, before = at, len(flat)
-            if not at and kept is not None and first >= kept.end and kept[1:3] == (opened.file, group):
-                at = len(kept.data)
+        for first, opened, this in self._groups(runs):
+            if this in read:
+                continue
+            read.add(this)
+            begin, last, last_opened = at, this, opened
+            if not begin and kept is not None and first >= kept.end and kept.group == this:
+                places, at = kept.places, len(kept.data)
                 _check_fits(at, out)
                 out[:at] = kept.data
-                flat += kept.places
             else:
                 kept = None
-                at = read(opened, group, out, at, flat)
+                places, size = self._read_group(this, opened, out[begin:])
+                at += size
+            for start, size in places:
+                flat += (begin + start, size)
         end = sum(runs[-1])
         index = end % self._layout.num_samples_per_file
-        if index and group in opened.groups.groups_of(index, 1):
-            places = [place - begin * (number % 2 == 0) for number, place in enumerate(flat[before:])]
-            data = bytes(out[begin:at]) if kept is None else kept.data
-            self._kept = _Kept(end, opened.file, group, data, places)
+        if index and last[1] in last_opened.groups_of(index, 1):
+            self._kept = _Kept(end, last, bytes(out[begin:at]) if kept is None else kept.data, places)
         return as_places(flat)
+
+    def _groups(self, runs: Iterable[Run]) -> Iterator[tuple[int, GroupsFile, tuple[int, int]]]:
+        """Yield each row group of each run: its first sample, the open file, and the group (file, number)."""
+        for first, count in runs:
+            file, index = self._layout.locate(first)
+            opened = self._open_file(file)
+            for group in opened.groups_of(index, count):
+                yield first, opened, (file, group)
 
     def close(self) -> None:
         opened, self._open = self._open, None
         if opened is not None:
-            opened.source.close()
+            opened[1].source.close()
 
-    def _groups(self, runs: Iterable[Run]) -> Iterator[tuple[OpenGroups, int]]:
-        """Yield each row group that holds some of the samples, once."""
-        read = set()
-        for first, count in runs:
-            file, index = self._layout.locate(first)
-            opened = self._open_file(file)
-            for group in opened.groups.groups_of(index, count):
-                if (file, group) not in read:
-                    read.add((file, group))
-                    yield opened, group
-
-    def _open_file(self, file: int) -> OpenGroups:
+    def _open_file(self, file: int) -> GroupsFile:
         """Return the open file, opening it first if it is not the last one read."""
-        if self._open is not None and self._open.file == file:
-            return self._open
+        if self._open is not None and self._open[0] == file:
+            return self._open[1]
         self.close()
         path = self._layout.path(file)
         begun = time.monotonic_ns()
-        try:
-            source = Source(path, self._storage.open(path), self._storage.alignment, self._transfer_bytes)
-        except OSError as error:
-            raise unreadable(path, error) from error
-        try:
-            cached = self._format.read_footer(source) if self._called else source
-            groups = self._format.open_groups(cached, self._spec)
-            if self._verify and not groups.payload(0):
-                raise DatasetError(
-                    f"{path} is not laid out as `dlemu datagen` does it, so reader.verify=true has nothing to compare "
-                    "it with: make the dataset by `dlemu datagen`, or leave reader.verify out"
-                )
-        except BaseException:
-            source.close()
-            raise
+        groups = open_groups(self._format, path, self._spec, self._storage, self._transfer_bytes, called=self._called)
+        self._open = file, groups
         self.read_ns += time.monotonic_ns() - begun
-        self._open = OpenGroups(file, source, cached, groups)
-        return self._open
+        if self._verify and not groups.payload(0):
+            self.close()
+            raise DatasetError(
+                f"{path} is not laid out as `dlemu datagen` does it, so reader.verify=true has nothing to compare "
+                "it with: make the dataset by `dlemu datagen`, or leave reader.verify out"
+            )
+        return groups
 
-    def _read_stored(self, opened: OpenGroups, group: int, out: memoryview, at: int, flat: list[int]) -> int:
-        """Read a group's spans one after another as stored, and append their places; return where the last one ends."""
-        spans, starts, end = self._fill_spans(opened, group, out, at)
-        places = [(start, size) for start, (_, size) in zip(starts, spans, strict=True)]
-        flat.extend(itertools.chain.from_iterable(places))
+    def _read_group(self, this: tuple[int, int], opened: GroupsFile, out: memoryview) -> tuple[list[Span], int]:
+        """Read a row group into `out`; return the places of its spans (decoded: columns), and where the last one ends.
+
+        Spans are read one after another, as they are stored.
+        """
+        file, group = this
+        columns: Sequence[memoryview] = ()
+        if self._library is not None:
+            columns = self._by_library(self._library, opened.source, group)
+        else:
+            spans = opened.spans(group)
+            needed = sum(-(-(at % self._alignment + size) // self._alignment) * self._alignment for at, size in spans)
+            memory = self._stored.view(needed) if self._decodes else out
+            _check_fits(needed, memory)
+            starts, end = self._fill_spans(opened.source, spans, memory)
+            places = [(start, size) for start, (_, size) in zip(starts, spans, strict=True)]
+            if self._decodes or self._verify:
+                stored = (memory[start : start + size] for start, size in places)
+                parts = [(at, data) for (at, _), data in zip(spans, stored, strict=True)]
+                stream = SourceStream(CachedSource(opened.source, parts))
+                columns = self._format.decode_group(stream, group, self._spec)
+        if self._decodes:
+            *starts, end = itertools.accumulate(map(len, columns), initial=0)
+            _check_fits(end, out)
+            places = [(start, len(column)) for start, column in zip(starts, columns, strict=True)]
+            for (start, size), column in zip(places, columns, strict=True):
+                out[start : start + size] = column
         if self._verify:
-            self._add_values(opened, group, self._decoded(opened, group, _parts(spans, starts, out)))
-        return end
+            self.values += values_of_columns(file, opened.source.path, opened.payload(group), columns)
+        return places, end
 
-    def _fill_spans(
-        self, opened: OpenGroups, group: int, out: memoryview, at: int
-    ) -> tuple[list[tuple[int, int]], list[int], int]:
-        """Read a group's spans; return them, where each is in `out`, and where the last one ends."""
-        source, alignment = opened.source, self._alignment
-        spans = opened.groups.called_spans(group) if self._called else opened.groups.spans(group)
+    def _fill_spans(self, source: Source, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
+        """Read spans of a file; return where each is in `out`, and where the last one ends."""
         if self._called:
-            self._storage.will_need(source.reader, spans)
-        _check_fits(at + _aligned_bytes(spans, alignment), out)
-        if alignment > 1 or self._transfer_bytes or self._storage.is_remote:
-            return spans, *self.fill([((source.path, source.reader, None), 0, 0, *span) for span in spans], out, at)
-        *starts, end = itertools.accumulate((size for _, size in spans), initial=at)
+            source.reader.will_need(spans)
+        if self._alignment > 1 or self._transfer_bytes or self._storage.is_remote:
+            return self.fill([((source.path, source.reader, None), 0, 0, *span) for span in spans], out, 0)
+        *starts, end = itertools.accumulate((size for _, size in spans), initial=0)
         calls, begun = source.reader.read_calls, time.monotonic_ns()
         try:
             # There may be hundreds of a few KiB
-            got = self._storage.read_stretches(source.reader, spans, out[at:end])
+            got = source.reader.read_stretches(spans, out[:end])
         except OSError as error:
             raise unreadable(source.path, error) from error
         self.count(got, source.reader.read_calls - calls, time.monotonic_ns() - begun)
-        if got < end - at:
-            number = next(number for number, start in enumerate([*starts[1:], end]) if got < start - at)
-            (offset, size), got = spans[number], got - (starts[number] - at)
-            raise ended_early(source.path, size - got, offset + got)
-        return spans, starts, end
+        for (offset, size), start in zip(spans, starts, strict=True) if got < end else ():
+            if got < start + size:
+                raise ended_early(source.path, start + size - got, offset + got - start)
+        return starts, end
 
-    def _read_decoded(self, opened: OpenGroups, group: int, out: memoryview, at: int, flat: list[int]) -> int:
-        """Do as `_read_stored`, with the decoded columns in place of the spans."""
-        columns = []
-        for column in self._columns(opened, group):
-            stop = at + len(column)
-            _check_fits(stop, out)
-            out[at:stop] = column
-            flat += (at, len(column))
-            columns.append(out[at:stop])
-            at = stop
-        if self._verify:
-            self._add_values(opened, group, columns)
-        return at
+    def _by_library(self, library: LibraryCalls, source: Source, group: int) -> list[memoryview]:
+        """Have the library read and decode the columns of a row group.
 
-    def _columns(self, opened: OpenGroups, group: int) -> list[memoryview]:
-        """Return the decoded columns of a row group."""
-        path, decode, spec = opened.source.path, self._format.decode_group, self._spec
-        if self._library is not None:
-            return self._library.call(
-                path, lambda local: decode(local, group, spec), lambda: self._from_storage(opened, group)
-            )
-        spans = opened.groups.called_spans(group) if self._called else opened.groups.spans(group)
-        memory = self._stored.view(_aligned_bytes(spans, self._alignment))
-        spans, starts, _ = self._fill_spans(opened, group, memory, 0)
-        return self._decoded(opened, group, _parts(spans, starts, memory))
+        Without paths, it reads by the client library of the storage, or else through the file that is open here.
+        """
 
-    def _decoded(self, opened: OpenGroups, group: int, parts: Sequence[tuple[int, memoryview]]) -> list[memoryview]:
-        """Return the decoded columns of a row group of which the parts requested are in memory."""
-        return self._format.decode_group(SourceStream(CachedSource(opened.cached, parts)), group, self._spec)
+        def from_storage() -> list[memoryview]:
+            file = self._storage.open_by_library(source.path, whole=False)
+            if file is None:
+                source.counts()
+                columns = decode(SourceStream(source), group, self._spec)
+                self.count(*source.counts()[:2])
+                return columns
+            with file:
+                try:
+                    return decode(file, group, self._spec)
+                except Exception as error:
+                    raise file.failure or error from None
+                finally:
+                    self.count(*file.read_totals())
 
-    def _from_storage(self, opened: OpenGroups, group: int) -> list[memoryview]:
-        """Have the library read by the client library of the storage, or else through the file that is open here."""
-        source = opened.source
-        file = self._storage.open_by_library(source.path, whole=False)
-        if file is None:
-            source.counts()
-            columns = self._format.decode_group(SourceStream(source), group, self._spec)
-            self.count(*source.counts()[:2])
-            return columns
-        with file:
-            try:
-                return self._format.decode_group(file, group, self._spec)
-            except Exception as error:
-                raise file.failure or error from None
-            finally:
-                self.count(*file.read_totals())
-
-    def _add_values(self, opened: OpenGroups, group: int, columns: list[memoryview]) -> None:
-        path, payload = opened.source.path, opened.groups.payload(group)
-        self.values += values_of_columns(opened.file, path, payload, columns)
-
-
-def _parts(spans: Spans, starts: Sequence[int], memory: memoryview) -> list[tuple[int, memoryview]]:
-    """Return (offset in the file, bytes) of spans that were read to `starts` of `memory`."""
-    return [(offset, memory[start : start + size]) for (offset, size), start in zip(spans, starts, strict=True)]
-
-
-def _aligned_bytes(spans: Spans, alignment: int) -> int:
-    """Return the bytes of memory that reading the spans takes."""
-    return sum(-(-(offset % alignment + size) // alignment) * alignment for offset, size in spans)
+        decode = self._format.decode_group
+        return library.call(source.path, lambda local: decode(local, group, self._spec), from_storage)
 
 
 def _check_fits(wanted: int, out: memoryview) -> None:
     if wanted > len(out):
         raise SpaceError(
-            f"the row groups of a batch take more than the {len(out)} bytes that suffice for consecutive rows: "
+            f"the row groups of a batch take {wanted - len(out)} bytes more than suffice for consecutive rows: "
             "set reader.sample_shuffle=off, or make the dataset with a dataset.parquet.row_group_size of fewer rows"
         )
 
@@ -328,26 +287,34 @@ def largest_group_bytes(
     file_format: GroupFormat, layout: Layout, spec: DatasetSpec, storage: StorageBase
 ) -> GroupBytes:
     """Return the memory of the largest row group, from the footer of each file in use."""
-    paths = map(layout.path, range(layout.num_files))
-    return GroupBytes.maximum(_largest_of_file(file_format, path, spec, storage) for path in paths)
+
+    def largest(path: str) -> GroupBytes:
+        groups = open_groups(file_format, path, spec, storage)
+        with contextlib.closing(groups.source):
+            return groups.largest_bytes()
+
+    return GroupBytes.maximum(map(largest, map(layout.path, range(layout.num_files))))
 
 
-def _largest_of_file(file_format: GroupFormat, path: str, spec: DatasetSpec, storage: StorageBase) -> GroupBytes:
-    with opened_groups(file_format, path, spec, storage) as (_, groups):
-        return groups.largest_bytes()
-
-
-@contextlib.contextmanager
-def opened_groups(
-    file_format: GroupFormat, path: str, spec: DatasetSpec, storage: StorageBase
-) -> Iterator[tuple[Source, GroupsFile]]:
+def open_groups(
+    file_format: GroupFormat,
+    path: str,
+    spec: DatasetSpec,
+    storage: StorageBase,
+    transfer_bytes: int = 0,
+    *,
+    called: bool = False,
+) -> GroupsFile:
     """Open a file of row groups. Raises DatasetError."""
     try:
-        reader = storage.open(path)
+        source = Source(path, storage.open(path), storage.alignment, transfer_bytes)
     except OSError as error:
         raise unreadable(path, error) from error
-    with contextlib.closing(Source(path, reader, storage.alignment)) as source:
-        yield source, file_format.open_groups(source, spec)
+    try:
+        return file_format.open_groups(source, spec, called=called)
+    except BaseException:
+        source.close()
+        raise
 
 
 class Values(NamedTuple):
@@ -362,7 +329,7 @@ class CachedSource(Source):
     """A `Source` with parts of the file in memory, given as (offset, bytes): only other parts are read."""
 
     def __init__(self, source: Source, parts: Sequence[tuple[int, memoryview]]) -> None:
-        self.path, self.size_bytes = source.path, source.size_bytes
+        self.path, self.size_bytes, self.reader = source.path, source.size_bytes, source.reader
         self._source = source
         self._parts = parts
 

@@ -20,6 +20,7 @@ from datagen.manifest import MANIFEST_NAME, PACKED_NAME, Manifest, differing_key
 from datagen.records import located_records
 from datagen.scan import (
     SHOWN_NAMES,
+    Advice,
     count_by_pattern,
     match_names,
     scan,
@@ -74,15 +75,6 @@ class Dataset:
     notes: tuple[str, ...] = ()  # what a user should know before trusting a run on this dataset
 
 
-class _Advice(NamedTuple):
-    """Text that says how to make the dataset. The command is built only when a message shows it."""
-
-    command: Callable[[], str]
-
-    def __str__(self) -> str:
-        return f"Make it with: {self.command()}"
-
-
 def inspect(
     spec: DatasetSpec, command_hint: Callable[[], str] = lambda: "dlemu datagen", storage: StorageSpec = FOLDERS
 ) -> Dataset:
@@ -97,7 +89,11 @@ def inspect(
         DatasetError: the dataset is missing, incomplete or damaged, or has another format or other settings.
         UserError: there is no such storage.
     """
-    advice, opened = _Advice(command_hint), open_storage(storage.buffered)
+    opened = open_storage(storage.buffered)
+
+    def advice() -> str:
+        return f"Make it with: {command_hint()}"
+
     try:
         opened.preflight(spec.data_folder)
         if spec.source == "folder":
@@ -141,20 +137,22 @@ def _with_parquet_defaults(requested: DatasetSpec, made: DatasetSpec) -> Dataset
     )
 
 
-def _check_manifest(manifest: Manifest, requested: DatasetSpec, advice: _Advice) -> None:
+def _check_manifest(manifest: Manifest, requested: DatasetSpec, advice: Advice) -> None:
     folder = requested.data_folder
     if manifest.content_version != CONTENT_VERSION:
-        raise DatasetError(f"{folder} was made by another version of dlemu: make it again in an empty folder. {advice}")
+        raise DatasetError(
+            f"{folder} was made by another version of dlemu: make it again in an empty folder. {advice()}"
+        )
     differing = differing_keys(manifest.spec, requested, READ_KEYS)
     if differing:
         raise DatasetError(
             f"{folder} was made with other settings: {'; '.join(differing)}. "
-            f"Give the settings it was made with, or set dataset.data_folder to another folder. {advice}"
+            f"Give the settings it was made with, or set dataset.data_folder to another folder. {advice()}"
         )
     if not manifest.complete:
         raise DatasetError(
-            f"{folder}: generation started at {manifest.made_at} and never finished. "
-            f"The same command makes only what is missing: {advice.command()}"
+            f"{folder}: generation started at {manifest.made_at} and never finished. {advice()}: it makes only what is "
+            "missing"
         )
 
 
@@ -162,15 +160,16 @@ class _Sizes(NamedTuple):
     """What is known of the sizes in one split."""
 
     files: NDArray[np.int64]  # bytes of each file in use
-    sample: int  # of the largest sample; 0: unknown
-    group: GroupBytes
-    record: int
+    sample: int = 0  # of the largest sample; 0: unknown
+    plain: bool = False  # files hold samples as plain bytes
+    group: GroupBytes = NO_GROUPS
+    record: int = 0
 
 
 class _Inspection:
     """Inspects one dataset."""
 
-    def __init__(self, spec: DatasetSpec, manifest: Manifest | None, advice: _Advice, storage: StorageBase) -> None:
+    def __init__(self, spec: DatasetSpec, manifest: Manifest | None, advice: Advice, storage: StorageBase) -> None:
         self._requested = spec
         self._storage = storage
         self._manifest = manifest
@@ -183,7 +182,7 @@ class _Inspection:
     def dataset(self) -> Dataset:
         train, valid = layouts(self._requested)
         if nothing := no_dataset(self._requested.data_folder, self._storage):
-            raise DatasetError(f"{nothing} {self._advice}")
+            raise DatasetError(f"{nothing} {self._advice()}")
         # Other tools may not make a sub-folder `train`.
         is_there = self._manifest is not None or self._storage.is_folder(train.folder)
         train = self._find_files(train if is_there else replace(train, folder=self._requested.data_folder))
@@ -208,7 +207,7 @@ class _Inspection:
             manifest=self._manifest,
             max_file_bytes=max((int(split.files.max()) for split in sizes), default=0),
             max_sample_bytes=max((split.sample for split in sizes), default=0),
-            plain_samples=all(split.sample for split in sizes) and self._is_plain(spec),
+            plain_samples=all(split.plain for split in sizes),
             max_group_bytes=GroupBytes.maximum(split.group for split in sizes),
             max_record_bytes=max((split.record for split in sizes), default=0),
             total_bytes=sum(int(split.files.sum()) for split in sizes),
@@ -250,33 +249,39 @@ class _Inspection:
             num_files_eval=valid.named_files if valid.names is None else valid.num_files,
         )
 
-    def _is_plain(self, spec: DatasetSpec) -> bool:
-        return self._format.file_bytes(spec, record_shapes(spec, 0, 1)) is not None
-
     def _sizes(self, spec: DatasetSpec, layout: Layout) -> _Sizes:
         """Return the sizes of a split by its settings or, where these do not give them, by its files."""
         if layout.names is not None:
             return self._looked_up(spec, layout)
         shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
-        largest = int(shapes.prod(axis=1).max()) * spec.element_bytes
-        sizes = self._format.file_bytes(spec, shapes)
-        if sizes is None:
-            sizes = sizes_on_disk(layout, self._storage)
-            return _Sizes(sizes, largest, self._largest_group(spec, layout, shapes), 0)
-        looked_up, wrong = wrong_sizes(layout.path, sizes, self._storage)
-        if not wrong:
+        known = self._format.file_bytes(spec, shapes)
+        if known is not None and not self._as_settings(layout, known):
+            return self._looked_up(spec, layout)
+        if known is not None:
             self._check_sides(spec, layout, shapes)
-            record = int(self._format.record_bytes(spec, shapes).max()) if isinstance(self._format, RecordFormat) else 0
-            return _Sizes(sizes, largest, self._largest_group(spec, layout, shapes), record)
-        # If most differ, another tool made the files
-        if not self._packed and (self._manifest is not None or len(wrong) <= looked_up // 2):
+        record, group = 0, NO_GROUPS
+        if isinstance(self._format, RecordFormat):
+            record = int(self._format.record_bytes(spec, shapes).max())
+        if isinstance(self._format, GroupFormat):
+            group = self._format.group_bytes(spec, shapes)
+            if known is None and self._manifest is None:
+                group = largest_group_bytes(self._format, layout, spec, self._storage)
+        largest = int(shapes.prod(axis=1).max()) * spec.element_bytes
+        sizes = sizes_on_disk(layout, self._storage) if known is None else known
+        return _Sizes(sizes, largest, known is not None, group, record)
+
+    def _as_settings(self, layout: Layout, sizes: NDArray[np.int64]) -> bool:
+        """Return whether files have these sizes; raises DatasetError unless another tool made them."""
+        looked_up, wrong = wrong_sizes(layout.path, sizes, self._storage)
+        if not wrong or self._packed:
+            return not wrong
+        if self._manifest is not None or len(wrong) <= looked_up // 2:  # if most differ, another tool made the files
             raise DatasetError(
                 f"{len(wrong)} of {looked_up} files looked up have the wrong size: {'; '.join(wrong[:SHOWN_NAMES])}. "
-                f"Delete them and run the command again, which makes only what is missing. {self._advice}"
+                f"Delete them and run the command again, which makes only what is missing. {self._advice()}"
             )
-        if not self._packed:
-            self._notes.append(f"{layout.folder}: the sizes differ from the settings; files are used as they are")
-        return self._looked_up(spec, layout)
+        self._notes.append(f"{layout.folder}: the sizes differ from the settings; files are used as they are")
+        return False
 
     def _looked_up(self, spec: DatasetSpec, layout: Layout, sizes: NDArray[np.int64] | None = None) -> _Sizes:
         """Return sizes that do not follow from the settings: records and row groups are looked up in the files."""
@@ -286,14 +291,9 @@ class _Inspection:
             self._offsets |= offsets
         if isinstance(self._format, GroupFormat):
             group = largest_group_bytes(self._format, layout, spec, self._storage)
-        return _Sizes(sizes_on_disk(layout, self._storage) if sizes is None else sizes, 0, group, record)
-
-    def _largest_group(self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64]) -> GroupBytes:
-        if not isinstance(self._format, GroupFormat):
-            return NO_GROUPS
-        if self._manifest is None and not self._is_plain(spec):
-            return largest_group_bytes(self._format, layout, spec, self._storage)
-        return self._format.group_bytes(spec, shapes)
+        if sizes is None:
+            sizes = sizes_on_disk(layout, self._storage)
+        return _Sizes(sizes, group=group, record=record)
 
     def _check_sides(self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64]) -> None:
         """Check the side files of a dataset that dlemu made; in others they may be missing, as they are optional."""
@@ -305,5 +305,5 @@ class _Inspection:
             if wrong:
                 raise DatasetError(
                     f"{len(wrong)} of {looked_up} index files looked up are missing or have the wrong size: "
-                    f"{'; '.join(wrong[:SHOWN_NAMES])}. The same command makes them again. {self._advice}"
+                    f"{'; '.join(wrong[:SHOWN_NAMES])}. The same command makes them again. {self._advice()}"
                 )

@@ -172,28 +172,26 @@ def claim(folder: str, *names: str) -> None:
         os.close(descriptor)
 
 
-def claimed(folder: str) -> set[str]:
-    """Return the names that the marker of a folder lists, `NAME/` for folders; empty without a marker."""
+@contextlib.contextmanager
+def _opened(folder: str, *, inside: int | None = None, follow: bool = False) -> Iterator[int]:
+    """Open a folder, by default no link to one, in the current one or `inside` an open one. Raises OSError."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(folder, flags, dir_fd=inside)
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return set()
-    try:
-        return _claimed_in(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _claimed_in(folder: int) -> set[str]:
-    """Return the names that the marker of an open folder lists; empty if it is not a marker of ours, or unreadable."""
-    try:
-        return _listed_in(folder)
-    except OSError:
-        return set()
+def claimed(folder: str) -> set[str]:
+    """Return the names that the marker of a folder lists, `NAME/` for folders; empty without a readable marker."""
+    with contextlib.suppress(OSError), _opened(folder, follow=True) as descriptor:
+        return _listed_in(descriptor)
+    return set()
 
 
 def _listed_in(folder: int) -> set[str]:
-    """Do as `_claimed_in`; raises OSError for a marker that can't be read."""
+    """Return the names that the marker of an open folder lists; raises OSError for one that can't be read."""
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with open(os.open(MARKER, flags, dir_fd=folder), "rb") as file:
@@ -223,11 +221,8 @@ def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
     (EIO, a file system that turned read-only), the marker stays, too: a later call then removes the rest.
     """
     with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        with _opened(folder) as descriptor:
             marked = _remove_in(descriptor)
-        finally:
-            os.close(descriptor)
         parent, name = os.path.split(folder.rstrip("/"))
         if not keep_folder and (marked or f"{name}/" in claimed(parent or ".")):
             os.rmdir(folder)
@@ -242,14 +237,10 @@ def unmark(folder: str, name: str) -> None:
 
 def remove_files(folder: str, names: Iterable[str]) -> None:
     """Remove the regular files among `names` that the marker of a folder lists."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            for name in _claimed_in(descriptor).intersection(names):
-                with contextlib.suppress(OSError):
-                    _remove_file(descriptor, name)
-        finally:
-            os.close(descriptor)
+    with contextlib.suppress(OSError), _opened(folder, follow=True) as descriptor:
+        for name in _listed_in(descriptor).intersection(names):
+            with contextlib.suppress(OSError):
+                _remove_file(descriptor, name)
 
 
 def _remove_file(folder: int, name: str) -> None:
@@ -283,11 +274,8 @@ def _remove_in(folder: int) -> bool:
 
 
 def _remove_child(parent: int, name: str) -> None:
-    child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    try:
+    with _opened(name, inside=parent) as child:
         _remove_in(child)
-    finally:
-        os.close(child)
     os.rmdir(name, dir_fd=parent)
 
 

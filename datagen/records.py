@@ -239,7 +239,7 @@ class RecordReader(RangeReader):
         if self._called and self._format.looks_up and not self._format.mapped:
             reader = ReopenedReader(reader, partial(self._storage.open, path))
         if self._called and self._format.stream_calls is not None:
-            reader = StreamedReader(self._storage, reader, self._format.stream_calls, self._format.tail_bytes)
+            reader = StreamedReader(reader, self._format.stream_calls, self._format.tail_bytes)
         source = Source(path, reader, self._storage.alignment, self._transfer_bytes)
         source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
         side, samples = partial(self._open_side, file), self._layout.num_samples_per_file
@@ -265,12 +265,11 @@ class RecordReader(RangeReader):
             raise unreadable(path, error) from error
 
 
-class ReopenedReader:
+class ReopenedReader(Reader):
     """A `Reader` that opens the file for each call, so that the kernel's read-ahead keeps no state between calls."""
 
     def __init__(self, reader: Reader, reopen: Callable[[], Reader]) -> None:
-        self.size_bytes = reader.size_bytes
-        self.read_calls = self.app_bytes = 0
+        super().__init__(reader.size_bytes)
         self._reopen = reopen
         reader.close()
 
@@ -284,21 +283,16 @@ class ReopenedReader:
         finally:
             reader.close()
 
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
 
-
-class StreamedReader:
+class StreamedReader(Reader):
     """A `Reader` that makes the calls of a library that streams files regardless of record boundaries (`StreamCalls`).
 
     The last piece read stays in memory and serves the reads within it and after it. A read elsewhere restarts the
     stream there or, if it is shorter than `min_stream_bytes`, makes the calls of Python's buffered files.
     """
 
-    def __init__(self, storage: StorageBase, reader: Reader, calls: StreamCalls, tail_bytes: int) -> None:
-        self.size_bytes = reader.size_bytes
-        self.read_calls = self.app_bytes = 0
-        self._storage = storage
+    def __init__(self, reader: Reader, calls: StreamCalls, tail_bytes: int) -> None:
+        super().__init__(reader.size_bytes)
         self._reader = reader
         self._calls, self._tail_bytes = calls, tail_bytes
         self._block_bytes = block_bytes_of(reader)
@@ -378,7 +372,7 @@ class StreamedReader:
             at += size
             size = next(sizes, 0)
         self._size = size
-        got = self._storage.read_stretches(self._reader, ranges, out[: at - begin])
+        got = self._reader.read_stretches(ranges, out[: at - begin])
         self._begin = self._end = begin + got
         if got < at - begin:
             self.size_bytes = self._end  # the file is shorter than it was when it was opened

@@ -29,6 +29,8 @@ SIZE_CHECKS = 4096
 SIZE_CHECK_SEED = 1  # arbitrary but fixed, so that every inspection checks the same files
 _KEYS: dict[Split, str] = {"train": "train", "valid": "eval"}  # suffix of the setting `num_files_...` of each split
 
+Advice = Callable[[], str]  # returns text that says how to make the dataset, for a message
+
 
 @functools.cache  # asked for each name of a folder
 def format_of_ending(ending: str) -> str:
@@ -59,11 +61,11 @@ def scan(folder: str, endings: tuple[str, ...], storage: StorageBase, without: s
             for entry in entries:
                 if entry.name.startswith(".") or entry.name == without:
                     continue
+                below = [entry.name]
                 if entry.is_dir():
                     subfolders += 1
-                    below = [f"{entry.name}/{name}" for name in _visible_names(f"{folder}/{entry.name}", storage)]
-                else:
-                    below = [entry.name]
+                    with storage.entries(f"{folder}/{entry.name}") as inner:
+                        below = [f"{entry.name}/{each.name}" for each in inner if not each.name.startswith(".")]
                 for name in below:
                     if name.lower().endswith(suffixes):
                         names.append(name)
@@ -73,11 +75,6 @@ def scan(folder: str, endings: tuple[str, ...], storage: StorageBase, without: s
         return Scan([], Counter(), 0)
     names.sort(key=lambda name: name.rpartition("/")[2])
     return Scan(names, others, subfolders)
-
-
-def _visible_names(folder: str, storage: StorageBase) -> list[str]:
-    with storage.entries(folder) as entries:
-        return [entry.name for entry in entries if not entry.name.startswith(".")]
 
 
 def count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
@@ -104,7 +101,7 @@ def count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
     return sum(listed) if all(listed[: layout.num_files]) else None
 
 
-def match_names(scanned: Scan, requested: Layout, advice: object) -> tuple[Layout, list[str]]:
+def match_names(scanned: Scan, requested: Layout, advice: Advice) -> tuple[Layout, list[str]]:
     """Return a layout of as many of the files found as requested, and notes for the user.
 
     If names follow the pattern, for any N, the layout computes them; else it lists the names in order. Raises
@@ -114,17 +111,18 @@ def match_names(scanned: Scan, requested: Layout, advice: object) -> tuple[Layou
     # Where N in the names is at least the number of files requested, the others must be missing.
     if len(scanned.names) < wanted and (matched is None or matched.named_files < wanted):
         raise DatasetError(_incomplete(requested, scanned, advice))
-    if matched is None:
-        return _listed(scanned, requested, "their names do not follow one pattern, so they are taken in order of name")
-    there = set(scanned.names)
-    missing = [name for name in map(matched.name, range(wanted)) if name not in there]
-    if not missing:
-        return matched, surplus_note(matched, len(scanned.names))
-    base_names = {name.rpartition("/")[2] for name in there}
-    lost = [name for name in missing if name.rpartition("/")[2] not in base_names]
-    if lost:
-        raise DatasetError(_incomplete(requested, scanned, advice, lost))
-    return _listed(scanned, requested, "their sub-folders follow no pattern, so they are taken in order of name")
+    if matched is not None:
+        there = set(scanned.names)
+        missing = [name for name in map(matched.name, range(wanted)) if name not in there]
+        if not missing:
+            return matched, surplus_note(matched, len(scanned.names))
+        base_names = {name.rpartition("/")[2] for name in there}
+        lost = [name for name in missing if name.rpartition("/")[2] not in base_names]
+        if lost:
+            raise DatasetError(_incomplete(requested, scanned, advice, lost))
+    what = f"{requested.folder}: {len(scanned.names)} files, whose names or sub-folders follow no pattern"
+    layout = replace(requested, names=tuple(scanned.names[:wanted]))
+    return layout, [f"{what}, so they are taken in order of name"]
 
 
 def _match_pattern(scanned: Scan, requested: Layout) -> Layout | None:
@@ -143,11 +141,6 @@ def _match_pattern(scanned: Scan, requested: Layout) -> Layout | None:
     return replace(requested, file_prefix=prefix, named_files=named_files, num_subfolders=scanned.num_subfolders)
 
 
-def _listed(scanned: Scan, requested: Layout, why: str) -> tuple[Layout, list[str]]:
-    layout = replace(requested, names=tuple(scanned.names[: requested.num_files]))
-    return layout, [f"{requested.folder}: {len(scanned.names)} files; {why}"]
-
-
 def surplus_note(layout: Layout, there: int) -> list[str]:
     """Return a note if there are more files than are used."""
     if there <= layout.num_files:
@@ -155,27 +148,25 @@ def surplus_note(layout: Layout, there: int) -> list[str]:
     return [f"{layout.folder} holds {there} files; the first {layout.num_files} by name are used"]
 
 
-def _incomplete(requested: Layout, scanned: Scan, advice: object, missing: list[str] | None = None) -> str:
+def _incomplete(requested: Layout, scanned: Scan, advice: Advice, missing: list[str] | None = None) -> str:
     """Return the message for missing files: which ones, or how to use the files that are there."""
-    there, wanted = len(scanned.names), requested.num_files
+    there, wanted, folders = len(scanned.names), requested.num_files, scanned.num_subfolders
     seen = f"{requested.folder} holds {there} {requested.extension} file{'s' * (there != 1)}"
-    folders = scanned.num_subfolders
     seen += f" in {folders} folder{'s' * (folders != 1)}" if folders and there else ""
     matched = _match_pattern(scanned, replace(requested, num_files=0))
-    key = f"dataset.num_files_{_KEYS[requested.split]}"
-    if missing is None and there and matched is None:
-        first = os.path.basename(scanned.names[0])
-        return f"{seen}, such as {first}, and {wanted} are requested: to use what is there, set {key}={there}"
-    if missing is None and matched is not None and matched.named_files < wanted:  # datagen refuses such a folder
-        return (
-            f"{seen}, {wanted} are requested, and a dataset of {matched.named_files} is not extended: set {key}={there}"
-            " to use what is there, or dataset.data_folder to a new folder"
-        )
+    use = f"set dataset.num_files_{_KEYS[requested.split]}={there}"
     if missing is None:
-        found = set(scanned.names)
-        missing = [name for name in map(requested.name, range(wanted)) if name not in found]
+        if there and matched is None:
+            first = os.path.basename(scanned.names[0])
+            return f"{seen}, such as {first}, and {wanted} are requested: to use what is there, {use}"
+        if matched is not None and matched.named_files < wanted:  # datagen refuses such a folder
+            return (
+                f"{seen}, {wanted} are requested, and a dataset of {matched.named_files} is not extended: {use} to use "
+                "what is there, or dataset.data_folder to a new folder"
+            )
+        missing = sorted(set(map(requested.name, range(wanted))).difference(scanned.names))
     shown = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
-    return f"{seen}, {wanted} are requested: {len(missing)} missing ({shown}). {advice}"
+    return f"{seen}, {wanted} are requested: {len(missing)} missing ({shown}). {advice()}"
 
 
 def wrong_files_message(requested: Layout, scanned: Scan) -> str:
@@ -212,23 +203,17 @@ def wrong_sizes(path: Callable[[int], str], sizes: NDArray[np.int64], storage: S
 
 def sizes_on_disk(layout: Layout, storage: StorageBase) -> NDArray[np.int64]:
     """Return the size of every file in use: as listed by object stores, else looked up. Raises OSError."""
-    listed = _listed_sizes(layout, storage) if storage.is_remote else {}
-    looked_up = iter(storage.sizes(path for path in map(layout.path, range(layout.num_files)) if path not in listed))
-    sizes = np.empty(layout.num_files, np.int64)
-    for file, path in enumerate(map(layout.path, range(layout.num_files))):
-        size = listed[path] if path in listed else next(looked_up)
-        if size is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        sizes[file] = size
-    return sizes
-
-
-def _listed_sizes(layout: Layout, storage: StorageBase) -> dict[str, int]:
-    """Return path -> size as listed; a listing is a request for 1000 objects, looking up is one for each."""
-    sizes: dict[str, int] = {}
-    for folder in {os.path.dirname(layout.path(file)) for file in range(layout.num_files)}:
+    paths = [layout.path(file) for file in range(layout.num_files)]
+    listed: dict[str, int] = {}
+    for folder in set(map(os.path.dirname, paths)) if storage.is_remote else ():
+        # A listing is a request for 1000 objects, looking up is one for each
         with contextlib.suppress(FileNotFoundError), storage.entries(folder) as entries:
             for entry in entries:
                 if isinstance(entry, Listed) and entry.size_bytes is not None and not entry.is_dir():
-                    sizes[f"{folder}/{entry.name}"] = entry.size_bytes
-    return sizes
+                    listed[f"{folder}/{entry.name}"] = entry.size_bytes
+    looked_up = [path for path in paths if path not in listed]
+    for path, size in zip(looked_up, storage.sizes(looked_up), strict=True):
+        if size is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        listed[path] = size
+    return np.array([listed[path] for path in paths], np.int64)

@@ -83,10 +83,7 @@ class DatasetSpec:
     data_folder: Annotated[str, Meta(min_length=1)] = "./data/"
     """Folder that holds `train/` and `valid/`."""
     source: Literal["generated", "folder"] = "generated"
-    """`generated`: a dataset made from these settings. `folder`: your own files, whatever is in `data_folder`.
-
-    The format, number and sizes of your own files are detected; they are only read (docs/own-workload.md).
-    """
+    """`generated`: made from these settings; `folder`: your own files in `data_folder`, which are only read."""
     format: Annotated[str, Meta(min_length=1)] = "tfrecord"
     """Name of a module in `datagen.formats`, or the dotted name of your own module."""
     num_files_train: Annotated[int, at_least(0)] = 8
@@ -100,10 +97,7 @@ class DatasetSpec:
     record_length_bytes_stdev: Annotated[float, at_least(0, MAX_RECORD_BYTES), BYTES] = 0
     """Standard deviation of `record_length_bytes`, drawn for each file as DLIO does; 0: all samples have one size."""
     record_length_bytes_quantiles: Annotated[tuple[float, ...], BYTES] = ()
-    """Quantiles of the sample size at equal steps of probability, from the minimum to the maximum.
-
-    `record_length_bytes` remains the mean.
-    """
+    """Quantiles of the sample size at equal steps of probability; `record_length_bytes` remains the mean."""
     record_length_bytes_resize: Annotated[int, at_least(0, MAX_RECORD_BYTES), BYTES] = 0
     """Bytes of each sample that a worker passes to the trainer, cropped from the sample; 0 passes the whole sample."""
     record_dims: tuple[Annotated[int, at_least(1)], ...] = ()

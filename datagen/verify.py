@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from datagen.engines import FastEngine
 from datagen.errors import DatasetError
 from datagen.formats.format_base import FORMATS, SourceStream
 from datagen.generate import Files, Part, files_of
-from datagen.groups import GroupFormat, opened_groups, values_of_columns
+from datagen.groups import GroupFormat, open_groups, values_of_columns
 from datagen.registry import is_built_in
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.null import NullWriter
@@ -168,11 +169,12 @@ class _Checker:
         groups_format, path = self._files.format, self._files.path(running_index)
         spec = manifest.without_read_flags(self._files.spec)
         assert isinstance(groups_format, GroupFormat)
-        with opened_groups(groups_format, path, spec, self._storage) as (source, groups):
+        groups = open_groups(groups_format, path, spec, self._storage)
+        with contextlib.closing(groups.source):
             if not groups.payload(0):
                 raise DatasetError("its columns or row groups differ from those it was made with")
             for group in groups.groups_of(0, spec.num_samples_per_file):
-                columns = groups_format.decode_group(SourceStream(source), group, spec)
+                columns = groups_format.decode_group(SourceStream(groups.source), group, spec)
                 for values in values_of_columns(running_index, path, groups.payload(group), columns):
                     yield values.data, values.payload_offset
 

@@ -1,4 +1,4 @@
-"""Keeps credentials, in storage options and in URLs, out of files and messages.
+"""Keeps credentials, in storage options, URLs and words of command lines, out of files and messages.
 
 Every storage names its credentials differently (`account_key`, `sas`, `passphrase`, ...), so this is an allow-list: the
 values of harmless options are kept, all other values are withheld. Names of options are always kept.
@@ -7,9 +7,12 @@ values of harmless options are kept, all other values are withheld. Names of opt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
+
+from datagen.errors import UserError
 
 WITHHELD = "withheld"  # written in place of a withheld value; storages reject it as a value
 HARMLESS_OPTIONS = frozenset(
@@ -26,6 +29,14 @@ HARMLESS_OPTIONS = frozenset(
 _MIN_SECRET = 4  # minimum characters of a value that is removed from messages: shorter ones occur within other words
 _MIN_SECRET_PART = 8  # the same for a part of a value, as in `AccountName=x;AccountKey=y`
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_OPTION = re.compile(r"([+]*(?:workload[./])?storage[./]storage_options[./]([^=]*)=)(.*)", re.DOTALL)
+_OPTIONS = re.compile(r"(.*?storage_options[^=:]*[=:]).*", re.DOTALL)
+"""Storage options in another form: a whole section, or an override that no grammar accepts."""
+_SECRET_WORD = re.compile(
+    r"([^\s=]*(?:secret|passw|token|credential|access_?key|api_?key)[^\s=]*=).*", re.IGNORECASE | re.DOTALL
+)
+
+_UNDECODED = re.compile("[\ud800-\udfff]")
 _USER, _QUERY = re.compile(r"(://)[^/\s?#]*@"), re.compile(r"([?&;][^=&;\s]*=)[^&;\s\"')\]},]+")
 
 
@@ -77,3 +88,36 @@ def _scalars(value: object) -> Iterator[str]:
             yield from _scalars(part)
     elif value is not None and not isinstance(value, bool):
         yield str(value)
+
+
+def check_letters(words: Iterable[str]) -> None:
+    """Raise UserError for a word with bytes that Python could not decode, as it could not be written as UTF-8.
+
+    They are lone surrogates (PEP 383): a name in another encoding, or non-ASCII letters where the locale is C.
+    """
+    for word in words:
+        if _UNDECODED.search(word):
+            shown = printable(_without_secret(word))
+            raise UserError(
+                f"'{shown}' has bytes that are not valid {sys.getfilesystemencoding()}, so results could not name it:"
+                " rename it, or give a link to it; where the name is UTF-8, set PYTHONUTF8=1"
+            )
+
+
+def without_secrets(words: Iterable[str]) -> list[str]:
+    return [public_text(_without_secret(word)) for word in words]
+
+
+def _without_secret(word: str) -> str:
+    if found := _OPTION.fullmatch(word):
+        before, name, value = found.groups()
+        is_plain = value.lower() in ("true", "false", "null")
+        return word if is_plain or public_option(name, value) != WITHHELD else f"{before}{WITHHELD}"
+    if found := _OPTIONS.fullmatch(word):
+        return f"{found[1]}{WITHHELD}"
+    return _SECRET_WORD.sub(rf"\1{WITHHELD}", word)
+
+
+def given_options(words: Iterable[str]) -> dict[str, str]:
+    found = (_OPTION.fullmatch(word) for word in words)
+    return {match[2]: match[3].strip("'\"") for match in found if match}

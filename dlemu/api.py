@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, cast
 from datagen.errors import DatasetError, UserError
 from datagen.registry import installed_part
 from datagen.regular import open_standard_streams
+from datagen.withheld import check_letters
 from dlemu.config import load
 from dlemu.config.overrides import given_keys, override
-from dlemu.config.published import check_letters
 from dlemu.config.schema import Workload
 from dlemu.ranks import Interrupted, detect_launcher
 from dlemu.results.kinds import kind_of_command, kind_wanted, read_result

@@ -13,8 +13,8 @@ from tests.e2e.zygote import zygote_processes
 
 GRACE_SECONDS = 60.0
 """A machine under load takes seconds to end a process that was told to end."""
-SHARED = ("rclone", "multiprocessing.forkserver", "multiprocessing.resource_tracker")
-"""Words in the command lines of those that live as long as this process: what several tests use, and Python's own."""
+SHARED = ("rclone", "munged", "slurmctld", "slurmd", "multiprocessing.forkserver", "multiprocessing.resource_tracker")
+"""Words in the command lines of those that outlive a test: what several tests use, and Python's own."""
 
 
 def children() -> set[int]:

@@ -131,12 +131,12 @@ class Storage(posix.Storage):
         super().make_folder(folder)
 
 
-class _Reader:
+class _Reader(Reader):
     """A reader whose calls are the plan's."""
 
     def __init__(self, reader: Reader, plan: Plan, path: str) -> None:
+        super().__init__(reader.size_bytes)
         self._reader, self._plan, self._path = reader, plan, path
-        self.size_bytes, self.read_calls, self.app_bytes = reader.size_bytes, 0, 0
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         short = self._plan.meet("read", self._path)
@@ -160,7 +160,7 @@ class _Writer(WriterAround):
 
     def write(self, data: Bytes) -> None:
         self._plan.meet("write", self._path)
-        self._writer.write(data)
+        super().write(data)
 
     def write_at(self, data: Bytes, offset: int) -> None:
         self._plan.meet("write", self._path)

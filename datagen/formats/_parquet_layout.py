@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.spec import Compression, DatasetSpec, ParquetColumn
 
@@ -129,35 +128,6 @@ def footer(
     )
 
 
-def footer_bytes(columns: Sequence[Column], alike: Sequence[tuple[int, Sequence[Stored], Sequence[int]]]) -> int:
-    """Return the size of the footer of an uncompressed file without encoding it.
-
-    `alike` lists sets of row groups that differ only in their offsets: the rows of each group, the chunks that a group
-    at offset 0 would have, and the offsets of the groups.
-    """
-    groups = sum(len(starts) for _, _, starts in alike)
-    rows = sum(rows * len(starts) for rows, _, starts in alike)
-    total = len(footer(columns, [], [], "none")) + len(number(rows)) + len(array(STRUCT, [b""] * groups))
-    total -= len(number(0)) + len(array(STRUCT, []))
-    for rows, chunks, starts in alike:
-        begins = np.array([chunk.offset for chunk in chunks])
-        pages = begins + [chunk.dictionary_bytes for chunk in chunks]
-        without_offsets = len(_group_meta(columns, rows, chunks, _CODECS["none"])) - _offsets_bytes(begins, pages)
-        at = np.array(starts, np.int64).reshape(-1, 1)
-        total += without_offsets * len(starts) + _offsets_bytes(at + begins, at + pages)
-    return total
-
-
-def _offsets_bytes(begins: NDArray[np.int64], pages: NDArray[np.int64]) -> int:
-    """Return the encoded bytes of offsets in `_chunk_meta`, which has those of chunks twice and of first pages once."""
-    return 2 * _numbers_bytes(begins) + _numbers_bytes(pages)
-
-
-def _numbers_bytes(values: NDArray[np.int64]) -> int:
-    """Return the total bytes of numbers encoded by `number`: 7 bits per byte, after a shift by one."""
-    return values.size + sum(int((values >= 1 << bits).sum()) for bits in range(6, 62, 7))
-
-
 def _group_meta(columns: Sequence[Column], rows: int, chunks: Sequence[Stored], codec: int) -> bytes:
     metas = [_chunk_meta(column, stored, rows, codec) for column, stored in zip(columns, chunks, strict=True)]
     plain_bytes = sum(stored.plain_bytes for stored in chunks)
@@ -194,11 +164,16 @@ def _schema_elements(column: Column) -> list[bytes]:
     ]
 
 
+_HEAD_OF_OFFSET, _HEAD_OF_STRUCT = part(7, (9, I64, b"")), part(2, (3, STRUCT, b""))
+
+
 def _chunk_meta(column: Column, stored: Stored, rows: int, codec: int) -> bytes:
+    """Encode the metadata of a column chunk: quickly, as a file may have 100,000 of them."""
     begins, pages = number(stored.offset), number(stored.offset + stored.dictionary_bytes)
     meta = _meta_before_offsets(column, stored.size_bytes, stored.plain_bytes, rows, codec)
-    offsets = part(7, (9, I64, pages), (11, I64, begins)) + b"\0"
-    return struct((2, I64, begins), (3, STRUCT, meta + offsets))
+    # After the offset of the chunk comes its metadata, which end in the offsets of its pages and its dictionary
+    of_chunk, of_pages, of_dictionary = (_HEAD_OF_OFFSET + offset for offset in (begins, pages, begins))
+    return b"".join((of_chunk, _HEAD_OF_STRUCT, meta, of_pages, of_dictionary, b"\0\0"))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -241,14 +216,10 @@ class Chunk(NamedTuple):
     pages: list[Page]
 
 
-MAX_HOLE_BYTES, MAX_READ_BYTES = 8192, 32 << 20
-"""pyarrow merges reads that are at most 8 KiB apart, up to reads of 32 MiB (arrow/io/caching.h)."""
-
-
-def joined(chunks: list[tuple[int, int]], max_hole: int = 0, max_bytes: int = sys.maxsize) -> list[tuple[int, int]]:
+def joined(spans: list[tuple[int, int]], max_hole: int = 0, max_bytes: int = sys.maxsize) -> list[tuple[int, int]]:
     """Merge spans (offset, bytes), given in file order, that are at most `max_hole` bytes apart."""
     joined: list[tuple[int, int]] = []
-    for start, size in chunks:
+    for start, size in spans:
         if joined and start <= sum(joined[-1]) + max_hole and start + size - joined[-1][0] <= max_bytes:
             joined[-1] = joined[-1][0], start + size - joined[-1][0]
         else:
@@ -291,25 +262,29 @@ class Group:
     def payload_bytes(self) -> int:
         return self.rows * sum(column.width for column in self.columns)
 
-    @functools.cached_property
-    def spans(self) -> list[tuple[int, int]]:
-        """(offset, bytes) of the spans that hold the columns to read."""
-        return joined(self._read)
-
-    @functools.cached_property
-    def called_spans(self) -> list[tuple[int, int]]:
-        """(offset, bytes) of the spans that pyarrow reads."""
-        return joined(self._read, MAX_HOLE_BYTES, MAX_READ_BYTES)
-
     @property
-    def _read(self) -> list[tuple[int, int]]:
-        named = zip(self.columns, self.chunks, strict=True)
-        return [(chunk.offset, chunk.size_bytes) for column, chunk in named if column.read]
+    def batches(self) -> Iterator[list[Page]]:
+        """The pages in file order, about 1 MiB at a time."""
+        batch, size = list[Page](), 0
+        for page in (page for chunk in self.chunks for page in chunk.pages):
+            if batch and size + page.value_bytes > PAGE_BYTES:
+                yield batch
+                batch, size = [], 0
+            batch.append(page)
+            size += page.value_bytes
+        yield batch
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Return (offset, bytes) of each chunk of a column to read."""
+        return [(chunk.offset, chunk.size_bytes) for column, chunk in self._named if column.read]
 
     def payload(self) -> list[tuple[int, int]]:
         """Return (bytes, payload offset) of the values of each column to read."""
-        named = zip(self.columns, self.chunks, strict=True)
-        return [(self.rows * column.width, chunk.payload_offset) for column, chunk in named if column.read]
+        return [(self.rows * column.width, chunk.payload_offset) for column, chunk in self._named if column.read]
+
+    @property
+    def _named(self) -> Iterator[tuple[Column, Chunk]]:
+        return zip(self.columns, self.chunks, strict=True)
 
 
 class FilePlan:
@@ -340,52 +315,32 @@ class FilePlan:
     @functools.cached_property
     def tail(self) -> bytes:
         """The bytes after the last row group of an uncompressed file."""
-        groups = [self.group(index).stored(self.start(index)) for index in range(self.groups)]
-        return self.tail_of(groups, "none")
+        return self.tail_of([self.group(index).stored(self.start(index)) for index in range(self.groups)], "none")
 
-    @functools.cached_property
-    def tail_bytes(self) -> int:
-        """The size of `tail`, computed: with hundreds of columns and groups, encoding it takes seconds."""
-        full = [self.start(index) for index in range(self.groups - 1)]
-        first, last = self.group(0), self.group(self.groups - 1)
-        alike = [(first.rows, first.stored(0), full), (last.rows, last.stored(0), [self.start(self.groups - 1)])]
-        return footer_bytes(self.columns, alike) + LENGTH_BYTES + len(MAGIC)
+    @property
+    def end(self) -> int:
+        """The offset behind the last row group."""
+        return self.start(self.groups - 1) + self.group(self.groups - 1).size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end + len(self.tail)
 
     def tail_of(self, groups: Sequence[Sequence[Stored]], compression: Compression) -> bytes:
         """Return the bytes after the last row group: metadata, its length, the magic number."""
         metadata = footer(self.columns, [self.group(index).rows for index in range(self.groups)], groups, compression)
         return metadata + len(metadata).to_bytes(LENGTH_BYTES, "little") + MAGIC
 
-    @property
-    def size_bytes(self) -> int:
-        last = self.groups - 1
-        return self.start(last) + self.group(last).size_bytes + self.tail_bytes
-
 
 def plan_of(spec: DatasetSpec, record_bytes: int) -> FilePlan:
     """Return the layout of a file; without `dataset.parquet.columns` it has one column `data` of `record_bytes`."""
-    columns = _ByIdentity(spec.parquet.columns)
-    return _plan(spec.num_samples_per_file, spec.parquet.row_group_size, columns, 0 if columns.value else record_bytes)
-
-
-class _ByIdentity:
-    """A cache key that compares columns by identity: comparing hundreds by value takes longer than reading a batch."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: tuple[ParquetColumn, ...]) -> None:
-        self.value = value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByIdentity) and self.value is other.value
+    columns = spec.parquet.columns
+    return _plan(spec.num_samples_per_file, spec.parquet.row_group_size, columns, 0 if columns else record_bytes)
 
 
 @functools.lru_cache(maxsize=4)  # with hundreds of columns and groups, the metadata takes a second
-def _plan(rows: int, group_rows: int, columns: _ByIdentity, record_bytes: int) -> FilePlan:
-    made = tuple(_column(column.name, column.dtype, column.size, column.read) for column in columns.value)
+def _plan(rows: int, group_rows: int, columns: tuple[ParquetColumn, ...], record_bytes: int) -> FilePlan:
+    made = tuple(_column(column.name, column.dtype, column.size, column.read) for column in columns)
     return FilePlan(rows, group_rows, made or (Column("data", FIXED, record_bytes, True),))
 
 

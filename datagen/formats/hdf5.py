@@ -10,17 +10,14 @@ The payload of a sample is its part of each dataset in order, followed by the pa
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import itertools
 import math
-import os
 import tempfile
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
@@ -31,12 +28,7 @@ from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = base.LibraryReads(call="h5py")
 ENDINGS = ("hdf5", "h5")
-LABEL_BYTES = 8  # int64, as DLIO's
-_LIBC = ctypes.CDLL(None)
-_PUNCH_HOLE = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE (Linux, falloc.h)
-_GROUP_BYTES = 16 << 20  # bytes of chunks added at a time: with fewer, HDF5 walks all chunks more often
-Chunk = tuple[tuple[int, ...], bytes]
-"""A chunk's position in its dataset (index of the first element), and its stored bytes."""
+LABELS = "labels"
 
 
 class Format(base.FormatBase):
@@ -67,7 +59,7 @@ class Format(base.FormatBase):
         if not len(payload):
             return payload
         # The structure has the same size for all shapes
-        size_bytes, _, _ = _outline(spec, tuple(shapes[0].tolist()))
+        size_bytes, _ = _outline(spec, tuple(shapes[0].tolist()))
         return payload + (size_bytes - int(payload[0]))
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
@@ -127,74 +119,78 @@ def _chunk_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...] |
     return tuple(min(a, b) for a, b in zip(wanted, shape, strict=True))
 
 
-def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, dict[int, bytes], list[int]]:
-    """Return `Skeleton.outline` of an unchunked file, and the offset of each dataset, labels last."""
+def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes | int]]:
+    """Return the size of an unchunked file, and what it consists of: pieces of structure, and datasets by number."""
     h5py = hdf5()
-    extents = []
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # allocates the datasets although nothing is written
     layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     layout.set_obj_track_times(False)
-    with skeleton() as temporary:
-        with _new_file(temporary) as file:
-            for name, size, element in _datasets(spec, shape):
-                kind = h5py.h5t.py_create(np.dtype(element))
-                dataset = h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple(size), layout)
-                extents.append((int(dataset.get_offset()), math.prod(size) * np.dtype(element).itemsize))
-        return *temporary.outline(extents), [offset for offset, _ in extents]
+    extents: list[tuple[int, int]] = []  # (offset, bytes) of each dataset, labels last
+
+    def allocate(file: Any) -> None:
+        of_records = [(name, _dataset_shape(spec, shape), spec.record_element_type) for name in _names(spec)]
+        for name, size, element in [*of_records, (LABELS, (spec.num_samples_per_file,), "int64")]:
+            space, kind = h5py.h5s.create_simple(size), h5py.h5t.py_create(np.dtype(element))
+            dataset = h5py.h5d.create(file.id, name.encode(), kind, space, layout)
+            extents.append((int(dataset.get_offset()), math.prod(size) * np.dtype(element).itemsize))
+
+    contents: list[bytes | int] = []
+    with _laid_out(allocate) as temporary:
+        for (offset, size_bytes), number in sorted(zip(extents[:-1], range(len(extents)), strict=False)):
+            contents += temporary.read(offset - temporary.tell()), number
+            temporary.seek(offset + size_bytes)
+        contents.append(temporary.read())
+        return temporary.tell(), contents
+
+
+def _names(spec: DatasetSpec) -> list[str]:
+    """Return the names of the datasets of records."""
+    return [f"records_{part}" for part in range(spec.hdf5.num_dset_per_record)]
 
 
 @contextlib.contextmanager
-def _new_file(temporary: Skeleton) -> Iterator[Any]:
-    """Create a file as h5py.File(..., libver="latest") does, but without creation times. Raises SpaceError.
+def _laid_out(fill: Callable[[Any], None]) -> Iterator[BinaryIO]:
+    """Yield a temporary file in which HDF5 has placed what `fill` adds to an h5py.File. Raises SpaceError.
 
-    Old releases of h5py store the creation time in the root group, with which `verify` could not reproduce a file.
+    It is created as by h5py.File(..., libver="latest"), but without times: old releases of h5py store the creation time
+    in the root group, with which `verify` could not reproduce a file. It must be a real file: with other drivers, HDF5
+    does not gather the structure into blocks, and offsets differ.
     """
     h5py = hdf5()
     creation, access = h5py.h5p.create(h5py.h5p.FILE_CREATE), h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     creation.set_obj_track_times(False)
     access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
     access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
-    with writing():
-        file = h5py.File(h5py.h5f.create(temporary.path, h5py.h5f.ACC_TRUNC, creation, access))
-    try:
-        yield file
-    finally:
-        with writing():
-            file.close()
-
-
-def _datasets(spec: DatasetSpec, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], str]]:
-    for part in range(spec.hdf5.num_dset_per_record):
-        yield f"records_{part}", _dataset_shape(spec, shape), spec.record_element_type
-    yield "labels", (spec.num_samples_per_file,), "int64"
+    with contextlib.ExitStack() as stack:
+        try:
+            temporary = stack.enter_context(tempfile.NamedTemporaryFile(prefix="dlemu-hdf5-"))
+            created = h5py.h5f.create(temporary.name.encode(), h5py.h5f.ACC_TRUNC, creation, access)
+            with h5py.File(created) as file:
+                fill(file)
+        except (OSError, RuntimeError) as error:  # h5py raises either
+            folder = tempfile.tempdir or "any temporary folder"
+            raise SpaceError(
+                f"HDF5's temporary file can't be written in {folder} ({error}); where records are chunked, each thread "
+                "needs room for a file of the dataset. Set TMPDIR to a folder with that room"
+            ) from error
+        yield cast("BinaryIO", temporary)
 
 
 def _write_plain(job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write an unchunked file sequentially: the pieces of the structure and the datasets, by offset."""
-    _, pieces, offsets = _outline(job.spec, job.shape)
     parts = job.spec.hdf5.num_dset_per_record
     step = job.payload_bytes if parts == 1 else job.record_bytes
-    contents: dict[int, bytes | int] = {**pieces, **{offset: part for part, offset in enumerate(offsets)}}
-    for offset in sorted(contents):
-        writer.write(bytes(offset - writer.position))
-        content = contents[offset]
+    for content in _outline(job.spec, job.shape)[1]:
         if isinstance(content, bytes):
             writer.write(content)
-        elif content < parts:  # a dataset: its part of each sample
-            for start in range(content * step // parts, job.payload_bytes, step):
-                for piece in job.payload(buffer, start, start + step // parts):
-                    writer.write(piece)
-        else:
-            for left in range(LABEL_BYTES * job.spec.num_samples_per_file, 0, -base.CHUNK_BYTES):
-                writer.write(bytes(min(left, base.CHUNK_BYTES)))
+            continue
+        for start in range(content * step // parts, job.payload_bytes, step):  # a dataset has its part of each sample
+            for piece in job.payload(buffer, start, start + step // parts):
+                writer.write(piece)
 
 
 def _write_chunked(job: base.FileJob, writer: Writer) -> None:
-    """Let HDF5 write a skeleton (`Skeleton`), and copy each chunk to the offset that HDF5 gave it.
-
-    Files are written outside of HDF5's calls, so that a full disk or an interruption is reported as such.
-    """
+    """Let HDF5 place the chunks in a temporary file, and copy that file: its size is not known before."""
     spec = job.spec
     shape = _dataset_shape(spec, job.shape)
     options: dict[str, Any] = {"chunks": _chunk_shape(spec, shape), "dtype": spec.record_element_type}
@@ -202,116 +198,38 @@ def _write_chunked(job: base.FileJob, writer: Writer) -> None:
         options["maxshape"] = (shape[0], *spec.hdf5.max_shape)
     if spec.compression == "gzip":
         options |= {"compression": "gzip", "compression_opts": spec.compression_level}
-    extents = []
-    with skeleton() as temporary:
-        with _new_file(temporary) as file:
-            for part in range(spec.hdf5.num_dset_per_record):
-                dataset = file.create_dataset(f"records_{part}", shape, **options)
-                for group in _grouped(_chunks(job, part, shape, dataset.chunks)):
-                    for offset, packed in _place(dataset.id, group):
-                        _put(writer, offset, packed)
-                        temporary.empty(offset, len(packed))
-                        extents.append((offset, len(packed)))
-            file.create_dataset("labels", data=np.zeros(shape[0], np.int64))
-        _, pieces = temporary.outline(extents)
-    for offset, piece in pieces.items():
-        _put(writer, offset, piece)
+
+    def fill(file: Any) -> None:
+        for part, name in enumerate(_names(spec)):
+            dataset = file.create_dataset(name, shape, **options)
+            for start, packed in _chunks(job, part, shape, dataset.chunks):
+                dataset.id.write_direct_chunk(start, packed)
+        file.create_dataset(LABELS, data=np.zeros(shape[0], np.int64))
+
+    with _laid_out(fill) as temporary:
+        while piece := temporary.read(base.CHUNK_BYTES):
+            writer.write(piece)
 
 
-def _grouped(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
-    """Yield groups of chunks, because HDF5 finds offsets only by iterating over all chunks."""
-    group, size_bytes = [], 0
-    for start, packed in chunks:
-        group.append((start, packed))
-        size_bytes += len(packed)
-        if size_bytes >= _GROUP_BYTES:
-            yield group
-            group, size_bytes = [], 0
-    yield group
+def _chunks(
+    job: base.FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, ...]
+) -> Iterator[tuple[tuple[int, ...], bytes]]:
+    """Yield the position (index of its first element) and stored bytes of each chunk of a dataset.
 
-
-def _place(dataset: Any, chunks: list[Chunk]) -> list[tuple[int, bytes]]:
-    """Add chunks to a dataset; return the offset of each in the file, and its bytes."""
-    offsets: dict[tuple[int, ...], int] = {}
-    with writing(), hdf5()._objects.phil:  # chunk_iter does not take h5py's lock, and HDF5 is not thread-safe
-        for start, packed in chunks:
-            dataset.write_direct_chunk(start, packed)
-        dataset.chunk_iter(lambda chunk: offsets.update({chunk.chunk_offset: chunk.byte_offset}))
-    return [(offsets[start], packed) for start, packed in chunks]
-
-
-def _put(writer: Writer, offset: int, data: bytes) -> None:
-    writer.skip(max(0, offset + len(data) - writer.position))
-    writer.write_at(data, offset)
-
-
-def _chunks(job: base.FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[Chunk]:
-    """Yield each chunk of a dataset, compressed if needed; chunks beyond the dataset's edge are filled with zeros."""
+    Chunks beyond the dataset's edge are filled with zeros.
+    """
     level = job.spec.compression_level if job.spec.compression == "gzip" else None
+    part_bytes = job.record_bytes // job.spec.hdf5.num_dset_per_record
     grid = [range(0, axis, step) for axis, step in zip(shape[1:], chunk[1:], strict=True)]
     for first in range(0, shape[0], chunk[0]):
-        slab = _slab(job, part, shape, first, min(chunk[0], shape[0] - first))
-        for cell in np.ndindex(*map(len, grid)):
-            start = tuple(axis[i] for axis, i in zip(grid, cell, strict=True))
-            cut = tuple(slice(a, a + size) for a, size in zip(start, chunk[1:], strict=True))
-            piece = slab[(slice(None), *cut)]
-            full = np.zeros(chunk, slab.dtype)
-            full[tuple(slice(axis) for axis in piece.shape)] = piece
+        slab = np.empty((min(chunk[0], shape[0] - first), part_bytes), np.uint8)  # the dataset's part of some samples
+        for number, row in enumerate(slab, first):
+            job.content.fill(row, job.running_index, number * job.record_bytes + part * part_bytes)
+        samples = slab.view(job.spec.record_element_type).reshape(len(slab), *shape[1:])
+        for start in itertools.product(*grid):
+            cut = tuple(slice(at, at + size) for at, size in zip(start, chunk[1:], strict=True))
+            piece = samples[(slice(None), *cut)]
+            full = np.zeros(chunk, piece.dtype)
+            full[tuple(map(slice, piece.shape))] = piece
             plain = full.tobytes()
             yield (first, *start), plain if level is None else zlib.compress(plain, level)
-
-
-def _slab(job: base.FileJob, part: int, shape: tuple[int, ...], first: int, samples: int) -> NDArray[Any]:
-    """Return one dataset's part of some samples, as an array."""
-    part_bytes = job.record_bytes // job.spec.hdf5.num_dset_per_record
-    slab = np.empty((samples, part_bytes), np.uint8)
-    for i in range(samples):
-        job.content.fill(slab[i], job.running_index, (first + i) * job.record_bytes + part * part_bytes)
-    return slab.view(job.spec.record_element_type).reshape(samples, *shape[1:])
-
-
-@contextlib.contextmanager
-def skeleton() -> Iterator[Skeleton]:
-    """Create a skeleton, which is removed on exit. Raises SpaceError."""
-    with contextlib.ExitStack() as stack:
-        with writing():
-            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="dlemu-hdf5-"))
-        yield Skeleton(file.fileno(), file.name.encode())
-
-
-@contextlib.contextmanager
-def writing() -> Iterator[None]:
-    """Raise SpaceError for an error in writing the skeleton, which is in another folder than the dataset."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:  # h5py raises either
-        folder = tempfile.tempdir or "any temporary folder"
-        raise SpaceError(
-            f"HDF5's temporary file can't be written in {folder} ({error}); it needs room for a few chunks of "
-            "a file. Set TMPDIR to a folder with that room"
-        ) from error
-
-
-@dataclass(frozen=True)
-class Skeleton:
-    """A temporary file that HDF5 writes, sparse where the datasets are, to learn the structure and all offsets.
-
-    It must be a real file: with other drivers, HDF5 does not gather the structure into blocks, and offsets differ.
-    """
-
-    descriptor: int
-    path: bytes
-
-    def empty(self, offset: int, size_bytes: int) -> None:
-        """Free the space of bytes that are not needed any more; on file systems without holes, do nothing."""
-        _LIBC.fallocate(self.descriptor, _PUNCH_HOLE, ctypes.c_long(offset), ctypes.c_long(size_bytes))
-
-    def outline(self, extents: list[tuple[int, int]]) -> tuple[int, dict[int, bytes]]:
-        """Return the file's size, and its bytes, by offset, except those in the `extents` (offset, bytes)."""
-        size_bytes = os.fstat(self.descriptor).st_size
-        pieces, at = {}, 0
-        for offset, extent_bytes in [*sorted(extents), (size_bytes, 0)]:
-            if offset > at:
-                pieces[at] = os.pread(self.descriptor, offset - at, at)
-            at = offset + extent_bytes
-        return size_bytes, pieces

@@ -28,6 +28,9 @@ LIBRARY = base.LibraryReads(call="pyarrow.parquet")
 HAS_COLUMNS = True
 FOOTER_BYTES = 64 << 10
 """Bytes that pyarrow reads first, from the end of a file (`kDefaultFooterReadSize` in parquet/properties.h)."""
+MAX_HOLE_BYTES, MAX_READ_BYTES = 8192, 32 << 20
+"""pyarrow merges reads that are at most 8 KiB apart, up to reads of 32 MiB (`CoalesceReadRanges` in
+arrow/io/caching.cc)."""
 READ_SLACK_BYTES = 8192  # maximum bytes that alignment adds to the read of a span
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 """Maximum bytes of a decoded number of each physical type; the schema has those of fixed-length byte arrays."""
@@ -39,16 +42,6 @@ TAIL_BYTES = layout.LENGTH_BYTES + len(layout.MAGIC)  # the footer's length and 
 def spans_bytes(spans: list[tuple[int, int]]) -> int:
     """Return the memory for reading some spans."""
     return sum(size + READ_SLACK_BYTES for _, size in spans)
-
-
-def max_compressed_bytes(group: layout.Group) -> int:
-    """Return the maximum size of a row group after its pages and dictionaries are compressed.
-
-    On incompressible data, Snappy adds most per byte, a sixth (MaxCompressedLength in github.com/google/snappy,
-    snappy.cc), and gzip most per page.
-    """
-    pages = sum(len(chunk.pages) + 1 for chunk in group.chunks)
-    return spans_bytes(group.spans) * 7 // 6 + pages * _MAX_PAGE_OVERHEAD_BYTES
 
 
 class Format(GroupFormat):
@@ -82,22 +75,21 @@ class Format(GroupFormat):
         (write_plain if job.spec.compression == "none" else write_compressed)(job, plan, writer, buffer)
 
     def group_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> GroupBytes:
+        """Do as `GroupFormat.group_bytes`.
+
+        On incompressible data, Snappy adds most per byte, a sixth (MaxCompressedLength in github.com/google/snappy,
+        snappy.cc), and gzip most per page; each column chunk has a page more, its dictionary.
+        """
         sizes = [0] if spec.parquet.columns else np.unique(base.sample_bytes(spec, shapes)).tolist()
-        groups = [layout.plan_of(spec, size).group(0) for size in sizes]
-        plain = max(spans_bytes(group.spans) for group in groups)
-        return GroupBytes(plain if spec.compression == "none" else max(map(max_compressed_bytes, groups)), plain)
+        stored = plain = 0
+        for group in (layout.plan_of(spec, size).group(0) for size in sizes):
+            plain = max(plain, spans_bytes(layout.joined(group.spans())))
+            pages = sum(len(chunk.pages) + 1 for chunk in group.chunks)
+            stored = max(stored, plain * 7 // 6 + pages * _MAX_PAGE_OVERHEAD_BYTES)
+        return GroupBytes(plain if spec.compression == "none" else stored, plain)
 
-    def open_groups(self, source: base.Source, spec: DatasetSpec) -> GroupsFile:
-        return GroupsFile(source, spec)
-
-    def read_footer(self, source: base.Source) -> base.Source:
-        """Read the footer as pyarrow does: by one read of the usual size, and a second one of a larger footer."""
-        start = source.size_bytes - min(FOOTER_BYTES, source.size_bytes)
-        cached = CachedSource(source, [(start, source.read(start, source.size_bytes - start))])
-        size = footer_bytes(cached) + TAIL_BYTES
-        if size <= source.size_bytes - start:
-            return cached
-        return CachedSource(cached, [(source.size_bytes - size, source.read(source.size_bytes - size, size))])
+    def open_groups(self, source: base.Source, spec: DatasetSpec, *, called: bool = False) -> GroupsFile:
+        return GroupsFile(_with_footer(source) if called else source, spec, called)
 
     def decode_group(
         self, where: str | LibraryFile | base.SourceStream, index: int, spec: DatasetSpec
@@ -112,7 +104,7 @@ class Format(GroupFormat):
             file = pq.ParquetFile(opened, memory_map=False, pre_buffer=False)
         with parsing(path, f"pyarrow can't read row group {index}"):
             table = file.read_row_group(index, names_of(spec), use_threads=False)
-        return [data for column in table.columns for chunk in column.chunks for data in _buffers(_flatten(chunk))]
+        return [data for column in table.columns for chunk in column.chunks for data in _buffers(chunk)]
 
 
 def write_plain(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
@@ -157,42 +149,34 @@ def write_compressed(job: base.FileJob, plan: layout.FilePlan, writer: Writer, b
 def _pages(
     job: base.FileJob, group: layout.Group, payload: int, buffer: AlignedBuffer
 ) -> Iterator[list[tuple[layout.Page, memoryview]]]:
-    """Yield a row group's pages, about 1 MiB at a time, with their values, which are valid until the next pages.
+    """Yield a row group's pages, some at a time, with their values, which are valid until the next pages.
 
-    The first value has payload offset `payload`.
+    The first value has payload offset `payload`. Values are generated in whole blocks.
     """
-    batch: list[layout.Page] = []
-    waiting = 0
-    for page in (page for chunk in group.chunks for page in chunk.pages):
-        if batch and waiting + page.value_bytes > layout.PAGE_BYTES:
-            yield _with_values(job, batch, payload, buffer)
-            payload, batch, waiting = payload + waiting, [], 0
-        batch.append(page)
-        waiting += page.value_bytes
-    yield _with_values(job, batch, payload, buffer)
-
-
-def _with_values(
-    job: base.FileJob, pages: list[layout.Page], payload: int, buffer: AlignedBuffer
-) -> list[tuple[layout.Page, memoryview]]:
-    """Return pages with their values, which are generated at once, in whole blocks."""
-    before = payload % BLOCK_BYTES
-    ends = list(itertools.accumulate((page.value_bytes for page in pages), initial=before))
-    made = buffer.view(ends[-1])
-    job.content.fill(made, job.running_index, payload - before)
-    return [(page, made[start:stop]) for page, (start, stop) in zip(pages, itertools.pairwise(ends), strict=True)]
+    for pages in group.batches:
+        before = payload % BLOCK_BYTES
+        ends = list(itertools.accumulate((page.value_bytes for page in pages), initial=before))
+        made = buffer.view(ends[-1])
+        job.content.fill(made, job.running_index, payload - before)
+        payload += ends[-1] - before
+        yield [(page, made[start:stop]) for page, (start, stop) in zip(pages, itertools.pairwise(ends), strict=True)]
 
 
 class GroupsFile:
     """An open file of row groups. If it has dlemu's own layout and named columns, the footer is not parsed."""
 
-    def __init__(self, source: base.Source, spec: DatasetSpec) -> None:
-        self._source, self._spec = source, spec
+    def __init__(self, source: base.Source, spec: DatasetSpec, called: bool) -> None:
+        """With `called`, spans are those that pyarrow reads."""
+        self.source = source
+        self._spec = spec
+        self._limits = (MAX_HOLE_BYTES, MAX_READ_BYTES) if called else ()
+        self._spans: dict[int, list[tuple[int, int]]] = {}
+        """Spans of row groups of the plan, by their rows, as in a group at the start of a file."""
         self._plan: layout.FilePlan | None = None
-        self._metadata: Any = None
         if spec.parquet.columns and spec.compression == "none":
-            self._plan = _if_it_fits(source, layout.plan_of(spec, 0))
-            if self._plan:
+            plan = layout.plan_of(spec, 0)
+            if plan.end + footer_bytes(source) + TAIL_BYTES == source.size_bytes:
+                self._plan = plan
                 return
         self._names = names_of(spec)
         self._metadata = _metadata(source)
@@ -203,24 +187,19 @@ class GroupsFile:
         plan = self._plan
         rows = plan.rows if plan else sum(self._rows)
         if index + count > rows:
-            raise base.no_such_record(self._source.path, index + count - 1, rows)
+            raise base.no_such_record(self.source.path, index + count - 1, rows)
         if plan:
             return range(index // plan.group_rows, (index + count - 1) // plan.group_rows + 1)
         first, last = np.searchsorted(self._ends, [index, index + count - 1], side="right").tolist()
         return range(first, last + 1)
 
     def spans(self, group: int) -> list[tuple[int, int]]:
-        if self._plan:
-            start = self._plan.start(group)
-            return [(start + offset, size) for offset, size in self._plan.group(group).spans]
-        return layout.joined(self._chunks(group))
-
-    def called_spans(self, group: int) -> list[tuple[int, int]]:
-        """Return the spans that pyarrow reads of a row group (`CoalesceReadRanges` in arrow/io/caching.cc)."""
-        if self._plan:
-            start = self._plan.start(group)
-            return [(start + offset, size) for offset, size in self._plan.group(group).called_spans]
-        return layout.joined(self._chunks(group), layout.MAX_HOLE_BYTES, layout.MAX_READ_BYTES)
+        if not self._plan:
+            return layout.joined(self._chunks(group), *self._limits)
+        start, planned = self._plan.start(group), self._plan.group(group)
+        if planned.rows not in self._spans:
+            self._spans[planned.rows] = layout.joined(planned.spans(), *self._limits)
+        return [(start + offset, size) for offset, size in self._spans[planned.rows]]
 
     def payload(self, group: int) -> list[tuple[int, int]]:
         plan = self._plan or self._plan_of_table
@@ -232,7 +211,7 @@ class GroupsFile:
     def _plan_of_table(self) -> layout.FilePlan | None:
         """The uncompressed layout of a file with the columns and row groups of the settings, else None."""
         schema = self._metadata.schema
-        with parsing(self._source.path, "the schema can't be parsed", self._source.size_bytes):
+        with parsing(self.source.path, "the schema can't be parsed", self.source.size_bytes):
             stored = [schema.column(index) for index in range(len(schema))]
             columns = [(column.path, column.physical_type, column.length) for column in stored]
         plan = layout.plan_of(self._spec, max(columns[0][2], 1) if columns else 1)
@@ -241,7 +220,7 @@ class GroupsFile:
 
     def largest_bytes(self) -> GroupBytes:
         if self._plan:
-            plain = spans_bytes(self._plan.group(0).spans)
+            plain = spans_bytes(self.spans(0))
             return GroupBytes(plain, plain)
         groups = range(len(self._rows))
         return GroupBytes.maximum(GroupBytes(spans_bytes(self.spans(group)), self._unpacked(group)) for group in groups)
@@ -254,8 +233,8 @@ class GroupsFile:
             if chunk.has_dictionary_page and chunk.dictionary_page_offset > 0:
                 start = min(start, chunk.dictionary_page_offset)
             size = chunk.total_compressed_size
-            if start < len(layout.MAGIC) or size < 0 or start + size > self._source.size_bytes:
-                raise base.damaged(self._source.path, f"row group {group} has a column outside the file,", start)
+            if start < len(layout.MAGIC) or size < 0 or start + size > self.source.size_bytes:
+                raise base.damaged(self.source.path, f"row group {group} has a column outside the file,", start)
             chunks.append((start, size))
         return sorted(chunks)
 
@@ -270,17 +249,21 @@ class GroupsFile:
 
     def _requested_chunks(self, group: int) -> list[tuple[int, Any]]:
         """Return (column index, metadata) of the requested column chunks."""
-        with parsing(self._source.path, f"row group {group} can't be found", self._source.size_bytes):
+        with parsing(self.source.path, f"row group {group} can't be found", self.source.size_bytes):
             row_group = self._metadata.row_group(group)
             chunks = [(index, row_group.column(index)) for index in range(row_group.num_columns)]
             names = [chunk.path_in_schema.partition(".")[0] for _, chunk in chunks]
         return [column for column, name in zip(chunks, names, strict=True) if not self._names or name in self._names]
 
 
-def _if_it_fits(source: base.Source, plan: layout.FilePlan) -> layout.FilePlan | None:
-    """Return the plan if the sizes of the file and its footer are those of the plan, else None."""
-    fits = plan.size_bytes == source.size_bytes and footer_bytes(source) == plan.tail_bytes - TAIL_BYTES
-    return plan if fits else None
+def _with_footer(source: base.Source) -> base.Source:
+    """Read and keep the footer as pyarrow does: by one read of the usual size, and a second one of a larger footer."""
+    start = source.size_bytes - min(FOOTER_BYTES, source.size_bytes)
+    cached = CachedSource(source, [(start, source.read(start, source.size_bytes - start))])
+    size = footer_bytes(cached) + TAIL_BYTES
+    if size <= source.size_bytes - start:
+        return cached
+    return CachedSource(cached, [(source.size_bytes - size, source.read(source.size_bytes - size, size))])
 
 
 def footer_bytes(source: base.Source) -> int:
@@ -315,28 +298,16 @@ def names_of(spec: DatasetSpec) -> list[str] | None:
     return [column.name for column in spec.parquet.columns if column.read] or None
 
 
-def _flatten(chunk: Any) -> Any:
-    """Return the numbers in (nested) lists without the lists."""
+def _buffers(chunk: Any) -> Iterator[memoryview]:
+    """Yield the memory of a column's values, of lists that of the numbers in them."""
     while isinstance(chunk.type, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
         chunk = chunk.flatten()
-    return chunk
-
-
-def _buffers(chunk: Any) -> Iterator[memoryview]:
-    if width := _width(chunk.type):
-        yield _fixed_width_buffer(chunk, width)
+    try:
+        width = chunk.type.bit_width // 8
+    except ValueError:  # values differ in size
+        width = 0
+    if width:
+        data = memoryview(chunk.buffers()[-1] or b"").cast("B")
+        yield data[chunk.offset * width : (chunk.offset + len(chunk)) * width]
     else:
         yield from (memoryview(buffer).cast("B") for buffer in chunk.buffers() if buffer is not None)
-
-
-def _width(kind: Any) -> int:
-    """Return the bytes of a value; 0 if values differ in size or are smaller than a byte."""
-    try:
-        return int(kind.bit_width) // 8
-    except ValueError:
-        return 0
-
-
-def _fixed_width_buffer(chunk: Any, width: int) -> memoryview:
-    data = memoryview(chunk.buffers()[-1] or b"").cast("B")
-    return data[chunk.offset * width : (chunk.offset + len(chunk)) * width]

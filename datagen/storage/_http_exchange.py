@@ -13,7 +13,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 MAX_HEADER_BYTES = 16 << 10  # maximum size of a response header
 HEADER_READ_BYTES = 4 << 10
@@ -21,7 +21,7 @@ HEADER_READ_BYTES = 4 << 10
 SEND_BYTES = 4 << 20  # maximum bytes per send call
 ERROR_BYTES = 64 << 10  # maximum bytes read of an error's body: its code and message are at the beginning
 BODY_BYTES = 1 << 20  # default limit for the body of a response that is kept in memory instead of a target buffer
-MAX_CHUNK_LINE_BYTES = 4 << 10  # maximum length of a line between the chunks of a chunked body
+MAX_CHUNK_LINE_BYTES = 4 << 10  # maximum length of the line before a chunk, and of all lines after the last one
 MAX_INTERIM_RESPONSES = 16  # maximum 1xx responses (Continue, Early Hints) before the final one
 
 
@@ -118,8 +118,9 @@ class Exchange:
     _collected: bytearray | None = None
     """The body so far, where it is kept in memory instead of a target: of errors, listings, ..."""
     _most_bytes = 0  # limit of `_collected`
-    _chunks: Chunks | None = None
-    _raw_bytes = 0  # bytes of a chunked body with its framing
+    _chunked: bytearray | None = None
+    """What was received of a chunked body, with its framing; None for any other body."""
+    _next_chunk = 0  # where the first chunk that has not arrived completely begins there
     _interim = 0
     _is_complete = False
 
@@ -266,7 +267,7 @@ class Exchange:
         if self._bodiless or self.status in (204, 304):
             self.length = 0
         elif "chunked" in self._lower and "chunked" in self.header("transfer-encoding").lower():
-            self._chunks = Chunks()
+            self._chunked = bytearray()
         else:
             self.length = number_in(stated)
             self.reusable = self.reusable and self.length is not None
@@ -274,7 +275,9 @@ class Exchange:
             self._collect(ERROR_BYTES)
         elif self._header_problem is not None and (wrong := self._header_problem(self)):
             raise BrokenResponseError(errno.EPROTO, wrong)
-        elif self._target is None and self._chunks is not None:
+        elif self._chunked is not None and self._target is not None:
+            raise BrokenResponseError(errno.EPROTO, "an object arrived in chunks, without its length")
+        elif self._chunked is not None:
             self._collect(self._limit)
         elif self._target is None:
             self._body_start = rest
@@ -286,23 +289,43 @@ class Exchange:
 
     def _receive_body(self, piece: memoryview) -> None:
         """Store received body bytes, and note whether the body is complete."""
-        if self._chunks is None:
-            if self.length is not None and len(piece) > self.length - self.body_bytes:
-                piece, self.reusable = piece[: self.length - self.body_bytes], False  # more than the stated length
-            self._store(piece)
-        else:
-            self._raw_bytes += len(piece)
-            if self._raw_bytes > 2 * (len(self._target or b"") + self._most_bytes + MAX_HEADER_BYTES):
-                raise BrokenResponseError(errno.EPROTO, "the response comes in chunks of a few bytes each")
-            for part in self._chunks.decode(piece):
-                self._store(part)
-        self._check_complete()
+        if self._chunked is not None:
+            self._receive_chunks(piece)
+            return
+        if self.length is not None and len(piece) > self.length - self.body_bytes:
+            piece, self.reusable = piece[: self.length - self.body_bytes], False  # more than the stated length
+        self._store(piece)
+        self._check_length()
 
-    def _check_complete(self) -> None:
-        if self._chunks is not None:
-            self._is_complete = self._is_complete or self._chunks.is_complete
-        elif self.length is not None:
-            self._is_complete = self._is_complete or self.body_bytes >= self.length
+    def _receive_chunks(self, piece: memoryview) -> None:
+        """Store the body bytes of the chunks that are complete (RFC 9112, section 7.1)."""
+        received = self._chunked
+        assert received is not None
+        received += piece
+        if len(received) > 2 * (self._most_bytes + MAX_HEADER_BYTES):
+            raise BrokenResponseError(errno.EPROTO, "the response has more chunks than such a response can have")
+        while not self._is_complete:
+            line_end = received.find(b"\r\n", self._next_chunk, self._next_chunk + MAX_CHUNK_LINE_BYTES)
+            if line_end < 0 and len(received) - self._next_chunk < MAX_CHUNK_LINE_BYTES:
+                return
+            size = received[self._next_chunk : max(0, line_end)].partition(b";")[0].strip()
+            if not _is_hexadecimal(size):
+                raise _bad_chunks()
+            begin, end = line_end + 2, line_end + 2 + int(size, 16)
+            if begin == end:  # the last chunk: trailers may follow, and an empty line
+                self._is_complete = received.find(b"\r\n\r\n", line_end) >= 0
+                if not self._is_complete and len(received) - line_end > MAX_CHUNK_LINE_BYTES:
+                    raise _bad_chunks()
+                return
+            if len(received) < end + 2:
+                return
+            if received[end : end + 2] != b"\r\n":
+                raise _bad_chunks()
+            self._store(memoryview(bytes(received[begin:end])))
+            self._next_chunk = end + 2
+
+    def _check_length(self) -> None:
+        self._is_complete |= self.length is not None and self.body_bytes >= self.length
 
     def _store(self, part: memoryview) -> None:
         begin, self.body_bytes = self.body_bytes, self.body_bytes + len(part)
@@ -321,13 +344,12 @@ class Exchange:
 
     def _read_body(self, wait: bool) -> None:
         receive_into, target = self.connection.receive_into, self._target
-        plain = self._collected is None and self._chunks is None
-        if plain and target is not None and self.body_bytes < len(target):
+        if self._collected is None and target is not None and self.body_bytes < len(target):
             most = len(target) if self.length is None else min(len(target), self.length)
             flags = socket.MSG_WAITALL if wait else socket.MSG_DONTWAIT
             count = receive_into(target[self.body_bytes : most], 0, flags)
             self.body_bytes += count
-            self._check_complete()
+            self._check_length()
         else:
             piece = bytearray(4 * MAX_HEADER_BYTES)
             count = receive_into(piece, 0, 0 if wait else socket.MSG_DONTWAIT)
@@ -335,61 +357,11 @@ class Exchange:
         self.progress_bytes += count
         if count:
             return
-        if self.length is None and self._chunks is None:
+        if self.length is None and self._chunked is None:
             self.length, self._is_complete = self.body_bytes, True
             return
         of = "" if self.length is None else f" of {self.length}"
         raise BrokenResponseError(errno.ECONNRESET, f"the response ended after {self.body_bytes}{of} bytes")
-
-
-class Chunks:
-    """Incremental decoder of a chunked body (RFC 9112, section 7.1)."""
-
-    is_complete = False
-
-    def __init__(self) -> None:
-        self._left = 0  # bytes of the current chunk that have not arrived yet
-        self._line = bytearray()
-        self._expected = "size"
-        """Kind of the next line: a chunk's `size`, the empty line at its `end`, or a line of the `trailer`."""
-        self._trailer_bytes = 0
-
-    def decode(self, piece: memoryview) -> Iterator[memoryview]:
-        """Yield the body bytes of a received piece. Raises BrokenResponseError."""
-        data, at = bytes(piece), 0
-        while at < len(data) and not self.is_complete:
-            if self._left:
-                part = piece[at : at + self._left]
-                self._left -= len(part)
-                at += len(part)
-                yield part
-                continue
-            end = data.find(b"\n", at) + 1 or len(data)
-            self._line += data[at : min(end, at + MAX_CHUNK_LINE_BYTES)]
-            at = end
-            if len(self._line) >= MAX_CHUNK_LINE_BYTES:
-                raise _bad_chunks()
-            if self._line.endswith(b"\n"):
-                line = bytes(self._line).rstrip(b"\r\n")
-                self._line.clear()
-                self._read_line(line)
-
-    def _read_line(self, line: bytes) -> None:
-        if self._expected == "size":
-            size = line.partition(b";")[0].strip()
-            if not _is_hexadecimal(size):
-                raise _bad_chunks()
-            self._left = int(size, 16)
-            self._expected = "end" if self._left else "trailer"
-        elif self._expected == "end":
-            if line:
-                raise _bad_chunks()
-            self._expected = "size"
-        else:
-            self._trailer_bytes += len(line)
-            if self._trailer_bytes > MAX_HEADER_BYTES:
-                raise _bad_chunks()
-            self.is_complete = not line
 
 
 _is_hexadecimal = re.compile(rb"[0-9A-Fa-f]{1,15}").fullmatch

@@ -12,7 +12,7 @@ import mmap
 import os
 import platform
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,28 +122,18 @@ class RequestCounts:
 
 def read_counts(folder: str, *, here: bool = False) -> RequestCounts:
     """Return the sum of the counts in a folder, of all processes (with `here`: of this host); zeros without any."""
-    total = RequestCounts()
-    for values in _files(folder, _host() if here else ""):
-        total.values += values
+    total, prefix = RequestCounts(), _host() if here else ""
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(folder)):
+            if name.startswith(prefix) and name.endswith(SUFFIX):
+                with contextlib.suppress(OSError):
+                    values = np.fromfile(os.path.join(folder, name), np.int64)
+                    total.values += values if len(values) == _SIZE else 0
     return total
 
 
 def _host() -> str:
     return f"{platform.node()}-"
-
-
-def _files(folder: str, prefix: str) -> Iterator[NDArray[np.int64]]:
-    try:
-        names = sorted(name for name in os.listdir(folder) if name.startswith(prefix) and name.endswith(SUFFIX))
-    except OSError:
-        return
-    for name in names:
-        try:
-            values = np.fromfile(os.path.join(folder, name), np.int64)
-        except OSError:
-            continue
-        if len(values) == _SIZE:
-            yield values
 
 
 def remove_counts(folder: str) -> None:
@@ -163,9 +153,6 @@ def waits_ms(histogram: NDArray[np.int64]) -> Percentiles | None:
     if not total:
         return None
     cumulated = histogram.cumsum()
-    p50, p90, p99 = (_upper_ms(int(np.searchsorted(cumulated, share * total))) for share in (0.5, 0.9, 0.99))
-    return Percentiles(p50=p50, p90=p90, p99=p99, max=_upper_ms(int(np.flatnonzero(histogram)[-1])))
-
-
-def _upper_ms(number: int) -> float:
-    return LOWEST_US * math.pow(GROWTH, number / FINE) / 1000
+    bins = (int(np.searchsorted(cumulated, share * total)) for share in (0.5, 0.9, 0.99, 1))
+    p50, p90, p99, most = (LOWEST_US * math.pow(GROWTH, number / FINE) / 1000 for number in bins)
+    return Percentiles(p50=p50, p90=p90, p99=p99, max=most)

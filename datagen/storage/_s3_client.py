@@ -7,7 +7,6 @@ small objects each wake-up, and each read that finds nothing, costs as much as c
 
 from __future__ import annotations
 
-import email.utils
 import errno
 import heapq
 import itertools
@@ -40,7 +39,18 @@ RETRYABLE_CODES = (
     *("XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody"),  # the body was damaged on its way to the server
 )
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
-SKEWED = "RequestTimeTooSkewed"
+REFUSALS = {
+    "NoSuchUpload": "another program or a lifecycle rule of the bucket aborted the upload: run the command again",
+    "RequestTimeTooSkewed": "the clocks of this host and of the server differ too much: set them (ntp)",
+    **dict.fromkeys(
+        ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity"),
+        f"the server does not accept these credentials. They come from: {SOURCES}",
+    ),
+    **dict.fromkeys(
+        (*EXPIRED, "InvalidToken"), f"the credentials have expired and can't be renewed. They come from: {SOURCES}"
+    ),
+}
+"""Code of a refusal that is of no use to repeat -> what it means, and what to do."""
 NO_SPACE = ("QuotaExceeded", "StorageFull", "InsufficientStorage")
 """Ends of the codes with which Ceph (QuotaExceeded) and MinIO (XMinioAdminBucketQuotaExceeded, ...) refuse a PUT."""
 REFUSED = (400, 401, 403)  # statuses that are explained only by the response's body, which a HEAD does not have
@@ -91,7 +101,7 @@ class Request:
     header_only: bool = False  # it is complete once the header of a success has arrived; the body is received later
     opened: Attempt | None = None  # the attempt that got the header
     retry_seconds: float = 0.0  # delay before the next attempt
-    renewed: bool = False  # it was retried with a corrected clock or new credentials, which is done once per request
+    renewed: bool = False  # it was retried with new credentials, which is done once per request
 
 
 @dataclass(slots=True)
@@ -305,9 +315,6 @@ class Client:
                 self._request_reason(request)
                 request.renewed = True
                 return
-            if code == SKEWED and self._adopt_clock(exchange):
-                request.renewed = True
-                return
             signed_before = exchange.began_ns < self._signer.renewed_ns  # another request renewed them meanwhile
             if code in EXPIRED and (signed_before or self._signer.renew()):
                 request.renewed = True
@@ -341,7 +348,7 @@ class Client:
     def _request_reason(self, request: Request) -> None:
         """GET one byte of an object whose HEAD was refused, as only a GET's error has a body; raise what it reports.
 
-        If the GET corrects the clock or renews credentials, the HEAD succeeds when retried.
+        If the GET renews credentials, the HEAD succeeds when retried.
         """
         span = Span(0, 1)
         ok = (404, 416)  # missing or empty object: the GET itself was allowed
@@ -371,21 +378,10 @@ class Client:
             return ServerError(
                 f"there is no bucket {bucket!r} at {self.endpoint}: make it, or set storage.storage_root to one"
             )
-        if code == "NoSuchUpload":
-            return ServerError(
-                f"{message}: another program or a lifecycle rule of the bucket aborted the upload: run the command "
-                "again"
-            )
+        if code in REFUSALS:
+            return ServerError(f"{message}: {REFUSALS[code]}")
         if status == 404:
             return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"s3://{bucket}/{request.key}")
-        if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity"):
-            return ServerError(f"{message}: the server does not accept these credentials. They come from: {SOURCES}")
-        if code in EXPIRED or code == "InvalidToken":
-            return ServerError(
-                f"{message}: the credentials have expired and can't be renewed. They come from: {SOURCES}"
-            )
-        if code == SKEWED:
-            return ServerError(f"{message}: the clocks of this host and of the server differ too much: set them (ntp)")
         region = exchange.header("x-amz-bucket-region")
         if region or code in ("AuthorizationHeaderMalformed", "PermanentRedirect") or status in (301, 307):
             named = f" {region!r}" if region and region != self._signer.region else ""
@@ -419,17 +415,6 @@ class Client:
         """Return method, object and server of a request for messages, without credentials."""
         key = f"/{request.key}" if request.key else ""
         return f"{request.method} s3://{self.bucket}{key} at {self.endpoint}"
-
-    def _adopt_clock(self, exchange: Exchange) -> bool:
-        """Adopt the server's clock from its Date header; return whether that changed ours by more than a second."""
-        try:
-            server_time = email.utils.parsedate_to_datetime(exchange.header("date")).timestamp()
-        except (TypeError, ValueError, OverflowError, OSError):  # the last two: years out of mktime's range
-            return False
-        offset = server_time - time.time()
-        differs = abs(offset - self._signer.clock_offset_seconds) > 1
-        self._signer.clock_offset_seconds = offset
-        return differs
 
     def _header(self, request: Request, address: Address) -> bytes:
         path = self._before_key + quoted_path(request.key) if request.key else self._before_key.rstrip("/") or "/"
@@ -518,28 +503,22 @@ def _part_problem(request: Request, exchange: Exchange) -> str:
         return ""  # fast path of nearly all responses
     if exchange.status == 204:
         return "the response has no object"
+    wanted = None if request.target is None else len(request.target)
     if stated or exchange.status == 206:  # rclone sends a range with status 200
-        return _range_problem(span, stated, length)
-    if span is not None and (span.begin or span.size_bytes is not None or length is None or length > span.end):
+        asked, found = span or Span(0, OPEN_END), _content_range(stated)
+        begin, end, size_bytes = -1, 0, asked.size_bytes
+        if found is not None:
+            begin, end = int(found[1]), int(found[2]) + 1
+            size_bytes = int(found[3]) if found[3] else size_bytes
+        asked_end = end if size_bytes is None else min(asked.end, size_bytes)
+        if (begin, end) != (asked.begin, asked_end) or asked.size_bytes not in (None, size_bytes):
+            of = "" if asked.size_bytes is None else f" of {asked.size_bytes}"
+            what = "all of the object" if span is None else f"{span.text}{of}"
+            return f"{stated[:60]!r} arrived where {what} was requested"
+        wanted = end - begin
+    elif span is not None and (span.begin or span.size_bytes is not None or length is None or length > span.end):
         return f"all of the object arrived where {span.text} was requested: the server does not support ranges"
-    return _length_problem(length, None if request.target is None else len(request.target))
-
-
-def _range_problem(requested: Span | None, stated: str, length: int | None) -> str:
-    match, span = _content_range(stated), requested or Span(0, OPEN_END)
-    if match is not None:
-        begin, last = int(match[1]), int(match[2])
-        size_bytes = span.size_bytes if match[3] is None else int(match[3])
-        end = last + 1 if size_bytes is None else min(span.end, size_bytes)
-        if (begin, last + 1) == (span.begin, end) and span.size_bytes in (None, size_bytes):
-            return _length_problem(length, end - begin)
-    of = "" if span.size_bytes is None else f" of {span.size_bytes}"
-    wanted = "all of the object" if requested is None else f"{span.text}{of}"
-    return f"{stated[:60]!r} arrived where {wanted} was requested"
-
-
-def _length_problem(length: int | None, wanted: int | None) -> str:
-    return f"the response has {length} bytes of {wanted}" if None not in (length, wanted) and length != wanted else ""
+    return "" if None in (length, wanted) or length == wanted else f"the response has {length} bytes of {wanted}"
 
 
 _content_range = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/(?:([0-9]{1,18})|\*)", re.IGNORECASE).fullmatch

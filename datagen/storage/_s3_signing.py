@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from datagen.errors import ServerError, UserError
 from datagen.registry import library
@@ -110,7 +110,7 @@ class Credentials:
 class _Second:
     """What all signatures of one second have in common; its repr shows no secret."""
 
-    number: int  # seconds since the epoch, by the server's clock
+    number: int  # seconds since the epoch
     stamp: str  # the same as `x-amz-date`
     scope: str
     keys: Keys
@@ -135,7 +135,6 @@ class Signer:
     def __init__(self, credentials: Credentials, region: str) -> None:
         self.region = region
         self.credentials = credentials
-        self.clock_offset_seconds = 0.0  # the server's clock minus this host's
         self.renewed_ns = 0  # when credentials were last renewed, on CLOCK_MONOTONIC; 0: never
         self._second: _Second | None = None
 
@@ -145,7 +144,7 @@ class Signer:
         `others` are further headers named x-amz-* (lower case); they are signed and included. Raises ServerError: there
         are no credentials.
         """
-        number = int(time.time() + self.clock_offset_seconds)
+        number = int(time.time())
         second = self._second
         if second is None or second.number != number:
             second = self._second = self._begin(number)
@@ -195,12 +194,7 @@ def _stem(second: _Second, host: str, payload_sha256: str, others: Headers) -> _
 
 def query_text(query: Sequence[tuple[str, str]]) -> str:
     """Return a query string sorted and quoted as the signature requires."""
-    return "&".join(f"{quoted(name)}={quoted(value)}" for name, value in sorted(query))
-
-
-def quoted(text: str) -> str:
-    """Quote as the signature requires: everything but letters, digits and -_.~"""
-    return quote(text, safe="-_.~")
+    return urlencode(sorted(query), quote_via=quote, safe="-_.~")
 
 
 def quoted_path(key: str) -> str:

@@ -7,26 +7,24 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from datagen.errors import UserError
 from datagen.storage._http_exchange import number_in
 from datagen.storage._s3_client import Client, Request, Span
 from datagen.storage._s3_xml import check_completed, upload_id_in
-from datagen.storage.storage_base import Bytes, WriterByOffset
+from datagen.storage.storage_base import Bytes, Writer
 
-PART_BYTES = 16 << 20
-"""Size of the first `GROW_AFTER` parts; each further `GROW_AFTER` parts are four times as large as those before."""
-PARTS_IN_FLIGHT = 4  # they stay in memory until they are sent: 64 MiB per object, more for very large ones
-GROW_AFTER = 2000  # S3's maximum of 10,000 parts then holds 10.4 TiB; the largest part, 4 GiB, is below its 5 GiB limit
+PART_BYTES, MAX_PARTS = 16 << 20, 10_000  # S3 takes 10,000 parts, hence an object of at most 156 GiB
+PARTS_IN_FLIGHT = 4  # they stay in memory until they are sent: 64 MiB per object
 MARK = "x-amz-meta-dlemu-upload"  # metadata header of an object: a random ID of the upload that wrote it
 RECORD_NAME = re.compile(r"\.(.+)\.dlemu-([0-9a-f]{24})\.upload", re.DOTALL)
 KEY, UPLOAD = "key", "dlemu_upload"  # JSON keys of a record: the object's key, and its upload ID
 RECORD_BYTES = 4 << 10  # maximum size of a record
 
 
-class ObjectWriter(WriterByOffset):
+class ObjectWriter(Writer):
     """An object being written: one PUT if it is small, else a multipart upload with several parts in flight.
 
     Parts with skipped bytes stay in memory until these are written. With `recorded`, a small object next to it (the
@@ -36,7 +34,8 @@ class ObjectWriter(WriterByOffset):
     def __init__(self, client: Client, key: str, *, checksums: bool, recorded: bool = False) -> None:
         self._client, self._key, self._checksums, self._recorded = client, key, checksums, recorded
         self._mark = os.urandom(12).hex()
-        self._parts: dict[int, Part] = {}  # parts in memory, by number from 0
+        self._parts: dict[int, bytearray] = {}  # parts in memory, by number from 0
+        self._written = Counter[int]()  # bytes written to each
         self._etags: dict[int, str] = {}
         self._upload = ""
         self._size_bytes = 0
@@ -47,47 +46,47 @@ class ObjectWriter(WriterByOffset):
             piece = view[start : start + PART_BYTES]
             self.write_at(piece, self.position)
             self.position += len(piece)
-            full = sorted(number for number, part in self._parts.items() if part.written_bytes >= part.size)
+            full = sorted(number for number in self._parts if self._written[number] >= PART_BYTES)
             if len(full) >= PARTS_IN_FLIGHT:
                 self._send(full)
 
     def write_at(self, data: Bytes, offset: int) -> None:
         view = memoryview(data).cast("B")
         while view:
-            part = part_of(offset)
-            if part.number in self._etags:
+            number, within = divmod(offset, PART_BYTES)
+            if number in self._etags:
                 raise UserError(
                     f"s3://{self._client.bucket}/{self._key}: bytes at offset {offset} belong to a part that is "
                     "uploaded already, which S3 can't change: write this format to a folder"
                 )
-            part = self._parts.setdefault(part.number, part)
-            within = offset - part.start
-            piece = view[: part.size - within]
-            part.pad(within)
-            part.data[within : within + len(piece)] = piece
-            part.written_bytes += len(piece)
+            if number >= MAX_PARTS:
+                raise UserError(
+                    f"s3://{self._client.bucket}/{self._key} exceeds {MAX_PARTS * PART_BYTES} bytes, the most that an "
+                    "upload in parts can have: wanted smaller files, or a folder"
+                )
+            part = self._padded(number, within)
+            piece = view[: PART_BYTES - within]
+            part[within : within + len(piece)] = piece
+            self._written[number] += len(piece)
             offset += len(piece)
             view = view[len(piece) :]
         self._size_bytes = max(self._size_bytes, offset)
 
     def commit(self) -> None:
         if not self._upload and self._size_bytes <= PART_BYTES:
-            body = memoryview(bytes(self._parts[0].data if self._parts else b""))
-            self._client.request(self._put(body, ()))
+            self._client.request(self._put(memoryview(bytes(self._parts.get(0, b""))), ()))
             self._parts.clear()
             return
-        at = last = 0
-        while at < self._size_bytes:
-            part = part_of(at)
-            at, last = part.start + part.size, part.number
-            if last not in self._etags:  # skipped, or not written to its end: padded with zeros
-                self._parts.setdefault(last, part).pad(min(part.size, self._size_bytes - part.start))
+        numbers = range(-(-self._size_bytes // PART_BYTES))
+        for number in numbers:
+            if number not in self._etags:  # skipped, or not written to its end
+                self._padded(number, min(PART_BYTES, self._size_bytes - number * PART_BYTES))
         missing = sorted(self._parts)
         for first in range(0, len(missing), PARTS_IN_FLIGHT):
             self._send(missing[first : first + PARTS_IN_FLIGHT])
         parts = "".join(
             f"<Part><PartNumber>{number + 1}</PartNumber><ETag>{self._etags[number]}</ETag></Part>"
-            for number in range(last + 1)
+            for number in numbers
         )
         text = f'<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{parts}</CompleteMultipartUpload>'
         complete = self._put(memoryview(text.encode()), (("uploadId", self._upload),), method="POST")
@@ -106,6 +105,12 @@ class ObjectWriter(WriterByOffset):
         if upload:
             abort(self._client, self._key, upload)
             self._remove_record()
+
+    def _padded(self, number: int, size_bytes: int) -> bytearray:
+        """Return a part in memory, with zeros up to a size where it is shorter."""
+        part = self._parts.setdefault(number, bytearray())
+        part.extend(bytes(max(0, size_bytes - len(part))))
+        return part
 
     def _is_there(self) -> bool:
         """Return whether the object on the server is the one that this writer uploaded."""
@@ -133,7 +138,7 @@ class ObjectWriter(WriterByOffset):
         requests = {}
         for number in numbers:
             query = (("partNumber", str(number + 1)), ("uploadId", self._upload))
-            requests[number] = self._put(memoryview(self._parts[number].data), query)
+            requests[number] = self._put(memoryview(self._parts[number]), query)
         self._client.request_all(requests.values(), PARTS_IN_FLIGHT)
         for number, request in requests.items():
             assert request.response is not None
@@ -190,29 +195,3 @@ def abort(client: Client, key: str, upload: str) -> None:
     """Abort an upload, if it is unfinished; errors of the server are ignored."""
     with contextlib.suppress(FileNotFoundError, UserError):
         client.request(Request(kind="delete", method="DELETE", key=key, query=(("uploadId", upload),)))
-
-
-@dataclass
-class Part:
-    """A part of an upload: its number from 0, the offset where it starts, its size in bytes, and the bytes so far."""
-
-    number: int
-    start: int
-    size: int
-    data: bytearray = field(default_factory=bytearray)
-    written_bytes: int = 0
-
-    def pad(self, size_bytes: int) -> None:
-        """Append zeros up to a size."""
-        self.data.extend(bytes(max(0, size_bytes - len(self.data))))
-
-
-def part_of(offset: int) -> Part:
-    """Return the part that contains an offset of the object, empty."""
-    number, start, size = 0, 0, PART_BYTES
-    while offset >= start + GROW_AFTER * size:
-        start += GROW_AFTER * size
-        number += GROW_AFTER
-        size *= 4
-    inside = (offset - start) // size
-    return Part(number + inside, start + inside * size, size)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from datagen import owned
@@ -23,13 +24,15 @@ from datagen.storage.storage_base import (
     LibraryFile,
     Listed,
     Option,
+    Reader,
     StorageBase,
     StorageSpec,
-    WriterByOffset,
+    Writer,
 )
 from datagen.withheld import public_text, scrubbed
 
 LOCAL_SCHEMES = ("file", "local")
+Errors = Callable[[str], AbstractContextManager[None]]  # of a file, by its path
 
 
 class Storage(StorageBase):
@@ -52,12 +55,11 @@ class Storage(StorageBase):
         try:
             # No shared instance for threads and forks: some file systems keep connections and event loops
             self._files: Any = fsspec.filesystem(scheme, skip_instance_cache=scheme != "memory", **dict(spec.options))
-        except (ImportError, ValueError) as error:
-            message = scrubbed(str(error), self._options)
-            raise UserError(f"storage.storage_root is {public_text(spec.root)}: {message}") from None
-        except TypeError as error:
-            message = scrubbed(str(error), self._options)
-            raise UserError(f"storage.storage_options do not fit fsspec's {scheme} file system: {message}") from None
+        except (ImportError, ValueError, TypeError) as error:
+            what = f"storage.storage_root is {public_text(spec.root)}"
+            if isinstance(error, TypeError):
+                what = f"storage.storage_options do not fit fsspec's {scheme} file system"
+            raise UserError(f"{what}: {scrubbed(str(error), self._options)}") from None
 
     def open(self, path: str) -> FsspecReader:
         return FsspecReader(self._files, self._url(path), self.size_bytes(path), self._errors)
@@ -77,11 +79,9 @@ class Storage(StorageBase):
         inside = [entry for entry in listed if entry["name"].rstrip("/") != _bare(url)]
         if not inside and not self._files.isdir(url):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
-        yield iter(
-            [
-                Listed(entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory", entry.get("size"))
-                for entry in inside
-            ]
+        yield (
+            Listed(entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory", entry.get("size"))
+            for entry in inside
         )
 
     def size_bytes(self, path: str) -> int:
@@ -110,15 +110,12 @@ class Storage(StorageBase):
     def local_path(self, path: str) -> str | None:
         return _bare(self._url(path)) if self._is_local else None
 
-    def device_folders(self, folders: Iterable[str]) -> Iterator[str]:
-        return iter([_bare(self._url(folder)) for folder in list(folders)[:1]] if self._is_local else [])
-
     def preflight(self, folder: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._files.info(self._root)
 
-    def _errors(self, path: str) -> _Errors:
-        return _Errors(path, self._options)
+    def _errors(self, path: str) -> AbstractContextManager[None]:
+        return _as_os_error(path, self._options)
 
     def _url(self, path: str) -> str:
         if "://" in path:
@@ -126,13 +123,11 @@ class Storage(StorageBase):
         return f"{self._root}/{os.path.normpath(path).lstrip('/')}"
 
 
-class FsspecReader:
+class FsspecReader(Reader):
     """One file, read range by range."""
 
-    def __init__(self, files: Any, url: str, size_bytes: int, errors: Callable[[str], _Errors]) -> None:
-        self.size_bytes = size_bytes
-        self.read_calls = 0
-        self.app_bytes = 0
+    def __init__(self, files: Any, url: str, size_bytes: int, errors: Errors) -> None:
+        super().__init__(size_bytes)
         self._files, self._url, self._errors = files, url, errors
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
@@ -148,14 +143,11 @@ class FsspecReader:
         self.app_bytes += len(data)
         return len(data)
 
-    def close(self) -> None:
-        return
 
-
-class FsspecWriter(WriterByOffset):
+class FsspecWriter(Writer):
     """One file being written; after the first skipped bytes, everything stays in memory until `commit`."""
 
-    def __init__(self, files: Any, url: str, errors: Callable[[str], _Errors], *, renames: bool) -> None:
+    def __init__(self, files: Any, url: str, errors: Errors, *, renames: bool) -> None:
         self._files, self._url, self._errors, self._renames = files, url, errors, renames
         folder, _, name = url.rpartition("/")
         self._part = f"{folder}/{owned.part_name(name)}" if renames else url
@@ -225,31 +217,22 @@ class FsspecWriter(WriterByOffset):
         self._data.clear()
 
 
-class _Errors:
-    """Context manager that turns exceptions of fsspec packages into OSError, with options (secrets) removed."""
-
-    __slots__ = ("_options", "_path")
-
-    def __init__(self, path: str, options: Mapping[str, Option]) -> None:
-        self._path, self._options = path, options
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, Exception) or isinstance(error, UserError):
-            return
-        if isinstance(error, FileNotFoundError):
-            if error.errno is None:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path) from error
-            return
-        message = scrubbed(str(error), self._options)
-        if isinstance(error, OSError) and message == str(error):
-            return
-        number = error.errno if isinstance(error, OSError) else None
+@contextlib.contextmanager
+def _as_os_error(path: str, options: Mapping[str, Option]) -> Iterator[None]:
+    """Turn exceptions of fsspec packages into OSError, with options (secrets) removed."""
+    try:
+        yield
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
+    except Exception as error:
+        message, number = scrubbed(str(error), options), error.errno if isinstance(error, OSError) else None
+        is_public = message == str(error)
+        if isinstance(error, OSError) and is_public:
+            raise
         # A traceback would show the cause, and with it the options
-        cause = error if message == str(error) else None
-        raise OSError(number or errno.EIO, f"{type(error).__name__}: {message}", self._path) from cause
+        raise OSError(number or errno.EIO, f"{type(error).__name__}: {message}", path) from error if is_public else None
 
 
 def _bare(url: str) -> str:

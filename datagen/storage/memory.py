@@ -7,7 +7,7 @@ import errno
 import os
 from collections.abc import Iterator
 
-from datagen.storage.storage_base import Bytes, Entry, Listed, StorageBase, StorageSpec, WriterByOffset
+from datagen.storage.storage_base import Bytes, Entry, Listed, Reader, StorageBase, StorageSpec, Writer
 
 IN_MEMORY = StorageSpec(type="memory")
 
@@ -54,14 +54,12 @@ class Storage(StorageBase):
         return self.files[path]
 
 
-class MemoryReader:
+class MemoryReader(Reader):
     """Reads a file whose bytes are in memory already, by copying them."""
 
     def __init__(self, data: memoryview) -> None:
+        super().__init__(len(data))
         self._data = data
-        self.size_bytes = len(data)
-        self.read_calls = 0
-        self.app_bytes = 0
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         piece = self._piece(offset, len(buffer))
@@ -77,7 +75,7 @@ class MemoryReader:
         self._data.release()
 
 
-class MemoryWriter(WriterByOffset):
+class MemoryWriter(Writer):
     """One file being written to memory."""
 
     def __init__(self, files: dict[str, bytes], path: str) -> None:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from datagen.storage.memory import MemoryReader
-from datagen.storage.storage_base import NULL_STORAGE, Bytes, Entry, StorageBase, StorageSpec, WriterByOffset
+from datagen.storage.storage_base import NULL_STORAGE, Bytes, Entry, StorageBase, StorageSpec, Writer
 
 
 class Storage(StorageBase):
@@ -34,7 +34,7 @@ class Storage(StorageBase):
         return
 
 
-class NullWriter(WriterByOffset):
+class NullWriter(Writer):
     """Tracks `position` and discards the data."""
 
     def write_at(self, data: Bytes, offset: int) -> None:

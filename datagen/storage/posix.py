@@ -7,7 +7,7 @@ import ctypes
 import errno
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from datagen.buffers import address_of
 from datagen.errors import UserError
 from datagen.regular import check_local, check_regular, open_regular
 from datagen.storage.memory import MemoryReader
-from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, WriterByOffset
+from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, Writer
 
 DIRECT_ALIGNMENT = 4096  # satisfies every block device: logical blocks are 512 or 4096 bytes
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")  # file systems that keep files in RAM
@@ -47,15 +47,6 @@ class Storage(StorageBase):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if self.spec.direct else 0))
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         return FileReader(descriptor, self.alignment)
-
-    def read_stretches(self, reader: Reader, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
-        if type(reader) is not FileReader:
-            return super().read_stretches(reader, ranges, out)
-        return reader.read_stretches(ranges, out)
-
-    def will_need(self, reader: Reader, ranges: Sequence[tuple[int, int]]) -> None:
-        if type(reader) is FileReader:
-            reader.will_need(ranges)
 
     def create(self, path: str) -> FileWriter:
         return DirectWriter(path) if self.spec.direct_writes else FileWriter(path)
@@ -102,17 +93,7 @@ class Storage(StorageBase):
         return state.f_bavail * state.f_frsize if state.f_blocks else None  # some remote file systems report size 0
 
     def evict(self, path: str, *, write_first: bool) -> None:
-        """Evict by posix_fadvise(POSIX_FADV_DONTNEED), which needs no root.
-
-        The kernel drops only clean pages that no process has mapped: `write_first` writes dirty pages back before.
-        """
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if write_first:
-                os.fdatasync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
+        _drop_from_cache(path, write_first=write_first)
 
     def memory_kind(self, folder: str) -> str:
         device = os.stat(folder).st_dev
@@ -124,26 +105,15 @@ class Storage(StorageBase):
     def local_path(self, path: str) -> str:
         return path
 
-    def device_folders(self, folders: Iterable[str]) -> Iterator[str]:
-        devices = set()
-        for folder in folders:
-            with contextlib.suppress(OSError):
-                device = os.stat(folder).st_dev
-                if device not in devices:
-                    devices.add(device)
-                    yield folder
 
-
-class FileReader:
+class FileReader(Reader):
     """One open file, read by preadv. With `alignment` > 1 a read that is no multiple of it marks the end of file."""
 
     def __init__(self, descriptor: int, alignment: int = 1) -> None:
-        self._descriptor = descriptor
-        self._alignment = alignment
         status = os.fstat(descriptor)
-        self.size_bytes, self.block_bytes = status.st_size, status.st_blksize
-        self.read_calls = 0
-        self.app_bytes = 0
+        super().__init__(status.st_size)
+        self.block_bytes = status.st_blksize
+        self._descriptor, self._alignment = descriptor, alignment
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         got = 0
@@ -160,13 +130,12 @@ class FileReader:
         return got
 
     def will_need(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Have the kernel prefetch byte ranges (offset, bytes), by posix_fadvise(POSIX_FADV_WILLNEED)."""
         descriptor, advise, will_need = self._descriptor, os.posix_fadvise, os.POSIX_FADV_WILLNEED
         for offset, size in ranges:
             advise(descriptor, offset, size, will_need)
 
     def read_stretches(self, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
-        """Do as `Storage.read_stretches`, one preadv per range; kept lean, as there may be hundreds of small ranges."""
+        """Do as `Reader.read_stretches`, one preadv per range; kept lean, as there may be hundreds of small ranges."""
         descriptor, preadv = self._descriptor, os.preadv
         at = calls = counted = 0  # `counted`: bytes that read_into has added to app_bytes already
         for offset, size in ranges:
@@ -188,7 +157,9 @@ class FileReader:
 
 
 class DirectReader(FileReader):
-    """One file open with O_DIRECT, past the page cache."""
+    """One file open with O_DIRECT, past the page cache, where nothing is prefetched and reads end at whole blocks."""
+
+    read_stretches, will_need = Reader.read_stretches, Reader.will_need
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -249,7 +220,7 @@ def _explain(error: OSError, path: str, remedy: str = "reader.odirect=false, or 
 _CHECKPOINT_REMEDY = "checkpoint.odirect=false, or put the checkpoints"
 
 
-class FileWriter(WriterByOffset):
+class FileWriter(Writer):
     """A file being written under a temporary name in its final folder; `commit` renames it."""
 
     def __init__(self, path: str, *, flags: int = 0) -> None:
@@ -321,6 +292,20 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
         done += count
 
 
+def _drop_from_cache(path: str, *, write_first: bool) -> None:
+    """Drop a file from the page cache, which needs no root: its clean pages that no process has mapped.
+
+    With `write_first` dirty pages are written back before, and so dropped as well.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if write_first:
+            os.fdatasync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def cache_restored(paths: Sequence[str]) -> Iterator[None]:
     """On exit, drop from the page cache those of the local files whose middle page was not cached on entry.
@@ -333,11 +318,7 @@ def cache_restored(paths: Sequence[str]) -> Iterator[None]:
     finally:
         for path in cold:
             with contextlib.suppress(OSError):  # the next reader will report the error
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-                try:
-                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-                finally:
-                    os.close(descriptor)
+                _drop_from_cache(path, write_first=False)
 
 
 def _in_memory(path: str) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
 from datagen.errors import UserError
@@ -46,7 +46,8 @@ class Storage(StorageBase):
             (spec.root.removeprefix(SCHEME) if spec.root != "./" else "").strip("/").partition("/")
         )
         self._bucket, self._options = bucket, options
-        self._counts = RequestCounts.kept_in(spec.account)
+        self.counts = RequestCounts.kept_in(spec.account)
+        """Counters of this storage's requests."""
         self._signer = Signer(Credentials(options.profile), options.region)
         self._tls = options.tls()
         self._clients: dict[str, Client] = {}
@@ -54,12 +55,8 @@ class Storage(StorageBase):
         self._lock = threading.Lock()
         self._by_library: S3Library | None = None
         self._ahead = threading.local()
+        """Its `requests` are those sent by `announce`, by path."""
         self.server = options.endpoint
-
-    @property
-    def counts(self) -> RequestCounts:
-        """Return the counters of this storage's requests."""
-        return self._counts
 
     def open(self, path: str) -> ObjectReader:
         client, key = self._place(path)
@@ -68,7 +65,7 @@ class Storage(StorageBase):
 
     def open_whole(self, path: str) -> Reader:
         client, key = self._place(path)
-        announced = self._requests_ahead().pop(path, None) if self.spec.io_depth > 1 else None
+        announced = self._requests_ahead().pop(path, None)
         request = self._whole(key) if announced is None else announced.request
         if announced is None:
             client.request(request)
@@ -88,14 +85,12 @@ class Storage(StorageBase):
         """Send GETs for the first `io_depth` files now; each response is read when its file is opened."""
         ahead = self._requests_ahead()
         announced = list(dict.fromkeys(paths))[: self.spec.io_depth]
-        for path in [known for known in ahead if known not in announced]:
+        for path in ahead.keys() - announced:
             self._place(path)[0].drop(ahead.pop(path))
         for path in announced:
-            if path not in ahead:
-                client, key = self._place(path)
-                pending = client.send_ahead(self._whole(key))
-                if pending is not None:
-                    ahead[path] = pending
+            client, key = self._place(path)
+            if path not in ahead and (pending := client.send_ahead(self._whole(key))) is not None:
+                ahead[path] = pending
 
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
         """Read byte ranges of objects, with `io_depth` requests in flight of at most `range_bytes` each."""
@@ -109,28 +104,20 @@ class Storage(StorageBase):
             client.request_all(requests, self.spec.io_depth)
         return got
 
-    def create(self, path: str) -> ObjectWriter:
-        client, key = self._place(path)
-        return ObjectWriter(client, key, checksums=self._options.checksums)
+    def create(self, path: str, *, recorded: bool = False) -> ObjectWriter:
+        return ObjectWriter(*self._place(path), checksums=self._options.checksums, recorded=recorded)
 
     def create_recorded(self, path: str) -> ObjectWriter:
-        client, key = self._place(path)
-        return ObjectWriter(client, key, checksums=self._options.checksums, recorded=True)
+        return self.create(path, recorded=True)
 
     @contextlib.contextmanager
     def entries(self, folder: str) -> Iterator[Iterator[Entry]]:
         client, prefix = self._place(folder)
-        pages = _pages(client, prefix.rstrip("/") + "/" if prefix else "")
-        first = next((page for page in pages if page), None)
+        found = itertools.chain.from_iterable(_pages(client, prefix.rstrip("/") + "/" if prefix else ""))
+        first = next(found, None)
         if first is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
-
-        def listed() -> Iterator[Entry]:
-            yield from first
-            for page in pages:
-                yield from page
-
-        yield listed()
+        yield itertools.chain([first], found)
 
     def size_bytes(self, path: str) -> int:
         client, key = self._place(path)
@@ -155,10 +142,9 @@ class Storage(StorageBase):
         """Abort the unfinished uploads that `create_recorded` recorded in this folder, and no others."""
         client, prefix = self._place(folder)
         before = prefix.rstrip("/") + "/" if prefix else ""
-        for page in _pages(client, f"{before}."):
-            for entry in page:
-                if not entry.is_dir():
-                    abort_recorded(client, before, f".{entry.name}")
+        for entry in itertools.chain.from_iterable(_pages(client, f"{before}.")):
+            if not entry.is_dir():
+                abort_recorded(client, before, f".{entry.name}")
 
     def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
         client, prefix = self._place(folder)
@@ -202,10 +188,8 @@ class Storage(StorageBase):
         span = Span(0, self.spec.range_bytes) if self.spec.range_bytes else None
         return Request(kind="get", method="GET", key=key, span=span, header_only=True)
 
-    def _requests_ahead(self) -> OrderedDict[str, Attempt]:
-        ahead: OrderedDict[str, Attempt] | None = getattr(self._ahead, "requests", None)
-        if ahead is None:
-            ahead = self._ahead.requests = OrderedDict()
+    def _requests_ahead(self) -> dict[str, Attempt]:
+        ahead: dict[str, Attempt] = self._ahead.__dict__.setdefault("requests", {})
         return ahead
 
     def _place(self, path: str) -> tuple[Client, str]:
@@ -235,19 +219,17 @@ class Storage(StorageBase):
         if bucket not in self._clients:
             with self._lock:
                 if bucket not in self._clients:
-                    self._clients[bucket] = Client(self._options, bucket, self._signer, self._tls, self._counts)
+                    self._clients[bucket] = Client(self._options, bucket, self._signer, self._tls, self.counts)
         return self._clients[bucket], key
 
 
-class ObjectReader:
+class ObjectReader(Reader):
     """One object open for reading. `pending` is a GET for its start that is in flight already."""
 
     def __init__(
         self, storage: Storage, client: Client, key: str, size_bytes: int, etag: str, pending: Attempt | None = None
     ) -> None:
-        self.size_bytes = size_bytes
-        self.read_calls = 0
-        self.app_bytes = 0
+        super().__init__(size_bytes)
         self.client = client
         self._storage, self._key, self._etag = storage, key, etag
         self._pending = pending

@@ -8,6 +8,7 @@ from it by `open_storage`.
 from __future__ import annotations
 
 import abc
+import contextlib
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -133,32 +134,49 @@ def open_storage(spec: StorageSpec) -> StorageBase:
     Raises UserError: there is no such backend, or it can't do what the spec requires.
     """
     kind: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
-    if spec.direct_writes and not kind.reads_directly:
-        raise UserError(
-            f"checkpoint.odirect is true, but storage {spec.type} has no page cache to write past: set "
-            "checkpoint.odirect=false"
-        )
-    if spec.direct and not kind.reads_directly:
-        raise UserError(
-            f"reader.odirect is true, but storage {spec.type} has no page cache to read past: set reader.odirect=false"
-        )
+    writes, reads = ("checkpoint.odirect", "write"), ("reader.odirect", "read")
+    for asked, (key, verb) in ((spec.direct_writes, writes), (spec.direct, reads)):
+        if asked and not kind.reads_directly:
+            raise UserError(f"{key} is true, but storage {spec.type} has no page cache to {verb} past: set {key}=false")
     return kind(spec)
 
 
-class Reader(Protocol):
+class Reader(abc.ABC):
     """One file open for reading. It counts its reads at application level, whatever the page cache serves."""
 
-    size_bytes: int
-    read_calls: int  # read calls (system calls, or requests to a server) so far
-    app_bytes: int  # bytes that these calls returned
+    read_calls = 0  # read calls (system calls, or requests to a server) so far
+    app_bytes = 0  # bytes that these calls returned
 
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+
+    @abc.abstractmethod
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill `buffer` from the file at `offset`; return the bytes read: fewer than its length only at end of file.
 
         Address, length and offset are multiples of the storage's `alignment`. Raises OSError.
         """
 
-    def close(self) -> None: ...
+    def read_stretches(self, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
+        """Read byte ranges (offset, bytes) into `out`, back to back; return the bytes read.
+
+        Fewer bytes come back only if the file ends within a range, which is then the last one read. Offsets and memory
+        meet the storage's `alignment`. Raises OSError.
+        """
+        at = 0
+        for offset, size in ranges:
+            got = self.read_into(out[at : at + size], offset)
+            at += got
+            if got < size:
+                break
+        return at
+
+    def will_need(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Have the kernel prefetch byte ranges (offset, bytes), where it caches the file. Raises OSError."""
+        return
+
+    def close(self) -> None:
+        return
 
 
 Fill = tuple[Reader, memoryview, int]
@@ -182,70 +200,54 @@ def read_in_transfers(reader: Reader, buffer: memoryview, offset: int, transfer_
     return got
 
 
-class Writer(Protocol):
+class Writer(abc.ABC):
     """One file being written. It appears under its name only at `commit`, complete at once. Methods raise OSError.
 
     Writes may have any size and offset: a backend that needs large or aligned ones (multipart upload, O_DIRECT)
     gathers them. Bytes that are skipped and never written are zeros.
     """
 
-    @property
-    def position(self) -> int:
-        """Offset of the next `write`."""
+    position = 0  # offset of the next `write`
 
     def write(self, data: Bytes) -> None:
         """Write at `position`, and advance. The caller may reuse the memory of `data` when this returns."""
+        self.write_at(data, self.position)
+        self.position += len(data)
 
     def skip(self, size_bytes: int) -> None:
         """Advance over bytes that `write_at` fills in later."""
+        self.position += size_bytes
 
+    @abc.abstractmethod
     def write_at(self, data: Bytes, offset: int) -> None:
         """Write at `offset` without moving `position`."""
 
     def sync(self) -> None:
         """Flush the written bytes to the device (fsync); a no-op where `commit` makes them durable anyway."""
+        return
 
+    @abc.abstractmethod
     def commit(self) -> None:
         """Publish the file under its name, replacing any file of that name."""
 
+    @abc.abstractmethod
     def discard(self) -> None:
         """Remove what was written; does nothing after `commit`."""
 
 
-class WriterByOffset(abc.ABC):
-    """What writers share that can write anywhere at any time, and whose `commit` makes the bytes durable."""
-
-    position = 0
-
-    def write(self, data: Bytes) -> None:
-        self.write_at(data, self.position)
-        self.position += len(data)
-
-    def skip(self, size_bytes: int) -> None:
-        self.position += size_bytes
-
-    @abc.abstractmethod
-    def write_at(self, data: Bytes, offset: int) -> None: ...
-
-    def sync(self) -> None:
-        return
-
-
-class WriterAround:
-    """A `Writer` that forwards every call to another one: a base class for wrappers."""
+class WriterAround(Writer):
+    """Forwards every call to another writer: a base class for wrappers."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
-    @property
-    def position(self) -> int:
-        return self._writer.position
-
     def write(self, data: Bytes) -> None:
         self._writer.write(data)
+        self.position = self._writer.position
 
     def skip(self, size_bytes: int) -> None:
         self._writer.skip(size_bytes)
+        self.position = self._writer.position
 
     def write_at(self, data: Bytes, offset: int) -> None:
         self._writer.write_at(data, offset)
@@ -332,24 +334,6 @@ class StorageBase(abc.ABC):
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
         """Do `Reader.read_into` for each of `fills`, in any order, concurrently if the backend can. Raises OSError."""
         return [reader.read_into(buffer, offset) for reader, buffer, offset in fills]
-
-    def read_stretches(self, reader: Reader, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
-        """Read byte ranges (offset, bytes) of a file into `out`, back to back; return the bytes read.
-
-        Fewer bytes come back only if the file ends within a range, which is then the last one read. Offsets and memory
-        meet the storage's `alignment`. Raises OSError.
-        """
-        at = 0
-        for offset, size in ranges:
-            got = reader.read_into(out[at : at + size], offset)
-            at += got
-            if got < size:
-                break
-        return at
-
-    def will_need(self, reader: Reader, ranges: Sequence[tuple[int, int]]) -> None:
-        """Have the kernel prefetch byte ranges (offset, bytes) of a file; elsewhere a no-op. Raises OSError."""
-        return
 
     def preflight(self, folder: str) -> None:
         """Raise UserError if server, credentials or bucket do not work at all. One rank calls this, once per run."""
@@ -450,7 +434,13 @@ class StorageBase(abc.ABC):
 
     def device_folders(self, folders: Iterable[str]) -> Iterator[str]:
         """Yield one local folder for each block device below `folders`, for telemetry; skips missing folders."""
-        return iter(())
+        devices = set()
+        for local in filter(None, map(self.local_path, folders)):
+            with contextlib.suppress(OSError):
+                device = os.stat(local).st_dev
+                if device not in devices:
+                    devices.add(device)
+                    yield local
 
 
 def read_whole(storage: StorageBase, path: str, most_bytes: int = MOST_NOTE_BYTES) -> memoryview:

@@ -19,9 +19,8 @@ import click
 
 from datagen.errors import DlemuError, UserError, host_failure
 from datagen.registry import import_by_name, installed, nearest
-from datagen.withheld import scrubbed
+from datagen.withheld import check_letters, given_options, scrubbed
 from dlemu import __version__
-from dlemu.config.published import check_letters, given_options
 from dlemu.results.kinds import kinds
 
 # On import, NumPy's linear algebra, which nothing here calls, would start a spinning thread on each core: half of the

@@ -15,11 +15,11 @@ from rich.console import Console
 
 from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
+from datagen.withheld import without_secrets
 from dlemu.cli import complain, complain_of
 from dlemu.cli.options import report_result, say_what, show_answer
 from dlemu.config import check_data, load
 from dlemu.config.loading import NOT_INSTALLED
-from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.dlio.export import export_beside
 from dlemu.metrics.verdict import EXIT_STATUSES, Outcome

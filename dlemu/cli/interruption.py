@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 
 from datagen.errors import SpaceError
+from datagen.withheld import without_secrets
 from dlemu.cli import complain
 from dlemu.config.overrides import override, take_word
-from dlemu.config.published import without_secrets
 from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.t_interval import plus_minus
 from dlemu.ranks import Interrupted, interrupt_on

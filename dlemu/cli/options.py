@@ -31,15 +31,6 @@ class Number(click.FloatRange):
         return number if math.isfinite(number) else self.fail(f"{value} is not a finite number.", param, ctx)
 
 
-def numbers_above_0(text: str) -> tuple[float, ...]:
-    """Return the numbers of `A,B,...`; none where any is not a finite number above 0."""
-    try:
-        numbers = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        return ()
-    return numbers if all(0 < number < math.inf for number in numbers) else ()
-
-
 config_dir_option = click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
 
 

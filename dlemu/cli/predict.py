@@ -14,7 +14,7 @@ from dlemu.cli.options import Number, answer_options, configured, making
 @configured
 @click.option("--from", "from_folder", metavar="DIR", help="Use the storage of a run (DLIO's too), or of a prediction.")
 @click.option("--mb-per-second", type=Number(0, 1e9, min_open=True), help="Assume a storage of this speed.")
-@click.option("--drive", metavar="SHEET", help="Assume a drive by its data sheet (a YAML file), or a probe's folder.")
+@click.option("--drive", metavar="FILE", help="Assume a drive: its data sheet, fio's JSON, elbencho's, a probe.")
 @click.option("--hosts", type=click.IntRange(min=1), help="Hosts that share the storage. [default: 1]")
 @click.option("--host-cores", type=click.IntRange(min=1), help="Cores of each host. [default: as many as here]")
 @click.option("--others-mb-per-second", type=Number(0, 1e9), default=0.0, help="Other jobs take this much of it.")
@@ -53,7 +53,7 @@ def command(
     from datagen.registry import installed_part
     from dlemu.cli.frontends import Terminal, make_here
     from dlemu.cli.options import show_answer
-    from dlemu.config import completed, explained, load
+    from dlemu.config import explained, load
     from dlemu.metrics.verdict import EXIT_STATUSES
     from dlemu.ranks import interrupt_on
     from dlemu.results.kinds import kind_of
@@ -70,9 +70,7 @@ def command(
         on_event=Terminal(as_json=as_json),
     )
     if cfg:
-        known = known_workload(request)
-        words = overrides if known is None else completed(overrides, known, config_dir=config_dir)
-        click.echo(explained(load(words, config_dir=config_dir)), nl=False)
+        click.echo(explained(load(overrides, config_dir=config_dir, base=known_workload(request))), nl=False)
         return
     answer, folder, workload = predict(overrides, request)
     kind = kind_of(folder)

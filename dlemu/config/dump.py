@@ -5,41 +5,54 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from itertools import chain
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
-from datagen.registry import is_built_in
-from dlemu.config.duration import Duration
+from datagen.withheld import public_option, public_options, public_text, without_secrets
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
-from dlemu.config.overrides import override, parse
-from dlemu.config.published import published, without_secrets
+from dlemu.config.overrides import override
 from dlemu.config.schema import Output, Workload
 from dlemu.config.sections import OWN, plain, tree
+from dlemu.config.translate import DURATIONS, KeyPath
 from dlemu.config.workload_files import workload_names, yaml_loader
-
-_COMPLETED = ("model", "dataset", "reader", "train", "metric", "workflow", "checkpoint")
-"""Sections that determine what a run reads and writes, and when."""
-_NAMES = {
-    "dataset.format": "datagen.formats",
-    "reader.data_loader": "dlemu.loaders",
-    "train.compute": "dlemu.accelerators",
-    "checkpoint.format": "dlemu.checkpoints.formats",
-}
-"""Settings that name a module -> package of the built-in ones, the only ones to take from a workload from elsewhere."""
-_SET_BY = {"accelerator": ("reader.batch_size", "train.computation_time"), "scale": ("dataset.",)}
-"""Setting -> settings that it determines, which are not taken from the other workload if the user changes it."""
 
 
 def to_yaml(workload: Workload) -> str:
-    settings = plain(published(workload))
+    settings = _escaped(as_in_yaml(published(workload)))
+    return yaml.dump(settings, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
+
+
+def published(workload: Workload) -> Workload:
+    """Return the workload without credentials: options that may be some, and users in URLs, are withheld."""
+    public: Workload = _public(workload)
+    return public
+
+
+def _public(value: Any, name: str = "") -> Any:
+    """Return a tree of settings without credentials; `name` is its key, which in a scale's entries may have dots."""
+    above, _, option = name.rpartition(".")
+    if above.endswith("storage_options"):
+        return public_option(option, value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{part.name: _public(getattr(value, part.name), part.name) for part in fields(value)})
+    if isinstance(value, Mapping):
+        if name.endswith("storage_options"):
+            return public_options(value)
+        return {key: _public(item, key) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_public, value))
+    return public_text(value) if isinstance(value, str) else value
+
+
+def as_in_yaml(workload: Workload) -> dict[str, Any]:
+    """Return all settings as nested plain values, the kinds' own sections next to the others."""
+    settings: dict[str, Any] = plain(workload)
     own = settings.pop(OWN)
-    return yaml.dump(
-        _escaped({**settings, **own}), Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False
-    )
+    return {**settings, **own}
 
 
 class _Dumper(yaml.SafeDumper):
@@ -90,16 +103,9 @@ def _comments(section: Any, kind: Any) -> Iterator[tuple[int, str]]:
 
 def withheld_words(workload: Workload) -> list[str]:
     """Return overrides that restore what `to_yaml` withholds, for dlemu's own child processes."""
-    public = published(workload)
-    sections = ("storage", "dataset", "checkpoint", "output")
-    own = [
-        override([name, key], value)
-        for name, section in workload.kinds.items()
-        for key, value in section.items()
-        if value != public.kinds[name][key]
-    ]
-    shared = [_differences([name], getattr(workload, name), getattr(public, name)) for name in sections]
-    return [*chain(*shared), *own]
+    wanted, public = as_in_yaml(workload), as_in_yaml(published(workload))
+    sections = ("storage", "dataset", "checkpoint", "output", *workload.kinds)
+    return [*chain.from_iterable(_differences((name,), wanted[name], public[name]) for name in sections)]
 
 
 def datagen_command(workload: Workload) -> str:
@@ -110,48 +116,11 @@ def datagen_command(workload: Workload) -> str:
     if workload.scale in base.scales:
         words.append(override(["scale"], workload.scale))
         base = load(words)
+    wanted, given = as_in_yaml(workload), as_in_yaml(base)
     for section in ("storage", "dataset"):
-        words += _differences([section], getattr(workload, section), getattr(base, section))
+        words += _differences((section,), wanted[section], given[section])
     words = words[1:] if name == DEFAULT_WORKLOAD and len(words) > 1 else words
     return shlex.join(["dlemu", "datagen", *without_secrets(words)])
-
-
-def completed(words: Sequence[str], other: Workload, config_dir: str | None = None) -> list[str]:
-    """Return overrides `words` completed by the settings of another workload. Raises UserError.
-
-    Its settings apply unless the words set them, directly or by another accelerator or scale. If the words select a
-    different workload, nothing is added.
-    """
-    choice, settings = parse(words)
-    paths = {setting.path for setting in settings}
-    if choice and load([override(["workload"], choice)], config_dir).model.name != other.model.name:
-        return list(words)
-    known = workload_names(config_dir)
-    name = choice or (other.model.name if other.model.name in known else DEFAULT_WORKLOAD)
-    workload = override(["workload"], name)
-    tables, chosen = load([workload], config_dir), load([*words, workload], config_dir)
-    same = [override(["accelerator"], other.accelerator)] if other.accelerator in {*tables.accelerators, ""} else []
-    same += [override(["scale"], other.scale)] if other.scale in tables.scales else []
-    base = load([workload, *same], config_dir)
-    foreign = tuple(
-        f"{key}="
-        for key, package in _NAMES.items()
-        if not is_built_in(package, getattr(getattr(other, key.partition(".")[0]), key.partition(".")[2]))
-    )
-    others = tuple(
-        prefix
-        for key, prefixes in _SET_BY.items()
-        if (key,) in paths and getattr(chosen, key) != getattr(other, key)
-        for prefix in prefixes
-    )
-    differing = [
-        word
-        for section in _COMPLETED
-        for word in _differences([section], getattr(other, section), getattr(base, section))
-        if not word.startswith((*others, *foreign))
-    ]
-    ranks = override(["ranks"], other.ranks)
-    return [ranks, *same, *differing, *words, workload]  # of two for the same key, the later one counts
 
 
 def _escaped(value: Any) -> Any:
@@ -163,18 +132,12 @@ def _escaped(value: Any) -> Any:
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
-def _differences(path: list[str], wanted: Any, given: Any) -> Iterator[str]:
-    for field in fields(wanted):
-        here, there = getattr(wanted, field.name), getattr(given, field.name)
-        if isinstance(here, Duration):
-            if here != there:
-                yield override([*path, field.name], here.to_value())
-        elif is_dataclass(here):
-            yield from _differences([*path, field.name], here, there)
-        elif isinstance(here, dict):  # key by key, as users write them: of a whole section all would be withheld
-            for key, value in here.items():
-                if key not in there or there[key] != value:
-                    yield override([*path, field.name, key], value)
+def _differences(path: KeyPath, wanted: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield an override for each value that differs, key by key, as users write them."""
+    for key, here in wanted.items():
+        place, there = (*path, key), given.get(key)
+        if isinstance(here, dict) and place not in DURATIONS:
+            yield from _differences(place, here, there or {})
         elif here != there:
             is_whole = isinstance(here, float) and here.is_integer() and here < 1e15
-            yield override([*path, field.name], int(here) if is_whole else here)  # as users write it: not 262000.0
+            yield override(place, int(here) if is_whole else here)  # as users write it: not 262000.0

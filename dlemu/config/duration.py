@@ -61,19 +61,15 @@ class Duration:
         """Read the value at the key `where` of a configuration; raises UserError with all problems of the value."""
         if isinstance(value, cls):  # made in Python, and not checked yet
             value = value.to_value()
-        kind: Any = "fixed"
-        if isinstance(value, Mapping):
-            kind = value.get("type", "normal" if value.get("stdev") else "fixed")
-            if kind not in PARAMETERS:
-                near = nearest(str(kind), PARAMETERS)
-                raise UserError(f"{where}.type is {kind!r}: {near}wanted one of {', '.join(PARAMETERS)}")
-            # in DLIO, `stdev: 0` with a mean is a fixed time
-            omitted = ("type", "stdev") if kind == "fixed" else ("type",)
-            given = {str(name): number for name, number in value.items() if name not in omitted}
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            given = {"mean": value}
-        else:
+        if isinstance(value, bool) or not isinstance(value, int | float | Mapping):
             raise UserError(f"{where} is {value!r} ({type(value).__name__}): wanted {GRAMMAR}")
+        given = {str(name): part for name, part in value.items()} if isinstance(value, Mapping) else {"mean": value}
+        kind = given.pop("type", "normal" if given.get("stdev") else "fixed")
+        if kind not in PARAMETERS:
+            near = nearest(str(kind), PARAMETERS)
+            raise UserError(f"{where}.type is {kind!r}: {near}wanted one of {', '.join(PARAMETERS)}")
+        if kind == "fixed":
+            given.pop("stdev", None)  # in DLIO, `stdev: 0` with a mean is a fixed time
         duration = cls(type=kind, **vars(build(_SHAPES[kind], given, where)))
         if wrong := [*duration.problems(where)]:
             raise UserError(joined_problems(wrong))
@@ -112,15 +108,12 @@ def is_zero(duration: Duration) -> bool:
 def mean_seconds(duration: Duration) -> float:
     """Return the mean of the distribution in seconds (for a normal one, before negative draws are replaced by 0)."""
     means = {
-        "fixed": duration.mean,
-        "normal": duration.mean,
         "uniform": (duration.min + duration.max) / 2,
         "gamma": duration.shape * duration.scale,
         "exponential": duration.scale,
         "poisson": duration.lam,
-        "empirical": duration.mean,
     }
-    return means[duration.type]
+    return means.get(duration.type, duration.mean)
 
 
 def draw_seconds(duration: Duration, random: np.random.Generator, count: int) -> NDArray[np.float64]:

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 from datagen.errors import UserError
+from datagen.registry import is_built_in, nearest
 from datagen.spec import build
 from datagen.storage.storage_base import is_direct
 from datagen.withheld import scrubbed
-from dlemu.config.duration import Duration
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload
-from dlemu.config.sections import replaced, to_workload
+from dlemu.config.sections import plain, replaced, to_workload
 from dlemu.config.sections import tree as settings_tree
-from dlemu.config.translate import RENAMED_VALUES, KeyPath, renamed, translated
+from dlemu.config.translate import MODULES, KeyPath, Layer, layer, merged, put, translated
 from dlemu.config.validate import check, check_folder, check_model_name
-from dlemu.config.workload_files import SUFFIX, composed, nearest, read_plain, resolved, workload_names
+from dlemu.config.workload_files import SUFFIX, composed, read_plain, resolved, workload_names
 
 DEFAULT_WORKLOAD = "default"
 
-LOADER = ("reader", "data_loader")
+LOADER, NAME = ("reader", "data_loader"), ("model", "name")
 NOT_INSTALLED = "TensorFlow is not installed"
 """How a note on another loader begins."""
-
-Layer = list[tuple[KeyPath, Any]]
-
-TABLES = ("accelerators", "scales")
-"""Sections whose keys are names that a user chose."""
 
 OF_OWN_DATA = (
     *("num_files_train", "num_files_eval", "num_subfolders_train", "num_subfolders_eval"),
@@ -40,14 +34,11 @@ OF_OWN_DATA = (
 )
 """Settings of a dataset that are determined from the files if these are the user's own (dataset.source=folder)."""
 
-DURATIONS = {
-    (part.name, key.name)
-    for part in fields(Workload)
-    if is_dataclass(section := getattr(Workload(), part.name))
-    for key in fields(section)
-    if isinstance(getattr(section, key.name), Duration)
-}
-"""Keys whose value is a Duration, possibly described by several numbers; it is replaced as a whole."""
+OF_BASE = (
+    *("ranks", "accelerator", "accelerators", "scale", "scales"),
+    *("model", "dataset", "reader", "train", "metric", "workflow", "checkpoint"),
+)
+"""What determines what a run reads and writes, and when."""
 
 
 def load_received(path: str) -> Workload:
@@ -68,21 +59,27 @@ def load_received(path: str) -> Workload:
     return workload
 
 
-def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
+def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workload | None = None) -> Workload:
     """Return the workload that the overrides select and change: composed, resolved, built strictly and checked.
 
     `workload=NAME` takes a shipped workload or one of CONFIG_DIR/workload, `workload=FILE.yaml` any file. Later layers
-    win: the file; what `accelerator=NAME` stands for; the entries of `scale=NAME`; other overrides. Raises UserError
-    that lists all problems.
+    win: the file; what `accelerator=NAME` stands for; the entries of `scale=NAME`; other overrides. The settings of a
+    workload `base` come over the file's, unless the overrides name another workload. Raises UserError that lists all
+    problems.
     """
     named_workload, given_settings = parse(overrides)
-    choice = named_workload or DEFAULT_WORKLOAD
+    names = workload_names(config_dir)
+    choice = named_workload or (base.model.name if base and base.model.name in names else DEFAULT_WORKLOAD)
     for setting in given_settings:
         named = str(setting.value).replace("-", "_")
-        if setting.path == ("model",) and not named_workload and named in workload_names(config_dir):
+        if setting.path == ("model",) and not named_workload and named in names:
             raise UserError(f"{setting.text} only names the results: wanted workload={named}")
     file = layer((), composed(choice, config_dir))
     given_layer = [setting for given in given_settings for setting in layer(given.path, given.value)]
+    if base is not None and (not named_workload or dict(file).get(NAME, _stem(choice)) == base.model.name):
+        same = (("accelerator",), base.accelerator), (("scale",), base.scale)
+        given_layer = [setting for setting in given_layer if setting not in same]
+        file += _settings_of(base, {path for path, _ in given_layer})
     tree = resolved(merged(_layers(choice, file, given_layer)))
     if ("scale",) not in dict(given_layer):
         _check_recorded_scale(choice, tree)
@@ -90,14 +87,14 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     loader = dict(file).get(LOADER) if LOADER not in dict(given_layer) else None
     if loader == "tensorflow" and find_spec("tensorflow") is None:
         other = "pytorch" if find_spec("torch") is not None else "threads"
-        _put(tree, LOADER, other)
+        put(tree, LOADER, other)
         note = f"{NOT_INSTALLED}: reader.data_loader={other} reads the same files"
     try:
         settings = build(settings_tree(), translated(tree))
         if settings.scale and ("scale",) in dict(given_layer) and not dict(file).get(("scale",)):
             # A file that names a scale of its own has values of that scale, perhaps.
             without = resolved(merged(_layers(choice, file, [each for each in given_layer if each[0] != ("scale",)])))
-            _put(without, LOADER, settings.reader.data_loader)
+            put(without, LOADER, settings.reader.data_loader)
             full = build(settings_tree(), translated(without))
             own = full.dataset.source == "folder"  # samples of the user's own have the size that they have
             settings = replace(settings, scales={**settings.scales, "": {} if own else replaced(full, settings)})
@@ -110,9 +107,17 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
         check(workload)
         check_model_name(workload.model.name)
     except UserError as error:
-        options = _value_at(tree, ("storage", "storage_options"))
-        raise UserError(scrubbed(str(error), options if isinstance(options, dict) else {})) from None
+        options = {path[-1]: value for path, value in layer((), tree) if path[:2] == ("storage", "storage_options")}
+        raise UserError(scrubbed(str(error), options)) from None
     return workload
+
+
+def _settings_of(base: Workload, given: set[KeyPath]) -> Layer:
+    """Return a workload's settings of what a run reads and writes, but for modules that are not built in."""
+    parts = {name: plain(getattr(base, name)) for name in OF_BASE if name != "dataset" or ("scale",) not in given}
+    return [
+        (path, value) for path, value in layer((), parts) if path not in MODULES or is_built_in(MODULES[path], value)
+    ]
 
 
 def _with_own_data(workload: Workload, given: dict[KeyPath, Any], file: dict[KeyPath, Any]) -> Workload:
@@ -146,11 +151,15 @@ def _layers(choice: str, file: Layer, given_layer: Layer) -> list[Layer]:
     named = {path[0] for path, _ in given_layer if path in (("accelerator",), ("scale",))}
     pair = _accelerator_pair(choice, everything)
     return [
-        [(("model", "name"), os.path.basename(choice).removesuffix(SUFFIX))],
+        [(NAME, _stem(choice))],
         *([file, pair] if "accelerator" in named else [pair, file]),
         _scale_entries(choice, everything) if "scale" in named else [],
         given_layer,
     ]
+
+
+def _stem(choice: str) -> str:
+    return os.path.basename(choice).removesuffix(SUFFIX)
 
 
 def _accelerator_pair(choice: str, tree: dict[str, Any]) -> Layer:
@@ -165,19 +174,13 @@ def _scale_entries(choice: str, tree: dict[str, Any]) -> Layer:
 
 def _check_recorded_scale(choice: str, tree: dict[str, Any]) -> None:
     """Raise UserError for a file with `scale` but none of its values: a full-size run must not be called small."""
-    entries = _scale_entries(choice, tree)
-    if entries and not any(_value_at(tree, path) == value for path, value in entries):
+    entries, values = _scale_entries(choice, tree), dict(layer((), tree))
+    if entries and not any(values.get(path) == value for path, value in entries):
         name = tree["scale"]
         raise UserError(
             f"workload {choice!r} has scale: {name}, but none of that scale's values: in a file it only"
             f" records where they came from; remove it there and give scale={name} as an override"
         )
-
-
-def _value_at(tree: Any, path: KeyPath) -> Any:
-    for key in path:
-        tree = tree.get(key) if isinstance(tree, dict) else None
-    return tree
 
 
 def _chosen(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[str, Any]:
@@ -210,35 +213,3 @@ def _with_folders_resolved(workload: Workload) -> Workload:
         # `storage_type=direct`, or mlpstorage's `direct_fs`, means the same.
         reader=replace(workload.reader, odirect=workload.reader.odirect or is_direct(storage.storage_type)),
     )
-
-
-def layer(path: KeyPath, value: Any) -> Layer:
-    """Split a value at `path` into single settings, with DLIO's names replaced by dlemu's."""
-    path = renamed(path, value)
-    if not isinstance(value, Mapping) or not value or path in DURATIONS or path[:1] in [(name,) for name in TABLES]:
-        ours = RENAMED_VALUES.get(path, {}).get(value, value) if isinstance(value, str | bool) else value
-        return [(path, ours)] if path else []
-    return [setting for key, item in value.items() for setting in layer((*path, str(key)), item)]
-
-
-def merged(layers: Iterable[Layer]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for settings in layers:
-        # A standard deviation in DLIO's older form, a key beside the time itself, must come after it.
-        for path, value in sorted(settings, key=lambda setting: setting[0][-1] == "stdev"):
-            _put(tree, path, value)
-    return tree
-
-
-def _put(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
-    """Set the value at a path; a mapping is merged into what is there, but for a time, which is replaced."""
-    section = tree
-    for depth, key in enumerate(path[:-1], start=1):
-        if not isinstance(section.get(key), dict):  # a time that was a number becomes `{mean: number}`
-            section[key] = {"mean": section[key]} if path[:depth] in DURATIONS and key in section else {}
-        section = section[key]
-    if isinstance(value, Mapping) and isinstance(section.get(path[-1]), dict) and path not in DURATIONS:
-        for name, item in value.items():
-            _put(section[path[-1]], (str(name),), item)
-    else:
-        section[path[-1]] = deepcopy(value)

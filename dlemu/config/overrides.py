@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from datagen.errors import UserError
 from datagen.spec import joined_problems
-from datagen.withheld import scrubbed
-from dlemu.config.published import check_letters, given_options, without_secrets
+from datagen.withheld import check_letters as check_letters
+from datagen.withheld import given_options, scrubbed
+from datagen.withheld import without_secrets as without_secrets
 from dlemu.config.translate import KeyPath
 from dlemu.config.workload_files import workload_names
 
@@ -28,8 +30,7 @@ DATA_FOLDER = "dataset.data_folder"
 _BUCKET = "s3://"
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """A value for a key, whose parts are in `path`; `text` is the override as the user wrote it."""
 
     path: KeyPath
@@ -83,10 +84,10 @@ def _parse_one(text: str) -> Setting:
             f"{text} has several values: dlemu takes one value for each key; start it once for each value,"
             f" write a list as {key}=[...], or quote a text: {in_quotes}"
         )
-    setting = Setting(_path(parsed, text), parsed.value(), text)
-    if setting.path == WORKLOAD and not (isinstance(setting.value, str) and setting.value):
+    path, found = _path(parsed, text), parsed.value()
+    if path == WORKLOAD and not (isinstance(found, str) and found):
         raise UserError(f"{text}: wanted workload=NAME, or the path of a .yaml file")
-    return setting
+    return Setting(path, found, text)
 
 
 def _path(parsed: Override, text: str) -> KeyPath:
@@ -119,25 +120,17 @@ def parse_word(text: str) -> Override:
 
 
 def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:
-    """Return the text that `key` has in overrides, empty when it is not set, and the other overrides."""
-    taken = [word for word in words if _is_of(word, key)]
-    return (text_of(taken[-1]) if taken else ""), [word for word in words if not _is_of(word, key)]
+    """Return the text that `key` has in overrides, empty when it is not set, and the other overrides.
 
-
-def _is_of(word: str, key: str) -> bool:
-    written, equals, _ = word.partition("=")
-    return bool(equals) and written.lstrip("+").removeprefix("workload.") == key
-
-
-def text_of(word: str) -> str:
-    """Return an override's text by the grammar, or as it stands where that reads no text; `~` is the user's home."""
-    try:
-        value = _parse_one(word).value
-    except UserError:  # a launcher, for one, may have commas
-        value = ()
-    if value is None:
-        return ""
-    return os.path.expanduser(value if isinstance(value, str) else word.split("=", 1)[1].strip("\"'"))
+    The text is read by the grammar, or as it stands where that finds no text; `~` is the user's home.
+    """
+    given = {word: word.partition("=") for word in words}
+    taken = [word for word in words if given[word][1] and given[word][0].lstrip("+").removeprefix("workload.") == key]
+    text = given[taken[-1]][2].strip("\"'") if taken else ""
+    with contextlib.suppress(UserError):  # a launcher, for one, may have commas
+        value = _parse_one(taken[-1]).value if taken else ""
+        text = "" if value is None else value if isinstance(value, str) else text
+    return os.path.expanduser(text), [word for word in words if word not in taken]
 
 
 @dataclass(frozen=True)

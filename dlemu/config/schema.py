@@ -139,15 +139,9 @@ class Storage:
     storage_type: str = "local_fs"
     """`local_fs` (folders of any mounted file system), `s3`, `fsspec`, or the dotted name of your own module."""
     storage_root: str = "./"
-    """A relative `data_folder` or `checkpoint_folder` starts here; once `dlemu.config.load` has joined them it is `./`.
-
-    For s3 it is the bucket, or `bucket/prefix`. A storage of your own gets it unchanged.
-    """
+    """Where a relative `data_folder` or `checkpoint_folder` starts; for s3 the bucket, or `bucket/prefix`."""
     storage_options: dict[str, str | int | float | bool | None] = field(default_factory=dict)
-    """Options of s3, fsspec or a storage of your own (docs/objects.md).
-
-    Credentials belong in the environment; results leave out options that may hold some.
-    """
+    """Options of s3, fsspec or a storage of your own (docs/objects.md); credentials belong in the environment."""
 
     @property
     def has_paths(self) -> bool:
@@ -155,10 +149,7 @@ class Storage:
         return has_paths(self.storage_type)
 
     def resolved(self, folder: str) -> str:
-        """Return where a folder lies, by DLIO's rule: a relative one starts at the root; `~` is the user's home.
-
-        A URL stays as it is, and so does the path in a storage that is not made of folders.
-        """
+        """Return where a folder lies, by DLIO's rule; a URL and the path in a storage without folders stay."""
         if not self.has_paths:
             return folder
         folder, root = os.path.expanduser(folder), os.path.expanduser(self.storage_root)
@@ -176,10 +167,7 @@ class Reader:
     batch_size_eval: Annotated[int, at_least(1)] = 1
     """Samples of one step of an evaluation."""
     read_threads: Annotated[int, at_least(0, MOST_PROCESSES)] = 1
-    """Worker processes (or threads) that read, for each rank; 0 reads in the trainer itself.
-
-    With tensorflow and tfrecord: files that are read at a time.
-    """
+    """Workers of each rank that read; 0: the trainer does. With tensorflow and tfrecord: files read at a time."""
     prefetch_size: Annotated[int, at_least(0, MOST_PROCESSES)] = 2
     """Batches ready or under way over all workers of a rank, as DLIO counts; 0: two for each worker."""
     file_shuffle: Shuffle = "off"
@@ -187,10 +175,7 @@ class Reader:
     sample_shuffle: Shuffle = "off"
     """Order of the samples in each epoch, over all files; choices as of `file_shuffle`."""
     worker_streams: bool = False
-    """Each worker reads its own contiguous part of the epoch, as of an IterableDataset; else they take batches in turn.
-
-    Only for pytorch and threads.
-    """
+    """Workers read contiguous parts of the epoch, as of an IterableDataset, not batches in turn (pytorch, threads)."""
     computation_threads: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Batches that TensorFlow parses at a time (tensorflow with tfrecord)."""
     transfer_size: Annotated[int, at_least(0, MAX_BYTES), BYTES] = 0
@@ -208,16 +193,9 @@ class Reader:
     page_cache_percent: Annotated[float, Meta(ge=0, le=100), Unit("%")] = 0.0
     """Share of the dataset read into memory again after `evict_page_cache`; a verdict needs `metric.cached=true`."""
     engine: EngineName = "matched"
-    """Who reads a file.
-
-    `matched` makes the read calls of the format's usual library, as a real job; `fast` makes few large ones;
-    `library` calls the library itself (np.load, ...).
-    """
+    """`matched` makes the read calls of the format's usual library, `fast` few large ones; `library` is the library."""
     decode: Decode = "none"
-    """`full` unpacks in the workers what the format encodes: pixels of jpeg and png, numbers of csv, chunks of HDF5.
-
-    `none` hands over the bytes as they are stored; with `engine=library` the library may unpack by itself (h5py does).
-    """
+    """`full` unpacks in the workers what the format encodes: pixels, numbers of csv, chunks of HDF5."""
     verify: bool = False
     """Check every byte of every sample against what was generated (costs CPU; finds wrong data)."""
     preprocess_time: Annotated[Duration, SECONDS] = NO_TIME
@@ -301,10 +279,7 @@ class Checkpoint:
     randomize_tensor: bool = True
     """Random bytes, different in each checkpoint; false: every tensor is all ones."""
     content: Literal["unique", "repeated", "torch_rand"] = "unique"
-    """`unique`: bytes can't be compressed or deduplicated; `repeated`: every checkpoint has the same bytes.
-
-    `torch_rand`: as DLIO's, which are the same in every checkpoint and compress a little.
-    """
+    """`unique`: bytes of no other checkpoint; `repeated`: the same in all; `torch_rand`: as DLIO's, the same in all."""
     odirect: bool = False
     """Bypass the page cache (O_DIRECT)."""
     writers: Annotated[int, Meta(ge=1, le=64)] = 1
@@ -395,10 +370,7 @@ class Workload:
     ranks: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Ranks (one accelerator each) to fork on this host; under mpirun or srun the launcher's count is used."""
     accelerator: str = ""
-    """A name in `accelerators`; it picks `reader.batch_size` and `train.computation_time`.
-
-    As an override it replaces these settings of the file; in a file it sets those that the file does not.
-    """
+    """A name in `accelerators`: an override sets its batch size and computation time, in a file where these are not."""
     scale: str = ""
     """A name in `scales`, as an override: fewer bytes, same step time. In a file: which scale its values are from."""
     timeout_seconds: Annotated[float, MORE_THAN_0, SECONDS] = 600.0
@@ -450,10 +422,7 @@ class Workload:
 
     @property
     def results_name(self) -> str:
-        """The name of the folder of results: the model's, or of a user's own files without a workload, their folder's.
-
-        As of its page (`dlemu.jobs.training.summary.Summary.name`).
-        """
+        """The name of the folder of results: the model's, or that of a folder of the user's own files."""
         own = self.dataset.source == "folder" and self.model.name == "default"  # no workload was named
         return (own and os.path.basename(os.path.abspath(self.dataset.data_folder))) or self.model.name
 

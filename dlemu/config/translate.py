@@ -5,10 +5,13 @@ The keys are those that DLIO 1.0 to 3.0 read from a workload file (its `LoadConf
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import fields, is_dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from datagen.errors import UserError
 from datagen.registry import built_in, companion
@@ -18,7 +21,15 @@ from dlemu.config.schema import Workload
 from dlemu.config.sections import tree
 
 KeyPath = tuple[str, ...]
+Layer = list[tuple[KeyPath, Any]]
 LOADERS = "dlemu.loaders"
+MODULES: dict[KeyPath, str] = {
+    ("dataset", "format"): "datagen.formats",
+    ("reader", "data_loader"): LOADERS,
+    ("train", "compute"): "dlemu.accelerators",
+    ("checkpoint", "format"): "dlemu.checkpoints.formats",
+}
+"""Settings that name a module -> package of the built-in ones."""
 
 RENAMED_SECTIONS = {"data_reader": "reader"}
 
@@ -128,7 +139,7 @@ UNSUPPORTED = _by_key(
 )
 """Key -> what dlemu has instead. Ignoring it silently would change data or meaning."""
 
-_INERT: tuple[object, ...] = (None, False, [], "none", "auto")
+_INERT: tuple[object, ...] = (None, False, [], {}, "none", "auto")
 _DEFAULTS = {
     "dataset.keep_files": True,
     "dataset.parquet.read_mode": "row_group",
@@ -144,6 +155,8 @@ _DEFAULTS = {
 _SECRET = re.compile(
     r"storage\.storage_options\..*(secret|passw|token|credential|access_?key|api_?key).*", re.IGNORECASE
 )
+_VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
+"""An environment variable in MLPerf Storage's workload files, which Hydra would take for a key."""
 _LEFT_OUT = "credentials are never saved in a run's files; give them in the environment"
 
 RENAMED_VALUES: dict[KeyPath, dict[object, str]] = {
@@ -154,19 +167,51 @@ RENAMED_VALUES: dict[KeyPath, dict[object, str]] = {
     ("dataset", "format"): {"jpg": "jpeg", "tif": "tiff"},
 }
 """Section and key -> value in DLIO or in common use -> value here. YAML reads `off` as false."""
+TABLES = ("accelerators", "scales")
+"""Sections whose keys are names that a user chose."""
+DURATIONS = {
+    (part.name, key.name)
+    for part in fields(Workload)
+    if is_dataclass(section := getattr(Workload(), part.name))
+    for key in fields(section)
+    if isinstance(getattr(section, key.name), Duration)
+}
+"""Keys whose value is a Duration, possibly described by several numbers; it is replaced as a whole."""
 
 
-class SettingTraits(Protocol):
-    """The part of a loader's traits that concerns settings, as this package may not import dlemu.loaders."""
+def layer(path: KeyPath, value: Any) -> Layer:
+    """Split a value at `path` into single settings, with DLIO's names replaced by dlemu's."""
+    path = renamed(path, value)
+    if not isinstance(value, Mapping) or not value or path in DURATIONS or (path and path[0] in TABLES):
+        ours = RENAMED_VALUES.get(path, {}).get(value, value) if isinstance(value, str | bool) else value
+        return [(path, ours)] if path else []
+    return [setting for key, item in value.items() for setting in layer((*path, str(key)), item)]
 
-    def settings_used(self, dataset_format: str) -> Collection[str]:
-        """Return which of OF_SOME_LOADERS affect this loader."""
 
-    def reads_files(self, dataset_format: str) -> bool:
-        """Return whether the loader itself opens and reads files of a format."""
+def merged(layers: Iterable[Layer]) -> dict[str, Any]:
+    """Return the layers as nested values; environment variables in storage options are replaced, by null if not set."""
+    tree: dict[str, Any] = {}
+    for settings in layers:
+        # A standard deviation in DLIO's older form, a key beside the time itself, must come after it.
+        for path, value in sorted(settings, key=lambda setting: setting[0][-1] == "stdev"):
+            is_option = path[:2] == ("storage", "storage_options") and isinstance(value, str)
+            variable = _VARIABLE.fullmatch(value) if is_option else None
+            put(tree, path, os.environ.get(variable[1]) if variable else value)
+    return tree
 
-    def problems(self, workload: Workload) -> list[str]:
-        """Return what the workload requires that the loader can't do."""
+
+def put(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
+    """Set the value at a path; a mapping is merged into what is there, but for a time, which is replaced."""
+    section = tree
+    for depth, key in enumerate(path[:-1], start=1):
+        if not isinstance(section.get(key), dict):  # a time that was a number becomes `{mean: number}`
+            section[key] = {"mean": section[key]} if path[:depth] in DURATIONS and key in section else {}
+        section = section[key]
+    if isinstance(value, Mapping) and isinstance(section.get(path[-1]), dict) and path not in DURATIONS:
+        for name, item in value.items():
+            put(section[path[-1]], (str(name),), item)
+    else:
+        section[path[-1]] = deepcopy(value)
 
 
 def renamed(path: KeyPath, value: Any) -> KeyPath:
@@ -195,15 +240,23 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
     A null requests the default of a number, a time or a list; for words it is "none" or "null", as YAML reads these.
     If `received` from an unknown source, no module that it names is imported.
     """
-    no_effect = NO_EFFECT | _without_effect(tree, received=received)
-    found: list[tuple[str, str]] = []
-    left = _without(tree, (), {**UNSUPPORTED, **no_effect}, found)
-    refused = UNSUPPORTED.keys() - no_effect.keys()
-    new = {
-        "notes": [f"{key} has no effect: {why}" for key, why in found if key not in refused],
-        "unsupported": [f"{key}: not supported yet: {why}" for key, why in found if key in refused],
-    }
-    for name, texts in new.items():
+    no_effect, left = NO_EFFECT | _without_effect(tree, received=received), dict[str, Any]()
+    without_counterpart = no_effect.keys() | UNSUPPORTED.keys()
+    notes, unsupported = list[str](), list[str]()
+    for path, value in layer((), tree):
+        key = ".".join(path)
+        places = (".".join(path[:length]) for length in range(1, len(path) + 1))  # the sections it is in, and itself
+        foreign = key if _SECRET.fullmatch(key) else next((one for one in places if one in without_counterpart), "")
+        named = foreign if "." in foreign else key  # of a section at the top, each key that requests something
+        if foreign and _is_inert(key, value):
+            continue
+        if foreign in UNSUPPORTED.keys() - no_effect.keys():
+            unsupported.append(f"{named}: not supported yet: {UNSUPPORTED[foreign]}")
+        elif foreign:
+            notes.append(f"{named} has no effect: {no_effect.get(foreign, _LEFT_OUT)}")
+        elif value is not None or not _may_be_null(path):
+            put(left, path, value)
+    for name, texts in (("notes", notes), ("unsupported", unsupported)):
         saved = tree.get(name) or []
         # A saved value that is not a list is left to the strict builder, which reports it.
         left[name] = list(dict.fromkeys([*saved, *texts])) if isinstance(saved, list) else saved
@@ -220,19 +273,17 @@ def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str
 
     storage_type, engine = value("storage", "storage_type"), value("reader", "engine")
     data_format, transfers = value("dataset", "format"), "reader.transfer_size"
-    traits: type[SettingTraits] | None
-    try:
+    used: set[str] = set()
+    with contextlib.suppress(UserError):
+        # `Traits` of dlemu.loaders.traits_base, which this package may not import
         traits = (built_in if received else companion)(LOADERS, value("reader", "data_loader"), "Traits", None)
-    except UserError:
-        used: Collection[str] = ()
-    else:
         loader = None if traits is None else traits()
-        used = (transfers,) if loader is None else loader.settings_used(data_format)
+        used |= {transfers} if loader is None else {*loader.settings_used(data_format)}
         # reads that bypass the page cache are not made by a library, so their size can be set
         direct = value("reader", "odirect") == "True" or is_direct(storage_type) or not has_paths(storage_type)
         by_library = engine == "library" or (engine == "matched" and not direct)
         if by_library and not (loader and loader.reads_files(data_format)):
-            used = [key for key in used if key != transfers]
+            used -= {transfers}
     unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in used}
     if has_paths(storage_type):
         return unused | NO_EFFECT_ON_FOLDERS
@@ -245,31 +296,7 @@ def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str
     return unused
 
 
-def _without(
-    tree: Mapping[str, Any], above: KeyPath, foreign: Mapping[str, str], found: list[tuple[str, str]], reason: str = ""
-) -> dict[str, Any]:
-    """Return a section without DLIO's keys that have no counterpart here; add those that request something to `found`.
-
-    `reason` is that of a whole section without a counterpart.
-    """
-    left: dict[str, Any] = {}
-    for name, value in tree.items():
-        path = (*above, str(name))
-        key = ".".join(path)
-        why = reason or (_LEFT_OUT if _SECRET.fullmatch(key) else foreign.get(key, ""))
-        if isinstance(value, Mapping) and not (why and above):
-            inner = _without(value, path, foreign, found, why)
-            left |= {} if why else {str(name): inner}
-        elif why:
-            found += [] if _is_inert(key, value) else [(key, why)]
-        elif value is not None or not _may_be_null(path):
-            left[str(name)] = value
-    return left
-
-
 def _is_inert(key: str, value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(_is_inert(key, item) for item in value.values())
     return value in (None, _DEFAULTS[key]) if key in _DEFAULTS else value in _INERT
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 
 from datagen.errors import UserError
-from datagen.registry import companion, is_dotted, names
+from datagen.registry import companion, names
 from datagen.regular import check_local
 from datagen.settings import problems
 from datagen.spec import build, joined_problems
@@ -18,23 +18,13 @@ from datagen.storage.storage_base import open_storage
 from dlemu.config.duration import is_zero
 from dlemu.config.schema import Model, Workload
 from dlemu.config.sections import sections
-from dlemu.config.translate import LOADERS, SettingTraits
-from dlemu.config.workload_files import nearest
+from dlemu.config.translate import LOADERS, MODULES
 
 
 def check(workload: Workload) -> None:
     """Raise UserError for values that no run could take."""
     known = sections() if workload.kinds else {}
     own = [(build(known[name], section, name), name) for name, section in workload.kinds.items() if name in known]
-    tables = (
-        ("accelerator", workload.accelerator, list(workload.accelerators)),
-        ("scale", workload.scale, [*filter(None, workload.scales)]),
-    )
-    missing = (
-        f"{key} is {name!r}: wanted one of {', '.join(table) or 'none: the workload has no such table'}"
-        for key, name, table in tables
-        if name and name not in table
-    )
     counts = {
         "model.parallelism.data": workload.model.parallelism.data,
         "train.total_training_steps": workload.train.total_training_steps,
@@ -42,12 +32,14 @@ def check(workload: Workload) -> None:
     }
     zeros = (f"{key} is 0: wanted 1 or more, or -1" for key, number in counts.items() if number == 0)
     of_kinds = (problem for section, name in own for problem in problems(section, name))
-    _refuse([*problems(workload), *of_kinds, *missing, *zeros])
+    _refuse([*problems(workload), *of_kinds, *zeros])
 
 
 def check_folder(workload: Workload, key: str, folder: str) -> None:
-    """Raise UserError for a URL in a setting of a folder."""
-    _refuse(_folder_problems(workload, key, folder))
+    """Raise UserError for a URL in a setting of a folder, unless the storage takes them."""
+    if workload.storage.has_paths:
+        storage_type = "s3" if folder.startswith("s3:") else "fsspec"
+        check_local(folder, key, other=f"storage.storage_type={storage_type}, or ")
 
 
 def check_model_name(name: str) -> None:
@@ -67,7 +59,7 @@ def check_runnable(workload: Workload) -> None:
         [
             *_data_problems(workload),
             *_training_problems(workload),
-            *_name_problems("train.compute", workload.train.compute, "dlemu.accelerators"),
+            *_name_problems(workload, "train", "compute"),
             *_loader_problems(workload),
             *workload.unsupported,
         ]
@@ -80,7 +72,7 @@ def check_checkpoints(workload: Workload) -> None:
         [
             *_storage_problems(workload),
             *_folder_problems(workload, "checkpoint.checkpoint_folder", workload.checkpoint.checkpoint_folder),
-            *_name_problems("checkpoint.format", workload.checkpoint.format, "dlemu.checkpoints.formats"),
+            *_name_problems(workload, "checkpoint", "format"),
             *_checkpoint_problems(workload),
             *workload.unsupported,
         ]
@@ -95,7 +87,7 @@ def _refuse(found: Iterable[str]) -> None:
 def _data_problems(workload: Workload) -> Iterator[str]:
     yield from _storage_problems(workload)
     yield from _folder_problems(workload, "dataset.data_folder", workload.dataset.data_folder)
-    yield from _name_problems("dataset.format", workload.dataset.format, "datagen.formats")
+    yield from _name_problems(workload, "dataset", "format")
 
 
 def _checkpoint_problems(workload: Workload) -> Iterator[str]:
@@ -144,13 +136,10 @@ def _storage_problems(workload: Workload) -> Iterator[str]:
 
 
 def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]:
-    """Yield a problem for a URL in a setting of a folder, unless the storage takes them."""
-    if workload.storage.has_paths and ":" in folder:
-        storage_type = "s3" if folder.startswith("s3:") else "fsspec"
-        try:
-            check_local(folder, key, other=f"storage.storage_type={storage_type}, or ")
-        except UserError as error:
-            yield str(error)
+    try:
+        check_folder(workload, key, folder)
+    except UserError as error:
+        yield str(error)
 
 
 def _training_problems(workload: Workload) -> Iterator[str]:
@@ -229,20 +218,17 @@ def _is_inside(path: str, folder: str) -> bool:
     return PurePath(inner).is_relative_to(outer)
 
 
-def _loader_problems(workload: Workload) -> list[str]:
-    if unknown := list(_name_problems("reader.data_loader", workload.reader.data_loader, LOADERS)):
-        return unknown
-    traits: type[SettingTraits] | None = companion(LOADERS, workload.reader.data_loader, "Traits")
-    return [] if traits is None else traits().problems(workload)
+def _loader_problems(workload: Workload) -> Iterator[str]:
+    if unknown := list(_name_problems(workload, "reader", "data_loader")):
+        yield from unknown
+    elif traits := companion(LOADERS, workload.reader.data_loader, "Traits"):
+        yield from traits().problems(workload)
 
 
-def _name_problems(key: str, name: str, package: str) -> Iterator[str]:
-    known = names(package)
-    if is_dotted(name):
+def _name_problems(workload: Workload, section: str, key: str) -> Iterator[str]:
+    package, name = MODULES[section, key], getattr(getattr(workload, section), key)
+    if name not in names(package):
         try:
             companion(package, name, "")
         except UserError as error:
-            yield f"{key}: {error}"
-    elif name not in known:
-        listed = ", ".join(known)
-        yield f"{key} is {name!r}: {nearest(name, known)}wanted one of {listed}, or the dotted name of your own module"
+            yield f"{section}.{key}: {error}"

@@ -15,23 +15,35 @@ from importlib import resources
 from typing import Any
 
 from datagen.errors import UserError
-from datagen.registry import installed
-from datagen.registry import nearest as nearest
+from datagen.registry import installed, nearest
 from datagen.regular import read_regular
 
 SUFFIX = ".yaml"
 MOST_YAML_BYTES, MOST_YAML_VALUES = 1 << 20, 10_000  # all existing settings fill 10 KB; aliases multiply
 _CONFIG_MODULE = "dlemu.configs"
 _HYDRA_VERSION = "1.3"
-_VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
-"""An environment variable in MLPerf Storage's workload files, which Hydra would take for a key."""
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 
 
 def workload_names(config_dir: str | None = None) -> list[str]:
     """Return the names that `workload=NAME` takes, sorted; `config_dir` adds those in CONFIG_DIR/workload."""
-    own = {name.removesuffix(SUFFIX) for name in _own(config_dir) if name.endswith(SUFFIX)}
-    return sorted(shipped_workloads().keys() | own)
+    return sorted(_files(config_dir))
+
+
+def _files(config_dir: str | None) -> dict[str, str]:
+    """Return name -> path of all workloads; those of CONFIG_DIR come before shipped ones. Raises UserError."""
+    found = dict(shipped_workloads())
+    if config_dir is not None:
+        folder = os.path.join(config_dir, "workload")
+        try:
+            own = os.listdir(folder)
+        except OSError as error:
+            raise UserError(
+                f"--config-dir {config_dir}: {folder} can't be listed ({error.strerror});"
+                " wanted a folder that holds workload/NAME.yaml"
+            ) from None
+        found |= {name.removesuffix(SUFFIX): os.path.join(folder, name) for name in own if name.endswith(SUFFIX)}
+    return found
 
 
 @cache
@@ -44,9 +56,9 @@ def shipped_workloads() -> dict[str, str]:
 
 
 def workload_file(choice: str, config_dir: str | None) -> str:
-    """Return the path of the file that `workload=CHOICE` selects; raises UserError.
+    """Return the path of the file that `workload=CHOICE` selects: CHOICE itself with a slash or an ending, or a name's.
 
-    A choice with a slash or an ending is a path; a name is searched in CONFIG_DIR/workload first.
+    Raises UserError.
     """
     if os.sep in choice or choice.endswith((SUFFIX, ".yml")):
         if not choice.endswith(SUFFIX) or not os.path.exists(choice):
@@ -55,25 +67,11 @@ def workload_file(choice: str, config_dir: str | None) -> str:
                 f"workload={choice}: {problem}; wanted a file NAME{SUFFIX}, or a name: {', '.join(workload_names())}"
             )
         return choice
-    if f"{choice}{SUFFIX}" in _own(config_dir):
-        return os.path.join(str(config_dir), "workload", f"{choice}{SUFFIX}")
-    known = workload_names(config_dir)
+    known = _files(config_dir)
     if choice not in known:
-        raise UserError(f"there is no workload {choice!r}: {_suggestion(choice, known)}known: {', '.join(known)}")
-    return shipped_workloads()[choice]
-
-
-def _own(config_dir: str | None) -> list[str]:
-    if config_dir is None:
-        return []
-    folder = os.path.join(config_dir, "workload")
-    try:
-        return os.listdir(folder)
-    except OSError as error:
-        raise UserError(
-            f"--config-dir {config_dir}: {folder} can't be listed ({error.strerror});"
-            " wanted a folder that holds workload/NAME.yaml"
-        ) from None
+        names = sorted(known)
+        raise UserError(f"there is no workload {choice!r}: {_suggestion(choice, names)}known: {', '.join(names)}")
+    return known[choice]
 
 
 def _suggestion(choice: str, known: list[str]) -> str:
@@ -161,23 +159,13 @@ def resolved(tree: dict[str, Any]) -> dict[str, Any]:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        return _plain(_with_environment(tree), resolve=True)
+        return _plain(tree, resolve=True)
     except RecursionError:
         raise UserError("the settings refer to themselves, or nest too deep: wanted sections of plain values") from None
     except OmegaConfBaseException as error:
         raise UserError(
             f"{str(error).splitlines()[0]} (at {error.full_key}): wanted a value, or a reference to a key that is set"
         ) from None
-
-
-def _with_environment(tree: Any, *, options: bool = False) -> Any:
-    """Return a copy with variables such as `${AWS_REGION}` in storage options replaced; null where not set."""
-    if isinstance(tree, dict):
-        return {
-            key: _with_environment(value, options=options or key == "storage_options") for key, value in tree.items()
-        }
-    variable = _VARIABLE.fullmatch(tree) if options and isinstance(tree, str) else None
-    return os.environ.get(variable[1]) if variable else tree
 
 
 def read_plain(path: str) -> dict[str, Any]:

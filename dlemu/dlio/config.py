@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from datagen.errors import UserError
+from dlemu.config.dump import published
 from dlemu.config.duration import Duration
-from dlemu.config.published import published
 from dlemu.config.schema import Checkpoint, Model, Workload
 from dlemu.config.translate import RENAMED_VALUES
 

@@ -12,9 +12,9 @@ import yaml
 from datagen import owned
 from datagen.atomic import write_text
 from datagen.errors import UserError
+from datagen.withheld import without_secrets
 from dlemu import __version__
 from dlemu.config import load, workload_names
-from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.dlio.config import LOG, DlioFolders, dlio_hydra, dlio_overrides, dlio_workload
 

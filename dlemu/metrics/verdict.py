@@ -14,8 +14,6 @@ from typing import Literal
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.findings import Number
 
-JUDGEMENT_VERSION = 1
-"""Raised whenever a rule for verdicts or causes changes: lets an audit tell an outdated verdict from an edited one."""
 VerdictBy = Literal["sustained", "au", "rules"]
 Outcome = Literal["pass", "fail", "undecided", "no verdict"]
 """The answer to a question about the storage; `undecided`: too close to the threshold for the uncertainty."""

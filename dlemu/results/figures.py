@@ -215,7 +215,7 @@ def in_words(both: Difference, *, better: str, a: str = "A", b: str = "B") -> st
     return f"{a} is {abs(percent):.1f} % {words[not is_first]} than {b} (+- {width:.1f})"
 
 
-_HOST_FACTS = ("processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")
+HOST_FACTS = ("processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")
 """Facts of a host that affect measurements of storage."""
 
 
@@ -225,7 +225,7 @@ def differing_hosts(a: Sequence[HostFacts], b: Sequence[HostFacts]) -> Iterator[
     if names[0] != names[1]:
         hosts = f"A was measured on {_listed(names[0])} and B on {_listed(names[1])}"
         yield f"{hosts}: the difference is not due to the storage alone"
-    for key in _HOST_FACTS:
+    for key in HOST_FACTS:
         facts = [sorted({_plain(getattr(host, key)) for host in hosts}) for hosts in (a, b)]
         if facts[0] != facts[1]:
             yield f"the hosts' {key} was {_listed(facts[0])} for A and {_listed(facts[1])} for B"

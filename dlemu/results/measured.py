@@ -18,7 +18,6 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.config import to_yaml
 from dlemu.config.schema import Workload
-from dlemu.metrics.verdict import JUDGEMENT_VERSION
 from dlemu.results.answer_files import check_version, decode_untrusted, to_json
 from dlemu.results.file_names import ADVICE, CONFIG, FACTS, KILLED, LIVE, SUMMARY, TELEMETRY
 from dlemu.results.kinds import SummaryHead
@@ -60,8 +59,6 @@ def common_fields(facts: RunFacts) -> dict[str, Any]:
         "workload": facts.workload.model.name,
         "ranks": facts.ranks,
         "started_at": facts.started_at,
-        "ended_at": journal.ended_at,
-        "judgement_version": JUDGEMENT_VERSION,
         "environment": Environment(hosts=journal.hosts, storage=journal.storage),
     }
 

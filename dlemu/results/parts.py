@@ -42,10 +42,6 @@ class JobSummary:
     ranks: int
     started_at: str = ""
     """ISO 8601 with zone."""
-    ended_at: str | None = None
-    """None for an incomplete run."""
-    judgement_version: int
-    """Version of the rules for verdicts and causes."""
     environment: Environment = field(default_factory=Environment)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from datagen.errors import UserError
 from datagen.withheld import scrubbed
-from dlemu.config.published import published
+from dlemu.config.dump import published
 from dlemu.config.schema import Workload
 from dlemu.machine.environment import describe_folder, existing_folder
 from dlemu.metrics.catalogue import RUN, Catalogue, declared

@@ -15,7 +15,7 @@ from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
-from dlemu.results.figures import Conditions, Difference, JobFigures, difference
+from dlemu.results.figures import Difference, JobFigures, difference
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import scaled
 
@@ -336,8 +336,8 @@ class ComparedSide:
     """The answer of a search, or the largest number of accelerators among the runs that passed; None without any."""
     may_feed_more: bool = False
     """One more was not shown to fail, or not because of the storage: `accelerators_fed` is a lower bound."""
-    about: Conditions | None
-    """None when the folders of its runs are gone."""
+    about: dict[str, str]
+    """Where, on what and how it was measured, as text; empty when the folders of its runs are gone."""
     unpaired: tuple[SweepPoint, ...] = ()
     """Its runs that have no counterpart; of a search, all counts."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from datagen.errors import SpaceError, UserError
 from datagen.owned import scratch_folder
 from datagen.storage.storage_base import FOLDERS, open_storage
 from dlemu.config import load
+from dlemu.config.overrides import override
 from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_free_cores
 from dlemu.jobs.probe.run import probe_target
@@ -57,7 +59,8 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
     except OSError as error:
         raise UserError(f"{folder} can't be used: {error.strerror}; name another folder of the drive") from error
     storage, took = describe_folder(folder), time.monotonic() - began
-    measured = f"dlemu size workload=unet3d scale=laptop dataset.data_folder={storage.folder}/unet3d-laptop --make"
+    place = shlex.quote(override(("dataset", "data_folder"), f"{storage.folder}/unet3d-laptop"))
+    measured = f"dlemu size workload=unet3d scale=laptop {place} --make"
     lines = [
         *map(_feeds, fed),
         *_ceilings(most, fed),

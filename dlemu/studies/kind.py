@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dlemu.results.kinds import Kind, Parts
 
 
@@ -29,40 +31,24 @@ def _together() -> Parts:
     return PARTS
 
 
-KIND = Kind(
-    name="comparison",
-    noun="a comparison",
-    marks=("compare.json",),
-    command="compare",
-    help="Compare two runs, sweeps or searches.",
-    load=_comparison,
+def _kind(
+    name: str, noun: str, load: Callable[[], Parts], text: str, *, command: str = "", precedence: int = 2
+) -> Kind:
+    command = command or name
+    marks = (f"{command}.json",)
+    return Kind(name=name, noun=noun, marks=marks, precedence=precedence, command=command, help=text, load=load)
+
+
+KIND = _kind(
+    "comparison", "a comparison", _comparison, "Compare two runs, sweeps or searches.", command="compare", precedence=0
 )
 ANSWERS = (
-    Kind(
-        name="size",
-        noun="a search",
-        marks=("size.json",),
-        precedence=2,
-        command="size",
-        help="Find the most accelerators that this storage keeps busy.",
-        load=_size,
-    ),
-    Kind(
-        name="sweep",
-        noun="a sweep",
-        marks=("sweep.json",),
-        precedence=2,
-        command="sweep",
-        help="Run over several values: ranks, drives, readers, workloads.",
-        load=_sweep,
-    ),
-    Kind(
-        name="together",
-        noun="concurrent jobs",
-        marks=("together.json",),
-        precedence=2,
-        command="together",
-        help="Run several jobs at the same time on one storage: what each costs the others.",
-        load=_together,
+    _kind("size", "a search", _size, "Find the most accelerators that this storage keeps busy."),
+    _kind("sweep", "a sweep", _sweep, "Run over several values: ranks, drives, readers, workloads."),
+    _kind(
+        "together",
+        "concurrent jobs",
+        _together,
+        "Run several jobs at the same time on one storage: what each costs the others.",
     ),
 )

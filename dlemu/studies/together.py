@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any, NamedTuple
 
 from datagen.errors import UserError
 from datagen.owned import fresh_folder
+from datagen.withheld import without_secrets
 from dlemu.config import digest, load
 from dlemu.config.overrides import take_word
-from dlemu.config.published import without_secrets
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
 from dlemu.report.screen import Said, Screen
@@ -22,9 +23,10 @@ from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, differen
 from dlemu.results.kinds import Parts, catalogue_of, kind_wanted, kinds, read_figures
 from dlemu.results.wording import count, scaled
 from dlemu.runner.child_run import job, run_commands
+from dlemu.runner.events import ignore
 from dlemu.runner.job import check_ahead, checked
 from dlemu.runner.run_folder import new_folder
-from dlemu.runner.run_list import Planned, RunBegan, RunEnded, RunList, RunsPlanned
+from dlemu.runner.run_list import Planned, RunList
 from dlemu.studies.compare.page import difference_rows
 from dlemu.studies.prerequisites import Child, check_launcher
 
@@ -82,8 +84,9 @@ class JobTogether:
     def title(self) -> str:
         """Its command and workload."""
         measured = self.beside or self.alone
-        figures = measured and measured.figures
-        return f"{self.command} {figures.workload}{scaled(figures.sample_divisor)}" if figures else self.command
+        if measured is None:
+            return self.command
+        return f"{self.command} {measured.figures.workload}{scaled(measured.figures.sample_divisor)}"
 
     @property
     def cost(self) -> dict[str, Difference]:
@@ -95,19 +98,18 @@ class JobTogether:
 
     @property
     def loss(self) -> Loss | None:
-        """What it lost most of its main metrics; None where not both runs have one."""
-        if self.beside is None:
+        """What it lost most of its main metrics, the certain before others; None where not both runs have one."""
+        cost = self.cost
+        if self.beside is None or not cost:
             return None
-        cost, catalogue = self.cost, catalogue_of(self.beside.figures.kind)
-        for metrics in (catalogue.headlines, catalogue.compared):
-            known = [Loss(metric, cost[metric.name]) for metric in metrics if metric.name in cost]
-            if known:
-                return max(known, key=lambda loss: (loss.is_certain, loss.percent))
-        return None
+        catalogue = catalogue_of(self.beside.figures.kind)
+        main = [metric for metric in catalogue.headlines if metric.name in cost]
+        known = main or [metric for metric in catalogue.compared if metric.name in cost]
+        losses = [Loss(metric, cost[metric.name]) for metric in known]
+        return max(losses, key=lambda loss: (loss.is_certain, loss.percent), default=None)
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(NamedTuple):
     """What the others cost a job in one metric."""
 
     metric: Metric
@@ -144,10 +146,8 @@ class Together:
     @property
     def jobs(self) -> list[JobTogether]:
         """What the others cost each job."""
-        alone, beside = (
-            {job: run for turn in self.turns if (len(turn.runs) == 1) is one for job, run in turn.runs.items()}
-            for one in (True, False)
-        )
+        alone = {job: run for turn in self.turns if len(turn.runs) == 1 for job, run in turn.runs.items()}
+        beside = {job: run for turn in self.turns if len(turn.runs) > 1 for job, run in turn.runs.items()}
         return [
             JobTogether(command=words[0], number=at + 1, alone=alone.get(at), beside=beside.get(at))
             for at, words in enumerate(self.question.jobs)
@@ -167,9 +167,9 @@ class Together:
 def verdict_of(answer: Together) -> str:
     """Return which job lost most, of those that lost more than the uncertainty; empty without a cost of any."""
     losses = [(loss, one.number) for one in answer.jobs if (loss := one.loss)]
-    certain = [each for each in losses if each[0].is_certain]
+    certain = [(loss.percent, number, loss) for loss, number in losses if loss.is_certain]
     if certain:
-        loss, number = max(certain, key=lambda each: (each[0].percent, each[1]))
+        _, number, loss = max(certain)
         return f"lost most: job {number}, {loss}"
     unknown = any(loss.cost.distinct is None for loss, _ in losses)
     why = ": too few repetitions (epochs, checkpoints) for an interval" * unknown
@@ -178,7 +178,6 @@ def verdict_of(answer: Together) -> str:
 
 Jobs = dict[int, Child]
 """The jobs of a turn by their index."""
-OnEvent = Callable[[RunsPlanned | RunBegan | RunEnded[Turn, Together]], object]
 
 
 def run_together(
@@ -187,25 +186,18 @@ def run_together(
     alone: bool = True,
     folder: str = "",
     config_dir: str | None = None,
-    on_event: OnEvent = lambda event: None,
+    on_event: Callable[[Any], object] = ignore,
 ) -> tuple[Together, str]:
-    """Run jobs alone, then side by side; return the answer and its folder.
+    """Run jobs alone, unless `alone` is false, then side by side; return the answer and its folder.
 
-    Args:
-        asked: the overrides of each job, after its command (train, checkpoint, ...) if it is not the one that its
-            workload needs.
-        alone: run each alone first, to say what the others cost it.
-        folder: where the results go; an interrupted study in it is continued.
-        config_dir: a folder with workload/NAME.yaml.
-        on_event: is called with each event.
-
-    Raises UserError before the first job for wrong settings of any, and UserError or DlemuError for one that fails.
+    `asked`: the overrides of each job, after its command (train, ...) if it is not the one that the workload
+    needs. An interrupted study in `folder` is continued. Raises UserError before the first job for wrong settings of
+    any, and UserError or DlemuError for one that fails.
     """
     check_launcher("together", "")
     if len(asked) < 2:
         raise UserError("only one job is named: wanted two or more")
     jobs = {number: _child(words, config_dir) for number, words in enumerate(asked)}
-    folder = folder or new_folder("together")
     question = TogetherQuestion(
         jobs=tuple((one.kind.command, *without_secrets(one.words)) for one in jobs.values()),
         settings_digest=digest([one.workload for one in jobs.values()]),
@@ -220,9 +212,9 @@ def run_together(
         )
         for turn in turns
     ]
-    runs = Study(folder, question, planned, on_event)
+    runs = Study(folder or new_folder("together"), question, planned, on_event)
     runs.resume()
-    return runs.run_missing(), folder
+    return runs.run_missing(), runs.folder
 
 
 class Study(RunList[Jobs, Turn, Together]):
@@ -255,12 +247,13 @@ class Study(RunList[Jobs, Turn, Together]):
             for one, own in zip(jobs.values(), folders, strict=True)
         ]
         run_commands(commands, lambda: None)
-        runs, spans = zip(*map(_measured, folders), strict=True)
-        if len(jobs) > 1:
-            others = (spans[:number] + spans[number + 1 :] for number in range(len(spans)))
-            shares = map(overlap_percent, spans, others)
-            runs = tuple(replace(run, overlap_percent=share) for run, share in zip(runs, shares, strict=True))
-        return Turn(runs=dict(zip(jobs, runs, strict=True)))
+        read = [read_figures(own) for own in folders]
+        spans, runs = [_span(run) for run, _ in read], {}
+        for at, (number, own) in enumerate(zip(jobs, folders, strict=True)):
+            others = spans[:at] + spans[at + 1 :]
+            share = overlap_percent(spans[at], others) if others else 100.0
+            runs[number] = MeasuredJob(folder=os.path.basename(own), figures=read[at][1], overlap_percent=share)
+        return Turn(runs=runs)
 
 
 def _child(words: Sequence[str], config_dir: str | None) -> Child:
@@ -283,12 +276,10 @@ def _label(child: Child) -> str:
     return f"{child.kind.command} {child.workload.model.name}, {ranks}{scaled(sample_divisor(child.workload))}"
 
 
-def _measured(folder: str) -> tuple[MeasuredJob, Span]:
-    """Return what was measured of the run in a folder, and its time."""
-    run, figures = read_figures(folder)
-    times = run.summary.started_at, run.summary.ended_at or run.summary.started_at
+def _span(run: Any) -> Span:
+    times = run.facts.started_at, run.facts.journal.ended_at or run.facts.started_at
     began, ended = (datetime.fromisoformat(time).timestamp() for time in times)
-    return MeasuredJob(folder=os.path.basename(folder), figures=figures), (began, ended)
+    return began, ended
 
 
 def overlap_percent(own: Span, others: Sequence[Span]) -> float:
@@ -312,25 +303,20 @@ def screen(answer: Together, folder: str) -> Screen:
     return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
 
-def sections(answer: Together, _: str) -> list[Section]:
-    """Return a table of each job's metrics, together with the others and alone."""
-    return [_table(one) for one in answer.jobs]
-
-
-def _table(one: JobTogether) -> Table:
-    title = f"Job {one.number}: {one.title}"
-    measured = one.beside or one.alone
+def sections(answer: Together, _: str) -> Iterator[Section]:
+    """Yield a table of each job's metrics, together with the others and alone."""
     head = columns("metric", "together", "alone", "change", "+-", right=range(1, 5), whole=range(5))
-    if measured is None:
-        return Table(title=title, columns=head, rows=[])
-    figures, catalogue = measured.figures, catalogue_of(measured.figures.kind)
-    rows = difference_rows(one.cost, catalogue)
-    if not rows:  # it has run in one way only
-        known = [metric for metric in catalogue.compared if metric.name in figures.metrics]
-        values = [(metric.label, value_with_interval(figures.metrics[metric.name], metric.unit)) for metric in known]
-        rows = [(label, *((value, "") if one.beside else ("", value)), "", "") for label, value in values]
-    notes = [f"others ran during {one.beside.overlap_percent:.0f} % of its time"] if one.beside else []
-    return Table(title=title, columns=head, rows=rows, notes=notes)
+    for one in answer.jobs:
+        rows, notes = list[tuple[str, ...]](), list[str]()
+        if measured := one.beside or one.alone:
+            catalogue, known = catalogue_of(measured.figures.kind), measured.figures.metrics
+            rows = difference_rows(one.cost, catalogue)
+            for metric in (metric for metric in catalogue.compared if metric.name in known and not one.cost):
+                value = value_with_interval(known[metric.name], metric.unit)  # it has run in one way only
+                rows.append((metric.label, value if one.beside else "", "" if one.beside else value, "", ""))
+        if one.beside:
+            notes = [f"others ran during {one.beside.overlap_percent:.0f} % of its time"]
+        yield Table(title=f"Job {one.number}: {one.title}", columns=head, rows=rows, notes=notes)
 
 
 PARTS = Parts(

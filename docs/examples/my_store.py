@@ -4,15 +4,15 @@ import contextlib
 import errno
 import sqlite3
 
-from datagen.storage.storage_base import Listed, StorageBase
+from datagen.storage.storage_base import Listed, Reader, StorageBase, Writer
 
 
 class Storage(StorageBase):
     def open(self, path):
-        return Reader(self.one("SELECT data FROM files WHERE path = ?", path))
+        return StoredReader(self.one("SELECT data FROM files WHERE path = ?", path))
 
     def create(self, path):
-        return Writer(self, path)
+        return StoredWriter(self, path)
 
     @contextlib.contextmanager
     def entries(self, folder):
@@ -40,37 +40,26 @@ class Storage(StorageBase):
             return database.execute(sql, values).fetchall()
 
 
-class Reader:
+class StoredReader(Reader):
     def __init__(self, data):
-        self.data, self.size_bytes, self.read_calls, self.app_bytes = data, len(data), 1, 0
+        super().__init__(len(data))
+        self.data = data
 
     def read_into(self, buffer, offset):
         piece = self.data[offset : offset + len(buffer)]
         buffer[: len(piece)] = piece
+        self.read_calls += 1
         self.app_bytes += len(piece)
         return len(piece)
 
-    def close(self):
-        self.data = b""
 
-
-class Writer:
+class StoredWriter(Writer):
     def __init__(self, storage, path):
-        self.storage, self.path, self.data, self.position = storage, path, bytearray(), 0
-
-    def write(self, data):
-        self.write_at(data, self.position)
-        self.position += len(data)
-
-    def skip(self, size_bytes):
-        self.position += size_bytes
+        self.storage, self.path, self.data = storage, path, bytearray()
 
     def write_at(self, data, offset):
         self.data.extend(bytes(max(0, offset + len(data) - len(self.data))))
         self.data[offset : offset + len(data)] = data
-
-    def sync(self):
-        pass
 
     def commit(self):
         self.storage.ask("REPLACE INTO files VALUES (?, ?)", self.path, bytes(self.data))

@@ -1,7 +1,9 @@
-"""Rank 1 alone reads slowly: `reader.data_loader=validation.slow_rank`, a loader as in docs/extending.md."""
+"""Rank 1 alone reads from a slow drive: `reader.data_loader=validation.slow_rank`, a loader as in docs/extending.md."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import time
 from dataclasses import replace
 
@@ -11,15 +13,25 @@ from dlemu.loaders import pytorch
 from dlemu.loaders.loader_base import LoaderSpec, Phase
 
 SLOW_RANK = 1
-DELAY_SECONDS = 0.08
+DELAY_SECONDS = 0.04
 
 
 class SlowReader(posix.DirectReader):
-    """One open file whose reads take longer."""
+    """One open file of a drive that answers one request at a time, so that more readers gain nothing."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._drive = os.open(os.path.dirname(path), os.O_RDONLY)
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
+        fcntl.flock(self._drive, fcntl.LOCK_EX)
         time.sleep(DELAY_SECONDS)
+        fcntl.flock(self._drive, fcntl.LOCK_UN)
         return super().read_into(buffer, offset)
+
+    def close(self) -> None:
+        os.close(self._drive)
+        super().close()
 
 
 class Storage(posix.Storage):

@@ -9,9 +9,9 @@ import pytest
 
 import dlemu
 from datagen.errors import UserError
+from datagen.withheld import without_secrets
 from dlemu.config import load
-from dlemu.config.dump import withheld_words
-from dlemu.config.published import published, without_secrets
+from dlemu.config.dump import published, withheld_words
 from dlemu.metrics.verdict import COMPLETED
 from tests.e2e.harness import start, wait
 from tests.parts import of_parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from datagen.errors import SpaceError, UserError
 from dlemu.cli import cli
+from dlemu.config import load
 from dlemu.doctor.check_base import Check
 from dlemu.jobs.probe import run
 from dlemu.machine.environment import describe_folder
@@ -31,7 +33,8 @@ def drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(look, "FIRST_BYTES", 100_000)
     monkeypatch.setattr(look, "READ_SECONDS", 0.0)
     monkeypatch.setattr(look, "PROBE_SECONDS", 0.1)
-    return tmp_path
+    (folder := tmp_path / "Ann's drive").mkdir()
+    return folder
 
 
 def left(folder: Path) -> list[str]:
@@ -56,6 +59,9 @@ def test_it_answers_in_eight_lines_and_leaves_the_folder_as_it_was(
     for line, label in zip(lines[3:], ("at most", "limit", "sure", "took", "next"), strict=True):
         assert line.startswith(f"  {label} "), line
     assert "requests/s" in lines[3]
+    _, command, *words = shlex.split(lines[-1].removeprefix("  next ").partition("  (")[0])
+    assert (command, words.pop()) == ("size", "--make")
+    assert load(words).dataset.data_folder == f"{drive}/unet3d-laptop"
     assert str(drive / ".try.dlemu-") in said.err
     assert (left(drive), users.changed()) == (before, [])
 

@@ -85,19 +85,6 @@ def test_a_section_is_printed_with_its_meaning_and_checked(elsewhere: dict[str, 
         assert re.search(problem, refused.stderr, re.DOTALL), refused.stderr
 
 
-def test_a_kind_that_can_not_be_imported_is_named(elsewhere: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "site/dlemu_stat/settings.py").write_text("import there_is_no_such_thing")
-    done = run(elsewhere, "-m", "dlemu", "train", "--cfg")
-    assert done.returncode == 2
-    assert re.search(r"dlemu_stat, an installed kind.*there_is_no_such_thing.*uninstall it", done.stderr, re.DOTALL)
-
-
-def test_a_section_can_not_have_the_name_of_another(elsewhere: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "site/dlemu_stat/settings.py").write_text(SETTINGS.replace('("stat"', '("train"'))
-    done = run(elsewhere, "-m", "dlemu", "train", "--cfg")
-    assert (done.returncode, "'train', which already exist" in done.stderr) == (2, True)
-
-
 def test_sections_of_unknown_kinds_cross_processes_and_facts() -> None:
     workload = replace(load([]), kinds={"stat": {"files": 7}})
     check(workload)
@@ -109,3 +96,19 @@ def test_the_field_that_holds_them_is_no_setting() -> None:
     assert "kinds" not in tree().__dataclass_fields__
     with pytest.raises(UserError, match="unknown key kinds"):
         load(["kinds={stat: {files: 1}}"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("import there_is_no_such_thing", "dlemu_stat, an installed kind.*there_is_no_such_thing.*uninstall it"),
+        (SETTINGS.replace('("stat"', '("train"'), "'train', which already exist"),
+    ],
+)
+def test_a_kind_whose_settings_can_not_be_had_is_named(
+    settings: str, said: str, elsewhere: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "site/dlemu_stat/settings.py").write_text(settings)
+    done = run(elsewhere, "-m", "dlemu", "train", "--cfg")
+    assert done.returncode == 2
+    assert re.search(said, done.stderr, re.DOTALL)

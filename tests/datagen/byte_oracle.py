@@ -87,9 +87,6 @@ class Recorded(StorageBase):
         self.calls.append((f"open{os.path.basename(path).removeprefix(DATA_FILE)}", 0, 0))
         return _RecordedReader(reader, self.calls)
 
-    def will_need(self, reader: Reader, ranges: Sequence[tuple[int, int]]) -> None:
-        self.calls += [("ahead:", *span) for span in ranges]
-
     def create(self, path: str) -> Writer:
         return self._storage.create(path)
 
@@ -107,14 +104,15 @@ class _Remote(Recorded):
     is_remote = True
 
 
-class _RecordedReader:
+class _RecordedReader(Reader):
     """One file of a recorded storage."""
 
-    read_calls = app_bytes = 0
-
     def __init__(self, reader: Reader, calls: list[tuple[str, int, int]]) -> None:
+        super().__init__(reader.size_bytes)
         self._reader, self._calls = reader, calls
-        self.size_bytes = reader.size_bytes
+
+    def will_need(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._calls += [("ahead:", *span) for span in ranges]
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         self._calls.append(("", offset, len(buffer)))

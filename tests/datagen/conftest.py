@@ -1,15 +1,21 @@
-"""Small datasets to test on."""
+"""Small datasets to test on, and reading them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from datagen.buffers import AlignedBuffer
+from datagen.fetch import Fetched, Fetcher, FetchSpec
 from datagen.generate import finish, generate, prepare
+from datagen.inspection import inspect
+from datagen.layout import Samples
 from datagen.spec import DatasetSpec
+from datagen.storage.storage_base import StorageBase
+from tests.object_stores import own_server
 
 MakeSpec = Callable[..., DatasetSpec]
 
@@ -38,3 +44,24 @@ def small(tmp_path: Path) -> MakeSpec:
         return DatasetSpec(**(values | changes))
 
     return spec
+
+
+def fetch_of(spec: DatasetSpec, **options: Any) -> FetchSpec:
+    """Return how to read the training files of a dataset that was made."""
+    found = inspect(spec)
+    return FetchSpec(found, found.train, **options)
+
+
+def fetched(fetch: FetchSpec, samples: Samples, files: StorageBase | None = None) -> tuple[Fetched, list[bytes]]:
+    """Read a batch, from `files` if given; return what it took, and the bytes that came."""
+    out = AlignedBuffer().view(fetch.slot_bytes(len(samples)))
+    out[:] = b"\xaa" * len(out)
+    result = Fetcher(fetch, files).fetch(samples, out)
+    return result, [bytes(out[start : start + size]) for start, size in result.places]
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    """An S3 server that keeps its objects in memory."""
+    with own_server() as served:
+        yield served

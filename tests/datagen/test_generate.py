@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -63,23 +64,16 @@ def test_what_is_there_is_kept(small: MakeSpec) -> None:
     assert verify(spec) == []
 
 
-def test_another_dataset_is_not_mixed_in(small: MakeSpec) -> None:
+def test_files_of_others_and_another_dataset_stay_as_they_are(small: MakeSpec, tmp_path: Path) -> None:
     spec = make(small())
     before = contents(spec.data_folder)
-    with pytest.raises(
-        UserError, match="num_files_train is 6 in the dataset and 7 in the settings; seed is 0 in the dataset and 1"
-    ):
+    seen = "num_files_train is 6 in the dataset and 7 in the settings; seed is 0 in the dataset and 1"
+    with pytest.raises(UserError, match=seen):
         prepare(replace(spec, num_files_train=7, seed=1))
-    assert contents(spec.data_folder) == before
-
-
-def test_files_of_others_are_not_overwritten(small: MakeSpec) -> None:
-    spec = small()
-    os.makedirs(layouts(spec)[0].folder)
-    Path(paths(spec)[0]).write_bytes(b"precious")
-    with pytest.raises(UserError, match=r"files that dlemu did not make, such as .*img_0_of_6\.npz"):
+    Path(spec.data_folder, manifest.MANIFEST_NAME).unlink()
+    with pytest.raises(UserError, match=r"files that dlemu did not make, such as .*\.npz"):
         prepare(spec)
-    assert Path(paths(spec)[0]).read_bytes() == b"precious"
+    assert contents(spec.data_folder) == before
 
 
 def test_impossible_settings(small: MakeSpec) -> None:
@@ -124,8 +118,8 @@ KILLED = """
 
 def test_killed_in_the_middle_it_goes_on(small: MakeSpec, tmp_path: Path) -> None:
     spec = small()
-    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED), repr(spec)], check=False)
-    assert killed.returncode == -signal.SIGKILL
+    script = textwrap.dedent(KILLED)
+    assert subprocess.run([sys.executable, "-c", script, repr(spec)], check=False).returncode == -signal.SIGKILL
     done = [path for path in paths(spec) if os.path.exists(path)]
     assert 0 < len(done) < 9
     assert any(name.endswith(".part") for name in os.listdir(layouts(spec)[0].folder))
@@ -177,20 +171,14 @@ def test_a_quota_is_told_from_a_full_disk(
     number: int, left: str, small: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file system may have room: its free bytes are not those of the user."""
-
-    def fail(*_: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    spec = small()
+    spec, pwrite = small(), Mock(side_effect=OSError(number, os.strerror(number)))
     prepare(spec)
-    monkeypatch.setattr(os, "pwrite", fail)
-    with pytest.raises(SpaceError, match=rf"no room for .*{os.strerror(number)}.* and {left}.*same command again"):
-        generate(spec)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", pwrite)
+        with pytest.raises(SpaceError, match=rf"no room for .*{os.strerror(number)}.* and {left}.*same command again"):
+            generate(spec)
     assert contents(spec.data_folder) == {}, "nothing half-made"
-    monkeypatch.undo()
-    generate(spec)
-    finish(spec)
-    assert verify(spec) == []
+    assert verify(make(spec)) == []
 
 
 @pytest.mark.parametrize(
@@ -258,37 +246,26 @@ def test_an_interrupt_stops_every_thread_and_leaves_no_part(small: MakeSpec, mon
 
 
 def test_fsync_comes_before_the_name(small: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    events: list[str] = []
-    sync, rename = os.fsync, os.rename
-
-    def noting_sync(descriptor: int) -> None:
-        events.append("fsync")
-        sync(descriptor)
-
-    def noting_rename(old: str, new: str) -> None:
-        events.append("rename")
-        rename(old, new)
-
-    monkeypatch.setattr(os, "fsync", noting_sync)
-    monkeypatch.setattr(os, "rename", noting_rename)
+    calls = Mock(fsync=Mock(wraps=os.fsync), rename=Mock(wraps=os.rename))
+    monkeypatch.setattr(os, "fsync", calls.fsync)
+    monkeypatch.setattr(os, "rename", calls.rename)
     spec = small(num_files_train=2, num_files_eval=0)
     prepare(spec)
-    events.clear()
+    calls.reset_mock()
     generate(spec, fsync=True)
-    assert events == ["fsync", "rename"] * 2
-    events.clear()
+    assert [name for name, *_ in calls.mock_calls] == ["fsync", "rename"] * 2
     finish(spec)
-    assert events[-2:] == ["fsync", "rename"]
+    assert [name for name, *_ in calls.mock_calls][-2:] == ["fsync", "rename"]
 
 
 def test_files_whose_sizes_no_memory_holds_are_refused_before_anything_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = DatasetSpec(data_folder=str(tmp_path / "d"), format="npz", num_files_train=1000, record_length_bytes=100)
+    spec = small(num_files_train=1000, num_files_eval=0)
     memory = SimpleNamespace(available=1000 * generate_module.FILE_BYTES - 1)
     monkeypatch.setattr(generate_module, "psutil", SimpleNamespace(virtual_memory=lambda: memory))
     with pytest.raises(SpaceError, match=r"1,000 files .* fewer files \(dataset.num_files_train\)"):
         prepare(spec)
-    assert not (tmp_path / "d").exists()
+    assert not Path(spec.data_folder).exists()
     memory.available += 1
     prepare(spec)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,23 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats.format_base import OpenedFile, Source
 from datagen.formats.indexed_binary import IndexedFile
 from datagen.inspection import inspect
 from datagen.layout import layouts
-from datagen.spec import DatasetSpec
-from tests.datagen.conftest import MakeSpec, make
+from tests.datagen.conftest import MakeSpec, fetch_of, fetched, make
 from tests.datagen.sources import MemorySource, payload
 from tests.datasets import storage_named
 
 FORMATS = ["indexed_binary", "mmap_indexed_binary"]
-Made = Callable[..., DatasetSpec]
-
-
-@pytest.fixture(params=FORMATS)
-def made(small: MakeSpec, request: pytest.FixtureRequest) -> Made:
-    return lambda **changes: make(small(**({"format": request.param, "num_samples_per_file": 5} | changes)))
 
 
 def opened(data: bytes, offsets: list[int] | None, sizes: list[int] | None, samples: int) -> IndexedFile:
@@ -100,18 +92,17 @@ def test_uneven_files_of_others(small: MakeSpec, name: str, storage: str) -> Non
     path.write_bytes(data)
     for suffix, entries in ((".off.idx", starts), (".sz.idx", sizes)):
         Path(f"{path}{suffix}").write_bytes(np.array(entries, "<u8").tobytes())
-    found = inspect(spec)
-    assert found.max_record_bytes == 7000
-    for engine in ("fast", "library") if storage == "posix" else ("fast",):
-        fetch = FetchSpec(found, found.train, storage=storage_named(storage), engine=engine)
-        out = memoryview(bytearray(fetch.slot_bytes(4) + 4096))
-        places = Fetcher(fetch).fetch([0, 1, 2, 3], out).places
-        for (at, size), start, wanted in zip(places, starts, sizes, strict=True):
-            assert bytes(out[at : at + size]) == data[start : start + wanted]
+    fetch = fetch_of(spec, storage=storage_named(storage), engine="fast")
+    assert fetch.found.max_record_bytes == 7000
+    wanted = [data[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    assert fetched(fetch, range(4))[1] == wanted
+    if storage == "posix":
+        assert fetched(replace(fetch, engine="library"), range(4))[1] == wanted
 
 
-def test_a_lost_index_is_made_again(made: Made) -> None:
-    spec = made()
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_lost_index_is_made_again(small: MakeSpec, name: str) -> None:
+    spec = make(small(format=name, num_samples_per_file=5))
     path = Path(layouts(spec)[0].path(1) + ".sz.idx")
     before = path.read_bytes()
     path.unlink()

@@ -7,7 +7,7 @@ import multiprocessing
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LIBRARIES_OF_OBJECTS, StorageSpec, open_storage
 from datagen.verify import verify
-from tests.object_stores import S3, own_server, rclone_server, storage_of, why_no_rclone
+from tests.object_stores import S3, rclone_server, storage_of, why_no_rclone
 
 pytestmark = pytest.mark.usefixtures("keys")
 FORMATS = [
@@ -66,38 +66,36 @@ def with_library(server: S3, library: str) -> StorageSpec:
 
 
 @each_format
-def test_every_format_goes_there_and_back(name: str) -> None:
+def test_every_format_goes_there_and_back(server: Any, name: str) -> None:
     spec = spec_of(name, "s3://bucket/set")
-    with own_server() as server:
-        storage = StorageSpec(type="s3", root="bucket", options=(("endpoint_url", server.endpoint),))
-        make(spec, storage)
-        assert max(server.objects) > "set/dlemu.json"
-        assert server.requests[-1].key == "set/dlemu.json"  # the manifest comes last
-        made = server.count("PUT")
-        assert generate(spec, storage).files == 0  # all are there
-        assert server.count("PUT") == made
-        assert verify(spec, storage) == []
-        ways: tuple[tuple[int, int, Engine], ...] = ((1, 0, "fast"), (4, 8192, "fast"), (1, 0, "library"))
-        for depth, range_bytes, engine in ways:
-            fetched = read(spec, replace(storage, io_depth=depth, range_bytes=range_bytes), engine)
-            assert fetched.remote_bytes == fetched.app_bytes > 0
-            assert fetched.read_calls > 0
+    storage = StorageSpec(type="s3", root="bucket", options=(("endpoint_url", server.endpoint),))
+    make(spec, storage)
+    assert max(server.objects) > "set/dlemu.json"
+    assert server.requests[-1].key == "set/dlemu.json"  # the manifest comes last
+    made = server.count("PUT")
+    assert generate(spec, storage).files == 0  # all are there
+    assert server.count("PUT") == made
+    assert verify(spec, storage) == []
+    ways: tuple[tuple[int, int, Engine], ...] = ((1, 0, "fast"), (4, 8192, "fast"), (1, 0, "library"))
+    for depth, range_bytes, engine in ways:
+        fetched = read(spec, replace(storage, io_depth=depth, range_bytes=range_bytes), engine)
+        assert fetched.remote_bytes == fetched.app_bytes > 0
+        assert fetched.read_calls > 0
 
 
 @pytest.mark.parametrize("name", ["npz", "hdf5", "webdataset", "indexed_binary", "tfrecord"])
-def test_a_library_fetches_what_its_samples_need_and_no_more(name: str) -> None:
+def test_a_library_fetches_what_its_samples_need_and_no_more(server: Any, name: str) -> None:
     spec = spec_of(name, "set")
-    with own_server() as server:
-        storage = storage_of(server).spec
-        make(spec, storage)
-        server.requests.clear()
-        stored = sum(len(data) for key, data in server.objects.items() if "/train/" in key and "/index/" not in key)
-        fetched = read(spec, storage, "library")
-        payload = 12 * 29_929  # 173 x 173
-        assert payload <= fetched.app_bytes <= stored + 12 * 8192  # io.BufferedReader asks for 8 KiB of a record's head
-        data_gets = [request for request in server.requests if request.method == "GET" and "/train/" in request.key]
-        if name in ("npz", "hdf5", "webdataset"):
-            assert fetched.read_calls == len(data_gets) == 3  # each object once, whole
+    storage = storage_of(server).spec
+    make(spec, storage)
+    server.requests.clear()
+    stored = sum(len(data) for key, data in server.objects.items() if "/train/" in key and "/index/" not in key)
+    fetched = read(spec, storage, "library")
+    payload = 12 * 29_929  # 173 x 173
+    assert payload <= fetched.app_bytes <= stored + 12 * 8192  # io.BufferedReader asks for 8 KiB of a record's head
+    data_gets = [request for request in server.requests if request.method == "GET" and "/train/" in request.key]
+    if name in ("npz", "hdf5", "webdataset"):
+        assert fetched.read_calls == len(data_gets) == 3  # each object once, whole
 
 
 @pytest.fixture(scope="module")

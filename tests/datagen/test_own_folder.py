@@ -33,7 +33,7 @@ from datagen.spec import DatasetSpec, EngineName
 from datagen.storage.storage_base import FOLDERS
 from dlemu.config import load
 from tests.datagen.sources import MemorySource
-from tests.object_stores import BUCKET, own_server, storage_of
+from tests.object_stores import BUCKET, storage_of
 
 Make = Callable[[Path], None]
 
@@ -348,28 +348,27 @@ def read_all(fetch: FetchSpec) -> int:
 @pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize(("make", "most"), [(shards, 2), (records, 2), (tables, 4)])
 @pytest.mark.parametrize("folder", ["own", f"s3://{BUCKET}/own"])
-def test_samples_of_objects_are_those_of_files(make: Make, most: int, folder: str, tmp_path: Path) -> None:
+def test_samples_of_objects_are_those_of_files(server: Any, make: Make, most: int, folder: str, tmp_path: Path) -> None:
     """They are counted before the run, by few requests, and no worker looks for headers again."""
     make(tmp_path)
     spec = DatasetSpec(data_folder=str(tmp_path), source="folder")
     local = inspect_own_folder(spec, FOLDERS)
-    with own_server() as server:
-        server.objects = {f"own/{path.name}": path.read_bytes() for path in tmp_path.iterdir()}
-        storage = storage_of(server).spec
-        spec = replace(spec, data_folder=folder)
-        own = inspect_own_folder(spec, storage)
-        assert own.spec == replace(local.spec, data_folder=spec.data_folder)
-        assert own.layout.names == local.layout.names
-        of_each = Counter(request.key for request in server.requests if request.key)
-        assert 0 < max(of_each.values()) <= most
-        found = inspect(own.spec, storage=storage)
-        looked = len(server.requests)
-        assert inspect(own.spec, storage=storage).max_record_bytes == found.max_record_bytes
-        again = Counter(each.key for each in server.requests[looked:] if each.key)
-        assert max(again.values()) <= most, "their sizes are listed: no HEAD for each but the one that opens it"
-        fetch = FetchSpec(found, found.train, storage=storage)
-        here = inspect(local.spec)
-        assert read_all(fetch) == read_all(FetchSpec(here, here.train))
+    server.objects = {f"own/{path.name}": path.read_bytes() for path in tmp_path.iterdir()}
+    storage = storage_of(server).spec
+    spec = replace(spec, data_folder=folder)
+    own = inspect_own_folder(spec, storage)
+    assert own.spec == replace(local.spec, data_folder=spec.data_folder)
+    assert own.layout.names == local.layout.names
+    of_each = Counter(request.key for request in server.requests if request.key)
+    assert 0 < max(of_each.values()) <= most
+    found = inspect(own.spec, storage=storage)
+    looked = len(server.requests)
+    assert inspect(own.spec, storage=storage).max_record_bytes == found.max_record_bytes
+    again = Counter(each.key for each in server.requests[looked:] if each.key)
+    assert max(again.values()) <= most, "their sizes are listed: no HEAD for each but the one that opens it"
+    fetch = FetchSpec(found, found.train, storage=storage)
+    here = inspect(local.spec)
+    assert read_all(fetch) == read_all(FetchSpec(here, here.train))
 
 
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])

@@ -36,7 +36,7 @@ OTHERS_THAT_REMOVE = {
     "dlemu/ranks/host.py": "the socket and folder that it made for its start",
     "dlemu/ranks/mpi.py": "memory of MPI's that this process has mapped",
     "dlemu/jobs/checkpoint/loop.py": "the token that this run left",
-    "dlemu/contrib/kvcache/blocks.py": "blocks of the plan, in the folder or below the prefix that this run made",
+    "dlemu/contrib/kvcache/mover.py": "blocks of the plan, in the folder or below the prefix that this run made",
     "dlemu/contrib/kvcache/run_folder.py": "objects below the prefix that this run made",
     "dlemu/contrib/pack/job.py": "files under way, which killed processes of a packing left",
     "dlemu/jobs/probe/object_gets.py": "objects that this probe made",

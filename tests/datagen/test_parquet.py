@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from datagen.content import Content
 from datagen.errors import DatasetError, SpaceError
-from datagen.fetch import Fetched, Fetcher, FetchSpec
+from datagen.fetch import Fetcher
 from datagen.formats.parquet import Format
 from datagen.groups import max_groups
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec, ParquetColumn, ParquetSpec
-from tests.datagen.conftest import MakeSpec, make
+from tests.datagen.conftest import MakeSpec, fetch_of, fetched, make
 from tests.datagen.sources import payload, record_file
 from tests.datasets import storage_named
 
@@ -72,17 +72,6 @@ PACKED = ["gzip", "snappy", "zstd"]
 @pytest.fixture
 def dataset(small: MakeSpec) -> DatasetSpec:
     return make(small(format="parquet", num_samples_per_file=100, parquet=parquet()))
-
-
-def fetched(fetch: FetchSpec, samples: list[int]) -> tuple[Fetched, list[bytes]]:
-    out = memoryview(bytearray(fetch.slot_bytes(len(samples))))
-    result = Fetcher(fetch).fetch(samples, out)
-    return result, [bytes(out[start : start + size]) for start, size in result.places]
-
-
-def fetch_of(spec: DatasetSpec, **options: Any) -> FetchSpec:
-    found = inspect(spec)
-    return FetchSpec(found, found.train, **options)
 
 
 @pytest.mark.parametrize("storage", ["posix", "direct"])
@@ -157,27 +146,23 @@ def test_most_groups_is_enough(batch: int, rows: int, group_rows: int, start: in
     assert len(touched) <= max_groups(batch, rows, group_rows)
 
 
-@pytest.mark.parametrize("columns", [("b", "s"), ("s",)])
-def test_files_of_others(small: MakeSpec, columns: tuple[str, ...]) -> None:
-    spec = small(
-        format="parquet",
-        num_files_train=1,
-        num_files_eval=0,
-        num_samples_per_file=100,
-        parquet=ParquetSpec(columns=tuple(ParquetColumn(name=name) for name in columns), row_group_size=30),
-    )
+def of_others(spec: DatasetSpec, table: Any, compression: str) -> Any:
+    """Write the only file of a dataset by pyarrow; return its metadata."""
     path = Path(layouts(spec)[0].path(0))
     path.parent.mkdir(parents=True)
+    pq.write_table(table, path, row_group_size=spec.parquet.row_group_size, compression=compression)
+    return pq.read_metadata(path)
+
+
+@pytest.mark.parametrize("columns", [("b", "s"), ("s",)])
+def test_files_of_others(small: MakeSpec, columns: tuple[str, ...]) -> None:
+    parquet = ParquetSpec(columns=tuple(ParquetColumn(name=name) for name in columns), row_group_size=30)
+    spec = small(format="parquet", num_files_train=1, num_files_eval=0, num_samples_per_file=100, parquet=parquet)
     table = pa.table({"a": list(range(100)), "b": [i % 3 for i in range(100)], "s": [f"text {i}" for i in range(100)]})
-    pq.write_table(table, path, row_group_size=30, compression="zstd")
+    metadata = of_others(spec, table, "zstd")
     result, stretches = fetched(fetch_of(spec), list(range(20, 40)))
-    metadata = pq.read_metadata(path)
-    wanted = sum(
-        metadata.row_group(group).column("abs".index(name)).total_compressed_size
-        for group in (0, 1)
-        for name in columns
-    )
-    assert sum(map(len, stretches)) == result.app_bytes == wanted
+    chunks = [metadata.row_group(group).column("abs".index(name)) for group in (0, 1) for name in columns]
+    assert sum(map(len, stretches)) == result.app_bytes == sum(chunk.total_compressed_size for chunk in chunks)
     _, decoded = fetched(fetch_of(spec, engine="library"), list(range(20, 40)))
     assert b"text 0text 1" in b"".join(decoded)
     with pytest.raises(DatasetError, match="nothing to compare"):
@@ -189,24 +174,16 @@ def test_files_of_others(small: MakeSpec, columns: tuple[str, ...]) -> None:
 def test_files_as_dlio_makes_them(small: MakeSpec, compression: Any, values: int) -> None:
     """Nullable columns, arrays as lists of fixed size, dictionaries where values repeat, statistics."""
     columns = (ParquetColumn(name="t", size=500), ParquetColumn(name="k", dtype="int64"))
-    spec = small(
-        format="parquet",
-        num_files_train=1,
-        num_files_eval=0,
-        num_samples_per_file=64,
-        compression=compression,
-        parquet=ParquetSpec(columns=columns, row_group_size=16),
-    )
-    path = Path(layouts(spec)[0].path(0))
-    path.parent.mkdir(parents=True)
+    parquet = ParquetSpec(columns=columns, row_group_size=16)
+    options = {"num_files_train": 1, "num_files_eval": 0, "num_samples_per_file": 64, "compression": compression}
+    spec = small(format="parquet", parquet=parquet, **options)
     numbers, keys = np.arange(64 * 500, dtype=np.float32) % values, np.arange(64) % 5
     arrays = pa.FixedSizeListArray.from_arrays(pa.array(numbers), 500)
-    table = pa.table({"t": arrays, "k": pa.array(keys)})
-    pq.write_table(table, path, row_group_size=16, compression=compression)
+    metadata = of_others(spec, pa.table({"t": arrays, "k": pa.array(keys)}), compression)
     wanted = numbers[16 * 500 : 32 * 500].tobytes() + keys[16:32].tobytes()
-    for options in ({"decode": "full"}, {"engine": "library"}):
-        assert b"".join(fetched(fetch_of(spec, **options), [20, 30])[1]) == wanted
-    chunks = [pq.read_metadata(path).row_group(1).column(index).total_compressed_size for index in (0, 1)]
+    for way in ({"decode": "full"}, {"engine": "library"}):
+        assert b"".join(fetched(fetch_of(spec, **way), [20, 30])[1]) == wanted
+    chunks = [metadata.row_group(1).column(index).total_compressed_size for index in (0, 1)]
     result, stretches = fetched(fetch_of(spec), [20, 30])
     assert result.app_bytes == sum(map(len, stretches)) == sum(chunks)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ from PIL import Image
 
 from datagen.content import Content
 from datagen.errors import DatasetError, UserError
-from datagen.formats import jpeg, png, tiff
+from datagen.formats import jpeg, png
 from datagen.formats._picture import PictureFormat, Shape
-from datagen.generate import generate, prepare
 from datagen.layout import layouts, nominal_sample_bytes
 from datagen.spec import DatasetSpec
 from tests.datagen.conftest import make
@@ -36,9 +34,8 @@ each_codec = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: name_of(
 SHAPES = st.builds(Shape, st.integers(1, 70), st.integers(1, 70), st.sampled_from([1, 3]))
 
 
-def opened(data: bytes, name: str) -> Any:
-    formats: dict[str, Callable[[], Any]] = {"jpeg": jpeg.Format, "png": png.Format, "tiff": tiff.Format}
-    return formats[name]().open(MemorySource(data), 1).sample(0)
+def opened(data: bytes, codec: PictureFormat) -> Any:
+    return type(codec)().open(MemorySource(data), 1).sample(0)
 
 
 def pillows(data: bytes) -> Any:
@@ -54,13 +51,13 @@ def test_any_size_from_the_smallest_on_is_met_and_is_a_picture(codec: PictureFor
     codec.check(memoryview(data))
     pixels = pillows(data)
     assert pixels.shape == (shape[:2] if shape.channels == 1 else shape)
-    assert bytes(opened(data, name_of(codec)).decode()) == pixels.tobytes()
+    assert bytes(opened(data, codec).decode()) == pixels.tobytes()
 
 
 @each_codec
 def test_mlperfs_files(codec: PictureFormat, tmp_path: Path) -> None:
-    folder = str(tmp_path)
-    spec = make(DatasetSpec(data_folder=folder, format=name_of(codec), num_files_train=4, record_length_bytes=322957))
+    settings: dict[str, Any] = {"num_files_train": 4, "record_length_bytes": 322957}
+    spec = make(DatasetSpec(data_folder=str(tmp_path), format=name_of(codec), **settings))
     paths = [Path(layouts(spec)[0].path(i)) for i in range(4)]
     assert [path.stat().st_size for path in paths] == [322957] * 4
     assert nominal_sample_bytes(spec) == 322957
@@ -73,23 +70,17 @@ def test_mlperfs_files(codec: PictureFormat, tmp_path: Path) -> None:
     assert len(zlib.compress(together)) > 0.97 * len(together)
 
 
-def of_pillow(codec: PictureFormat, mode: str, **options: Any) -> tuple[bytes, Any]:
-    """Make a picture as DLIO's generator does, of random pixels."""
-    shape = (61, 47) if mode == "L" else (61, 47, 3)
-    pixels = np.random.default_rng(1).integers(0, 255, shape, np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, format=name_of(codec).upper(), **options)
-    return file.getvalue(), pillows(file.getvalue())
-
-
 @each_codec
-@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("shape", [(61, 47), (61, 47, 3)], ids=["L", "RGB"])
 @pytest.mark.parametrize("options", [{"bits": 8}, {"progressive": True, "comment": b"\xff\xd9"}], ids=["dlio", "other"])
-def test_pictures_of_others(codec: PictureFormat, mode: str, options: dict[str, Any]) -> None:
-    data, pixels = of_pillow(codec, mode, **options)
-    sample = opened(data, name_of(codec))
-    assert bytes(sample.data) == data
-    assert bytes(sample.decode()) == pixels.tobytes()
+def test_pictures_of_others(codec: PictureFormat, shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    """Made as DLIO's generator does, of random pixels."""
+    file = io.BytesIO()
+    image = Image.fromarray(np.random.default_rng(1).integers(0, 255, shape, np.uint8))
+    image.save(file, format=name_of(codec).upper(), **options)
+    sample = opened(file.getvalue(), codec)
+    assert bytes(sample.data) == file.getvalue()
+    assert bytes(sample.decode()) == pillows(file.getvalue()).tobytes()
     assert sample.first_difference(Content(1), FILE) is not None
 
 
@@ -97,7 +88,7 @@ def test_pictures_of_others(codec: PictureFormat, mode: str, options: dict[str, 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8", b"\x89PNG\r\n\x1a\n", b"GIF89a" + bytes(50)], ids=repr)
 def test_foreign_bytes_are_an_error(codec: PictureFormat, data: bytes) -> None:
     with pytest.raises(DatasetError, match=r"file\.dat: "):
-        opened(data, name_of(codec))
+        opened(data, codec)
 
 
 @each_codec
@@ -105,14 +96,12 @@ def test_damage_that_only_a_decoder_sees(codec: PictureFormat) -> None:
     data = bytearray(codec.encode(Content(1), FILE, Shape(30, 40, 1), 1300).tobytes())
     data[-100:-20] = b"\xff" * 80
     with pytest.raises(DatasetError, match="can't be decoded"):
-        opened(bytes(data), name_of(codec)).decode()
+        opened(bytes(data), codec).decode()
 
 
 def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "simplejpeg", None)
-    spec = DatasetSpec(data_folder=str(tmp_path), format="jpeg", num_files_train=1)
-    prepare(spec)
-    generate(spec)  # needs no library
+    spec = make(DatasetSpec(data_folder=str(tmp_path), format="jpeg", num_files_train=1))  # needs no library
     data = Path(layouts(spec)[0].path(0)).read_bytes()
     with pytest.raises(UserError, match=r"pip install 'dlemu\[image\]'"):
-        opened(data, "jpeg").decode()
+        opened(data, jpeg.Format()).decode()

@@ -2,58 +2,45 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
-from datagen.fetch import Fetched, Fetcher, FetchSpec
-from datagen.inspection import inspect
+from datagen.fetch import Fetcher
 from datagen.layout import Runs, runs_of
 from datagen.spec import DatasetSpec
-from tests.datagen.conftest import MakeSpec, make
+from tests.datagen.conftest import MakeSpec, fetch_of, fetched, make
 
-Dataset = Callable[..., tuple[DatasetSpec, Callable[..., FetchSpec]]]
+Made = Callable[..., DatasetSpec]
 FORMATS = ["tfrecord", "indexed_binary", "mmap_indexed_binary", "webdataset"]
 
 
 @pytest.fixture(params=FORMATS)
-def dataset(small: MakeSpec, request: pytest.FixtureRequest) -> Dataset:
-    def made(**changes: object) -> tuple[DatasetSpec, Callable[..., FetchSpec]]:
-        spec = make(small(**({"format": request.param, "num_samples_per_file": 5} | changes)))
-        found = inspect(spec)
-        return spec, lambda **options: FetchSpec(found, found.train, **options)
-
-    return made
+def made(small: MakeSpec, request: pytest.FixtureRequest) -> Made:
+    return lambda **changes: make(small(**({"format": request.param, "num_samples_per_file": 5} | changes)))
 
 
-def fetched(fetch: FetchSpec, samples: list[int] | Runs) -> tuple[Fetched, list[bytes]]:
-    out = AlignedBuffer().view(fetch.slot_bytes(len(samples)))
-    out[:] = b"\xaa" * len(out)
-    result = Fetcher(fetch).fetch(samples, out)
-    return result, [bytes(out[start : start + size]) for start, size in result.places]
-
-
-def test_only_records_are_read_and_neighbours_at_once(dataset: Dataset) -> None:
-    spec, fetch = dataset(record_length_bytes_stdev=0)
-    record_bytes = fetch().found.max_record_bytes
-    result, _ = fetched(fetch(engine="fast"), [1, 2, 3, 4, 5, 6, 0])  # files of 5: two reads of neighbours, one alone
+def test_only_records_are_read_and_neighbours_at_once(made: Made) -> None:
+    fetch = fetch_of(made(record_length_bytes_stdev=0), engine="fast")
+    record_bytes = fetch.found.max_record_bytes
+    result, _ = fetched(fetch, [1, 2, 3, 4, 5, 6, 0])  # files of 5: two reads of neighbours, one alone
     assert (result.read_calls, result.app_bytes) == (3, 7 * record_bytes)
     assert result.read_ns > 0
-    assert fetch().slot_bytes(7) < 2 * spec.num_samples_per_file * 7 * record_bytes
+    assert fetch.slot_bytes(7) < 2 * 5 * 7 * record_bytes
 
 
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_files_stay_open_between_batches_and_close_in_the_end(dataset: Dataset) -> None:
-    _, fetch = dataset()
+def test_files_stay_open_between_batches_and_close_in_the_end(made: Made) -> None:
+    fetch = fetch_of(made(), engine="fast")
     before = open_files()
-    fetcher, out = Fetcher(fetch(engine="fast")), memoryview(bytearray(fetch().slot_bytes(6)))
+    fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(6)))
     for _ in range(3):
         fetcher.fetch(range(0, 30, 5), out)
         assert open_files() == before + 6
@@ -65,22 +52,20 @@ def test_files_stay_open_between_batches_and_close_in_the_end(dataset: Dataset) 
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
-def test_more_files_than_may_be_open(dataset: Dataset, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    _, fetch = dataset()
+def test_more_files_than_may_be_open(made: Made, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    fetch = fetch_of(made(), engine="fast", verify=True)
     monkeypatch.setattr("datagen.records.MAX_OPEN_FILES", most)
     before = open_files()
-    fetcher = Fetcher(fetch(engine="fast", verify=True))
-    out = memoryview(bytearray(fetch().slot_bytes(30)))
+    fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(30)))
     for _ in range(2):
         fetcher.fetch([5 * (i % 6) + i // 6 for i in range(30)], out)
         assert open_files() == before + most
     fetcher.close()
 
 
-def test_a_slot_too_small_is_told(dataset: Dataset) -> None:
-    _, fetch = dataset()
+def test_a_slot_too_small_is_told(made: Made) -> None:
     with pytest.raises(SpaceError, match="larger than"):
-        Fetcher(fetch()).fetch([0, 7], memoryview(bytearray(5000)))
+        Fetcher(fetch_of(made())).fetch([0, 7], memoryview(bytearray(5000)))
 
 
 @given(samples=st.lists(st.integers(0, 30)), per_file=st.integers(1, 12))
@@ -94,29 +79,25 @@ def test_runs_are_the_batch_in_order(samples: list[int], per_file: int) -> None:
         assert first + count != following or following % per_file == 0
 
 
-@given(
-    pairs=st.lists(st.tuples(st.integers(0, 300), st.integers(1, 70)), min_size=1, max_size=9),
-    per_file=st.integers(1, 40),
-)
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 70)), min_size=1, max_size=9), st.integers(1, 40))
 def test_runs_given_are_cut_where_files_end(pairs: list[tuple[int, int]], per_file: int) -> None:
     given_runs = Runs(pairs)
     samples = [first + place for first, count in pairs for place in range(count)]
     assert (given_runs.tolist(), len(given_runs)) == (samples, len(samples))
     cut = runs_of(given_runs, per_file)
-    assert [first + place for first, count in cut for place in range(count)] == samples
+    assert Runs(cut).tolist() == samples
     assert all(count > 0 and first // per_file == (first + count - 1) // per_file for first, count in cut)
     assert len(cut) <= len(pairs) + sum(count // per_file + 1 for _, count in pairs)
 
 
-def test_a_batch_given_as_runs_is_read_as_one_given_by_numbers(dataset: Dataset) -> None:
-    _, fetch = dataset()
+def test_a_batch_given_as_runs_is_read_as_one_given_by_numbers(made: Made) -> None:
+    fetch = fetch_of(made(), verify=True)
     runs = Runs([(12, 9), (3, 1), (0, 3)])
     for resize in (0, 300):
-        options = {"resize_bytes": resize, "verify": True}
-        by_number, by_run = fetched(fetch(**options), runs.tolist()), fetched(fetch(**options), runs)
+        cropped = replace(fetch, resize_bytes=resize)
+        by_number, by_run = fetched(cropped, runs.tolist()), fetched(cropped, runs)
         assert by_number[1] == by_run[1]
         assert by_number[0].app_bytes == by_run[0].app_bytes
-    out = memoryview(bytearray(fetch().slot_bytes(4)))
     for outside in (Runs([(28, 3)]), Runs([(-1, 2)]), [28, 30], [-1, 0]):
         with pytest.raises(IndexError):
-            Fetcher(fetch()).fetch(outside, out)
+            fetched(fetch, outside)

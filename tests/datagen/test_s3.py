@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import calendar
 import hashlib
 import random
 import socket
@@ -10,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,7 +36,7 @@ FAST = {"timeout_seconds": 0.4}
 
 
 def counts_of(storage: StorageBase) -> Any:
-    return storage._counts  # type: ignore[attr-defined]
+    return storage.counts  # type: ignore[attr-defined]
 
 
 def write(storage: StorageBase, path: str, data: bytes = DATA) -> None:
@@ -81,15 +81,16 @@ def first_of(kind: str, method: str = "GET", times: int = 1, **words: Any) -> Ca
     ],
 )
 @pytest.mark.parametrize("range_bytes", [0, 100_000])
-def test_what_goes_wrong_twice_is_asked_again_and_counted(kind: str, words: dict[str, Any], range_bytes: int) -> None:
-    with own_server() as server:
-        storage = storage_of(server, options=FAST, range_bytes=range_bytes, io_depth=3)
-        write(storage, "a")
-        server.behaviour.fault = first_of(kind, times=2, **words)
-        assert read(storage, "a") == DATA
-        assert counts_of(storage)["retried"] == counts_of(storage)["failed"] == 2
-        assert counts_of(storage)["slow_down"] == (2 if words.get("status") in (503, 429) else 0)
-        assert counts_of(storage)["in_flight"] == 0
+def test_what_goes_wrong_twice_is_asked_again_and_counted(
+    server: Any, kind: str, words: dict[str, Any], range_bytes: int
+) -> None:
+    storage = storage_of(server, options=FAST, range_bytes=range_bytes, io_depth=3)
+    write(storage, "a")
+    server.behaviour.fault = first_of(kind, times=2, **words)
+    assert read(storage, "a") == DATA
+    assert counts_of(storage)["retried"] == counts_of(storage)["failed"] == 2
+    assert counts_of(storage)["slow_down"] == (2 if words.get("status") in (503, 429) else 0)
+    assert counts_of(storage)["in_flight"] == 0
 
 
 @pytest.mark.parametrize(
@@ -103,17 +104,16 @@ def test_what_goes_wrong_twice_is_asked_again_and_counted(kind: str, words: dict
         ("garbage", "the response begins with 'SSH-2.0-OpenSSH_9.2p1', which is not HTTP"),
     ],
 )
-def test_what_goes_wrong_always_ends_with_what_it_was(kind: str, reason: str) -> None:
-    with own_server() as server:
-        storage = storage_of(server, options={"timeout_seconds": 0.2, "s3_max_attempts": 2})
-        write(storage, "a")
-        server.behaviour.fault = first_of(kind, times=99)
-        began = time.monotonic()
-        words = rf"GET s3://bucket/a at http://.* failed 2 times, the last time because of: {reason}\. Check whether"
-        with pytest.raises(DatasetError, match=words):
-            read(storage, "a")
-        assert time.monotonic() - began < 55, "two attempts that wait as long as by default take 60 s"
-        assert counts_of(storage)["in_flight"] == counts_of(storage)["connections_open"] - len(_idle(storage)) == 0
+def test_what_goes_wrong_always_ends_with_what_it_was(server: Any, kind: str, reason: str) -> None:
+    storage = storage_of(server, options={"timeout_seconds": 0.2, "s3_max_attempts": 2})
+    write(storage, "a")
+    server.behaviour.fault = first_of(kind, times=99)
+    began = time.monotonic()
+    words = rf"GET s3://bucket/a at http://.* failed 2 times, the last time because of: {reason}\. Check whether"
+    with pytest.raises(DatasetError, match=words):
+        read(storage, "a")
+    assert time.monotonic() - began < 55, "two attempts that wait as long as by default take 60 s"
+    assert counts_of(storage)["in_flight"] == counts_of(storage)["connections_open"] - len(_idle(storage)) == 0
 
 
 def _idle(storage: Any) -> Any:
@@ -159,17 +159,18 @@ def test_what_is_no_use_asking_again_is_told_at_once(status: int, code: str, wor
         ("POST", "error", {"status": 200, "code": "InternalError"}),  # a success that turns out to be none
     ],
 )
-def test_an_upload_that_is_troubled_is_sent_again_and_counted(method: str, kind: str, words: dict[str, Any]) -> None:
-    with own_server() as server, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_s3_upload, "PART_BYTES", 200_000)
-        storage = storage_of(server, options=FAST)
-        server.behaviour.fault = first_of(kind, method, times=2, **words)
-        write(storage, "a")
-        assert server.objects == {"a": DATA}
-        assert counts_of(storage)["retried"] == counts_of(storage)["failed"] == 2
+def test_an_upload_that_is_troubled_is_sent_again_and_counted(
+    server: Any, monkeypatch: pytest.MonkeyPatch, method: str, kind: str, words: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(_s3_upload, "PART_BYTES", 200_000)
+    storage = storage_of(server, options=FAST)
+    server.behaviour.fault = first_of(kind, method, times=2, **words)
+    write(storage, "a")
+    assert server.objects == {"a": DATA}
+    assert counts_of(storage)["retried"] == counts_of(storage)["failed"] == 2
 
 
-def test_an_object_that_stops_after_it_came_steadily_is_given_up() -> None:
+def test_an_object_that_stops_after_it_came_steadily_is_given_up(server: Any) -> None:
     """What came in all the time before is no excuse for the time-out in which nothing came."""
     over = threading.Event()
 
@@ -180,34 +181,14 @@ def test_an_object_that_stops_after_it_came_steadily_is_given_up() -> None:
             over.wait(0.05)
         over.wait(20)
 
-    with own_server() as server:
-        storage = storage_of(server, options={"timeout_seconds": 0.2, "s3_max_attempts": 1})
-        server.objects["a"] = 2 * DATA
-        server.behaviour.fault = lambda request: fault("raw", raw=stopping()) if request.method == "GET" else None
-        try:
-            with pytest.raises(DatasetError, match=r"because of: no more than 64 KiB arrived in 0\.2 s"):
-                read(storage, "a", whole=False)
-        finally:
-            over.set()
-
-
-class SkippingClock:
-    """A time that stands still but for sleeps, which are noted and take none of the real one."""
-
-    def __init__(self) -> None:
-        self.pauses: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-
-    def monotonic(self) -> float:
-        return sum(self.pauses)
-
-    def monotonic_ns(self) -> int:
-        return round(1e9 * self.monotonic())
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
+    storage = storage_of(server, options={"timeout_seconds": 0.2, "s3_max_attempts": 1})
+    server.objects["a"] = 2 * DATA
+    server.behaviour.fault = lambda request: fault("raw", raw=stopping()) if request.method == "GET" else None
+    try:
+        with pytest.raises(DatasetError, match=r"because of: no more than 64 KiB arrived in 0\.2 s"):
+            read(storage, "a", whole=False)
+    finally:
+        over.set()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +203,9 @@ class SkippingClock:
 def test_pauses_double_up_to_20_seconds_or_are_as_long_as_the_server_says(
     later: dict[str, str], pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = SkippingClock()
+    taken: list[float] = []
+    seconds = {"monotonic": lambda: sum(taken), "monotonic_ns": lambda: round(1e9 * sum(taken))}
+    clock = SimpleNamespace(**{**vars(time), **seconds, "sleep": taken.append})  # which stands still but for sleeps
     for module in (_s3_client, _http_exchange):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(random, "uniform", lambda low, high: high if (low, high) == (0.5, 1) else 0)
@@ -231,22 +214,21 @@ def test_pauses_double_up_to_20_seconds_or_are_as_long_as_the_server_says(
         with pytest.raises(UserError, match="failed 11 times"):
             read(storage, "a")
         assert len(server.requests) == 11
-    assert clock.pauses == pytest.approx(pauses)
+    assert taken == pytest.approx(pauses)
 
 
-def test_a_connection_serves_requests_until_the_server_closes_it() -> None:
-    with own_server() as server:
-        storage = storage_of(server)
-        write(storage, "a")
-        for _ in range(3):
-            assert read(storage, "a") == DATA
-        assert server.connections == counts_of(storage)["connections_opened"] == 1
-        for connection in list(server._open):
-            connection.shutdown(socket.SHUT_RDWR)
+def test_a_connection_serves_requests_until_the_server_closes_it(server: Any) -> None:
+    storage = storage_of(server)
+    write(storage, "a")
+    for _ in range(3):
         assert read(storage, "a") == DATA
-        assert server.connections == counts_of(storage)["connections_opened"] == 2
-        assert counts_of(storage)["connections_open"] == 1
-        assert counts_of(storage)["failed"] == 0
+    assert server.connections == counts_of(storage)["connections_opened"] == 1
+    for connection in list(server._open):
+        connection.shutdown(socket.SHUT_RDWR)
+    assert read(storage, "a") == DATA
+    assert server.connections == counts_of(storage)["connections_opened"] == 2
+    assert counts_of(storage)["connections_open"] == 1
+    assert counts_of(storage)["failed"] == 0
 
 
 def test_several_servers_have_connections_by_turns() -> None:
@@ -264,35 +246,16 @@ def test_several_servers_have_connections_by_turns() -> None:
         assert (one.connections, other.connections) == (2, 2)
 
 
-def test_what_is_not_there_is_no_such_file() -> None:
-    calls: tuple[Callable[[StorageBase], object], ...] = (
-        lambda storage: storage.open("data/a"),
-        lambda storage: storage.open_whole("data/a"),
-        lambda storage: storage.size_bytes("data/a"),
-        lambda storage: storage.remove("data/a"),
-    )
-    with own_server() as server:
-        server.objects["data/ab"] = b""
-        for call in calls:
-            with pytest.raises(FileNotFoundError) as told:
-                call(storage_of(server))
-            assert told.value.filename == f"s3://{BUCKET}/data/a"
-        with pytest.raises(FileNotFoundError, match="No such file or directory: 'data/a'"):
-            storage_of(server).entries("data/a").__enter__()
-        assert server.objects == {"data/ab": b""}
-
-
-def test_sizes_of_a_datasets_files_are_taken_from_the_listing() -> None:
+def test_sizes_of_a_datasets_files_are_taken_from_the_listing(server: Any) -> None:
     layout = Layout(folder="set/train", split="train", num_files=1500, num_samples_per_file=1, extension="png")
-    with own_server() as server:
-        for file in range(layout.num_files):
-            server.objects[layout.path(file)] = bytes(file % 7)
-        storage = storage_of(server)
-        assert sizes_on_disk(layout, storage).tolist() == [file % 7 for file in range(layout.num_files)]
-        assert [request.method for request in server.requests] == ["GET"] * 2, "two pages"
-        del server.objects[layout.path(9)]
-        with pytest.raises(FileNotFoundError, match=layout.path(9)):
-            sizes_on_disk(layout, storage)
+    for file in range(layout.num_files):
+        server.objects[layout.path(file)] = bytes(file % 7)
+    storage = storage_of(server)
+    assert sizes_on_disk(layout, storage).tolist() == [file % 7 for file in range(layout.num_files)]
+    assert [request.method for request in server.requests] == ["GET"] * 2, "two pages"
+    del server.objects[layout.path(9)]
+    with pytest.raises(FileNotFoundError, match=layout.path(9)):
+        sizes_on_disk(layout, storage)
 
 
 def test_a_server_that_goes_down_in_mid_run_is_asked_again_and_named() -> None:
@@ -317,16 +280,6 @@ def test_a_server_that_goes_down_in_mid_run_is_asked_again_and_named() -> None:
         servers[0].close()
 
 
-def test_requests_are_signed_by_the_servers_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = time.time
-    monkeypatch.setattr(time, "time", lambda: here() - 7200)
-    with own_server(fault=first_of("error", status=403, code="RequestTimeTooSkewed")) as server:
-        storage_of(server).preflight("data")
-        stamps = [request.headers["x-amz-date"] for request in server.requests]
-    behind = [here() - calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ")) for stamp in stamps]
-    assert behind == pytest.approx([7200, 0], abs=600)
-
-
 class Chain:
     """botocore's chain of credentials, with a token of its own."""
 
@@ -338,16 +291,15 @@ class Chain:
 
 
 def test_a_profile_that_is_named_comes_before_keys_of_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("botocore")
     (tmp_path / "credentials").write_text("[p]\naws_access_key_id = of-p\naws_secret_access_key = s\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    with own_server() as server:
-        for options, key in (({}, ACCESS_KEY), ({"s3_profile": "p"}, "of-p")):
-            storage_of(server, options=options).preflight("data")
-            assert f"Credential={key}/" in server.requests[-1].headers["authorization"]
-            assert "x-amz-security-token" not in server.requests[-1].headers
+    for options, key in (({}, ACCESS_KEY), ({"s3_profile": "p"}, "of-p")):
+        storage_of(server, options=options).preflight("data")
+        assert f"Credential={key}/" in server.requests[-1].headers["authorization"]
+        assert "x-amz-security-token" not in server.requests[-1].headers
 
 
 def test_credentials_that_end_for_requests_in_flight_are_renewed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,31 +325,29 @@ def test_credentials_that_end_for_requests_in_flight_are_renewed_once(monkeypatc
         assert tokens == 4 * ["old"] + 4 * ["new"]
 
 
-def test_an_object_that_changes_while_it_is_read_or_behind_its_first_range_is_told() -> None:
-    with own_server() as server:
-        storage = storage_of(server, range_bytes=1000)
-        for opened in (storage.open, storage.open_whole):
-            write(storage, "a")
-            reader = opened("a")
-            server.objects["a"] = DATA[::-1]
-            with pytest.raises(DatasetError, match="changed while it was read"):
-                reader.read_into(memoryview(bytearray(5000)), 0)
-        reader = storage.open("a")
-        server.behaviour.fault = lambda request: fault("etag")
-        with pytest.raises(DatasetError, match=r"changed while it was read \(its ETag was "):
+def test_an_object_that_changes_while_it_is_read_or_behind_its_first_range_is_told(server: Any) -> None:
+    storage = storage_of(server, range_bytes=1000)
+    for opened in (storage.open, storage.open_whole):
+        write(storage, "a")
+        reader = opened("a")
+        server.objects["a"] = DATA[::-1]
+        with pytest.raises(DatasetError, match="changed while it was read"):
             reader.read_into(memoryview(bytearray(5000)), 0)
+    reader = storage.open("a")
+    server.behaviour.fault = lambda request: fault("etag")
+    with pytest.raises(DatasetError, match=r"changed while it was read \(its ETag was "):
+        reader.read_into(memoryview(bytearray(5000)), 0)
 
 
-def test_an_object_is_one_request_and_ranges_are_as_many_as_asked() -> None:
-    with own_server() as server:
-        write(storage_of(server), "a")
-        for range_bytes, ranges in ((0, [""]), (200_000, ["0-199999", "200000-399999", "400000-511999"])):
-            server.requests.clear()
-            storage = storage_of(server, range_bytes=range_bytes, io_depth=2)
-            assert read(storage, "a") == DATA
-            asked = [request.headers.get("range", "").removeprefix("bytes=") for request in server.requests]
-            assert {request.method for request in server.requests} == {"GET"}
-            assert sorted(asked) == ranges
+def test_an_object_is_one_request_and_ranges_are_as_many_as_asked(server: Any) -> None:
+    write(storage_of(server), "a")
+    for range_bytes, ranges in ((0, [""]), (200_000, ["0-199999", "200000-399999", "400000-511999"])):
+        server.requests.clear()
+        storage = storage_of(server, range_bytes=range_bytes, io_depth=2)
+        assert read(storage, "a") == DATA
+        asked = [request.headers.get("range", "").removeprefix("bytes=") for request in server.requests]
+        assert {request.method for request in server.requests} == {"GET"}
+        assert sorted(asked) == ranges
 
 
 def test_requests_are_counted_by_what_they_are_and_timed() -> None:
@@ -429,9 +379,6 @@ def test_requests_are_counted_by_what_they_are_and_timed() -> None:
 def test_an_upload_in_parts_is_what_was_written(size: int, pieces: list[int], skip: int, part: int) -> None:
     with own_server() as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_s3_upload, "PART_BYTES", part)
-        patch.setattr(_s3_upload, "GROW_AFTER", 3)
-        for name, value in KEYS.items():
-            patch.setenv(name, value)
         writer = storage_of(server).create("a")
         writer.skip(skip)
         wanted, at = bytearray(skip), 0
@@ -450,48 +397,36 @@ def test_an_upload_in_parts_is_what_was_written(size: int, pieces: list[int], sk
 
 
 @pytest.mark.parametrize("checksums", [True, False])
-def test_what_is_written_has_its_checksum_unless_the_option_says_otherwise(checksums: bool) -> None:
+def test_what_is_written_has_its_checksum_unless_the_option_says_otherwise(server: Any, checksums: bool) -> None:
     """ "UNSIGNED-PAYLOAD" is the word of the API's reference; a server refuses any other."""
-    with own_server() as server:
-        write(storage_of(server, options={} if checksums else {"checksum_writes": False}), "a")
-        (request,) = server.requests
+    write(storage_of(server, options={} if checksums else {"checksum_writes": False}), "a")
+    (request,) = server.requests
     wanted = hashlib.sha256(DATA).hexdigest() if checksums else "UNSIGNED-PAYLOAD"
     assert request.headers["x-amz-content-sha256"] == wanted
 
 
-@pytest.mark.parametrize("folder", ["", ".", "data", "data/", "s3://bucket/data"])
-def test_an_upload_that_is_left_in_a_folder_is_aborted_also_in_the_first(folder: str) -> None:
-    with own_server() as server, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_s3_upload, "PART_BYTES", 1000)
-        storage, elsewhere = storage_of(server), "data/a" if folder in ("", ".") else "a"
-        storage.create_recorded("data/a").write(DATA)
-        storage.create_recorded("a").write(DATA)
-        storage.remove_unfinished(folder)
-        assert [upload.key for upload in server.uploads.values()] == [elsewhere]
+def test_uploads_under_way_are_counted_and_ended_for_the_named_files_alone(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_s3_upload, "PART_BYTES", 1000)
+    storage = storage_of(server)
+    for key in ("data/a", "data/a", "data/b", "data/below/a", "a"):
+        storage.create(key).write(DATA)
+    assert (storage.uploads("data/", ["a", "c"]), len(server.uploads)) == (2, 5)
+    assert storage.uploads("data", ["a", "c"], end=True) == 2
+    assert sorted(upload.key for upload in server.uploads.values()) == ["a", "data/b", "data/below/a"]
 
 
-def test_uploads_under_way_are_counted_and_ended_for_the_named_files_alone() -> None:
-    with own_server() as server, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_s3_upload, "PART_BYTES", 1000)
-        storage = storage_of(server)
-        for key in ("data/a", "data/a", "data/b", "data/below/a", "a"):
-            storage.create(key).write(DATA)
-        assert (storage.uploads("data/", ["a", "c"]), len(server.uploads)) == (2, 5)
-        assert storage.uploads("data", ["a", "c"], end=True) == 2
-        assert sorted(upload.key for upload in server.uploads.values()) == ["a", "data/b", "data/below/a"]
-
-
-def test_keys_of_both_layouts_and_prefixes() -> None:
-    with own_server() as server:
-        write(storage_of(server), "./data/a", b"1")
-        write(storage_of(server, root="bucket/below"), "data/a", b"2")
-        write(storage_of(server, root="s3://bucket"), "s3://bucket/uri/a", b"3")
-        argonne = storage_of(server, options={"use_full_object_uri": True})
-        write(argonne, "s3://bucket/data/train/a", b"4")
-        assert set(server.objects) == {"data/a", "below/data/a", "uri/a", "s3://bucket/data/train/a"}
-        assert bytes(read_whole(argonne, "data/train/a")) == b"4"
-        with argonne.entries("s3://bucket/data") as entries:
-            assert [(entry.name, entry.is_dir()) for entry in entries] == [("train", True)]
+def test_keys_of_both_layouts_and_prefixes(server: Any) -> None:
+    write(storage_of(server), "./data/a", b"1")
+    write(storage_of(server, root="bucket/below"), "data/a", b"2")
+    write(storage_of(server, root="s3://bucket"), "s3://bucket/uri/a", b"3")
+    argonne = storage_of(server, options={"use_full_object_uri": True})
+    write(argonne, "s3://bucket/data/train/a", b"4")
+    assert set(server.objects) == {"data/a", "below/data/a", "uri/a", "s3://bucket/data/train/a"}
+    assert bytes(read_whole(argonne, "data/train/a")) == b"4"
+    with argonne.entries("s3://bucket/data") as entries:
+        assert [(entry.name, entry.is_dir()) for entry in entries] == [("train", True)]
 
 
 def test_the_signature_is_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -543,18 +478,17 @@ def test_a_real_server_finds_the_signature_right_whatever_the_key(s3: S3) -> Non
         assert read(storage, f"signed/{key}") == key.encode()
 
 
-def test_the_files_of_a_batch_wait_for_the_server_together() -> None:
+def test_the_files_of_a_batch_wait_for_the_server_together(server: Any) -> None:
     samples, latency = 4, 0.2
     spec = DatasetSpec(data_folder="set", format="npy", num_files_train=samples, record_length_bytes=1000)
-    with own_server() as server:
-        storage = StorageSpec(type="s3", root=BUCKET, options=(("endpoint_url", server.endpoint),), io_depth=samples)
-        prepare(spec, storage)
-        generate(spec, storage)
-        finish(spec, storage)
-        found = inspect(spec, storage=storage)
-        fetch = FetchSpec(found, found.train, storage=storage)
-        fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(samples)))
-        server.behaviour.latency_seconds = latency
-        server.most_in_flight = 0
-        fetcher.fetch(range(samples), out)
-        assert server.most_in_flight == samples
+    storage = StorageSpec(type="s3", root=BUCKET, options=(("endpoint_url", server.endpoint),), io_depth=samples)
+    prepare(spec, storage)
+    generate(spec, storage)
+    finish(spec, storage)
+    found = inspect(spec, storage=storage)
+    fetch = FetchSpec(found, found.train, storage=storage)
+    fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(samples)))
+    server.behaviour.latency_seconds = latency
+    server.most_in_flight = 0
+    fetcher.fetch(range(samples), out)
+    assert server.most_in_flight == samples

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats.format_base import CHUNK_BYTES, OpenedFile, Source
 from datagen.formats.tfrecord import Format, TfrecordFile, masked_crc
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
-from datagen.verify import verify
-from tests.datagen.conftest import MakeSpec, make
+from tests.datagen.conftest import MakeSpec, fetch_of, fetched, make
 from tests.datagen.sources import MemorySource, payload, record_file, records_of
 
 SHAPES = st.tuples(st.integers(1, 60), st.integers(1, 60))
@@ -111,36 +108,20 @@ def test_an_example_of_others_in_another_order() -> None:
     assert records_of(Format(), data, 1) == [b"hello"]
 
 
-WHOLE = record_file(spec_of(3), (10, 13))
-RECORD = len(WHOLE) // 3
-
-
 def test_fewer_records_than_stated() -> None:
     with pytest.raises(DatasetError, match=r"no record 3: it holds 3.*num_samples_per_file"):
-        records_of(Format(), WHOLE, 4)
-
-
-@pytest.fixture
-def tfrecords(small: MakeSpec) -> Callable[..., DatasetSpec]:
-    def made(**changes: object) -> DatasetSpec:
-        return make(small(**({"format": "tfrecord", "num_samples_per_file": 4} | changes)))
-
-    return made
+        records_of(Format(), record_file(spec_of(3), (10, 13)), 4)
 
 
 def index_path(spec: DatasetSpec, file: int) -> str:
     return Format.sides[0].path(layouts(spec)[0], file)
 
 
-def test_the_index_lies_where_dlio_has_it(tfrecords: Callable[..., DatasetSpec]) -> None:
-    spec = tfrecords(num_subfolders_train=2)
-    assert sorted(os.listdir(f"{spec.data_folder}/index/train")) == [f"img_{i}_of_6.tfrecord.idx" for i in range(6)]
-    assert sorted(os.listdir(f"{spec.data_folder}/index/valid")) == [f"img_{i}_of_3.tfrecord.idx" for i in range(3)]
-    assert verify(spec) == []
-
-
-def test_sets_of_others_need_no_index(tfrecords: Callable[..., DatasetSpec]) -> None:
-    spec = tfrecords()
+def test_the_index_is_where_dlio_has_it_and_sets_of_others_need_none(small: MakeSpec) -> None:
+    spec = make(small(format="tfrecord", num_samples_per_file=4, num_subfolders_train=2))
+    for split, files in (("train", 6), ("valid", 3)):
+        names = sorted(os.listdir(f"{spec.data_folder}/index/{split}"))
+        assert names == [f"img_{i}_of_{files}.tfrecord.idx" for i in range(files)]
     most = inspect(spec).max_record_bytes
     Path(spec.data_folder, "dlemu.json").unlink()
     Path(index_path(spec, 1)).unlink()
@@ -152,9 +133,6 @@ def test_records_of_others_set_the_size_of_a_slot(small: MakeSpec) -> None:
     path = Path(layouts(spec)[0].path(0))
     path.parent.mkdir(parents=True)
     path.write_bytes(b"".join(UNEQUAL))
-    found = inspect(spec)
-    assert found.max_record_bytes == 99 + 16
-    fetch = FetchSpec(found, found.train)
-    out = memoryview(bytearray(fetch.slot_bytes(5)))
-    places = Fetcher(fetch).fetch([4, 0, 1, 2, 3], out).places
-    assert [bytes(out[at : at + size]) for at, size in places] == [b"\xff" * n for n in (99, 30, 1, 50, 0)]
+    fetch = fetch_of(spec)
+    assert fetch.found.max_record_bytes == 99 + 16
+    assert fetched(fetch, [4, 0, 1, 2, 3])[1] == [b"\xff" * n for n in (99, 30, 1, 50, 0)]

@@ -109,12 +109,12 @@ def test_a_read_that_fails_ends_the_trial_and_not_the_run(tmp_path: Path) -> Non
 
 
 class Ahead(Alone):
-    """Rank 0 of two, which is ahead of the other one."""
+    """Rank 0 of two, which is ahead of the other one: that reads 1 MB/s."""
 
     size = local_size = 2
 
     def gather(self, value: Any) -> list[Any]:
-        return [value, ("more",) if value == () else value]
+        return [value, ("more",) if value == () else (1_000_000, 1.0)]
 
 
 def test_a_rank_that_waited_for_the_others_does_not_decide_for_them(tmp_path: Path) -> None:
@@ -123,7 +123,9 @@ def test_a_rank_that_waited_for_the_others_does_not_decide_for_them(tmp_path: Pa
     ahead["sync_ns"], ahead["wait_ns"] = ahead["wait_ns"], 0
     assert not worth_trying(job, ahead)
     assert try_other_readers(job, Alone(), ahead) is None
-    assert try_other_readers(job, Ahead(), ahead) is not None
+    found = try_other_readers(job, Ahead(), ahead)
+    assert found is not None
+    assert found.same_mb_per_second == found.more_mb_per_second == 2.0, "the trial's rate is not that of the one ahead"
 
 
 def test_what_a_rank_lost_to_the_others_does_not_hide_what_it_lost_to_reads() -> None:

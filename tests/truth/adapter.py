@@ -686,8 +686,7 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
     from dlemu.contrib.kvcache.analyse import RunRows
     from dlemu.contrib.kvcache.job import JOB
     from dlemu.contrib.kvcache.model import Model
-    from dlemu.contrib.kvcache.rows import COLUMNS
-    from dlemu.contrib.kvcache.summary import KvSummary
+    from dlemu.contrib.kvcache.summary import COLUMNS, KvSummary
 
     dtype = np.dtype([(name, np.int64) for name in COLUMNS])
     facts = RunFacts(kind="kvcache", **_run_facts(frozen), journal=RunJournal(**_journal(frozen.facts)))

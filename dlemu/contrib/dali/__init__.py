@@ -1,1 +1,10 @@
 """The `dali` loader: reads by NVIDIA DALI. Imports the loaders' interfaces, and DALI where a batch is made."""
+
+from __future__ import annotations
+
+from dlemu.extend import loader_base
+
+
+def depths(spec: loader_base.LoaderSpec) -> tuple[int, int]:
+    """Return the queue depths in batches, of reader and pipeline: `prefetch_size` as in DLIO, or DALI's defaults."""
+    return (spec.prefetch_size, spec.prefetch_size) if spec.prefetch_size > 0 else (1, 2)

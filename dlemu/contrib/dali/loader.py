@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from dlemu.contrib.dali import graph
-from dlemu.contrib.dali.files import Files, Unread
+from dlemu.contrib.dali.pipeline import Feed, Files, build
 from dlemu.contrib.dali.records import Records
-from dlemu.contrib.dali.settings import LoaderSpec, Phase, num_threads
 from dlemu.extend import AlignedBuffer, DatasetError, DlemuError, fetch, loader_base, thread_accounting
 from dlemu.extend import layout as dataset_layout
 
 
-class Loader:
+class Loader(loader_base.Loader):
     """The `dali` loader. A batch is a uint8 array for each sample, or one (B, resize), over DALI's memory.
 
     DALI does not report how long its reads take, nor how many it makes. So a batch's trace holds: `started_ns`, when it
@@ -26,20 +24,19 @@ class Loader:
     the CPU time of DALI's threads meanwhile, where they decode pictures; `read_ns`, the rest; `read_calls`, 0.
     """
 
-    def __init__(self, spec: LoaderSpec) -> None:
-        self._spec = spec
+    def __init__(self, spec: loader_base.LoaderSpec) -> None:
+        self._spec, self._threads = spec, max(1, spec.read_threads)
         self._pipeline: Any = None
-        self._feed: graph.Feed | None = None
+        self._feed: Feed | None = None
         random = np.random.default_rng([spec.seed, spec.rank])
-        most = max((phase.batch_size for phase in spec.phases.values()), default=1)
-        threads = min(most, num_threads(spec))
+        threads = min(self._threads, max((phase.batch_size for phase in spec.phases.values()), default=1))
         self._preprocessing = loader_base.Preprocessing(spec.preprocess_time, spec.preprocess, random, threads)
 
     def start(self) -> None:
         """Have DALI load its operators, which it does at their first use, before any epoch."""
         for phase in self._spec.phases.values():
             if phase.fetch.reads_nothing:
-                graph.build(self._spec, phase, Unread(phase)).run()
+                build(Feed(self._spec, phase), self._threads).run()
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[loader_base.Batch]:
         """Deliver the batches of one epoch."""
@@ -48,18 +45,19 @@ class Loader:
         which = self._spec.phases[phase]
         begun_ns = time.monotonic_ns()
         self.close()
-        feed: graph.Feed = Unread(which)
-        if not which.fetch.reads_nothing:
-            kind = Files if self._spec.interleave is None else Records
-            feed = kind(self._spec, which, epoch, steps)
+        if which.fetch.reads_nothing:
+            feed = Feed(self._spec, which)
+        else:
+            feed = (Files if self._spec.interleave is None else Records)(self._spec, which, epoch, steps)
         self._feed = feed
-        self._pipeline = self._guarded(which, feed, 1, lambda: graph.build(self._spec, which, feed))
+        self._pipeline = self._guarded(feed, 1, lambda: build(feed, self._threads))
         for step in range(1, steps + 1):
-            yield self._batch(which, feed, step, begun_ns if step == 1 else time.monotonic_ns())
+            yield self._batch(feed, step, begun_ns if step == 1 else time.monotonic_ns())
 
-    def _batch(self, phase: Phase, feed: graph.Feed, step: int, started_ns: int) -> loader_base.Batch:
+    def _batch(self, feed: Feed, step: int, started_ns: int) -> loader_base.Batch:
+        phase = feed.phase
         before, computed_ns = thread_accounting.process_storage_bytes(), self._computed_ns(phase)
-        shipped, read = self._guarded(phase, feed, step, self._pipeline.run)
+        shipped, read = self._guarded(feed, step, self._pipeline.run)
         took_ns = time.monotonic_ns() - started_ns
         sample_hash, app_bytes = feed.account(step, read)
         decode_ns = min(took_ns, self._computed_ns(phase) - computed_ns)
@@ -82,15 +80,15 @@ class Loader:
         as_one = phase.fetch.resize_bytes
         return loader_base.Batch(np.asarray(shipped.as_tensor()) if as_one else list(map(np.asarray, shipped)), trace)
 
-    def _computed_ns(self, phase: Phase) -> int:
+    def _computed_ns(self, phase: loader_base.Phase) -> int:
         """Return the CPU time of DALI's decoding threads so far, averaged over the threads; 0 if nothing is decoded."""
         if phase.fetch.decode == "none":
             return 0
         # DALI's decoding threads have such names.
         cpu_ns = thread_accounting.thread_cpu_ns(lambda name: name.startswith("[DALI][TP") and name.endswith("Exec"))
-        return cpu_ns // num_threads(self._spec)
+        return cpu_ns // self._threads
 
-    def _guarded(self, phase: Phase, feed: graph.Feed, step: int, call: Callable[[], Any]) -> Any:
+    def _guarded(self, feed: Feed, step: int, call: Callable[[], Any]) -> Any:
         """Call into DALI; raises DatasetError with the file's name where DALI reports that it can't read a file."""
         try:
             if step > 1:
@@ -98,29 +96,26 @@ class Loader:
             with ThreadPoolExecutor(1, initializer=os.nice, initargs=(self._spec.nice,)) as niced:
                 return niced.submit(call).result()  # the threads that DALI starts inherit it
         except RuntimeError as error:
-            raise self._fault(phase, feed.suspects(step), str(error)) from None
-
-    def _fault(self, phase: Phase, suspects: list[int], text: str) -> DlemuError:
-        """Return the error for users: it names the file, which DALI's own text names only among much else."""
-        line = text.partition("encountered:")[2].strip().partition("\n")[0] or text
-        layout, reason = phase.fetch.layout, line.rpartition(" failed: ")[2].strip()
-        paths = {sample: layout.path(layout.locate(sample)[0]) for sample in suspects}
-        named = [sample for sample, path in paths.items() if path in text]
-        fetcher, buffer = fetch.Fetcher(phase.fetch), AlignedBuffer().view(phase.fetch.slot_bytes(1))
-        for sample in named or suspects:
-            try:
-                fetcher.fetch([sample], buffer)
-            except DatasetError as fault:
-                return fault
-        if named:
-            return DatasetError(f"{paths[named[0]]}: DALI can't read it ({reason}): restore it, or move it away")
-        return DlemuError(f"DALI could not make a batch of files in {layout.folder}: {reason}")
-
-    def explain(self, error: Exception) -> DlemuError | None:
-        """Threads do not die by themselves."""
-        return None
+            raise _fault(feed.phase.fetch, feed.suspects(step), str(error)) from None
 
     def close(self) -> None:
         """End the pipeline and its threads."""
         self._pipeline = None  # before the feed, whose files in memory it may still be reading
         self._feed = None
+
+
+def _fault(spec: fetch.FetchSpec, suspects: list[int], text: str) -> DlemuError:
+    """Return the error for users: it names the file, which DALI's own text names only among much else."""
+    line = text.partition("encountered:")[2].strip().partition("\n")[0] or text
+    reason = line.rpartition(" failed: ")[2].strip()
+    paths = {sample: spec.layout.path(spec.layout.locate(sample)[0]) for sample in suspects}
+    named = [sample for sample, path in paths.items() if path in text]
+    fetcher, buffer = fetch.Fetcher(spec), AlignedBuffer().view(spec.slot_bytes(1))
+    for sample in named or suspects:
+        try:
+            fetcher.fetch([sample], buffer)
+        except DatasetError as fault:
+            return fault
+    if named:
+        return DatasetError(f"{paths[named[0]]}: DALI can't read it ({reason}): restore it, or move it away")
+    return DlemuError(f"DALI could not make a batch of files in {spec.layout.folder}: {reason}")

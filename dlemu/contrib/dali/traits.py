@@ -1,8 +1,4 @@
-"""NVIDIA DALI's own readers on the CPU: no GPU is needed, nor used.
-
-npy, jpeg and png files are read whole by `readers.numpy` and `readers.file`, in the planned order; tfrecord files as
-streams by `readers.tfrecord`. Only the traits are here; the `Loader`, which imports DALI, is in `_dali_loader`.
-"""
+"""What is known of DALI's own readers without DALI, which is imported with the `Loader`."""
 
 from __future__ import annotations
 
@@ -11,21 +7,16 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from dlemu.config.schema import Reader
-from dlemu.contrib.dali.settings import LoaderSpec, depths
+from dlemu.contrib.dali import depths
 from dlemu.extend import LoaderTraits, loader_base
 
 if TYPE_CHECKING:
     from dlemu.contrib.dali.loader import Loader as Loader
-    from dlemu.extend import loader_base
 
-STREAMED = "tfrecord"
-"""The format whose files DALI reads as streams: from their beginning, one after another."""
-_DIRECT_FORMATS = ("npy", "tfrecord")
-"""Formats whose DALI readers support O_DIRECT (`use_o_direct`)."""
-_RANK_BYTES = 32 << 20
-"""Private memory of a rank besides its buffers, measured with DALI 2.4 forked after import, three epochs."""
-_BATCHES_HELD = 6
-"""Batches in memory besides those ready or under way, measured with npy; includes the trainer's two."""
+STREAMED = "tfrecord"  # DALI reads these files as streams: from their beginning, one after another
+_DIRECT_FORMATS = ("npy", "tfrecord")  # their DALI readers support O_DIRECT (`use_o_direct`)
+_RANK_BYTES = 32 << 20  # a rank's private memory besides its buffers: DALI 2.4 forked after import, three epochs
+_BATCHES_HELD = 6  # besides those ready or under way, measured with npy; the trainer's two are among them
 
 
 class Traits(LoaderTraits):
@@ -51,11 +42,11 @@ class Traits(LoaderTraits):
         reasons = super().impossible(dataset_format)
         return {key: why for key, why in reasons.items() if key != "odirect" or dataset_format not in _DIRECT_FORMATS}
 
-    def batches_ahead(self, spec: LoaderSpec) -> int:
+    def batches_ahead(self, spec: loader_base.LoaderSpec) -> int:
         window = 0 if spec.interleave is None else spec.shuffle_window
         return sum(depths(spec)) + ceil(window / spec.phases["train"].batch_size)
 
-    def rank_bytes(self, spec: LoaderSpec) -> int:
+    def rank_bytes(self, spec: loader_base.LoaderSpec) -> int:
         """Return the bytes of a rank's pipeline: shuffle window, batches as read, batches as the trainer gets them."""
         phase, streams = spec.phases["train"], spec.interleave is not None
         sample = phase.fetch.nominal_sample_bytes if streams else phase.fetch.place_bytes

@@ -11,18 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.contrib.kvcache.model import Model
-from dlemu.contrib.kvcache.official import CLASSES, official_result
-from dlemu.contrib.kvcache.rows import RANK_ROW
+from dlemu.contrib.kvcache.official import official_result
 from dlemu.contrib.kvcache.settings import KvSettings
-from dlemu.contrib.kvcache.summary import KvSummary, Limit, Official, Spread
+from dlemu.contrib.kvcache.summary import RANK_ROW, KvSummary, Limit, Official, Spread
 from dlemu.extend import cache as page_cache
 from dlemu.extend import rows_job
 from dlemu.results.wording import count
 
 GROWS_SHARE = 0.05
 """A load is not sustained if the work queued at its end takes longer than this share of the load's duration."""
-MIN_LOADS = 20  # with fewer, a p95 hardly differs from the maximum
-"""Loads that are needed for a verdict on a p95."""
+MIN_LOADS = 20  # for a verdict: with fewer, a p95 hardly differs from the maximum
 MIN_CEILING = 2.0
 """Below this ceiling (a multiple of the load) the emulator was measured rather than the storage."""
 MIN_OVERSTATED_PERCENT = 0.5  # less would be shown as "0 % too high"
@@ -47,32 +45,39 @@ class Backlog:
     unfinished: int
     """Prompts that were given up at the timeout after the last arrival."""
 
+    @property
+    def sustained(self) -> bool:
+        return not (self.storage_grows or self.compute_grows or self.unfinished)
+
 
 def analyse(run: rows_job.RowsRun) -> KvSummary:
     """Return the summary of a run; if it failed, of the rows measured until then."""
     data = RunRows(run)
-    settings, facts = data.settings, run.facts
-    complete = facts.failure is None and bool(len(data.whole))
-    rate = data.rate
-    backlog = data.backlog if complete and not settings.option and rate is not None else None
+    settings, failure = data.settings, run.facts.failure
+    complete = failure is None and bool(len(data.whole))
+    backlog = data.backlog if complete and not settings.option else None
     official = official_result(data.prompts, data.begins, settings, data.window_seconds) if settings.option else None
-    sustained = None if backlog is None else not (backlog.storage_grows or backlog.compute_grows or backlog.unfinished)
-    is_measured = sustained or (complete and rate is None)
-    ttft = spread(data.ttft) if is_measured else None
-    loads = spread(data.load_seconds) if is_measured else None
-    outcome, why_none = _outcome(data, sustained, ttft, loads)
-    if facts.failure is not None:
-        verdict = f"INCOMPLETE: {facts.failure}"
+    sustained = None if backlog is None else backlog.sustained
+    ttft, loads = (spread(times) if sustained else None for times in (data.ttft, data.load_seconds))
+    outcome, why_none = _outcome(data, backlog, ttft, loads)
+    if failure is not None:
+        verdict = f"INCOMPLETE: {failure}"
     elif official is not None:
         verdict = _official_verdict(data, official)
     else:
         verdict = _verdict(data, (outcome or "").upper() + (why_none and f" ({why_none})"), backlog, ttft, loads)
-    moved = data.read_bytes + data.written_bytes
+    moved, window, done = data.read_bytes + data.written_bytes, data.window_seconds, data.computed
+    busy, waited = float(done["compute_ns"].sum()) / 1e9, float(data.waits.sum())
+    saved = float((done["without_ns"] - done["compute_ns"]).sum()) / 1e9
+    stored_blocks = int((done["storage_blocks"] + done["pending_blocks"]).sum())
+    full_bytes = stored_blocks * settings.block_tokens * Model(settings).token_bytes
+    in_memory = sum(int(done[name].sum()) for name in ("gpu_blocks", "dram_blocks", "pending_blocks"))
+    stored_tokens = int(done["cached_tokens"].sum()) - settings.block_tokens * in_memory
     return KvSummary(
         **run.common_fields(),
         verdict=verdict,
         outcome=outcome,
-        folder=facts.workload.storage.resolved(settings.folder),
+        folder=run.facts.workload.storage.resolved(settings.folder),
         option=settings.option,
         trace=settings.trace,
         block_tokens=settings.block_tokens,
@@ -80,20 +85,21 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
         odirect=settings.odirect,
         threads=settings.threads,
         prompts=len(data.prompts),
-        prompts_per_second=rate,
+        prompts_per_second=data.rate,
         accelerators=int(data.whole["accelerators"].sum()),
         sustained=sustained,
         backlog_seconds=None if backlog is None else backlog.storage_seconds,
         ttft_seconds=ttft,
         load_times=loads,
-        utilisation_percent=data.utilisation_percent if is_measured else None,
-        gpu_seconds_won=0.0 if settings.option else settings.tp * (data.saved_seconds - float(data.waits.sum())),
-        break_even_gb_per_second=data.break_even_gb_per_second,
+        utilisation_percent=100 * busy / (busy + waited) if sustained and busy + waited else None,
+        gpu_seconds_won=0.0 if settings.option else settings.tp * (saved - waited),
+        break_even_gb_per_second=full_bytes / 1e9 / (saved * settings.tp) if saved > 0 and stored_blocks else None,
         read_bytes=data.read_bytes,
         written_bytes=data.written_bytes,
-        read_gb_per_second=data.read_bytes / 1e9 / data.window_seconds if data.window_seconds else 0.0,
-        write_gb_per_second=data.written_bytes / 1e9 / data.window_seconds if data.window_seconds else 0.0,
-        tokens_from_storage_percent=data.tokens_from_storage_percent,
+        read_gb_per_second=data.read_bytes / 1e9 / window if window else 0.0,
+        write_gb_per_second=data.written_bytes / 1e9 / window if window else 0.0,
+        # The last token of a prompt is always computed.
+        tokens_from_storage_percent=max(0.0, 100 * stored_tokens / max(1, int(done["input_tokens"].sum()))),
         from_storage_percent=data.from_storage_percent,
         official=official,
         ceiling_times=data.ceiling_times,
@@ -118,22 +124,20 @@ class RunRows:
         self.settings = run.facts.workload.section(KvSettings)
         self.whole, self.prompts = run.rows[run.rows["prompt"] == RANK_ROW], run.rows[run.rows["prompt"] != RANK_ROW]
         self.prompts = self.prompts[np.argsort(self.prompts["arrived_ns"], kind="stable")]
-        begins = {int(row["rank"]): int(row["arrived_ns"]) for row in self.whole}
+        self.begins = {int(row["rank"]): int(row["arrived_ns"]) for row in self.whole}
         for rank in np.unique(self.prompts["rank"]).tolist():  # ranks of a killed run have no RANK_ROW
-            begins.setdefault(rank, int(self.prompts["arrived_ns"][self.prompts["rank"] == rank].min()))
-        self.begins = begins
+            self.begins.setdefault(rank, int(self.prompts["arrived_ns"][self.prompts["rank"] == rank].min()))
         self.reading = self.prompts[self.prompts["storage_blocks"] > 0]
         self.loaded = self.reading[self.reading["loaded_ns"] > 0]
         self.computed = self.prompts[self.prompts["computed_ns"] > 0]
         self.written = self.prompts[self.prompts["written_ns"] > 0]
         self.read_bytes = int(self.loaded["read_bytes"].sum())
         self.written_bytes = int(self.written["written_bytes"].sum())
-        self.ttft = _seconds_between(self.computed, "arrived_ns", "computed_ns")
-        self.load_seconds = _seconds_between(self.loaded, "arrived_ns", "loaded_ns")
-        self.queueing = _seconds_between(self.computed, "arrived_ns", "start_ns")
-        self.waits = np.maximum(0.0, _seconds_between(self.computed, "start_ns", "loaded_ns"))
+        self.ttft: Floats = (self.computed["computed_ns"] - self.computed["arrived_ns"]) / 1e9
+        self.load_seconds: Floats = (self.loaded["loaded_ns"] - self.loaded["arrived_ns"]) / 1e9
+        self.queueing: Floats = (self.computed["start_ns"] - self.computed["arrived_ns"]) / 1e9
+        self.waits = np.maximum(0.0, (self.computed["loaded_ns"] - self.computed["start_ns"]) / 1e9)
         """Seconds that a copy of the model waited for the blocks of each prompt."""
-        self.saved_seconds = float((self.computed["without_ns"] - self.computed["compute_ns"]).sum()) / 1e9
 
     def at(self, rows: rows_job.Rows, column: str) -> Floats:
         """Return a column of moments in seconds; infinite where it is 0: the event did not happen."""
@@ -143,51 +147,25 @@ class RunRows:
     @cached_property
     def span_seconds(self) -> float:
         """Duration of the load: `kv.seconds` of a random one; to the last arrival of a trace or an incomplete run."""
-        if not len(self.prompts):
-            return 0.0
-        last = float(self.at(self.prompts, "arrived_ns").max())
-        is_whole = self.run.facts.failure is None and not self.settings.trace
-        return max(last, self.settings.seconds if is_whole else 1e-3)
+        of_known_length = self.run.facts.failure is None and not self.settings.trace and len(self.prompts)
+        last = float(self.at(self.prompts, "arrived_ns").max(initial=0.0))
+        return max(last, self.settings.seconds) if of_known_length else last
 
     @property
-    def rate(self) -> float | None:
-        """Prompts per second; None if a trace's, or those until a failure, all arrived at one moment."""
-        if not len(self.prompts):
-            return 0.0
-        is_defined = self.run.facts.failure is None and not self.settings.trace  # by the load's length
-        known = is_defined or np.ptp(self.prompts["arrived_ns"]) > 0
-        return len(self.prompts) / self.span_seconds if known else None
+    def rate(self) -> float:
+        """Prompts per second; 0 if there was one moment alone until a failure."""
+        return len(self.prompts) / self.span_seconds if self.span_seconds else 0.0
 
     @cached_property
     def window_seconds(self) -> float:
-        first = float(self.at(self.prompts, "arrived_ns").min(initial=self.end_seconds))
-        return self.end_seconds - first
+        """Time from the first prompt to when the last byte had been moved and the load was over."""
+        return self.end_seconds - float(self.at(self.prompts, "arrived_ns").min(initial=self.end_seconds))
 
     @cached_property
     def end_seconds(self) -> float:
         """When the last byte had been moved and the load was over; of the official load, the last byte alone."""
         ends = np.concatenate([self.at(self.loaded, "loaded_ns"), self.at(self.written, "written_ns")])
         return float(ends.max(initial=0.0 if self.settings.option else self.span_seconds))
-
-    @property
-    def utilisation_percent(self) -> float | None:
-        compute, wait = float(self.computed["compute_ns"].sum()) / 1e9, float(self.waits.sum())
-        return 100 * compute / (compute + wait) if compute + wait else None
-
-    @property
-    def break_even_gb_per_second(self) -> float | None:
-        blocks = int((self.computed["storage_blocks"] + self.computed["pending_blocks"]).sum())
-        if self.saved_seconds <= 0 or not blocks:
-            return None
-        full = blocks * self.settings.block_tokens * Model(self.settings).token_bytes
-        return full / 1e9 / (self.saved_seconds * self.settings.tp)
-
-    @property
-    def tokens_from_storage_percent(self) -> float:
-        """Share of the prompts' tokens that blocks from storage held; the last token of a prompt is always computed."""
-        blocks = sum(int(self.computed[name].sum()) for name in ("gpu_blocks", "dram_blocks", "pending_blocks"))
-        stored = int(self.computed["cached_tokens"].sum()) - self.settings.block_tokens * blocks
-        return max(0.0, 100 * stored / max(1, int(self.computed["input_tokens"].sum())))
 
     @cached_property
     def backlog(self) -> Backlog:
@@ -199,16 +177,15 @@ class RunRows:
         begins, ends = (np.concatenate(pair) for pair in zip(reads, writes, strict=True))
         moved = self.read_bytes + self.written_bytes
         second_per_byte = busy_seconds(begins, np.minimum(ends, self.end_seconds)) / max(1, moved)
-        moments = np.linspace(2 * end / 3, end, _MOMENTS).tolist()
-        read = _waiting(moments, *reads, self.reading["read_bytes"] * second_per_byte)
-        written = _waiting(moments, *writes, writing["written_bytes"] * second_per_byte)
-        storage = [first + second for first, second in zip(read, written, strict=True)]
+        moments = np.linspace(2 * end / 3, end, _MOMENTS)
+        storage = _waiting(moments, *reads, self.reading["read_bytes"] * second_per_byte)
+        storage += _waiting(moments, *writes, writing["written_bytes"] * second_per_byte)
         loaded, computed = self.at(rows, "loaded_ns"), self.at(rows, "computed_ns")
         computing = _waiting(moments, loaded, computed, rows["compute_ns"] / 1e9 / copies)
         left = (rows["computed_ns"] == 0) | ((rows["written_bytes"] > 0) & (rows["written_ns"] == 0))
         return Backlog(
-            storage_seconds=storage[-1],
-            compute_seconds=computing[-1],
+            storage_seconds=float(storage[-1]),
+            compute_seconds=float(computing[-1]),
             storage_grows=_grows(storage, end),
             compute_grows=_grows(computing, end),
             unfinished=int(left.sum()),
@@ -238,18 +215,14 @@ class RunRows:
         return float(ceilings.sum()) / 3600 / rate
 
 
-def _waiting(moments: list[float], begins: Floats, ends: Floats, weights: Floats) -> list[float]:
-    return [float(weights[(begins <= moment) & (ends > moment)].sum()) for moment in moments]
+def _waiting(moments: Floats, begins: Floats, ends: Floats, weights: Floats) -> Floats:
+    """Return the work in progress at each moment."""
+    return np.array([weights[(begins <= moment) & (ends > moment)].sum() for moment in moments])
 
 
-def _seconds_between(rows: rows_job.Rows, begin: str, end: str) -> Floats:
-    seconds: Floats = (rows[end] - rows[begin]) / 1e9
-    return seconds
-
-
-def _grows(last_third: list[float], span: float) -> bool:
+def _grows(last_third: Floats, span: float) -> bool:
     """Return whether a backlog is more than a burst: large at the end, and never small in the last third."""
-    return last_third[-1] > GROWS_SHARE * span and min(last_third) > GROWS_SHARE * span / 2
+    return bool(last_third[-1] > GROWS_SHARE * span and last_third.min() > GROWS_SHARE * span / 2)
 
 
 def busy_seconds(begins: Floats, ends: Floats) -> float:
@@ -261,9 +234,9 @@ def busy_seconds(begins: Floats, ends: Floats) -> float:
 
 
 def _limit(data: RunRows, backlog: Backlog | None) -> Limit | None:
-    """Return what limited a run that completed; None for one without a rate."""
+    """Return what limited a run that completed."""
     served, rows = data.from_storage_percent, data.prompts
-    if not len(data.computed) or (backlog is None and not data.settings.option):
+    if not len(data.computed):
         return None
     if served is not None and served < page_cache.NOT_READ_PERCENT:
         return "page cache"
@@ -285,54 +258,46 @@ def _official_verdict(data: RunRows, official: Official) -> str:
     if above is None:
         return "nothing was measured"
     too_much = f", {above:.0f} % too high" if above >= MIN_OVERSTATED_PERCENT else ""
-    return (
-        f"option {data.settings.option}: read {official.true_read_gib_per_second:.3g} and write "
-        f"{official.true_write_gib_per_second:.3g} GiB/s over {data.window_seconds:.1f} s; MLPerf Storage's "
-        f"tool would publish read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g} "
-        f"over {data.settings.seconds:g} s{too_much}"
-    )
+    true = f"read {official.true_read_gib_per_second:.3g} and write {official.true_write_gib_per_second:.3g} GiB/s"
+    published = f"read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g}"
+    return f"option {data.settings.option}: {true}; MLPerf Storage's tool would publish {published}{too_much}"
 
 
 def _outcome(
-    data: RunRows, sustained: bool | None, ttft: Spread | None, loads: Spread | None
+    data: RunRows, backlog: Backlog | None, ttft: Spread | None, loads: Spread | None
 ) -> tuple[rows_job.Outcome | None, str]:
     """Return the outcome for the limits `kv.ttft` and `kv.load`, or why there is no verdict."""
     bounds = [(limit, got) for limit, got in ((data.settings.ttft, ttft), (data.settings.load, loads)) if limit]
     if not bounds:
         return None, ""
-    ceiling = data.ceiling_times
+    ceiling, served = data.ceiling_times, data.from_storage_percent
     measured = len(data.load_seconds) if data.settings.load else len(data.ttft)
-    if sustained is None:
-        return "no verdict", "all prompts arrived at one moment" if data.rate is None else "it did not complete"
-    served = data.from_storage_percent
-    if served is not None and served < page_cache.PARTLY_READ_PERCENT and not data.run.facts.workload.metric.cached:
-        return "no verdict", "memory served"
-    if measured < MIN_LOADS:
-        return "no verdict", f"{measured} prompts are too few for a p95: wanted {MIN_LOADS}"
-    if ceiling is not None and ceiling < MIN_CEILING:
-        return "no verdict", f"the emulator itself can move only {ceiling:.1f} times this load"
-    within = sustained and all(got is not None and got.p95 <= limit for limit, got in bounds)
-    return "pass" if within else "fail", ""
+    why = ""
+    if backlog is None:
+        why = "it did not complete"
+    elif served is not None and served < page_cache.PARTLY_READ_PERCENT and not data.run.facts.workload.metric.cached:
+        why = "memory served"
+    elif measured < MIN_LOADS:
+        why = f"{measured} prompts are too few for a p95: wanted {MIN_LOADS}"
+    elif ceiling is not None and ceiling < MIN_CEILING:
+        why = f"the emulator itself can move only {ceiling:.1f} times this load"
+    within = all(got is not None and got.p95 <= limit for limit, got in bounds)
+    return "no verdict" if why else "pass" if within else "fail", why
 
 
 def _verdict(data: RunRows, outcome: str, backlog: Backlog | None, ttft: Spread | None, loads: Spread | None) -> str:
-    rate, word = data.rate, outcome and f"{outcome}: "
-    if rate is None:
-        parts = ["no rate: all prompts arrived at one moment"]
-    elif backlog is None:
+    word = outcome and f"{outcome}: "
+    if backlog is None:
         return f"{word}nothing was measured"
-    elif ttft is None:
+    if ttft is None:
         behind = "storage" if data.waits_for_storage else "accelerators"
         why = f"the {behind} fell behind, so latencies would only reflect how long it ran"
-        return f"{word}{rate:.3g} prompts/s are NOT SUSTAINED: {why}"
-    else:
-        parts = [f"{rate:.3g} prompts/s sustained"]
+        return f"{word}{data.rate:.3g} prompts/s are NOT SUSTAINED: {why}"
+    parts = [f"{data.rate:.3g} prompts/s sustained"]
     few = len(data.load_seconds)
     of_few = f" of {count(few, 'prompt')}" if few < MIN_LOADS else ""  # sweeps show this line without the issues
-    for name, times, limit in (
-        ("first token p95", ttft, data.settings.ttft),
-        (f"load p95{of_few}", loads, data.settings.load),
-    ):
+    limits = (("first token p95", ttft, data.settings.ttft), (f"load p95{of_few}", loads, data.settings.load))
+    for name, times, limit in limits:
         if times is not None:
             parts.append(f"{name} {times.p95:.3g} s{f' (limit: {limit:g})' if limit else ''}")
     return word + "; ".join(parts)
@@ -350,11 +315,7 @@ def _issues(data: RunRows, complete: bool, official: Official | None) -> Iterato
             "finish: their bytes count, their time does not; the slower the storage, the more this flatters it"
         )
     if official is not None and official.served < len(data.prompts):
-        shares = ", ".join(
-            f"{name} {np.count_nonzero(data.computed['priority'] == priority):,} of "
-            f"{np.count_nonzero(data.prompts['priority'] == priority):,}"
-            for priority, name in CLASSES.items()
-        )
-        yield f"requests wait in an unbounded queue; served: {shares}: latencies reflect how long it ran"
+        of_all = f"{official.served:,} of {len(data.prompts):,} were served"
+        yield f"requests wait in an unbounded queue, and {of_all}: latencies reflect how long it ran"
     if official is None and complete and not len(data.reading):
         yield "nothing was read: no prompt had a prefix on storage; use a longer load, or less kv.gpu_gb and kv.dram_gb"

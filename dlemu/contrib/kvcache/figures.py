@@ -49,6 +49,3 @@ def first_token(run: rows_job.RowsRun) -> Figure | None:
     )
     caption = "Prompts by arrival. Bars that rise to the right: more arrive than storage and accelerators can serve."
     return Figure("Where the time to the first token goes", caption, chart)
-
-
-FIGURES = (first_token,)

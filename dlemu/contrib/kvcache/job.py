@@ -4,39 +4,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import ClassVar
 
 from dlemu.config import check_folder
 from dlemu.config.schema import Workload
+from dlemu.contrib.kvcache import run_folder
 from dlemu.contrib.kvcache.analyse import analyse
-from dlemu.contrib.kvcache.blocks import Blocks, Content
-from dlemu.contrib.kvcache.load import Load, make_load
-from dlemu.contrib.kvcache.mover import Mover
-from dlemu.contrib.kvcache.official import RankTurns, draw_turns, with_option_defaults
+from dlemu.contrib.kvcache.load import make_load
+from dlemu.contrib.kvcache.mover import Blocks, Mover
+from dlemu.contrib.kvcache.official import RankTurns, TurnsReplay, draw_turns, with_option_defaults
 from dlemu.contrib.kvcache.plan import RankPlan, assign_prompts, plan_rank
-from dlemu.contrib.kvcache.replay import Replay, ServedPrompt
-from dlemu.contrib.kvcache.rows import COLUMNS, RANK_ROW
-from dlemu.contrib.kvcache.run_folder import (
-    MAX_FILES,
-    blocks_folder,
-    check_space,
-    create_on_this_host,
-    create_run_folder,
-    created_rank_folder,
-    is_local,
-    remove_failed,
-    remove_on_this_host,
-    remove_run,
-    run_folder,
-    storage_spec_of,
-)
+from dlemu.contrib.kvcache.replay import Replay
 from dlemu.contrib.kvcache.settings import KvSettings
-from dlemu.contrib.kvcache.summary import KvSummary
-from dlemu.contrib.kvcache.turns import TurnRequest, TurnsReplay
+from dlemu.contrib.kvcache.summary import COLUMNS, RANK_ROW, KvSummary, Row
 from dlemu.extend import (
     BulkContent,
     Comm,
@@ -45,6 +29,7 @@ from dlemu.extend import (
     Notify,
     UserError,
     environment,
+    owned,
     rows_job,
     storage_base,
     thread_accounting,
@@ -52,6 +37,7 @@ from dlemu.extend import (
 from dlemu.results.progress import Progress
 
 _LEFT = "blocks that can't be removed are left in {}"
+_PROGRESSES = 100  # of a run: how often it tells how many prompts have arrived
 _START_NS = 50_000_000  # delay from the moment when all ranks are ready to the beginning of the load
 _FILLED_SHARE = 0.95  # of the free space, as in MLPerf Storage's kv_cache tool
 _CEILING_THREADS = 16  # moved 17 to 43 GB/s on two busy cores (docs/kvcache.md, section 4); more wait for each other
@@ -83,88 +69,81 @@ class KvCacheKind(rows_job.RowsKind):
 
     def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> Job:
         settings = workload.section(KvSettings)
-        for rank in range(ranks):
-            objects = plan_of(settings, ranks, rank).objects
-            if objects * settings.tp > MAX_FILES:
-                instead = "fewer kv.users" if settings.option else "a larger kv.block_tokens"
-                raise UserError(
-                    f"a rank would write {objects * settings.tp:,} files: wanted {MAX_FILES:,} at most; set "
-                    f"{instead}, more ranks, or a shorter load"
-                )
+        files = settings.tp * max(len(each.sizes) for each in plans_of(settings, ranks))
+        if files > run_folder.MAX_FILES:
+            instead = "fewer kv.users" if settings.option else "a larger kv.block_tokens"
+            raise UserError(
+                f"a rank would write {files:,} files: wanted {run_folder.MAX_FILES:,} at most; set {instead}, more "
+                "ranks, or a shorter load"
+            )
         return super().plan(workload, ranks, folder, started_at, wants_verdict=wants_verdict)
 
     def made_folder(self, job: Job) -> str | None:
-        return blocks_folder(job) if is_local(job) else None
+        return run_folder.blocks_folder(job) if run_folder.is_local(job) else None
 
     def begin(self, job: Job) -> Job:
-        create_run_folder(job)
+        run_folder.create_run_folder(job)
         return job
 
     def check_host(self, job: Job, local_ranks: int) -> None:
         settings = job.workload.section(KvSettings)
-        peak_bytes = sum(plan_of(settings, job.ranks, rank).peak_bytes for rank in range(job.ranks))
-        check_space(job, peak_bytes * local_ranks // job.ranks)
+        peak_bytes = sum(each.peak_bytes for each in plans_of(settings, job.ranks))
+        run_folder.check_space(job, peak_bytes * local_ranks // job.ranks)
 
     def watched_folders(self, job: Job) -> Iterator[str]:
-        if is_local(job):
-            yield environment.existing_folder(blocks_folder(job))
+        if run_folder.is_local(job):
+            yield environment.existing_folder(run_folder.blocks_folder(job))
 
     def clean_up(self, job: Job) -> str:
-        return "" if remove_failed(job) else _LEFT.format(run_folder(job))
+        return "" if run_folder.remove_failed(job) else _LEFT.format(run_folder.run_folder(job))
 
     def clean_up_elsewhere(self, job: Job) -> None:
-        remove_on_this_host(job)
+        if run_folder.made_here() in owned.claimed(run_folder.run_folder(job)):  # else others may still use it
+            run_folder.remove_failed(job)
 
     def kept(self, job: Job, log: rows_job.RowsLog) -> str:
         return f"kept, marked incomplete, in {job.folder}"
 
     def measure(self, job: Job, comm: Comm, log: rows_job.RowLog, notify: Notify | None) -> None:
         settings = job.workload.section(KvSettings)
-        plan = plan_of(settings, job.ranks, comm.rank)
-        content = Content(BulkContent(job.seed), comm.rank, settings)
-        report = _progress_reporter(notify, len(plan))
-        ceiling = measure_ceiling(plan, content, job.workload.metric.ceiling_seconds, notify)
+        plan, bulk = plans_of(settings, job.ranks)[comm.rank], BulkContent(job.seed)
+        ceiling = measure_ceiling(plan, bulk, job.workload.metric.ceiling_seconds, notify)
         if comm.local_rank == 0:
-            create_on_this_host(job)
+            run_folder.create_run_folder(job)
         comm.all_reduce_max(0)  # a barrier: the ranks of a host make their folders in that one
-        with created_rank_folder(job, comm.rank, plan.objects) as folder:
-            storage = storage_base.open_storage(storage_spec_of(job))
-            with closing(_mover(plan, storage, folder, content, job.workload.timeout_seconds)) as mover:
+
+        def add(row: Row) -> None:
+            log.add(**vars(row) | {"rank": comm.rank})
+
+        def report(arrived: int) -> None:
+            if notify is not None and arrived % max(1, len(plan) // _PROGRESSES) == 0:
+                at = f"{arrived} of {len(plan)} prompts of rank 0 arrived"
+                notify(Progress(at=at, done=arrived, total=len(plan)))
+
+        with run_folder.created_rank_folder(job, comm.rank, len(plan.sizes)) as folder:
+            storage = storage_base.open_storage(run_folder.storage_spec_of(job))
+            blocks = Blocks(storage, folder, bulk, comm.rank, settings, plan.sizes)
+            with closing(Mover(blocks, seconds=job.workload.timeout_seconds)) as mover:
                 comm.all_reduce_max(0)  # a barrier: all ranks begin together
-
-                def add(request: ServedPrompt | TurnRequest) -> None:
-                    log.add(rank=comm.rank, **request.columns(plan.model.block_bytes))
-
+                replay: Replay | TurnsReplay
                 if isinstance(plan, RankTurns):
-                    capacity_bytes = _capacity_bytes(settings, storage, folder, job.ranks)
-                    turns = TurnsReplay(plan, mover, on_served=add, capacity_bytes=capacity_bytes)
-                    self._run(turns, plan, comm.rank, log, report, ceiling)
+                    free = storage.free_bytes(folder)
+                    share = math.inf if free is None else _FILLED_SHARE * free / job.ranks
+                    replay = TurnsReplay(plan, mover, on_served=add, capacity_bytes=settings.capacity_gb * 1e9 or share)
                 else:
-                    self._run(Replay(plan, mover, on_served=add), plan, comm.rank, log, report, ceiling)
+                    replay = Replay(plan, mover, on_served=add)
+                whole = Row(prompt=RANK_ROW, arrived_ns=time.monotonic_ns() + _START_NS, ceiling_per_hour=ceiling)
+                cpu_ns, storage_bytes = time.process_time_ns(), thread_accounting.process_storage_bytes()
+                replay.run(whole.arrived_ns, report)
+                whole.cpu_ns = time.process_time_ns() - cpu_ns
+                whole.storage_bytes = thread_accounting.process_storage_bytes() - storage_bytes
+                whole.accelerators, whole.evicted = plan.accelerators, replay.evicted
+                for row in (*replay.unfinished, whole):
+                    add(row)
         comm.all_reduce_max(0)
-        removes = comm.local_rank == 0 if is_local(job) else comm.rank == 0  # hosts may not share kv.folder
-        if removes and not remove_run(job) and notify is not None:
-            notify(Doing(_LEFT.format(run_folder(job))))
-
-    def _run(
-        self, replay: Replay | TurnsReplay, plan: Plan, rank: int, log: rows_job.RowLog, report: Report, ceiling: int
-    ) -> None:
-        begin_ns = time.monotonic_ns() + _START_NS
-        cpu_ns, storage_bytes = time.process_time_ns(), thread_accounting.process_storage_bytes()
-        replay.run(begin_ns, report)
-        cpu_ns = time.process_time_ns() - cpu_ns
-        for unfinished in replay.unfinished:
-            log.add(rank=rank, **unfinished.columns(plan.model.block_bytes))
-        log.add(
-            rank=rank,
-            prompt=RANK_ROW,
-            arrived_ns=begin_ns,
-            cpu_ns=cpu_ns,
-            storage_bytes=thread_accounting.process_storage_bytes() - storage_bytes,
-            accelerators=plan.accelerators,
-            evicted=replay.evicted,
-            ceiling_per_hour=ceiling,
-        )
+        removes = comm.local_rank == 0 if run_folder.is_local(job) else comm.rank == 0  # hosts may not share kv.folder
+        if removes and not run_folder.remove_run(job) and notify is not None:
+            notify(Doing(_LEFT.format(run_folder.run_folder(job))))
 
     def summarise(self, run: rows_job.RowsRun) -> KvSummary:
         return analyse(run)
@@ -173,48 +152,16 @@ class KvCacheKind(rows_job.RowsKind):
 JOB = KvCacheKind()
 
 
-Plan = RankPlan | RankTurns
-Report = Callable[[int], None]
-"""Is called with the number of prompts that have arrived."""
-
-
 @lru_cache(1)
-def _assigned_load(settings: KvSettings, ranks: int) -> tuple[Load, Sequence[Sequence[int]]]:
-    load = make_load(settings, ranks)
-    return load, assign_prompts(load, ranks)
-
-
-@cache
-def plan_of(settings: KvSettings, ranks: int, rank: int) -> Plan:
-    """Return the plan of a rank; cached, so that forked ranks inherit it."""
+def plans_of(settings: KvSettings, ranks: int) -> Sequence[RankPlan | RankTurns]:
+    """Return the plan of each rank; cached, so that forked ranks inherit them."""
     if settings.option:
-        return draw_turns(settings, rank)
-    load, shares = _assigned_load(settings, ranks)
-    return plan_rank(settings, load, shares[rank])
+        return [draw_turns(settings, rank) for rank in range(ranks)]
+    load = make_load(settings, ranks)
+    return [plan_rank(settings, load, numbers) for numbers in assign_prompts(load, ranks)]
 
 
-def _capacity_bytes(settings: KvSettings, storage: storage_base.StorageBase, folder: str, ranks: int) -> float:
-    """Return the bytes that a rank may fill: `kv.capacity_gb`, else its share of 95 % of the free space."""
-    if settings.capacity_gb:
-        return settings.capacity_gb * 1e9
-    free = storage.free_bytes(folder)
-    return math.inf if free is None else _FILLED_SHARE * free / ranks
-
-
-def _mover(plan: Plan, storage: storage_base.StorageBase, folder: str, content: Content, seconds: float) -> Mover:
-    settings = plan.model.settings
-    return Mover(
-        Blocks(storage, folder, content, plan.model.shard_bytes, plan.sizes, synced=plan.synced),
-        threads=settings.threads,
-        tp=settings.tp,
-        objects=plan.objects,
-        buffer_bytes=min(settings.transfer_size, plan.largest_bytes),
-        seconds=seconds,
-        folder=settings.folder,
-    )
-
-
-def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify | None) -> int:
+def measure_ceiling(plan: RankPlan | RankTurns, bulk: BulkContent, seconds: float, notify: Notify | None) -> int:
     """Return the prompts per hour that this rank could load and write if storage took no time; 0: not measured."""
     if not seconds or not len(plan):
         return 0
@@ -222,10 +169,9 @@ def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify
         notify(Doing("measuring the emulator's own ceiling"))
     # Without storage latency few threads are enough, and more would only wait for each other.
     few = replace(plan.model.settings, threads=min(plan.model.settings.threads, _CEILING_THREADS))
-    plan = replace(plan, model=replace(plan.model, settings=few))
-    # the timeout never expires, because null storage never hangs
     unread = storage_base.open_storage(storage_base.NULL_STORAGE)
-    with closing(_mover(plan, unread, "", content, seconds + 60)) as mover:
+    # The timeout never expires, because null storage never hangs.
+    with closing(Mover(Blocks(unread, "", bulk, 0, few, plan.sizes), seconds=seconds + 60)) as mover:
         begin_ns, served, waiting = time.monotonic_ns(), 0, 0
         until_ns = begin_ns + round(seconds * 1e9)
         while not served or time.monotonic_ns() < until_ns:
@@ -239,15 +185,3 @@ def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify
         while waiting and mover.wait(time.monotonic_ns() + 10**10) is not None:  # 10 s: far more than they need
             waiting -= 1
         return round(3600e9 * served / (time.monotonic_ns() - begin_ns))
-
-
-def _progress_reporter(notify: Notify | None, prompts: int) -> Report:
-    due = time.monotonic() + 1
-
-    def report(arrived: int) -> None:
-        nonlocal due
-        if notify is not None and time.monotonic() >= due:
-            due = time.monotonic() + 1
-            notify(Progress(at=f"{arrived} of {prompts} prompts of rank 0 arrived", done=arrived, total=prompts))
-
-    return report

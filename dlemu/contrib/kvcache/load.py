@@ -47,10 +47,9 @@ def make_load(settings: KvSettings, ranks: int) -> Load:
     if not kept:
         where = settings.trace or "the random load"
         raise UserError(f"{where} has no prompt within kv.seconds={settings.seconds:g}: wanted a longer time")
+    if settings.trace and kept[0].at_ns == kept[-1].at_ns:
+        raise UserError(f"{settings.trace} has prompts of one moment alone: wanted a load over time (timestamp)")
     return kept
-
-
-# traces
 
 
 def read_trace(settings: KvSettings) -> Load:
@@ -82,9 +81,8 @@ def read_trace(settings: KvSettings) -> Load:
         ) from error
     if not prompts:
         raise UserError(f"{path} is empty: wanted a line of JSON for each prompt")
-    first_ns = min(prompt.at_ns for prompt in prompts)
     prompts.sort(key=lambda prompt: prompt.at_ns)
-    return [replace(prompt, at_ns=prompt.at_ns - first_ns) for prompt in prompts]
+    return [replace(prompt, at_ns=prompt.at_ns - prompts[0].at_ns) for prompt in prompts]
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def _lines(file: BinaryIO, path: str, block_tokens: int) -> Iterator[_Line]:
             raise UserError(f"{where} has more than {MAX_LINE_BYTES:,} bytes: wanted a prompt's JSON")
         if not text:
             return
-        if not text.strip():
+        if text.isspace():
             continue
         try:
             line = msgspec.json.decode(text, type=_Line)
@@ -122,9 +120,6 @@ def _lines(file: BinaryIO, path: str, block_tokens: int) -> Iterator[_Line]:
                 f"its {line.input_length} tokens (kv.trace_block_tokens)"
             )
         yield line
-
-
-# random loads
 
 
 def draw(settings: KvSettings, ranks: int) -> Load:

@@ -13,6 +13,11 @@ ALIGNMENT = 4096
 """Shards are padded to a multiple of this, as engines do that read with O_DIRECT."""
 
 
+def aligned(exact_bytes: float) -> int:
+    """Return bytes as stored: at least one unit of ALIGNMENT, and whole ones."""
+    return max(1, -int(-exact_bytes // ALIGNMENT)) * ALIGNMENT
+
+
 @dataclass(frozen=True)
 class Model:
     """Block sizes and prefill times of one copy of the model, which `kv.tp` accelerators share."""
@@ -36,8 +41,7 @@ class Model:
     def shard_bytes(self) -> int:
         """Bytes of one accelerator's shard of a block, as stored: divided by `kv.shrink`, then padded."""
         kv = self.settings
-        exact = kv.block_tokens * self.token_bytes / (kv.tp * kv.shrink)
-        return max(1, -int(-exact // ALIGNMENT)) * ALIGNMENT
+        return aligned(kv.block_tokens * self.token_bytes / (kv.tp * kv.shrink))
 
     @property
     def block_bytes(self) -> int:

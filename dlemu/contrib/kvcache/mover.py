@@ -1,4 +1,7 @@
-"""Threads that read, write and remove blocks: queued reads first, then writes, then removals, each in FIFO order."""
+"""Blocks on storage: the bytes of their shards, and the threads that write, read, check and remove these.
+
+Shard s is the part of block s // kv.tp that accelerator s % kv.tp stores; blocks are numbered in the order of writing.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,119 @@ import mmap
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from dlemu.contrib.kvcache.blocks import Blocks, Shard
-from dlemu.extend import AlignedBuffer, DlemuError, SpaceError, UserError
+from dlemu.contrib.kvcache.model import ALIGNMENT
+from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.extend import AlignedBuffer, BulkContent, DlemuError, SpaceError, UserError, storage_base
 
+_SHARD_BITS = 40  # of the 64 in a stamp; the other 24 hold the rank: 16 million ranks with 10^12 shards each
+_STAMP_EVERY_BYTES = 4096  # as `BulkContent` has it
+_WORDS = _STAMP_EVERY_BYTES // 8
 _HUGE_PAGE = 2 << 20  # on x86-64, and on arm64 with 4 KiB pages
 _HUGE_PAGES_FROM_BYTES = 16 << 20  # smaller `AlignedBuffer`s have none
 _POLL_SECONDS = 0.5
 """How often `Mover.wait` checks whether the storage still completes requests."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A rank's blocks, a file or object per shard: written under a temporary name, then renamed, without fsync.
+
+    So do engines; the official load syncs each file, and drops it from the page cache before each read. The bytes are
+    unique, checkable, and generated at memory speed. Shared by threads. `write` and `read` return the nanoseconds spent
+    in calls; they raise OSError, DlemuError for damage.
+    """
+
+    storage: storage_base.StorageBase
+    folder: str
+    bulk: BulkContent
+    rank: int
+    settings: KvSettings
+    sizes: Sequence[int]
+    """Bytes of a shard of each block."""
+
+    def size(self, shard: int) -> int:
+        return self.sizes[shard // self.settings.tp]
+
+    def path(self, shard: int) -> str:
+        return f"{self.folder}/{file_name(shard)}"
+
+    def number(self, shard: int) -> int:
+        """Return the number that identifies a shard in its stamps; unique across ranks."""
+        return self.rank << _SHARD_BITS | shard
+
+    def write(self, shard: int, buffer: memoryview) -> int:
+        began_ns, made_ns = time.monotonic_ns(), 0
+        writer = self.storage.create(self.path(shard))
+        try:
+            for offset, piece in self._pieces(shard, buffer):
+                at_ns = time.monotonic_ns()
+                self.bulk.fill(piece, self.number(shard), offset)
+                made_ns += time.monotonic_ns() - at_ns
+                writer.write(piece)
+            if self.settings.option:
+                writer.sync()
+            writer.commit()
+        except BaseException:
+            with contextlib.suppress(OSError):
+                writer.discard()
+            raise
+        return time.monotonic_ns() - began_ns - made_ns
+
+    def read(self, shard: int, buffer: memoryview) -> int:
+        began_ns, checked_ns, path = time.monotonic_ns(), 0, self.path(shard)
+        if self.settings.option and not self.storage.reads_nothing:
+            self.storage.evict(path, write_first=False)
+        # An object that fits into the buffer is read by one request, as by engines, which know its size.
+        fits = self.size(shard) <= len(buffer)
+        reader = (self.storage.open_whole if fits else self.storage.open)(path)
+        try:
+            for offset, piece in self._pieces(shard, buffer):
+                got = reader.read_into(piece, offset)
+                at_ns = time.monotonic_ns()
+                problem = self._problem(piece, shard, offset)
+                problem = problem if got == len(piece) else f"it ends at {offset + got}"
+                if problem and not self.storage.reads_nothing:
+                    raise DlemuError(
+                        f"{path} is not what was written there: {problem}; the storage lost or mixed up data"
+                    )
+                checked_ns += time.monotonic_ns() - at_ns
+        finally:
+            reader.close()
+        return time.monotonic_ns() - began_ns - checked_ns
+
+    def remove(self, shard: int, buffer: memoryview) -> int:
+        self.storage.remove(self.path(shard))
+        return 0
+
+    def _pieces(self, shard: int, buffer: memoryview) -> Iterator[tuple[int, memoryview]]:
+        size_bytes = self.size(shard)
+        for offset in range(0, size_bytes, len(buffer)):
+            yield offset, buffer[: min(len(buffer), size_bytes - offset)]
+
+    def _problem(self, view: memoryview, shard: int, offset: int) -> str:
+        """Check bytes read from a shard at `offset`; return what is wrong with them, or an empty string."""
+        number = self.number(shard)
+        offsets = np.arange(offset, offset + len(view), _STAMP_EVERY_BYTES, dtype=np.uint64)
+        words = np.frombuffer(view, np.uint64).reshape(-1, _WORDS)
+        # The stamp's first word is determined by the other three; not comparing it takes a third of the CPU.
+        right = (words[:, 1] == self.bulk.seed_hash) & (words[:, 2] == number) & (words[:, 3] == offsets)
+        if not right.all():
+            at = offset + int(right.argmin()) * _STAMP_EVERY_BYTES
+            return f"at byte {at} there is not the stamp of shard {number}"
+        if self.settings.verify and (differs := self.bulk.first_difference(view, number, offset)) is not None:
+            return f"byte {offset + differs} is not what was written"
+        return ""
+
+
+def file_name(shard: int) -> str:
+    return f"{shard:010x}.kv"
 
 
 class Operation(IntEnum):
@@ -44,26 +146,18 @@ class Batch:
 
 
 class Mover:
-    """A pool of threads, each with a buffer, that run until `close`."""
+    """A pool of threads, each with a buffer, that run until `close`.
 
-    def __init__(
-        self,
-        blocks: Blocks,
-        *,
-        threads: int,
-        tp: int,
-        objects: int,
-        buffer_bytes: int,
-        seconds: float,
-        folder: str = "kv.folder",
-    ) -> None:
-        """Start the threads, for `objects` objects in all; a storage that completes nothing in `seconds` has hung.
+    Queued reads go first, then writes, then removals, each in the order of their coming.
+    """
 
-        `folder` is named in errors.
-        """
-        self._blocks, self._tp, self._seconds, self._folder = blocks, tp, seconds, folder
-        self._unwritten_shards = np.full(objects, tp, np.int32)  # of each object
-        self._waiting: tuple[deque[tuple[Batch, Shard]], ...] = tuple(deque() for _ in Operation)
+    def __init__(self, blocks: Blocks, *, seconds: float) -> None:
+        """Start the threads; a storage that completes nothing in `seconds` has hung."""
+        settings = blocks.settings
+        self._moves = {Operation.READ: blocks.read, Operation.WRITE: blocks.write, Operation.REMOVE: blocks.remove}
+        self._tp, self._folder, self._seconds = settings.tp, settings.folder, seconds
+        self._unwritten_shards = np.full(len(blocks.sizes), self._tp, np.int32)  # of each object
+        self._waiting: tuple[deque[tuple[Batch, int]], ...] = tuple(deque() for _ in Operation)
         self._permits: SimpleQueue[None] = SimpleQueue()
         """A semaphore with one item per queued shard: a thread that gets one takes the shard of highest priority.
         (threading.Condition is pure Python, takes several times the CPU, and all threads contend for its lock.)"""
@@ -74,24 +168,22 @@ class Mover:
         self._submitted = self._finished = 0  # shards since the start
         self._last_done_ns = time.monotonic_ns()
         self.now_ns = time.monotonic_ns
-        self._threads = []
+        buffer_bytes = min(settings.transfer_size, max(blocks.sizes, default=ALIGNMENT))
         # One mapping for all buffers is large enough for huge pages; with 4 KiB pages, half of the CPU time of O_DIRECT
         # goes into looking up and pinning pages.
         page = _HUGE_PAGE if buffer_bytes >= _HUGE_PAGE else mmap.PAGESIZE
         stride = -(-buffer_bytes // page) * page
-        buffers = AlignedBuffer(max(stride * threads, _HUGE_PAGES_FROM_BYTES))
+        buffers = AlignedBuffer(max(stride * settings.threads, _HUGE_PAGES_FROM_BYTES))
         buffers.take_pages()
-        whole = buffers.view(stride * threads)
-        for number in range(threads):
-            buffer = whole[number * stride :][:buffer_bytes]
-            thread = threading.Thread(target=self._work, args=(buffer,), name=f"kv-{number}", daemon=True)
+        whole = buffers.view(stride * settings.threads)
+        pieces = [whole[number * stride :][:buffer_bytes] for number in range(settings.threads)]
+        self._threads = [threading.Thread(target=self._work, args=(piece,), daemon=True) for piece in pieces]
+        for thread in self._threads:
             thread.start()
-            self._threads.append(thread)
 
     def submit(self, batch: Batch) -> None:
         """Queue a batch; `wait` returns it once it is done, unless it is a removal. Called by one thread."""
-        shards = range(1 if batch.operation is Operation.REMOVE else self._tp)
-        ops = [(batch, Shard(number, shard)) for number in batch.objects for shard in shards]
+        ops = [(batch, number * self._tp + shard) for number in batch.objects for shard in range(self._tp)]
         batch.left = len(ops)
         if self._submitted == self._finished:
             self._last_done_ns = time.monotonic_ns()
@@ -137,11 +229,18 @@ class Mover:
         try:
             while (op := self._take()) is not None:
                 batch, shard = op
-                self._finish(batch, shard, self._move(batch.operation, shard, buffer))
+                self._finish(batch, shard, self._moves[batch.operation](shard, buffer))
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                advice = "free some space, or limit each rank's share with kv.capacity_gb"
+                self._failure = SpaceError(f"{error.strerror}, in {self._folder}: {advice}")
+            else:
+                what = f"{error.strerror or error} ({error.filename or f'in {self._folder}'})"
+                self._failure = UserError(f"a block could not be moved: {what}")
         except BaseException as error:
-            self._failure = _as_dlemu_error(error, self._folder)
+            self._failure = error
 
-    def _take(self) -> tuple[Batch, Shard] | None:
+    def _take(self) -> tuple[Batch, int] | None:
         self._permits.get()
         if self._closed:
             return None
@@ -150,31 +249,16 @@ class Mover:
                 return queue.popleft()
         raise AssertionError("there are as many permits as queued shards")
 
-    def _move(self, operation: Operation, shard: Shard, buffer: memoryview) -> int:
-        if operation is Operation.REMOVE:
-            self._blocks.remove(shard.object)
-            return 0
-        return (self._blocks.read if operation is Operation.READ else self._blocks.write)(shard, buffer)
-
-    def _finish(self, batch: Batch, shard: Shard, call_ns: int) -> None:
+    def _finish(self, batch: Batch, shard: int, call_ns: int) -> None:
         now_ns = time.monotonic_ns()
         with self._counting:
             self._finished += 1
             self._last_done_ns = now_ns
             if batch.operation is Operation.WRITE:
-                self._unwritten_shards[shard.object] -= 1
+                self._unwritten_shards[shard // self._tp] -= 1
             batch.left -= 1
             batch.call_ns += call_ns
             batch.ended_ns = max(batch.ended_ns, now_ns)
             done = not batch.left
         if done and batch.operation is not Operation.REMOVE:
             self._done.put(batch)
-
-
-def _as_dlemu_error(error: BaseException, folder: str) -> BaseException:
-    if not isinstance(error, OSError) or isinstance(error, DlemuError):
-        return error
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        advice = "free some space, or limit each rank's share with kv.capacity_gb"
-        return SpaceError(f"{error.strerror}, in {folder}: {advice}")
-    return UserError(f"a block could not be moved: {error.strerror or error} ({error.filename or f'in {folder}'})")

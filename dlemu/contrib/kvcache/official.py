@@ -1,23 +1,23 @@
-"""The load of MLPerf Storage v3.0's kv_cache benchmark, "the official load", and the rates that it would publish. Pure.
+"""MLPerf Storage v3.0's kv_cache benchmark, "the official load": its requests, its server, the rates it would publish.
 
 Formulas and constants are those of kv_cache_benchmark (benchmark.py, workload.py, conversation.py, cache.py,
 config.yaml) in https://github.com/mlcommons/storage, Apache-2.0, and of the aggregation over ranks (Rules.md, 6.3.4).
-All threads of that tool share one random generator, so no two of its runs send the same requests; here each user has
-its own, so that a seed determines the load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import heapq
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from dlemu.contrib.kvcache.model import ALIGNMENT, Model
-from dlemu.contrib.kvcache.mover import Batch, Operation
+from dlemu.contrib.kvcache.model import Model, aligned
+from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
 from dlemu.contrib.kvcache.settings import KvSettings
-from dlemu.contrib.kvcache.summary import Official
+from dlemu.contrib.kvcache.summary import Official, Row
 from dlemu.extend import UserError, rows_job
 
 MAX_WORKERS = 500
@@ -26,35 +26,31 @@ MAX_CONVERSATIONS, MAX_TURNS, END_SHARE = 1000, 50, 0.2
 """Conversations that the tool remembers; maximum of turns in one; probability that a turn ends its conversation."""
 DECODE_BATCH_TOKENS, PREFILL_ONLY_TOKENS = 32, 10_000
 """Decoding reads the file once per so many tokens of the answer; files of prompts this long are never read back."""
-CLASSES = {3: "interactive", 2: "responsive", 1: "batch"}
 GIB = 2**30
-_CLASS_SHARES = (0.15, 0.35, 0.5)  # config.yaml, qos_distribution: interactive below 0.15, responsive below 0.5
+_CLASS_SHARES = (0.15, 0.35, 0.5)  # config.yaml, qos_distribution: of priority 3 interactive, 2 responsive, 1 batch
 _PREFIX_SHARE, _PREFIX_TOKENS = 0.2, (5, 9, 6)
 """Share of prompts that begin with one of three fixed sentences, and the words of each, subtracted from the tokens."""
 _THINK_TIME_JITTER = (0.8, 1.2)  # factor of each think time in benchmark.py, which keeps users out of step
-
-
-@dataclass(frozen=True)
-class Template:
-    """Ranges from which a user's numbers are drawn."""
-
-    context: tuple[int, int]  # tokens of a prompt
-    generation: tuple[int, int]  # tokens of an answer
-    think_seconds: tuple[float, float]
-
+JOIN_NS = 2_000_000_000
+"""How long the tool waits for each worker at the end (benchmark.py, `thread.join(timeout=2.0)`)."""
+_FULL_MEMORY, _LARGE_ENTRY, _FEW_ENTRIES, _HALF_FULL, _EMPTY = 0.8, 0.95, 0.2, 0.5, 0.05
+"""Shares of the emulated memory (cache.py): how full it may get; the largest entry that it takes; and below which
+total of entries, for which new entry, and below which use it evicts nothing (`_make_room`)."""
+Step = tuple[Operation, int] | None
+"""An operation on the file of a turn (its number); None: the request waits for its turn to write, or is done."""
 
 TEMPLATES = (
-    Template((512, 4096), (50, 200), (0.1, 0.5)),  # chatbot
-    Template((4096, 25_000), (100, 500), (0.2, 1.0)),  # coding
-    Template((4096, 16_384), (200, 800), (0.3, 1.5)),  # document
+    ((512, 4096), (50, 200), (0.1, 0.5)),  # chatbot
+    ((4096, 25_000), (100, 500), (0.2, 1.0)),  # coding
+    ((4096, 16_384), (200, 800), (0.3, 1.5)),  # document
 )
+"""Ranges from which a user's numbers are drawn: tokens of a prompt and of an answer, and seconds of thinking."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
     """A row of Table KVCache-1 (Rules.md of v3.0, 6.3.1.1)."""
 
-    model: str
     users: int
     memory_gib: int
     allocations: int
@@ -65,9 +61,9 @@ class Option:
 _8B = {"layers": 32, "kv_heads": 8, "head_dim": 128, "attention_dim": 4096, "parameters_billion": 8.03}
 _70B = {"layers": 80, "kv_heads": 8, "head_dim": 128, "attention_dim": 8192, "parameters_billion": 70.6}
 OPTIONS = {
-    1: Option(model="llama3.1-8b", users=200, memory_gib=0, allocations=16, shape=_8B),
-    2: Option(model="llama3.1-8b", users=100, memory_gib=4, allocations=16, shape=_8B),
-    3: Option(model="llama3.1-70b-instruct", users=70, memory_gib=0, allocations=4, shape=_70B),
+    1: Option(users=200, memory_gib=0, allocations=16, shape=_8B),
+    2: Option(users=100, memory_gib=4, allocations=16, shape=_8B),
+    3: Option(users=70, memory_gib=0, allocations=4, shape=_70B),
 }
 
 
@@ -92,8 +88,7 @@ def with_option_defaults(settings: KvSettings) -> KvSettings:
     if refused:
         raise UserError(
             f"kv.option={settings.option} has its own load and memory, one file per turn, a thread for each user and "
-            f"no limits: {', '.join(f'kv.{name}' for name in refused)} can't be set with it; leave "
-            f"{'them' if len(refused) > 1 else 'it'} out (workload=mlperf_kv sets none of them)"
+            f"no limits: leave out {', '.join(f'kv.{name}' for name in refused)} (workload=mlperf_kv sets none of them)"
         )
     own = {"kv_heads"} if settings.latent_dim else set()  # with latent attention there are none
     shape = {name: value for name, value in option.shape.items() if name not in own and not getattr(settings, name)}
@@ -127,17 +122,11 @@ class RankTurns:
     model: Model
     turns: Sequence[Turn]
     sizes: Sequence[int]
+    """Bytes of each file."""
     accelerators: int = 0
-    synced: bool = True
-    """Files are synced, and read without the page cache's help, as the tool does."""
 
     def __len__(self) -> int:
         return len(self.turns)
-
-    @property
-    def largest_bytes(self) -> int:
-        """Bytes of the largest file."""
-        return max(self.sizes, default=0)
 
     def batches(self, number: int) -> Iterator[Batch]:
         """Yield the write and the reads of a turn, those of its own file alone."""
@@ -149,15 +138,6 @@ class RankTurns:
         return OPTIONS[self.model.settings.option]
 
     @property
-    def objects(self) -> int:
-        return len(self.turns)
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of host memory, divided by `kv.shrink` like the files."""
-        return self.option.memory_gib * GIB // self.model.settings.shrink
-
-    @property
     def peak_bytes(self) -> int:
         """Free space that is needed: the files being written at a time, of mean size; older files can be evicted."""
         at_a_time = min(self.option.allocations, self.model.settings.threads)
@@ -165,21 +145,25 @@ class RankTurns:
 
 
 def draw_turns(settings: KvSettings, rank: int) -> RankTurns:
-    """Return the requests of a rank's users until the clock ends; users don't wait for answers."""
+    """Return the requests of a rank's users until the clock ends; users don't wait for answers.
+
+    All threads of the tool share one random generator, so no two of its runs send the same requests; here each user has
+    its own, so that a seed determines the load.
+    """
     turns: list[Turn] = []
     for user in range(settings.users):
         turns += _draw_user(settings, np.random.default_rng([settings.seed + rank, user]), user)
     turns.sort(key=lambda turn: turn.at_ns)
     model = Model(settings)
-    sizes = [_size(turn.stored_tokens * model.token_bytes / settings.shrink) for turn in turns]
+    sizes = [aligned(turn.stored_tokens * model.token_bytes / settings.shrink) for turn in turns]
     return RankTurns(model, turns, sizes)
 
 
 def _draw_user(settings: KvSettings, random: np.random.Generator, user: int) -> list[Turn]:
-    template = TEMPLATES[int(random.integers(len(TEMPLATES)))]
+    *tokens_of, seconds_of = TEMPLATES[int(random.integers(len(TEMPLATES)))]
     priority = 3 - int(random.choice(len(_CLASS_SHARES), p=_CLASS_SHARES))
-    context, generation = (int(random.integers(low, high + 1)) for low, high in (template.context, template.generation))
-    think = float(random.uniform(*template.think_seconds))
+    context, generation = (int(random.integers(low, high + 1)) for low, high in tokens_of)
+    think = float(random.uniform(*seconds_of))
     max_turns = int(settings.seconds / (_THINK_TIME_JITTER[0] * think)) + 1
     at = np.cumsum(think * random.uniform(*_THINK_TIME_JITTER, max_turns))
     at = at[at < settings.seconds]
@@ -189,9 +173,8 @@ def _draw_user(settings: KvSettings, random: np.random.Generator, user: int) -> 
     prefixes = np.where(random.random(len(at)) < _PREFIX_SHARE, random.choice(_PREFIX_TOKENS, len(at)), 0)
     turns: list[Turn] = []
     conversation, turns_taken = user << 32, 0
-    for moment, tokens, output, end, prefix in zip(
-        at.tolist(), contexts.tolist(), outputs.tolist(), ends.tolist(), prefixes.tolist(), strict=True
-    ):
+    drawn = (each.tolist() for each in (at, contexts, outputs, ends, prefixes))
+    for moment, tokens, output, end, prefix in zip(*drawn, strict=True):
         if turns_taken and (end or turns_taken >= MAX_TURNS):
             conversation, turns_taken = conversation + 1, 0
         turns_taken += 1
@@ -199,8 +182,189 @@ def _draw_user(settings: KvSettings, random: np.random.Generator, user: int) -> 
     return turns
 
 
-def _size(exact: float) -> int:
-    return max(1, -int(-exact // ALIGNMENT)) * ALIGNMENT
+class TurnsReplay:
+    """Serves one rank's turns as the tool does: a priority queue, a worker per user, and a clock that stops early.
+
+    Requests arrive whether earlier ones are served or not; a worker takes one, does its reads and its write one after
+    another, and takes the next. After `kv.seconds` no worker takes another. The tool then joins the workers one by one,
+    with a timeout of 2 seconds each, while they finish their requests: bytes moved by then count, the time does not.
+    Workers are states here, not threads, and the host's memory is emulated, not allocated.
+    """
+
+    def __init__(
+        self, plan: RankTurns, mover: Mover, *, on_served: Callable[[Row], object], capacity_bytes: float
+    ) -> None:
+        """`on_served` is called with each request that is done; `capacity_bytes`: limit of the bytes on storage."""
+        self._plan, self._mover, self._on_served = plan, mover, on_served
+        self._settings = plan.model.settings
+        self._idle = list(range(self._settings.threads))
+        self._in_service: dict[int, tuple[Row, Iterator[Step]]] = {}
+        """Worker -> its request, and the request's remaining steps."""
+        self._queue: list[tuple[int, int, Row]] = []
+        """Heap of (-priority, number, request): the most urgent class first, each class in order of arrival."""
+        self._conversations: OrderedDict[int, list[int]] = OrderedDict()
+        self._locks: dict[int, deque[tuple[int, Operation]]] = {}
+        """Files being read or written -> the workers waiting for them: a file is used by one worker at a time."""
+        self._writing, self._waiting_to_write = 0, deque[int]()  # turns, and workers
+        self._ready = deque[int]()  # workers whose next step can start
+        self._memory, self._memory_used = OrderedDict[int, None](), 0
+        self._storage, self._storage_used, self._capacity = OrderedDict[int, None](), 0, capacity_bytes
+        self.evicted = 0
+
+    @property
+    def unfinished(self) -> list[Row]:
+        return [*(request for request, _ in self._in_service.values()), *(request for _, _, request in self._queue)]
+
+    def run(self, begin_ns: int, on_progress: Callable[[int], object] = lambda arrived: None) -> None:
+        turns, end_ns, index = self._plan.turns, begin_ns + round(self._settings.seconds * 1e9), 0
+        while (now_ns := self._mover.now_ns()) < end_ns:
+            while index < len(turns) and begin_ns + turns[index].at_ns <= now_ns:
+                self._arrive(index, begin_ns + turns[index].at_ns, now_ns)
+                index += 1
+                on_progress(index)
+            self._assign(now_ns)
+            next_ns = begin_ns + turns[index].at_ns if index < len(turns) else end_ns
+            self._wait(min(next_ns, end_ns))
+        for worker in range(self._settings.threads):  # as the tool joins its threads: in the order of their creation
+            until_ns = self._mover.now_ns() + JOIN_NS
+            while worker in self._in_service and self._mover.now_ns() < until_ns:
+                self._wait(until_ns)
+
+    def _arrive(self, number: int, at_ns: int, now_ns: int) -> None:
+        turn = self._plan.turns[number]
+        if turn.conversation not in self._conversations and len(self._conversations) >= MAX_CONVERSATIONS:
+            self._conversations.popitem(last=False)
+        self._conversations.setdefault(turn.conversation, []).append(number)
+        self._conversations.move_to_end(turn.conversation)
+        request = Row(
+            prompt=number,
+            arrived_ns=at_ns,
+            late_ns=now_ns - at_ns,
+            input_tokens=turn.context_tokens,
+            output_tokens=turn.output_tokens,
+            priority=turn.priority,
+        )
+        heapq.heappush(self._queue, (-turn.priority, number, request))
+
+    def _assign(self, now_ns: int) -> None:
+        while self._queue and self._idle:
+            worker, (*_, request) = self._idle.pop(), heapq.heappop(self._queue)
+            request.start_ns = max(now_ns, request.arrived_ns)
+            self._in_service[worker] = request, self._steps(worker, request)
+            self._ready.append(worker)
+            self._advance_ready()  # a request that needs no storage frees its worker at once
+
+    def _wait(self, until_ns: int) -> None:
+        batch = self._mover.wait(until_ns)
+        if batch is not None:
+            self._moved(batch)
+            self._advance_ready()
+
+    def _advance_ready(self) -> None:
+        while self._ready:
+            worker = self._ready.popleft()
+            step = next(self._in_service[worker][1], None)
+            if step is None:
+                continue
+            operation, number = step
+            if number in self._locks:
+                self._locks[number].append((worker, operation))
+            else:
+                self._locks[number] = deque()
+                self._submit(worker, operation, number)
+
+    # the steps of a request
+
+    def _steps(self, worker: int, request: Row) -> Iterator[Step]:
+        """Yield the request's reads and writes; each is requested once the previous one is done."""
+        turn = self._plan.turns[request.prompt]
+        for other in tuple(self._conversations.get(turn.conversation, ())):
+            if other != request.prompt:  # includes later turns, if another worker has already stored them
+                yield from self._read(request, other)
+        if self._writing >= self._plan.option.allocations:
+            self._waiting_to_write.append(worker)
+            yield None
+        else:
+            self._writing += 1
+        size = self._plan.sizes[request.prompt]
+        fits = yield from self._make_room(size)
+        if fits:
+            self._memory[request.prompt] = None
+            self._memory_used += size
+        else:
+            yield from self._write(request.prompt)
+        if self._waiting_to_write:  # one of them writes in this one's place
+            self._ready.append(self._waiting_to_write.popleft())
+        else:
+            self._writing -= 1
+        for _ in range(turn.reads):
+            yield from self._read(request, request.prompt)
+        del self._in_service[worker]
+        request.computed_ns = max(self._mover.now_ns(), request.start_ns)
+        self._idle.append(worker)
+        self._on_served(request)
+
+    def _read(self, request: Row, number: int) -> Iterator[Step]:
+        if number in self._memory:
+            self._memory.move_to_end(number)
+            request.dram_blocks += 1
+            request.dram_bytes += self._plan.sizes[number]
+        elif number in self._storage:
+            self._storage.move_to_end(number)
+            yield Operation.READ, number
+
+    def _write(self, number: int) -> Iterator[Step]:
+        size = self._plan.sizes[number]
+        self._storage_used += size
+        while self._storage_used > self._capacity:
+            old = next((old for old in self._storage if old not in self._locks), None)
+            if old is None:
+                break  # every file is in use: let the file system decide whether the new one fits
+            del self._storage[old]
+            self._storage_used -= self._plan.sizes[old]
+            self.evicted += 1
+            self._mover.submit(Batch(Operation.REMOVE, -1, (old,)))
+        yield Operation.WRITE, number
+        self._storage[number] = None
+
+    def _make_room(self, size: int) -> Generator[Step, None, bool]:
+        """Move the least recently used entries from memory to storage; return whether `size` fits then (cache.py)."""
+        most = self._plan.option.memory_gib * GIB // self._settings.shrink  # as the files are divided
+        if not most or size > _LARGE_ENTRY * most:
+            return False
+        while self._memory_used + size > _FULL_MEMORY * most and self._memory_used >= _EMPTY * most:
+            kept = sum(self._plan.sizes[number] for number in self._memory)
+            if not self._memory or (kept < _FEW_ENTRIES * most and size > _HALF_FULL * _FULL_MEMORY * most):
+                return False
+            old, _ = self._memory.popitem(last=False)
+            yield from self._write(old)
+            self._memory_used -= self._plan.sizes[old]
+        return True
+
+    def _submit(self, worker: int, operation: Operation, number: int) -> None:
+        if operation is Operation.READ:
+            self._in_service[worker][0].begun_bytes = self._plan.sizes[number]
+        self._mover.submit(Batch(operation, worker, (number,)))
+
+    def _moved(self, batch: Batch) -> None:
+        (number,), worker = batch.objects, batch.owner
+        request, size = self._in_service[worker][0], self._plan.sizes[number]
+        if batch.operation is Operation.READ:
+            request.storage_blocks += 1
+            request.read_bytes += size
+            request.begun_bytes = 0
+            request.read_call_ns += batch.call_ns
+            request.loaded_ns = batch.ended_ns
+        else:
+            request.written_blocks += 1
+            request.written_bytes += size
+            request.write_call_ns += batch.call_ns
+            request.written_ns = batch.ended_ns
+        if self._locks[number]:
+            self._submit(*self._locks[number].popleft(), number)
+        else:
+            del self._locks[number]
+        self._ready.append(worker)
 
 
 def official_result(

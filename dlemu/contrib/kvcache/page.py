@@ -24,9 +24,7 @@ _LIMITS: dict[Limit, str] = {
     "emulator": "this host is too busy for this load: use more cores, or a smaller kv.speed",
     "arrivals": "all requests were served: try more kv.users",
 }
-_OFFICIAL_NOTE = (
-    f"This load is a rehearsal: kv-cache.py did not run. CLOSED results come from mlpstorage, unchanged. {TRADEMARK}"
-)
+_REHEARSAL = f"A rehearsal: kv-cache.py did not run. CLOSED results come from mlpstorage, unchanged. {TRADEMARK}"
 
 
 def _screen(summary: KvSummary, folder: str) -> Screen:
@@ -34,7 +32,7 @@ def _screen(summary: KvSummary, folder: str) -> Screen:
     title = f"{summary.workload}: KV cache on storage, {count(summary.ranks, 'rank')}, in {summary.folder}"
     if official is not None:
         title = f"MLPerf Storage kv_cache, option {summary.option}: {title}"
-        notes.append(_OFFICIAL_NOTE)
+        notes.append(_REHEARSAL)
     is_bad = not summary.complete or summary.outcome == "fail"
     tone = "bad" if is_bad else "open" if summary.outcome == "no verdict" else "strong"
     lines = [Said("answer", summary.verdict, tone=tone)]  # type: ignore[arg-type]  # mypy joins the literals to str
@@ -50,15 +48,15 @@ def _screen(summary: KvSummary, folder: str) -> Screen:
 
 
 def _charts(run: rows_job.RowsRun, folder: str) -> Iterator[tuple[str, Figure]]:
-    from dlemu.contrib.kvcache.figures import FIGURES
+    from dlemu.contrib.kvcache.figures import first_token
     from dlemu.report.figure_base import drawn
 
-    return drawn(FIGURES, run)
+    return drawn([first_token], run)
 
 
 def conditions(summary: KvSummary) -> Conditions:
-    # of an incomplete run it is the rate until its end, not the load's
-    rate = summary.prompts_per_second if summary.complete else None
+    # Of an incomplete run it is the rate until its end, not the load's.
+    rate = {"prompts_per_second": round(summary.prompts_per_second, 3)} if summary.complete else {}
     served = summary.from_storage_percent
     return Conditions(
         title=f"KV cache of {summary.workload}",
@@ -70,7 +68,7 @@ def conditions(summary: KvSummary) -> Conditions:
             "block_bytes": summary.block_bytes,
             "option": summary.option,
             "block_tokens": summary.block_tokens,
-            **({} if rate is None else {"prompts_per_second": round(rate, 3)}),
+            **rate,
             "trace": summary.trace,
         },
         how={"odirect": summary.odirect, "threads": summary.threads, "ranks": summary.ranks},

@@ -70,30 +70,19 @@ class RankPlan:
     model: Model
     prompts: Sequence[PlannedPrompt]
     accelerators: int
-    objects: int
-    max_objects: int
-    sizes: Sequence[int] = ()
-    """Bytes of a shard of each object, where objects differ in size."""
-    synced: bool = False
+    sizes: Sequence[int]
+    """Bytes of a shard of each object."""
+    peak_bytes: int
+    """Maximum bytes on storage, not counting the shards that the threads are writing."""
 
     def __len__(self) -> int:
         return len(self.prompts)
-
-    @property
-    def largest_bytes(self) -> int:
-        """Bytes of the largest shard."""
-        return self.model.shard_bytes
 
     def batches(self, number: int) -> Iterator[Batch]:
         """Yield the reads and writes of a prompt."""
         prompt = self.prompts[number]
         yield Batch(Operation.READ, 0, tuple(found for tier, found in prompt.found if tier is Tier.STORAGE))
         yield Batch(Operation.WRITE, 0, tuple(prompt.writes))
-
-    @property
-    def peak_bytes(self) -> int:
-        """Maximum bytes on storage, not counting the shards that the threads are writing."""
-        return self.max_objects * self.model.block_bytes
 
 
 def assign_prompts(load: Load, ranks: int) -> list[list[int]]:
@@ -133,15 +122,16 @@ def plan_rank(settings: KvSettings, load: Load, numbers: Sequence[int]) -> RankP
         )
     storage = Lru(capacity)
     # Scaled by kv.shrink, so that the tiers hold as many tokens as with the full-size model.
-    kept_bytes = (int(size * 1e9 / settings.shrink) for size in (settings.gpu_gb, settings.dram_gb))
+    kept_bytes = [int(size * 1e9 / settings.shrink) for size in (settings.gpu_gb, settings.dram_gb)]
     gpu, dram = (Lru(size // model.block_bytes) for size in kept_bytes)
-    planned, objects, evicted, peak_objects = [], 0, 0, 0
+    planned, objects, evicted, peak_objects, busy_seconds = [], 0, 0, 0, 0.0
     for number in numbers:
         prompt = load[number]
         blocks = prompt.blocks.tolist()
         found = _cached_prefix(blocks, gpu, dram, storage)
-        writes: list[int] = []
-        evicts: list[int] = []
+        cached = cached_tokens(settings, prompt, len(found))
+        busy_seconds += model.prefill_seconds(cached, prompt.input_tokens - cached)
+        writes, evicts = list[int](), list[int]()
         for block in blocks:
             object_number = storage.get(block)
             if object_number is None:
@@ -154,34 +144,25 @@ def plan_rank(settings: KvSettings, load: Load, numbers: Sequence[int]) -> RankP
         evicted += len(evicts)
         peak_objects = max(peak_objects, objects - evicted + len(evicts))
         planned.append(PlannedPrompt(number, prompt, found, writes, evicts))
-    return RankPlan(model, planned, _accelerators(settings, model, planned), objects, peak_objects)
+    sizes = [model.shard_bytes] * objects
+    span_seconds = max(1.0, load[numbers[-1]].at_ns / 1e9) if numbers else 1.0
+    copies = max(1, int(np.ceil(busy_seconds / (BUSY_SHARE * span_seconds))))
+    accelerators = settings.accelerators or settings.tp * copies
+    return RankPlan(model, planned, accelerators, sizes, peak_objects * model.block_bytes)
 
 
 def _cached_prefix(blocks: Sequence[int], gpu: Lru, dram: Lru, storage: Lru) -> list[tuple[Tier, int]]:
     """Return tier and object of each cached block, up to the first block that is in no tier."""
     found = []
     for block in blocks:
-        for tier, memory in ((Tier.GPU, gpu), (Tier.DRAM, dram), (Tier.STORAGE, storage)):
-            object_number = memory.get(block)
-            if object_number is not None:
-                found.append((tier, object_number))
-                break
-        else:
+        known = ((tier, memory.get(block)) for tier, memory in zip(Tier, (gpu, dram, storage), strict=True))
+        place = next(((tier, number) for tier, number in known if number is not None), None)
+        if place is None:
             break
+        found.append(place)
     return found
 
 
 def cached_tokens(settings: KvSettings, prompt: Prompt, blocks: int) -> int:
     """Return how many tokens of a prompt its first `blocks` blocks hold, without the last, which is always computed."""
     return min(blocks * settings.block_tokens, prompt.input_tokens - 1)
-
-
-def _accelerators(settings: KvSettings, model: Model, planned: Sequence[PlannedPrompt]) -> int:
-    if settings.accelerators or not planned:
-        return settings.accelerators or settings.tp
-    seconds = 0.0
-    for planned_prompt in planned:
-        cached = cached_tokens(settings, planned_prompt.prompt, len(planned_prompt.found))
-        seconds += model.prefill_seconds(cached, planned_prompt.prompt.input_tokens - cached)
-    span = max(1.0, planned[-1].prompt.at_ns / 1e9)
-    return settings.tp * max(1, int(np.ceil(seconds / (BUSY_SHARE * span))))

@@ -10,79 +10,36 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
-from dlemu.contrib.kvcache.plan import PlannedPrompt, RankPlan, Tier, cached_tokens
-from dlemu.contrib.kvcache.rows import COLUMNS
+from dlemu.contrib.kvcache.plan import RankPlan, Tier, cached_tokens
+from dlemu.contrib.kvcache.summary import Row
 
 DRAIN_SHARE, DRAIN_NS = 0.5, 10_000_000_000
 """Timeout for everything in progress after the last arrival: this share of the load's duration, at least DRAIN_NS."""
 _NEVER_NS = 1 << 62
 
 
-@dataclass(eq=False)
-class ServedPrompt:
-    """Progress of one prompt; a time is 0 until its event happened."""
-
-    planned: PlannedPrompt
-    arrived_ns: int
-    late_ns: int = 0
-    gpu_blocks: int = 0
-    dram_blocks: int = 0
-    pending_blocks: int = 0
-    """Blocks that are still being written to storage, and so are taken from the memory they are written from."""
-    reads: tuple[int, ...] = ()  # numbers of objects
-    writes: tuple[int, ...] = ()
-    cached_tokens: int = 0
-    compute_ns: int = 0
-    without_ns: int = 0
-    """Duration that its prefill would have without blocks from storage."""
-    start_ns: int = 0
-    loaded_ns: int = 0
-    computed_ns: int = 0
-    written_ns: int = 0
-    read_call_ns: int = 0
-    write_call_ns: int = 0
-
-    def columns(self, block_bytes: int) -> dict[str, int]:
-        own = {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)}
-        return own | {
-            "prompt": self.planned.number,
-            "input_tokens": self.planned.prompt.input_tokens,
-            "output_tokens": self.planned.prompt.output_tokens,
-            "storage_blocks": len(self.reads),
-            "read_bytes": len(self.reads) * block_bytes,
-            "written_blocks": len(self.writes),
-            "written_bytes": len(self.writes) * block_bytes,
-        }
-
-    @property
-    def is_done(self) -> bool:
-        return bool(self.computed_ns) and (not self.writes or bool(self.written_ns))
-
-
 class Replay:
     """Serves one rank's prompts."""
 
-    def __init__(self, plan: RankPlan, mover: Mover, *, on_served: Callable[[ServedPrompt], object]) -> None:
+    def __init__(self, plan: RankPlan, mover: Mover, *, on_served: Callable[[Row], object]) -> None:
         self._plan, self._mover, self._on_served = plan, mover, on_served
         self._settings = plan.model.settings
-        self._computed = np.zeros(plan.objects, np.bool_)
-        self._readers = np.zeros(plan.objects, np.int32)
-        """For each object, the number of batches in progress that read or write it."""
-        self._evicted = np.zeros(plan.objects, np.bool_)
-        self._submitted = np.zeros(plan.objects, np.bool_)  # whether the write of each object was requested
-        self._served: dict[int, ServedPrompt] = {}  # prompts in progress by index in the plan
+        objects = len(plan.sizes)
+        self._computed, self._evicted, self._submitted = (np.zeros(objects, np.bool_) for _ in range(3))
+        """Of each object, whether it was computed, evicted, and the write of it requested."""
+        self._users = np.zeros(objects, np.int32)  # of each object: batches in progress that read or write it
+        self._served: dict[int, Row] = {}  # prompts in progress by index in the plan
         self._queue: deque[int] = deque()  # indices of prompts that no copy of the model has taken yet
         self._ends: list[tuple[int, int]] = []  # heap of (end of computing, index)
         self._idle: list[int] = []  # for each idle copy of the model, since when; a heap
         self.evicted = 0
 
     @property
-    def unfinished(self) -> list[ServedPrompt]:
+    def unfinished(self) -> list[Row]:
         return list(self._served.values())
 
     def run(self, begin_ns: int, on_progress: Callable[[int], object] = lambda arrived: None) -> None:
@@ -110,26 +67,30 @@ class Replay:
                 on_progress(index)
 
     def _arrive(self, index: int, at_ns: int, now_ns: int) -> None:
-        planned = self._plan.prompts[index]
-        served = ServedPrompt(planned, at_ns, late_ns=now_ns - at_ns)
-        self._served[index] = served
-        reads, before_storage, blocks = [], None, 0
+        planned, model = self._plan.prompts[index], self._plan.model
+        prompt, reads, before_storage, blocks = planned.prompt, list[int](), None, 0
+        self._served[index] = served = Row(
+            prompt=planned.number,
+            arrived_ns=at_ns,
+            late_ns=now_ns - at_ns,
+            input_tokens=prompt.input_tokens,
+            output_tokens=prompt.output_tokens,
+        )
         for tier, number in planned.found:
             if not self._computed[number]:
                 break  # the prompt that produces it is still being computed
-            if tier is Tier.STORAGE:
+            if tier is Tier.GPU:
+                served.gpu_blocks += 1
+            elif tier is Tier.DRAM:
+                served.dram_blocks += 1
+            else:
                 before_storage = blocks if before_storage is None else before_storage
                 if self._mover.is_written(number):
                     reads.append(number)
                 else:
                     served.pending_blocks += 1
-            elif tier is Tier.GPU:
-                served.gpu_blocks += 1
-            else:
-                served.dram_blocks += 1
             blocks += 1
-        served.reads = tuple(reads)
-        model, prompt = self._plan.model, planned.prompt
+        served.storage_blocks, served.read_bytes = len(reads), len(reads) * model.block_bytes
         served.cached_tokens = cached_tokens(self._settings, prompt, blocks)
         in_memory = cached_tokens(self._settings, prompt, blocks if before_storage is None else before_storage)
         served.compute_ns, served.without_ns = (
@@ -137,11 +98,13 @@ class Replay:
             for cached in (served.cached_tokens, in_memory)
         )
         for number in reads:
-            self._readers[number] += 1
+            self._users[number] += 1
         for number in planned.evicts:
-            self._evict(number)
+            self.evicted += 1
+            self._evicted[number] = True
+            self._remove_if_free(number)
         if reads:
-            self._mover.submit(Batch(Operation.READ, index, served.reads))
+            self._mover.submit(Batch(Operation.READ, index, tuple(reads)))
         else:
             served.loaded_ns = at_ns
         self._queue.append(index)
@@ -154,18 +117,19 @@ class Replay:
             if served.loaded_ns:
                 self._begin(index, served)
 
-    def _begin(self, index: int, served: ServedPrompt) -> None:
+    def _begin(self, index: int, served: Row) -> None:
         heapq.heappush(self._ends, (max(served.start_ns, served.loaded_ns) + served.compute_ns, index))
 
     def _end(self, at_ns: int, index: int) -> None:
-        served = self._served[index]
+        served, planned = self._served[index], self._plan.prompts[index]
         served.computed_ns = at_ns
-        self._computed[served.planned.writes] = True
-        served.writes = tuple(number for number in served.planned.writes if not self._evicted[number])
-        if served.writes:
-            self._submitted[list(served.writes)] = True
-            self._readers[list(served.writes)] += 1
-            self._mover.submit(Batch(Operation.WRITE, index, served.writes))
+        self._computed[planned.writes] = True
+        writes = [number for number in planned.writes if not self._evicted[number]]
+        served.written_blocks, served.written_bytes = len(writes), len(writes) * self._plan.model.block_bytes
+        if writes:
+            self._submitted[writes] = True
+            self._users[writes] += 1
+            self._mover.submit(Batch(Operation.WRITE, index, tuple(writes)))
         heapq.heappush(self._idle, at_ns)
         self._assign()
         self._finish(index, served)
@@ -179,20 +143,15 @@ class Replay:
         else:
             served.written_ns, served.write_call_ns = batch.ended_ns, batch.call_ns
         for number in batch.objects:
-            self._readers[number] -= 1
+            self._users[number] -= 1
             self._remove_if_free(number)
         self._finish(batch.owner, served)
 
-    def _finish(self, index: int, served: ServedPrompt) -> None:
-        if served.is_done:
+    def _finish(self, index: int, served: Row) -> None:
+        if served.computed_ns and (served.written_ns or not served.written_blocks):
             del self._served[index]
             self._on_served(served)
 
-    def _evict(self, number: int) -> None:
-        self.evicted += 1
-        self._evicted[number] = True
-        self._remove_if_free(number)
-
     def _remove_if_free(self, number: int) -> None:
-        if self._evicted[number] and self._submitted[number] and not self._readers[number]:
+        if self._evicted[number] and self._submitted[number] and not self._users[number]:
             self._mover.submit(Batch(Operation.REMOVE, -1, (number,)))

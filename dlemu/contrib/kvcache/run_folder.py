@@ -14,13 +14,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dlemu.contrib.kvcache.blocks import Shard, file_name
+from dlemu.contrib.kvcache.mover import file_name
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.extend import DlemuError, Job, SpaceError, UserError, owned, storage_base
 
 MAX_FILES = 10**6
 """Limit of the files of a rank: it records their names, to be able to remove them, before it creates them."""
-_LOCK = "lock"
+_LOCK, _DIRECT = "lock", "direct"
+"""Names of files: one that a living rank holds, in its folder, and one that shows whether there is O_DIRECT."""
 _PREFIX = "kv-"
 _GET_FLAGS, _SET_FLAGS, _TOPDIR = 0x80086601, 0x40086602, 0x20000
 """linux/fs.h: FS_IOC_GETFLAGS and FS_IOC_SETFLAGS on x86-64 and arm64, and FS_TOPDIR_FL."""
@@ -48,41 +49,32 @@ def rank_folder(job: Job, rank: int) -> str:
 
 
 def create_run_folder(job: Job) -> None:
-    """Create the run's folder, and remove those of killed runs beside it. Raises UserError, SpaceError."""
-    if not is_local(job):
-        return
+    """Create the run's folder, unless a host that shares it did; remove those of killed runs beside it.
+
+    Raises UserError, SpaceError.
+    """
     folder, run = blocks_folder(job), run_folder(job)
+    if not is_local(job) or os.path.isdir(run):
+        return
     owned.take_folder(folder, "kv.folder")
     for name in owned.claimed(folder):
         if name.startswith(_PREFIX) and not _is_used(os.path.join(folder, name)):
             _remove(os.path.join(folder, name.rstrip("/")))
-    with _no_room(run):
-        try:
-            owned.claim(folder, os.path.basename(run) + "/")
-            _make_run_folder(run)
-        except OSError:
-            _unmark(job)
-            raise
-        try:
-            owned.claim(run)
-            if job.workload.section(KvSettings).odirect:
-                _check_direct(run)
-        except (UserError, OSError):
-            remove_failed(job)
-            raise
-
-
-def create_on_this_host(job: Job) -> None:
-    """Do as `create_run_folder` on a host that does not see the folder which rank 0 created: `kv.folder` is its own."""
-    run = run_folder(job)
-    if is_local(job) and not os.path.isdir(run):
-        create_run_folder(job)
+    try:
         with _no_room(run):
-            owned.claim(run, _made_here())
+            owned.claim(folder, os.path.basename(run) + "/")
+            os.mkdir(run)
+            owned.claim(run, made_here(), _DIRECT)
+            _spread_subfolders(run)
+        if job.workload.section(KvSettings).odirect:
+            _check_direct(run)
+    except (UserError, OSError):
+        remove_failed(job)
+        raise
 
 
-def _made_here() -> str:
-    """Return the name in a run's marker, of no file, which says that this host made the folder for itself."""
+def made_here() -> str:
+    """Return the name in a run's marker, of no file, which says that this host made the folder."""
     return f"host-{socket.gethostname()}"
 
 
@@ -97,13 +89,12 @@ def _no_room(folder: str) -> Iterator[None]:
         ) from error
 
 
-def _make_run_folder(run: str) -> None:
-    """Create a run's folder with the flag that makes ext4 spread its subfolders over the disk, by their names.
+def _spread_subfolders(run: str) -> None:
+    """Set the flag of a folder that makes ext4 spread its subfolders over the disk, by their names.
 
     Before ext4 gives an inode to a file, it checks nearby inodes that were deleted in the last minutes, one by one
     (`recently_deleted`, fs/ext4/ialloc.c): in the place of an earlier run, eight times the CPU, a quarter of the rate.
     """
-    os.mkdir(run)
     descriptor = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):  # other file systems
@@ -123,17 +114,14 @@ def check_space(job: Job, peak_bytes: int) -> None:
         )
 
 
-def _check_direct(folder: str) -> None:
-    owned.claim(folder, "direct")
-    path = os.path.join(folder, "direct")
+def _check_direct(run: str) -> None:
     try:
-        os.close(owned.create_new(path, flags=os.O_RDWR | os.O_DIRECT))
+        os.close(owned.create_new(os.path.join(run, _DIRECT), flags=os.O_RDWR | os.O_DIRECT))
     except OSError as error:
         raise UserError(
-            f"the file system of {folder} refuses O_DIRECT ({error.strerror}): set kv.odirect=false, which measures "
+            f"the file system of {run} refuses O_DIRECT ({error.strerror}): set kv.odirect=false, which measures "
             "the page cache as well, or kv.folder to one that has it (ext4, xfs, Lustre, NFS)"
         ) from error
-    owned.remove_files(folder, ["direct"])
 
 
 def _is_used(folder: str) -> bool:
@@ -145,7 +133,7 @@ def _is_used(folder: str) -> bool:
 @contextlib.contextmanager
 def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
     """Context: yield a rank's folder, prepared for `objects` objects, and remove it at exit. Raises SpaceError."""
-    settings, folder = job.workload.section(KvSettings), rank_folder(job, rank)
+    folder, shards = rank_folder(job, rank), objects * job.workload.section(KvSettings).tp
     if not is_local(job):
         storage = storage_base.open_storage(storage_spec_of(job))
         storage.make_folder(folder)
@@ -153,16 +141,14 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
             yield folder
         finally:
             remove_objects(storage, folder)
-            _remove_empty(storage, run_folder(job))  # succeeds for the last rank
         return
     with _no_room(folder):
         owned.claim(run_folder(job), os.path.basename(folder) + "/")
         os.mkdir(folder)
         owned.claim(folder, _LOCK)
     with owned.held(os.path.join(folder, _LOCK)):
-        shards = (Shard(number, shard) for number in range(objects) for shard in range(settings.tp))
         with _no_room(folder):
-            owned.claim(folder, *(file_name(shard, settings.tp) for shard in shards))
+            owned.claim(folder, *map(file_name, range(shards)))
         try:
             yield folder
         finally:
@@ -170,41 +156,22 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
 
 
 def remove_run(job: Job) -> bool:
+    """Remove the run's folder; return whether it is gone."""
     if is_local(job):
         _remove(run_folder(job))
-        return _is_gone(run_folder(job))
+        return not os.path.lexists(run_folder(job))
     storage = storage_base.open_storage(storage_spec_of(job))
-    gone = [remove_objects(storage, rank_folder(job, rank)) for rank in range(job.ranks)]
-    _remove_empty(storage, run_folder(job))
+    ranks = [rank_folder(job, rank) for rank in range(job.ranks)]
+    gone = [remove_objects(storage, folder) for folder in (*ranks, run_folder(job))]
     return all(gone)
-
-
-def _is_gone(folder: str) -> bool:
-    try:
-        os.lstat(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:  # a storage that fails
-        return False
-    return False
 
 
 def remove_failed(job: Job) -> bool:
     """Do as `remove_run` after a failure, and remove the marker, too, that this run alone put into `kv.folder`."""
     gone = remove_run(job)
     if is_local(job):
-        _unmark(job)
+        owned.unmark(blocks_folder(job), os.path.basename(run_folder(job)))
     return gone
-
-
-def remove_on_this_host(job: Job) -> None:
-    """Do as `remove_failed` if this host made the folder for itself; if others see it, their ranks may still use it."""
-    if is_local(job) and _made_here() in owned.claimed(run_folder(job)):
-        remove_failed(job)
-
-
-def _unmark(job: Job) -> None:
-    owned.unmark(blocks_folder(job), os.path.basename(run_folder(job)))
 
 
 def _remove(folder: str) -> None:
@@ -216,20 +183,16 @@ def _remove(folder: str) -> None:
     owned.remove_claimed(folder)
 
 
-def _remove_empty(storage: storage_base.StorageBase, folder: str) -> None:
-    with contextlib.suppress(OSError, DlemuError):
-        storage.remove_folder(folder)
-
-
 def remove_objects(storage: storage_base.StorageBase, folder: str) -> bool:
-    """Remove all objects below a rank's prefix; return whether a server allowed that. Hides no earlier failure."""
+    """Remove the objects of a prefix; return whether a server allowed that. Hides no earlier failure."""
     try:
-        with contextlib.suppress(OSError):
-            with storage.entries(folder) as entries:
-                names = [entry.name for entry in entries if not entry.is_dir()]
-            for name in names:
-                storage.remove(f"{folder}/{name}")
-            storage.remove_folder(folder)
+        with storage.entries(folder) as entries:
+            names = [entry.name for entry in entries if not entry.is_dir()]
+        for name in names:
+            storage.remove(f"{folder}/{name}")
+        storage.remove_folder(folder)
+    except OSError:  # it is gone, or not empty
+        return True
     except DlemuError:
         return False
     return True

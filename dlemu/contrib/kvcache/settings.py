@@ -108,8 +108,6 @@ class KvSettings:
             yield f"{where}.tp is {self.tp} with {self.kv_heads} heads: wanted a divisor, or a multiple, of the heads"
         if self.accelerators % self.tp:
             yield f"{where}.accelerators is {self.accelerators}: wanted a multiple of {where}.tp, which is {self.tp}"
-        if "://" in self.trace:
-            yield f"{where}.trace is {self.trace!r}, a URL: wanted a path of a mounted file system"
         if self.trace and self.trace_block_tokens % self.block_tokens:
             yield (
                 f"{where}.block_tokens is {self.block_tokens}: wanted a divisor of {where}.trace_block_tokens, "

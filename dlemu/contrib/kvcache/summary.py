@@ -1,11 +1,54 @@
-"""The result of a run of KV-cache offload: summary.json as frozen, typed values. Explained in docs/kvcache.md."""
+"""The result of a run of KV-cache offload, rows and summary. Explained in docs/kvcache.md."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_type_hints
 
 from dlemu.extend import Metric, rows_job
+
+RANK_ROW = -1
+"""Value of `prompt` in the one row of each rank that describes its whole replay."""
+
+
+@dataclass(eq=False)
+class Row:
+    """A prompt, or a rank, in kvcache.parquet: moments of CLOCK_MONOTONIC, ns, 0 if the run ended before."""
+
+    rank: Annotated[int, "rank of the run"] = 0
+    prompt: Annotated[int, "number of the prompt in the load, from 0; -1 is the row of the rank's whole replay"] = 0
+    arrived_ns: Annotated[int, "when the prompt arrives according to the load; whole replay: when the load began"] = 0
+    late_ns: Annotated[int, "how much later than that the emulator started to handle it"] = 0
+    input_tokens: Annotated[int, "tokens of the prompt"] = 0
+    output_tokens: Annotated[int, "tokens of the answer"] = 0
+    cached_tokens: Annotated[int, "tokens of the prompt whose keys and values were found: they are not computed"] = 0
+    gpu_blocks: Annotated[int, "blocks found in the accelerators' memory (emulated)"] = 0
+    dram_blocks: Annotated[int, "blocks found in the host's memory (emulated)"] = 0
+    pending_blocks: Annotated[int, "blocks found in memory because they were still being written to storage"] = 0
+    storage_blocks: Annotated[int, "blocks read from storage"] = 0
+    read_bytes: Annotated[int, "bytes read from storage"] = 0
+    written_blocks: Annotated[int, "blocks to be written to storage"] = 0
+    written_bytes: Annotated[int, "bytes to be written to storage"] = 0
+    start_ns: Annotated[int, "when a copy of the model (official load: a worker) took the prompt"] = 0
+    loaded_ns: Annotated[int, "when its last block was read; its arrival if it read none"] = 0
+    compute_ns: Annotated[int, "duration of its prefill"] = 0
+    without_ns: Annotated[int, "duration that its prefill would have had without blocks from storage"] = 0
+    computed_ns: Annotated[int, "when it had its first token"] = 0
+    written_ns: Annotated[int, "when its last block was written; 0 also if it wrote none"] = 0
+    read_call_ns: Annotated[int, "time in open, read and close calls, summed over threads"] = 0
+    write_call_ns: Annotated[int, "time in calls that write, summed over threads"] = 0
+    cpu_ns: Annotated[int, "whole replay: CPU time of the rank"] = 0
+    storage_bytes: Annotated[int, "whole replay: bytes fetched from storage, by the kernel's accounting"] = 0
+    accelerators: Annotated[int, "whole replay: number of emulated accelerators"] = 0
+    evicted: Annotated[int, "whole replay: blocks evicted from storage to make room for others"] = 0
+    priority: Annotated[int, "official load: class of service, 3 interactive, 2 responsive, 1 batch"] = 0
+    dram_bytes: Annotated[int, "official load: bytes read from the host's memory (emulated)"] = 0
+    begun_bytes: Annotated[int, "official load: bytes of a read that was in progress when the run ended"] = 0
+    ceiling_per_hour: Annotated[int, "whole replay: prompts per hour that it could move without storage"] = 0
+
+
+COLUMNS = {name: hint.__metadata__[0] for name, hint in get_type_hints(Row, include_extras=True).items()}
+"""Column -> its meaning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +94,9 @@ class Official:
 
 Limit = Literal["storage", "accelerators", "page cache", "emulator", "arrivals"]
 """What can limit a run; `arrivals` the official load alone."""
+_LoadP95 = Annotated[float | None, Metric("load p95", "s", "lower", head="load\np95 s", is_drawn=True, is_tile=True)]
+_TtftP95 = Annotated[float | None, Metric("first token p95", "s", "lower", head="TTFT\np95 s", is_drawn=True)]
+_OfficialRead = Annotated[float | None, Metric("MLPerf read", "GiB/s", "neither", head="MLPerf\nread")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,21 +115,12 @@ class KvSummary(rows_job.RowsSummary):
     threads: int
     """Threads per rank."""
     prompts: int
-    prompts_per_second: Annotated[
-        float | None,
-        Metric(
-            "prompts",
-            "/s",
-            "neither",
-            "prompts that arrived by the load's clock, at all ranks together",
-            head="prompts\n/s",
-        ),
-    ]
-    """None if all prompts of a trace, or until a failure, arrived at one moment: then there is no rate to sustain."""
+    prompts_per_second: Annotated[float, Metric("prompts", "/s", "neither", head="prompts\n/s")]
+    """Prompts that arrived by the load's clock, at all ranks together."""
     accelerators: int
     """Emulated accelerators of all ranks."""
     sustained: bool | None
-    """Neither storage nor accelerators fell further and further behind; None if incomplete, or without a rate."""
+    """Neither storage nor accelerators fell further and further behind; None if incomplete."""
     backlog_seconds: Annotated[float | None, Metric("waiting at the end", "s", "lower", head="backlog\ns")]
     """Time for the reads and writes still queued when the last prompt arrived, at the run's mean rate."""
     ttft_seconds: Spread | None
@@ -116,29 +153,16 @@ class KvSummary(rows_job.RowsSummary):
     issues: tuple[str, ...]
 
     @property
-    def load_p95_seconds(
-        self,
-    ) -> Annotated[float | None, Metric("load p95", "s", "lower", head="load\np95 s", is_drawn=True, is_tile=True)]:
+    def load_p95_seconds(self) -> _LoadP95:
         """Time from a prompt's arrival until its last block was read, 95th percentile."""
         return self.load_times.p95 if self.load_times else None
 
     @property
-    def ttft_p95_seconds(
-        self,
-    ) -> Annotated[float | None, Metric("first token p95", "s", "lower", head="TTFT\np95 s", is_drawn=True)]:
+    def ttft_p95_seconds(self) -> _TtftP95:
         """Time from a prompt's arrival to its first token, queueing and computing included, 95th percentile."""
         return self.ttft_seconds.p95 if self.ttft_seconds else None
 
     @property
-    def true_read_gib_per_second(
-        self,
-    ) -> Annotated[float | None, Metric("true read", "GiB/s", "higher", head="true\nread")]:
-        """Bytes of completed reads of MLPerf Storage's load / time from the first request to the last byte."""
-        return self.official.true_read_gib_per_second if self.official else None
-
-    @property
-    def official_read_gib_per_second(
-        self,
-    ) -> Annotated[float | None, Metric("MLPerf read", "GiB/s", "neither", head="MLPerf\nread")]:
+    def official_read_gib_per_second(self) -> _OfficialRead:
         """What MLPerf Storage's tool would publish for that load: its clock stops early."""
         return self.official.read_gib_per_second if self.official else None

@@ -169,8 +169,6 @@ class Recording:
     maps_files: bool = False  # while batches were loaded; or page faults read from devices
     samples_before: int = 0
     """Samples that were loaded before the first measured batch, as warm-up."""
-    read_before_bytes: int = 0
-    """Size of the data files that were opened before the first batch, and of what warm-up batches read."""
     shipped_bytes_per_sample: float
     """Size of the arrays that a worker sends to the trainer."""
     arrays: int = 0

@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from dlemu.config.published import check_letters
+from dlemu.config.overrides import check_letters
 from dlemu.contrib.record.answer import Data, Recording, Spread
 from dlemu.contrib.record.recipe import PIECES
 from dlemu.extend import DlemuError, format_base, open_regular, own_folder
-from dlemu.report.units import size
 
 MAPPED = "mmap_indexed_binary"
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".json", ".txt", ".yaml", ".yml", ".log", ".pkl")
@@ -24,7 +23,6 @@ _COUNTED_FILES = 4  # whose samples stand for those of all: counting reads a hea
 _OPENED_PER_SAMPLE = 0.9  # counts as one file per sample: some were opened before the recording, or stayed open
 _PARTIAL = 0.8  # whole records: the rest is headers, indexes and padding; a crop reads a smaller share
 _OPENS_OFF = 0.1  # more: some samples have files that others lack
-_READ_BEFORE = 0.01  # of all samples, which are larger than their files if decoded; less may be a configuration
 _UNSEEN = 0.01  # of a sample: compression and wider types of numbers explain a larger share
 _ROWS_OFF = 0.05  # by bytes, a group's rows count with the batch that reads it; more: some columns are not read
 _SIZES_OFF = 0.25  # more: some loader reads its files more often; less may be headers that are read twice
@@ -138,14 +136,11 @@ def dataset_of(files: Counter[str], recording: Recording) -> tuple[Recording, Da
 
 
 def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
-    if not recording.mapped and not recording.read_bytes_per_sample:
-        before, samples = recording.read_before_bytes, recording.loading.samples or recording.steps
-        if before >= _READ_BEFORE * samples * recording.shipped_bytes_per_sample:
-            yield f"the job reads nothing while it trains: {size(before)} were read before the first batch"
-            return
-        data = None
-    if data is None:
-        yield "no data file was seen: the samples are read in a way that the recorder does not see"
+    if data is None or not (recording.mapped or recording.read_bytes_per_sample):
+        yield (
+            "the job reads no data file while it trains: its samples are in memory, or come in a way that the recorder "
+            "does not see"
+        )
         return
     if recording.mapped and not recording.read_bytes_per_sample:
         if not recording.loading.samples:

@@ -32,7 +32,5 @@ def with_hook(folder: str, rows: str, *, steps: int = 0, minutes: float, skip: i
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, [hook_folder, os.environ.get("PYTHONPATH")])),
         "DLEMU_RECORD": os.path.abspath(rows),
-        "DLEMU_RECORD_STEPS": str(steps),
-        "DLEMU_RECORD_MINUTES": repr(minutes),
-        "DLEMU_RECORD_SKIP": str(skip),
+        "DLEMU_RECORD_WINDOW": f"{steps and steps + skip} {minutes!r}",
     }

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dlemu.contrib.record.answer import STEP_PARTS, VERDICTS, RecordAnswer, Recording, Replay, read_record
+from dlemu.contrib.record.answer import STEP_PARTS, VERDICTS, RecordAnswer, Recording, read_record
 from dlemu.contrib.record.run import Recorded
-from dlemu.report.any_run import keys_of
+from dlemu.report.any_run import keys_of, listed
 from dlemu.report.screen import Said, Screen, print_screen
-from dlemu.report.table import Section, Table, columns, print_lines, print_section
+from dlemu.report.table import Section, print_lines, print_section
 from dlemu.report.units import number, size
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
-
-_COMPARED = {
-    "samples_per_second": ("samples/s", 1),
-    "wait_p50": ("wait p50, ms", 1000),
-    "wait_p99": ("wait p99, ms", 1000),
-    "calls_per_sample": ("calls per sample", 1),
-    "worker_cpu_per_sample": ("CPU of a worker per sample, ms", 1000),
-}
 
 
 def print_record(recorded: Recorded, console: Console, *, details: bool) -> None:
@@ -92,26 +84,8 @@ def _verdict(answer: RecordAnswer) -> tuple[str, str]:
 
 def _sections(answer: RecordAnswer, _: str) -> Iterator[Section]:
     yield from keys_of("What was recorded", answer.recording)
-    if answer.replays:
-        yield _replay_table(answer.recording, answer.replays)
-
-
-def _replay_table(recording: Recording, replays: tuple[Replay, ...]) -> Table:
-    measured: Sequence[Recording | Replay] = (recording, *replays)
-    rows = [
-        (label, *(number(factor * getattr(one, name)) for one in measured))
-        for name, (label, factor) in _COMPARED.items()
-    ]
-    if recording.cached_percent is not None:
-        shown = (f"{one.device_bytes_per_sample:,.0f}" for one in measured)
-        rows.append(("bytes from devices per sample", *shown))
-    names = ("recorded", *(f"{one.folder} ({one.engine})" for one in replays))
-    return Table(
-        title="Recorded and replayed on the same storage",
-        columns=columns("", *names, right=range(1, len(names) + 1)),
-        rows=rows,
-        notes=["the last replay decides whether the recipe is replayable"],
-    )
+    if answer.replays:  # the last one decides whether the recipe is replayable
+        yield from listed("Replays on the same storage", answer.replays)
 
 
 PARTS = Parts(read=read_record, answer_type=RecordAnswer, screen=_screen, sections=_sections, charts=_charts)

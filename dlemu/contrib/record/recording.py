@@ -6,8 +6,8 @@ import bisect
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import msgspec
@@ -35,26 +35,40 @@ _CODE_BYTES = 16 << 20
 """Allowance for bytes from devices that are not data: pages of libraries on their first use."""
 
 
+@dataclass(frozen=True)
+class _Reader:
+    """A process that loads batches of a trainer: a worker, or the trainer itself."""
+
+    loop: Loop
+    rows: ProcessRows
+    training: Sequence[Fetch]
+    """The batches of training: a trainer also loads those of evaluations."""
+    measured: Sequence[Fetch]
+    """Of these, the batches that were loaded while the loop was measured, and have samples."""
+
+    @property
+    def is_trainer(self) -> bool:
+        return self.rows is self.loop.rows
+
+
 def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     """Return the recording of a job; raises UserError where its rows hold no training that could be emulated."""
     processes, of_batches = _by_item(processes)
-    loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
+    readers = _readers(processes, skip)
+    loops = [*{id(one.loop): one.loop for one in readers}.values()]
     if not loops:
         raise UserError(_no_training_message(processes, skip))
     loop = max(loops, key=lambda one: len(one.wait))
-    workers = {rows.process.pid: rows for rows in processes}
-    fetches = [fetch for one in loops for fetch in _fetches(one, workers)]
+    fetches = [fetch for one in readers for fetch in one.measured]
     if not fetches:
         raise UserError(
             "the trainer's batches were seen, but not how they were made: wanted PyTorch's own fetchers in its "
             "workers; where they don't inherit the environment, write `import dlemu.contrib.record.recorder` as the "
             "script's first line"
         )
-    counts = np.array([_samples(fetch) for fetch in fetches], float)
+    counts = np.array([samples_of(fetch) for fetch in fetches], float)
     samples = float(counts.sum())
     ranks = max([len(loops), *(rows.process.ranks for rows in processes if rows.passes or rows.steps)])
-    reads: Literal["all", "first"] = "first" if ranks > 1 and len(loops) == 1 else "all"
-    rate = sum(float(counts.mean()) * len(one.wait) / one.seconds for one in loops)
     alike = bool((counts == np.median(counts)).mean() >= _EQUAL_SHARE)
     size = int(np.median(counts)) if alike else max(1, round(float(counts.mean())))
     if not alike:
@@ -63,23 +77,29 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     computation, source = _computation(loops)
     wait = np.concatenate([one.wait for one in loops])
     read = np.array([max(fetch.read, 0) + fetch.map_bytes for fetch in fetches], float)
-    cpu = np.array([_cpu_ns(fetch) for fetch in fetches], float) / 1e9
-    own_cpu = np.maximum(cpu - np.array([fetch.system_cpu for fetch in fetches]) / 1e9, 0)
-    device = sum(max(fetch.device, 0) for fetch in fetches)
-    sees_maps = any(fetch.maps for fetch in fetches)
-    made = [fetch for one in loops for rows in _readers(one, workers) for fetch in _of_training(one, rows)]
-    if not sees_maps and _reads_nothing(processes, fetches, float(read.sum()) / samples):
+    cpu = np.array([max(0, cpu_ns(fetch) - fetch.system_cpu) for fetch in fetches], float) / 1e9
+    made = [fetch for one in readers for fetch in one.training]
+    if not any(fetch.maps for fetch in fetches) and _reads_nothing(processes, fetches, float(read.sum()) / samples):
         read[:] = 0
     from_devices = sum(fetch.device > 0 for fetch in fetches) > _FEW * len(fetches)
-    items = sum(fetch.items or _samples(fetch) for fetch in fetches)
-    loading = _loading(loop)
+    of_dataset = loop.passes[-1].samples
+    items = sum(fetch.items or samples_of(fetch) for fetch in fetches)
+    parts = _parts(loops, fetches)
+    cpu_seconds, cpu_fetches = worker_cpu([(one.measured, one.is_trainer) for one in readers])
     return Recording(
         ranks=ranks,
-        ranks_that_read=reads,
-        loading=replace(loading, samples=loading.samples and round(loading.samples * samples / items)),
+        ranks_that_read="first" if ranks > 1 and len(loops) == 1 else "all",
+        loading=Loading(
+            iterable=loop.passes[-1].iterable,
+            workers=loop.passes[-1].workers,
+            prefetch=loop.passes[-1].prefetch or 2,
+            start_method=loop.passes[-1].method,
+            order=loop.passes[-1].order,
+            samples=of_dataset and round(of_dataset * samples / items),
+        ),
         batch_size=size,
         steps=len(loop.wait),
-        samples_per_second=rate,
+        samples_per_second=sum(float(counts.mean()) * len(one.wait) / one.seconds for one in loops),
         computation=computation,
         computation_from=source,
         step_cpu=Spread.of(np.concatenate([one.groups(np.minimum(one.cpu, one.computation)) for one in loops])),
@@ -89,23 +109,22 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         wait_p50=float(np.quantile(wait, 0.5)),
         wait_p99=float(np.quantile(wait, 0.99)),
         hand_over=_hand_over(loops),
-        parts=_parts(loops, fetches),
-        preprocess=_per_sample(own_cpu, counts),
-        worker_cpu_per_sample=_worker_cpu(loops, workers),
+        parts=parts,
+        preprocess=_per_sample(cpu, counts),
+        worker_cpu_per_sample=cpu_seconds / max(1, sum(map(samples_of, cpu_fetches))),
         read_bytes_per_sample=float(read.sum()) / samples,
-        calls_per_sample=float(sum(max(fetch.calls, 0) for fetch in fetches)) / samples,
-        device_bytes_per_sample=device / samples,
-        opens_per_sample=float(sum(fetch.opens for fetch in fetches)) / samples,
+        calls_per_sample=sum(max(fetch.calls, 0) for fetch in fetches) / samples,
+        device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in fetches) / samples,
+        opens_per_sample=sum(fetch.opens for fetch in fetches) / samples,
         mapped=2 * sum(fetch.map_bytes for fetch in fetches) > float(read.sum()),
         maps_files=any(fetch.mapped for fetch in made) or (from_devices and not read.any()),
-        samples_before=sum(_samples(fetch) for fetch in made if fetch.t0 < loop.begin_ns),
-        read_before_bytes=sum(_read_before(one, workers) for one in loops),
-        shipped_bytes_per_sample=float(sum(fetch.bytes for fetch in fetches)) / samples,
+        samples_before=sum(samples_of(fetch) for fetch in made if fetch.t0 < loop.begin_ns),
+        shipped_bytes_per_sample=sum(fetch.bytes for fetch in fetches) / samples,
         arrays=int(np.median([fetch.arrays for fetch in fetches])),
-        coverage_percent=_coverage(loops, workers),
+        coverage_percent=_coverage(readers),
         saves=_saves(loops),
         problems=tuple(_problems(processes, loops, fetches)),
-        notes=(*_notes(loops, fetches, source), *of_batches),
+        notes=(*_notes(loops, parts, source), *of_batches),
     )
 
 
@@ -125,19 +144,36 @@ def _by_item(processes: Sequence[ProcessRows]) -> tuple[Sequence[ProcessRows], S
 
 
 def files_of(processes: Sequence[ProcessRows], skip: int) -> Counter[str]:
-    workers = {rows.process.pid: rows for rows in processes}
-    loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
+    """Return the files that the samples came from, each with the number of processes that opened it."""
     found: Counter[str] = Counter()
-    for loop in loops:
-        for rows in _readers(loop, workers):  # a name is recorded on first use, which may be in the warm-up
-            named = Counter(name for fetch in rows.fetches for name in fetch.files)
-            if own := {name for fetch in _of_training(loop, rows) for name in fetch.files}:
-                # Evaluations may have been first to open files of the same folders; mapped files are known by name.
-                folders = set(map(os.path.dirname, own))
-                opened = {name for fetch in rows.fetches if not fetch.maps for name in fetch.files}
-                own |= {name for name in opened if os.path.dirname(name) in folders}
-                named = Counter({name: uses for name, uses in named.items() if name in own})
-            found += named
+    for one in _readers(processes, skip):  # a name is recorded on first use, which may be in the warm-up
+        own = {name for fetch in one.training for name in fetch.files}
+        # Evaluations may have been first to open files of the same folders; mapped files are known by name.
+        folders = set(map(os.path.dirname, own))
+        opened = {name for fetch in one.rows.fetches if not fetch.maps for name in fetch.files}
+        found.update(own | {name for name in opened if not own or os.path.dirname(name) in folders})
+    return found
+
+
+def _readers(processes: Sequence[ProcessRows], skip: int) -> list[_Reader]:
+    """Return what loaded the batches of each trainer; of a trainer whose workers left no rows, only itself."""
+    of_process, found = {rows.process.pid: rows for rows in processes}, []
+    for trainer in processes:
+        loop = training_loop(trainer, skip)
+        if loop is None:
+            continue
+        numbers = {one.number for one in loop.passes}
+        batches = [batch for batch in trainer.batches if batch.number in numbers]
+        pids = {pid for batch in batches for pid in batch.pids}
+        for rows in [of_process[pid] for pid in sorted(pids & of_process.keys())] or [trainer]:
+            training: Sequence[Fetch] = rows.fetches
+            if rows is trainer:
+                begins = sorted((batch.t0, batch.t1) for batch in batches)
+                places = [bisect.bisect(begins, (fetch.t0, 1 << 62)) - 1 for fetch in rows.fetches]
+                both = zip(rows.fetches, places, strict=True)
+                training = [fetch for fetch, place in both if place >= 0 and fetch.t1 <= begins[place][1]]
+            within = [fetch for fetch in training if loop.begin_ns <= fetch.t0 <= loop.end_ns and samples_of(fetch)]
+            found.append(_Reader(loop, rows, training, within))
     return found
 
 
@@ -174,42 +210,29 @@ def _trains(rows: ProcessRows) -> bool:
     return any(events[place - 1][1] for place in before if place)
 
 
-def _readers(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[ProcessRows]:
-    training = {one.number for one in loop.passes}
-    pids = {pid for batch in loop.rows.batches if batch.number in training for pid in batch.pids}
-    if not pids:
-        yield loop.rows
-    for pid in sorted(pids & workers.keys()):
-        yield workers[pid]
-
-
-def _fetches(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[Fetch]:
-    for rows in _readers(loop, workers):
-        for fetch in _of_training(loop, rows):
-            if loop.begin_ns <= fetch.t0 <= loop.end_ns and _samples(fetch):
-                yield fetch
-
-
-def _of_training(loop: Loop, rows: ProcessRows) -> Iterator[Fetch]:
-    """Yield the fetches that load batches of training; a trainer also loads those of evaluations."""
-    if rows is not loop.rows:
-        yield from rows.fetches
-        return
-    training = {one.number for one in loop.passes}
-    begins = sorted((batch.t0, batch.t1) for batch in rows.batches if batch.number in training)
-    for fetch in rows.fetches:
-        place = bisect.bisect(begins, (fetch.t0, 1 << 62)) - 1
-        if place >= 0 and fetch.t1 <= begins[place][1]:
-            yield fetch
-
-
-def _samples(fetch: Fetch) -> int:
+def samples_of(fetch: Fetch) -> int:
     """Return the samples of a batch; if no array shows them, the number of opened files."""
     return fetch.n if fetch.n is not None else fetch.opens or int(fetch.read > 0 or fetch.map_bytes > 0)
 
 
-def _cpu_ns(fetch: Fetch) -> int:
+def cpu_ns(fetch: Fetch) -> int:
     return max(fetch.cpu, min(fetch.process_cpu_in, fetch.t1 - fetch.t0))
+
+
+def worker_cpu(readers: Iterable[tuple[Sequence[Fetch], bool]]) -> tuple[float, list[Fetch]]:
+    """Return CPU seconds and the batches they were spent on; `readers`: the batches of a process, if it is a trainer.
+
+    Of a worker these are all seconds since its first batch, of a trainer those of loading.
+    """
+    seconds, batches = 0.0, list[Fetch]()
+    for fetches, is_trainer in readers:
+        if is_trainer or len(fetches) < 2:
+            seconds += sum(map(cpu_ns, fetches)) / 1e9
+            batches += fetches
+        else:
+            seconds += (fetches[-1].process_cpu - fetches[0].process_cpu) / 1e9
+            batches += fetches[1:]
+    return seconds, batches
 
 
 def _computation(loops: Sequence[Loop]) -> tuple[Spread, Literal["device", "ready steps", "all steps"]]:
@@ -236,7 +259,7 @@ def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
     core_wait = float(np.concatenate([one.queue + one.wait_queue for one in loops]).mean())
     ready = np.concatenate([one.ready() for one in loops])
     took = sum(fetch.t1 - fetch.t0 for fetch in fetches)
-    computed = min(sum(_cpu_ns(fetch) for fetch in fetches), took)
+    computed = min(sum(cpu_ns(fetch) for fetch in fetches), took)
     queued = min(sum(max(fetch.queue, 0) for fetch in fetches), took - computed)
     if not loops[0].passes[0].workers:  # the trainer loads: its queueing is already in core_wait
         took, queued = took - queued, 0
@@ -268,69 +291,32 @@ def _reads_nothing(processes: Sequence[ProcessRows], fetches: Sequence[Fetch], b
     return few or (not files and bytes_per_sample < _FEW_BYTES)
 
 
-def _read_before(loop: Loop, workers: dict[int, ProcessRows]) -> int:
-    """Return the size of data files that were opened before the first batch, and the bytes of batches left out."""
-    found = max(one.opened for one in loop.passes)
-    for rows in _readers(loop, workers):
-        before = [fetch for fetch in rows.fetches if fetch.t0 < loop.begin_ns]
-        found += sum(max(0, fetch.read) for fetch in before if fetch.calls)
-        found += max([fetch.opened for fetch in before if rows is not loop.rows], default=0)
-    return found
-
-
-def _worker_cpu(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
-    seconds = samples = 0.0
-    for loop in loops:
-        for rows in _readers(loop, workers):
-            made = [fetch for fetch in rows.fetches if loop.begin_ns <= fetch.t0 <= loop.end_ns and _samples(fetch)]
-            if rows is loop.rows or len(made) < 2:
-                seconds += sum(_cpu_ns(fetch) for fetch in made) / 1e9
-                samples += sum(map(_samples, made))
-            else:
-                seconds += (made[-1].process_cpu - made[0].process_cpu) / 1e9
-                samples += sum(map(_samples, made[1:]))
-    return seconds / samples if samples else 0.0
-
-
-def _coverage(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
+def _coverage(readers: Sequence[_Reader]) -> float:
     """Return the share of the job's bytes that the hook saw, %: of bytes read by calls or from devices, the smaller.
 
     Of a trainer that reads by itself only the time of loading counts, as it reads other things as well.
     """
-    seen = np.zeros(2)
-    total = np.zeros(2)
-    for loop in loops:
-        for rows in _readers(loop, workers):
-            made = [fetch for fetch in rows.fetches if loop.begin_ns <= fetch.t0 <= loop.end_ns]
-            first, made = made[0] if made else None, made[1:]  # only the totals at its end are used
-            if first is None or not made or first.process_read < 0:
-                continue
-            found = np.array([sum(max(f.read, f.map_bytes) for f in made), sum(max(f.device, 0) for f in made)], float)
-            if rows is loop.rows:
-                read, device = (
-                    sum(getattr(f, part) for f in made) for part in ("process_read_in", "process_device_in")
-                )
-            else:
-                read = made[-1].process_read - first.process_read
-                device = made[-1].process_device - first.process_device
-            seen += found
-            total += np.maximum(found, [read - _OVERHEAD_BYTES * len(made), device])
-        if loop.passes[0].workers:
-            total[1] += _trainer_device_bytes(loop)
+    seen, total = np.zeros(2), np.zeros(2)
+    for one in readers:
+        made = one.measured[1:]  # of the first, only the totals at its end are used
+        if not made or made[0].process_read < 0:
+            continue
+        found = np.array([sum(max(f.read, f.map_bytes) for f in made), sum(max(f.device, 0) for f in made)], float)
+        read = made[-1].process_read - one.measured[0].process_read
+        device = made[-1].process_device - one.measured[0].process_device
+        if one.is_trainer:
+            read, device = sum(f.process_read_in for f in made), sum(f.process_device_in for f in made)
+        seen += found
+        total += np.maximum(found, [read - _OVERHEAD_BYTES * len(made), device])
+    for loop in {id(one.loop): one.loop for one in readers if one.loop.passes[0].workers}.values():
+        numbers = {one.number for one in loop.passes}
+        batches = [batch for batch in loop.rows.batches if loop.begin_ns <= batch.t0 <= loop.end_ns]
+        for batch, following in itertools.pairwise(batches):  # at the end of a pass, exited workers add their bytes
+            if batch.number == following.number and batch.number in numbers:
+                total[1] += following.device - batch.device
     total[1] = max(seen[1], total[1] - _CODE_BYTES)
     shares = [100 * part / whole for part, whole in zip(seen, total, strict=True) if whole > 0]
     return float(min(shares, default=100.0))
-
-
-def _trainer_device_bytes(loop: Loop) -> int:
-    """Return what the trainer read from devices within passes; at an end, exited workers add their bytes."""
-    training = {one.number for one in loop.passes}
-    batches = [one for one in loop.rows.batches if loop.begin_ns <= one.t0 <= loop.end_ns]
-    return sum(
-        following.device - one.device
-        for one, following in itertools.pairwise(batches)
-        if one.number == following.number and one.number in training
-    )
 
 
 def _saves(loops: Sequence[Loop]) -> Saves | None:
@@ -352,18 +338,6 @@ def _saves(loops: Sequence[Loop]) -> Saves | None:
     )
 
 
-def _loading(loop: Loop) -> Loading:
-    one = loop.passes[-1]
-    return Loading(
-        iterable=one.iterable,
-        workers=one.workers,
-        prefetch=one.prefetch or 2,
-        start_method=one.method,
-        order=one.order,
-        samples=one.samples,
-    )
-
-
 def _problems(processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Iterator[str]:
     settings = {(one.iterable, one.workers, one.prefetch, one.batch, one.samples, one.order) for one in loops[0].passes}
     if len(settings) > 1 or loops[0].interleaved:
@@ -380,8 +354,7 @@ def _problems(processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: 
         yield "this kernel does not report what processes read (/proc/self/io)"
 
 
-def _notes(loops: Sequence[Loop], fetches: Sequence[Fetch], source: str) -> Iterator[str]:
-    parts = _parts(loops, fetches)
+def _notes(loops: Sequence[Loop], parts: Parts, source: str) -> Iterator[str]:
     if parts.core_wait_percent > MAX_CORE_WAIT_PERCENT:
         share = f"{parts.core_wait_percent:.0f} % of a step"
         yield f"{share} is waiting for a core: other load on this host affects the recording"

@@ -35,7 +35,6 @@ class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
     """A pass began: an iteration over a DataLoader."""
 
     number: int = msgspec.field(name="pass")
-    loader: int
     iterable: bool
     workers: int
     prefetch: int | None
@@ -43,8 +42,6 @@ class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
     batch: int | None
     samples: int | None
     order: str
-    opened: int = 0
-    """Size of the data files that the process opened before its first batch."""
     t: int
 
 
@@ -100,8 +97,6 @@ class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
     process_cpu_in: int
     system_cpu: int
     opens: int
-    opened: int = 0
-    """Size of the data files that a worker opened before its first batch."""
     mapped: int = 0
     """Files that the batch mapped; after some batches also those that others had mapped."""
     arrays: int
@@ -188,16 +183,12 @@ def _paths(folder: str) -> list[str]:
 
 
 def _decode(lines: Sequence[bytes]) -> ProcessRows | None:
-    decoder: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)
     rows: ProcessRows | None = None
     for line in lines:
-        try:
-            row = decoder.decode(line)
-        except msgspec.DecodeError:
-            try:  # a file's name that is no UTF-8 has surrogates, which msgspec refuses
-                row = msgspec.convert(json.loads(line), Row)
-            except (ValueError, RecursionError):  # truncated: the last line of a killed process, or the disk was full
-                continue
+        try:  # by json, as a file's name that is no UTF-8 has surrogates, which msgspec refuses
+            row: Row = msgspec.convert(json.loads(line), Row)
+        except (ValueError, RecursionError):  # truncated: the last line of a killed process, or the disk was full
+            continue
         if isinstance(row, Process):
             if row.version != VERSION:
                 raise UserError(f"these rows have version {row.version}, wanted {VERSION}: record the job again")

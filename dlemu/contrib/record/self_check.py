@@ -21,7 +21,8 @@ from dlemu.contrib.record.answer import MAX_CORE_WAIT_PERCENT, Data, Recording, 
 from dlemu.contrib.record.data_seen import cached_before, cached_words
 from dlemu.contrib.record.hook import ROWS, with_hook
 from dlemu.contrib.record.recipe import workload_of
-from dlemu.contrib.record.rows import Fetch, ProcessRows, read_rows
+from dlemu.contrib.record.recording import worker_cpu
+from dlemu.contrib.record.rows import ProcessRows, read_rows
 from dlemu.extend import child_run, owned, write_text
 from dlemu.results.kinds import read_result
 
@@ -63,7 +64,10 @@ def check_by_replay(
     core = _CORE_TOLERANCE * max(1, recording.loading.workers) * recording.loaders / recording.samples_per_second
     fits = abs(missing) <= max(_CPU_TOLERANCE * recording.worker_cpu_per_sample, core)
     preprocess = recording.preprocess.mean if fits else max(0.0, recording.preprocess.mean + missing)
-    added = _added_computation(recording, best)
+    # What the job takes longer than the replay to receive a ready batch delays the steps of a synchronous trainer.
+    longer = recording.hand_over - best.hand_over
+    known = recording.synchronous and best.hand_over > 0 and recording.hand_over > 0
+    added = longer if known and abs(longer) > _STEP_TOLERANCE * recording.parts.step else 0.0
     if best is not done[-1] or preprocess != recording.preprocess.mean or added:
         recording = replace(
             recording,
@@ -72,14 +76,6 @@ def check_by_replay(
         )
         done.append(replays(recording, best.engine, f"replay-{len(done) + 1}"))
     return recording, best.engine, done
-
-
-def _added_computation(recording: Recording, replay: Replay) -> float:
-    """Return what the job takes longer than the replay to receive a ready batch, s, if that delays a step."""
-    missing = recording.hand_over - replay.hand_over
-    step = recording.parts.step
-    known = recording.synchronous and replay.hand_over > 0 and recording.hand_over > 0
-    return missing if known and abs(missing) > _STEP_TOLERANCE * step else 0.0
 
 
 def verdict(recording: Recording, replay: Replay | None, failure: str = "") -> tuple[bool | None, str]:
@@ -160,43 +156,39 @@ def replay_of(name: str, results: str, rows: str, engine: str, lead: int, files_
     """Return the measurements of a replay, per sample of the job, without the first `lead` steps of each rank."""
     steps = read_result(results).training
     columns = {name: np.asarray(steps[name]) for name in _COLUMNS}
-    columns["samples"] = columns["samples"] / files_per_sample
     order = np.lexsort((columns["step"], columns["epoch"], columns["rank"]))
     _, first, taken = np.unique(columns["rank"][order], return_index=True, return_counts=True)
     number = np.arange(len(order)) - np.repeat(first, taken)  # of each step within its rank
     measured = number >= lead if (number >= lead).any() else number >= 0
     kept = {name: values[order][measured] for name, values in columns.items()}
     seconds = float((kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum()) / 1e9
+    wait, samples = kept["wait_ns"] / 1e9, kept["samples"] / files_per_sample
     processes = read_rows(rows)
-    made = [fetch for process in processes for fetch in _made(process.fetches)]
-    per_batch = max(1.0, float(kept["samples"].mean()))
-    samples = max(1.0, per_batch * len(made))
-    counted = _counted(processes, lead)
-    wait = kept["wait_ns"] / 1e9
+    # A worker's first two batches include its start and files that are opened only once.
+    made = [(one.fetches[2:] if len(one.fetches) > 4 else one.fetches[1:], bool(one.passes)) for one in processes]
+    fetches = [fetch for own, _ in made for fetch in own]
+    # As much is cached as in the recording once a trainer has requested the `lead` batches.
+    requested = [sorted(batch.t0 for batch in one.batches) for one in processes]
+    begin_ns = min((times[lead] for times in requested if len(times) > lead), default=0)
+    later = [fetch for one in processes for fetch in one.fetches if fetch.t0 >= begin_ns]
+    per_batch = max(1.0, float(samples.mean()))
+    cpu_seconds, cpu_batches = worker_cpu(made)
     taking = wait - np.minimum(core_waits(processes, kept["asked_ns"], kept["got_ns"]) / 1e9, wait)
+    was_ready = kept["finished_ns"] <= kept["asked_ns"]
+    ends = [(one.batches[0], one.batches[-1]) for one in processes if one.batches]
+    queued = sum(last.queue1 - first.queue1 for first, last in ends)
     return Replay(
         folder=name,
         engine=engine,
-        samples_per_second=float(kept["samples"].sum()) / seconds * len(first) if seconds else 0.0,
+        samples_per_second=float(samples.sum()) / seconds * len(first) if seconds else 0.0,
         wait_p50=float(np.quantile(wait, 0.5)),
         wait_p99=float(np.quantile(wait, 0.99)),
-        hand_over=_hand_over(taking, kept["finished_ns"] <= kept["asked_ns"]),
-        calls_per_sample=sum(max(fetch.calls, 0) for fetch in made) / samples,
-        device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in counted) / max(1.0, per_batch * len(counted)),
-        worker_cpu_per_sample=_cpu(processes, per_batch),
-        core_wait_percent=_core_wait_percent(processes),
+        hand_over=float(np.median(taking[was_ready])) if was_ready.any() else 0.0,
+        calls_per_sample=sum(max(fetch.calls, 0) for fetch in fetches) / max(1.0, per_batch * len(fetches)),
+        device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in later) / max(1.0, per_batch * len(later)),
+        worker_cpu_per_sample=cpu_seconds / max(1.0, per_batch * len(cpu_batches)),
+        core_wait_percent=100 * max(0, queued) / max(1, sum(last.t1 - first.t1 for first, last in ends)),
     )
-
-
-def _core_wait_percent(processes: Sequence[ProcessRows]) -> float:
-    """Return the share of the trainers' time in which they were runnable without a core, %."""
-    ends = [(rows.batches[0], rows.batches[-1]) for rows in processes if rows.batches]
-    queued = sum(last.queue1 - first.queue1 for first, last in ends)
-    return 100 * max(0, queued) / max(1, sum(last.t1 - first.t1 for first, last in ends))
-
-
-def _hand_over(wait: NDArray[np.float64], ready: NDArray[np.bool_]) -> float:
-    return float(np.median(wait[ready])) if ready.any() else 0.0
 
 
 def core_waits(
@@ -212,28 +204,3 @@ def core_waits(
     begun, ended, queued = np.array([(one.t0, one.t1, max(0, one.queue1 - one.queue0)) for one in batches]).T
     place = np.maximum(np.searchsorted(ended, got_ns, side="right") - 1, 0)
     return np.where((begun[place] >= asked_ns) & (ended[place] <= got_ns), queued[place], 0)
-
-
-def _made(fetches: Sequence[Fetch]) -> Sequence[Fetch]:
-    """Return a worker's batches without the first two, which include its start and files that are opened only once."""
-    return fetches[2:] if len(fetches) > 4 else fetches[1:]
-
-
-def _counted(processes: Sequence[ProcessRows], lead: int) -> Sequence[Fetch]:
-    """Return the batches loaded once a trainer had requested `lead`: as much is cached then as in the recording."""
-    requested = [sorted(batch.t0 for batch in rows.batches) for rows in processes if rows.batches]
-    begin = min((times[lead] for times in requested if len(times) > lead), default=0)
-    return [fetch for rows in processes for fetch in rows.fetches if fetch.t0 >= begin]
-
-
-def _cpu(processes: Sequence[ProcessRows], per_batch: float) -> float:
-    """Return CPU seconds per sample: the total of workers; of a trainer, only those of loading."""
-    seconds = batches = 0.0
-    for rows in processes:
-        made = _made(rows.fetches)
-        if rows.passes:
-            seconds, batches = seconds + sum(fetch.cpu for fetch in made) / 1e9, batches + len(made)
-        elif len(made) > 1:
-            seconds += (made[-1].process_cpu - made[0].process_cpu) / 1e9
-            batches += len(made) - 1
-    return seconds / (batches * per_batch) if batches else 0.0

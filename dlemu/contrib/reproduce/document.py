@@ -37,34 +37,16 @@ class DocumentQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One dlemu command."""
+    """A dlemu command: a probe, or datagen, is run on each drive; a sweep trains on, or packs, the data of all."""
 
     name: str
     command: Command
-    words: tuple[str, ...]
     says: str
     """What it does, for the progress line."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Words:
-    """Words of a command, and further ones at each scale."""
-
-    words: tuple[str, ...] = ()
+    words: tuple[str, ...]
     laptop: tuple[str, ...] = ()
+    """Further words at this scale; the same for `full`."""
     full: tuple[str, ...] = ()
-
-    def at(self, scale: Literal["laptop", "full"]) -> tuple[str, ...]:
-        return (*self.words, *(self.laptop if scale == "laptop" else self.full))
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeclaredStep(Words):
-    """A command of a document: a probe is run on each drive; a sweep trains on, or packs, its data on all drives."""
-
-    name: str
-    command: Command
-    says: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,28 +72,28 @@ class Document:
     """A document of a vendor."""
 
     title: str
-    about: str
-    data: Words | None = None
-    """Settings of a dataset, which each drive has in a folder named after its workload, and every step but probes."""
-    steps: tuple[DeclaredStep, ...]
+    steps: tuple[Step, ...]
+    """The first may make a dataset, which each drive gets in a folder named after its workload."""
     tables: tuple[DeclaredTable, ...]
 
     def plan(self, question: DocumentQuestion) -> Iterator[Step]:
-        """Yield the commands to run."""
-        data = self.data.at(question.scale) if self.data is not None else ()
-        folders = [os.path.join(drive, data[0].partition("=")[2]) for drive in question.drives if data]
-        for number, folder in enumerate(folders, start=1):
-            words = (*data, override(("dataset", "data_folder"), folder))
-            yield Step(name=f"data-{number}", command="datagen", words=words, says=f"dataset in {folder}")
+        """Yield the commands to run, with all their words."""
+        data: tuple[str, ...] = ()
+        folders = list[str]()
         for step in self.steps:
-            words = step.at(question.scale)
-            if step.command == "probe":
-                for number, drive in enumerate(question.drives, start=1):
-                    says = step.says.format(drive=drive)
-                    yield Step(name=f"{step.name}-{number}", command="probe", words=(drive, *words), says=says)
+            own = (*step.words, *(step.laptop if question.scale == "laptop" else step.full))
+            if step.command == "sweep":
+                words = (*data, *own, *question.overrides, f"drives={','.join(folders)}")
+                yield Step(name=step.name, command="sweep", says=step.says, words=words)
                 continue
-            words = (*data, *words, *question.overrides, f"drives={','.join(folders)}")
-            yield Step(name=step.name, command=step.command, words=words, says=step.says)
+            for number, drive in enumerate(question.drives, start=1):
+                words = (drive, *own)
+                if step.command == "datagen":
+                    data = own
+                    folders.append(os.path.join(drive, own[0].partition("=")[2]))
+                    words = (*own, override(("dataset", "data_folder"), folders[-1]))
+                says = step.says.format(drive=drive)
+                yield Step(name=f"{step.name}-{number}", command=step.command, says=says, words=words)
 
 
 def document_names() -> list[str]:

@@ -6,22 +6,23 @@ from collections.abc import Iterator
 
 import altair as alt
 
-from dlemu.contrib.reproduce.rows import OpenedDocument, Panel, over_time, panels_of
+from dlemu.contrib.reproduce.document import document_named
+from dlemu.contrib.reproduce.rows import Panel, over_time, panels_of, rows_of
+from dlemu.contrib.reproduce.run import Reproduced
 from dlemu.report.figure_base import WIDTH, Figure, colours, data, legend
 
-_ROOM = 70
-"""Pixels between two panels, room for the second one's y axis."""
+_ROOM = 70  # pixels between two panels: room for the second one's y axis
 
 
-def figures(opened: OpenedDocument) -> Iterator[tuple[str, Figure]]:
+def figures(answer: Reproduced, folder: str) -> Iterator[tuple[str, Figure]]:
     """Yield the name and figure of each table that has one, and values."""
-    for table in (table for table in opened.document.tables if table.figure):
-        drawn = over_time(opened, table) if table.shape == "over time" else panels_of(opened, table)
-        panels = [panel for panel in drawn if panel.values]
-        if panels:
-            chart = alt.concat(*(_panel(panel) for panel in panels), columns=2)
+    rows = rows_of(answer, folder)
+    for table in (table for table in document_named(answer.question.document).tables if table.figure):
+        drawn = over_time(rows, table) if table.shape == "over time" else panels_of(rows, table)
+        if panels := [_panel(panel) for panel in drawn if panel.values]:
             # without this, all bars are as wide as those of the first panel
-            yield table.figure, Figure(table.title, table.caption, chart.resolve_scale(xOffset="independent"))
+            chart = alt.concat(*panels, columns=2).resolve_scale(xOffset="independent")
+            yield table.figure, Figure(table.title, table.caption, chart)
 
 
 def _panel(panel: Panel) -> alt.Chart | alt.LayerChart:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -9,12 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dlemu.config import load
-from dlemu.config.overrides import override, points
-from dlemu.config.published import without_secrets
+from dlemu.config.overrides import override, points, without_secrets
 from dlemu.contrib.reproduce.document import Command, DocumentQuestion, Step, document_named
 from dlemu.extend import UserError, check_launcher, child_run, owned, run_list
 from dlemu.extend import run_folder as result_folder
-from dlemu.results.answer_files import ANSWER_VERSION, read_answer
+from dlemu.results.answer_files import ANSWER_VERSION
 from dlemu.results.kinds import kind_of_command
 
 REPRODUCED = "reproduce.json"
@@ -39,8 +39,6 @@ class Reproduced:
 
     schema_version: int = ANSWER_VERSION
     complete: bool
-    title: str
-    about: str
     question: DocumentQuestion
     capacity_tb: tuple[float | None, ...] = ()
     """Size of each drive's file system, 1e12 bytes."""
@@ -48,11 +46,7 @@ class Reproduced:
 
 
 def reproduce(
-    question: DocumentQuestion,
-    *,
-    folder: str = "",
-    config_dir: str | None = None,
-    on_event: Callable[[Any], None] = lambda _event: None,
+    question: DocumentQuestion, *, folder: str = "", on_event: Callable[[Any], None] = lambda _event: None
 ) -> tuple[Reproduced, str]:
     """Run the steps of a document; return the answer and its folder.
 
@@ -60,38 +54,27 @@ def reproduce(
     folders named after their workloads. Raises UserError, DlemuError.
     """
     check_launcher("reproduce", "")
-    document = document_named(question.document)
-    if not question.drives:
-        raise UserError("wanted drives=FOLDER[,FOLDER]: a folder on each of the storages to compare")
-    steps = list(document.plan(question))
-    _check(question, steps, config_dir)
-    public = replace(question, overrides=tuple(without_secrets(question.overrides)))
+    steps = list(document_named(question.document).plan(question))
+    _check(question, steps)
     folder = folder or result_folder.new_folder("reproduce", f"{question.document}-")
-    planned = [
-        run_list.Planned(what=step, name=step.name, label=f"{number} of {len(steps)}: {step.says}", settings={})
-        for number, step in enumerate(steps, start=1)
-    ]
-    runs = Document(folder, public, planned, on_event)
-    runs.config_dir = config_dir
+    planned = [run_list.Planned(what=step, name=step.name, label=step.says, settings={}) for step in steps]
+    runs = Steps(folder, replace(question, overrides=tuple(without_secrets(question.overrides))), planned, on_event)
     runs.resume()
     return runs.run_missing(), folder
 
 
-class Document(run_list.RunList[Step, StepDone, Reproduced]):
+class Steps(run_list.RunList[Step, StepDone, Reproduced]):
     """The steps of a document."""
 
     file, noun, runs_in, answer_type = REPRODUCED, "document", "steps", Reproduced
-    config_dir: str | None = None
 
     def answer(self, *, complete: bool) -> Reproduced:
         """Return the answer with the steps that have run."""
-        document = document_named(self.question.document)
+        states = [os.statvfs(drive) for drive in self.question.drives]
         return Reproduced(
             complete=complete,
-            title=document.title,
-            about=document.about,
             question=self.question,
-            capacity_tb=tuple(_capacity_tb(drive) for drive in self.question.drives),
+            capacity_tb=tuple(state.f_blocks * state.f_frsize / 1e12 or None for state in states),
             steps=tuple(self.runs),
         )
 
@@ -110,8 +93,7 @@ class Document(run_list.RunList[Step, StepDone, Reproduced]):
     def start(self, planned: run_list.Planned[Step], folder: str) -> StepDone:
         """Run one step as a command, like a user; raises DlemuError with the command's own message."""
         step = planned.what
-        options = () if self.config_dir is None or step.command == "probe" else ("--config-dir", self.config_dir)
-        command = child_run.module_command("dlemu", step.command, *options, *step.words)
+        command = child_run.module_command("dlemu", step.command, *step.words)
         command += {
             "datagen": [],
             "probe": ["--output", folder, "--json"],
@@ -123,19 +105,21 @@ class Document(run_list.RunList[Step, StepDone, Reproduced]):
         return StepDone(
             name=step.name,
             command=step.command,
-            words=(*options, *without_secrets(step.words)),
+            words=tuple(without_secrets(step.words)),
             seconds=time.monotonic() - began,
             folder=os.path.basename(folder),
         )
 
 
-def _check(question: DocumentQuestion, steps: Sequence[Step], config_dir: str | None) -> None:
+def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
     """Raise UserError for drives that can't be used, and settings by which a step would not be what its table says."""
+    if not question.drives:
+        raise UserError("wanted drives=FOLDER[,FOLDER]: a folder on each of the storages to compare")
     for drive in question.drives:
         if not os.path.isdir(drive) or not os.access(drive, os.W_OK):
             raise UserError(f"{drive} is not a writable folder: wanted one on each of the storages to compare")
     for name, values in (("price", question.price), ("watts", question.watts)):
-        if values and (len(values) != len(question.drives) or min(values) <= 0):
+        if values and (len(values) != len(question.drives) or not all(0 < value < math.inf for value in values)):
             raise UserError(f"--{name}: wanted a number above 0 for each of the {len(question.drives)} drives")
     if question.overrides and not any(step.command == "sweep" for step in steps):
         raise UserError(f"{question.document} trains nothing: leave out {' '.join(question.overrides)}")
@@ -147,17 +131,4 @@ def _check(question: DocumentQuestion, steps: Sequence[Step], config_dir: str | 
             raise UserError(f"{word} has several values: wanted one, since the document varies other settings")
     for step in steps:  # wrong settings of any are found before the first runs
         for point in points(step.words) if step.command != "probe" else ():
-            load(point.words, config_dir=config_dir)
-
-
-def _capacity_tb(drive: str) -> float | None:
-    state = os.statvfs(drive)
-    return state.f_blocks * state.f_frsize / 1e12 if state.f_blocks else None
-
-
-def read_reproduced(folder: str) -> Reproduced:
-    """Return the reproduced document in a folder; raises UserError."""
-    answer = read_answer(folder, REPRODUCED, Reproduced)
-    if answer is None:
-        raise UserError(f"{folder} has no {REPRODUCED}: name a folder that `dlemu reproduce` wrote")
-    return answer
+            load(point.words)

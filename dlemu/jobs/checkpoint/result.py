@@ -9,7 +9,7 @@ from functools import cached_property
 from datagen.errors import UserError
 from datagen.withheld import public_text, scrubbed
 from dlemu.checkpoints.io_rows import IO_DTYPE
-from dlemu.config.published import published
+from dlemu.config.dump import published
 from dlemu.jobs.checkpoint.analyse import analyse_checkpoints
 from dlemu.jobs.checkpoint.loop import CheckpointLog, salvage_checkpoints
 from dlemu.jobs.checkpoint.measured import (

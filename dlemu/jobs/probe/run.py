@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from datagen.errors import SpaceError, UserError
 from datagen.storage.s3 import SCHEME
 from datagen.storage.storage_base import storage_spec
+from datagen.withheld import without_secrets
 from dlemu.config import load, workload_names
-from dlemu.config.published import without_secrets
 from dlemu.jobs.probe.object_gets import objects_to_read
 from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import choose_engine, measure_cell, measure_gets

@@ -92,9 +92,7 @@ def step_split(run: Run) -> Figure | None:
     sums = run.training.once(_split)
     total = sum(sums["epoch"].values(), start=np.zeros(len(_PARTS)))
     bars = {"all": total} | {
-        f"{owner} {group[0]}-{group[-1]}" if len(group) > 1 else f"{owner} {group[0]}": np.sum(
-            [own[at] for at in group], axis=0
-        )
+        f"{owner} {'-'.join(map(str, dict.fromkeys([group[0], group[-1]])))}": np.sum([own[at] for at in group], axis=0)
         for owner, own in sums.items()
         if len(own) > 1
         for group in parts(sorted(own), _MAX_BARS)

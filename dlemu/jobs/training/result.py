@@ -11,7 +11,7 @@ import numpy as np
 from datagen.engines import READER_VERSION
 from datagen.errors import UserError
 from datagen.withheld import public_text, scrubbed
-from dlemu.config.published import published
+from dlemu.config.dump import published
 from dlemu.config.validate import check
 from dlemu.jobs.training.analyse import analyse
 from dlemu.jobs.training.measured import Facts, Journal, MeasuredTraining, Series

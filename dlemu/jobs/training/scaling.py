@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -42,8 +43,9 @@ Trial = Literal["more", "fewer", "larger"]
 
 def try_other_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | None:
     """Run the trials if any rank's rows suggest it; return the rates on rank 0, None elsewhere. Collective."""
-    proposals: list[tuple[Trial, ...]] | None = comm.gather(worth_trying(job, own))
-    wanted: set[Trial] = comm.broadcast({trial for proposed in proposals or () for trial in proposed})
+    proposals: list[tuple[Trial, ...]] = comm.gather(worth_trying(job, own)) or []
+    waiting = [rank for rank, proposed in enumerate(proposals) if proposed]
+    wanted: set[Trial] = comm.broadcast({trial for proposed in proposals for trial in proposed})
     if not wanted:
         return None
     reader = job.workload.reader
@@ -55,7 +57,7 @@ def try_other_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | 
     trials |= {"larger": (larger, readers)} if "larger" in wanted else {}
     trials["again"] = job, readers
     measured = {
-        name: _rate(trial_job, comm, count, len(job.schedule) + turn)
+        name: _rate(trial_job, comm, count, len(job.schedule) + turn, waiting)
         for turn, (name, (trial_job, count)) in enumerate(trials.items(), 1)
     }
     rates = {name: rate for name, rate in measured.items() if rate is not None}
@@ -115,8 +117,11 @@ def reads_stall(workload: Workload) -> bool:
     return workload.dataset.format == "mmap_indexed_binary" and not workload.reader.odirect
 
 
-def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int) -> float | None:
-    """Read with `readers` per rank; return the MB/s of all together on rank 0, None on other ranks or on failure."""
+def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Sequence[int]) -> float | None:
+    """Read with `readers` per rank; return the MB/s of all together on rank 0, None on other ranks or on failure.
+
+    All ranks read, but the rate is that of the `waiting` ones, as if all were as fast: the others train no faster.
+    """
     with contextlib.suppress(DlemuError):  # a missing file fails the reads below, too
         evict(job, comm.local_rank, comm.local_size, write_first=False)
     own = _TrialReaders(job, comm.rank, epoch)
@@ -124,7 +129,9 @@ def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int) -> float | Non
     readings: list[tuple[int, float]] | None = comm.gather(own.read(readers, job.workload.metric.scaling_seconds))
     if readings is None or any(seconds <= 0 for _, seconds in readings):
         return None
-    return sum(app_bytes for app_bytes, _ in readings) / 1e6 / max(seconds for _, seconds in readings)
+    counted = [readings[rank] for rank in waiting]
+    mb_per_second = sum(app_bytes for app_bytes, _ in counted) / 1e6 / max(seconds for _, seconds in counted)
+    return mb_per_second * len(readings) / len(counted)
 
 
 class _TrialReaders:

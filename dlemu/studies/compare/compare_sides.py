@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from datagen.errors import UserError
 from dlemu.metrics.catalogue import RUN, Catalogue
 from dlemu.report.units import plain
-from dlemu.results.figures import Conditions, JobFigures, difference, difference_in_time, differing_work, in_words
+from dlemu.results.figures import (
+    HOST_FACTS,
+    Conditions,
+    JobFigures,
+    difference,
+    difference_in_time,
+    differing_work,
+    in_words,
+)
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import count
 from dlemu.studies.answers import ComparedSide, Comparison, RunPair, SweepPoint
@@ -71,9 +80,22 @@ def _shown(side: Side, pairs: Sequence[Pair], about: Conditions | None) -> Compa
         name=side.name,
         accelerators_fed=side.accelerators_fed,
         may_feed_more=side.may_feed_more,
-        about=about,
+        about={} if about is None else _facts(about),
         unpaired=tuple(SweepPoint(settings=dict(settings), figures=run) for settings, run in alone),
     )
+
+
+def _facts(side: Conditions) -> dict[str, str]:
+    """Return where, on what and how one side was measured."""
+    facts: dict[str, Any] = {"measured": side.started_at or None, "hosts": [host.host for host in side.hosts]}
+    for host in side.hosts[:1]:
+        facts |= {name: getattr(host, name) for name in HOST_FACTS}
+    facts["storage"] = side.storage and f"{side.storage.file_system} on {side.storage.device}"
+    facts["devices"] = [
+        f"{device.name} ({plain(device.model)}, {plain(device.size_bytes, 'size_bytes')})" for device in side.devices
+    ]
+    facts |= side.facts | side.work | side.how
+    return {key.replace("_", " "): plain(value, key) for key, value in facts.items() if value is not None}
 
 
 def _from_memory(a: Side, b: Side, settings: Settings) -> FromMemory:

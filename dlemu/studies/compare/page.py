@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dlemu.metrics.catalogue import Catalogue
 from dlemu.report.screen import Said, Screen, with_uncertainty
 from dlemu.report.table import Section, Table, Words, columns
-from dlemu.report.units import plain, side_names, verdict_word, with_interval, with_unit
-from dlemu.results.figures import Conditions, Difference
+from dlemu.report.units import side_names, verdict_word, with_interval, with_unit
+from dlemu.results.figures import Difference
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.results.wording import scaled
 from dlemu.studies.answers import PLANNED_EPOCHS, Comparison, RunPair, read_comparison
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _OPEN_TABLES = 2
 """With more pairs than this their tables are folded, except that of the main pair."""
-_HOST_FACTS = ("processor", "cpu_usable", "kernel", "dlemu", "memory_bytes", "packages")
 
 
 def screen(answer: Comparison, folder: str) -> Screen:
@@ -30,8 +29,7 @@ def screen(answer: Comparison, folder: str) -> Screen:
     pair, first, *others = answer.main_pair, *answer.verdict.replace("+-", "±").split("; ")
     lines = [Said("A to B", first, tone="strong"), *(Said("", text) for text in others)]
     for name, side in zip("AB", answer.sides, strict=True):
-        storage = side.about.storage if side.about else None
-        lines.append(Said(name, side.name, f"{storage.file_system} on {storage.device}" if storage else ""))
+        lines.append(Said(name, side.name, side.about.get("storage", "")))
     if pair is not None and not (answer.not_comparable or pair.not_comparable):
         lines += [
             *_compared(pair, catalogue_of(answer.kind), first),
@@ -94,7 +92,7 @@ def sections(answer: Comparison, _: str) -> Iterator[Section]:
     for name, side in zip("AB", answer.sides, strict=True):
         if side.unpaired:
             yield replace(points_table(side.unpaired, f"{name} alone"), folded=True)
-    a, b = (_facts(side.about) if side.about else {} for side in answer.sides)
+    a, b = (side.about for side in answer.sides)
     facts = [(key, a.get(key, "not known"), b.get(key, "not known")) for key in dict.fromkeys((*a, *b))]
     head, other = columns("", "A", "B"), [fact for fact in facts if fact[1] != fact[2]]
     yield Table(title="What differs in how they were measured", columns=head, rows=other)
@@ -125,19 +123,6 @@ def _ends(pair: RunPair, catalogue: Catalogue) -> Iterator[tuple[str, ...]]:
         yield catalogue.limited_by(phase), *(of.limited_by.get(phase) or "-" for of in both), "", ""
 
 
-def _facts(side: Conditions) -> dict[str, str]:
-    """Return where, on what and how one side was measured."""
-    facts: dict[str, Any] = {"measured": side.started_at or None, "hosts": [host.host for host in side.hosts]}
-    for host in side.hosts[:1]:
-        facts |= {name: getattr(host, name) for name in _HOST_FACTS}
-    facts["file_system"] = side.storage and side.storage.file_system
-    facts["devices"] = [
-        f"{device.name} ({plain(device.model)}, {plain(device.size_bytes, 'size_bytes')})" for device in side.devices
-    ]
-    facts |= side.facts | side.work | side.how
-    return {key.replace("_", " "): plain(value, key) for key, value in facts.items()}
-
-
 def _charts(answer: Comparison, _: str) -> Iterator[tuple[str, Figure]]:
     """Return both sides as lines over what was varied."""
     from dlemu.studies.figures import Point, charts
@@ -146,7 +131,7 @@ def _charts(answer: Comparison, _: str) -> Iterator[tuple[str, Figure]]:
     runs = [(name, run.settings, run.figures) for name, side in ((name_a, a), (name_b, b)) for run in side.unpaired]
     for pair in answer.runs:
         runs += [(name_a, pair.settings, pair.a), (name_b, pair.settings, pair.b)]
-    return charts(Point(name=name, settings=settings, figures=run) for name, settings, run in runs if run)
+    return charts(Point(name, settings, run) for name, settings, run in runs if run)
 
 
 PARTS = Parts(read=read_comparison, answer_type=Comparison, screen=screen, sections=sections, charts=_charts)

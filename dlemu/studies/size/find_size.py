@@ -16,11 +16,11 @@ from datagen.inspection import inspect
 from datagen.registry import find
 from datagen.regular import MOST_NOTE_BYTES
 from datagen.storage.storage_base import open_storage
+from datagen.withheld import without_secrets
 from dlemu.config import check_runnable, datagen_command, digest, load, to_yaml
 from dlemu.config.dump import withheld_words
 from dlemu.config.duration import mean_seconds
 from dlemu.config.overrides import given_keys, take_word
-from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.config.sections import full_size
 from dlemu.doctor.check_base import Facts

@@ -122,7 +122,7 @@ def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.studies.figures import Point, charts
 
     tried = (figures_of_count(answer, one) for one in answer.counts)
-    return charts(Point(name=figures.title, figures=figures) for figures in tried)
+    return charts(Point(figures.title, {}, figures) for figures in tried)
 
 
 PARTS = Parts(

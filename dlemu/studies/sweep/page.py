@@ -54,12 +54,8 @@ def sections(answer: SweepAnswer, folder: str) -> Iterator[Section]:
 def _charts(answer: SweepAnswer, _: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.studies.figures import Point, charts
 
-    points = (
-        Point(name=point.figures.title, settings=point.settings, figures=point.figures)
-        for point in answer.points
-        if point.figures
-    )
-    return charts(points)
+    done = ((point.settings, point.figures) for point in answer.points if point.figures)
+    return charts(Point(figures.title, settings, figures) for settings, figures in done)
 
 
 def _catalogue(done: Sequence[JobFigures]) -> Catalogue:

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from datagen.errors import DlemuError, UserError
+from datagen.withheld import without_secrets
 from dlemu.config import digest, load
 from dlemu.config.overrides import Point, check_each, check_points, named, override, points, take_word
-from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.results.kinds import Kind, kind_requested, kind_wanted, read_figures
 from dlemu.runner.child_run import run_train

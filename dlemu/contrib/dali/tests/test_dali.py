@@ -3,54 +3,46 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
-from importlib.util import find_spec
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
-from datagen.errors import DatasetError
+from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher
 from datagen.inspection import inspect
 from datagen.registry import find
-from datagen.spec import DatasetSpec
+from dlemu.config import load
 from dlemu.config.schema import Reader, Train, Workload
+from dlemu.config.validate import check_runnable
+from dlemu.contrib.dali.traits import Traits
+from dlemu.dlio.config import dlio_yaml
 from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.loaders.loader_base import Batch, LoaderSpec
+from tests.config.test_dlio import golden
 from tests.datasets import make_dataset
 
-BATCH, RANKS = 4, 2
-needs_dali = pytest.mark.skipif(
-    find_spec("nvidia") is None or find_spec("nvidia.dali") is None, reason="the extra `dali` is not installed"
-)
+BATCH = 4
+needs_dali = pytest.mark.skipif(not Traits().is_installed(), reason="the extra `dali` is not installed")
 
 
-def job_of(dataset: DatasetSpec, ranks: int = RANKS, steps: int = -1, **reader: Any) -> TrainingJob:
-    settings: dict[str, Any] = {
-        "data_loader": "dali",
-        "batch_size": BATCH,
-        "read_threads": 2,
-        "file_shuffle": "seed",
-    } | reader
-    workload = Workload(
-        ranks=ranks, dataset=dataset, reader=Reader(**settings), train=Train(epochs=2, total_training_steps=steps)
-    )
+def job_of(dataset: Any, ranks: int = 2, **reader: Any) -> TrainingJob:
+    settings: dict[str, Any] = {"data_loader": "dali", "batch_size": BATCH, "read_threads": 2, "file_shuffle": "seed"}
+    workload = Workload(ranks=ranks, dataset=dataset, reader=Reader(**settings | reader), train=Train(epochs=2))
     return make_job(workload, ranks, inspect(dataset), folder="", started_at="")
 
 
 def run(spec: LoaderSpec, steps: int, epoch: int = 1) -> list[Batch]:
     """Deliver an epoch, with the data copied: it holds until the next but one batch is taken."""
-    loader = find("dlemu.loaders", "dali", "Loader")(spec)
-    loader.start()
-    try:
-        return [
-            batch._replace(data=[bytes(memoryview(sample)) for sample in batch.data])
-            for batch in loader.batches("train", epoch, steps)
-        ]
-    finally:
-        loader.close()
+    with closing(find("dlemu.loaders", "dali", "Loader")(spec)) as loader:
+        loader.start()
+        batches = loader.batches("train", epoch, steps)
+        return [batch._replace(data=[bytes(memoryview(sample)) for sample in batch.data]) for batch in batches]
 
 
 def planned(spec: LoaderSpec, step: int, epoch: int = 1) -> list[bytes]:
@@ -64,17 +56,9 @@ def planned(spec: LoaderSpec, step: int, epoch: int = 1) -> list[bytes]:
 @needs_dali
 @pytest.mark.parametrize("resize", [0, 5000])
 @pytest.mark.parametrize("samples", [1, 3])
-def test_arrays_come_in_the_planned_order_and_are_cropped_as_by_every_loader(
-    samples: int, resize: int, tmp_path: Path
-) -> None:
-    dataset = make_dataset(
-        tmp_path,
-        format="npy",
-        num_files_train=20,
-        num_samples_per_file=samples,
-        record_length_bytes_resize=resize,
-        record_element_type="uint16",
-    )
+def test_arrays_come_as_planned_and_cropped_as_by_every_loader(samples: int, resize: int, tmp_path: Path) -> None:
+    settings = {"num_samples_per_file": samples, "record_element_type": "uint16"}
+    dataset = make_dataset(tmp_path, format="npy", record_length_bytes_resize=resize, **settings)
     job = job_of(dataset, sample_shuffle="seed")
     spec = job.loader_spec(1)
     batches = run(spec, job.train_plan.steps_per_epoch, epoch=2)
@@ -85,11 +69,8 @@ def test_arrays_come_in_the_planned_order_and_are_cropped_as_by_every_loader(
 @needs_dali
 def test_pictures_are_decoded(tmp_path: Path) -> None:
     """Two decoders round differently, by one at most."""
-    dataset = make_dataset(
-        tmp_path, format="jpeg", num_files_train=8, record_length_bytes=30_000, record_length_bytes_stdev=0
-    )
-    job = job_of(dataset, ranks=1, decode="full")
-    spec = job.loader_spec(0)
+    settings = {"format": "jpeg", "record_length_bytes": 30_000, "record_length_bytes_stdev": 0}
+    spec = job_of(make_dataset(tmp_path, num_files_train=8, **settings), ranks=1, decode="full").loader_spec(0)
     for number, batch in enumerate(run(spec, 2), 1):
         for pixels, wanted in zip(batch.data, planned(spec, number), strict=True):
             ours, theirs = (np.frombuffer(data, np.uint8).astype(int) for data in (wanted, pixels))
@@ -98,14 +79,12 @@ def test_pictures_are_decoded(tmp_path: Path) -> None:
 
 @needs_dali
 @pytest.mark.parametrize("window", [0, 16])
-@pytest.mark.parametrize(("files", "ranks", "steps"), [(6, 2, 5), (6, 2, 3), (2, 3, 2)])
-def test_records_of_cut_epochs_and_shared_files_are_the_planned_ones(
-    files: int, ranks: int, steps: int, window: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("of", [(6, 2, 5), (6, 2, 3), (2, 3, 2)])
+def test_records_of_cut_epochs_and_shared_files_are_the_planned_ones(of: Any, window: int, tmp_path: Path) -> None:
+    files, ranks, steps = of
     dataset = make_dataset(tmp_path, format="tfrecord", num_files_train=files, num_samples_per_file=14)
-    job = job_of(
-        dataset, ranks=ranks, sample_shuffle="seed" if window else "off", shuffle_size=window or 1, prefetch_size=3
-    )
+    order = {"sample_shuffle": "seed" if window else "off", "shuffle_size": window or 1}
+    job = job_of(dataset, ranks=ranks, prefetch_size=3, **order)
     assert steps <= job.train_plan.steps_per_epoch
     for rank in range(ranks):
         spec = job.loader_spec(rank)
@@ -118,50 +97,61 @@ def test_records_of_cut_epochs_and_shared_files_are_the_planned_ones(
 def victim(spec: LoaderSpec, step: int) -> Path:
     """The first file of a batch."""
     phase = spec.phases["train"]
-    return Path(phase.fetch.layout.path(phase.fetch.layout.locate(int(phase.plan.sample_ids(1, step)[0]))[0]))
+    file, _ = phase.fetch.layout.locate(int(phase.plan.sample_ids(1, step)[0]))
+    return Path(phase.fetch.layout.path(file))
 
 
 @needs_dali
-@pytest.mark.parametrize("harm", ["gone", "truncated"])
-@pytest.mark.parametrize("kind", ["npy none", "jpeg full", "png none"])
-def test_a_file_that_is_not_whole_is_named(kind: str, harm: str, tmp_path: Path) -> None:
-    name, decode = kind.split()
-    dataset = make_dataset(
-        tmp_path, format=name, num_files_train=16, record_length_bytes=30_000, record_length_bytes_stdev=0
-    )
-    job = job_of(dataset, decode=decode)
-    spec = job.loader_spec(0)
+@pytest.mark.parametrize("harm", [os.unlink, lambda file: os.truncate(file, 7000)])
+@pytest.mark.parametrize(("name", "decode"), [("npy", "none"), ("jpeg", "full"), ("png", "none")])
+def test_a_file_that_is_not_whole_is_named(name: str, decode: str, harm: Any, tmp_path: Path) -> None:
+    settings = {"num_files_train": 16, "record_length_bytes": 30_000, "record_length_bytes_stdev": 0}
+    spec = job_of(make_dataset(tmp_path, format=name, **settings), decode=decode).loader_spec(0)
     file = victim(spec, 2)
-    if harm == "gone":
-        file.unlink()
-    else:
-        os.truncate(file, 7000)
+    harm(file)
     with pytest.raises(DatasetError, match=str(file)):
         run(spec, 2)
 
 
 @needs_dali
-def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
+def test_records_and_indexes_that_are_not_whole_are_named(tmp_path: Path) -> None:
     dataset = make_dataset(tmp_path, format="tfrecord", num_files_train=4, num_samples_per_file=8)
     spec = job_of(dataset, file_shuffle="off").loader_spec(0)
     file = victim(spec, 2)
-    data = bytearray(file.read_bytes())
+    data = file.read_bytes()
     size = len(data) // 8
-    data[3 * size + 12 : 3 * size + 40] = b"\xff" * 28
-    file.write_bytes(data)
+    file.write_bytes(data[: 3 * size + 12] + b"\xff" * 28 + data[3 * size + 40 :])
     with pytest.raises(DatasetError, match=str(file)):
         run(spec, 4)
-
-
-@needs_dali
-def test_an_index_of_other_records_is_told(tmp_path: Path) -> None:
-    dataset = make_dataset(tmp_path, format="tfrecord", num_files_train=4, num_samples_per_file=8)
-    spec = job_of(dataset).loader_spec(0)
+    file.write_bytes(data)
     index = tmp_path / "index" / "train" / f"{victim(spec, 1).name}.idx"
-    lines = index.read_text().splitlines()
-    index.write_text("\n".join(lines[:-1]) + "\n")
-    with pytest.raises(DatasetError, match=r"\.idx: the index has 7 records, not 8"):
+    index.write_text("".join(index.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(DatasetError, match=rf"{re.escape(str(index))} has no line .* each of 8 records"):
         run(spec, 4)
     index.unlink()
     with pytest.raises(DatasetError, match=r"\.idx is missing.*tfrecord2idx"):
         run(spec, 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        (["dataset.format=npz"], "'npz', for which DALI has no reader; wanted one of jpeg, npy, png, tfrecord"),
+        (["dataset.format=jpeg", "reader.odirect=true"], "reader.odirect is true: DALI itself reads jpeg files"),
+        (["dataset.format=npy", "reader.verify=true"], "reader.verify is true: DALI itself reads npy files"),
+    ],
+)
+def test_what_dali_can_not_do_is_refused_before_the_run(settings: list[str], wanted: str) -> None:
+    with pytest.raises(UserError, match=re.escape(wanted)):
+        check_runnable(load(["reader.data_loader=dali", *settings]))
+    check_runnable(load(["reader.data_loader=dali", "dataset.format=npy", "reader.odirect=true"]))
+
+
+def test_dlio_s_name_of_the_loader_that_reads_by_itself() -> None:
+    text = dlio_yaml(load(["dataset.format=npy", "reader.data_loader=dali"]))
+    assert yaml.safe_load(text)["reader"]["data_loader"] == "native_dali"
+    workload = golden("tensorflow", "reader.data_loader=native_dali")
+    noted = {note.split(" ", 1)[0] for note in workload.notes}
+    assert workload.reader.data_loader == "dali"
+    assert noted >= {"reader.computation_threads", "reader.transfer_size"}
+    assert "reader.shuffle_size" not in noted

@@ -67,7 +67,7 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, line: object, said: str) -
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("place", ["kv.folder=s3://bucket/kv", "kv.folder=file:/kv", "kv.trace=https://a.org/t.jsonl"])
+@pytest.mark.parametrize("place", ["kv.folder=s3://bucket/kv", "kv.folder=file:/kv"])
 def test_a_url_is_no_place(place: str) -> None:
     with pytest.raises(UserError, match=rf"{place.partition('=')[0]} is .*, a URL: wanted"):
         JOB.complete(load(["workload=llama3_1_8b", place]))

@@ -18,19 +18,17 @@ from datagen import owned
 from datagen.bulk_content import BulkContent
 from datagen.errors import DlemuError, SpaceError, UserError
 from datagen.storage import memory, posix
-from datagen.storage.storage_base import StorageSpec
-from dlemu.contrib.kvcache.blocks import Blocks, Content, Shard
-from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
+from datagen.storage.storage_base import StorageBase, StorageSpec
+from dlemu.contrib.kvcache.mover import Batch, Blocks, Mover, Operation
 from dlemu.contrib.kvcache.settings import KvSettings
 
-KV = KvSettings(tp=2)
+KV = KvSettings(tp=2, threads=3, transfer_size=8192)
 SHARD = 3 * 4096
-CONTENT = Content(BulkContent(7), 3, KV)
 LATE_NS = 60 * 10**9
 
 
-def mover(blocks: Blocks, *, threads: int = 3, seconds: float = 60.0) -> Mover:
-    return Mover(blocks, threads=threads, tp=KV.tp, objects=50, buffer_bytes=8192, seconds=seconds)
+def blocks_on(storage: StorageBase, folder: str, kv: KvSettings = KV) -> Blocks:
+    return Blocks(storage, folder, BulkContent(7), 3, kv, [SHARD] * 50)
 
 
 def done(moves: Mover, *batches: Batch) -> list[Batch]:
@@ -43,11 +41,11 @@ def done(moves: Mover, *batches: Batch) -> list[Batch]:
 @pytest.fixture(params=[False, True])
 def blocks(request: pytest.FixtureRequest, tmp_path: Path) -> Blocks:
     spec = StorageSpec(direct=request.param, direct_writes=request.param)
-    return Blocks(posix.Storage(spec), str(tmp_path), CONTENT, SHARD)
+    return blocks_on(posix.Storage(spec), str(tmp_path))
 
 
 def test_blocks_are_written_read_removed_and_written_again(blocks: Blocks, tmp_path: Path) -> None:
-    with closing(mover(blocks)) as moves:
+    with closing(Mover(blocks, seconds=60)) as moves:
         (wrote,) = done(moves, Batch(Operation.WRITE, 5, (0, 1, 2)))
         assert (wrote.owner, wrote.left) == (5, 0)
         assert wrote.call_ns > 0
@@ -64,10 +62,10 @@ def test_blocks_are_written_read_removed_and_written_again(blocks: Blocks, tmp_p
 @pytest.mark.parametrize("way", ["changed", "swapped", "short"])
 def test_what_is_not_what_was_written_is_found(way: str) -> None:
     storage = memory.Storage()
-    blocks = Blocks(storage, "kv", replace(CONTENT, settings=replace(KV, verify=way == "changed")), SHARD)
-    with closing(mover(blocks)) as moves:
+    blocks = blocks_on(storage, "kv", replace(KV, verify=way == "changed"))
+    with closing(Mover(blocks, seconds=60)) as moves:
         done(moves, Batch(Operation.WRITE, 0, (0, 1)))
-        path, other = blocks.path(Shard(0, 1)), blocks.path(Shard(1, 0))
+        path, other = blocks.path(1), blocks.path(KV.tp)
         data = bytearray(storage.files[path])
         data[5000] ^= 1
         storage.files[path] = {"changed": bytes(data), "swapped": storage.files[other], "short": bytes(data[:8000])}[
@@ -81,6 +79,8 @@ def test_what_is_not_what_was_written_is_found(way: str) -> None:
 class Gate:
     """Blocks that are moved when somebody opens the gate, and the order in which they are."""
 
+    settings, sizes = replace(KV, threads=1, folder="kv.folder"), [SHARD] * 50
+
     def __init__(self, error: OSError | None = None) -> None:
         self.open, self.order, self.error = threading.Event(), list[tuple[str, int]](), error
 
@@ -91,19 +91,19 @@ class Gate:
             raise self.error
         return 1
 
-    def write(self, shard: Shard, buffer: memoryview) -> int:
-        return self.move("write", shard.object)
+    def write(self, shard: int, buffer: memoryview) -> int:
+        return self.move("write", shard // KV.tp)
 
-    def read(self, shard: Shard, buffer: memoryview) -> int:
-        return self.move("read", shard.object)
+    def read(self, shard: int, buffer: memoryview) -> int:
+        return self.move("read", shard // KV.tp)
 
-    def remove(self, number: int) -> None:
-        self.order.append(("remove", number))
+    def remove(self, shard: int, buffer: memoryview) -> int:
+        return self.move("remove", shard // KV.tp)
 
 
 @contextmanager
 def gated(gate: Any, seconds: float = 60.0) -> Iterator[Mover]:
-    moves = mover(gate, threads=1, seconds=seconds)
+    moves = Mover(gate, seconds=seconds)
     try:
         yield moves
     finally:
@@ -124,9 +124,9 @@ def test_reads_go_first_and_removing_last() -> None:
         for _ in range(3):
             assert moves.wait(time.monotonic_ns() + LATE_NS) is not None
         deadline = time.monotonic() + 60
-        while len(gate.order) < 7 and time.monotonic() < deadline:
+        while len(gate.order) < 8 and time.monotonic() < deadline:
             time.sleep(0.001)
-    asked = ["write", "read", "read", "write", "write", "write", "remove"]
+    asked = ["write", "read", "read", "write", "write", "write", "remove", "remove"]
     assert [way for way, _ in gate.order] == asked, "what is under way ends first"
 
 

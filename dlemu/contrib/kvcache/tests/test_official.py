@@ -19,16 +19,18 @@ from dlemu.contrib.kvcache.job import JOB
 from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.official import (
     GIB,
+    JOIN_NS,
     OPTIONS,
     RankTurns,
     Turn,
+    TurnsReplay,
     draw_turns,
     official_result,
     with_option_defaults,
 )
 from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.contrib.kvcache.summary import Row
 from dlemu.contrib.kvcache.tests.test_result import SECOND, result
-from dlemu.contrib.kvcache.turns import JOIN_NS, TurnRequest, TurnsReplay
 
 BEGIN_NS = 1000 * SECOND
 RATE = 1e9
@@ -81,17 +83,17 @@ def settings_of(option: int, *words: str) -> KvSettings:
     return with_option_defaults(load(["workload=mlperf_kv", f"kv.option={option}", *words]).section(KvSettings))
 
 
-def served(plan: RankTurns, capacity_bytes: float = float("inf")) -> tuple[Drive, TurnsReplay, list[TurnRequest]]:
-    drive, done = Drive(list(plan.sizes)), list[TurnRequest]()
+def served(plan: RankTurns, capacity_bytes: float = float("inf")) -> tuple[Drive, TurnsReplay, list[Row]]:
+    drive, done = Drive(list(plan.sizes)), list[Row]()
     replay = TurnsReplay(plan, cast(Any, drive), on_served=done.append, capacity_bytes=capacity_bytes)
     replay.run(BEGIN_NS)
     return drive, replay, done
 
 
-def rows_of(asked: list[TurnRequest]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+def rows_of(asked: list[Row]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
     rows = np.zeros(len(asked), JOB.dtype)
     for row, one in zip(rows, asked, strict=True):
-        for name, value in one.columns(0).items():
+        for name, value in vars(one).items():
             row[name] = value
     return rows
 
@@ -147,8 +149,8 @@ def test_a_served_request_reads_its_own_file_as_often_as_the_tool_does() -> None
     drive, _, done = served(plan)
     for one in done:
         assert drive.writes[one.prompt] == 1
-        assert drive.reads[one.prompt] >= one.turn.reads
-    priorities = [one.turn.priority for one in done]
+        assert drive.reads[one.prompt] >= plan.turns[one.prompt].reads
+    priorities = [one.priority for one in done]
     assert Counter(priorities)[max(priorities)] >= Counter(priorities)[min(priorities)] / 2
 
 

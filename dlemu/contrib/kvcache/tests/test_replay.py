@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from dlemu.contrib.kvcache.load import Prompt
 from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.plan import RankPlan, plan_rank
-from dlemu.contrib.kvcache.replay import Replay, ServedPrompt
+from dlemu.contrib.kvcache.replay import Replay
 from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.contrib.kvcache.summary import Row
 
 SMALL = KvSettings(layers=1, kv_heads=1, head_dim=1024, element_bytes=1, block_tokens=2, prefill_tokens_per_second=1e6)
 SECOND_NS = 10**9
@@ -78,11 +79,11 @@ class Pipe:
         return batch
 
 
-def replayed(plan: RankPlan, pipe: Pipe) -> tuple[list[ServedPrompt], Replay]:
-    served: list[ServedPrompt] = []
+def replayed(plan: RankPlan, pipe: Pipe) -> tuple[list[Row], Replay]:
+    served: list[Row] = []
     replay = Replay(plan, cast(Any, pipe), on_served=served.append)
     replay.run(BEGIN_NS)
-    return sorted(served, key=lambda one: one.planned.number), replay
+    return sorted(served, key=lambda one: one.prompt), replay
 
 
 def plan(kv: KvSettings, *prompts: tuple[float, list[int]], tail: int = 1) -> RankPlan:
@@ -133,7 +134,7 @@ def test_reads_go_before_writes_and_what_is_being_written_is_read_from_memory() 
     assert served[1].written_ns - BEGIN_NS == pytest.approx(13e9, rel=1e-5), "the first write is under way and ends"
     assert served[3].loaded_ns - BEGIN_NS == pytest.approx(14e9, rel=1e-5), "then the read, asked for last"
     assert served[2].written_ns - BEGIN_NS == pytest.approx(15e9, rel=1e-5)
-    assert (served[4].pending_blocks, served[4].reads) == (3, ())
+    assert (served[4].pending_blocks, served[4].storage_blocks) == (3, 0)
     assert served[4].loaded_ns == served[4].arrived_ns
 
 
@@ -141,7 +142,7 @@ def test_what_nobody_has_computed_yet_is_computed_again() -> None:
     kv = replace(SMALL, prefill_tokens_per_second=1.0, accelerators=2)
     first, second = replayed(plan(kv, (0.0, [1, 2]), (1.0, [1, 2])), Pipe(1))[0]
     assert (second.cached_tokens, second.compute_ns) == (0, 5 * SECOND_NS)
-    assert (len(first.writes), len(second.writes)) == (2, 0)
+    assert (first.written_blocks, second.written_blocks) == (2, 0)
 
 
 @settings(deadline=None)
@@ -158,8 +159,9 @@ def test_blocks_go_once_each_and_never_while_they_are_needed(chains: list[list[i
     planned = plan(kv, *((place * gap_ms / 1e3, chain) for place, chain in enumerate(trees)))
     served, replay = replayed(planned, pipe)
     if not replay.unfinished:
-        dropped = sum(len(one.planned.writes) - len(one.writes) for one in served)
-        assert len(pipe.written) == planned.objects - dropped
+        objects = len(planned.sizes)
+        dropped = objects - sum(one.written_blocks for one in served)
+        assert len(pipe.written) == objects - dropped
         assert len(set(pipe.removed)) == len(pipe.removed) == replay.evicted - dropped
         assert len(pipe.written) - len(pipe.removed) <= 4
 

@@ -12,8 +12,7 @@ from dlemu.config import load
 from dlemu.contrib.kvcache.analyse import analyse
 from dlemu.contrib.kvcache.job import JOB
 from dlemu.contrib.kvcache.page import conditions
-from dlemu.contrib.kvcache.rows import RANK_ROW
-from dlemu.contrib.kvcache.summary import KvSummary
+from dlemu.contrib.kvcache.summary import RANK_ROW, KvSummary
 from dlemu.machine.environment import StorageFacts
 from dlemu.metrics.catalogue import RUN
 from dlemu.results.live import RunJournal

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,8 @@ from datagen import owned
 from datagen.errors import SpaceError, UserError
 from dlemu.contrib.kvcache import run_folder
 from dlemu.contrib.kvcache.job import JOB
-from dlemu.contrib.kvcache.rows import RANK_ROW
 from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.contrib.kvcache.summary import RANK_ROW
 from dlemu.runner.rows_job import RowsLog
 
 
@@ -30,7 +31,6 @@ def test_objects_that_a_server_does_not_let_go_do_not_hide_the_failure_of_the_ru
 
     refusing: Any = Refusing()
     assert run_folder.remove_objects(refusing, "kv/rank") is False
-    run_folder._remove_empty(refusing, "kv")
     kept_job: Any = job(Path("kv"))
     kept_job.folder = "results/k"
     rows = np.array([(3,), (RANK_ROW,)], [("prompt", np.int64)])
@@ -47,9 +47,9 @@ def job(folder: Path, seed: int = 7) -> Any:
 
 def test_a_host_that_does_not_share_the_folder_makes_it_and_removes_what_a_killed_run_left(tmp_path: Path) -> None:
     killed, one = job(tmp_path / "kv", seed=6), job(tmp_path / "kv")
-    run_folder.create_on_this_host(killed)
+    run_folder.create_run_folder(killed)
     for _ in range(2):  # then it is there, as on a host that shares it
-        run_folder.create_on_this_host(one)
+        run_folder.create_run_folder(one)
     assert not os.path.exists(run_folder.run_folder(killed))
     with run_folder.created_rank_folder(one, 0, 3) as first, run_folder.created_rank_folder(one, 1, 3) as second:
         assert Path(first).parent == Path(second).parent == Path(run_folder.run_folder(one))
@@ -58,23 +58,18 @@ def test_a_host_that_does_not_share_the_folder_makes_it_and_removes_what_a_kille
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_host_removes_what_a_failed_run_left_if_no_other_uses_it(shared: bool, tmp_path: Path) -> None:
+def test_a_host_removes_what_a_failed_run_left_if_no_other_uses_it(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = job(tmp_path / "kv")
-    if shared:
-        run_folder.create_run_folder(one)  # by rank 0, on another host
-    run_folder.create_on_this_host(one)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(socket, "gethostname", lambda: "node-0")
+        if shared:
+            run_folder.create_run_folder(one)
+    run_folder.create_run_folder(one)
     owned.fresh_folder(run_folder.run_folder(one), "rank")
     JOB.clean_up_elsewhere(one)
     assert os.path.isdir(run_folder.run_folder(one)) == shared
-
-
-def test_a_run_that_can_not_begin_leaves_the_folder_of_another(tmp_path: Path) -> None:
-    one = job(tmp_path / "kv")
-    run_folder.create_run_folder(one)
-    with run_folder.created_rank_folder(one, 0, 3) as folder:
-        with pytest.raises(SpaceError, match="can't be made: File exists"):
-            run_folder.create_run_folder(one)
-        assert os.path.isdir(folder)
 
 
 @pytest.mark.parametrize("calls", range(7))

@@ -305,7 +305,7 @@ def library_cores(workload: Workload) -> float | None:
     this: it also shuffles, resizes, collates and copies between processes.
     """
     seconds = mean_seconds(workload.train.computation_time)
-    if not seconds or workload.storage_spec.type != "posix":
+    if not seconds or not workload.storage.has_paths:
         return None
     train, _ = dataset_layout.layouts(workload.dataset)
     reader, began, used, read = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 from PIL import Image
 
 from datagen.manifest import PACKED_NAME
@@ -19,34 +19,24 @@ PACK_IMAGES = ("pack", "pack.source=images", "pack.target=t", *KEPT_AS_THEY_ARE)
 
 def sets(place: Path) -> None:
     """Put a set of packed files, and one that has begun."""
+    settings: Any = {"source": "images", "format": "webdataset", "resize": "0", "encode": "keep"}
     for name in ("packed", "begun"):
-        packed = PackedSet(
-            source="images",
-            images=1,
-            images_per_file=1,
-            format="webdataset",
-            resize="0",
-            encode="keep",
-            complete=name == "packed",
-        )
+        packed = PackedSet(images=1, images_per_file=1, complete=name == "packed", **settings)
         save_answer(str(place / name), PACKED_NAME, packed)
         (place / name / "train").mkdir()
         (place / name / "train" / "img_0_of_1.tar").write_bytes(b"x")
 
 
 def small_pack(sources: Path, folder: Path) -> list[str]:
-    """Pack small images in few files."""
     own = (f"pack.source={sources}/images", f"pack.target={folder}-packed", f"output.folder={folder}", "ranks=3")
     return [DLEMU, "pack", *own, "pack.resize=16x16", "pack.images_per_file=4", "pack.evict=false"]
 
 
 def cheapest(folder: Path) -> tuple[list[str], int, str]:
-    """Pack one image."""
-    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(folder / "images.png")
+    Image.new("RGB", (8, 8)).save(folder / "images.png")
     return [f"pack.source={folder}", f"pack.target={folder / 'packed'}", "pack.evict=false"], 0, "packed"
 
 
-# Foreign files and users' files
 RESULTS = {"pack": Path(__file__).parent / "result"}
 PLACED = {"packed files": sets}
 FILES = {"a list of packed files": (f"begun/{PACKED_NAME}", (*PACK_IMAGES[:2], "pack.target=begun", *KEPT_AS_THEY_ARE))}
@@ -55,8 +45,6 @@ FOLDERS = {
     "images": ("place", ("pack", "pack.source=place", "pack.target=t", *KEPT_AS_THEY_ARE)),
     "packed files": ("place", ("pack", "pack.source=images", "pack.target=place", *KEPT_AS_THEY_ARE)),
 }
-
-# Commands that are ended or have odd surroundings
 COMMANDS = {"pack": small_pack}
 ENDS = {"pack": signal.SIGINT}
 WRONG = {"pack": "pack.resize=1x"}

@@ -12,40 +12,22 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
 asked = argparse.ArgumentParser()
 asked.add_argument("data")
 asked.add_argument("--workers", type=int, default=0)
 asked.add_argument("--method", default="fork")
-asked.add_argument("--kind", choices=["map", "iterable", "mapped", "loaded", "lines", "storages"], default="map")
+asked.add_argument("--kind", choices=["map", "mapped", "loaded", "lines", "storages"], default="map")
 asked.add_argument("--epochs", type=int, default=1)
-asked.add_argument("--accumulate", type=int, default=1)
-asked.add_argument("--fetch", type=float, default=0.0, help="seconds of a sample's storage")
 asked.add_argument("--step", type=float, default=0.0, help="seconds of a step")
 asked.add_argument("--evaluate", action="store_true")
 asked.add_argument("--save", default="")
 asked.add_argument("--kill-at", type=int, default=0)
 asked.add_argument("--dynamo", action="store_true", help="have optimizers import all that they do by themselves")
-asked.add_argument("--virtual", action="store_true", help="the clock goes on only in sleep; and the one-line way")
 words = asked.parse_args()
-
-if words.virtual:
-    now_ns = 1
-    time.monotonic_ns = lambda: now_ns
-
-    def sleep(seconds: float) -> None:
-        global now_ns
-        now_ns += round(seconds * 1e9)
-
-    time.__dict__["sleep"] = sleep
-    import dlemu.contrib.record.recorder
-
-    # The kernel's clocks are not this one: it is one that does not account for threads.
-    dlemu.contrib.record.recorder._hooks.meter.read = lambda: [-1] * 8
-    dlemu.contrib.record.recorder._hooks.meter.queue = lambda: -1
-
-import numpy as np  # noqa: E402  # after the recorder
-import torch  # noqa: E402
-from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
 
 if not words.dynamo:  # it takes a second, and optimizers import it only to say that they are not to be compiled
     dynamo = ModuleType("torch._dynamo")
@@ -62,7 +44,6 @@ class Files(Dataset[torch.Tensor]):
         return len(self.paths)
 
     def __getitem__(self, place: int) -> torch.Tensor:
-        time.sleep(words.fetch)
         return torch.from_numpy(np.load(self.paths[place])[:1000].copy())
 
 
@@ -73,16 +54,6 @@ class Storages(Files):
         if place % 2:
             return torch.from_file(self.paths[place], False, 1000, dtype=torch.uint8).clone()
         return torch.tensor(torch.UntypedStorage.from_file(self.paths[place], False, 1000), dtype=torch.uint8)
-
-
-class Stream(IterableDataset[torch.Tensor]):
-    def __init__(self, folder: str) -> None:
-        self.files = Files(folder)
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        info = torch.utils.data.get_worker_info()
-        first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        yield from (self.files[place] for place in range(first, len(self.files), step))
 
 
 class Loaded(Files):
@@ -120,16 +91,10 @@ class Tokens(Dataset[torch.Tensor]):
 
 
 def main() -> None:
-    kinds: dict[str, Any] = {
-        "iterable": Stream,
-        "mapped": Tokens,
-        "loaded": Loaded,
-        "lines": Lines,
-        "storages": Storages,
-    }
+    kinds: dict[str, Any] = {"mapped": Tokens, "loaded": Loaded, "lines": Lines, "storages": Storages}
     options: dict[str, Any] = {"multiprocessing_context": words.method} if words.workers else {}
     dataset = kinds.get(words.kind, Files)(words.data)
-    options |= {"shuffle": words.kind not in ("iterable", "lines"), "num_workers": words.workers}
+    options |= {"shuffle": words.kind not in ("lines"), "num_workers": words.workers}
     loader = DataLoader(dataset, batch_size=4, **options)
     held_out = DataLoader(dataset, batch_size=8)
     model = torch.nn.Linear(4, 1)
@@ -140,9 +105,8 @@ def main() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             model(torch.zeros(1, 4)).sum().backward()
             time.sleep(words.step)
-            if number % words.accumulate == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
             if words.evaluate and number == 3:
                 with torch.no_grad():
                     for _held in held_out:

@@ -20,13 +20,12 @@ class Trainer:
         self.workers, self.now, self.thread = workers, 0, pid
         self._passes = self._serial = 0
 
-    def begin(self, loader: int = 1) -> int:
+    def begin(self) -> int:
         """Begin a pass; return its number."""
         self._passes += 1
         self.rows.passes.append(
             Pass(
                 number=self._passes,
-                loader=loader,
                 iterable=False,
                 workers=self.workers,
                 prefetch=2,
@@ -118,9 +117,9 @@ class Trainer:
         return [self.rows, self.worker] if self.workers else [self.rows]
 
 
-def steady(trainer: Trainer, batches: int, wait_ms: float, body_ms: float, loader: int = 1, **each: float) -> None:
+def steady(trainer: Trainer, batches: int, wait_ms: float, body_ms: float, **each: float) -> None:
     """Train one pass of batches that are all alike."""
-    number = trainer.begin(loader)
+    number = trainer.begin()
     for _ in range(batches):
         trainer.batch(number, wait_ms, body_ms, **each)  # type: ignore[arg-type]  # numbers all
     trainer.over(number)

@@ -42,8 +42,6 @@ def train(
     """Run the job with the hook; return its rows and how it ended."""
     folder.mkdir(exist_ok=True)
     hook = with_hook(str(folder), str(folder / "rows"), **{"minutes": 10.0, **window})
-    if "--virtual" in words:  # the job imports it
-        del hook["PYTHONPATH"]
     ended = subprocess.run(
         [sys.executable, *before, JOB, *words],
         env=os.environ | hook,
@@ -77,8 +75,7 @@ def test_it_is_one_file_for_python_3_9_and_the_standard_library() -> None:
 def test_it_and_its_reader_are_of_one_version(tmp_path: Path) -> None:
     module = hook_module()
     assert (module.ROWS_VERSION, module.ENDING) == (VERSION, ENDING)
-    variables = {module.FOLDER, module.STEPS, module.MINUTES, module.SKIP}
-    assert with_hook(str(tmp_path), "rows", minutes=1.0).keys() == {"PYTHONPATH", *variables}
+    assert with_hook(str(tmp_path), "rows", minutes=1.0).keys() == {"PYTHONPATH", module.FOLDER, module.WINDOW}
 
 
 @pytest.mark.slow
@@ -164,8 +161,6 @@ def test_samples_that_are_in_memory_and_lines_that_calls_read_are_in_no_mapped_f
     assert ended.returncode == 0, ended.stderr
     recording = analyse(rows, 4)
     assert (recording.mapped, recording.read_bytes_per_sample) == (False, 0)
-    whole = sum(path.stat().st_size for path in data.iterdir())
-    assert recording.read_before_bytes == pytest.approx(whole, rel=0.02)
 
     folder = tmp_path / "lines"
     folder.mkdir()

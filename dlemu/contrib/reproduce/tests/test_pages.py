@@ -3,180 +3,151 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from datagen.errors import UserError
+from dlemu.contrib.reproduce import document
 from dlemu.contrib.reproduce.document import DocumentQuestion
 from dlemu.contrib.reproduce.figures import figures
-from dlemu.contrib.reproduce.page import PARTS, lines_of, tables_of
-from dlemu.contrib.reproduce.rows import OpenedDocument, open_document
-from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced, StepDone
+from dlemu.contrib.reproduce.page import screen, sections
+from dlemu.contrib.reproduce.run import Reproduced, StepDone, reproduce
 from dlemu.report.table import Table
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
-from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion
+from dlemu.results.kinds import kind_of_command, read_result
+from dlemu.studies.answers import SweepAnswer, SweepPoint, SweepQuestion
+from tests.goldens.render import RESULTS
 from tests.report.folders import hand_made_run
-from tests.results.made_probe import probed
 from tests.runs import write_run
 
 DRIVES = ("/mnt/new", "/mnt/old")
 
 
-def opened(document: str, results: dict[str, Any], folder: Path = Path("folder"), **given: Any) -> OpenedDocument:
-    """A document; the results of its sweeps are also in a folder, where one is given."""
-    question = DocumentQuestion(document=document, drives=DRIVES, **given)
-    steps = tuple(StepDone(name=name, command="sweep", words=(), seconds=1.0, folder=name) for name in results)
-    answer = Reproduced(complete=True, title="T", about="A.", question=question, capacity_tb=(4.0, 2.0), steps=steps)
-    for name, result in results.items() if folder.is_absolute() else ():
-        save_answer(str(folder / name), SWEEP, result)
-    return OpenedDocument(str(folder), answer, results)
+def swept(axis: str, values: tuple[int, ...], kind: str, **figures: Any) -> SweepAnswer:
+    """A sweep with KIOXIA's published times on both drives; a figure that is a dict is of each of them."""
+    points = []
+    for value, (drive, seconds) in product(values, (("/mnt/new", 2552.0), ("/mnt/old", 2906.0))):
+        means = {"au_percent": 90.0, "read_mb_per_second": 92.0, "seconds": 2.0}
+        means |= {"total_seconds": seconds * 18 / value, "device_mb_per_second": 100.0 * value}
+        own: dict[str, Any] = {name: one[drive] if isinstance(one, dict) else one for name, one in figures.items()}
+        made = JobFigures(kind=kind, workload="w", ranks=value, metrics={k: Value(v) for k, v in means.items()}, **own)
+        settings = {axis: str(value), "dataset.data_folder": f"{drive}/data"}
+        points.append(SweepPoint(settings=settings, folder="p", figures=made))
+    return SweepAnswer(complete=True, question=SweepQuestion(settings_digest=""), points=tuple(points))
 
 
-def table(document: OpenedDocument, number: int = 0) -> Table:
-    return list(tables_of(document))[number]
+TRAINED = swept("ranks", (1, 18), "training", passed=True, epochs=5)
+PACKED = {f"table-{number}": swept("pack.images" if number == 4 else "ranks", (4, 8), "pack") for number in (2, 3, 4)}
+PROBED: dict[str, Any] = {f"probe-{number}": read_result(str(RESULTS / "probe")) for number in (1, 2)}
+DOCUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "kioxia": ({"sweep": TRAINED}, {}),
+    "amax": ({"sweep": TRAINED, **PROBED}, {"price": (1208.0, 106.0)}),
+    "colfax": (PACKED, {}),
+    "micron-6550": (PROBED, {"watts": (20.0, 25.0)}),
+    "micron-9400": ({"sweep": TRAINED}, {}),
+}
 
 
-def swept(seconds: dict[str, float]) -> SweepAnswer:
-    points = tuple(
-        SweepPoint(
-            settings={"ranks": str(ranks), "dataset.data_folder": f"{drive}/data"},
-            folder="p",
-            figures=JobFigures(
-                kind="training",
-                workload="unet3d",
-                ranks=ranks,
-                epochs=5,
-                passed=True,
-                metrics={
-                    "total_seconds": Value(seconds[drive] * 18 / ranks),
-                    "au_percent": Value(90.0),
-                    "device_mb_per_second": Value(100.0 * ranks),
-                },
-            ),
-        )
-        for ranks in (1, 18)
-        for drive in DRIVES
-    )
-    return SweepAnswer(
-        complete=True, question=SweepQuestion(overrides=(), launcher="", settings_digest=""), points=points
-    )
+def reproduced(document: str, folder: Path, results: dict[str, Any] | None = None) -> Reproduced:
+    """A document whose steps have these results in a folder."""
+    known, settings = DOCUMENTS[document]
+    steps = []
+    for name, result in (results or known).items():
+        command: Any = "probe" if name.startswith("probe") else "sweep"
+        save_answer(str(folder / name), kind_of_command(command).answer, result)
+        steps.append(StepDone(name=name, command=command, words=(), seconds=1.0, folder=name))
+    question = DocumentQuestion(document=document, drives=DRIVES, **settings)
+    return Reproduced(complete=True, question=question, capacity_tb=(4.0, 2.0), steps=tuple(steps))
 
 
-def packing(axis: str) -> SweepAnswer:
-    """What a sweep of packings saves, as far as the tables show it."""
-    points = tuple(
-        SweepPoint(
-            settings={axis: str(value), "dataset.data_folder": f"{drive}/colfax"},
-            folder="p",
-            figures=JobFigures(
-                kind="pack",
-                workload="colfax",
-                ranks=value,
-                passed=None,
-                metrics={"read_mb_per_second": Value(92.0), "seconds": Value(2.0)},
-            ),
-        )
-        for value in (4, 8)
-        for drive in DRIVES
-    )
-    return SweepAnswer(complete=True, question=SweepQuestion(settings_digest=""), points=points)
-
-
-def test_micron_s_figures_over_time(tmp_path: Path) -> None:
-    run = hand_made_run(ranks=4, epochs=3, rank_nodes=(0, 0, 1, 1))
-    write_run(replace(run, folder=str(tmp_path / "sweep" / "p")))
-    sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
-    trained = opened("micron-9400", {"sweep": sweep}, tmp_path)
-    assert [row[:3] for row in table(trained).rows] == [["1", "90.00", "90.00"], ["18", "90.00", "90.00"]]
-    drawn = dict(figures(trained))
-    assert list(drawn) == ["micron_9400"]
-    spec = str(drawn["micron_9400"].chart.to_dict(validate=False))
-    assert all(title in spec for title in ("throughput, MiB/s", "mean queue depth", "share of the time"))
-
-
-def documents(folder: Path) -> dict[str, OpenedDocument]:
-    sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
-    packs = {f"table-{number}": packing("pack.images" if number == 4 else "ranks") for number in (2, 3, 4)}
-    probes = {"probe-1": probed(), "probe-2": probed()}
-    return {
-        "kioxia": opened("kioxia", {"sweep": sweep}, folder),
-        "amax": opened("amax", {"sweep": sweep, **probes}, price=(1208.0, 106.0)),
-        "colfax": opened("colfax", packs),
-        "micron-6550": opened("micron-6550", probes, watts=(20.0, 25.0)),
-    }
+def tables(answer: Reproduced, folder: Path) -> list[Table]:
+    return [section for section in sections(answer, str(folder)) if isinstance(section, Table)]
 
 
 @pytest.mark.parametrize(
     ("document", "number", "place", "row"),
     [
-        ("kioxia", 1, -1, ["18", "+12.2", "+44.5", "618", "543"]),
+        ("kioxia", 1, -1, ["18", "12.18", "44.46", "617.9", "542.6"]),
         ("amax", 0, 0, ["1", "45,936", "52,308"]),
-        ("amax", 1, 0, ["new", "8,000", "2,000,000", "1.300", "302.0"]),
-        ("amax", 1, 1, ["old", "8,000", "2,000,000", "1.300", "53.00"]),
+        ("amax", 1, 0, ["new", "398.6", "6,083", "0.606", "302.0"]),
+        ("amax", 1, 1, ["old", "398.6", "6,083", "0.606", "53.00"]),
         ("colfax", 0, 0, ["4", "92.00", "92.00", "2.000", "2.000"]),
+        ("micron-9400", 0, 1, ["18", "90.00", "90.00", "1,800", "1,800"]),
     ],
 )
-def test_a_table_has_the_published_numbers_units(
-    document: str, number: int, place: int, row: list[str], tmp_path: Path
-) -> None:
-    assert list(table(documents(tmp_path)[document], number).rows[place]) == row
+def test_a_table_has_the_published_units(document: str, number: int, place: int, row: Any, tmp_path: Path) -> None:
+    assert list(tables(reproduced(document, tmp_path), tmp_path)[number].rows[place]) == row
 
 
-@pytest.mark.parametrize(
-    ("new", "old"),
-    [
-        *(({"cut_steps": (10,)},) * 2, ({"outcome": "no verdict"},) * 2),
-        ({"computation_seconds": 1.0}, {"computation_seconds": 2.0}),
-    ],
-)
-def test_epochs_cut_short_without_verdict_or_of_other_work_save_no_time(new: Any, old: Any, tmp_path: Path) -> None:
-    sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
-    points = (
-        replace(point, figures=replace(point.figures, **(old if place % 2 else new)))
-        for place, point in enumerate(sweep.points)
-        if point.figures
-    )
-    saved = table(opened("kioxia", {"sweep": replace(sweep, points=tuple(points))}, tmp_path), 1)
-    assert (saved.rows, [str(note).endswith("both drives: 1, 18.") for note in saved.notes]) == ([], [True])
+OTHER_WORK = {"computation_seconds": {"/mnt/new": 1.0, "/mnt/old": 2.0}}
 
 
-def test_colfax_s_tables_stand_beside_each_other(tmp_path: Path) -> None:
-    tables = list(tables_of(documents(tmp_path)["colfax"]))
-    assert [made.title.partition(":")[0] for made in tables] == ["Table 2", "Table 3", "Table 4"]
+@pytest.mark.parametrize("changed", [{"cut_steps": (10,)}, {"outcome": "no verdict"}, OTHER_WORK])
+def test_epochs_cut_short_without_verdict_or_of_other_work_save_no_time(changed: Any, tmp_path: Path) -> None:
+    sweep = swept("ranks", (1, 18), "training", passed=True, epochs=5, **changed)
+    assert len(tables(reproduced("kioxia", tmp_path, {"sweep": sweep}), tmp_path)) == 1
 
 
-def test_an_interrupted_document_is_not_called_reproduced(tmp_path: Path) -> None:
-    whole = documents(tmp_path)["colfax"]
-    cut = replace(whole, answer=replace(whole.answer, complete=False))
-    said = [next(lines_of(each)).value.partition(",")[0] for each in (whole, cut)]
-    assert said == ["reproduced", "INCOMPLETE"]
+def test_a_document_says_whether_all_of_it_ran(tmp_path: Path) -> None:
+    whole = reproduced("colfax", tmp_path)
+    assert [made.title.partition(":")[0] for made in tables(whole, tmp_path)] == ["Table 2", "Table 3", "Table 4"]
+    said = [screen(answer, str(tmp_path)).lines[0].value for answer in (whole, replace(whole, complete=False))]
+    assert [value.partition(",")[0] for value in said] == ["reproduced", "INCOMPLETE"]
 
 
 def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:
-    steps = (
-        StepDone(name="data-1", command="datagen", words=(), seconds=1.0, folder="data-1"),
-        StepDone(name="sweep", command="sweep", words=(), seconds=1.0, folder="sweep-2"),
-    )
-    answer = replace(opened("micron-9400", {}).answer, steps=steps)
-    save_answer(str(tmp_path), REPRODUCED, answer)
-    assert not open_document(str(tmp_path)).results
-    assert PARTS.screen is not None
-    screen = PARTS.screen(answer, str(tmp_path))
-    assert screen.lines[0].value.startswith("INCOMPLETE")
-    assert f"{tmp_path}/sweep-2 holds no result" in screen.notes[0]
-    assert not any("data-1" in note for note in screen.notes)
+    answer = reproduced("micron-9400", tmp_path)
+    (tmp_path / "sweep" / "sweep.json").unlink()
+    with pytest.raises(UserError, match=f"{tmp_path}/sweep holds no result"):
+        screen(answer, str(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("document", "names"),
-    [("kioxia", ["kioxia_metrics"]), ("amax", ["amax_epochs", "amax_reads"]), ("micron-6550", ["micron_6550_rates"])],
+    [
+        ("kioxia", ["kioxia_metrics"]),
+        ("amax", ["amax_epochs", "amax_reads"]),
+        ("colfax", ["colfax_table_2", "colfax_table_3", "colfax_table_4"]),
+        ("micron-6550", ["micron_6550_rates"]),
+        ("micron-9400", ["micron_9400"]),
+    ],
 )
 def test_every_document_has_its_figures(document: str, names: list[str], tmp_path: Path) -> None:
-    drawn = dict(figures(documents(tmp_path)[document]))
-    assert set(names) <= set(drawn)
+    if document == "micron-9400":
+        run = hand_made_run(ranks=4, epochs=3, rank_nodes=(0, 0, 1, 1))
+        write_run(replace(run, folder=str(tmp_path / "sweep" / "p")))
+    drawn = dict(figures(reproduced(document, tmp_path), str(tmp_path)))
+    assert list(drawn) == names
     for figure in drawn.values():
         spec = str(figure.chart.to_dict(validate=False))
         assert "new" in spec
         assert "old" in spec
+    if document == "micron-9400":
+        assert all(title in spec for title in ("throughput, MiB/s", "mean queue depth", "share of the time"))
+
+
+SIXTH = """
+title: "Acme: random reads"
+steps:
+  - {name: probe, command: probe, says: "reads of {drive}", words: [--size, 4k]}
+tables:
+  - {title: Figure 1, of: probe, across: {depth: workers}, values: {MB/s: mb_per_second}, figure: acme_reads}
+"""
+
+
+def test_a_further_document_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(commands: list[Any], look: object) -> None:
+        save_answer(commands[0].folder, "probe.json", PROBED["probe-1"])
+
+    (tmp_path / "acme-1.yaml").write_text(SIXTH)
+    monkeypatch.setattr(document, "FOLDER", str(tmp_path))
+    monkeypatch.setattr("dlemu.runner.child_run.run_commands", run)
+    question = DocumentQuestion(document="acme-1", drives=(str(tmp_path),))
+    answer, folder = reproduce(question, folder=str(tmp_path / "result"))
+    assert answer.complete
+    assert next(iter(sections(answer, folder))).title == "Figure 1"
+    assert [name for name, _ in figures(answer, folder)] == ["acme_reads"]

@@ -9,11 +9,11 @@ import numpy as np
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
+from datagen.withheld import without_secrets
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.read_files import read_pattern
-from dlemu.config import check_checkpoints, completed, load, to_yaml
+from dlemu.config import check_checkpoints, load, to_yaml
 from dlemu.config.overrides import take_word
-from dlemu.config.published import without_secrets
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
 from dlemu.jobs.checkpoint.prediction.prediction import (
@@ -82,10 +82,8 @@ def run_prediction(
     if isinstance(source, Workload):
         workload = source
     else:
-        overrides = list(source)
-        if measured is not None:
-            overrides = completed(overrides, measured.facts.workload, config_dir=request.config_dir)
-        workload = load(overrides, config_dir=request.config_dir)
+        base = None if measured is None else measured.facts.workload
+        workload = load(source, config_dir=request.config_dir, base=base)
     workload = with_checkpoints(workload)
     check_checkpoints(workload)
     plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)

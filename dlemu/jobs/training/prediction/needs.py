@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from datagen.settings import build
+from datagen.withheld import without_secrets
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.config import load
 from dlemu.config.overrides import take_word
-from dlemu.config.published import without_secrets
 from dlemu.config.schema import Storage, Workload
 from dlemu.config.workload_files import read_plain
 from dlemu.jobs.training.prediction.batches import storage_share

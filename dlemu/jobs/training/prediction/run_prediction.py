@@ -14,9 +14,9 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
 from datagen.spec import joined_problems
-from dlemu.config import check_runnable, completed, datagen_command, load, load_received, to_yaml
+from datagen.withheld import without_secrets
+from dlemu.config import check_runnable, datagen_command, load, load_received, to_yaml
 from dlemu.config.overrides import take_word
-from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.pattern import Level, probe_pattern
 from dlemu.jobs.training.plan import make_job
@@ -54,8 +54,8 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         workload, words, ranks = source, [], source.ranks if source.ranks > 1 else None
     else:
         words = list(source)
-        settings = words if known is None else completed(words, known.workload, config_dir=request.config_dir)
-        workload = load(settings, config_dir=request.config_dir)
+        base = None if known is None else known.workload
+        workload = load(words, config_dir=request.config_dir, base=base)
         ranks = workload.ranks if any(word.lstrip("+").startswith("ranks=") for word in words) else None
     check_runnable(workload)
     problems = list(_not_modelled(workload, request, known))

@@ -1,0 +1,180 @@
+"""DALI's pipeline of one epoch: a reader, then the operators that turn each file into the bytes the trainer gets."""
+
+from __future__ import annotations
+
+import io
+import os
+import weakref
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlemu.contrib.dali import depths
+from dlemu.extend import DlemuError, fetch, format_base, hash_samples, loader_base, registry
+from dlemu.extend import layout as dataset_layout
+
+
+def library(name: str) -> Any:
+    return registry.library(name, "dali", "reader.data_loader=dali")
+
+
+_dali, fn, _types = library("nvidia.dali"), library("nvidia.dali.fn"), library("nvidia.dali.types")
+_math = library("nvidia.dali.math")
+# DALI stores the start of a slice in 32 bits, so samples above 2 GiB are cropped within their first 2 GiB.
+_FARTHEST_PLACE = (1 << 31) // fetch.PLACE_BYTES - 1
+
+# a grey picture of 8 x 8 pixels
+_PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000008000000080800000000e164e1570000000c49444154789c6360a00e0000004800012eb83c7e"
+    "0000000049454e44ae426082"
+)
+
+
+class Feed:
+    """What a pipeline reads in one epoch: of null storage nothing, but memory in place of files."""
+
+    def __init__(self, spec: loader_base.LoaderSpec, phase: loader_base.Phase) -> None:
+        self.spec, self.phase = spec, phase
+        self.ahead = sum(depths(spec)) + 2  # the most batches that DALI requests beyond the one delivered
+        self.samples_per_array = 1
+        # With mmap only the touched pages would be read: those of a crop, not of the whole sample.
+        self.settings = {"prefetch_queue_depth": depths(spec)[0], "dont_use_mmap": True}
+
+    def node(self) -> Any:
+        """Return the pipeline's reader node, whose output is the file (or the record) of each sample."""
+        sample = np.zeros(max(1, dataset_layout.nominal_sample_bytes(self.phase.fetch.dataset)), np.uint8)
+        return fn.external_source(lambda: [sample] * self.phase.batch_size, no_copy=True, dtype=_types.UINT8)
+
+    def crop_numbers(self, step: int) -> list[int]:
+        """Return for each sample of a batch the number that seeds the choice of its crop."""
+        return list(range(self.phase.batch_size))
+
+    def indices(self, step: int) -> list[int]:
+        """Return the index of each sample of a batch within its file's array, where that holds several."""
+        return [0] * self.phase.batch_size
+
+    def account(self, step: int, read: Any) -> tuple[int, int]:
+        """Return the hash of a batch's samples, and the bytes that were read for it.
+
+        Raises DatasetError for a file that is damaged or unlike the settings, DlemuError for a sample not planned.
+        """
+        return 0, 0
+
+    def suspects(self, step: int) -> list[int]:
+        """Return the samples among which the faulty one is when a batch can't be made."""
+        return []
+
+    def memory_file(self, data: bytes) -> str:
+        """Return the path of a file in memory, which is gone when this feed is."""
+        descriptor = os.memfd_create("dlemu-dali")
+        weakref.finalize(self, os.close, descriptor)
+        path = f"/proc/self/fd/{descriptor}"
+        with open(path, "wb") as file:
+            file.write(data)
+        return path
+
+
+class Files(Feed):
+    """The files of an epoch's samples in planned order; a file of several samples is read once for each of them."""
+
+    def __init__(self, spec: loader_base.LoaderSpec, phase: loader_base.Phase, epoch: int, steps: int) -> None:
+        super().__init__(spec, phase)
+        self._layout, self._format = phase.fetch.layout, phase.fetch.format
+        self._checks: Any = format_base.format_named(self._format)
+        self.samples_per_array = self._layout.num_samples_per_file
+        self._ids = phase.plan.batches(epoch, np.arange(1, steps + 1))
+
+    def node(self) -> Any:
+        dataset, array = self.phase.fetch.dataset, io.BytesIO()
+        shape = (*[1] * len(dataset.record_dims or (1, 1)), self.samples_per_array)
+        np.save(array, np.zeros(shape, dataset.record_element_type))
+        # The reader reads past the last batch: let it read a file in memory there, not the dataset once more.
+        tail = self.memory_file(array.getvalue() if self._format == "npy" else _PNG)
+        paths = [self._layout.path(file) for file in (self._ids.ravel() // self.samples_per_array).tolist()]
+        paths += [tail] * self.ahead * self.phase.batch_size
+        if self._format != "npy":
+            return fn.readers.file(files=paths, **self.settings)[0]
+        return fn.readers.numpy(files=paths, use_o_direct=self.phase.fetch.storage.direct, **self.settings)
+
+    def indices(self, step: int) -> list[int]:
+        return [int(sample) % self.samples_per_array for sample in self._batch(step)]
+
+    def crop_numbers(self, step: int) -> list[int]:
+        return [int(sample) for sample in self._batch(step)]
+
+    def _batch(self, step: int) -> NDArray[np.int64]:
+        batch: NDArray[np.int64] = self._ids[min(step, len(self._ids)) - 1]
+        return batch
+
+    def account(self, step: int, read: Any) -> tuple[int, int]:
+        ids, app_bytes = self._batch(step), 0
+        for sample, file in zip(read, (ids // self.samples_per_array).tolist(), strict=True):
+            planned = self._layout.path(file)
+            if sample.source_info() != planned:
+                raise DlemuError(f"DALI delivered {sample.source_info()} where {planned} was planned")
+            app_bytes += self._file_bytes(planned, np.asarray(sample))
+        return hash_samples(ids), app_bytes
+
+    def suspects(self, step: int) -> list[int]:
+        return self._ids[step - 1 : step + self.ahead].ravel().tolist()
+
+    def _file_bytes(self, path: str, read: NDArray[Any]) -> int:
+        """Return the size of a file that was read, which must be whole."""
+        if self._format != "npy":
+            try:
+                self._checks.check(read.data)
+            except format_base.DamagedError as error:
+                if self.phase.fetch.dataset.source != "folder":  # DALI decides by content what a user's own are
+                    raise format_base.damaged(path, str(error), error.offset) from error
+            return read.nbytes
+        if self.samples_per_array > 1 and read.shape[-1] != self.samples_per_array:
+            raise format_base.damaged(
+                path, f"the array holds {read.shape[-1]} samples, not {self.samples_per_array} as in the settings", 0
+            )
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(read))
+        return header.tell() + read.nbytes
+
+
+def build(feed: Feed, num_threads: int) -> Any:
+    """Return a running pipeline with two outputs: the samples as the trainer gets them, and as they were read."""
+    phase = feed.phase
+    pipeline = _dali.Pipeline(
+        batch_size=phase.batch_size, num_threads=num_threads, device_id=None, prefetch_queue_depth=depths(feed.spec)[1]
+    )
+    with pipeline:
+        read = feed.node()
+        whole = read
+        if feed.samples_per_array > 1:
+            whole = fn.slice(read, start=_batchwise(feed.indices, np.int32, _types.INT32), shape=[1], axes=[-1])
+        if phase.fetch.decode == "full" and phase.fetch.format in ("jpeg", "png") and not phase.fetch.reads_nothing:
+            colours = _types.RGB if phase.fetch.dataset.record_dims[2:] == (3,) else _types.GRAY
+            whole = fn.decoders.image(whole, device="cpu", output_type=colours)
+        shipped = fn.reinterpret(whole, shape=[-1], dtype=_types.UINT8)
+        if phase.fetch.resize_bytes:
+            shipped = _cropped(shipped, phase.fetch.resize_bytes, feed)
+        pipeline.set_outputs(shipped, read)
+    pipeline.build()
+    return pipeline
+
+
+def _cropped(flat: Any, size: int, feed: Feed) -> Any:
+    """Return `size` bytes of each sample from where `crop_start` says; short samples are filled with zeros."""
+
+    def words(step: int) -> list[int]:
+        return [fetch.crop_word(feed.spec.seed, number) for number in feed.crop_numbers(step)]
+
+    word = _batchwise(words, np.int64, _types.INT64)
+    spare = _math.max(fn.cast(flat.shape(), dtype=_types.INT64) - size, 0)
+    places = _math.min(spare // fetch.PLACE_BYTES, _FARTHEST_PLACE) + 1
+    start = fn.cast((word - word // places * places) * fetch.PLACE_BYTES, dtype=_types.INT32)
+    return fn.slice(flat, start=start, shape=[size], axes=[0], out_of_bounds_policy="pad", fill_values=0)
+
+
+def _batchwise(numbers: Callable[[int], list[int]], dtype: type, dali_type: Any) -> Any:
+    """Return a node that outputs one number per sample; `numbers` is called with the step of each batch."""
+    steps = count(1)
+    return fn.external_source(lambda: [np.array([number], dtype) for number in numbers(next(steps))], dtype=dali_type)
