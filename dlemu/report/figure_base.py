@@ -44,8 +44,6 @@ FULL_WIDTH = 5 + LEFT + WIDTH + 9
 """Pixels of a whole figure: all are scaled to the page's width alike."""
 _NAMES = 132
 """Pixels right of an axis for the names of its lines and levels."""
-_MOST_NAMES = 8
-"""More lines than this have a legend."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +85,6 @@ def rounded(values: NDArray[Any] | Sequence[float], digits: int = 5) -> list[flo
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-def parts(numbers: Sequence[int], max_parts: int) -> list[list[int]]:
-    """Split sorted numbers into at most `max_parts` consecutive groups of nearly equal size."""
-    return [part.tolist() for part in np.array_split(np.asarray(numbers), min(max_parts, len(numbers)))]
-
-
 def colours(names: Sequence[str], chosen: Sequence[str] = COLOURS) -> alt.Scale:
     """Return a scale that gives each name a colour, in order."""
     return alt.Scale(domain=list(names), range=[chosen[index % len(chosen)] for index in range(len(names))])
@@ -116,9 +109,9 @@ def lines(
 ) -> alt.LayerChart:
     """Draw `value` against `at`, a line for each `line`, named at its end in its colour where there are several.
 
-    Rows are in the order of x. With `points` each value is one: hollow where its `verdict` is no pass, with an interval
-    from `low` to `high` where it has these. `domain` is the y axis, by default from 0; `names`, those of all lines, are
-    given where panels below each other lack some.
+    Rows are in the order of x. With `points` each value is one: hollow where its `verdict`, if any, is no pass, with an
+    interval from `low` to `high` where it has these. `domain` is the y axis, by default from 0; `names`, those of all
+    lines, are given where panels below each other lack some.
     """
     names = names or list(dict.fromkeys(row["line"] for row in rows))
     tops = [float(row["high"] if "high" in row else row["value"]) for row in rows] + [level.value for level in levels]
@@ -127,8 +120,8 @@ def lines(
         alt.Y(field, title=y_title, scale=alt.Scale(domain=[low, high], nice=False, clamp=True))
         for field in ("value:Q", "low:Q")
     )
-    scale, key = colours(names, chosen), legend(2) if len(names) > _MOST_NAMES else None
-    base = alt.Chart(data(rows)).encode(x=x, y=y, color=alt.Color("line:N", scale=scale, legend=key))
+    colour = alt.Color("line:N", scale=colours(names, chosen), legend=None)
+    base = alt.Chart(data(rows)).encode(x=x, y=y, color=colour)
     drawn: list[alt.Chart] = [
         alt.Chart(data([{"value": level.value}]))
         .mark_rule(color=level.colour, strokeDash=[6, 4], strokeWidth=1.5)
@@ -136,17 +129,17 @@ def lines(
         for level in levels
     ]
     if points:
-        passed = alt.datum.verdict == "pass"
+        failed = "datum.verdict && datum.verdict != 'pass'"
         drawn += [
             base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.6).encode(y=bottom, y2="high:Q"),
             base.mark_line(strokeWidth=1.6),
             base.mark_point(filled=True, size=60, opacity=1),
-            base.transform_filter(~passed).mark_point(filled=True, size=18, opacity=1).encode(color=alt.value(PAPER)),
+            base.transform_filter(failed).mark_point(filled=True, size=18, opacity=1).encode(color=alt.value(PAPER)),
         ]
     else:
         drawn.append(base.mark_line(clip=True, interpolate="step-before", strokeWidth=1.4))
     ends = [*levels]
-    if len(names) > 1 and key is None:
+    if len(names) > 1:
         for at, name in enumerate(names):
             if values := [row["value"] for row in rows if row["line"] == name]:
                 place = values[-1] if points else float(np.median(values))  # a line over time ends in pauses

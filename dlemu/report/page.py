@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from datagen.errors import UserError
 from dlemu import __version__
 from dlemu.report.screen import Said, Screen
-from dlemu.report.table import Section, Table, Tone, html_section
+from dlemu.report.table import Section, Tone, html_section
 
 if TYPE_CHECKING:  # terminals use this module without drawing
     from dlemu.report.figure_base import Figure
@@ -60,16 +60,12 @@ def render(page: Page, pictures: Sequence[tuple[str, Figure, str]] = ()) -> str:
     css = here.joinpath("page.css").read_text(encoding="utf-8")
     answer, *lines = page.screen.lines
     measured_at = f"{datetime.fromisoformat(page.measured_at):%-d %B %Y, %H:%M %Z}" if page.measured_at else ""
-    folded = [section for section in page.sections if isinstance(section, Table) and section.folded]
     text = template.render(
         page=page,
         lead=measured_at,
         answer=answer,
         lines=[*lines, *(Said("note", note, tone="caution") for note in page.screen.notes)],
-        open=[section for section in page.sections if section not in folded],
-        folded=folded,
-        shown=[picture for picture in pictures if not picture[1].folded],
-        more=[picture for picture in pictures if picture[1].folded],
+        pictures=pictures,
         html=html_section,
         css=css,
         version=__version__,

@@ -77,6 +77,7 @@ class Words:
 
     title: str
     points: Sequence[Cell]
+    folded: bool = False
 
 
 Section = Table | Words
@@ -139,26 +140,20 @@ def html_section(section: Section, title: str | None = None) -> str:
     """Return a table or a list of sentences as HTML, below its or another title; every text in it is escaped."""
     shown = section.title if title is None else title
     head = f"<h2>{escape(shown)}</h2>\n" if shown else ""
-    if isinstance(section, Table):
-        return head + html_table(section)
-    points = "\n".join(f"<li>{_html_cell(point)}</li>" for point in section.points)
-    return f"{head}<ul>\n{points}\n</ul>"
-
-
-def html_table(table: Table) -> str:
-    """Return a table with its notes as HTML; every text in it is escaped."""
-    head = "".join(
-        f'<th scope="col"{_classes(column)}>{escape(column.name).replace("+-", "±")}</th>' for column in table.columns
-    )
+    if not isinstance(section, Table):
+        points = "\n".join(f"<li>{_html_cell(point)}</li>" for point in section.points)
+        return f"{head}<ul>\n{points}\n</ul>"
+    names = [(_classes(column), escape(column.name).replace("+-", "±")) for column in section.columns]
+    heads = "".join(f'<th scope="col"{classes}>{name}</th>' for classes, name in names)
     parts = [
-        f'<div class="wide"><table class="{"dense" if table.dense else "plain"}">',
-        f"<thead><tr>{head}</tr></thead>" if table.has_head else "",
+        f'{head}<div class="wide"><table class="{"dense" if section.dense else "plain"}">',
+        f"<thead><tr>{heads}</tr></thead>" * section.has_head,
         "<tbody>",
-        *(f"<tr>{_html_row(row, table.columns)}</tr>" for row in table.rows),
+        *(f"<tr>{_html_row(row, section.columns)}</tr>" for row in section.rows),
         "</tbody></table></div>",
-        *(f'<p class="note">{_html_cell(note)}</p>' for note in table.notes),
+        *(f'<p class="note">{_html_cell(note)}</p>' for note in section.notes),
     ]
-    return "\n".join(filter(None, parts))
+    return "\n".join(parts)
 
 
 def _html_row(row: Sequence[Cell], across: Sequence[Column]) -> str:

@@ -58,7 +58,8 @@ def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
     candidates = (catalogue.decisive, catalogue.judged, catalogue.fallback)
     everywhere = (name for name in candidates if all(name in run.figures.metrics for run in runs))
     judged = next(everywhere, catalogue.judged)
-    shown = [catalogue[judged]] * bool(judged) + [metric for metric in catalogue.drawn if metric.better == "higher"]
+    shown = [metric for metric in catalogue.drawn if metric.better == "higher" and metric.name != catalogue.judged]
+    shown = [*([catalogue[judged]] if judged else []), *shown]
     if is_alone := len({at for _, at in places}) == 1 < len(runs):
         shown = [*catalogue.times, *shown]
     metric = next((metric for metric in shown if rows(metric)), None)
@@ -80,8 +81,10 @@ def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
         title = _ahead(metric, {row["line"]: row for row in measured})
         x = alt.X("line:N", axis=None, sort=None)
     else:
-        title = _passing(measured, axis) if levels else f"{metric.title} against {axis}"
-        title, x = title + of_samples, _x_axis(emulated + axis, [at for _, at in places])
+        title = f"{metric.title} against {axis}{of_samples}"
+        if levels and not isinstance(measured[0]["at"], str):
+            title = _passing(measured, axis + of_samples)
+        x = _x_axis(emulated + axis, [at for _, at in places])
     yield "by_count", Figure(title, caption, _panel(metric, measured, x, levels, ceilings))
 
 
@@ -95,19 +98,10 @@ def _ahead(metric: Metric, lines: Mapping[str, Row]) -> str:
 
 
 def _passing(rows: Sequence[Row], axis: str) -> str:
-    """Return up to where the lines pass, as a title: of each, its last point before one that does not."""
-    last: dict[str, float | str] = {}
-    open_lines = {row["line"] for row in rows}
-    for row in rows:
-        if row["verdict"] != "pass":
-            open_lines.discard(row["line"])
-        elif row["line"] in open_lines:
-            last[row["line"]] = row["at"]
-    if not last:
-        return f"AU passes at none of these {axis}"
-    counts = [f"{at:,g}" if isinstance(at, float | int) else at for at in last.values()]
-    named = [f"{at} ({line})" if len(last) > 1 else at for line, at in zip(last, counts, strict=True)]
-    return f"AU passes up to {' and '.join(named)} {axis}"
+    """Return with how many each line passes, as a title."""
+    most = {row["line"]: row["at"] for row in rows if row["verdict"] == "pass"}
+    named = [f"{at:,g} ({line})" if len(most) > 1 else f"{at:,g}" for line, at in most.items()]
+    return f"Up to {' and '.join(named)} {axis} pass" if most else f"None of these numbers of {axis} passes"
 
 
 def _places(runs: Sequence[Point], ranks: str) -> tuple[str, list[tuple[str, float | str]]]:

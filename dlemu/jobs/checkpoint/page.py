@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dlemu.checkpoints.stored import folder_name
 from dlemu.jobs.checkpoint.metrics import CATALOGUE, metrics_of
-from dlemu.jobs.checkpoint.summary import Cause, CheckpointSummary, PhaseSummary
+from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
 from dlemu.jobs.checkpoint.wording import RELIEF
 from dlemu.report.any_run import keys_of, listed
 from dlemu.report.screen import Said, Screen, rate
@@ -60,18 +60,13 @@ def _phase(phase: PhaseSummary | None, verb: str, half_width: float | None) -> I
         each += f"; {phase.from_storage_percent:.0f} % of the bytes came from storage"
     yield Said(verb, f"{rate(gib_per_second * 2**30 / 1e6)}{sure} by the slowest rank", each, tone="strong")
     if (limit := phase.limited_by) is not None:
-        yield Said("", f"limited by {limit.what}, confidence {limit.confidence}: {_why(phase, limit.what)}")
-
-
-def _why(phase: PhaseSummary, cause: Cause) -> str:
-    """Return what threads spent their time on, which names the cause."""
-    if cause == "page cache":
-        return "it served what was read"
-    spent = {"storage": phase.call_percent, "emulator": phase.starved_percent, "host CPU": phase.cpu_wait_percent}
-    did = {"storage": "were in its calls", "emulator": "waited for content", "host CPU": "waited for a core"}[cause]
-    if cause == "host CPU" and phase.cpu_percent > phase.cpu_wait_percent:
-        did, spent[cause] = "ran on a core, copying,", phase.cpu_percent
-    return f"threads {did} {spent[cause]:.0f} % of their time"
+        spent = {
+            "in calls": phase.call_percent,
+            "in fsync": phase.fsync_percent,
+            "without a core": phase.cpu_wait_percent,
+        }
+        why = ", ".join(f"{percent:.0f} % {what}" for what, percent in spent.items() if percent >= 1)
+        yield Said("", f"limited by {limit.what}, confidence {limit.confidence}: threads were {why}")
 
 
 def _seconds(seconds: float) -> str:

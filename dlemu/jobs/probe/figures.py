@@ -7,7 +7,6 @@ import altair as alt
 from dlemu.jobs.probe.result import ProbeAnswer, size_name
 from dlemu.report.figure_base import Figure, Level, lines
 
-_MOST_LEVELS = 3
 _NEARLY = 0.9
 """Share of the highest speed from which on more requests add little."""
 
@@ -18,12 +17,7 @@ def speed_by_depth(answer: ProbeAnswer) -> Figure | None:
         return None
     cells = sorted(answer.cells, key=lambda cell: cell.in_flight)
     rows = [
-        {
-            "line": f"{cell.access} {size_name(cell.size_bytes)}",
-            "at": cell.in_flight,
-            "value": round(cell.mb_per_second / 1e3, 5),
-            "verdict": "pass",
-        }
+        {"line": f"{cell.access} {size_name(cell.size_bytes)}", "at": cell.in_flight, "value": cell.mb_per_second / 1e3}
         for cell in cells
     ]
     depths = sorted({cell.in_flight for cell in cells})
@@ -32,10 +26,8 @@ def speed_by_depth(answer: ProbeAnswer) -> Figure | None:
     most = max(cell.mb_per_second for cell in cells)
     enough = next(cell.in_flight for cell in cells if cell.mb_per_second >= _NEARLY * most)
     needs = [(fed.kind, fed.threshold_percent / 100 * fed.mb_per_second_each) for fed in answer.feeds]
-    levels = [Level(each / 1e3, f"one {kind}") for kind, each in needs if each <= most][:_MOST_LEVELS]
+    levels = [Level(each / 1e3, f"one {kind}") for kind, each in needs if each <= most][:3]
     title = f"Beyond {enough:,} in flight, more requests add less than {100 - 100 * _NEARLY:.0f} %"
-    if enough == depths[-1] != depths[0]:
-        title = f"Speed still rises with {enough:,} requests in flight"
     caption = "Horizontal: demand of one accelerator at its threshold." if levels else "Each point is one measurement."
     return Figure(title, caption, lines(rows, x, "GB/s", levels=levels, points=True))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from dlemu.jobs.training.measured import READ_BINS, Series
 from dlemu.jobs.training.result import Run
-from dlemu.metrics.findings import Code, Number
+from dlemu.metrics.findings import Code
 from dlemu.metrics.loss import wait_parts
 from dlemu.metrics.over_time import Floats, mean_rates
 from dlemu.metrics.rows import StepTable
@@ -31,7 +31,6 @@ from dlemu.report.figure_base import (
     data,
     legend,
     lines,
-    parts,
     rounded,
 )
 
@@ -67,21 +66,20 @@ def throughput(run: Run) -> Figure | None:
         for name, rates in series.items()
         for second, mb in zip(rounded(bounds[1:]), rounded(rates, 4), strict=True)
     ]
-    metrics, found = run.summary.metrics, run.summary.found(Code.STORAGE_NOT_STEADY, "speed_changed")
-    mean, whole, take = metrics.app_mb_per_second, metrics.au_whole_percent, []
-    kept_up = whole is not None and (whole.mean or 0.0) >= 100 - _HARDLY
+    mean, whole, take = run.summary.metrics.app_mb_per_second, run.summary.metrics.au_whole_percent, []
+    title = "Reading was slower than the accelerators take"
     if mean is not None and mean.mean and whole is not None and whole.mean:
         take = [Level(mean.mean * 100 / whole.mean, "accelerators take")]
-    chart = alt.layer(epoch_marks(run), *_change_marks(found), lines(rows, x_axis(run), "MB/s", levels=take))
-    title = "Reading kept up with the accelerators" if kept_up else "Reading was slower than the accelerators take"
+        if whole.mean >= 100 - _HARDLY:
+            title = "Reading kept up with the accelerators"
+    chart = alt.layer(epoch_marks(run), lines(rows, x_axis(run), "MB/s", levels=take))
     caption = "Bytes of each batch over the time its worker took to fetch it."
     if devices:
         caption += " Where the devices' line is lower, the page cache or read-ahead served the rest."
     if run.summary.memory is not None:
         title = "The page cache served what was read, or may have"
-    elif found:
+    elif run.summary.found(Code.STORAGE_NOT_STEADY, "speed_changed"):
         title = "The storage's speed changed"
-        caption += " A red line marks where."
     return Figure(title, caption, chart)
 
 
@@ -95,22 +93,24 @@ def step_split(run: Run) -> Figure | None:
         f"{owner} {'-'.join(map(str, dict.fromkeys([group[0], group[-1]])))}": np.sum([own[at] for at in group], axis=0)
         for owner, own in sums.items()
         if len(own) > 1
-        for group in parts(sorted(own), _MAX_BARS)
+        for group in np.array_split(sorted(own), min(_MAX_BARS, len(own)))
     }
     names = [f"{part} {share:.1f} %" for part, share in zip(_PARTS, _shares(total), strict=True)]
+    shown = [place for place, share in enumerate(_shares(total)) if share >= 0.05]
     rows: list[Row] = [
         {"at": at, "part": names[place], "percent": share, "order": place}
         for at, spent in bars.items()
         for place, share in enumerate(_shares(spent))
-        if share
+        if place in shown
     ]
+    scale = colours([names[place] for place in shown], [[*_PARTS.values()][place] for place in shown])
     chart = (
         alt.Chart(data(rows))
         .mark_bar(stroke=PAPER, strokeWidth=0.5)
         .encode(
             y=alt.Y("at:N", sort=None, title=None),
             x=alt.X("percent:Q", title="% of the time", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(grid=False)),
-            color=alt.Color("part:N", scale=colours(names, [*_PARTS.values()]), legend=legend(3)),
+            color=alt.Color("part:N", scale=scale, legend=legend(3)),
             order=alt.Order("order:Q"),
         )
         .properties(width=WIDTH, height=alt.Step(18))
@@ -160,15 +160,6 @@ def epoch_marks(run: Run, *, named: bool = True) -> alt.LayerChart:
         return alt.layer(marks)
     names = base.mark_text(align="left", baseline="bottom", dx=3, dy=-2, color=MUTED, fontSize=10)
     return marks + names.encode(y=alt.YValue(0), text=alt.Text("name:N"))
-
-
-def _change_marks(found: Sequence[dict[str, Number]]) -> Iterator[alt.LayerChart]:
-    """Draw a line at each change of the storage's speed, with the new speed in percent of the old."""
-    changes = [{"at": change["at_seconds"], "name": "{percent:.0f} % of before".format_map(change)} for change in found]
-    if changes:
-        base = alt.Chart(data(changes)).encode(x=alt.X("at:Q"))
-        text = base.mark_text(align="left", baseline="top", dx=3, dy=3, color=RED, fontSize=11)
-        yield base.mark_rule(color=RED, strokeWidth=1.5) + text.encode(y=alt.YValue(0), text=alt.Text("name:N"))
 
 
 def _summed(sources: Sequence[Series], bounds: Floats) -> Floats:

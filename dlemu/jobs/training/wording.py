@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -82,10 +81,9 @@ def verdict_line(verdict: Verdict, ranks: int = 0) -> str:
     return f"{verdict_word(verdict.code)}: {text}"
 
 
-def _judged_au(
-    *, by: str, au_percent: float, threshold_percent: float = math.nan, uncertainty_percent: float = 0.0, **_: Number
-) -> str:
-    return f"{_AU_NAMES[by]} {with_uncertainty(au_percent, uncertainty_percent, threshold_percent).replace('±', '+-')}"
+def _judged_au(*, by: str, au_percent: float, uncertainty_percent: float = 0.0, **numbers: float) -> str:
+    value = with_uncertainty(au_percent, uncertainty_percent, numbers["threshold_percent"])
+    return f"{_AU_NAMES[by]} {value.replace('±', '+-')}"
 
 
 def _disagreement(

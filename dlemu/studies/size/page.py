@@ -9,7 +9,7 @@ from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.report.screen import Said, Screen, rate, with_uncertainty
 from dlemu.report.table import Section, Table, Tone, Words, columns
-from dlemu.report.units import duration, interval, number, plain, verdict_word
+from dlemu.report.units import duration, number, plain, verdict_word
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts
@@ -103,8 +103,7 @@ def _trials_table(answer: SizeAnswer) -> Table:
     rows = [
         (
             str(trial.accelerators),
-            number(trial.au_sustained_percent),
-            interval(trial.au_sustained_percent, trial.half_width_percent),
+            with_uncertainty(trial.au_sustained_percent, trial.half_width_percent),
             number(trial.mb_per_second),
             number(trial.figures.mean("device_mb_per_second")),
             number(trial.seconds),
@@ -112,7 +111,7 @@ def _trials_table(answer: SizeAnswer) -> Table:
         )
         for trial in answer.trials
     ]
-    names = ("accelerators", "AU, %", "interval", "loader MB/s", "device MB/s", "seconds", "settled")
+    names = ("accelerators", "AU, %", "loader MB/s", "device MB/s", "seconds", "settled")
     head = columns(*names, right=range(len(names) - 1))
     notes = ["AU: of the steady part of a trial; MB/s: of the whole, its start and end included"]
     return Table(title="Trials, in order", columns=head, rows=rows, notes=notes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 
 from dlemu.jobs.training.prediction.prediction import Prediction
-from dlemu.report.figure_base import BLUE, GREY, Figure, Level, Row, lines, percent_domain
+from dlemu.report.figure_base import Figure, Level, Row, lines, percent_domain
 
 _WORDS = {True: "pass", False: "fail", None: "open"}
 _FAR = 3
@@ -13,32 +13,24 @@ _FAR = 3
 
 
 def predicted_au(answer: Prediction) -> Figure | None:
-    """Predicted AU by number of accelerators with its interval, the pass line, and the null model."""
+    """Predicted AU by number of accelerators with its interval, and the pass line."""
     rows: list[Row] = []
-    nulls: list[Row] = []
     for count in answer.counts:
         if rows and count.accelerators > _FAR * rows[-1]["at"]:
             break
         low, high = count.au_sustained_interval_percent
-        known = {"line": "predicted", "at": count.accelerators, "verdict": _WORDS[count.passed]}
-        rows.append(known | {"low": low, "high": high, "value": count.verdict_au("sustained")})
-        nulls.append(known | {"line": "speed / demand", "value": count.null_au_percent, "verdict": "pass"})
-    if all(abs(row["value"] - null["value"]) < 1 for row, null in zip(rows, nulls, strict=True)):
-        nulls = []  # it would hide the prediction
+        row = {"line": "predicted", "at": count.accelerators, "verdict": _WORDS[count.passed]}
+        rows.append(row | {"low": low, "high": high, "value": count.verdict_au("sustained")})
     threshold = answer.question.threshold_percent
-    places = [count["at"] for count in rows]
-    axis = alt.Axis(values=places, grid=False, format=",~f", labelOverlap=True)
+    axis = alt.Axis(values=[row["at"] for row in rows], grid=False, format=",~f", labelOverlap=True)
     x = alt.X("at:Q", title="accelerators", axis=axis, scale=alt.Scale(zero=False, padding=14))
     domain = percent_domain([row["low"] for row in rows] + [threshold])
-    passes = [row["at"] for row in rows if row["verdict"] == "pass"]
-    title = f"No number of accelerators reaches {threshold:g} % for certain"
-    if passes:
-        title = f"AU stays above {threshold:g} % up to {max(passes):,} accelerators"
-    caption = "Vertical lines: the prediction's 95 % interval. Hollow: not sure to pass."
-    drawn = lines(
-        [*rows, *nulls], x, "AU, %", domain=domain, chosen=(BLUE, GREY), levels=[Level(threshold, "pass")], points=True
+    passes = max((row["at"] for row in rows if row["verdict"] == "pass"), default=0)
+    title = f"Up to {passes:,} accelerators pass" if passes else "No number of accelerators passes for certain"
+    caption = "Vertical lines: the prediction's interval. Hollow: not sure to pass."
+    return Figure(
+        title, caption, lines(rows, x, "AU, %", domain=domain, levels=[Level(threshold, "pass")], points=True)
     )
-    return Figure(title, caption, drawn)
 
 
 FIGURES = (predicted_au,)

@@ -24,16 +24,17 @@ _WORDS = {True: "pass", False: "fail", None: "too close to call"}
 def _screen(answer: Prediction, folder: str) -> Screen:
     limit, calibration = answer.limited_by, answer.calibration
     what = "not known" if (limit.what, limit.confidence) == ("nothing", "low") else limit.what
-    passed = answer.shown.passed
+    passed, needed, read = answer.shown.passed, answer.shown.needed_mb_per_second, answer.shown.app_mb_per_second
     tone: Tone = "open" if passed is None else "good" if passed else "bad"
-    lines = [Said(PREDICTED, answer.said(with_au=False), tone=tone)]
-    for one in answer.counts[:_SHOWN_COUNTS]:
+    verdict = answer.verdict.removeprefix(f"{PREDICTED}: ").replace("+-", "±")
+    lines = [Said(PREDICTED, verdict, tone=tone)]
+    for one in [one for one in answer.counts[:_SHOWN_COUNTS] if one is not answer.shown]:
         low, high = one.au_sustained_interval_percent
         au = with_uncertainty(one.verdict_au("sustained"), (high - low) / 2, answer.question.threshold_percent)
         lines.append(Said(f"{one.accelerators:>3}", f"AU {au}, {rate(one.app_mb_per_second)}: {_WORDS[one.passed]}"))
     lines += [
         Said("limit", f"{what}: {limit.evidence[-1]}"),
-        Said("needs", f"{rate(answer.shown.needed_mb_per_second)} for {answer.accelerators} to pass"),
+        Said("needs", f"{rate(needed)} for {answer.accelerators} to pass; they read {rate(read)} over whole epochs"),
         Said("check", f"speed / demand alone says {answer.null_max_accelerators} pass"),
         Said("from", calibration.source + taken_by_others(calibration.others_mb_per_second)),
     ]

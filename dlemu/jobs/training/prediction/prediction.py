@@ -12,6 +12,7 @@ from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.metrics.findings import Finding, LimitedBy
 from dlemu.metrics.limit import Cause, What
 from dlemu.metrics.verdict import Outcome
+from dlemu.report.screen import with_uncertainty
 from dlemu.results.answer_files import ANSWER_VERSION
 from dlemu.results.wording import scaled
 
@@ -121,13 +122,9 @@ class Prediction:
     @property
     def verdict(self) -> str:
         """The answer as a sentence."""
-        return f"{PREDICTED}: {self.said()}"
-
-    def said(self, *, with_au: bool = True) -> str:
-        """Say how many pass, `with_au` with their AU, and what limits more."""
         limit, small = self.limited_by, scaled(self.question.sample_divisor)
         limited = "" if limit.what == "nothing" else f"; limited by {limit.what}"
-        return f"{_passing(self, with_au=with_au)}{limited}{f'; accelerators{small}' if small else ''}"
+        return f"{PREDICTED}: {_passing(self)}{limited}{f'; accelerators{small}' if small else ''}"
 
 
 NO_MORE: dict[EndedBy, str] = {
@@ -139,20 +136,21 @@ NO_MORE: dict[EndedBy, str] = {
 }
 
 
-def _passing(answer: Prediction, *, with_au: bool) -> str:
+def _passing(answer: Prediction) -> str:
     """Say how many pass, and how many more may."""
     at_least = "" if answer.calibration.saturated else "at least "
-    au = f" (AU {at_least}{answer.shown.verdict_au(answer.question.verdict):.1f} %" if with_au else ""
-    end = ")" * with_au
+    low, high = answer.shown.au_sustained_interval_percent
+    value = with_uncertainty(answer.shown.verdict_au(answer.question.verdict), (high - low) / 2)
+    au = f"(AU {at_least}{value.replace('±', '+-')}"
     if answer.max_accelerators_interval is None:
         word = {"pass": "pass", "fail": "fail"}.get(answer.outcome, "too close to call")
-        return f"{answer.accelerators} {word}{au}{end}"
+        return f"{answer.accelerators} {word} {au})"
     low, high = answer.max_accelerators_interval
     if not high:
-        return f"not even 1 passes{au}{end}"
-    passing = f"{low} pass{'es' * (low == 1)}{au}{end}"
+        return f"not even 1 passes {au})"
+    passing = f"{low} pass{'es' * (low == 1)} {au})"
     if not low:
-        passing = f"none is certain to pass{au}{f' with {answer.accelerators})' if with_au else ''}"
+        passing = f"none is certain to pass {au} with {answer.accelerators})"
     no_more = "" if answer.ended_by is None else NO_MORE[answer.ended_by].format(high=high)
     if no_more and (low == high or answer.ended_by in ("storage", "others")):
         return f"{'at least ' * bool(low)}{passing}: {no_more}"
