@@ -13,14 +13,13 @@ from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.rates import Mean
 from dlemu.report.page import Page
 from dlemu.report.screen import Said, Screen, print_screen
-from dlemu.report.table import Cell, Line, Section, Table, Words, columns, print_section
+from dlemu.report.table import Cell, Section, Table, Words, columns, print_section
 from dlemu.report.units import explained, number, plain, with_unit
 from dlemu.results.kinds import JobParts, Kind
 from dlemu.results.tables import read_config
 
 _LONG_TABLE = 24
-"""A table with more rows is folded, or shows ten at each end."""
-_MOST_COLUMNS, _MOST_TABLES = 6, 8
+"""A table with more rows shows ten at each end."""
 _SAID = ("failure", "findings", "issues", "limited_by", "verdict", "warning")
 """Keys that the first screen and the sections say in words: a terminal need not repeat them."""
 
@@ -48,7 +47,7 @@ def open_result(kind: Kind, folder: str) -> Page:
         sections=list(_sections(kind, answer, folder)),
         facts=list(_keys(kind, answer)),
         config=read_config(folder),
-        lead=getattr(answer, "started_at", ""),
+        measured_at=getattr(answer, "started_at", ""),
         source=os.path.basename(os.path.abspath(folder)),
         draw=lambda: charts(result, folder) if charts else (),
     )
@@ -74,15 +73,17 @@ def _sections(kind: Kind, answer: Any, folder: str) -> Iterable[Section]:
 def _told(parts: JobParts, summary: Any) -> Iterator[Section]:
     """Yield what is said of a run of any kind: what limited it, its metrics, and those of each repetition."""
     limit = getattr(summary, "limited_by", None)
-    if isinstance(limit, LimitedBy):
-        advice = [Line(f"to do: {sentence}", "strong") for sentence in limit.advice]
-        yield Words(f"Limited by: {limit.what} (confidence: {limit.confidence})", [*limit.evidence, *advice])
+    if isinstance(limit, LimitedBy):  # the first sentences are on the first screen
+        for title, sentences in ((f"Why: {limit.what}", limit.evidence[1:]), ("What else to do", limit.advice[1:])):
+            if sentences:
+                yield Words(title, sentences)
     found = [(metric, getattr(getattr(summary, "metrics", summary), metric.name, None)) for metric in parts.catalogue]
     means = [(metric, value.mean if isinstance(value, Mean) else value) for metric, value in found]
     rows = [
         (metric.title, with_unit(value, metric.unit), metric.meaning) for metric, value in means if value is not None
     ]
-    yield Table(title="Metrics", columns=columns("metric", "value", "meaning", right=(1,)), rows=rows)
+    head = columns("metric", "value", "meaning", right=(1,))
+    yield Table(title="Metrics", columns=head, rows=rows, folded=True)
     each = {
         metric.head: value.per_epoch
         for metric, value in found
@@ -91,9 +92,7 @@ def _told(parts: JobParts, summary: Any) -> Iterator[Section]:
     repeated = [(str(at), *map(number, values)) for at, values in enumerate(zip(*each.values(), strict=False), start=1)]
     if len(repeated) > 1:
         head = columns(parts.catalogue.repetition, *each, right=range(len(each) + 1))
-        yield Table(
-            title=f"Each {parts.catalogue.repetition}", columns=head, rows=repeated, folded=len(repeated) > _LONG_TABLE
-        )
+        yield Table(title=f"Each {parts.catalogue.repetition}", columns=head, rows=repeated, folded=True)
 
 
 def _keys(kind: Kind, answer: Any, without: Sequence[str] = ()) -> Iterator[Table]:
@@ -124,13 +123,11 @@ def keys_of(title: str, value: Any, without: Sequence[str] = ()) -> Iterator[Tab
 
 
 def listed(title: str, items: Sequence[Any]) -> Iterator[Table]:
-    """Yield a table with a row for each of a result's parts, or a table for each if they have many keys."""
+    """Yield a table with a row for each of a result's parts, if there are any."""
     names = [field.name for field in fields(items[0])] if items else []
-    if len(names) > _MOST_COLUMNS and len(items) <= _MOST_TABLES:
-        for place, item in enumerate(items):
-            yield from keys_of(f"{title}.{place}", item)
-        return
     rows: list[Sequence[Cell]] = [[plain(getattr(item, name), name) for name in names] for item in items]
     if len(rows) > _LONG_TABLE:
         rows[10:-10] = [(f"... {len(rows) - 20} more ...",)]
-    yield Table(title=title, columns=columns(*names), rows=rows, folded=True)
+    heads = columns(*(name.replace("_", " ") for name in names))
+    if rows:
+        yield Table(title=title, columns=heads, rows=rows, folded=True)

@@ -1,11 +1,11 @@
-"""Common parts of all figures: width, colours, axes, legends, labels."""
+"""Common parts of all figures: width, colours, axes, lines named at their ends, levels, legends."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
@@ -14,17 +14,36 @@ from numpy.typing import NDArray
 Row = dict[str, Any]
 
 INK, MUTED, GRID, PAPER = "#1b1f24", "#59636e", "#d5dbe1", "#fdfdfe"
-"""Text and lines, labels, grid, background. The page's style sheet replaces exactly these in dark mode."""
+"""Text and lines, labels, grid, background."""
 BLUE, GREEN, RED, AMBER, PURPLE, GREY, PINK, TEAL = (
-    *("#3f83d6", "#2e9e68", "#dd5640", "#d99a1c"),
-    *("#8b6cd0", "#8b949e", "#cc5f9b", "#2aa3a8"),
+    *("#2569bd", "#1a7f4b", "#c0392b", "#946200"),
+    *("#7350c4", "#66707a", "#b5417f", "#0f7a80"),
 )
-"""Colours that are readable on white and on black, and differ in lightness for colour-blind readers."""
+"""Colours that texts may have, too. The page draws with variables of its style sheet, which at night are lighter."""
 COLOURS = (BLUE, AMBER, GREEN, PURPLE, RED, TEAL, PINK, GREY)
+VARIABLES = {
+    INK: "ink",
+    MUTED: "muted",
+    GRID: "line",
+    PAPER: "paper",
+    BLUE: "blue",
+    GREEN: "green",
+    RED: "red",
+    AMBER: "amber",
+    PURPLE: "purple",
+    GREY: "grey",
+    PINK: "pink",
+    TEAL: "teal",
+}
+"""Colour -> its variable in page.css."""
+LEFT = 46
+"""Pixels between a figure's edge and its y axis, so that the axes of all figures are below each other."""
 WIDTH = 640
 """Pixels between the axes of a figure."""
-PADDING = {"left": 20, "top": 5, "right": 5, "bottom": 5}
-"""Pixels around a figure with long names on its left: a reader's font may be wider than that of the layout."""
+FULL_WIDTH = 5 + LEFT + WIDTH + 9
+"""Pixels of a whole figure: all are scaled to the page's width alike."""
+_NAMES = 132
+"""Pixels right of an axis for the names of its lines and levels."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +51,20 @@ class Figure:
     """A chart with title and caption."""
 
     title: str
+    """What it shows of this result, as a finding."""
     caption: str
-    """What the chart shows and how to read it, in a sentence or two."""
+    """How to read it, in a sentence or two."""
     chart: alt.TopLevelMixin
+    folded: bool = False
+    """Collapsed on the page until it is opened: for the question why, not for the answer."""
+
+
+class Level(NamedTuple):
+    """A horizontal line across a chart, with its name."""
+
+    value: float
+    name: str
+    colour: str = GREEN
 
 
 def drawn(figures: Iterable[Callable[[Any], Figure | None]], result: Any) -> Iterator[tuple[str, Figure]]:
@@ -55,11 +85,6 @@ def rounded(values: NDArray[Any] | Sequence[float], digits: int = 5) -> list[flo
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-def parts(numbers: Sequence[int], max_parts: int) -> list[list[int]]:
-    """Split sorted numbers into at most `max_parts` consecutive groups of nearly equal size."""
-    return [part.tolist() for part in np.array_split(np.asarray(numbers), min(max_parts, len(numbers)))]
-
-
 def colours(names: Sequence[str], chosen: Sequence[str] = COLOURS) -> alt.Scale:
     """Return a scale that gives each name a colour, in order."""
     return alt.Scale(domain=list(names), range=[chosen[index % len(chosen)] for index in range(len(names))])
@@ -70,21 +95,76 @@ def legend(columns: int = 5) -> alt.Legend:
     return alt.Legend(title=None, orient="top", columns=columns, labelLimit=WIDTH, columnPadding=26)
 
 
-def rule(
-    value: float, text: str, colour: str, y: alt.Y, *, dashed: bool = True, above: bool = True, left: bool = False
+def lines(
+    rows: Sequence[Row],
+    x: alt.X,
+    y_title: str,
+    *,
+    names: Sequence[str] = (),
+    domain: Sequence[float] = (),
+    chosen: Sequence[str] = COLOURS,
+    levels: Sequence[Level] = (),
+    points: bool = False,
+    height: int = 220,
 ) -> alt.LayerChart:
-    """Return a horizontal line at `value`, labelled at its right or left end; `y` is the axis of the field `level`."""
-    base = alt.Chart(data([{"level": value, "text": text}])).encode(y=y)
-    line = base.mark_rule(color=colour, strokeDash=[6, 4] if dashed else [2, 3], strokeWidth=1.5)
-    name = base.mark_text(
-        align="left" if left else "right",
-        baseline="bottom" if above else "top",
-        dx=4 if left else 0,
-        dy=-3 if above else 4,
-        color=colour,
-        fontSize=11,
+    """Draw `value` against `at`, a line for each `line`, named at its end in its colour where there are several.
+
+    Rows are in the order of x. With `points` each value is one: hollow where its `verdict`, if any, is no pass, with an
+    interval from `low` to `high` where it has these. `domain` is the y axis, by default from 0; `names`, those of all
+    lines, are given where panels below each other lack some.
+    """
+    names = names or list(dict.fromkeys(row["line"] for row in rows))
+    tops = [float(row["high"] if "high" in row else row["value"]) for row in rows] + [level.value for level in levels]
+    low, high = domain or (0.0, 1.04 * max(tops, default=0.0) or 1.0)
+    y, bottom = (
+        alt.Y(field, title=y_title, scale=alt.Scale(domain=[low, high], nice=False, clamp=True))
+        for field in ("value:Q", "low:Q")
     )
-    return line + name.encode(x=alt.XValue(0 if left else "width"), text=alt.Text("text:N"))
+    colour = alt.Color("line:N", scale=colours(names, chosen), legend=None)
+    base = alt.Chart(data(rows)).encode(x=x, y=y, color=colour)
+    drawn: list[alt.Chart] = [
+        alt.Chart(data([{"value": level.value}]))
+        .mark_rule(color=level.colour, strokeDash=[6, 4], strokeWidth=1.5)
+        .encode(y=y)
+        for level in levels
+    ]
+    if points:
+        failed = "datum.verdict && datum.verdict != 'pass'"
+        drawn += [
+            base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.6).encode(y=bottom, y2="high:Q"),
+            base.mark_line(strokeWidth=1.6),
+            base.mark_point(filled=True, size=60, opacity=1),
+            base.transform_filter(failed).mark_point(filled=True, size=18, opacity=1).encode(color=alt.value(PAPER)),
+        ]
+    else:
+        drawn.append(base.mark_line(clip=True, interpolate="step-before", strokeWidth=1.4))
+    ends = [*levels]
+    if len(names) > 1:
+        for at, name in enumerate(names):
+            if values := [row["value"] for row in rows if row["line"] == name]:
+                place = values[-1] if points else float(np.median(values))  # a line over time ends in pauses
+                ends.append(Level(place, name, chosen[at % len(chosen)]))
+    if ends:
+        drawn.append(_named(ends, low, high, height))
+    return alt.layer(*drawn).properties(width=WIDTH - _NAMES * bool(ends), height=height)
+
+
+def _named(ends: Sequence[Level], low: float, high: float, height: int) -> alt.Chart:
+    """Name lines at their ends, from the top, each at least a line of text below the one before."""
+    pixel, rows = -float("inf"), []
+    for end in sorted(ends, key=lambda end: -end.value):
+        pixel = max(pixel + 14, height * min(1.0, (high - end.value) / (high - low)))
+        rows.append({"name": end.name, "colour": end.colour, "pixel": round(pixel, 1)})
+    return (
+        alt.Chart(data(rows))
+        .mark_text(align="left", dx=6, limit=_NAMES, fontSize=11)
+        .encode(
+            x=alt.XValue("width"),
+            y=alt.Y("pixel:Q", scale=None, axis=None),
+            text=alt.Text("name:N"),
+            color=alt.Color("colour:N", scale=None, legend=None),
+        )
+    )
 
 
 def percent_domain(values: Sequence[float]) -> list[float]:

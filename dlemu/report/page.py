@@ -6,13 +6,14 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
 from dlemu import __version__
-from dlemu.report.screen import Screen
-from dlemu.report.table import Section, Tone, Words, html_section
+from dlemu.report.screen import Said, Screen
+from dlemu.report.table import Section, Tone, html_section
 
 if TYPE_CHECKING:  # terminals use this module without drawing
     from dlemu.report.figure_base import Figure
@@ -30,11 +31,11 @@ class Page:
     """What the page begins with, as the terminal does."""
     sections: Sequence[Section] = ()
     facts: Sequence[Section] = ()
-    """What is looked up, below all figures: the environment, every key of the result."""
+    """What is looked up, folded into one, and not printed: every key of the result."""
     config: str = ""
     """The configuration as YAML, folded."""
-    lead: str = ""
-    """Below the title, such as when it was measured."""
+    measured_at: str = ""
+    """ISO 8601."""
     source: str
     """The name of what it was made from."""
     draw: Callable[[], Iterable[tuple[str, Figure]]] = tuple
@@ -57,16 +58,19 @@ def render(page: Page, pictures: Sequence[tuple[str, Figure, str]] = ()) -> str:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     template = environment.from_string(here.joinpath("page.html.j2").read_text(encoding="utf-8"))
     css = here.joinpath("page.css").read_text(encoding="utf-8")
-    notes = [Words("Notes on these numbers", page.screen.notes)] if page.screen.notes else []
+    answer, *lines = page.screen.lines
+    measured_at = f"{datetime.fromisoformat(page.measured_at):%-d %B %Y, %H:%M %Z}" if page.measured_at else ""
     text = template.render(
         page=page,
-        sections=[html_section(section) for section in (*notes, *page.sections)],
-        facts=[html_section(section) for section in page.facts],
+        lead=measured_at,
+        answer=answer,
+        lines=[*lines, *(Said("note", note, tone="caution") for note in page.screen.notes)],
         pictures=pictures,
+        html=html_section,
         css=css,
         version=__version__,
     )
-    return f"{text}\n"
+    return re.sub(r"(?<=\d) (?=%)", "\u00a0", f"{text}\n")
 
 
 _PNG_SCALE = 2.0  # image pixels per pixel of the figure: sharp on high-density screens and in print
@@ -87,7 +91,7 @@ def check_packages() -> None:
 
 def pictures(page: Page) -> list[tuple[str, Figure, str]]:
     """Return name, figure and SVG of the figures of a page, in order."""
-    return [(name, figure, _with_unique_ids(_svg(figure, "transparent"), name)) for name, figure in figures(page)]
+    return [(name, figure, _for_page(_svg(figure, "transparent"), name)) for name, figure in figures(page)]
 
 
 def picture_file(figure: Figure, kind: str) -> bytes:
@@ -117,17 +121,20 @@ def _svg(figure: Figure, background: str) -> str:
 
 
 def _spec(figure: Figure, background: str) -> dict[str, Any]:
-    from dlemu.report.figure_base import GRID, INK, MUTED
+    from dlemu.report.figure_base import GRID, INK, LEFT, MUTED
 
-    text = {"labelColor": MUTED, "titleColor": INK, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": 500}
+    text = {"labelColor": MUTED, "titleColor": MUTED, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": 400}
+    left = {"minExtent": LEFT, "maxExtent": LEFT, "titleAngle": 0, "titleAlign": "left", "titleAnchor": "end"}
     spec: dict[str, Any] = figure.chart.to_dict(validate=False)
     spec["background"] = background
     spec["config"] = {
         "font": "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif",
         "view": {"stroke": None},
-        "axis": text
-        | {"domainColor": GRID, "tickColor": GRID, "gridColor": GRID, "titlePadding": 6, "labelLimit": 160},
-        "legend": text | {"symbolStrokeWidth": 3, "orient": "top"},
+        "axis": text | {"domainColor": GRID, "tickColor": GRID, "gridColor": GRID, "labelLimit": 160},
+        "axisY": left | {"titleX": -LEFT, "titleY": -9, "titleBaseline": "bottom", "domain": False, "ticks": False},
+        "axisX": {"labelOverlap": True},
+        "axisQuantitative": {"format": ",~f"},
+        "legend": text | {"labelColor": INK, "symbolStrokeWidth": 3, "orient": "top"},
         "header": {"labelColor": MUTED, "titleColor": INK},
         "title": {"color": INK, "anchor": "start", "fontSize": 14, "fontWeight": 600},
         "text": {"color": INK},
@@ -135,8 +142,16 @@ def _spec(figure: Figure, background: str) -> dict[str, Any]:
     return spec
 
 
-def _with_unique_ids(svg: str, name: str) -> str:
-    """Prefix the ids of clip paths and gradients with the figure's name: ids must be unique on a page."""
+def _for_page(svg: str, name: str) -> str:
+    """Return a figure for the page: in the colours of its style sheet, as wide as all are, and with ids of its own."""
+    from dlemu.report.figure_base import FULL_WIDTH, VARIABLES
+
+    def variable(found: re.Match[str]) -> str:
+        return f'{found[1]}="var(--{VARIABLES[found[2]]})"' if found[2] in VARIABLES else found[0]
+
+    svg = re.sub(r'\b(fill|stroke)="(#[0-9a-f]{6})"', variable, svg)
+    wide = re.search(r'width="([0-9.]+)" height="([0-9.]+)" viewBox="[^"]*"', svg)
+    if wide is not None:
+        svg = svg.replace(wide[0], f'viewBox="0 0 {max(float(wide[1]), FULL_WIDTH):g} {wide[2]}"', 1)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
-    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
-    return re.sub(r'href="#', f'href="#{name}-', svg)
+    return re.sub(r'(url\(|href=")#', rf"\1#{name}-", svg)

@@ -77,6 +77,7 @@ class Words:
 
     title: str
     points: Sequence[Cell]
+    folded: bool = False
 
 
 Section = Table | Words
@@ -135,29 +136,24 @@ def print_section(section: Section, console: Console) -> None:
         print_lines([Line(section.title, "strong"), *points], console, wrap=True)
 
 
-def html_section(section: Section) -> str:
-    """Return a table or a list of sentences as an HTML section; every text in it is escaped."""
-    if isinstance(section, Table):
-        return html_table(section)
-    points = "\n".join(f"<li>{_html_cell(point)}</li>" for point in section.points)
-    return f'<section><h2>{escape(section.title)}</h2>\n<ul class="issues">\n{points}\n</ul></section>'
-
-
-def html_table(table: Table) -> str:
-    """Return a table with its title and notes as an HTML section; every text in it is escaped."""
-    title = escape(table.title)
-    head = "".join(f'<th scope="col"{_classes(column)}>{escape(column.name)}</th>' for column in table.columns)
+def html_section(section: Section, title: str | None = None) -> str:
+    """Return a table or a list of sentences as HTML, below its or another title; every text in it is escaped."""
+    shown = section.title if title is None else title
+    head = f"<h2>{escape(shown)}</h2>\n" if shown else ""
+    if not isinstance(section, Table):
+        points = "\n".join(f"<li>{_html_cell(point)}</li>" for point in section.points)
+        return f"{head}<ul>\n{points}\n</ul>"
+    names = [(_classes(column), escape(column.name).replace("+-", "±")) for column in section.columns]
+    heads = "".join(f'<th scope="col"{classes}>{name}</th>' for classes, name in names)
     parts = [
-        f"<details><summary>{title}</summary>" if table.folded else f"<h2>{title}</h2>" if title else "",
-        '<div class="wide"><table class="dense">' if table.dense else '<div class="wide"><table>',
-        f"<thead><tr>{head}</tr></thead>" if table.has_head else "",
+        f'{head}<div class="wide"><table class="{"dense" if section.dense else "plain"}">',
+        f"<thead><tr>{heads}</tr></thead>" * section.has_head,
         "<tbody>",
-        *(f"<tr>{_html_row(row, table.columns)}</tr>" for row in table.rows),
+        *(f"<tr>{_html_row(row, section.columns)}</tr>" for row in section.rows),
         "</tbody></table></div>",
-        *(f'<p class="note">{_html_cell(note)}</p>' for note in table.notes),
-        "</details>" if table.folded else "",
+        *(f'<p class="note">{_html_cell(note)}</p>' for note in section.notes),
     ]
-    return "<section>" + "\n".join(filter(None, parts)) + "</section>"
+    return "\n".join(parts)
 
 
 def _html_row(row: Sequence[Cell], across: Sequence[Column]) -> str:
@@ -168,7 +164,7 @@ def _html_row(row: Sequence[Cell], across: Sequence[Column]) -> str:
 
 def _html_cell(cell: Cell) -> str:
     line = _line(cell)
-    text = escape(line.text)
+    text = escape(line.text).replace("+- ", "± ")
     return text if line.tone == "plain" else f'<span class="{line.tone}">{text}</span>'
 
 

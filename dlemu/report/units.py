@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from dlemu.config.meanings import first_sentence, meanings
-from dlemu.metrics.t_interval import percent_interval, plus_minus
+from dlemu.metrics.t_interval import plus_minus
 from dlemu.results.figures import Value
 
 _UNITS = {
@@ -43,13 +43,6 @@ def number(value: float | None) -> str:
 def percent(value: float | None) -> str:
     """Return a percentage with two decimals."""
     return "-" if value is None else f"{value:.2f} %"
-
-
-def interval(middle_percent: float | None, half_width: float | None) -> str:
-    """Return the ends of a confidence interval of a percentage; `-` if there is none."""
-    if middle_percent is None or half_width is None:
-        return "-"
-    return "{:.2f} to {:.2f}".format(*percent_interval(middle_percent, half_width))
 
 
 def with_unit(value: float, unit: str) -> str:

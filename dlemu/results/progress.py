@@ -49,7 +49,7 @@ class Progress:
     def __str__(self) -> str:
         text = f"{min(100.0, 100 * self.done / self.total):3.0f} % {self.at}" if self.total else self.at
         if self.au_percent is not None:
-            text += f"  AU {self.au_percent:.2f} %"
+            text += f"  AU {self.au_percent:.1f} %".replace(".0 %", " %")
         if self.mb_per_second is not None:
             text += f"  {self.mb_per_second:,.0f} MB/s"
         if self.seconds_left is not None and not self.is_over:

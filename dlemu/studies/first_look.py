@@ -148,9 +148,10 @@ def _feeds(fed: Prediction) -> Said:
     if not low:
         some = f"no {name}{' for certain' * (high > 0)}"
     shown, reads = fed.shown, most_mb_per_second(fed.curve)
-    needed = wanted * shown.needed_mb_per_second / shown.accelerators
+    one = shown.needed_mb_per_second / shown.accelerators
     files = reads / shown.app_mb_per_second * shown.samples_per_second
-    text = f"{some}: reads {rate(reads)}, {files:,.0f} files/s; {wanted} need{'s' * (wanted == 1)} {rate(needed)}"
+    text = f"{some}: reads {rate(reads)}, {files:,.0f} files/s; 1 needs {rate(one)}"
+    text += f", {wanted} need {rate(wanted * one)}" * (wanted > 1)
     return Said(fed.question.workload, text, tone="good" if low else "open" if high else "bad")
 
 

@@ -92,7 +92,7 @@ def test_thousands_of_accelerators_are_predicted_by_a_part_of_them(monkeypatch: 
 @pytest.mark.parametrize(
     ("feeds", "begins", "cut"),
     [
-        (60, "predicted: at least 20 pass (AU 100.0 %): the dataset has files for no more", True),
+        (60, "predicted: at least 20 pass (AU 100.0 % +- 0.5): the dataset has files for no more", True),
         (21, "predicted: at least 20 pass (AU 94", True),
         (20, "predicted: 19 pass (AU 94", True),
         (5.5, "predicted: 5 pass (AU 98", False),

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.wording import screen
 from dlemu.metrics.findings import Code, Finding, Severity
+from dlemu.report.figure_base import VARIABLES
 from dlemu.report.page import Page, render
 from dlemu.report.units import explained
 from dlemu.studies.pages import write_page
@@ -39,7 +41,7 @@ class _Read(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        self.words.append(data.replace("\N{NO-BREAK SPACE}", " "))
 
 
 def read_page(page: Path) -> _Read:
@@ -78,11 +80,20 @@ def printed(run: Run) -> str:
 
 @pytest.mark.parametrize(("passed", "state"), [(None, "open"), (False, "failed")])
 def test_memory_is_warned_of_beside_any_verdict_but_a_pass(passed: bool | None, state: str) -> None:
-    run = from_memory(Finding(Code.PAGE_CACHE, "loud"), passed=passed, verdict="AU")
+    run = from_memory(Finding(Code.PAGE_CACHE, "loud"), passed=passed, verdict="AU", verdict_code="host_limited")
     text, said = html(run), printed(run)
-    assert re.findall('<dl class="said verdict (\\w+)">', text) == [state]
+    assert re.findall(r'<header class="(\w+)">', text) == [state]
     assert {"open": "\x1b[1;33m", "failed": "\x1b[1;31m"}[state] in said
     assert all("MEASURED MEMORY, NOT STORAGE" in shown for shown in (text, said))
+
+
+def test_a_verdict_on_memory_says_so_once_with_the_command_that_reads_the_storage() -> None:
+    found = _not_read("reader.odirect=true or reader.evict_page_cache=epochs")
+    verdict = "NO VERDICT: only 0 % of the bytes came from storage"
+    said = screen(from_memory(found, passed=None, verdict=verdict).summary, "results/x").said()
+    assert sum("storage" in line.value.lower() or "memory" in line.value.lower() for line in said) == 1
+    command = "dlemu train workload=results/x/config.yaml reader.evict_page_cache=epochs output.folder=results/x-again"
+    assert [line.value for line in said if line.label == "again"] == [command]
 
 
 @pytest.mark.parametrize(
@@ -104,8 +115,8 @@ def test_a_pass_from_memory_is_no_pass_of_the_storage(
 ) -> None:
     run = from_memory(finding, served, passed=True, verdict="PASS: AU", ranks=ranks)
     text, said = html(run), printed(run)
-    assert re.findall('<dl class="said verdict (\\w+)">', text) == ["neutral"]
-    for shown in (re.sub("<[^>]+>", "", text), said):
+    assert re.findall(r'<header class="(\w+)">', text) == ["neutral"]
+    for shown in (" ".join(_Read(text).words), said):
         shown = " ".join(shown.split())
         assert "dlemu works here" in shown
         assert wanted in shown
@@ -177,3 +188,23 @@ def test_a_run_without_telemetry_makes_a_page_where_it_is_asked_for(tmp_path: Pa
     text = Path(write_page(str(folder), str(tmp_path / "elsewhere.html"))).read_text()
     assert 'id="step_split"' in text
     assert 'id="latency"' not in text
+
+
+def test_texts_are_readable_by_day_and_at_night() -> None:
+    """Contrast of each colour of texts with each ground is at least 4.5 (WCAG 2.2, AA), and figures have the same."""
+    css = files("dlemu.report").joinpath("page.css").read_text()
+    day, night = (dict(re.findall(r"--(\w+): (#\w{6});", part)) for part in css.split("prefers-color-scheme: dark")[:2])
+    assert {name: colour for colour, name in VARIABLES.items()}.items() <= day.items()
+    for colours in (day, night):
+        grounds = [_light(colours.pop(name)) for name in ("paper", "box")]
+        del colours["line"]
+        for name, colour in colours.items():
+            ratios = [(max(_light(colour), ground) + 0.05) / (min(_light(colour), ground) + 0.05) for ground in grounds]
+            assert min(ratios) >= 4.5, name
+
+
+def _light(colour: str) -> float:
+    """Relative luminance of `#rrggbb` (WCAG 2.2)."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

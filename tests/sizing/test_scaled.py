@@ -110,7 +110,7 @@ def test_size_says_what_the_storage_feeds_at_full_size(
     save_answer(str(tmp_path), SIZE, answer)
     lines = {line.label: line.value for line in open_result(kind_named("size"), str(tmp_path)).screen.lines}
     assert lines.get("full size", "") == at_full_size(answer)
-    assert at_full_size(answer).endswith(f": this drive would feed {fed}." if full else "")
+    assert at_full_size(answer).startswith(f"this drive would feed {fed}: each" if full else "")
     by_host = at_full_size(replace(answer, limited_by=LimitedBy(what="host CPU")))
     assert ("would feed at least" in by_host) == (full is not None), "the host kept it from more"
 

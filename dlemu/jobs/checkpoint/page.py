@@ -12,7 +12,7 @@ from dlemu.jobs.checkpoint.wording import RELIEF
 from dlemu.report.any_run import keys_of, listed
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Section, Table, columns
-from dlemu.report.units import duration, number, size, value_with_interval
+from dlemu.report.units import duration, size, value_with_interval
 from dlemu.results.wording import count
 
 
@@ -24,7 +24,13 @@ def screen(summary: CheckpointSummary, folder: str) -> Screen:
     lines = []
     if not summary.complete:
         lines.append(Said("INCOMPLETE", summary.verdict.removeprefix("INCOMPLETE: "), tone="bad"))
-    lines += [*_phase(summary.write, "writes", summary.ceiling_gb_per_second), *_phase(summary.read, "reads", None)]
+    found = metrics_of(summary)
+    for verb, part, phase in (("writes", "write", summary.write), ("reads", "read", summary.read)):
+        known = found.get(f"{part}_slowest_gib_per_second")
+        lines += _phase(phase, verb, known.half_width if known else None)
+    limits = [phase.limited_by for phase in (summary.write, summary.read) if phase and phase.limited_by]
+    for relief in dict.fromkeys(RELIEF[limit.what] for limit in limits if RELIEF[limit.what]):
+        lines.append(Said("to do", relief))
     if (cost := summary.training) is not None:
         best = ""
         if cost.best_interval_seconds is not None:
@@ -37,20 +43,34 @@ def screen(summary: CheckpointSummary, folder: str) -> Screen:
     return Screen(title=title, lines=lines, notes=summary.issues, folder=folder)
 
 
-def _phase(phase: PhaseSummary | None, verb: str, ceiling_gb_per_second: float | None) -> Iterator[Said]:
-    """Yield the rate of the slowest rank, for which training waits, with what limited it; and what would help."""
+def _phase(phase: PhaseSummary | None, verb: str, half_width: float | None) -> Iterator[Said]:
+    """Yield the rate of the slowest rank, for which training waits, with what limited it.
+
+    `half_width` is that of the rate's interval, in GiB/s; None where too few checkpoints tell it.
+    """
     if phase is None:
         return
-    speed = rate(phase.slowest_gib_per_second * 2**30 / 1e6)
-    most = max(one.slowest_seconds for one in phase.checkpoints)
-    against = f"; the emulator alone can {rate(1e3 * ceiling_gb_per_second)}" if ceiling_gb_per_second else ""
+    gib_per_second = phase.slowest_gib_per_second
+    percent = 100 * half_width / gib_per_second if half_width and gib_per_second else 0.0
+    sure = f" ± {max(1.0, percent):.0f} %" if percent else ""
+    each = f"{_seconds(phase.slowest_seconds)} a checkpoint"
+    if len(phase.checkpoints) > 1:
+        each += f", at most {_seconds(max(one.slowest_seconds for one in phase.checkpoints))}"
     if phase.from_storage_percent is not None:
-        against = f"; {phase.from_storage_percent:.0f} % of the bytes came from storage"
-    value = f"{speed} by the slowest rank, {number(phase.slowest_seconds)} s a checkpoint (at most {number(most)} s)"
-    yield Said(verb, value + against, tone="strong")
+        each += f"; {phase.from_storage_percent:.0f} % of the bytes came from storage"
+    yield Said(verb, f"{rate(gib_per_second * 2**30 / 1e6)}{sure} by the slowest rank", each, tone="strong")
     if (limit := phase.limited_by) is not None:
-        relief = f"; {RELIEF[limit.what]}" if RELIEF[limit.what] else ""
-        yield Said("", f"limited by {limit.what}, confidence {limit.confidence}{relief}")
+        spent = {
+            "in calls": phase.call_percent,
+            "in fsync": phase.fsync_percent,
+            "without a core": phase.cpu_wait_percent,
+        }
+        why = ", ".join(f"{percent:.0f} % {what}" for what, percent in spent.items() if percent >= 1)
+        yield Said("", f"limited by {limit.what}, confidence {limit.confidence}: threads were {why}")
+
+
+def _seconds(seconds: float) -> str:
+    return f"{float(f'{seconds:.2g}'):g} s" if seconds < 100 else duration(seconds)
 
 
 def kept_line(summary: CheckpointSummary) -> str:
@@ -72,7 +92,8 @@ def sections(summary: CheckpointSummary, _: str) -> Iterator[Section]:
         for metric in CATALOGUE
         if metric.name in found
     ]
-    yield Table(title=summary.title, columns=columns("metric", "value", "what it is", whole=(0,)), rows=rows)
+    head = columns("metric", "value", "what it is", right=(1,), whole=(0, 1))
+    yield Table(title="Metrics", columns=head, rows=rows, folded=True)
     if summary.requests is not None:
         yield from keys_of("Requests", summary.requests)
     for name, phase in (("Written", summary.write), ("Read", summary.read)):

@@ -49,13 +49,14 @@ def _feeds(fed: Fed) -> str:
 
 
 def _sections(answer: ProbeAnswer, _: str) -> Iterator[Section]:
-    if answer.feeds:
-        yield Words("Accelerators fed: rate / (threshold x demand)", [_feeds(fed) for fed in answer.feeds])
+    if others := answer.feeds[_SHOWN_FEEDS:]:
+        yield Words("Other accelerators fed: rate / (threshold x demand)", [_feeds(fed) for fed in others])
     cells = [_columns(cell) for cell in answer.cells]
-    head = columns(*dict.fromkeys(name for cell in cells for name in cell))
+    names = list(dict.fromkeys(name for cell in cells for name in cell))
+    head = columns(*names, right=range(1, len(names)))
     rows = [[cell.get(column.name, "-") for column in head] for cell in cells]
     how = f"measured by {_ENGINES[answer.engine]}; through host memory"
-    yield Table(title=_title(answer), columns=head, rows=rows, notes=[how])
+    yield Table(title="Each size and depth", columns=head, rows=rows, notes=[how], folded=True)
 
 
 def _columns(cell: ProbeCell) -> dict[str, str]:

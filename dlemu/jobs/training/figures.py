@@ -19,24 +19,26 @@ from dlemu.report.figure_base import (
     COLOURS,
     GREEN,
     MUTED,
+    PAPER,
     PURPLE,
     RED,
     TEAL,
     WIDTH,
     Figure,
+    Level,
     Row,
     colours,
     data,
     legend,
-    parts,
+    lines,
     rounded,
 )
 
-_HALF = (WIDTH - 60) // 2
-"""Width of each of two panels side by side."""
 _MAX_BARS = 32
 """Neighbouring ranks or epochs share a bar where there would be more."""
 _MAX_NAMED_EPOCHS = 12  # more names would overlap at the figures' width
+_HARDLY = 1.0
+"""Percent of the accelerators' time below which the storage kept up."""
 
 
 _PARTS = {
@@ -50,18 +52,84 @@ _PARTS = {
 """Part of the time of a step -> its colour; the waits are `dlemu.metrics.loss.PARTS`, in their order."""
 
 
+def throughput(run: Run) -> Figure | None:
+    """Throughput over time beside what the accelerators take: did the storage keep up?"""
+    read = run.read_mb_per_second if len(run.training) else None
+    if read is None:
+        return None
+    bounds = np.linspace(*run.span_seconds, READ_BINS + 1)
+    series = {"read by the loader": read}
+    if devices := run.device_series("block", "read_mb_per_second"):
+        series["read from devices"] = _summed(devices, bounds)
+    rows = [
+        {"line": name, "at": second, "value": mb}
+        for name, rates in series.items()
+        for second, mb in zip(rounded(bounds[1:]), rounded(rates, 4), strict=True)
+    ]
+    mean, whole, take = run.summary.metrics.app_mb_per_second, run.summary.metrics.au_whole_percent, []
+    title = "Reading was slower than the accelerators take"
+    if mean is not None and mean.mean and whole is not None and whole.mean:
+        take = [Level(mean.mean * 100 / whole.mean, "accelerators take")]
+        if whole.mean >= 100 - _HARDLY:
+            title = "Reading kept up with the accelerators"
+    chart = alt.layer(epoch_marks(run), lines(rows, x_axis(run), "MB/s", levels=take))
+    caption = "Bytes of each batch over the time its worker took to fetch it."
+    if devices:
+        caption += " Where the devices' line is lower, the page cache or read-ahead served the rest."
+    if run.summary.memory is not None:
+        title = "The page cache served what was read, or may have"
+    elif run.summary.found(Code.STORAGE_NOT_STEADY, "speed_changed"):
+        title = "The storage's speed changed"
+    return Figure(title, caption, chart)
+
+
 def step_split(run: Run) -> Figure | None:
-    """The accelerators' time by rank and by epoch: computing, waiting (for what), and synchronising with others."""
+    """The account of the accelerators' time, in all, by epoch and by rank: computing, waiting for what, in sync."""
     if not len(run.training):
         return None
-    ranks, epochs = (_split_panel(sums, name) for name, sums in run.training.once(_split).items())
-    caption = "What did accelerators wait for, in all steps? While a slow rank waits, the others wait for it in sync."
-    return Figure("Accelerator time", caption, ranks | epochs)
+    sums = run.training.once(_split)
+    total = sum(sums["epoch"].values(), start=np.zeros(len(_PARTS)))
+    bars = {"all": total} | {
+        f"{owner} {'-'.join(map(str, dict.fromkeys([group[0], group[-1]])))}": np.sum([own[at] for at in group], axis=0)
+        for owner, own in sums.items()
+        if len(own) > 1
+        for group in np.array_split(sorted(own), min(_MAX_BARS, len(own)))
+    }
+    names = [f"{part} {share:.1f} %" for part, share in zip(_PARTS, _shares(total), strict=True)]
+    shown = [place for place, share in enumerate(_shares(total)) if share >= 0.05]
+    rows: list[Row] = [
+        {"at": at, "part": names[place], "percent": share, "order": place}
+        for at, spent in bars.items()
+        for place, share in enumerate(_shares(spent))
+        if place in shown
+    ]
+    scale = colours([names[place] for place in shown], [[*_PARTS.values()][place] for place in shown])
+    chart = (
+        alt.Chart(data(rows))
+        .mark_bar(stroke=PAPER, strokeWidth=0.5)
+        .encode(
+            y=alt.Y("at:N", sort=None, title=None),
+            x=alt.X("percent:Q", title="% of the time", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(grid=False)),
+            color=alt.Color("part:N", scale=scale, legend=legend(3)),
+            order=alt.Order("order:Q"),
+        )
+        .properties(width=WIDTH, height=alt.Step(18))
+    )
+    computing, *waits, _ = _shares(total)
+    hardly = 100 - computing < _HARDLY
+    most = [*_PARTS][1 + waits.index(max(waits))]
+    title = "Hardly any of the accelerators' time was lost" if hardly else f"Accelerators waited mostly for {most}"
+    caption = "All steps, the first of each epoch included. While a slow rank waits, the others wait for it in sync."
+    return Figure(title, caption, chart, folded=hardly)
+
+
+def _shares(spent: Floats) -> list[float]:
+    return rounded(100 * spent / (spent.sum() or 1.0), 4)
 
 
 def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:
-    """Return the ns of each rank, and of each epoch, spent on each part, in the order of `_PARTS`."""
-    sums: dict[str, dict[int, Floats]] = {"rank": {}, "epoch": {}}
+    """Return the ns of each epoch, and of each rank, spent on each part, in the order of `_PARTS`."""
+    sums: dict[str, dict[int, Floats]] = {"epoch": {}, "rank": {}}
     for own in rows.by_rank:
         for part in own.by_epoch:
             waits = wait_parts(part).sum(axis=0).tolist()
@@ -70,69 +138,6 @@ def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:
                 (value,) = part.values(label)
                 by_label[value] = by_label.get(value, np.zeros(len(spent))) + spent
     return sums
-
-
-def _split_panel(sums: dict[int, Floats], name: str) -> alt.Chart:
-    """Draw the share of each part for each rank or epoch, or for groups of neighbours."""
-    groups = {
-        (f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0])): group
-        for group in parts(sorted(sums), _MAX_BARS)
-    }
-    rows: list[Row] = []
-    for at, group in groups.items():
-        spent = sum((sums[owner] for owner in group), start=np.zeros(len(_PARTS)))
-        shares = rounded(100 * spent / (spent.sum() or 1.0), 4)
-        rows += [
-            {"at": at, "part": part, "percent": share, "order": place}
-            for place, (part, share) in enumerate(zip(_PARTS, shares, strict=True))
-            if share
-        ]
-    known = {row["part"]: _PARTS[row["part"]] for row in sorted(rows, key=lambda row: row["order"])}
-    axis = alt.Axis(labelAngle=-90 if len(sums) > _MAX_BARS else 0, labelOverlap=True)
-    encoded = (
-        alt.Chart(data(rows))
-        .mark_bar()
-        .encode(
-            x=alt.X("at:N", sort=list(groups), title=name, axis=axis),
-            y=alt.Y("percent:Q", title="% of the time", scale=alt.Scale(domain=[0, 100])),
-            color=alt.Color(
-                "part:N",
-                scale=colours([*known], [*known.values()]),
-                legend=legend(3),
-            ),
-            order=alt.Order("order:Q"),
-        )
-    )
-    return encoded.properties(width=_HALF, height=200)
-
-
-def throughput(run: Run) -> Figure | None:
-    """Throughput over time, of the loaders and of the devices: did the storage keep its speed?"""
-    read = run.read_mb_per_second if len(run.training) else None
-    if read is None:
-        return None
-    bounds = np.linspace(*run.span_seconds, READ_BINS + 1)
-    lines = {"read by the loader": read}
-    if devices := run.device_series("block", "read_mb_per_second"):
-        lines["read from the devices"] = _summed(devices, bounds)
-    rows = [
-        {"what": name, "at": second, "mb": mb}
-        for name, rates in lines.items()
-        for second, mb in zip(rounded(bounds[1:]), rounded(rates, 4), strict=True)
-    ]
-    colour = alt.Color("what:N", scale=colours([*lines], (BLUE, AMBER)), legend=legend(2))
-    encoded = (
-        alt.Chart(data(rows))
-        .mark_line(interpolate="step-before", strokeWidth=1.4)
-        .encode(x=x_axis(run), y=alt.Y("mb:Q", title="MB/s (1e6 bytes)", scale=alt.Scale(domainMin=0)), color=colour)
-    )
-    chart = alt.layer(epoch_marks(run), *_change_marks(run), encoded).properties(width=WIDTH, height=220)
-    caption = "Did the storage keep its speed? Bytes of each batch over the time its worker took to fetch it."
-    if devices:
-        caption += " Where the devices' line is below the loader's, the page cache or read-ahead served the rest."
-    if any(run.summary.found(Code.STORAGE_NOT_STEADY, "speed_changed")):
-        caption += " A red line marks where the storage's speed changed."
-    return Figure("Throughput over time", caption, chart)
 
 
 def x_axis(run: Run, *, named: bool = True) -> alt.X:
@@ -157,18 +162,6 @@ def epoch_marks(run: Run, *, named: bool = True) -> alt.LayerChart:
     return marks + names.encode(y=alt.YValue(0), text=alt.Text("name:N"))
 
 
-def _change_marks(run: Run) -> Iterator[alt.LayerChart]:
-    """Draw a line at each change of the storage's speed, with the new speed in percent of the old."""
-    changes = [
-        {"at": change["at_seconds"], "name": "{percent:.0f} % of before".format_map(change)}
-        for change in run.summary.found(Code.STORAGE_NOT_STEADY, "speed_changed")
-    ]
-    if changes:
-        base = alt.Chart(data(changes)).encode(x=alt.X("at:Q"))
-        text = base.mark_text(align="left", baseline="top", dx=3, dy=3, color=RED, fontSize=11)
-        yield base.mark_rule(color=RED, strokeWidth=1.5) + text.encode(y=alt.YValue(0), text=alt.Text("name:N"))
-
-
 def _summed(sources: Sequence[Series], bounds: Floats) -> Floats:
     """Return the sum of several sources' rates in each time bin; a value is the mean since the previous reading."""
     total = np.zeros(len(bounds) - 1)
@@ -190,18 +183,6 @@ def binned(sources: Sequence[Series], run: Run) -> Iterator[tuple[float, float]]
             yield at, value
 
 
-def _lines(run: Run, lines: dict[str, list[Series]], y: alt.Y, *, last: bool, has_legend: bool) -> alt.LayerChart:
-    """Draw the sum of each line's sources over time; `last`: below it no other panel has the same time axis."""
-    rows = [
-        {"what": name, "at": at, "value": value}
-        for name, sources in lines.items()
-        for at, value in binned(sources, run)
-    ]
-    colour = alt.Color("what:N", scale=colours([*lines]), legend=legend() if has_legend and len(lines) > 1 else None)
-    drawn = alt.Chart(data(rows)).mark_line(clip=True, interpolate="step-before", strokeWidth=1.4)
-    return alt.layer(epoch_marks(run, named=has_legend), drawn.encode(x=x_axis(run, named=last), y=y, color=colour))
-
-
 _BUSY = ("user_percent", "system_percent", "steal_percent")
 _PANELS = (
     ("device requests", "block", ("mean_queue_depth",)),
@@ -220,27 +201,28 @@ def hosts(run: Run) -> Figure | None:
     for series in run.series("cpu", *_BUSY):
         busy[series.host] += float(series.values.mean()) if len(series.values) else 0.0
     shown = sorted(busy, key=lambda host: (-busy[host], host))[: len(COLOURS)]
-    panels = []
-    for axis, probe, metrics in _PANELS:
+    panels: list[alt.LayerChart] = []
+    for axis, probe, metrics in reversed(_PANELS):  # the lowest one has the time axis
         known = run.device_series(probe, *metrics) if probe == "block" else run.series(probe, *metrics)
-        lines = {host: [series for series in known if series.host == host] for host in shown}
-        if any(lines.values()):
-            panels.append((lines, alt.Y("value:Q", title=axis, scale=alt.Scale(domainMin=0))))
+        rows = [
+            {"line": host, "at": at, "value": value}
+            for host in shown
+            for at, value in binned([series for series in known if series.host == host], run)
+        ]
+        if rows:
+            panel = lines(rows, x_axis(run, named=not panels), axis, names=shown, height=70)
+            panels.insert(0, alt.layer(epoch_marks(run, named=False), panel))
     if not panels:
         return None
-    drawn = [
-        _lines(run, lines, y, last=lines is panels[-1][0], has_legend=not place)
-        for place, (lines, y) in enumerate(panels)
-    ]
     caption = (
-        "Is a host busy, or short of memory? Device requests: not yet completed by the dataset's devices, on average; "
+        "Device requests: not yet completed by the dataset's devices, on average; "
         "few of them keep no drive busy. CPU: all cores together. Stalled: share of the time in which some task waited "
         "for I/O (the kernel's pressure)."
     )
     if len(busy) > len(shown):
         caption += f" Only the {len(shown)} of {len(busy)} hosts with the busiest cores are drawn."
-    chart = alt.vconcat(*(panel.properties(width=WIDTH, height=90) for panel in drawn), spacing=10)
-    return Figure("The hosts during the run", caption, chart)
+    title = f"{'The busiest host' if len(busy) > 1 else 'The host'} used {busy[shown[0]]:.0f} % of its cores"
+    return Figure(title, caption, alt.vconcat(*panels, spacing=12), folded=True)
 
 
-FIGURES = (step_split, throughput, hosts)
+FIGURES = (throughput, step_split, hosts)

@@ -22,7 +22,7 @@ from dlemu.results.live import RunJournal
 from dlemu.results.measured import RunFacts
 from dlemu.telemetry import Telemetry
 
-READ_BINS = 320
+READ_BINS = 160
 """Number of intervals of `MeasuredTraining.read_mb_per_second`."""
 
 

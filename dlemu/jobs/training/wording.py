@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from dlemu.config.overrides import override
 from dlemu.config.schema import Recorded
 from dlemu.jobs.training.summary import LARGER_DATASET, MEMORY, Summary
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import Limit
-from dlemu.metrics.t_interval import plus_minus
 from dlemu.metrics.verdict import Verdict, VerdictCode
 from dlemu.report.screen import Said, Screen, rate, with_uncertainty
 from dlemu.report.table import Tone
 from dlemu.report.units import duration, size
+from dlemu.results.file_names import CONFIG
 from dlemu.results.wording import count, filled, sentence
 
 _AU_NAMES: dict[Number, str] = {
@@ -78,9 +81,9 @@ def verdict_line(verdict: Verdict, ranks: int = 0) -> str:
     return f"{verdict_word(verdict.code)}: {text}"
 
 
-def _judged_au(*, by: str, au_percent: float, uncertainty_percent: float = 0.0, **_: Number) -> str:
-    interval = f" {plus_minus(au_percent, uncertainty_percent, 2)}" if uncertainty_percent >= 0.005 else ""
-    return f"{_AU_NAMES[by]} {au_percent:.2f}{interval} %"
+def _judged_au(*, by: str, au_percent: float, uncertainty_percent: float = 0.0, **numbers: float) -> str:
+    value = with_uncertainty(au_percent, uncertainty_percent, numbers["threshold_percent"])
+    return f"{_AU_NAMES[by]} {value.replace('±', '+-')}"
 
 
 def _disagreement(
@@ -330,14 +333,17 @@ def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
 
 
 _TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
+_OF_MEMORY = (VerdictCode.CACHE_SERVED, VerdictCode.NOTHING_READ)
 _JUDGED = (VerdictCode.PASS, VerdictCode.FAIL, VerdictCode.UNDECIDED)
 
 
 def screen(summary: Summary, folder: str) -> Screen:
     """Return what is said first of a run whose results are in a folder."""
-    lines = [_verdict(summary), *_delivered(summary), *_limit(summary), *_proof(summary)]
-    cache = summary.page_cache
-    memory = [] if summary.passed_from_memory or cache is None else [cache.warning]
+    cache, is_said = summary.page_cache, summary.passed_from_memory or summary.verdict_code in _OF_MEMORY
+    delivered = [] if summary.passed_from_memory else _delivered(summary)
+    source = "" if is_said else _source(summary)
+    lines = [_verdict(summary), *delivered, *_limit(summary), *_proof(summary, source), *_again(summary, folder)]
+    memory = [] if is_said or cache is None else [cache.warning]
     notes = [*filter(None, memory), *summary.issues]
     return Screen(title=_title(summary), lines=lines, notes=notes, folder=folder)
 
@@ -394,15 +400,30 @@ def _limit(summary: Summary) -> Iterator[Said]:
         yield Said("to do", limit.advice[0], tone="strong")
 
 
-def _proof(summary: Summary) -> Iterator[Said]:
-    """Yield where the bytes came from, and whether each sample was read once."""
+def _source(summary: Summary) -> str:
     share = summary.page_cache.from_storage_percent.mean if summary.page_cache else None
     known = "not known how many" if share is None else with_uncertainty(min(share, 100), None)
-    source = f"{known} of the bytes came from storage"
+    return f"{known} of the bytes came from storage"
+
+
+def _proof(summary: Summary, source: str) -> Iterator[Said]:
+    """Yield where the bytes came from (`source`, empty where the verdict says it), and whether each was read once."""
     audit = summary.each_sample_once
     wrong = [str(epoch) for epoch, once in enumerate(audit, start=1) if once is False]
+    once = bool(audit) and all(audit)
     if wrong:
-        yield Said("proof", f"NOT each sample was read once in epoch {', '.join(wrong)}; {source}", tone="bad")
-        return
-    checked = ", each once an epoch" if audit and all(audit) else ""
-    yield Said("proof", source + checked)
+        said = "; ".join(filter(None, [f"NOT each sample was read once in epoch {', '.join(wrong)}", source]))
+        yield Said("proof", said, tone="bad")
+    elif source or once:
+        each = ", each once an epoch" if source else "each sample was read once an epoch"
+        yield Said("proof", source + each * once)
+
+
+def _again(summary: Summary, folder: str) -> Iterator[Said]:
+    """Yield the command that repeats a run past the page cache, where memory served bytes and a setting prevents it."""
+    found = summary.memory
+    setting = str(found.numbers.get("would_help", "")).rpartition(" or ")[2] if found else ""
+    if folder and "=" in setting:
+        repeat = override(["workload"], os.path.join(folder, CONFIG))
+        new = override(["output", "folder"], f"{folder.rstrip('/')}-again")
+        yield Said("again", shlex.join(["dlemu", "train", repeat, setting, new]), tone="strong")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dlemu.metrics.catalogue import Catalogue
@@ -31,7 +32,10 @@ def screen(answer: Comparison, folder: str) -> Screen:
     for name, side in zip("AB", answer.sides, strict=True):
         lines.append(Said(name, side.name, side.about.get("storage", "")))
     if pair is not None and not (answer.not_comparable or pair.not_comparable):
-        lines += [*_compared(pair, catalogue_of(answer.kind)), *(Said("year", line) for line in _year_lines(pair))]
+        lines += [
+            *_compared(pair, catalogue_of(answer.kind), first),
+            *(Said("year", line) for line in _year_lines(pair)),
+        ]
     elif pair is not None and catalogue_of(answer.kind).feeds_accelerators:
         words = f"dlemu compare workload={pair.a.workload} ranks={pair.a.ranks} drives=FOLDER-A,FOLDER-B --make"
         lines.append(Said("next", words, "runs the same on both, past the page cache"))
@@ -39,8 +43,11 @@ def screen(answer: Comparison, folder: str) -> Screen:
     return Screen(title=f"{a.name} against {b.name}", lines=lines, notes=answer.issues, folder=folder)
 
 
-def _compared(pair: RunPair, catalogue: Catalogue) -> Iterator[Said]:
-    """Yield both sides' times and rates; no time of a phase in which memory served one side, or of other work."""
+def _compared(pair: RunPair, catalogue: Catalogue, said: str) -> Iterator[Said]:
+    """Yield both sides' times and rates, with the change where the verdict has not `said` it.
+
+    No time of a phase in which memory served one side, or of other work.
+    """
     decisive = [catalogue[catalogue.decisive]] if catalogue.decisive else []
     for metric in (*catalogue.headlines, *decisive):
         both = pair.metrics.get(metric.name)
@@ -51,6 +58,8 @@ def _compared(pair: RunPair, catalogue: Catalogue) -> Iterator[Said]:
         percent, width = both.difference_percent, both.half_width_percent
         sure = f"too few {catalogue.repetition}s: no interval" if width is None else f"± {width:.1f}"
         change = "" if percent is None else ": the same" if both.a == both.b else f": {percent:+.1f} % ({sure})"
+        if percent and f" {abs(percent):.1f} %" in said:
+            change = ""
         if metric.unit == "%":
             values = [with_uncertainty(both.a, both.a_half_width), with_uncertainty(both.b, both.b_half_width)]
         else:
@@ -83,10 +92,13 @@ def sections(answer: Comparison, _: str) -> Iterator[Section]:
         yield Table(title=title, columns=head, rows=rows, notes=list(_year_lines(pair)), folded=folded)
     for name, side in zip("AB", answer.sides, strict=True):
         if side.unpaired:
-            yield points_table(side.unpaired, f"{name} alone")
+            yield replace(points_table(side.unpaired, f"{name} alone"), folded=True)
     a, b = (side.about for side in answer.sides)
     facts = [(key, a.get(key, "not known"), b.get(key, "not known")) for key in dict.fromkeys((*a, *b))]
-    yield Table(title="Where they were measured", columns=columns("", "A", "B"), rows=facts)
+    head, other = columns("", "A", "B"), [fact for fact in facts if fact[1] != fact[2]]
+    yield Table(title="What differs in how they were measured", columns=head, rows=other)
+    same = [(key, value) for key, value, b_value in facts if value == b_value]
+    yield Table(title="What is the same for both", columns=columns("", "A and B"), rows=same, folded=True)
 
 
 def difference_rows(metrics: Mapping[str, Difference], catalogue: Catalogue) -> list[tuple[str, ...]]:

@@ -9,7 +9,7 @@ from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.report.screen import Said, Screen, rate, with_uncertainty
 from dlemu.report.table import Section, Table, Tone, Words, columns
-from dlemu.report.units import duration, interval, number, plain, verdict_word
+from dlemu.report.units import duration, number, plain, verdict_word
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts
@@ -55,6 +55,8 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     if answer.at_least:
         said = f"{answer.max_accelerators} of {answer.at_least} wanted{answer.scaled}. {said}"
     lines = [Said(word.upper() if answer.complete else "INCOMPLETE", said, tone=_TONES.get(word, "open"))]
+    if answer.full_size is not None:
+        lines.append(Said("full size", at_full_size(answer), tone="strong"))
     below = [tried for tried in answer.counts if tried.accelerators <= answer.max_accelerators]
     above = [tried for tried in answer.counts if tried.accelerators > answer.max_accelerators]
     for tried in [*below[-1:], *above][:_SHOWN_COUNTS]:
@@ -68,8 +70,6 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     needs = f"{rate(answer.wanted_mb_per_second)} for {answer.max_accelerators + 1}"
     lines.append(Said("limit", limit_in_words(answer), why))
     lines.append(Said("needs", f"{needs}; in trials and read probe it delivered at {most}"))
-    if answer.full_size is not None:
-        lines.append(Said("full size", at_full_size(answer), tone="strong"))
     naive = f"every count up to the edge at full length would take {duration(answer.naive_seconds)}"
     took = duration(sum(trial.seconds for trial in answer.trials))
     lines.append(Said("took", f"{count(len(answer.trials), 'trial')}, {took}", naive))
@@ -80,13 +80,14 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
 
 def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:
     limit = answer.limited_by
-    title = f"The next count is limited by: {limit.name}"
-    yield Words("No more accelerators were tried" if limit.what == "count" else title, limit.evidence)
+    if limit.what not in ("count", "host") and len(limit.evidence) > 1:  # the first one is on the first screen
+        yield Words(f"Why: {limit.name}", limit.evidence[1:])
+    if limit.advice:
+        yield Words("What to do", limit.advice)
     rows = [
         (
             str(trial.accelerators),
-            number(trial.au_sustained_percent),
-            interval(trial.au_sustained_percent, trial.half_width_percent),
+            with_uncertainty(trial.au_sustained_percent, trial.half_width_percent),
             number(trial.mb_per_second),
             number(trial.figures.mean("device_mb_per_second")),
             number(trial.seconds),
@@ -94,7 +95,7 @@ def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:
         )
         for trial in answer.trials
     ]
-    names = ("accelerators", "AU, %", "interval", "loader MB/s", "device MB/s", "seconds", "settled")
+    names = ("accelerators", "AU, %", "loader MB/s", "device MB/s", "seconds", "settled")
     notes = ["AU: of the steady part of a trial; MB/s: of the whole, its start and end included"]
     yield Table(title="Trials, in order", columns=columns(*names, right=range(len(names) - 1)), rows=rows, notes=notes)
     yield from background(answer.question, folder, [trial.folder for trial in answer.trials])

@@ -113,7 +113,8 @@ def cause_of(trials: Sequence[Trial], passed: Sequence[Trial] = ()) -> LimitedBy
     return LimitedBy(
         what=surest.what,
         confidence="low" if share < 0.5 else "medium" if share < 0.75 else "high",  # as in dlemu.metrics.limit
-        evidence=(*surest.evidence, *surest.advice),
+        evidence=surest.evidence,
+        advice=surest.advice,
     )
 
 
@@ -162,10 +163,9 @@ def at_full_size(answer: SizeAnswer) -> str:
         return ""
     divisor, larger = full.sample_divisor, ""
     if scaled(divisor):
-        larger = f" (samples {max(divisor, 1 / divisor):.3g} times {'larger' if divisor > 1 else 'smaller'})"
+        larger = f" with samples {max(divisor, 1 / divisor):.3g} times {'larger' if divisor > 1 else 'smaller'}"
     fed = f"at least {full.accelerators}" if answer.is_limited_by_host else full.accelerators or "none"
-    needs = f"each accelerator needs {number(full.mb_per_accelerator)} MB/s"
-    return f"At full size{larger} {needs}: this drive would feed {fed}."
+    return f"this drive would feed {fed}: each accelerator{larger} needs {number(full.mb_per_accelerator)} MB/s"
 
 
 def _verb(count: CountResult) -> str:

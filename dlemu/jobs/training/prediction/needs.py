@@ -255,13 +255,13 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
     ports = (
         f"{count(ports, 'port')} of {speed} Gb/s ({of_node[speed]} a node)" for speed, ports in answer.ports().items()
     )
-    best = f"{answer.times_class:.2g} times what the best gives"
-    known = f'"{answer.nvidia_class}"'
+    is_above = answer.nvidia_class == "above"
+    known = f"{answer.times_class:.2g} times what the best gives" if is_above else f'"{answer.nvidia_class}"'
     again = f"is yours enough? dlemu predict {shlex.join(answer.overrides)} --mb-per-second X | --drive SHEET"
     beside = "one beside the others: dlemu predict workload=... --mb-per-second X --others-mb-per-second Y"
     lines += [
-        Said("network", " or ".join(ports)),
-        Said("class", best if answer.nvidia_class == "above" else known, "NVIDIA's, of the DGX SuperPOD"),
+        Said("network", " or ".join(ports), f"NVIDIA's class, of the DGX SuperPOD: {known}"),
+        Said("from", "batch and step time of the workload's file, by arithmetic", "as sure as these; dlemu workloads"),
         Said("next", again if len(jobs) == 1 else beside),
     ]
     rows = [

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from dlemu.jobs.training.prediction.prediction import PREDICTED, Prediction
 from dlemu.jobs.training.prediction.run_prediction import read_prediction
+from dlemu.report.any_run import listed
 from dlemu.report.screen import Said, Screen, rate, with_uncertainty
-from dlemu.report.table import Section, Table, Tone, Words, columns
-from dlemu.report.units import number
+from dlemu.report.table import Section, Tone
 from dlemu.results.drive import taken_by_others
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import scaled
@@ -24,16 +24,17 @@ _WORDS = {True: "pass", False: "fail", None: "too close to call"}
 def _screen(answer: Prediction, folder: str) -> Screen:
     limit = answer.limited_by
     what = "not known" if (limit.what, limit.confidence) == ("nothing", "low") else limit.what
-    passed = answer.shown.passed
+    passed, needed, read = answer.shown.passed, answer.shown.needed_mb_per_second, answer.shown.app_mb_per_second
     tone: Tone = "open" if passed is None else "good" if passed else "bad"
-    lines = [Said("predicted", answer.verdict.removeprefix(f"{PREDICTED}: "), tone=tone)]
-    for one in answer.counts[:_SHOWN_COUNTS]:
+    verdict = answer.verdict.removeprefix(f"{PREDICTED}: ").replace("+-", "±")
+    lines = [Said(PREDICTED, verdict, tone=tone)]
+    for one in [one for one in answer.counts[:_SHOWN_COUNTS] if one is not answer.shown]:
         low, high = one.au_sustained_interval_percent
         au = with_uncertainty(one.verdict_au("sustained"), (high - low) / 2, answer.question.threshold_percent)
         lines.append(Said(f"{one.accelerators:>3}", f"AU {au}, {rate(one.app_mb_per_second)}: {_WORDS[one.passed]}"))
     lines += [
-        Said("limit", f"{what}: {limit.evidence[0]}"),
-        Said("needs", f"{rate(answer.shown.needed_mb_per_second)} for {answer.accelerators} to pass"),
+        Said("limit", f"{what}: {limit.evidence[-1]}"),
+        Said("needs", f"{rate(needed)} for {answer.accelerators} to pass; they read {rate(read)} over whole epochs"),
         Said("check", f"speed / demand alone says {answer.null_max_accelerators} pass"),
         Said("from", answer.source + taken_by_others(answer.others_mb_per_second)),
     ]
@@ -41,25 +42,8 @@ def _screen(answer: Prediction, folder: str) -> Screen:
 
 
 def _sections(answer: Prediction, _: str) -> Iterator[Section]:
-    yield Words(f"Limited by: {answer.limited_by.what}", answer.limited_by.evidence)
-    names = ("n", "", "AU %", "interval %", "counted steps", "whole %", "samples/s", "MB/s", "speed / demand: AU %")
-    rows = [
-        (
-            str(one.accelerators),
-            _WORDS[one.passed],
-            f"{one.au_sustained_percent:.1f}",
-            "{:.1f}-{:.1f}".format(*one.au_sustained_interval_percent),
-            f"{one.au_percent:.1f}",
-            f"{one.au_whole_percent:.1f}",
-            number(one.samples_per_second),
-            number(one.app_mb_per_second),
-            f"{one.null_au_percent:.1f}",
-        )
-        for one in answer.counts
-    ]
-    yield Table(title=_title(answer), columns=columns(*names, right=(0, *range(2, 9)), whole=range(9)), rows=rows)
-    curve = [(str(point.readers), number(point.mb_per_second)) for point in answer.curve]
-    yield Table(title="What the storage delivers", columns=columns("readers", "MB/s", right=range(2)), rows=curve)
+    yield from listed("Each number of accelerators", answer.counts)
+    yield from listed("What the storage delivers", answer.curve)
 
 
 def _charts(answer: Prediction, folder: str) -> Iterator[tuple[str, Figure]]:

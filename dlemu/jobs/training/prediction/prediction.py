@@ -12,6 +12,7 @@ from dlemu.jobs.training.prediction.calibration import Curve
 from dlemu.metrics.findings import Finding, LimitedBy
 from dlemu.metrics.limit import What
 from dlemu.metrics.verdict import Outcome
+from dlemu.report.screen import with_uncertainty
 from dlemu.results.answer_files import ANSWER_VERSION
 from dlemu.results.wording import scaled
 
@@ -141,7 +142,9 @@ NO_MORE: dict[EndedBy, str] = {
 def _passing(answer: Prediction) -> str:
     """Say how many pass, and how many more may."""
     at_least = "" if answer.saturated else "at least "
-    au = f"(AU {at_least}{answer.shown.verdict_au(answer.question.verdict):.1f} %"
+    low, high = answer.shown.au_sustained_interval_percent
+    value = with_uncertainty(answer.shown.verdict_au(answer.question.verdict), (high - low) / 2)
+    au = f"(AU {at_least}{value.replace('±', '+-')}"
     if answer.max_accelerators_interval is None:
         word = {"pass": "pass", "fail": "fail"}.get(answer.outcome, "too close to call")
         return f"{answer.accelerators} {word} {au})"
