@@ -324,7 +324,7 @@ class ComparedSide:
     """The answer of a search, or the largest number of accelerators among the runs that passed; None without any."""
     may_feed_more: bool = False
     """One more was not shown to fail, or not because of the storage: `accelerators_fed` is a lower bound."""
-    about: dict[str, str]
+    about: dict[str, str] = field(default_factory=dict)
     """Where, on what and how it was measured, as text; empty when the folders of its runs are gone."""
     unpaired: tuple[SweepPoint, ...] = ()
     """Its runs that have no counterpart; of a search, all counts."""

@@ -964,9 +964,9 @@ def _trial(trial: Mapping[str, Any]) -> Trial:
 def _compare_numbers(frozen: FrozenRun) -> Numbers:
     a, b = map(read_frozen, frozen.of)
     if a.kind == "train":
-        pair = compare_runs(training_figures(_train_run(a)), training_figures(_train_run(b)))
+        pair = compare_runs(training_figures(_train_run(a)), training_figures(_train_run(b)), (), {}, {})
     else:
-        pair = compare_runs(checkpoint_figures(_checkpoint_run(a)), checkpoint_figures(_checkpoint_run(b)))
+        pair = compare_runs(checkpoint_figures(_checkpoint_run(a)), checkpoint_figures(_checkpoint_run(b)), (), {}, {})
     return {
         "differences": {
             name: asdict(value) | {"distinct": value.distinct}

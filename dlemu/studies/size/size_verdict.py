@@ -104,8 +104,9 @@ def cause_of(trials: Sequence[Trial], passed: Sequence[Trial] = ()) -> LimitedBy
     if not named:
         return LimitedBy(what="not known", evidence=("the trials' summaries do not record it",))
     groups = [HOST_LIMITS, *((limit.what,) for limit in named)]  # of equal ones the first counts
-    largest = max(([limit for limit in named if limit.what in group] for group in groups), key=_weight)
-    share = _weight(largest) / (_WEIGHTS["high"] * len(named))
+    weights = [sum(_WEIGHTS[limit.confidence] for limit in named if limit.what in group) for group in groups]
+    largest = [limit for limit in named if limit.what in groups[weights.index(max(weights))]]
+    share = max(weights) / (_WEIGHTS["high"] * len(named))
     if share < 0.5:
         largest = [limit for limit in (*named, *_limits(passed)) if limit.what in HOST_LIMITS] or largest
     surest = max(largest, key=lambda limit: _WEIGHTS[limit.confidence])
@@ -118,10 +119,6 @@ def cause_of(trials: Sequence[Trial], passed: Sequence[Trial] = ()) -> LimitedBy
 
 def _limits(trials: Sequence[Trial]) -> list[Limit]:
     return [trial.limited_by for trial in trials if trial.limited_by]
-
-
-def _weight(limits: Sequence[Limit]) -> int:
-    return sum(_WEIGHTS[limit.confidence] for limit in limits)
 
 
 def outcome_of(answer: SizeAnswer, wanted: int) -> Outcome:
