@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.content import BLOCK_WORDS, MAGIC, StampedContent, Words, hash_of_seed, key_of, write_stamps
+from datagen.content import BLOCK_WORDS, MAGIC, StampedContent, Words, key_of, write_stamps
 
 BULK_VERSION = 1  # incremented whenever the same seed, file and offset would give different bytes
 PIECE_BYTES = 1 << 20  # bytes that have one key, and size of the pool
@@ -39,11 +39,6 @@ class BulkContent(StampedContent):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BulkContent, (self.seed, self.pattern)  # the pool is rebuilt by the process that uses it
-
-    @functools.cached_property
-    def seed_hash(self) -> int:
-        """Hash of the seed that every stamp holds, to recognise this run's blocks."""
-        return hash_of_seed(self.seed)
 
     @property
     def is_stamped(self) -> bool:

@@ -55,6 +55,12 @@ class StampedContent(abc.ABC):
     """The bytes of files as a pure function of (running index of the file, offset), written in whole blocks."""
 
     compared_bytes: ClassVar[int]  # bytes generated at a time for a comparison: they stay in a core's cache
+    seed: int
+
+    @functools.cached_property
+    def seed_hash(self) -> int:
+        """Hash of the seed that every stamp holds, to recognise the blocks of this dataset or run."""
+        return _mix_number(self.seed + int(_GOLDEN))
 
     @abc.abstractmethod
     def write_blocks(self, blocks: Words, file: int, first: int) -> None:
@@ -114,11 +120,6 @@ class Content(StampedContent):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Content, (self.seed, self.compressibility)  # the pool is rebuilt by the process that uses it
-
-    @functools.cached_property
-    def seed_hash(self) -> int:
-        """Hash of the seed that every stamp holds, to recognise this dataset's blocks."""
-        return hash_of_seed(self.seed)
 
     @functools.cached_property
     def _pool(self) -> Words:
@@ -184,11 +185,6 @@ def explain(data: memoryview | bytes, at: int, content: Content, file: int) -> t
     if stamp.file != file:
         return True, f"there is a block of {origin}"
     return False, f"there is a block stamped {origin}, but its bytes or its position are wrong"
-
-
-def hash_of_seed(seed: int) -> int:
-    """Return the hash of a seed that stamps hold, to recognise its blocks."""
-    return _mix_number(seed + int(_GOLDEN))
 
 
 def block_keys(seed_hash: int, file: int, offsets: Words) -> Words:

@@ -75,7 +75,12 @@ class Format(PictureFormat):
             at = _put(out, at, padding[taken : taken + size])
             taken += size
         at = _put(out, at, tail)
-        _write_scan(out[at : at + blocks * width].reshape(blocks, width), codes.reshape(blocks, coefficients))
+        # The blocks, one per row: no DC difference, the coefficients, and an end of block after fewer than 63
+        scan = out[at : at + blocks * width].reshape(blocks, width)
+        scan[:, 0] = NO_DIFFERENCE
+        scan[:, coefficients + 1 :] = END_OF_BLOCK
+        np.bitwise_and(codes, 0x7F, out=codes, where=codes >= END_OF_BLOCK)
+        scan[:, 1 : coefficients + 1] = codes.reshape(blocks, coefficients)
         _put(out, at + blocks * width, EOI)
         return out
 
@@ -139,15 +144,6 @@ def _tables(shape: Shape) -> bytes:
     return (
         quantization + frame + huffman + b"\xff\xda" + struct.pack(">HB", 6 + 2 * count, count) + scan + b"\x00\x3f\x00"
     )
-
-
-def _write_scan(scan: NDArray[np.uint8], codes: NDArray[np.uint8]) -> None:
-    """Write the blocks, one per row: no DC difference, the coefficients, and an end of block after fewer than 63."""
-    coefficients = codes.shape[1]
-    scan[:, 0] = NO_DIFFERENCE
-    scan[:, coefficients + 1 :] = END_OF_BLOCK
-    np.bitwise_and(codes, 0x7F, out=codes, where=codes >= END_OF_BLOCK)
-    scan[:, 1 : coefficients + 1] = codes
 
 
 def _comments(size_bytes: int) -> list[int]:

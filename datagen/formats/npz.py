@@ -128,9 +128,15 @@ def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
     file.seek(entry.start)
     file.read(sum(_LOCAL.unpack(file.read(_LOCAL.size))[-2:]))
     packed, _ = packed_member(file.image, entry)
+    header = 2 * _array.ALIGNMENT - _array.PREFIX_BYTES  # the usual size
+    if entry.method == STORED:
+        header = _array.header_bytes(packed[: _array.PREFIX_BYTES])
+    items = range(_array.PREFIX_BYTES + header, entry.plain_bytes, LOAD_BYTES)
+    # The bytes that np.load asks for at a time
+    pieces = [_array.PREFIX_BYTES, header, *(min(LOAD_BYTES, entry.plain_bytes - at) for at in items)]
     packed_left, growth = len(packed), entry.plain_bytes / max(1, len(packed))
     held = waiting = 0.0  # bytes decompressed ahead, and compressed bytes read ahead
-    for size in _pieces(entry, packed):
+    for size in pieces:
         missing = size - held
         held = max(0.0, -missing)
         while missing > 0 and (packed_left or waiting >= 1):
@@ -144,16 +150,6 @@ def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
             held = max(0.0, plain - missing)
             missing -= plain
     file.read(packed_left)
-
-
-def _pieces(entry: Entry, packed: memoryview) -> Iterator[int]:
-    """Yield the decompressed bytes that np.load reads of a member at a time: prefix, header, then items."""
-    yield _array.PREFIX_BYTES
-    usual = 2 * _array.ALIGNMENT - _array.PREFIX_BYTES
-    header = _array.header_bytes(packed[: _array.PREFIX_BYTES]) if entry.method == STORED else usual
-    yield header
-    for at in range(_array.PREFIX_BYTES + header, entry.plain_bytes, LOAD_BYTES):
-        yield min(LOAD_BYTES, entry.plain_bytes - at)
 
 
 STORED, DEFLATED = 0, 8  # compression methods (APPNOTE 4.4.5)
