@@ -130,14 +130,14 @@ class RecordReader(RangeReader):
         transfer_bytes: int = 0,
         offsets: Mapping[str, Offsets] = NONE_KNOWN,
         *,
-        called: bool = False,
+        matched: bool = False,
     ) -> None:
-        """With `called`, make the read calls of the format's library, where known, instead of as few as possible.
+        """With `matched`, make the read calls of the format's library, where known, instead of as few as possible.
 
         `offsets` are those of records in files where they differ in length, by path.
         """
-        self._called = called and (file_format.looks_up or file_format.stream_calls is not None)
-        super().__init__(storage, 0 if self._called else transfer_bytes)
+        self._matched = matched and (file_format.looks_up or file_format.stream_calls is not None)
+        super().__init__(storage, 0 if self._matched else transfer_bytes)
         self._format = file_format
         self._layout = layout
         self._samples_per_file = layout.num_samples_per_file
@@ -236,20 +236,20 @@ class RecordReader(RangeReader):
         """Open a file, whose records are not looked at yet."""
         path = self._layout.path(file)
         reader = self._opened(path, mapped=self._format.mapped)
-        if self._called and self._format.looks_up and not self._format.mapped:
+        if self._matched and self._format.looks_up and not self._format.mapped:
             reader = ReopenedReader(reader, partial(self._storage.open, path))
-        if self._called and self._format.stream_calls is not None:
+        if self._matched and self._format.stream_calls is not None:
             reader = StreamedReader(reader, self._format.stream_calls, self._format.tail_bytes)
         source = Source(path, reader, self._storage.alignment, self._transfer_bytes)
         source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
         side, samples = partial(self._open_side, file), self._layout.num_samples_per_file
-        return OpenedFile(source, samples, side, self._offsets.get(path), self._called)
+        return OpenedFile(source, samples, side, self._offsets.get(path), self._matched)
 
     def _open_side(self, file: int, number: int) -> Source | None:
         """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
         path = self._format.sides[number].path(self._layout, file)
         try:
-            reader = self._opened(path, mapped=self._called or self._format.mapped)  # libraries map indexes, too
+            reader = self._opened(path, mapped=self._matched or self._format.mapped)  # libraries map indexes, too
         except DatasetError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None

@@ -2,8 +2,9 @@
 
 A format is one module with a class `Format`, a subclass of `FormatBase`, or of `RecordFormat` or `GroupFormat`
 (`datagen.groups`). Payload: the bytes of all samples of a file in order, without framing, encoding or compression;
-`Content` generates it. Side file: a file that accompanies each data file, such as an index. Called: read by exactly the
-read calls that the usual Python library of the format makes, without that library (`reader.engine=matched`).
+`Content` generates it. Side file: a file that accompanies each data file, such as an index. Matched: read by
+exactly the read calls that the usual Python library of the format makes, without that library
+(`reader.engine=matched`).
 """
 
 from __future__ import annotations
@@ -297,15 +298,15 @@ class FormatBase(abc.ABC):
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         """Write one file sequentially. If `file_bytes` gives its size, its bytes are a pure function of `job`."""
 
-    def open(self, source: Source, samples: int, *, called: bool = False) -> OpenFile:
+    def open(self, source: Source, samples: int, *, matched: bool = False) -> OpenFile:
         """Open a file of `samples` samples, to read them by as few calls as possible: here one for the whole file.
 
-        With `called`, a format that `reads_parts` makes the read calls of its library instead. Raises DatasetError: the
-        file is truncated or not of this format.
+        With `matched`, a format that `reads_parts` makes the read calls of its library instead. Raises DatasetError:
+        the file is truncated or not of this format.
         """
         return self.parse(source.path, source.read(0, source.size_bytes), samples, source.scratch)
 
-    parse_called: Callable[[Any, int, Scratch], OpenFile] | None = None
+    parse_matched: Callable[[Any, int, Scratch], OpenFile] | None = None
     """A method that does as `parse`, and reads the file (`_buffered.BufferedFile`) by the library's calls: the same
     offsets and lengths in the same order. None: the library reads a file by one call.
     """
@@ -360,7 +361,7 @@ class OpenedFile(NamedTuple):
     samples: int
     side: OpenSide
     offsets: Offsets | None = None  # None: all records have one length
-    called: bool = False
+    matched: bool = False
     """A format that `looks_up` locates records by the library's read calls."""
 
 

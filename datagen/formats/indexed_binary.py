@@ -64,7 +64,7 @@ class Format(base.RecordFormat):
             writer.write(piece)
 
     def open_records(self, opened: base.OpenedFile) -> IndexedFile:
-        """Open a file; called as Megatron-LM: look up each record in a mapped index, and read each by its own call."""
+        """Open a file; matched is Megatron-LM: each record is looked up in a mapped index, and read by its own call."""
         return IndexedFile(opened)
 
     def locate(self, opened: base.OpenedFile) -> None:
@@ -110,7 +110,7 @@ class IndexedFile(base.RecordFile):
         if offsets is not None and sizes is not None:
             self._check_length(offsets)
             self._check_length(sizes)
-            if opened.called or rest or not self._is_even(offsets, sizes):
+            if opened.matched or rest or not self._is_even(offsets, sizes):
                 self._index, self.scattered = (offsets, sizes), True
         elif rest or not self._record_bytes:
             problem = f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index"

@@ -61,7 +61,7 @@ class Format(base.FormatBase):
         except _array.FAILURES as error:
             raise _array.unreadable(path, ".npz", error) from error
 
-    def parse_called(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> _array.Samples:
+    def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> _array.Samples:
         """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
         try:
             used = _members_to_read(_list_by_zipfile(file), samples, file.size_bytes)

@@ -891,7 +891,7 @@ def _size_numbers(frozen: FrozenRun) -> Numbers:
         "outcome": outcome_of(answer, facts["accelerators_wanted"]),
         "max_accelerators": answer.max_accelerators,
         "too_close_to_tell": [count.accelerators for count in answer.too_close_to_tell],
-        "passing": answer.passing and answer.passing.accelerators,
+        "passing": answer.max_accelerators or None,
         "failing": answer.failing and answer.failing.accelerators,
         "counts": {
             str(count.accelerators): {
@@ -940,9 +940,9 @@ def _trial(trial: Mapping[str, Any]) -> Trial:
 def _compare_numbers(frozen: FrozenRun) -> Numbers:
     a, b = map(read_frozen, frozen.of)
     if a.kind == "train":
-        pair = compare_runs(training_figures(_train_run(a)), training_figures(_train_run(b)))
+        pair = compare_runs(training_figures(_train_run(a)), training_figures(_train_run(b)), (), {}, {})
     else:
-        pair = compare_runs(checkpoint_figures(_checkpoint_run(a)), checkpoint_figures(_checkpoint_run(b)))
+        pair = compare_runs(checkpoint_figures(_checkpoint_run(a)), checkpoint_figures(_checkpoint_run(b)), (), {}, {})
     return {
         "differences": {
             name: asdict(value) | {"distinct": value.distinct}

@@ -7,8 +7,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dlemu.contrib.mlperf.tests import golden
 from tests.dlio import published_checkpoints as published
 
@@ -42,25 +40,17 @@ def leaves(folder: Path) -> list[Path]:
 
 
 def _leaf(leaf: Path, model: str, kind: str, began: datetime, ended: datetime) -> None:
-    (leaf / "dlio_config").mkdir(parents=True)
-    for name in ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log", "dlio.log"):
-        (leaf / name).write_text("[OUTPUT]\n")
+    leaf.mkdir(parents=True)
     workload: dict[str, Any] = published.official_yaml(model)
     workload["checkpoint"] |= {
         "checkpoint_folder": f"/mnt/{model}",
         "num_checkpoints_write": 10 * (kind == "save"),
         "num_checkpoints_read": 10 * (kind == "load"),
     }
-    overrides = {
-        "checkpoint.num_checkpoints_read": workload["checkpoint"]["num_checkpoints_read"],
-        "checkpoint.num_checkpoints_write": workload["checkpoint"]["num_checkpoints_write"],
-        "checkpoint.checkpoint_folder": f"/mnt/{model}",
-    }
-    (leaf / "dlio_config/config.yaml").write_text(yaml.safe_dump({"workload": workload}))
+    stated = ("num_checkpoints_read", "num_checkpoints_write", "checkpoint_folder")
+    overrides = {f"checkpoint.{key}": workload["checkpoint"][key] for key in stated}
     words = [f"++workload.{key}={value}" for key, value in overrides.items()]
-    task = [f"workload={model.replace('-', '_')}", *words]
-    (leaf / "dlio_config/overrides.yaml").write_text(yaml.safe_dump(task))
-    (leaf / "dlio_config/hydra.yaml").write_text(yaml.safe_dump({"hydra": {"overrides": {"task": task}}}))
+    golden.configured(leaf, "checkpointing_run", workload, [f"workload={model.replace('-', '_')}", *words])
     metadata = {
         "benchmark_type": "checkpointing",
         "model": model,

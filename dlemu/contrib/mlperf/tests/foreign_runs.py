@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from statistics import pstdev
+from statistics import fmean, pstdev
 from typing import Any
 
 import yaml
@@ -136,27 +136,32 @@ def _stamp(seconds: float) -> str:
     return (START + timedelta(microseconds=round(seconds * 1e6))).isoformat(timespec="microseconds")
 
 
+def metric_of(au: list[float], rate: list[float]) -> dict[str, Any]:
+    """What DLIO prints of its epochs' AU and samples/s."""
+    mean_au, mean_rate, mib = fmean(au), fmean(rate), RECORD_BYTES / 2**20
+    return {
+        "train_au_percentage": au,
+        "train_au_mean_percentage": mean_au,
+        "train_au_meet_expectation": "success" if mean_au >= 90 else "fail",
+        "train_au_stdev_percentage": pstdev(au),
+        "train_throughput_samples_per_second": rate,
+        "train_throughput_mean_samples_per_second": mean_rate,
+        "train_throughput_stdev_samples_per_second": pstdev(rate),
+        "train_io_mean_MB_per_second": mean_rate * mib,
+        "train_io_stdev_MB_per_second": pstdev(rate) * mib,
+    }
+
+
 def _summary(told: list[list[Rank]], edition: str, ranks: int, epochs: int, steps: int) -> dict[str, Any]:
     per_rank = [[au_and_rate(rank, edition) for rank in parts] for parts in told]
     au = [sum(one[0] for one in parts) / ranks for parts in per_rank]
     rate = [sum(one[1] for one in parts) for parts in per_rank]
-    mean_au, mean_rate = sum(au) / epochs, sum(rate) / epochs
     return {
         "start": _stamp(0),
         "num_accelerators": ranks,
         "num_hosts": 1,
         "hostname": "node0",
-        "metric": {
-            "train_au_percentage": au,
-            "train_au_mean_percentage": mean_au,
-            "train_au_meet_expectation": "success" if mean_au >= 90 else "fail",
-            "train_au_stdev_percentage": pstdev(au),
-            "train_throughput_samples_per_second": rate,
-            "train_throughput_mean_samples_per_second": mean_rate,
-            "train_throughput_stdev_samples_per_second": pstdev(rate),
-            "train_io_mean_MB_per_second": mean_rate * RECORD_BYTES / 2**20,
-            "train_io_stdev_MB_per_second": pstdev(rate) * RECORD_BYTES / 2**20,
-        },
+        "metric": metric_of(au, rate),
         "num_files_train": ranks * steps * BATCH,
         "num_files_eval": 0,
         "num_samples_per_file": 1,

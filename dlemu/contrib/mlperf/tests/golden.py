@@ -50,7 +50,7 @@ def make_tree(root: Path, edition: str, ranks: int = RANKS) -> Path:
     return root
 
 
-def edit(path: Path, change: Callable[[Any], None]) -> None:
+def edit(path: Path, change: Callable[[Any], object]) -> None:
     """Change a JSON or YAML file."""
     if path.suffix == ".json":
         content = json.loads(path.read_text())
@@ -100,6 +100,14 @@ def _model_run(folder: Path, edition: str, ranks: int, number: int) -> float:
 
 
 _FOLDER = "++workload.dataset.data_folder=/data/unet3d"
+
+
+def configured(leaf: Path, name: str, workload: Any, words: list[str]) -> None:
+    """Write the logs and hydra's files of a call."""
+    _hydra(config_folder(leaf), words)
+    (config_folder(leaf) / "config.yaml").write_text(yaml.safe_dump({"workload": workload}))
+    for log in (f"{name}.stdout.log", f"{name}.stderr.log", "dlio.log"):
+        (leaf / log).write_text("[OUTPUT]\n")
 
 
 def _hydra(folder: Path, words: list[str]) -> None:
@@ -218,13 +226,9 @@ def _phases(workload: Path, edition: str, ranks: int) -> None:
         if edition == "3.0":
             (leaf / ".mlps-code-image").write_text(f"md5-tree-v2:{CODE}\n")
         if phase == "datagen":
-            for name in ("training_datagen.stdout.log", "training_datagen.stderr.log", "dlio.log"):
-                (leaf / name).write_text("[OUTPUT]\n")
-            files = f"++workload.dataset.num_files_train={_files(ranks)}"
-            _hydra(leaf / "dlio_config", ["workload=unet3d_datagen", files, _FOLDER])
+            words = ["workload=unet3d_datagen", f"++workload.dataset.num_files_train={_files(ranks)}", _FOLDER]
             dataset = {"num_files_train": _files(ranks), "data_folder": "/data/unet3d"}
-            settings = {"workload": {"model": {"name": "unet3d"}, "dataset": dataset}}
-            (leaf / "dlio_config/config.yaml").write_text(yaml.safe_dump(settings))
+            configured(leaf, "training_datagen", {"model": {"name": "unet3d"}, "dataset": dataset}, words)
     if edition == "3.0":
         foreign_runs.write(workload / "run" / "results.json", _results(workload / "run"))
 

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from dlemu.contrib.mlperf.tests import checkpoint_leaves, golden
-from dlemu.contrib.mlperf.tests.foreign_runs import RECORD_BYTES, write
+from dlemu.contrib.mlperf.tests.foreign_runs import RECORD_BYTES, metric_of, write
 from tests.dlio import published_checkpoints as published
 
 ORG, SYSTEM, FILES = "NewFW", "drive", 14_000
@@ -139,15 +139,10 @@ def _leaf(
     settings = {"parameters": workload, "override_parameters": overrides}
     _metadata(leaf, "training", "unet3d", phase, 1, args, accelerator=accelerator, **settings)
     if phase != "datasize":
-        (leaf / "dlio_config").mkdir()
         words = ["workload=unet3d_" + ("datagen" if phase == "datagen" else "b200")]
         words += [f"++workload.{key}={value}" for key, value in overrides.items()]
         parsed = {key: _parsed(value) for key, value in workload.items()}
-        (leaf / "dlio_config/config.yaml").write_text(yaml.safe_dump({"workload": parsed}))
-        (leaf / "dlio_config/overrides.yaml").write_text(yaml.safe_dump(words))
-        (leaf / "dlio_config/hydra.yaml").write_text(yaml.safe_dump({"hydra": {"overrides": {"task": words}}}))
-        for name in (f"training_{phase}.stdout.log", f"training_{phase}.stderr.log", "dlio.log"):
-            (leaf / name).write_text("[OUTPUT]\n")
+        golden.configured(leaf, f"training_{phase}", parsed, words)
         write(leaf / "fs_separation.json", _separation(leaf, "/mnt/drive"))
     _as_published(leaf, "training", phase, 1)
 
@@ -250,24 +245,12 @@ def _measured(leaf: Path, number: int) -> None:
     (leaf / "0_output.json").write_text(LEFT_OUT)
     au = [each / slower for each in (*AU, LAST[1])]
     rates = [each / slower for each in (*RATES, LAST[2])]
-    mean = statistics.fmean(rates)
-    metric = {
-        "train_au_percentage": au,
-        "train_au_mean_percentage": statistics.fmean(au),
-        "train_au_meet_expectation": "success",
-        "train_au_stdev_percentage": statistics.pstdev(au),
-        "train_throughput_samples_per_second": rates,
-        "train_throughput_mean_samples_per_second": mean,
-        "train_throughput_stdev_samples_per_second": statistics.pstdev(rates),
-        "train_io_mean_MB_per_second": mean * RECORD_BYTES / 2**20,
-        "train_io_stdev_MB_per_second": statistics.pstdev(rates) * RECORD_BYTES / 2**20,
-    }
     counts = {"num_accelerators": 1, "num_hosts": 1, "num_files_train": FILES, "num_files_eval": 0}
     summary = {
         **counts,
         "start": _stamp(began + shift + timedelta(seconds=15.911742)),
         "hostname": published.HOST,
-        "metric": metric,
+        "metric": metric_of(au, rates),
         "num_samples_per_file": 1,
         "host_cpu_count": [384],
         "host_processor_name": "x86_64",

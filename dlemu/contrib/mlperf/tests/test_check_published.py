@@ -25,11 +25,11 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def of(checked: Checked, severity: str) -> set[str]:
-    return {one.finding.rule for one in checked.findings if one.finding.severity == severity}
+    return {one.rule for one in checked.findings if one.severity == severity}
 
 
 def seen(checked: Checked, rule: str) -> str:
-    return "; ".join(one.finding.seen for one in checked.findings if one.finding.rule == rule)
+    return "; ".join(one.seen for one in checked.findings if one.rule == rule)
 
 
 def test_a_published_submission_breaks_no_rule_as_its_round_was_judged(tree: Path) -> None:

@@ -15,6 +15,7 @@ from datagen.inspection import Dataset
 from datagen.layout import layouts
 from dlemu.config import load
 from dlemu.contrib.mlperf.check.judge import REHEARSAL, Checked, check_folder
+from dlemu.contrib.mlperf.rehearsal import rehearse
 from dlemu.contrib.mlperf.rehearsal.datasize import datasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
 from dlemu.contrib.mlperf.rehearsal.rehearse import (
@@ -23,7 +24,7 @@ from dlemu.contrib.mlperf.rehearsal.rehearse import (
     read_figures,
 )
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.known import Finding, Located
+from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.dlio.export import export_beside
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.run import TRAINING
@@ -93,14 +94,14 @@ def rehearsal(plan: RehearsalPlan) -> TrainingRehearsal:
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingRehearsal:
     """A finished rehearsal whose runs took no time."""
     monkeypatch.setattr(RehearsalPlan, "run", lambda self, words, folder, command: run_by_hand(words, folder))
-    monkeypatch.setattr(TrainingRehearsal, "_inspect", lambda self: None)
+    monkeypatch.setattr(rehearse, "inspect", lambda *_, **__: None)
     done = rehearsal(make_plan(tmp_path))
     done.run()
     return done
 
 
 def told(folder: str) -> set[str]:
-    return {one.finding.rule for one in check_folder(folder).findings if one.finding.severity != "info"}
+    return {one.rule for one in check_folder(folder).findings if one.severity != "info"}
 
 
 def test_the_tree_breaks_no_rule_but_those_of_size(made: TrainingRehearsal) -> None:
@@ -115,7 +116,7 @@ def test_the_tree_breaks_no_rule_but_those_of_size(made: TrainingRehearsal) -> N
     overrides = {word.partition("=")[0] for leaf in result.runs for word in leaf.setup.overrides or ()}
     assert "++workload.dataset.num_files_train" in overrides
     assert "++workload.train.seed" not in overrides
-    assert "rehearsal" in {one.finding.rule for one in checked.findings}
+    assert "rehearsal" in {one.rule for one in checked.findings}
     for folder in Path(result.path).parents:  # what a submitter adds later is not told of a part of the tree either
         if folder.is_relative_to(checked.root):
             assert told(str(folder)) <= LAPTOP, folder
@@ -156,8 +157,8 @@ def test_a_host_that_alone_keeps_runs_from_passing_leaves_no_verdict(
     printed = replace(figures.printed, verdict="success" if passes else "fail")
     asked = rehearsal(plan)
     asked.measured += [replace(figures, printed=printed, held_back=held_back)] * 5
-    found = tuple(Located(finding=Finding("error", rule, "", "", ""), path="") for rule in rules)
-    checked = Checked(root="", reading="published", results=(), submissions=(), rehearsal=None, findings=found)
+    found = tuple(by_rule(rule, "") for rule in rules)
+    checked = Checked(root="", reading="published", findings=found)
     assert asked.end(checked)[0] == judged
 
 

@@ -71,7 +71,7 @@ _OF_THE_FIXTURE = {"checkpoint.filesystem", "ranks.copied"}
 
 def errors(checked: Checked) -> set[str]:
     """What is wrong with the tree, but for what is made up here."""
-    return {one.finding.rule for one in checked.findings if one.finding.severity == "error"} - _OF_THE_FIXTURE
+    return {one.rule for one in checked.findings if one.severity == "error"} - _OF_THE_FIXTURE
 
 
 def rehearsal(
@@ -98,12 +98,12 @@ def test_two_calls_belong_together_and_break_no_rule(calls: Words, tmp_path: Pat
     assert "checkpoint.num_checkpoints_read=0" in calls[0]
     assert "checkpoint.num_checkpoints_write=0" in calls[1]
     assert not errors(checked)
-    assert {one.finding.rule for one in checked.findings if one.finding.severity != "info"} == {
+    assert {one.rule for one in checked.findings if one.severity != "info"} == {
         *_OF_THE_FIXTURE,
         "checkpoint.memory",
         "checkpoint.slowest",
     }
-    assert {one.finding.rule for one in checked.findings if one.finding.severity == "info"} == {
+    assert {one.rule for one in checked.findings if one.severity == "info"} == {
         "rehearsal",
         "tool.other",
         "checkpoint.duration",
@@ -111,7 +111,7 @@ def test_two_calls_belong_together_and_break_no_rule(calls: Words, tmp_path: Pat
         "systems.pdf",
         "submission.code",
     }
-    (result,) = checked.checkpoints
+    (result,) = checked.results
     assert figures_of(result) == pytest.approx({"save": 3.076140817854296, "load": 4.983509448925309})
     sums = json.loads((Path(result.path) / "results.json").read_text())
     assert sums["save_gib_per_second"] == pytest.approx(3.076140817854296)

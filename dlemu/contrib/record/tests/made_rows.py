@@ -13,10 +13,8 @@ TRAINER, WORKER = 100, 200
 class Trainer:
     """Writes what a loop does, ms by ms. Files of 1000 bytes, batches of 8 samples."""
 
-    def __init__(self, *, pid: int = TRAINER, rank: int | None = None, ranks: int = 1, workers: int = 1) -> None:
-        self.rows, self.worker = (
-            ProcessRows(Process(version=1, pid=each, rank=rank, ranks=ranks)) for each in (pid, pid + 100)
-        )
+    def __init__(self, *, pid: int = TRAINER, ranks: int = 1, workers: int = 1) -> None:
+        self.rows, self.worker = (ProcessRows(Process(version=1, pid=each, ranks=ranks)) for each in (pid, pid + 100))
         self.workers, self.now, self.thread = workers, 0, pid
         self._passes = self._serial = 0
 
@@ -101,9 +99,7 @@ class Trainer:
                 calls=16,
                 device=0,
                 process_read=made * read,
-                process_read_in=read,
                 process_device=0,
-                process_device_in=0,
                 process_cpu=made * 2 * MS,
                 process_cpu_in=2 * MS,
                 system_cpu=0,

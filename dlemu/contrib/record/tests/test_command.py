@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from click.testing import CliRunner
 from datagen.errors import DlemuError, UserError
 from dlemu.contrib.record.answer import read_record
 from dlemu.contrib.record.command import command
-from dlemu.contrib.record.hook import ROWS
-from dlemu.contrib.record.run import RecordQuestion, record
+from dlemu.contrib.record.rows import ROWS
+from dlemu.contrib.record.run import record
 from dlemu.results.kinds import kind_of
 from tests.e2e.harness import dlemu
 
@@ -26,24 +27,24 @@ JOB = str(Path(__file__).with_name("job.py"))
 @pytest.mark.parametrize(
     ("question", "says"),
     [
-        (RecordQuestion(), "wanted a job to record"),
-        (RecordQuestion(command=("true",), rows="x"), "wanted a job to record"),
-        (RecordQuestion(rows="nowhere"), "--rows is nowhere, which is not a folder"),
-        (RecordQuestion(command=("true",), out="there.yaml"), "there.yaml already exists"),
-        (RecordQuestion(command=("true",), out="job.txt"), "wanted a name that ends in .yaml"),
-        (RecordQuestion(command=("true",), out="no/job.yaml"), "make it first"),
-        (RecordQuestion(command=("no-such-program-here",)), "can't be started"),
-        (RecordQuestion(command=("true",)), "the job left no rows"),
-        (RecordQuestion(command=(sys.executable, "-c", "")), "the job left no rows"),
+        ({}, "wanted a job to record"),
+        ({"command": ("true",), "rows": "x"}, "wanted a job to record"),
+        ({"rows": "nowhere"}, "--rows is nowhere, which is not a folder"),
+        ({"command": ("true",), "out": "there.yaml"}, "there.yaml already exists"),
+        ({"command": ("true",), "out": "job.txt"}, "wanted a name that ends in .yaml"),
+        ({"command": ("true",), "out": "no/job.yaml"}, "in a folder that is there"),
+        ({"command": ("no-such-program-here",)}, "can't be started"),
+        ({"command": ("true",)}, "the job left no rows"),
+        ({"command": (sys.executable, "-c", "")}, "the job left no rows"),
     ],
 )
 def test_what_can_not_be_recorded_is_refused_with_what_to_do(
-    question: RecordQuestion, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    question: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("there.yaml").write_text("somebody's")
     with pytest.raises(UserError, match=says.replace(".", r"\.")):
-        record(question, folder=str(tmp_path / "answer"))
+        record(**question, folder=str(tmp_path / "answer"))
     assert Path("there.yaml").read_text() == "somebody's"
     assert os.listdir() == ["there.yaml"], "no folder of a recording that holds nothing"
 
@@ -53,15 +54,15 @@ def test_what_can_not_be_recorded_is_refused_with_what_to_do(
 )
 def test_a_job_that_fails_before_its_first_batch_has_failed(line: str, ended: str, tmp_path: Path) -> None:
     with pytest.raises(DlemuError, match=f"the job ended {ended} before it took a batch") as failure:
-        record(RecordQuestion(command=("sh", "-c", line)), folder=str(tmp_path / "answer"))
+        record(("sh", "-c", line), folder=str(tmp_path / "answer"))
     assert failure.value.exit_status == 3, "as of a job that fails later"
 
 
 def test_rows_of_which_no_recipe_can_be_made_are_kept(tmp_path: Path) -> None:
-    row = '"k":"process","version":1,"pid":1,"parent":null,"rank":null,"ranks":1,"python":"","torch":"","cores":1'
+    row = '"k":"process","version":1,"pid":1,"ranks":1'
     line = f'mkdir "$DLEMU_RECORD"; echo \'{{{row}}}\' > "$DLEMU_RECORD/1.jsonl"'
-    with pytest.raises(UserError, match="0 batches were seen"):
-        record(RecordQuestion(command=("sh", "-c", line)), folder=str(tmp_path / "answer"))
+    with pytest.raises(UserError, match="0 batches of"):
+        record(("sh", "-c", line), folder=str(tmp_path / "answer"))
     assert [path.name for path in (tmp_path / "answer" / ROWS).iterdir()] == ["1.jsonl"]
 
 

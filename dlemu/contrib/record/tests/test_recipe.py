@@ -21,7 +21,7 @@ from datagen.formats.tfrecord import masked_crc
 from dlemu.cli.workloads import _rows
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
-from dlemu.contrib.record.answer import Data, Recording, Replay, Spread
+from dlemu.contrib.record.answer import Data, RecordAnswer, Recording, Replay, Spread
 from dlemu.contrib.record.data_seen import MAPPED, cached_before, data_notes, data_of, data_problems, dataset_of
 from dlemu.contrib.record.recipe import recipe_text, simplified, workload_of
 from dlemu.contrib.record.recording import analyse
@@ -39,6 +39,10 @@ def recorded(**changes: object) -> Recording:
         trainer.batch(number, 0.2, 30 + place % 7, save_ms=50 if place in (29, 59) else 0)
     trainer.over(number)
     return replace(analyse(trainer.processes, 10), **changes)  # type: ignore[arg-type]  # fields of it
+
+
+def recipe_of(recording: Recording, data: Data | None, **verdict: Any) -> str:
+    return recipe_text(RecordAnswer(complete=True, recording=recording, data=data, **verdict), "matched")
 
 
 def files(tmp_path: Path) -> Counter[str]:
@@ -65,7 +69,7 @@ def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path:
     assert (data.files, data.format, data.samples_per_file) == (80, "jpeg", 1.0)
     assert data.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.jpg")), "of the whole folder"
     replay = Storage({"fast": 2.0}, 0.0, rate=200.123456)(recording, "fast", "replay-1")
-    text = recipe_text(recording, data, engine="fast", replayable=True, reason="", replay=replay)
+    text = recipe_of(recording, data, replayable=True, replays=(replay,))
     assert len(text) < 8000, "a lawyer reads it"
     own = [*SECRETS, str(tmp_path), socket.gethostname(), *([] if getpass.getuser() == "root" else [getpass.getuser()])]
     assert not [word for word in own if word.lower() in text.lower()]
@@ -123,7 +127,7 @@ def test_samples_of_several_files_are_replayed_file_by_file(tmp_path: Path) -> N
     assert data is not None
     assert (data.files, data.format, data.ending, data.samples_per_file) == (60, "raw", ".jpg, .png", 1.0)
     assert not list(data_problems(data, recording))
-    tree = yaml.safe_load(recipe_text(recording, data, engine="matched", replayable=False, reason="none", replay=None))
+    tree = yaml.safe_load(recipe_of(recording, data))
     assert tree["reader"]["batch_size"] == 2 * recording.batch_size
     assert mean_seconds(Duration.from_value(tree["reader"]["preprocess_time"], "preprocess_time")) == pytest.approx(
         recording.preprocess.mean / 2
@@ -354,8 +358,7 @@ def test_a_recipe_is_a_workload_of_dlemus_and_all_that_read_it_know_three_states
 ) -> None:
     recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0)
     data = data_of(files(tmp_path), recording)
-    text = recipe_text(recording, data, engine="matched", replayable=replayable, reason="so", replay=None)
-    (tmp_path / "job.yaml").write_text(text)
+    (tmp_path / "job.yaml").write_text(recipe_of(recording, data, replayable=replayable, reason="so"))
     workload = load([f"workload={tmp_path / 'job.yaml'}", f"dataset.data_folder={tmp_path}"])
     assert (workload.notes, workload.unsupported) == ((), ())
     assert mean_seconds(workload.train.computation_time) == pytest.approx(recording.computation.mean)

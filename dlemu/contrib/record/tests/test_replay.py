@@ -15,9 +15,8 @@ import pytest
 import yaml
 
 from dlemu.contrib.record.answer import read_record
-from dlemu.contrib.record.hook import HOOK, ROWS
 from dlemu.contrib.record.recording import analyse
-from dlemu.contrib.record.rows import read_rows
+from dlemu.contrib.record.rows import HOOK, ROWS, read_rows
 from dlemu.contrib.record.tests.test_hook import HOOK as HOOK_FILE
 from dlemu.contrib.record.tests.test_hook import JOB
 from dlemu.jobs.training.result import read_run

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from dlemu.contrib.mlperf.audit.audited_run import audit_trees
 from dlemu.contrib.mlperf.check.judge import Checked, check_folder
+from dlemu.contrib.mlperf.tests.changes import Inapplicable
 from dlemu.contrib.mlperf.tests.checkpoint_leaves import make_result
-from dlemu.contrib.mlperf.tests.forging.kinds import KINDS, Forgery, Inapplicable, single_facts
+from dlemu.contrib.mlperf.tests.forging.kinds import KINDS, Forgery, single_facts
 from dlemu.contrib.mlperf.tests.golden import edit, make_tree
 from dlemu.contrib.mlperf.tests.published_tree import make_published
 
@@ -73,7 +74,7 @@ def forgeries(base: str, tree: Path) -> Iterator[Forgery]:
 
 def said(checked: Checked) -> Said:
     """Return everything that was found, by rule, severity and what was seen."""
-    return frozenset((one.finding.rule, one.finding.severity, one.finding.seen) for one in checked.findings)
+    return frozenset((one.rule, one.severity, one.seen) for one in checked.findings)
 
 
 def _audited(root: Path) -> Said:
