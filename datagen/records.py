@@ -30,7 +30,7 @@ from datagen.formats.format_base import (
     ended_early,
     unreadable,
 )
-from datagen.layout import NO_PLACES, Layout, Places, Run, Runs, Samples, as_places, runs_of, shifted
+from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, as_places, runs_of, shifted
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
@@ -155,15 +155,11 @@ class RecordReader(RangeReader):
             SpaceError: `out` is too small, or too many files are open.
             IndexError: there is no such sample.
         """
-        listed = samples.tolist() if isinstance(samples, np.ndarray) else samples
-        if isinstance(listed, Runs):
-            lowest = min((first for first, _ in listed.runs), default=0)
-            highest = max((first + count - 1 for first, count in listed.runs), default=0)
-        else:
-            lowest, highest = min(listed, default=0), max(listed, default=0)
-        if not 0 <= lowest <= highest < self._layout.num_samples:
-            raise IndexError(f"samples {lowest} to {highest} of {self._layout.num_samples}")
-        batch_runs = runs_of(listed, self._samples_per_file)
+        batch_runs = runs_of(samples.tolist() if isinstance(samples, np.ndarray) else samples, self._samples_per_file)
+        total = self._layout.num_samples
+        for first, count in batch_runs:
+            if not 0 <= first <= first + count <= total:
+                raise IndexError(f"samples {first} to {first + count - 1} of {total}")
         step = self._max_open
         places: list[Places] = []
         at = 0

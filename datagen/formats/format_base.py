@@ -390,7 +390,17 @@ class RecordFormat(FormatBase):
 
         Raises DatasetError: the file has fewer records, or is damaged.
         """
-        return offsets_in(opened.source, opened.samples, self.offsets)
+        source = opened.source
+        version = version_of(source.path, source.size_bytes)
+        if version not in _known:
+            try:
+                learn_offsets(version, self.offsets(io.BufferedReader(SourceStream(source), HEADERS_AT_ONCE_BYTES)))
+            except DamagedError as error:
+                raise damaged(source.path, str(error), error.offset) from error
+        known = _known[version]
+        if len(known) <= opened.samples:
+            raise no_such_record(source.path, len(known) - 1, len(known) - 1)
+        return known[: opened.samples + 1]
 
     def offsets(self, file: BinaryIO) -> list[int]:
         """Do as `locate`, by reading the header of each record. A format without headers has none.
@@ -551,23 +561,6 @@ HEADERS_AT_ONCE_BYTES = 32 << 10
 
 _known: dict[Version, Offsets] = {}
 """A reader that looks for headers makes requests that no training job makes: they are read once for all uses."""
-
-
-def offsets_in(source: Source, records: int, read_headers: Callable[[BinaryIO], Sequence[int]]) -> Offsets:
-    """Return the offsets of a file's first records; `read_headers` returns those of all if they are not known.
-
-    Raises DatasetError: the file has fewer records, or is damaged.
-    """
-    version = version_of(source.path, source.size_bytes)
-    if version not in _known:
-        try:
-            learn_offsets(version, read_headers(io.BufferedReader(SourceStream(source), HEADERS_AT_ONCE_BYTES)))
-        except DamagedError as error:
-            raise damaged(source.path, str(error), error.offset) from error
-    known = _known[version]
-    if len(known) <= records:
-        raise no_such_record(source.path, len(known) - 1, len(known) - 1)
-    return known[: records + 1]
 
 
 def learn_offsets(file: Version, offsets: Sequence[int]) -> None:

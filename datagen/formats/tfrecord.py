@@ -101,12 +101,12 @@ class Format(base.RecordFormat):
     def open_records(self, opened: base.OpenedFile) -> TfrecordFile:
         return TfrecordFile(opened)
 
-    def locate(self, opened: base.OpenedFile) -> base.Offsets:
+    def locate(self, opened: base.OpenedFile) -> base.Offsets | None:
         """Read the index, if there is one that fits the file, else the headers."""
-        source, samples, index = opened.source, opened.samples, opened.side(0)
-        listed = None if index is None else _parse_index(bytes(index.read(0, index.size_bytes)), samples)
-        if listed is None or listed[-1] != source.size_bytes:
-            return base.offsets_in(source, samples, self.offsets)
+        index = opened.side(0)
+        listed = None if index is None else _parse_index(bytes(index.read(0, index.size_bytes)), opened.samples)
+        if listed is None or listed[-1] != opened.source.size_bytes:
+            return super().locate(opened)
         return listed
 
     def offsets(self, file: BinaryIO) -> list[int]:

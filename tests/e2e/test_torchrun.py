@@ -78,7 +78,7 @@ def test_two_hosts_are_one_run(hosts: Hosts, dataset: Path) -> None:
         assert told["complete"] is True
         assert [host["host"] for host in told["environment"]["hosts"]] == [hosts.first, hosts.second]
         assert told["ranks_per_host"] == [2, 2]
-        assert {epoch["each_sample_once"] for epoch in told["audit"]} == {True}
+        assert set(told["each_sample_once"]) == {True}
     assert not hosts.seen(hosts.second).exists()
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from dlemu.config.overrides import check_letters
@@ -29,7 +29,7 @@ _SIZES_OFF = 0.25  # more: some loader reads its files more often; less may be h
 _CACHED_OFF = 0.1  # the same as MAX_BYTES_ERROR_PERCENT for the bytes from devices: a smaller share is noise
 
 
-def data_of(files: Iterable[str], recording: Recording) -> Data | None:
+def data_of(files: Sequence[str], recording: Recording) -> Data | None:
     """Return the dataset of these files, None where none exists any more; raises UserError for names not in UTF-8."""
     sizes = _distinct(files)
     if not sizes:
@@ -95,7 +95,7 @@ def _counted(paths: list[str], file_format: str, mean_bytes: float) -> tuple[int
     return rows, float(counts[0]) if len(set(counts)) == 1 else mean
 
 
-def dataset_of(files: Iterable[str], recording: Recording) -> tuple[Recording, Data | None]:
+def dataset_of(files: Sequence[str], recording: Recording) -> tuple[Recording, Data | None]:
     """Return the recording with the bytes of a sample that calls don't show, and its dataset, as `data_of`.
 
     They are known in three ways: by calls and indexed arrays, by files and the number of their samples, by tensors.

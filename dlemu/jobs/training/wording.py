@@ -399,9 +399,10 @@ def _proof(summary: Summary) -> Iterator[Said]:
     share = summary.page_cache.from_storage_percent.mean if summary.page_cache else None
     known = "not known how many" if share is None else with_uncertainty(min(share, 100), None)
     source = f"{known} of the bytes came from storage"
-    wrong = [str(epoch.epoch) for epoch in summary.audit if epoch.each_sample_once is False]
+    audit = summary.each_sample_once
+    wrong = [str(epoch) for epoch, once in enumerate(audit, start=1) if once is False]
     if wrong:
         yield Said("proof", f"NOT each sample was read once in epoch {', '.join(wrong)}; {source}", tone="bad")
         return
-    checked = ", each once an epoch" if summary.audit and all(one.each_sample_once for one in summary.audit) else ""
+    checked = ", each once an epoch" if audit and all(audit) else ""
     yield Said("proof", source + checked)

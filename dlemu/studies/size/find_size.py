@@ -43,7 +43,7 @@ from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SIZE, FullSize, Question, SizeAnswer, Trial
 from dlemu.studies.prerequisites import OnEvent, SearchBegan, check_launcher
-from dlemu.studies.size.search import Limits, next_count
+from dlemu.studies.size.search import next_count
 from dlemu.studies.size.size_verdict import Known, build_answer, outcome_of, sentence
 from dlemu.studies.size.trials import TrialPlan, run_trial
 
@@ -209,15 +209,8 @@ class Search(RunList[int, Trial, SizeAnswer]):
         `run` gets a trial's accelerators, number and folder. Raises what it raises, except for a count that this host
         can't run while it can run a smaller one: then only smaller counts are tried.
         """
-        self._known, self._run, self._refusal = known, run, ""
-        question: Question = self.question
-        limits = Limits(
-            first=first,
-            most=known.most,
-            threshold_percent=question.threshold_percent,
-            confidence_percent=question.confidence_percent,
-        )
-        while (wanted := next_count(self.runs, limits)) is not None:
+        self._known, self._run, self._refusal, most = known, run, "", known.most
+        while (wanted := next_count(self.runs, self.question, first, most)) is not None:
             number = len(self.runs) + 1
             planned = Planned(
                 what=wanted,
@@ -230,7 +223,7 @@ class Search(RunList[int, Trial, SizeAnswer]):
             except UserError as error:
                 if wanted == 1 or any(trial.accelerators == wanted for trial in self.runs):
                     raise
-                limits = replace(limits, first=wanted // 2, most=wanted - 1)
+                first, most = wanted // 2, wanted - 1
                 self._refusal = f"{wanted} can't run here: {error}"
         return self.answer(complete=True)
 

@@ -49,14 +49,24 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
 
     Raises UserError when this host can't run that many, DlemuError when it was too short for a result.
     """
-    started, question, watch = time.monotonic(), plan.question, _Watch(plan, folder)
+    question, live, decided = plan.question, os.path.join(folder, "live"), False
+    test = SequentialTest(question.threshold_percent, question.confidence_percent / 100)
+
+    def look() -> None:
+        """Stop the run once its verdict is certain."""
+        nonlocal decided
+        if not decided and len(rows := _live_rows(live)) and test(plan.sustained(rows)):
+            decided = True
+            request_stop(live)
+
     words = [
         *plan.words,
         f"ranks={accelerators}",
         f"train.seed={plan.seed + number - 1}",
         f"train.total_training_steps={plan.total_steps}",
     ]
-    run_train(words, folder, watch, shlex.split(question.launcher.format(ranks=accelerators)))
+    started = time.monotonic()
+    run_train(words, folder, look, shlex.split(question.launcher.format(ranks=accelerators)))
     seconds = time.monotonic() - started
     run, figures = read_figures(folder)
     summary, rows = run.summary, run.training
@@ -72,7 +82,7 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
         folder=os.path.basename(folder),
         au_sustained_percent=sustained.au_percent,  # over its steady windows: not the run's own
         half_width_percent=sustained.half_width_percent,
-        settled=watch.decided or sustained.decides(question.threshold_percent),
+        settled=decided or sustained.decides(question.threshold_percent),
         window_au_percent=tuple(round(float(value), 3) for value in values),
         seconds=seconds,
         mb_per_accelerator=(summary.metrics.app_bytes or 0) / 1e6 / (float(rows["compute_ns"].sum()) / 1e9),
@@ -80,25 +90,6 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
         page_cache_warning=None if question.cached or cache is None else cache.warning,
         figures=figures,
     )
-
-
-class _Watch:
-    """Reads a running trial's step logs; stops it when the verdict is certain."""
-
-    def __init__(self, plan: TrialPlan, folder: str) -> None:
-        self._plan, self._live = plan, os.path.join(folder, "live")
-        self._test = SequentialTest(plan.question.threshold_percent, plan.question.confidence_percent / 100)
-        self.decided = False
-
-    def __call__(self) -> None:
-        if self.decided:
-            return
-        rows = _live_rows(self._live)
-        if not len(rows):
-            return
-        if self._test(self._plan.sustained(rows)):
-            self.decided = True
-            request_stop(self._live)
 
 
 def _live_rows(live_folder: str) -> StepRows:

@@ -14,7 +14,7 @@ from typing import Any
 
 from dlemu.config.translate import is_known
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
-from dlemu.contrib.mlperf.audit.tolerant import value_at
+from dlemu.contrib.mlperf.audit.tolerant import number, value_at
 from dlemu.contrib.mlperf.rules.core_config import (
     CORE_SECTIONS,
     DEFAULTS,
@@ -200,8 +200,9 @@ _IN_WORKLOAD_FILES = ("model.name", "model.type", "model.model_size", "workflow.
 
 
 def _same(seen: Any, wanted: object) -> bool:
-    if isinstance(seen, int | float) and isinstance(wanted, int | float):
-        return math.isclose(seen, wanted, rel_tol=1e-5)
+    left, right = number(seen), number(wanted)
+    if left is not None and right is not None:
+        return math.isclose(left, right, rel_tol=1e-5)
     return bool(canonical(seen) == canonical(wanted))
 
 

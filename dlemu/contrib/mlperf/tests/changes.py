@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -43,53 +44,42 @@ def first(root: Path) -> Path:
 # Of what a file holds: `a/b/0` is a place in mappings and lists.
 
 
-def _inner(content: Any, key: str) -> tuple[Any, Any]:
-    *above, last = (int(part) if part.isdigit() else part for part in key.split("/"))
-    for part in above:
-        content = content[str(part) if isinstance(content, dict) else part]
-    return content, str(last) if isinstance(content, dict) else last
+def _at(key: str, act: Callable[[Any, Any], object]) -> Edit:
+    """Return what does something to the mapping or list that holds a value, by its key or index."""
+
+    def change(content: Any) -> None:
+        *above, last = key.split("/")
+        for part in above:
+            content = content[part if isinstance(content, dict) else int(part)]
+        act(content, last if isinstance(content, dict) else int(last))
+
+    return change
 
 
 def put(key: str, value: Any) -> Edit:
     """Set a value."""
-
-    def change(content: Any) -> None:
-        inner, last = _inner(content, key)
-        inner[last] = value
-
-    return change
+    return _at(key, lambda held, name: operator.setitem(held, name, value))
 
 
 def alter(key: str, value: Any) -> Edit:
     """Set a value where another one is."""
 
-    def change(content: Any) -> None:
-        inner, last = _inner(content, key)
-        if last not in inner or inner[last] == value:
+    def act(held: Any, name: Any) -> None:
+        if name not in held or held[name] == value:
             raise Inapplicable(key)
-        inner[last] = value
+        held[name] = value
 
-    return change
+    return _at(key, act)
 
 
 def scale(key: str, factor: float) -> Edit:
     """Multiply a number."""
-
-    def change(content: Any) -> None:
-        inner, last = _inner(content, key)
-        inner[last] *= factor
-
-    return change
+    return _at(key, lambda held, name: operator.setitem(held, name, factor * held[name]))
 
 
 def gone(key: str) -> Edit:
     """Delete a value."""
-
-    def change(content: Any) -> None:
-        inner, last = _inner(content, key)
-        del inner[last]
-
-    return change
+    return _at(key, lambda held, name: held.pop(name))
 
 
 # Of files.

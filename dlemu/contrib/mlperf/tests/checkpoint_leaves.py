@@ -13,9 +13,9 @@ from tests.dlio import published_checkpoints as published
 MODEL = "llama3-8b"
 
 
-def make_result(root: Path, model: str = MODEL) -> Path:
-    """Write both calls of the published run below `closed/acme/results/box`; returns the model's folder."""
-    folder = root / "closed/acme/results/box/checkpointing" / model
+def make_result(root: Path, model: str = MODEL, system: str = "box") -> Path:
+    """Write both calls of the published run below `closed/acme/results/SYSTEM`; returns the model's folder."""
+    folder = root / f"closed/acme/results/{system}/checkpointing/{model}"
     _leaf(folder / published.WRITE_STAMP, model, "save", published.WRITE_BEGAN, published.WRITE_ENDED)
     ended = datetime(2026, 7, 13, 11, 0, 8, 599685)
     _leaf(folder / published.READ_STAMP, model, "load", published.READ_BEGAN, ended)
@@ -28,7 +28,7 @@ def make_result(root: Path, model: str = MODEL) -> Path:
 
 def describe(folder: Path, **changes: Any) -> Path:
     """Write the system's description, some of its capabilities changed (None: left out)."""
-    path = golden.describe(folder.parents[3] / "systems", **changes)
+    path = golden.describe(folder.parents[3] / "systems", folder.parents[1].name, **changes)
     memory = round(published.MEMORY_GIB)
     golden.edit(path, lambda told: told["system_under_test"].update(clients=[golden.client(memory)]))
     return path
@@ -73,19 +73,10 @@ def _leaf(leaf: Path, model: str, kind: str, began: datetime, ended: datetime) -
         _write(leaf / f"{rank}_output.json", {"hostname": published.HOST})
         own = times.get(rank, [seconds - rank * 1e-3 - number * 1e-5 for number, seconds in enumerate(times[0])])
         _write(leaf / f"{rank}_per_epoch_stats.json", {"1": _parts(kind, own, began)})
-    _write(
-        leaf / "summary.json",
-        {
-            "start": _stamp(began),
-            "num_accelerators": 8,
-            "num_hosts": 1,
-            "hostname": published.HOST,
-            "metric": published.WRITE_METRIC if kind == "save" else published.READ_METRIC,
-            "host_memory_GB": [published.MEMORY_GIB],
-            "epochs": 0,
-            "end": _stamp(ended),
-        },
-    )
+    hosts = {"num_hosts": 1, "hostname": published.HOST, "host_memory_GB": [published.MEMORY_GIB]}
+    metric = published.WRITE_METRIC if kind == "save" else published.READ_METRIC
+    times_told = {"start": _stamp(began), "end": _stamp(ended)}
+    _write(leaf / "summary.json", {"num_accelerators": 8, **hosts, "metric": metric, "epochs": 0, **times_told})
 
 
 def _parts(kind: str, seconds: list[float], began: datetime) -> dict[str, Any]:

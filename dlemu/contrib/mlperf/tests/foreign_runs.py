@@ -99,7 +99,8 @@ def write_run(
     write(folder / "summary.json", summary)
     config = folder / ("configs" if edition == "v1" else "dlio_config")
     config.mkdir(exist_ok=True)
-    (config / "config.yaml").write_text(yaml.safe_dump({"workload": _config(edition, ranks * steps * BATCH, epochs)}))
+    workload = workload_of(edition, ranks * steps * BATCH, epochs, C)
+    (config / "config.yaml").write_text(yaml.safe_dump({"workload": workload}))
     (config / "overrides.yaml").write_text(yaml.safe_dump(["workload=unet3d_h100", "++workload.reader.read_threads=8"]))
     return summary
 
@@ -173,24 +174,15 @@ def _summary(told: list[list[Rank]], edition: str, ranks: int, epochs: int, step
     }
 
 
-def _config(edition: str, files: int, epochs: int) -> dict[str, Any]:
+def workload_of(edition: str, files: int, epochs: int, seconds: float) -> dict[str, Any]:
     """unet3d's workload file, whole, as v1.0 spelled it and as DLIO 2.x does."""
     old = edition == "v1"
     length = "record_length" if old else "record_length_bytes"
-    checkpoint = {
-        "checkpoint_folder": "checkpoints/unet3d",
-        "checkpoint_after_epoch": 5,
-        "epochs_between_checkpoints": 2,
-    }
+    after: dict[str, Any] = {"checkpoint_after_epoch": 5, "epochs_between_checkpoints": 2}
     return {
         "model": "unet3d" if old else {"name": "unet3d", "type": "cnn", "model_size": 499153191},
         "framework": "pytorch",
-        "workflow": {
-            "generate_data": False,
-            "train": True,
-            "checkpoint": True,
-            **({"profiling": False} if old else {}),
-        },
+        "workflow": {"generate_data": False, "train": True, "checkpoint": True} | ({"profiling": False} if old else {}),
         "dataset": {
             "format": "npz",
             "num_files_train": files,
@@ -200,7 +192,7 @@ def _config(edition: str, files: int, epochs: int) -> dict[str, Any]:
             f"{length}_resize": 2097152,
         },
         "reader": {"data_loader": "pytorch", "batch_size": BATCH, "file_shuffle": "seed", "sample_shuffle": "seed"},
-        "train": {"epochs": epochs, "computation_time": C},
-        "checkpoint": {**checkpoint, **({"model_size": 499153191} if old else {})},
+        "train": {"epochs": epochs, "computation_time": seconds},
+        "checkpoint": {"checkpoint_folder": "/c", **after, **({"model_size": 499153191} if old else {})},
         "metric": {"au": 0.9},
     }

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from dlemu.contrib.mlperf.tests import checkpoint_leaves, golden
-from dlemu.contrib.mlperf.tests.foreign_runs import RECORD_BYTES, metric_of, write
+from dlemu.contrib.mlperf.tests.foreign_runs import RECORD_BYTES, metric_of, workload_of, write
 from tests.dlio import published_checkpoints as published
 
 ORG, SYSTEM, FILES = "NewFW", "drive", 14_000
@@ -40,14 +40,10 @@ LEFT_OUT = "PRUNED BY STAFF\n"
 
 def make_published(root: Path) -> Path:
     """Write the tree; returns its root."""
-    checkpoint_leaves.make_result(root)
-    acme, org = root / "closed/acme", root / "closed" / ORG
-    (acme / "results/box").rename(acme / f"results/{SYSTEM}")
-    acme.rename(org)
+    checkpoint_leaves.make_result(root, system=SYSTEM)
+    org = (root / "closed/acme").rename(root / "closed" / ORG)
     (root / "acme").rename(root / ORG)
     (root / ORG / ".mlps-image-pool").write_text("")
-    for name in ("yaml", "pdf"):
-        (org / f"systems/box.{name}").rename(org / f"systems/{SYSTEM}.{name}")
     golden.edit(org / f"systems/{SYSTEM}.yaml", _described)
     results = org / f"results/{SYSTEM}"
     for leaf in (results / "checkpointing/llama3-8b").glob("2*"):
@@ -59,7 +55,7 @@ def make_published(root: Path) -> Path:
 
 def _described(told: Any) -> None:
     system = told["system_under_test"]
-    system["solution"] |= {"submission_name": SYSTEM, "usable_capacity_tib": 55.9, "availability": "available"}
+    system["solution"] |= {"usable_capacity_tib": 55.9, "availability": "available"}
     able = ("multi_host", "simultaneous_write", "simultaneous_read")
     system["solution"]["capabilities"] = {**dict.fromkeys(able, False), "remap_time_in_seconds": 22}
 
@@ -89,35 +85,10 @@ _FILES = "dataset.num_files_train"
 
 def _workload(overrides: dict[str, str]) -> dict[str, Any]:
     """unet3d on b200 as its workload file has it, overrides as text, as the metadata keep them."""
-    told: dict[str, Any] = {
-        "model": {"name": "unet3d", "type": "cnn", "model_size": 499_153_191},
-        "framework": "pytorch",
-        "workflow": {"generate_data": False, "train": True, "checkpoint": False},
-        "dataset": {
-            "data_folder": "data/unet3d/",
-            "format": "npz",
-            "num_files_train": 14_000,
-            "num_samples_per_file": 1,
-            "record_length_bytes": RECORD_BYTES,
-            "record_length_bytes_stdev": 68_341_808,
-            "record_length_bytes_resize": 2_097_152,
-        },
-        "reader": {
-            "data_loader": "pytorch",
-            "batch_size": 7,
-            "read_threads": 4,
-            "multiprocessing_context": "fork",
-            "file_shuffle": "seed",
-            "sample_shuffle": "seed",
-        },
-        "train": {"epochs": 5, "computation_time": 0.162},
-        "checkpoint": {
-            "checkpoint_folder": "checkpoints/unet3d",
-            "checkpoint_after_epoch": 5,
-            "epochs_between_checkpoints": 2,
-        },
-        "metric": {"au": 0.9},
-    }
+    told = workload_of("v3", FILES, 5, 0.162)
+    told["dataset"]["data_folder"] = "data/unet3d/"
+    told["reader"] |= {"read_threads": 4, "multiprocessing_context": "fork"}
+    told["workflow"]["checkpoint"] = False
     for key, value in overrides.items():
         section, _, name = key.partition(".")
         told[section][name] = value

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,19 +38,24 @@ LAPTOP |= {"runs.overlap", "workload.differs", "dataset.filesystem", "au.low"}
 """What is true of a small dataset in the one temporary folder."""
 
 
-def make_plan(folder: Path) -> RehearsalPlan:
-    words = ["workload=unet3d", "accelerator=b200", "ranks=2", f"dataset.data_folder={folder / 'data'}"]
-    words += ["dataset.num_files_train=96", "reader.batch_size=4", "train.epochs=2", "train.computation_time=0.05"]
-    words += ["dataset.record_length_bytes_stdev=0", "workflow.checkpoint=false", "reader.read_threads=2"]
-    (folder / "data").mkdir(exist_ok=True)
+def plan_of(words: Sequence[str], folder: Path, launcher: str = "") -> RehearsalPlan:
     return RehearsalPlan(
         division="closed",
         organisation="acme",
         system="box",
         workload=load(words),
         words=tuple(words),
-        folder=str(folder / "out"),
+        folder=str(folder),
+        launcher=launcher,
     )
+
+
+def make_plan(folder: Path) -> RehearsalPlan:
+    words = ["workload=unet3d", "accelerator=b200", "ranks=2", f"dataset.data_folder={folder / 'data'}"]
+    words += ["dataset.num_files_train=96", "reader.batch_size=4", "train.epochs=2", "train.computation_time=0.05"]
+    words += ["dataset.record_length_bytes_stdev=0", "workflow.checkpoint=false", "reader.read_threads=2"]
+    (folder / "data").mkdir(exist_ok=True)
+    return plan_of(words, folder / "out")
 
 
 def run_by_hand(words: list[str], folder: str) -> None:
@@ -57,15 +63,8 @@ def run_by_hand(words: list[str], folder: str) -> None:
     workload = load(words)
     train, _ = layouts(workload.dataset)
     size = train.num_files * 1000
-    found = Dataset(
-        spec=workload.dataset,
-        train=train,
-        valid=None,
-        manifest=None,
-        max_file_bytes=1000,
-        max_sample_bytes=1000,
-        total_bytes=size,
-    )
+    limits: dict[str, Any] = {"max_file_bytes": 1000, "max_sample_bytes": 1000, "total_bytes": size}
+    found = Dataset(spec=workload.dataset, train=train, valid=None, manifest=None, **limits)
     job = TrainingJob(
         workload=workload,
         ranks=workload.ranks,

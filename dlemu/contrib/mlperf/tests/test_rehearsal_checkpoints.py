@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-from dlemu.config import load
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.judge import Checked
 from dlemu.contrib.mlperf.rehearsal.datasize import checkpoint_datasize
-from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
 from dlemu.contrib.mlperf.rehearsal.rehearse import CheckpointRehearsal
+from dlemu.contrib.mlperf.tests.test_rehearsal import plan_of
 from dlemu.dlio.config import DlioFolders
 from dlemu.dlio.results import write_results
 from dlemu.extend import SpaceError
@@ -78,17 +77,8 @@ def rehearsal(
     folder: Path, memory_gib: float, *, launcher: str = "", now: Callable[[], datetime] | None = None
 ) -> CheckpointRehearsal:
     words = ("workload=llama3_8b", "ranks=8", "checkpoint.checkpoint_folder=/mnt/ckpt")
-    workload = load(words)
-    plan = RehearsalPlan(
-        division="closed",
-        organisation="acme",
-        system="box",
-        workload=workload,
-        words=words,
-        folder=str(folder),
-        launcher=launcher,
-    )
-    size = checkpoint_datasize(workload, edition="3.0", hosts=1, memory_gib_per_host=memory_gib)
+    plan = plan_of(words, folder, launcher)
+    size = checkpoint_datasize(plan.workload, edition="3.0", hosts=1, memory_gib_per_host=memory_gib)
     return CheckpointRehearsal(plan=plan, size=size, report=lambda line: None, now=now or clock())
 
 

@@ -21,30 +21,13 @@ from dlemu.contrib.mlperf.rules.core_config import core_config_hash, effective
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, newest_edition
 from dlemu.contrib.mlperf.rules.known import Finding
 from dlemu.contrib.mlperf.rules.training import GIB, smallest_dataset
+from dlemu.contrib.mlperf.tests.foreign_runs import workload_of
 from dlemu.dlio.config import dlio_workload
 from tests.dlio import published_checkpoints as published
 
 V2 = EDITIONS["2.0"]
 UNET3D = V2.officials["unet3d", "h100"]
-SHUFFLES = ("file_shuffle", "sample_shuffle")
-CONFIG: dict[str, Any] = {
-    "model": {"name": "unet3d", "type": "cnn", "model_size": 499153191},
-    "framework": "pytorch",
-    "workflow": {"generate_data": False, "train": True, "checkpoint": True},
-    "dataset": {
-        "data_folder": "/data/unet3d",
-        "format": "npz",
-        "num_files_train": "28000",
-        "num_samples_per_file": 1,
-        "record_length_bytes": 146600628,
-        "record_length_bytes_stdev": 68341808,
-        "record_length_bytes_resize": 2097152,
-    },
-    "reader": {"data_loader": "pytorch", "batch_size": 7, "read_threads": 8, **dict.fromkeys(SHUFFLES, "seed")},
-    "train": {"epochs": 5, "computation_time": 0.323},
-    "checkpoint": {"checkpoint_folder": "/c", "checkpoint_after_epoch": 5, "epochs_between_checkpoints": 2},
-    "metric": {"au": 0.9},
-}
+CONFIG = workload_of("v2", 28_000, 5, 0.323)
 """unet3d_h100.yaml of v2.0."""
 OVERRIDES = ("dataset.num_files_train", "reader.read_threads", "reader.odirect")
 RESNET50 = {"config": None, "workload": "resnet50", "accelerator": "a100", "accelerators": 16, "memory_gib": None}
@@ -264,13 +247,7 @@ def test_a_random_time_has_no_other_parameters(random: dict[str, Any]) -> None:
 def test_hashes_are_those_that_mlpstorage_gives() -> None:
     # editions.yaml of mlpstorage: unet3d-h100-A as v2.0 and as v1.0 spelled it, unet3d-b200-A without a checkpoint.
     assert core_config_hash(CONFIG) == "0f3dd7a4bf6433a3"
-    old = {
-        **CONFIG,
-        "model": "unet3d",
-        "workflow": {**CONFIG["workflow"], "profiling": False},
-        "dataset": {key.replace("length_bytes", "length"): value for key, value in CONFIG["dataset"].items()},
-        "checkpoint": {**CONFIG["checkpoint"], "model_size": 499153191},
-    }
+    old = workload_of("v1", 28_000, 5, 0.323)
     assert core_config_hash(old) == "f4d46006aa421634"
     assert effective(old)["dataset.record_length_bytes_stdev"] == 68341808
     b200 = {

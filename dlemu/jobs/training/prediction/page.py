@@ -22,7 +22,7 @@ _WORDS = {True: "pass", False: "fail", None: "too close to call"}
 
 
 def _screen(answer: Prediction, folder: str) -> Screen:
-    limit, calibration = answer.limited_by, answer.calibration
+    limit = answer.limited_by
     what = "not known" if (limit.what, limit.confidence) == ("nothing", "low") else limit.what
     passed = answer.shown.passed
     tone: Tone = "open" if passed is None else "good" if passed else "bad"
@@ -35,7 +35,7 @@ def _screen(answer: Prediction, folder: str) -> Screen:
         Said("limit", f"{what}: {limit.evidence[0]}"),
         Said("needs", f"{rate(answer.shown.needed_mb_per_second)} for {answer.accelerators} to pass"),
         Said("check", f"speed / demand alone says {answer.null_max_accelerators} pass"),
-        Said("from", calibration.source + taken_by_others(calibration.others_mb_per_second)),
+        Said("from", answer.source + taken_by_others(answer.others_mb_per_second)),
     ]
     return Screen(title=_title(answer), lines=lines, notes=answer.issues, folder=folder)
 
@@ -58,7 +58,7 @@ def _sections(answer: Prediction, _: str) -> Iterator[Section]:
         for one in answer.counts
     ]
     yield Table(title=_title(answer), columns=columns(*names, right=(0, *range(2, 9)), whole=range(9)), rows=rows)
-    curve = [(str(point.readers), number(point.mb_per_second)) for point in answer.calibration.curve]
+    curve = [(str(point.readers), number(point.mb_per_second)) for point in answer.curve]
     yield Table(title="What the storage delivers", columns=columns("readers", "MB/s", right=range(2)), rows=curve)
 
 
