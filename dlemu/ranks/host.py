@@ -47,7 +47,6 @@ class _Process:
     cpus: list[int]
     environment: dict[str, str]
     surroundings: str
-
     """What a forked process inherits from its leader and must be equal for all processes of a host."""
 
     @classmethod

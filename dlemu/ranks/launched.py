@@ -42,8 +42,8 @@ class Launched(ABC):
     """One of a launcher's processes.
 
     After `connect` it makes calls with the leaders of the other hosts, in the order of their first ranks; without
-    others (`nodes` is 1) these return at once. They raise PeerLostError after `timeout_seconds`, also when
-    another host says that it has failed.
+    others (`nodes` is 1) these return at once. They raise PeerLostError after `timeout_seconds`, and when another host
+    says that it has failed.
     """
 
     ends_all: bool

@@ -83,20 +83,19 @@ class TorchrunProcess(Launched):
 
     def _find(self, led: Sequence[int]) -> None:
         """Find the other leaders by the store, and tell them which ranks this one leads."""
-        seconds = self.timeout_seconds
+        (address, port), seconds = self._address, self.timeout_seconds
         deadline_seconds, limit = time.monotonic() + seconds, datetime.timedelta(seconds=seconds)
         try:
-            shared = self._gloo.TCPStore(*self._address, None, self._keeps_store, limit, wait_for_workers=False)
+            shared = self._gloo.TCPStore(address, port, None, self._keeps_store, limit, wait_for_workers=False)
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise PeerLostError(
-                "the store at {}:{} (MASTER_ADDR, MASTER_PORT) ".format(*self._address)
-                + f"was not reached within {seconds:g} s: {reason}"
+                f"the store at {address}:{port} (MASTER_ADDR, MASTER_PORT) was not reached within {seconds:g} s: "
+                f"{reason}"
             ) from error
         # Each leader has run as many commands of this start of torchrun as the others: their keys are not those of now.
         number = shared.add(f"dlemu/{self._start}/{led[0]}", 1)
         self._store: Any = self._gloo.PrefixStore(f"dlemu/{self._start}/{number}", shared)
-
         self._store.set(f"led/{led[0]}", str(len(led)))
         firsts = [0]
         while firsts[-1] < self.size:
@@ -108,7 +107,7 @@ class TorchrunProcess(Launched):
                 time.sleep(_POLL_SECONDS)
             firsts.append(firsts[-1] + int(self._store.get(f"led/{firsts[-1]}")))
         self.node, self.nodes = firsts.index(led[0]), len(firsts) - 1
-        if interface := _interface(*self._address):
+        if interface := _interface(address, port):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         self._gloo.init_process_group(
             "gloo", store=self._store, rank=self.node, world_size=self.nodes, timeout=_FOREVER

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -71,17 +71,14 @@ class Job:
         return replace(self.workload.storage_spec, account=self.request_folder)
 
 
-class Log(Protocol):
-    """What the ranks of a run measured, collected on rank 0."""
+class Log(Sized, Protocol):
+    """What the ranks of a run measured, collected on rank 0; its length is the number of rows."""
 
     @property
     def journal(self) -> RunJournal: ...
 
     @property
     def telemetry(self) -> Telemetry: ...
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
 
 
 CONFIRM_ABOVE_BYTES = 10e9
@@ -106,7 +103,7 @@ class NoVerdictError(DatasetError):
 
     def advised(self, advice: str) -> str:
         """Return the message with advice on how to get a verdict."""
-        return "\n".join(part for part in (f"{self.problem} {advice}".rstrip(), self.otherwise) if part)
+        return f"{self.problem} {advice}".rstrip() + (self.otherwise and f"\n{self.otherwise}")
 
 
 @dataclass(frozen=True)
@@ -294,8 +291,8 @@ def run_job(
 ) -> JobResult | None:
     """Run a job with these ranks and a `checked` workload; returns and raises what `run_alone` does."""
     wants_verdict = request.wants_verdict
-    if request.make_first is not None:
-        workload = ranks.agree(partial(_with_making, kind, request.make_first, workload, ranks.count))
+    if (make := request.make_first) is not None:
+        workload = ranks.agree(partial(_with_making, kind, make, workload, ranks.count))
     if not kind.before(workload, ranks, on_event, wants_verdict=wants_verdict):
         return None
     job, made = ranks.agree(lambda: prepare(kind, workload, ranks.count, wants_verdict=wants_verdict))
@@ -305,7 +302,16 @@ def run_job(
         kind.load(job)
         if ranks.leads and not workload.workflow.generate_data:  # else it was reported before the data was made
             on_event(JobBegan(workload, ranks.count, job.folder))
-        return ranks.run(partial(_run_rank, kind, job, on_event, request.keeps_run))
+
+        def run_rank(comm: Comm) -> JobResult | None:
+            log = kind.run_rank(job, comm, on_event if comm.rank == 0 else None)
+            if log is None:
+                return None
+            run = save(kind, job, log, on_event)
+            kept = run if request.keeps_run else None
+            return JobResult(kind=kind.name, folder=run.folder, summary=run.summary, run=kept)
+
+        return ranks.run(run_rank)
 
 
 def _with_making(kind: AnyKind, make: MakeFirst, workload: Workload, ranks: int) -> Workload:
@@ -341,14 +347,6 @@ def check_ahead(kind: AnyKind, workload: Workload) -> None:
 def in_time(kind: JobKind[J, L, R], workload: Workload, look: Callable[[], T]) -> T:
     """Call `look`, which accesses the storage before the ranks start; raises DlemuError if it takes too long."""
     return within(workload.timeout_seconds, look, f"looking at {kind.looks_at(workload)}")
-
-
-def _run_rank(kind: JobKind[J, L, R], job: J, on_event: OnEvent, keeps_run: bool, comm: Comm) -> JobResult | None:
-    log = kind.run_rank(job, comm, on_event if comm.rank == 0 else None)
-    if log is None:
-        return None
-    run = save(kind, job, log, on_event)
-    return JobResult(kind=kind.name, folder=run.folder, summary=run.summary, run=run if keeps_run else None)
 
 
 def save(kind: JobKind[J, L, R], job: J, log: L, on_event: OnEvent, failure: str | None = None) -> R:

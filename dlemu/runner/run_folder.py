@@ -90,11 +90,13 @@ def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str
     made = take_folder(folder, "output.folder")
     made = replace(made, made=tuple(sorted({*made.made, *others}, key=len)))
     live = os.path.join(folder, LIVE)
+    # There are no more hosts than ranks.
+    all_names = [LOCK, FACTS, STOP, JOURNAL, README, *(log_path("", rank) for rank in range(ranks)), *names]
     try:
         owned.remove_claimed(live)  # left by a run that was killed before it measured anything
         owned.claim(folder, LIVE + "/")
         os.mkdir(live)
-        owned.claim(live, *_live_names(ranks), *names)
+        owned.claim(live, *all_names)
     except FileExistsError as error:
         raise SpaceError(
             f"{live} holds files that this run did not make; set output.folder to a new or empty folder"
@@ -111,13 +113,6 @@ def drop_folder(folder: OwnFolder) -> None:
     """Remove the folder of a run that measured nothing, and those folders made for it that are empty."""
     drop_live(folder.path)
     folder.drop()
-
-
-def _live_names(ranks: int) -> list[str]:
-    names = [LOCK, FACTS, STOP, JOURNAL, README]
-    for rank in range(ranks):  # there are no more hosts than ranks
-        names.append(log_path("", rank))
-    return names
 
 
 def drop_live(folder: str) -> None:

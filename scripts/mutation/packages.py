@@ -50,7 +50,7 @@ PACKAGES = {
     "comm": Package(
         ("dlemu/ranks/comm.py", "dlemu/ranks/launch.py", "dlemu/ranks/failure.py", "dlemu/ranks/launched.py"),
         (
-            "tests/ranks/test_tree.py",
+            "tests/ranks/test_local.py",
             "tests/ranks/test_supervise.py",
             "tests/ranks/test_failure.py",
             "tests/ranks/test_base.py",

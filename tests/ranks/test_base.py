@@ -7,6 +7,8 @@ import pytest
 from dlemu.ranks import Interrupted, detect_launcher
 from dlemu.ranks.launched import launcher_size
 
+TORCHRUN = {"RANK": "20", "WORLD_SIZE": "36", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
+
 
 @pytest.mark.parametrize(
     ("environment", "launcher", "size"),
@@ -22,6 +24,13 @@ from dlemu.ranks.launched import launcher_size
         ({"PMIX_RANK": "0"}, "mpi", 1),
         ({"PMI_SIZE": "1", "OMPI_COMM_WORLD_SIZE": "3"}, "mpi", 3),  # mpirun inside srun --pty bash
         ({"PMI_SIZE": "many"}, "none", 1),
+        (TORCHRUN, "store", 1),
+        (TORCHRUN | {"WORLD_SIZE": "1", "RANK": "0"}, "none", 1),
+        (TORCHRUN | {"MASTER_ADDR": ""}, "none", 1),
+        (TORCHRUN | {"SLURM_PROCID": "20", "SLURM_STEP_NUM_TASKS": "36"}, "store", 36),  # srun without PMI
+        (TORCHRUN | {"PMI_RANK": "20", "PMI_SIZE": "36"}, "mpi", 36),  # a script under mpirun that exports them too
+        (TORCHRUN | {"PMI_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}, "store", 2),  # torchrun under mpirun
+        (TORCHRUN | {"PMIX_RANK": "20"}, "mpi", 1),
     ],
 )
 def test_launcher_is_told_by_its_environment(environment: dict[str, str], launcher: str, size: int) -> None:

@@ -69,26 +69,6 @@ def test_a_known_error_is_the_cause_and_the_others_are_echoes() -> None:
     assert all(end.failure and end.failure.echo for end in ends if end.rank != 3)
 
 
-def test_an_unforeseen_error_carries_its_traceback() -> None:
-    def main(comm: Comm) -> int:
-        return 1 // comm.rank
-
-    (failure,) = run(1, main)
-    assert failure is not None
-    assert failure.message == "rank 0: ZeroDivisionError: integer division or modulo by zero"
-    assert failure.status == 3
-    assert "return 1 // comm.rank" in failure.traceback
-
-
-def test_an_error_of_any_length_arrives() -> None:
-    def main(comm: Comm) -> int:
-        raise DatasetError("x" * 10_000_000)
-
-    (failure,) = run(1, main)
-    assert failure is not None
-    assert set(failure.message) == {"x"}
-
-
 def test_a_killed_rank_is_the_cause() -> None:
     def main(comm: Comm) -> int:
         comm.all_reduce_max(0)

@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DlemuError
+from dlemu.machine.clock import FakeClock
 from dlemu.ranks import Comm, PeerLostError
 from dlemu.ranks.comm import PART_BYTES
 from tests.ranks.many_ranks import comms, in_threads
+from tests.ranks.memory_links import Pipe, TimedLink, run
 
 INT64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 
@@ -106,3 +108,22 @@ def _alarm(handler: Any) -> Iterator[None]:
     signal.setitimer(signal.ITIMER_REAL, 0.1)
     yield
     signal.signal(signal.SIGALRM, before)
+
+
+MANY = 1024
+"""Ranks of no host that there is: they meet as threads, by links whose hops are counted."""
+
+
+@pytest.mark.parametrize("size", [2, 18, 64, 256, MANY])
+def test_ranks_meet_in_as_many_hops_as_the_tree_is_deep(size: int) -> None:
+    clocks = [FakeClock(0) for _ in range(size)]
+    links: list[TimedLink] = []
+
+    def linked(incoming: Pipe, outgoing: Pipe, rank: int) -> TimedLink:
+        links.append(TimedLink(incoming, outgoing, clocks[rank], hop_ns=1))
+        return links[-1]
+
+    highest = run(size, lambda comm, rank: comm.all_reduce_max(rank), linked)
+    assert highest == [size - 1] * size
+    assert max(clock.time_ns for clock in clocks) == 2 * (size.bit_length() - 1), "the way up and the way down"
+    assert sum(link.sent for link in links) == 2 * (size - 1), "one frame each way for each rank but the first"

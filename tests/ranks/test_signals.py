@@ -82,14 +82,6 @@ def test_a_stop_reaches_every_process(tmp_path: Path, number: int, status: int, 
     assert not any(lives(rank) for rank in family(tmp_path))
 
 
-def test_stubborn_ranks_are_killed_after_the_grace(tmp_path: Path) -> None:
-    with supervisor(tmp_path, "stubborn", grace_seconds=0.3) as process:
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
-    assert json.loads(output)[2:] == [130, [130] * 3]
-    assert not any(lives(rank) for rank in family(tmp_path))
-
-
 def test_a_second_ctrl_c_ends_the_grace(tmp_path: Path) -> None:
     with supervisor(tmp_path, "stubborn", grace_seconds=600.0) as process:
         process.send_signal(signal.SIGINT)
@@ -104,10 +96,3 @@ def _has_caught_up(process: subprocess.Popen[str]) -> bool:
     status = Path(f"/proc/{process.pid}/status").read_text()
     pending = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("ShdPnd", "SigPnd"))]
     return not any(mask >> (signal.SIGINT - 1) & 1 for mask in pending)
-
-
-def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
-    with supervisor(tmp_path) as process:
-        process.kill()
-        process.wait(PATIENCE_SECONDS)
-    assert wait_until(lambda: not any(lives(rank) for rank in family(tmp_path)))

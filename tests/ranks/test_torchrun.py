@@ -7,27 +7,9 @@ from importlib.util import find_spec
 import pytest
 
 from datagen.errors import UserError
-from dlemu.ranks import detect_launcher
 from dlemu.ranks.torchrun import TorchrunProcess
 from tests.ranks.many_ranks import PATIENCE_SECONDS
-
-TORCHRUN = {"RANK": "20", "WORLD_SIZE": "36", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
-
-
-@pytest.mark.parametrize(
-    ("more", "launcher"),
-    [
-        ({}, "store"),
-        ({"WORLD_SIZE": "1", "RANK": "0"}, "none"),
-        ({"MASTER_ADDR": ""}, "none"),
-        ({"SLURM_PROCID": "20", "SLURM_STEP_NUM_TASKS": "36"}, "store"),  # srun without PMI, with exported variables
-        ({"PMI_RANK": "20", "PMI_SIZE": "36"}, "mpi"),  # a script under mpirun that exports them too
-        ({"PMI_RANK": "1", "PMI_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}, "store"),  # torchrun under mpirun
-        ({"PMIX_RANK": "20"}, "mpi"),
-    ],
-)
-def test_torchruns_variables_are_a_launcher(more: dict[str, str], launcher: str) -> None:
-    assert detect_launcher(TORCHRUN | more) == launcher
+from tests.ranks.test_base import TORCHRUN
 
 
 def test_a_process_knows_its_host() -> None:
