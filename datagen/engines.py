@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from datagen.buffers import AlignedBuffer, FileMemory
@@ -64,7 +65,7 @@ class SampleEngine(Engine, abc.ABC):
 class FastEngine(SampleEngine):
     """Reads by the format's `open`; consecutive samples of a batch from one file share one read of the file.
 
-    Of files of several samples that may stay open, the last few do so between batches. With `called`, the engine makes
+    Of files of several samples that may stay open, the last few do so between batches. With `matched`, the engine makes
     the read calls of the format's library instead of its own.
     """
 
@@ -76,16 +77,16 @@ class FastEngine(SampleEngine):
         max_file_bytes: int,
         transfer_bytes: int = 0,
         *,
-        called: bool = False,
+        matched: bool = False,
     ) -> None:
         self._storage = storage
         self._format = file_format
         self._samples = samples
         self._transfer_bytes = transfer_bytes
-        self._called = called
+        self._matched = matched
         self._whole = samples == 1 or not file_format.reads_parts
-        self._parse_called = file_format.parse_called if called else None
-        self._by_one_call = samples == 1 and not file_format.reads_parts and self._parse_called is None
+        self._parse_matched = file_format.parse_matched if matched else None
+        self._by_one_call = samples == 1 and not file_format.reads_parts and self._parse_matched is None
         self._open: tuple[str, Source | None, OpenFile] | None = None
         self._kept: OrderedDict[str, tuple[Source, OpenFile]] = OrderedDict()
         self._memory = FileMemory(storage.alignment, max_file_bytes)
@@ -109,16 +110,18 @@ class FastEngine(SampleEngine):
             return path, *self._kept.pop(path)
         begun = time.monotonic_ns()
         if self._whole and self._expected:
-            self._storage.announce([path, *self._expected_after(path)])
+            while self._expected and self._expected.pop(0) != path:
+                pass
+            self._storage.announce([path, *self._expected])
         reader = self._storage.open_whole(path) if self._whole else self._storage.open(path)
         if self._by_one_call:
             return path, None, self._format.parse(path, self._read_whole(path, reader, begun), 1, self._memory.scratch)
         self.read_ns += time.monotonic_ns() - begun  # for small files on a network, opening takes most of the time
         source = Source(path, reader, self._storage.alignment, self._transfer_bytes, self._memory)
         try:
-            if self._parse_called is not None:
-                return path, source, self._parse_called(BufferedFile(source), self._samples, source.scratch)
-            return path, source, self._format.open(source, self._samples, called=self._called)
+            if self._parse_matched is not None:
+                return path, source, self._parse_matched(BufferedFile(source), self._samples, source.scratch)
+            return path, source, self._format.open(source, self._samples, matched=self._matched)
         except BaseException:
             self.count(*source.counts())
             source.close()
@@ -142,12 +145,6 @@ class FastEngine(SampleEngine):
     def expect(self, paths: Sequence[str]) -> None:
         """Set the files of the next batch, in reading order, so that the storage can request several at once."""
         self._expected = list(dict.fromkeys(paths))
-
-    def _expected_after(self, path: str) -> list[str]:
-        """Return the files of the batch that follow `path`."""
-        while self._expected and self._expected.pop(0) != path:
-            pass
-        return self._expected
 
     def finish(self) -> None:
         if self._open is None:
@@ -199,7 +196,11 @@ class LibraryCalls:
         """
         wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         try:
-            loaded = self._from_path(path, from_path) if self._by_path else self._from_storage(from_storage)
+            if self._by_path:
+                with _thread_reads(self._engine):
+                    loaded = from_path(self._storage.local_path(path) or path)
+            else:
+                loaded = self._from_storage(from_storage)
         except OSError as error:
             raise unreadable(path, error) from error
         except DlemuError:
@@ -208,12 +209,6 @@ class LibraryCalls:
             what = f"{type(error).__name__}: {str(error)[:200]}"
             raise DatasetError(f"{path} is damaged, or is not of this format: its library reports {what}") from error
         self._engine.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
-        return loaded
-
-    def _from_path(self, path: str, load: Callable[[str], T]) -> T:
-        with ThreadReads() as accounting:
-            loaded = load(self._storage.local_path(path) or path)
-            self._engine.count(*accounting.since_start())
         return loaded
 
     def _from_storage(self, load: Callable[[], T]) -> T:
@@ -276,15 +271,11 @@ class LibraryEngine(SampleEngine):
         self._calls = LibraryCalls(self, storage, folder, whole=samples == 1 or not in_parts)
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
-        return self._calls.call(
-            path,
-            lambda local: self._format.load_path(local, index, self._samples),
-            lambda: self._load(path, index),
-        )
+        def from_storage() -> Sample:
+            indexes = [self._calls.index(path + suffix) for suffix in self._format.index_suffixes]
+            return self._format.load(self._calls.open(path), index, self._samples, indexes)
 
-    def _load(self, path: str, index: int) -> Sample:
-        indexes = [self._calls.index(path + suffix) for suffix in self._format.index_suffixes]
-        return self._format.load(self._calls.open(path), index, self._samples, indexes)
+        return self._calls.call(path, lambda local: self._format.load_path(local, index, self._samples), from_storage)
 
     def finish(self) -> None:
         self._calls.finish()
@@ -307,28 +298,24 @@ class FetchedFile(StoredFile):
         return self._read_totals
 
 
-class ThreadReads:
-    """Counts the bytes and calls of this thread's reads: rchar and syscr of /proc/thread-self/io (proc(5))."""
+@contextlib.contextmanager
+def _thread_reads(engine: Engine) -> Iterator[None]:
+    """Add the bytes and calls of this thread's reads meanwhile: rchar and syscr of /proc/thread-self/io (proc(5))."""
+    descriptor = os.open("/proc/thread-self/io", os.O_RDONLY | os.O_CLOEXEC)
 
-    def __enter__(self) -> ThreadReads:
-        self._descriptor = os.open("/proc/thread-self/io", os.O_RDONLY | os.O_CLOEXEC)
-        self._start = self._counters()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        os.close(self._descriptor)
-
-    def since_start(self) -> tuple[int, int]:
-        """Return bytes and calls since the start, without those of reading the counters."""
-        bytes_now, calls_now, _ = self._counters()
-        bytes_then, calls_then, counters_bytes = self._start
-        return bytes_now - bytes_then - counters_bytes, calls_now - calls_then - 1
-
-    def _counters(self) -> tuple[int, int, int]:
+    def counters() -> tuple[int, int, int]:
         """Return bytes and calls so far, and the bytes of this read itself."""
-        text = os.pread(self._descriptor, 4096, 0)
+        text = os.pread(descriptor, 4096, 0)
         values = dict(line.split(b": ") for line in text.splitlines())
         return int(values[b"rchar"]), int(values[b"syscr"]), len(text)
+
+    try:
+        bytes_then, calls_then, own_bytes = counters()
+        yield
+        bytes_now, calls_now, _ = counters()
+        engine.count(bytes_now - bytes_then - own_bytes, calls_now - calls_then - 1)
+    finally:
+        os.close(descriptor)
 
 
 class NullEngine(SampleEngine):

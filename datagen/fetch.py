@@ -188,10 +188,8 @@ class Fetcher:
 
     def _fill(self, samples: Samples, out: memoryview) -> Places:
         engine = self._engine
-        if isinstance(engine, GroupReader):
-            return self._fetch_groups(engine, samples, out)
-        if isinstance(engine, RecordReader) and not self._spec.resize_bytes:
-            return self._fetch_records(engine, samples, out)
+        if isinstance(engine, GroupReader) or (isinstance(engine, RecordReader) and not self._spec.resize_bytes):
+            return self._fetch_in_place(engine, samples, out)
         if self._spec.max_group_bytes:  # null storage: as many bytes as the batch's columns would have
             return as_places([0, min(len(samples) * self._spec.nominal_sample_bytes, len(out))])
         listed: Sequence[int] = samples.tolist() if isinstance(samples, np.ndarray | Runs) else samples
@@ -232,21 +230,17 @@ class Fetcher:
                     self._compare_record(sample, data)
                 yield data
 
-    def _fetch_records(self, reader: RecordReader, samples: Samples, out: memoryview) -> Places:
+    def _fetch_in_place(self, reader: RecordReader | GroupReader, samples: Samples, out: memoryview) -> Places:
         begin = -address_of(out) % PLACE_BYTES
         places = shifted(reader.read(samples, out[begin:]), begin)
-        if self._verify:
+        if isinstance(reader, GroupReader):
+            for values in reader.values:
+                self._compare(Sample(values.data, values.data, values.payload_offset), values.file)
+        elif self._verify:
             listed = samples.tolist() if isinstance(samples, np.ndarray | Runs) else samples
             for sample, (start, size) in zip(listed, places.tolist(), strict=True):
                 self._compare_record(sample, out[start : start + size])
         return places
-
-    def _fetch_groups(self, reader: GroupReader, samples: Samples, out: memoryview) -> Places:
-        begin = -address_of(out) % PLACE_BYTES
-        places = reader.read(samples, out[begin:])
-        for values in reader.values:
-            self._compare(Sample(values.data, values.data, values.payload_offset), values.file)
-        return shifted(places, begin)
 
     def _compare_record(self, sample: int, data: memoryview) -> None:
         file, index = self._spec.layout.locate(sample)
@@ -310,17 +304,17 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> SampleEngine | RecordRe
     if spec.engine == "library" and not isinstance(file_format, GroupFormat):
         in_parts = library_reads(spec.format).in_parts
         return LibraryEngine(storage, file_format, samples, spec.layout.folder, in_parts=in_parts)
-    called = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
+    matched = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
     wanted = 0 if storage.is_remote else spec.transfer_bytes or library_reads(spec.format).transfer_bytes
     transfer_bytes = -(-wanted // storage.alignment) * storage.alignment
     if isinstance(file_format, GroupFormat):
         settings = spec.engine, spec.decode, spec.verify, transfer_bytes
-        return GroupReader(storage, file_format, spec.layout, spec.dataset, *settings, called=called)
+        return GroupReader(storage, file_format, spec.layout, spec.dataset, *settings, matched=matched)
     if isinstance(file_format, RecordFormat):
         known = spec.verify, transfer_bytes, spec.found.offsets
-        return RecordReader(storage, file_format, spec.layout, *known, called=called)
+        return RecordReader(storage, file_format, spec.layout, *known, matched=matched)
     buffer_bytes = 0 if spec.in_place else spec.found.max_file_bytes
-    return FastEngine(storage, file_format, samples, buffer_bytes, transfer_bytes, called=called)
+    return FastEngine(storage, file_format, samples, buffer_bytes, transfer_bytes, matched=matched)
 
 
 PLACE_BYTES = 4096

@@ -182,15 +182,18 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     files, opened = files_of(spec), open_storage(storage.buffered)
     try:
         opened.preflight(spec.data_folder)
-        _refuse_other_dataset(spec, opened)
-        made = manifest.read(spec.data_folder, opened) is not None
-        if made:
+        made = manifest.read(spec.data_folder, opened)
+        if made is None:
+            refuse_foreign_files(spec, opened)
+        else:
+            _refuse_other_settings(made, spec)
             _refuse_links(files, opened)
             for folder in files.folders():
                 with contextlib.suppress(FileNotFoundError):
                     opened.remove_unfinished(folder)
         check_space(files, opened)  # before creating folders, so that failing leaves nothing behind
-        if not made:  # before creating folders: the manifest marks the folder as dlemu's even if this is interrupted
+        if made is None:
+            # Before creating folders: the manifest marks the folder as dlemu's even if this is interrupted
             opened.make_folder(spec.data_folder)
             manifest.write(spec.data_folder, Manifest(spec=spec, made_at=manifest.now()), opened)
         for folder in files.folders():
@@ -218,13 +221,26 @@ def generate(
         SpaceError: the disk is full; no incomplete file has a final name, and calling again resumes.
         UserError: the settings are impossible, or the folder can't be written.
     """
-    files = files_of(spec)
+    files, opened = files_of(spec), open_storage(storage.buffered)
     started = time.monotonic()
     share = range(rank, len(files), ranks)
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.sizes is not None)
-    maker = _Maker(files, open_storage(storage.buffered), tally, fsync)
-    thread_pool.run(maker.worker, share, tally, threads, progress)
-    return Made(maker.files, maker.bytes, tally.files - maker.files, time.monotonic() - started)
+    written: list[int] = []  # bytes written of each file that was not there
+
+    def worker() -> Callable[[int], None]:
+        buffer = AlignedBuffer()  # of one thread
+
+        def make(running_index: int) -> None:
+            expected = files.size_bytes(running_index)
+            sizes = [_write(part, expected, opened, buffer, tally, fsync) for part in files.parts(running_index)]
+            tally.add(files=1)
+            if any(size is not None for size in sizes):
+                written.append(sum(size or 0 for size in sizes))
+
+        return make
+
+    thread_pool.run(worker, share, tally, threads, progress)
+    return Made(len(written), sum(written), tally.files - len(written), time.monotonic() - started)
 
 
 def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
@@ -253,48 +269,30 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
     return done
 
 
-class _Maker:
-    """Writes files in several threads and counts them."""
+def _write(
+    part: Part, expected: int, storage: StorageBase, buffer: AlignedBuffer, tally: Tally, fsync: bool
+) -> int | None:
+    """Write one file unless it exists; return the bytes written, None if it existed.
 
-    def __init__(self, files: Files, storage: StorageBase, tally: Tally, fsync: bool) -> None:
-        self.files = 0
-        self.bytes = 0
-        self._files = files
-        self._storage = storage
-        self._tally = tally
-        self._fsync = fsync
-
-    def worker(self) -> Callable[[int], None]:
-        """Return a function that writes one file, with its own buffer; each thread calls this once."""
-        buffer = AlignedBuffer()
-        return lambda running_index: self._make(running_index, buffer)
-
-    def _make(self, running_index: int, buffer: AlignedBuffer) -> None:
-        made = [self._make_part(part, running_index, buffer) for part in self._files.parts(running_index)]
-        self._tally.add(files=1)
-        with self._tally.lock:
-            self.files += any(size is not None for size in made)
-            self.bytes += sum(size for size in made if size is not None)
-
-    def _make_part(self, part: Part, running_index: int, buffer: AlignedBuffer) -> int | None:
-        """Write one file unless it exists; return the bytes written, None if it existed."""
-        expected = self._files.size_bytes(running_index) if part.size_bytes is None else part.size_bytes
+    `expected` are its bytes if it has no exact size.
+    """
+    expected = expected if part.size_bytes is None else part.size_bytes
+    try:
+        if part.is_made(storage):
+            tally.add(size_bytes=expected)
+            return None
+        writer = _CountingWriter(storage.create_recorded(part.path), tally)
         try:
-            if part.is_made(self._storage):
-                self._tally.add(size_bytes=expected)
-                return None
-            writer = _CountingWriter(self._storage.create_recorded(part.path), self._tally)
-            try:
-                part.write(writer, buffer)
-                if self._fsync:
-                    writer.sync()
-                writer.commit()
-            except BaseException:
-                writer.discard()
-                raise
-        except OSError as error:
-            raise _failed(error, part.path, self._storage, expected) from error
-        return writer.position
+            part.write(writer, buffer)
+            if fsync:
+                writer.sync()
+            writer.commit()
+        except BaseException:
+            writer.discard()
+            raise
+    except OSError as error:
+        raise _failed(error, part.path, storage, expected) from error
+    return writer.position
 
 
 class _CountingWriter(WriterAround):
@@ -313,12 +311,8 @@ class _CountingWriter(WriterAround):
         self._tally.add(size_bytes=size_bytes)
 
 
-def _refuse_other_dataset(spec: DatasetSpec, storage: StorageBase) -> None:
-    """Raise UserError when the folder holds a dataset made with other settings, or by another tool."""
-    made = manifest.read(spec.data_folder, storage)
-    if made is None:
-        refuse_foreign_files(spec, storage)
-        return
+def _refuse_other_settings(made: Manifest, spec: DatasetSpec) -> None:
+    """Raise UserError for a dataset that was made with other settings."""
     differing = manifest.differing_keys(made.spec, spec)
     if made.content_version != CONTENT_VERSION:
         differing.append("it was made by another version of dlemu")

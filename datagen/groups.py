@@ -68,10 +68,10 @@ class GroupFormat(FormatBase):
         """Return the memory of the largest row group in files with these record shapes."""
 
     @abc.abstractmethod
-    def open_groups(self, source: Source, spec: DatasetSpec, *, called: bool = False) -> GroupsFile:
+    def open_groups(self, source: Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
         """Open a file for reading row groups; raises DatasetError if it is not of this format.
 
-        With `called`, read its structure, and later the spans, as the library does, which requests read-ahead for all
+        With `matched`, read its structure, and later the spans, as the library does, which requests read-ahead for all
         spans of a group first.
         """
 
@@ -114,10 +114,10 @@ class GroupReader(RangeReader):
         verify: bool = False,
         transfer_bytes: int = 0,
         *,
-        called: bool = False,
+        matched: bool = False,
     ) -> None:
-        """With `called`, make the read calls of the format's library."""
-        super().__init__(storage, 0 if called else transfer_bytes)
+        """With `matched`, make the read calls of the format's library."""
+        super().__init__(storage, 0 if matched else transfer_bytes)
         self.values: list[Values] = []  # with `verify`, the payload of the last batch
         self._format = file_format
         self._layout = layout
@@ -125,7 +125,7 @@ class GroupReader(RangeReader):
         self._library = LibraryCalls(self, storage, layout.folder, whole=False) if engine == "library" else None
         self._decodes = engine == "library" or decode == "full"
         self._verify = verify
-        self._called = called
+        self._matched = matched
         self._open: tuple[int, GroupsFile] | None = None
         self._kept: _Kept | None = None
         self._stored = AlignedBuffer()  # of the row group that is decoded
@@ -189,7 +189,7 @@ class GroupReader(RangeReader):
         self.close()
         path = self._layout.path(file)
         begun = time.monotonic_ns()
-        groups = open_groups(self._format, path, self._spec, self._storage, self._transfer_bytes, called=self._called)
+        groups = open_groups(self._format, path, self._spec, self._storage, self._transfer_bytes, matched=self._matched)
         self._open = file, groups
         self.read_ns += time.monotonic_ns() - begun
         if self._verify and not groups.payload(0):
@@ -233,7 +233,7 @@ class GroupReader(RangeReader):
 
     def _fill_spans(self, source: Source, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
         """Read spans of a file; return where each is in `out`, and where the last one ends."""
-        if self._called:
+        if self._matched:
             source.reader.will_need(spans)
         if self._alignment > 1 or self._transfer_bytes or self._storage.is_remote:
             return self.fill([((source.path, source.reader, None), 0, 0, *span) for span in spans], out, 0)
@@ -303,7 +303,7 @@ def open_groups(
     storage: StorageBase,
     transfer_bytes: int = 0,
     *,
-    called: bool = False,
+    matched: bool = False,
 ) -> GroupsFile:
     """Open a file of row groups. Raises DatasetError."""
     try:
@@ -311,7 +311,7 @@ def open_groups(
     except OSError as error:
         raise unreadable(path, error) from error
     try:
-        return file_format.open_groups(source, spec, called=called)
+        return file_format.open_groups(source, spec, matched=matched)
     except BaseException:
         source.close()
         raise

@@ -73,16 +73,12 @@ class Layout:
         if self.names is not None:
             return self.names[file]
         base = f"{self.file_prefix}_{str(file).zfill(len(str(self.named_files)))}{self.pattern_suffix}"
-        return f"{self.subfolder(file)}/{base}" if self.num_subfolders > 1 else base
+        return f"{subfolder_name(file, self.num_subfolders)}/{base}" if self.num_subfolders > 1 else base
 
     @functools.cached_property
     def pattern_suffix(self) -> str:
         """The end of names that follow the pattern, after the file's index."""
         return f"_of_{self.named_files}.{self.extension}"
-
-    def subfolder(self, file: int) -> str:
-        """Return the sub-folder of a file whose name follows the pattern; empty without sub-folders."""
-        return subfolder_name(file, self.num_subfolders) if self.num_subfolders > 1 else ""
 
     def path(self, file: int) -> str:
         """Return the path of a file, 0 to num_files - 1."""
@@ -228,15 +224,16 @@ def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
         begins = np.concatenate([[0], begins])
         return list(zip(numbers[begins].tolist(), np.diff(begins, append=len(numbers)).tolist(), strict=True))
     batch_runs = []
-    first = following = -1
+    first: int | None = None
+    following = 0
     for sample in samples:
-        if sample == following and sample % samples_per_file:
+        if first is not None and sample == following and sample % samples_per_file:
             following += 1
             continue
-        if first >= 0:
+        if first is not None:
             batch_runs.append((first, following - first))
         first, following = sample, sample + 1
-    if first >= 0:
+    if first is not None:
         batch_runs.append((first, following - first))
     return batch_runs
 

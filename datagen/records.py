@@ -30,7 +30,7 @@ from datagen.formats.format_base import (
     ended_early,
     unreadable,
 )
-from datagen.layout import NO_PLACES, Layout, Places, Run, Runs, Samples, as_places, runs_of, shifted
+from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, as_places, runs_of, shifted
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
@@ -130,14 +130,14 @@ class RecordReader(RangeReader):
         transfer_bytes: int = 0,
         offsets: Mapping[str, Offsets] = NONE_KNOWN,
         *,
-        called: bool = False,
+        matched: bool = False,
     ) -> None:
-        """With `called`, make the read calls of the format's library, where known, instead of as few as possible.
+        """With `matched`, make the read calls of the format's library, where known, instead of as few as possible.
 
         `offsets` are those of records in files where they differ in length, by path.
         """
-        self._called = called and (file_format.looks_up or file_format.stream_calls is not None)
-        super().__init__(storage, 0 if self._called else transfer_bytes)
+        self._matched = matched and (file_format.looks_up or file_format.stream_calls is not None)
+        super().__init__(storage, 0 if self._matched else transfer_bytes)
         self._format = file_format
         self._layout = layout
         self._samples_per_file = layout.num_samples_per_file
@@ -155,15 +155,11 @@ class RecordReader(RangeReader):
             SpaceError: `out` is too small, or too many files are open.
             IndexError: there is no such sample.
         """
-        listed = samples.tolist() if isinstance(samples, np.ndarray) else samples
-        if isinstance(listed, Runs):
-            lowest = min((first for first, _ in listed.runs), default=0)
-            highest = max((first + count - 1 for first, count in listed.runs), default=0)
-        else:
-            lowest, highest = min(listed, default=0), max(listed, default=0)
-        if not 0 <= lowest <= highest < self._layout.num_samples:
-            raise IndexError(f"samples {lowest} to {highest} of {self._layout.num_samples}")
-        batch_runs = runs_of(listed, self._samples_per_file)
+        batch_runs = runs_of(samples.tolist() if isinstance(samples, np.ndarray) else samples, self._samples_per_file)
+        total = self._layout.num_samples
+        for first, count in batch_runs:
+            if not 0 <= first <= first + count <= total:
+                raise IndexError(f"samples {first} to {first + count - 1} of {total}")
         step = self._max_open
         places: list[Places] = []
         at = 0
@@ -236,20 +232,20 @@ class RecordReader(RangeReader):
         """Open a file, whose records are not looked at yet."""
         path = self._layout.path(file)
         reader = self._opened(path, mapped=self._format.mapped)
-        if self._called and self._format.looks_up and not self._format.mapped:
+        if self._matched and self._format.looks_up and not self._format.mapped:
             reader = ReopenedReader(reader, partial(self._storage.open, path))
-        if self._called and self._format.stream_calls is not None:
+        if self._matched and self._format.stream_calls is not None:
             reader = StreamedReader(reader, self._format.stream_calls, self._format.tail_bytes)
         source = Source(path, reader, self._storage.alignment, self._transfer_bytes)
         source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
         side, samples = partial(self._open_side, file), self._layout.num_samples_per_file
-        return OpenedFile(source, samples, side, self._offsets.get(path), self._called)
+        return OpenedFile(source, samples, side, self._offsets.get(path), self._matched)
 
     def _open_side(self, file: int, number: int) -> Source | None:
         """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
         path = self._format.sides[number].path(self._layout, file)
         try:
-            reader = self._opened(path, mapped=self._called or self._format.mapped)  # libraries map indexes, too
+            reader = self._opened(path, mapped=self._matched or self._format.mapped)  # libraries map indexes, too
         except DatasetError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None

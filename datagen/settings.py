@@ -34,7 +34,7 @@ class Unit(str):
 BYTES, SECONDS = Unit("bytes"), Unit("seconds")
 MORE_THAN_0 = Meta(gt=0)
 ALL_OR_SOME = Meta(ge=-1, le=MAX_PLANNED)
-"""A count, of which -1 means all, or none, as its description says."""
+"""A count, of which -1 means all, or none, as its description says, and 0 nothing."""
 
 
 def at_least(minimum: float, maximum: float = MAX_COUNT) -> Meta:
@@ -133,9 +133,12 @@ class _Builder:
     def _converted(self, hint: Any, value: Any, where: str) -> Any:
         try:
             made = _convert(hint, value)
-            if not isinstance(made, float) or math.isfinite(made):
+            if made == 0 and ALL_OR_SOME in getattr(hint, "__metadata__", ()):
+                wanted = "1 or more, or -1"
+            elif isinstance(made, float) and not math.isfinite(made):
+                wanted = "a finite number"
+            else:
                 return made
-            wanted = "a finite number"
         except msgspec.ValidationError as error:
             wanted = re.sub(r"^Expected |`|, got .*| - at .*", "", str(error))
         if get_origin(hint) is Literal:

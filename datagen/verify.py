@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -80,7 +79,6 @@ class _Checker:
         self._files = files
         self._storage = storage
         self._tally = tally
-        self._lock = threading.Lock()
 
     def worker(self) -> Callable[[int], None]:
         """Return a function that checks one file, with its own buffers; each thread calls this once."""
@@ -109,26 +107,22 @@ class _Checker:
         except DatasetError as error:
             finding = Damage("error", path, "unreadable", str(error))
         if finding is not None:
-            with self._lock:
-                self.findings.append(finding)
+            self.findings.append(finding)
 
     def _check_bytes(
         self, running_index: int, part: Part, wanted: int, made: AlignedBuffer, stored: AlignedBuffer
     ) -> Damage | None:
         """Generate the file again, into a writer that compares instead of writing."""
-        reader = self._storage.open(part.path)
-        try:
+        with contextlib.closing(self._storage.open(part.path)) as reader:
             comparison = _Comparison(reader, stored, self._tally)
             try:
                 part.write(comparison, made)
             except _DifferenceError as difference:
                 return self._damage(running_index, part, wanted, reader, difference.offset)
-            if reader.size_bytes != comparison.position:
-                at = min(reader.size_bytes, comparison.position)
-                return self._damage(running_index, part, wanted, reader, at)
-            return None
-        finally:
-            reader.close()
+            if reader.size_bytes == comparison.position:
+                return None
+            at = min(reader.size_bytes, comparison.position)
+            return self._damage(running_index, part, wanted, reader, at)
 
     def _damage(self, running_index: int, part: Part, wanted: int, reader: Reader, offset: int) -> Damage:
         """Return the kind of damage of a file that first differs at `offset`."""
@@ -148,8 +142,8 @@ class _Checker:
 
     def _check_payload(self, running_index: int) -> Damage | None:
         """Read and compare the samples as a loader would: compressed bytes depend on the library's version."""
-        files = self._files
-        path, checked, wanted = files.path(running_index), 0, files.size_bytes(running_index)
+        files, checked = self._files, 0
+        path, wanted = files.path(running_index), files.size_bytes(running_index)
         parts = self._of_groups if isinstance(files.format, GroupFormat) else self._of_samples
         for data, start in parts(running_index, wanted):
             at = files.content.first_difference(data, running_index, start)
@@ -159,10 +153,8 @@ class _Checker:
                 return Damage("error", path, "swapped" if swapped else "changed", message)
             checked += len(data)
             self._tally.add(size_bytes=len(data))
-        if checked != wanted:
-            message = f"its samples have {checked} bytes, wanted {wanted}"
-            return Damage("error", path, "truncated", message)
-        return None
+        message = f"its samples have {checked} bytes, wanted {wanted}"
+        return None if checked == wanted else Damage("error", path, "truncated", message)
 
     def _of_groups(self, running_index: int, wanted: int) -> Iterator[tuple[memoryview, int]]:
         """Yield the values of a file of row groups, and their offset in the payload. Raises DatasetError."""

@@ -39,7 +39,7 @@ INTERFACES = {
         "dlemu/contrib/record/recorder.py",
         "dlemu/loaders/pytorch.py",
         "dlemu/loaders/_torch_*.py",
-        "dlemu/ranks/gloo.py",
+        "dlemu/ranks/torchrun.py",
     ],
     "vl_convert": ["dlemu/report/*"],
 }

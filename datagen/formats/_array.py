@@ -10,8 +10,7 @@ import functools
 import math
 import re
 import struct
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,28 +29,15 @@ CACHED_HEADERS = 256  # size of the cache of parsed headers
 _HEADER = re.compile(rb"\{'descr': '([^']*)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \} *\n")
 
 
-@dataclass(frozen=True)
-class _Header:
-    """A parsed header."""
-
-    descr: Any
-    fortran_order: bool
-    shape: tuple[int, ...]
-    item_bytes: int
-    fault: str  # why such an array is not supported; empty if it is
-
-    @functools.cached_property
-    def payload_bytes(self) -> int:
-        return math.prod(self.shape) * self.item_bytes
-
-
 class Array(NamedTuple):
-    """A parsed .npy in memory."""
+    """A parsed .npy in memory; of what `_parse_header` returns, the payload is empty."""
 
     payload: memoryview
+    payload_bytes: int  # as stated in the header
     item_bytes: int
     fortran_order: bool
     last_axis: int
+    what: str  # the shape and type
 
 
 def header(job: FileJob) -> bytes:
@@ -91,13 +77,13 @@ def parse(data: memoryview, name: str) -> Array:
         (header_bytes,) = struct.unpack_from("<L", data, 8)
         start += 2
     end = start + header_bytes
-    payload = data[end:]
     parsed = _parse_header(bytes(data[start:end]))
-    if parsed.fault:
-        raise DamagedError(f"{name} {parsed.fault},")
+    if isinstance(parsed, str):
+        raise DamagedError(f"{name} {parsed},")
+    payload = data[end:]
     if len(payload) != parsed.payload_bytes:
-        raise DamagedError(f"{name} has {len(payload)} bytes, which do not make {parsed.shape} of {parsed.descr},")
-    return Array(payload, parsed.item_bytes, parsed.fortran_order, parsed.shape[-1] if parsed.shape else 1)
+        raise DamagedError(f"{name} has {len(payload)} bytes, which do not make {parsed.what},")
+    return parsed._replace(payload=payload)
 
 
 def header_bytes(prefix: memoryview) -> int:
@@ -106,23 +92,22 @@ def header_bytes(prefix: memoryview) -> int:
 
 
 @functools.lru_cache(CACHED_HEADERS)  # most files of a dataset have the same header
-def _parse_header(header: bytes) -> _Header:
-    """Parse a header. Raises as `parse` does for a header that can't be parsed."""
-    descr, fortran_order, shape = _header_fields(header)
-    if str(descr).lstrip("<>=|").startswith("a"):  # NumPy 2 warns of this name, and no release ever wrote it
-        return _Header(descr, fortran_order, shape, 0, f"is of type {descr}, which NumPy does not write")
-    dtype = np.dtype(descr)
-    fault = "holds Python objects, which only pickle can read" if dtype.hasobject else ""
-    return _Header(descr, fortran_order, shape, dtype.itemsize, fault)
-
-
-def _header_fields(text: bytes) -> tuple[Any, bool, tuple[int, ...]]:
-    match = _HEADER.fullmatch(text)
+def _parse_header(header: bytes) -> Array | str:
+    """Return what a header says, or why such an array is not supported. Raises as `parse` where it can't be parsed."""
+    match = _HEADER.fullmatch(header)
     if match is None:  # a structured type, or a header with other spacing
-        fields = ast.literal_eval(text.decode("latin-1").strip())
-        return fields["descr"], bool(fields["fortran_order"]), tuple(fields["shape"])
-    descr, order, shape = match.groups()
-    return descr.decode(), order == b"True", tuple(int(axis) for axis in shape.split(b",") if axis.strip())
+        fields = ast.literal_eval(header.decode("latin-1").strip())
+        descr, fortran_order, shape = fields["descr"], bool(fields["fortran_order"]), tuple(fields["shape"])
+    else:
+        descr, fortran_order = match[1].decode(), match[2] == b"True"
+        shape = tuple(int(axis) for axis in match[3].split(b",") if axis.strip())
+    if str(descr).lstrip("<>=|").startswith("a"):  # NumPy 2 warns of this name, and no release ever wrote it
+        return f"is of type {descr}, which NumPy does not write"
+    dtype = np.dtype(descr)
+    if dtype.hasobject:
+        return "holds Python objects, which only pickle can read"
+    size, last_axis = math.prod(shape) * dtype.itemsize, shape[-1] if shape else 1
+    return Array(memoryview(b""), size, dtype.itemsize, fortran_order, last_axis, f"{shape} of {descr}")
 
 
 FAILURES = (DamagedError, struct.error, ValueError, SyntaxError, TypeError, LookupError)

@@ -62,13 +62,13 @@ class Hdf5File(OpenFile):
 
     stays_open = True
 
-    def __init__(self, source: Source, samples: int, known: Known, *, called: bool = False) -> None:
-        """With `called`, read as HDF5 would: first the structure, then each record or chunk."""
+    def __init__(self, source: Source, samples: int, known: Known, *, matched: bool = False) -> None:
+        """With `matched`, read as HDF5 would: first the structure, then each record or chunk."""
         self._source = source
         self._gathered: memoryview | None = None
         self._decoded: memoryview | None = None
         # A file of one sample is read whole, by one call; of a file of several samples, only what is requested
-        self._file = SourceFile(source, whole=samples == 1 and not called, called=called)
+        self._file = SourceFile(source, whole=samples == 1 and not matched, matched=matched)
         structure = known.get(source.size_bytes) if samples == 1 else None
         if structure and self._file.has(structure.reads):  # HDF5 would find the same, but takes a millisecond
             self._parts = structure.parts
@@ -239,19 +239,19 @@ def _part(dataset: Any) -> _Contiguous | _Chunked:
 class SourceFile:
     """A file object for HDF5 that reads from a `Source`.
 
-    It reads the whole file at once (`whole`), or each record or chunk when it is first requested. `called`: by HDF5's
+    It reads the whole file at once (`whole`), or each record or chunk when it is first requested. `matched`: by HDF5's
     own calls, of which HDF5 makes those for the structure, and this class those for records; else in as few calls as
     possible.
     """
 
-    def __init__(self, source: Source, *, whole: bool, called: bool) -> None:
+    def __init__(self, source: Source, *, whole: bool, matched: bool) -> None:
         self.failure: DlemuError | OSError | None = None
         """The storage's error of a failed read, to be checked after each call of HDF5, which got zeros instead.
 
         An exception raised through HDF5 would leave a file open in it, which calls this object when Python exits.
         """
         self.structure: dict[Extent, bytes] = {}  # what HDF5 has read of the structure
-        self._source, self._at, self._called = source, 0, called
+        self._source, self._at, self._matched = source, 0, matched
         self._whole = source.read(0, source.size_bytes) if whole else None
         self._signature: memoryview | None = None
         self._blocks: dict[int, bytes] = {}  # copies, because the memory of a batch is reused
@@ -265,11 +265,11 @@ class SourceFile:
         return all(read(*extent) == data for extent, data in reads.items())
 
     def extents(self, extents: list[Extent]) -> list[memoryview]:
-        """Return the bytes of each extent, reading adjacent ones by one call if not `called`. Raises DatasetError."""
+        """Return the bytes of each extent, reading adjacent ones by one call if not `matched`. Raises DatasetError."""
         if self._whole is not None:
             return [self._whole[offset : offset + size] for offset, size in extents]
         missing = [extent for extent in extents if extent[0] not in self._extents]
-        for run in [[extent] for extent in missing] if self._called else _adjacent(missing):
+        for run in [[extent] for extent in missing] if self._matched else _adjacent(missing):
             start = run[0][0]
             read = self._source.read(start, sum(run[-1]) - start)
             for offset, size in run:
@@ -277,8 +277,8 @@ class SourceFile:
         return [self._extents[offset] for offset, _ in extents]
 
     def sieve(self, offset: int, size_bytes: int, end: int) -> None:
-        """If `called`, read a small record through the sieve buffer of its dataset, which ends at `end`, as HDF5."""
-        if not self._called or size_bytes > SIEVE_BYTES or offset in self._extents:
+        """If `matched`, read a small record through the sieve buffer of its dataset, which ends at `end`, as HDF5."""
+        if not self._matched or size_bytes > SIEVE_BYTES or offset in self._extents:
             return
         start, held = self._sieves.get(end, (0, memoryview(b"")))
         if not start <= offset <= offset + size_bytes <= start + len(held):
@@ -292,7 +292,7 @@ class SourceFile:
 
     def probe(self) -> None:
         """Read what HDF5 is going to read first. Raises DlemuError, OSError."""
-        if self._called:
+        if self._matched:
             self._signature = self._source.read(0, min(SIGNATURE_BYTES, self._source.size_bytes))
         elif self._whole is None:
             self._block(0)
@@ -326,7 +326,7 @@ class SourceFile:
         """Return bytes of the file from `offset` on, `size_bytes` or more."""
         if self._whole is not None:
             return self._whole[offset : offset + size_bytes]
-        if self._called:
+        if self._matched:
             first, self._signature = self._signature, None
             is_first = first and not offset and len(first) == size_bytes
             return first if first and is_first else self._source.read(offset, size_bytes)

@@ -124,7 +124,7 @@ class PictureFormat(base.FormatBase):
     def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> PictureFile:
         return PictureFile(self, path, data, scratch)
 
-    def parse_called(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> PictureFile:
+    def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> PictureFile:
         """Read as Pillow does from an open file (torchvision's `pil_loader`), undecoded."""
         try:
             self.read_by_pillow(file)

@@ -41,7 +41,7 @@ class Format(base.FormatBase):
     def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> CsvFile:
         return CsvFile(path, data, samples)
 
-    def parse_called(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> CsvFile:
+    def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> CsvFile:
         """Read as pandas' parser does: a buffered file in pieces, until a read returns nothing."""
         while file.read(PARSER_BYTES):
             continue

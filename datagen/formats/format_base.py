@@ -2,8 +2,9 @@
 
 A format is one module with a class `Format`, a subclass of `FormatBase`, or of `RecordFormat` or `GroupFormat`
 (`datagen.groups`). Payload: the bytes of all samples of a file in order, without framing, encoding or compression;
-`Content` generates it. Side file: a file that accompanies each data file, such as an index. Called: read by exactly the
-read calls that the usual Python library of the format makes, without that library (`reader.engine=matched`).
+`Content` generates it. Side file: a file that accompanies each data file, such as an index. Matched: read by
+exactly the read calls that the usual Python library of the format makes, without that library
+(`reader.engine=matched`).
 """
 
 from __future__ import annotations
@@ -297,15 +298,15 @@ class FormatBase(abc.ABC):
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         """Write one file sequentially. If `file_bytes` gives its size, its bytes are a pure function of `job`."""
 
-    def open(self, source: Source, samples: int, *, called: bool = False) -> OpenFile:
+    def open(self, source: Source, samples: int, *, matched: bool = False) -> OpenFile:
         """Open a file of `samples` samples, to read them by as few calls as possible: here one for the whole file.
 
-        With `called`, a format that `reads_parts` makes the read calls of its library instead. Raises DatasetError: the
-        file is truncated or not of this format.
+        With `matched`, a format that `reads_parts` makes the read calls of its library instead. Raises DatasetError:
+        the file is truncated or not of this format.
         """
         return self.parse(source.path, source.read(0, source.size_bytes), samples, source.scratch)
 
-    parse_called: Callable[[Any, int, Scratch], OpenFile] | None = None
+    parse_matched: Callable[[Any, int, Scratch], OpenFile] | None = None
     """A method that does as `parse`, and reads the file (`_buffered.BufferedFile`) by the library's calls: the same
     offsets and lengths in the same order. None: the library reads a file by one call.
     """
@@ -360,7 +361,7 @@ class OpenedFile(NamedTuple):
     samples: int
     side: OpenSide
     offsets: Offsets | None = None  # None: all records have one length
-    called: bool = False
+    matched: bool = False
     """A format that `looks_up` locates records by the library's read calls."""
 
 
@@ -389,7 +390,17 @@ class RecordFormat(FormatBase):
 
         Raises DatasetError: the file has fewer records, or is damaged.
         """
-        return offsets_in(opened.source, opened.samples, self.offsets)
+        source = opened.source
+        version = version_of(source.path, source.size_bytes)
+        if version not in _known:
+            try:
+                learn_offsets(version, self.offsets(io.BufferedReader(SourceStream(source), HEADERS_AT_ONCE_BYTES)))
+            except DamagedError as error:
+                raise damaged(source.path, str(error), error.offset) from error
+        known = _known[version]
+        if len(known) <= opened.samples:
+            raise no_such_record(source.path, len(known) - 1, len(known) - 1)
+        return known[: opened.samples + 1]
 
     def offsets(self, file: BinaryIO) -> list[int]:
         """Do as `locate`, by reading the header of each record. A format without headers has none.
@@ -550,23 +561,6 @@ HEADERS_AT_ONCE_BYTES = 32 << 10
 
 _known: dict[Version, Offsets] = {}
 """A reader that looks for headers makes requests that no training job makes: they are read once for all uses."""
-
-
-def offsets_in(source: Source, records: int, read_headers: Callable[[BinaryIO], Sequence[int]]) -> Offsets:
-    """Return the offsets of a file's first records; `read_headers` returns those of all if they are not known.
-
-    Raises DatasetError: the file has fewer records, or is damaged.
-    """
-    version = version_of(source.path, source.size_bytes)
-    if version not in _known:
-        try:
-            learn_offsets(version, read_headers(io.BufferedReader(SourceStream(source), HEADERS_AT_ONCE_BYTES)))
-        except DamagedError as error:
-            raise damaged(source.path, str(error), error.offset) from error
-    known = _known[version]
-    if len(known) <= records:
-        raise no_such_record(source.path, len(known) - 1, len(known) - 1)
-    return known[: records + 1]
 
 
 def learn_offsets(file: Version, offsets: Sequence[int]) -> None:

@@ -68,8 +68,8 @@ class Format(base.FormatBase):
         else:
             _write_plain(job, writer, buffer)
 
-    def open(self, source: base.Source, samples: int, *, called: bool = False) -> Hdf5File:
-        return Hdf5File(source, samples, self._known, called=called)
+    def open(self, source: base.Source, samples: int, *, matched: bool = False) -> Hdf5File:
+        return Hdf5File(source, samples, self._known, matched=matched)
 
     def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         try:

@@ -6,6 +6,8 @@ Megatron-like datasets. A file may have hundreds of millions of records, so noth
 
 from __future__ import annotations
 
+from typing import BinaryIO
+
 import numpy as np
 
 from datagen.buffers import AlignedBuffer
@@ -64,38 +66,33 @@ class Format(base.RecordFormat):
             writer.write(piece)
 
     def open_records(self, opened: base.OpenedFile) -> IndexedFile:
-        """Open a file; called as Megatron-LM: look up each record in a mapped index, and read each by its own call."""
+        """Open a file; matched is Megatron-LM: each record is looked up in a mapped index, and read by its own call."""
         return IndexedFile(opened)
 
     def locate(self, opened: base.OpenedFile) -> None:
         """Return None: records are looked up as they are read."""
 
     def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
-        """Read the whole index, then the record by np.fromfile; without paths, where that does not work, by a read."""
-        offset, size = entry(file.name, index, samples, indexes)
-        if isinstance(file, LibraryFile):
+        """Read the whole index, then the record."""
+        found = []
+        for suffix, entries in zip(SUFFIXES, indexes, strict=True):
+            if len(entries) // ENTRY_BYTES < samples:
+                problem = f"an index of {len(entries) // ENTRY_BYTES} records, not {samples},"
+                raise base.damaged(file.name + suffix, problem, 0)
+            found.append(int(np.frombuffer(entries, "<u8", samples)[index]))
+        offset, size = found
+        if isinstance(file, LibraryFile):  # without a path
             file.seek(offset)
             data = memoryview(file.read(size) or b"")
         else:
-            data = np.fromfile(file, np.uint8, size, offset=offset).data
-        return loaded(file.name, data, index, offset, size)
+            data = self.load_record(file, offset, size)
+        if len(data) != size:
+            raise base.damaged(file.name, f"the file ends within record {index}", offset + len(data))
+        return base.Sample(data, data, offset)
 
-
-def entry(path: str, index: int, samples: int, indexes: base.Indexes) -> tuple[int, int]:
-    """Return offset and bytes of a record by its index, which scripts read whole. Raises DatasetError."""
-    found = []
-    for suffix, data in zip(SUFFIXES, indexes, strict=True):
-        if len(data) // ENTRY_BYTES < samples:
-            raise base.damaged(path + suffix, f"an index of {len(data) // ENTRY_BYTES} records, not {samples},", 0)
-        found.append(int(np.frombuffer(data, "<u8", samples)[index]))
-    return found[OFFSETS], found[SIZES]
-
-
-def loaded(path: str, data: memoryview, index: int, offset: int, size: int) -> base.Sample:
-    """Return a record as a sample. Raises DatasetError for one that is not whole."""
-    if len(data) != size:
-        raise base.damaged(path, f"the file ends within record {index}", offset + len(data))
-    return base.Sample(data, data, offset)
+    def load_record(self, file: BinaryIO, offset: int, size: int) -> memoryview:
+        """Return the bytes of a record, fewer at the end of the file, as scripts read it. Raises DatasetError."""
+        return np.fromfile(file, np.uint8, size, offset=offset).data
 
 
 class IndexedFile(base.RecordFile):
@@ -110,7 +107,7 @@ class IndexedFile(base.RecordFile):
         if offsets is not None and sizes is not None:
             self._check_length(offsets)
             self._check_length(sizes)
-            if opened.called or rest or not self._is_even(offsets, sizes):
+            if opened.matched or rest or not self._is_even(offsets, sizes):
                 self._index, self.scattered = (offsets, sizes), True
         elif rest or not self._record_bytes:
             problem = f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index"

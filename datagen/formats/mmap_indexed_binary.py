@@ -6,11 +6,12 @@ can't be mapped and are read as `indexed_binary`.
 
 from __future__ import annotations
 
+from typing import BinaryIO
+
 import numpy as np
 
 from datagen.formats import indexed_binary
-from datagen.formats.format_base import AnyFile, Indexes, LibraryReads, Sample, damaged
-from datagen.storage.storage_base import LibraryFile
+from datagen.formats.format_base import LibraryReads, damaged
 
 LIBRARY = LibraryReads(call="np.memmap", in_parts=True)
 
@@ -20,13 +21,9 @@ class Format(indexed_binary.Format):
 
     mapped = True
 
-    def load(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
-        """Read the whole index, then copy the record from an np.memmap."""
-        if isinstance(file, LibraryFile):
-            return super().load(file, index, samples, indexes)
-        offset, size = indexed_binary.entry(file.name, index, samples, indexes)
+    def load_record(self, file: BinaryIO, offset: int, size: int) -> memoryview:
+        """Copy the record from an np.memmap."""
         try:
-            record = np.array(np.memmap(file.name, np.uint8, "r")[offset : offset + size])
+            return np.array(np.memmap(file.name, np.uint8, "r")[offset : offset + size]).data
         except ValueError as error:  # an empty file can't be mapped
             raise damaged(file.name, f"it can't be mapped ({error})", 0) from error
-        return indexed_binary.loaded(file.name, record.data, index, offset, size)

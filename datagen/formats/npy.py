@@ -33,7 +33,7 @@ class Format(base.FormatBase):
         except _array.FAILURES as error:
             raise _array.unreadable(path, ".npy", error) from error
 
-    def parse_called(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> _array.Samples:
+    def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> _array.Samples:
         """Read as np.load does: the header by Python's buffered file, the items by np.fromfile."""
         file.read(_array.header_bytes(file.read(_array.PREFIX_BYTES)))
         opened = self.parse(file.path, file.image, samples, scratch)

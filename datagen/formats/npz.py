@@ -8,6 +8,7 @@ field); NEP 1 for the arrays.
 
 from __future__ import annotations
 
+import itertools
 import struct
 import zipfile
 import zlib
@@ -43,16 +44,11 @@ class Format(base.FormatBase):
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         samples = job.spec.num_samples_per_file
-        method = DEFLATED if job.spec.compression == "zip" else STORED
-        x = MemberWriter(writer, "x.npy", method, job.spec.compression_level)
-        x.write(_array.header(job))
-        for piece in job.payload(buffer):
-            x.write(piece)
-        x_entry = x.close()
-        y = MemberWriter(writer, "y.npy", method, job.spec.compression_level)
-        y.write(_array.array_header("<i8", (samples,)))
-        y.write(bytes(8 * samples))
-        writer.write(directory([x_entry, y.close()], writer.position))
+        level = job.spec.compression_level if job.spec.compression == "zip" else 0
+        records: Iterable[bytes | memoryview] = itertools.chain([_array.header(job)], job.payload(buffer))
+        labels = [_array.array_header("<i8", (samples,)), bytes(8 * samples)]
+        entries = [_write_member(writer, "x.npy", level, records), _write_member(writer, "y.npy", level, labels)]
+        writer.write(directory(entries, writer.position))
 
     def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> _array.Samples:
         """Parse the archive; samples are copied only if they are compressed or interleaved."""
@@ -61,7 +57,7 @@ class Format(base.FormatBase):
         except _array.FAILURES as error:
             raise _array.unreadable(path, ".npz", error) from error
 
-    def parse_called(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> _array.Samples:
+    def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> _array.Samples:
         """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
         try:
             used = _members_to_read(_list_by_zipfile(file), samples, file.size_bytes)
@@ -192,31 +188,25 @@ class Entry(NamedTuple):
     start: int  # offset of the member's local header
 
 
-class MemberWriter:
-    """Writes one member. Its local header is written last, when the checksum is known."""
+def _write_member(writer: Writer, name: str, level: int, pieces: Iterable[bytes | memoryview]) -> Entry:
+    """Write a member, deflated unless `level` is 0. Its local header is written last, when the checksum is known.
 
-    def __init__(self, writer: Writer, name: str, method: int, level: int) -> None:
-        self._writer = writer
-        self._name = name
-        self._method = method
-        self._deflate = zlib.compressobj(level, zlib.DEFLATED, -15) if method == DEFLATED else None
-        self._start = writer.position
-        self._crc = 0
-        self._plain_bytes = 0
-        writer.skip(local_bytes(name))
-
-    def write(self, data: bytes | memoryview) -> None:
-        self._crc = isal_zlib.crc32(data, self._crc)
-        self._plain_bytes += len(data)
-        self._writer.write(self._deflate.compress(data) if self._deflate else data)
-
-    def close(self) -> Entry:
-        if self._deflate:
-            self._writer.write(self._deflate.flush())
-        packed = self._writer.position - self._start - local_bytes(self._name)
-        entry = Entry(self._name, self._method, self._crc, packed, self._plain_bytes, self._start)
-        self._writer.write_at(_local_header(entry), self._start)
-        return entry
+    Sizes are in a zip64 field of the header, as zipfile writes it with force_zip64.
+    """
+    start, crc, plain_bytes = writer.position, 0, 0
+    deflate = zlib.compressobj(level, zlib.DEFLATED, -15) if level else None
+    writer.skip(local_bytes(name))
+    for piece in pieces:
+        crc = isal_zlib.crc32(piece, crc)
+        plain_bytes += len(piece)
+        writer.write(deflate.compress(piece) if deflate else piece)
+    if deflate:
+        writer.write(deflate.flush())
+    method, packed_bytes = DEFLATED if deflate else STORED, writer.position - start - local_bytes(name)
+    sizes = crc, 0xFFFFFFFF, 0xFFFFFFFF, len(name), _LOCAL_ZIP64.size
+    header = _LOCAL.pack(b"PK\x03\x04", ZIP64_VERSION, 0, method, 0, DATE_1980, *sizes) + name.encode()
+    writer.write_at(header + _LOCAL_ZIP64.pack(1, 16, plain_bytes, packed_bytes), start)
+    return Entry(name, method, crc, packed_bytes, plain_bytes, start)
 
 
 def archive_bytes(first: str, first_bytes: base.Sizes, second: str, second_bytes: int) -> base.Sizes:
@@ -323,16 +313,6 @@ def local_bytes(name: str) -> int:
     return _LOCAL.size + len(name) + _LOCAL_ZIP64.size
 
 
-def _local_header(entry: Entry) -> bytes:
-    """Return a local header with its sizes in a zip64 field, as zipfile writes it with force_zip64."""
-    name = entry.name.encode()
-    full = 0xFFFFFFFF
-    fixed = _LOCAL.pack(
-        b"PK\x03\x04", ZIP64_VERSION, 0, entry.method, 0, DATE_1980, entry.crc, full, full, len(name), 20
-    )
-    return fixed + name + _LOCAL_ZIP64.pack(1, 16, entry.plain_bytes, entry.packed_bytes)
-
-
 def directory(entries: list[Entry], start: int) -> bytes:
     """Return the central directory at offset `start`, and the records after it, as zipfile writes them."""
     listed = b"".join(_directory_entry(entry) for entry in entries)
@@ -358,11 +338,10 @@ def _directory_entry(entry: Entry) -> bytes:
         start = 0xFFFFFFFF
     extra = struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
     name = entry.name.encode()
-    made_by = UNIX << 8 | ZIP64_VERSION
     sizes = (entry.crc, packed, plain, len(name), len(extra))
-    fixed = _ENTRY.pack(
-        b"PK\x01\x02", made_by, ZIP64_VERSION, 0, entry.method, 0, DATE_1980, *sizes, 0, 0, 0, FILE_MODE << 16, start
-    )
+    versions = UNIX << 8 | ZIP64_VERSION, ZIP64_VERSION
+    mode = 0, 0, 0, FILE_MODE << 16
+    fixed = _ENTRY.pack(b"PK\x01\x02", *versions, 0, entry.method, 0, DATE_1980, *sizes, *mode, start)
     return fixed + name + extra
 
 

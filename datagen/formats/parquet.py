@@ -88,8 +88,8 @@ class Format(GroupFormat):
             stored = max(stored, plain * 7 // 6 + pages * _MAX_PAGE_OVERHEAD_BYTES)
         return GroupBytes(plain if spec.compression == "none" else stored, plain)
 
-    def open_groups(self, source: base.Source, spec: DatasetSpec, *, called: bool = False) -> GroupsFile:
-        return GroupsFile(_with_footer(source) if called else source, spec, called)
+    def open_groups(self, source: base.Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
+        return GroupsFile(_with_footer(source) if matched else source, spec, matched)
 
     def decode_group(
         self, where: str | LibraryFile | base.SourceStream, index: int, spec: DatasetSpec
@@ -165,11 +165,11 @@ def _pages(
 class GroupsFile:
     """An open file of row groups. If it has dlemu's own layout and named columns, the footer is not parsed."""
 
-    def __init__(self, source: base.Source, spec: DatasetSpec, called: bool) -> None:
-        """With `called`, spans are those that pyarrow reads."""
+    def __init__(self, source: base.Source, spec: DatasetSpec, matched: bool) -> None:
+        """With `matched`, spans are those that pyarrow reads."""
         self.source = source
         self._spec = spec
-        self._limits = (MAX_HOLE_BYTES, MAX_READ_BYTES) if called else ()
+        self._limits = (MAX_HOLE_BYTES, MAX_READ_BYTES) if matched else ()
         self._spans: dict[int, list[tuple[int, int]]] = {}
         """Spans of row groups of the plan, by their rows, as in a group at the start of a file."""
         self._plan: layout.FilePlan | None = None

@@ -16,6 +16,7 @@ import io
 import itertools
 import os
 import struct
+from collections.abc import Iterable
 from typing import BinaryIO
 
 import google_crc32c
@@ -23,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
-from datagen.content import Content
 from datagen.formats import format_base as base
 from datagen.formats._parquet_layout import varint
 from datagen.layout import Layout, even_places
@@ -33,7 +33,6 @@ from datagen.storage.storage_base import LibraryFile, Writer
 TENSORFLOW_BYTES = 256 << 10  # default `buffer_size` of tf.data.TFRecordDataset
 LIBRARY = base.LibraryReads(call="tf.data.TFRecordDataset", in_parts=True, transfer_bytes=TENSORFLOW_BYTES)
 ENDINGS = ("tfrecord", "tfrecords")
-_LARGE_BYTES = 16 << 20  # a larger length may be damaged: it is limited to the size of the file before reading
 INDEX_LINES = 1 << 14  # lines of an index written at a time
 HEAD_BYTES = 12  # bytes before a record's data: its length and the checksum of the length
 FRAME_BYTES = 16  # bytes that the framing adds to a record's data
@@ -65,7 +64,7 @@ class Index(base.SideFile):
         return f"{os.path.dirname(layout.folder)}/index/{layout.split}"
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
-        records, places = np.unique(_record_bytes(spec, shapes), return_inverse=True)
+        records, places = np.unique(Format().record_bytes(spec, shapes), return_inverse=True)
         samples = spec.num_samples_per_file
         sizes = [_digits_of_multiples(size, samples) + samples * (len(str(size)) + 2) for size in records.tolist()]
         return np.array(sizes, np.int64)[places]
@@ -87,38 +86,74 @@ class Format(base.RecordFormat):
     )
 
     def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
-        return _record_bytes(spec, shapes)
+        sizes, places = np.unique(base.sample_bytes(spec, shapes), return_inverse=True)
+        return np.array([_Frame(size).record_bytes for size in sizes.tolist()], np.int64)[places]
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         frame = _Frame(job.record_bytes)
-        if frame.record_bytes > base.CHUNK_BYTES // 2:
-            _write_large(job, frame, writer, buffer)
-        else:
+        if frame.record_bytes <= base.CHUNK_BYTES // 2:
             _write_small(job, frame, writer, buffer)
+            return
+        size = frame.image_bytes
+        for record in range(job.spec.num_samples_per_file):
+            frame.write(writer, job.payload(buffer, record * size, (record + 1) * size))
 
     def open_records(self, opened: base.OpenedFile) -> TfrecordFile:
         return TfrecordFile(opened)
 
-    def locate(self, opened: base.OpenedFile) -> base.Offsets:
+    def locate(self, opened: base.OpenedFile) -> base.Offsets | None:
         """Read the index, if there is one that fits the file, else the headers."""
-        source, samples, index = opened.source, opened.samples, opened.side(0)
-        listed = None if index is None else _parse_index(bytes(index.read(0, index.size_bytes)), samples)
-        if listed is None or listed[-1] != source.size_bytes:
-            return base.offsets_in(source, samples, self.offsets)
+        index = opened.side(0)
+        listed = None if index is None else _parse_index(bytes(index.read(0, index.size_bytes)), opened.samples)
+        if listed is None or listed[-1] != opened.source.size_bytes:
+            return super().locate(opened)
         return listed
 
     def offsets(self, file: BinaryIO) -> list[int]:
-        return offsets(file)
+        found, end = [0], file.seek(0, os.SEEK_END)
+        while (at := found[-1]) < end:
+            file.seek(at)
+            head = file.read(HEAD_BYTES)
+            if at + FRAME_BYTES > end:
+                raise base.DamagedError("the file ends within a record", at)
+            length, crc = HEAD.unpack(head)
+            if masked_crc(head[:8]) != crc:
+                raise base.DamagedError("no TFRecord framing: a record's length does not match its checksum", at)
+            found.append(at + length + FRAME_BYTES)
+            if found[-1] > end:
+                raise base.DamagedError(f"a record of {length} bytes ends beyond the end of the file", at)
+        return found
 
     def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example."""
         if not isinstance(file, LibraryFile):
-            return _load_sample(file, index, samples)
+            return self._load(file, index, samples)
         buffered = io.BufferedReader(file)
         try:
-            return _load_sample(buffered, index, samples)
+            return self._load(buffered, index, samples)
         finally:
             buffered.detach()  # else it would close the file, which may be read again
+
+    def _load(self, file: BinaryIO, index: int, samples: int) -> base.Sample:
+        """Do as `load`. If all records have one length, the checksum of the length found at its multiple proves it."""
+        record_bytes, rest = divmod(file.seek(0, os.SEEK_END), samples)
+        file.seek(index * record_bytes)
+        head = file.read(HEAD_BYTES).ljust(HEAD_BYTES, b"\0")
+        length, crc = HEAD.unpack(head)
+        proven = length == record_bytes - FRAME_BYTES and masked_crc(head[:8]) == crc
+        if rest or index >= samples or not proven:
+            try:
+                found = self.offsets(file)
+            except base.DamagedError as error:
+                raise base.damaged(file.name, str(error), error.offset) from error
+            if index + 1 >= len(found):
+                raise base.no_such_record(file.name, index, len(found) - 1)
+            file.seek(found[index])
+            (length, _) = HEAD.unpack(file.read(HEAD_BYTES))
+        data = memoryview(file.read(length))
+        start, size = image_extent(data)
+        payload = data[start : start + size]
+        return base.Sample(payload, payload, index * size)
 
 
 class Packer:
@@ -133,29 +168,12 @@ class Packer:
 
     def add(self, sample: base.PackedSample) -> None:
         frame = _Frame(len(sample.data))
-        crc = google_crc32c.value(frame.example_head)
-        crc = google_crc32c.extend(crc, np.frombuffer(sample.data, np.uint8))
-        crc = google_crc32c.extend(crc, frame.after)
-        self._writer.write(frame.before)
-        self._writer.write(sample.data)
-        self._writer.write(frame.after + struct.pack("<L", mask(crc)))
+        frame.write(self._writer, [sample.data])
         self._lines.append(f"{self._at} {frame.record_bytes}\n")
         self._at += frame.record_bytes
 
     def finish(self) -> bytes:
         return "".join(self._lines).encode()
-
-
-def _load_sample(file: BinaryIO, index: int, samples: int) -> base.Sample:
-    at = seek_record(file, index, samples) + HEAD_BYTES
-    length = HEAD.unpack(file.read(HEAD_BYTES))[0]
-    if length > _LARGE_BYTES:  # because `read` allocates memory for all of it
-        length = min(length, file.seek(0, io.SEEK_END) - at)
-        file.seek(at)
-    data = memoryview(file.read(length))
-    start, size = image_extent(data)
-    payload = data[start : start + size]
-    return base.Sample(payload, payload, index * size)
 
 
 class _Frame:
@@ -170,21 +188,14 @@ class _Frame:
         self.before = length + struct.pack("<L", masked_crc(length)) + before
         self.record_bytes = self.data_bytes + FRAME_BYTES
 
-
-def _record_bytes(spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
-    return example_bytes(base.sample_bytes(spec, shapes)) + FRAME_BYTES
-
-
-def _write_large(job: base.FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write records larger than a chunk, a chunk of content at a time."""
-    for record in range(job.spec.num_samples_per_file):
-        writer.write(frame.before)
-        crc = google_crc32c.value(frame.example_head)
-        for piece in job.payload(buffer, record * frame.image_bytes, (record + 1) * frame.image_bytes):
+    def write(self, writer: Writer, image: Iterable[memoryview]) -> None:
+        """Write a record with an image given in pieces."""
+        writer.write(self.before)
+        crc = google_crc32c.value(self.example_head)
+        for piece in image:
             crc = google_crc32c.extend(crc, np.frombuffer(piece, np.uint8))
             writer.write(piece)
-        crc = google_crc32c.extend(crc, frame.after)
-        writer.write(frame.after + struct.pack("<L", mask(crc)))
+        writer.write(self.after + struct.pack("<L", mask(google_crc32c.extend(crc, self.after))))
 
 
 def _write_small(job: base.FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuffer) -> None:
@@ -199,19 +210,12 @@ def _write_small(job: base.FileJob, frame: _Frame, writer: Writer, buffer: Align
     samples = job.spec.num_samples_per_file
     for first in range(0, samples, step):
         part = records[: min(step, samples - first)]
-        part[:, image] = _images(job.content, job.running_index, first, part.shape[0], frame.image_bytes, content)
+        start, stop = first * frame.image_bytes, (first + len(part)) * frame.image_bytes
+        before = start % BLOCK_BYTES
+        job.content.fill(content[: before + stop - start], job.running_index, start - before)
+        part[:, image] = content[before : before + stop - start].reshape(len(part), frame.image_bytes)
         part[:, -4:] = _checksums(part[:, HEAD_BYTES:-4])
         writer.write(part.reshape(-1).data)
-
-
-def _images(
-    content: Content, file: int, first: int, count: int, image_bytes: int, out: NDArray[np.uint8]
-) -> NDArray[np.uint8]:
-    """Generate the payload of `count` consecutive records as an array (count, image_bytes)."""
-    start, stop = first * image_bytes, (first + count) * image_bytes
-    block = start - start % BLOCK_BYTES
-    content.fill(out[: stop - block], file, block)
-    return out[start - block : stop - block].reshape(count, image_bytes)
 
 
 def _checksums(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -282,59 +286,15 @@ class TfrecordFile(base.RecordFile):
         return places
 
 
-def seek_record(file: BinaryIO, index: int, samples: int) -> int:
-    """Seek to the start of a record and return its offset.
-
-    If all records have one length, the offset is a multiple of it, which the checksum of the length found there proves.
-    Otherwise all records are located.
-    """
-    record_bytes, rest = divmod(file.seek(0, os.SEEK_END), samples)
-    if not rest and index < samples:
-        at = file.seek(index * record_bytes)
-        head = file.read(HEAD_BYTES)
-        if len(head) == HEAD_BYTES and HEAD.unpack(head) == (record_bytes - FRAME_BYTES, masked_crc(head[:8])):
-            return file.seek(at)
-    try:
-        found = offsets(file)
-    except base.DamagedError as error:
-        raise base.damaged(file.name, str(error), error.offset) from error
-    if index + 1 >= len(found):
-        raise base.no_such_record(file.name, index, len(found) - 1)
-    return file.seek(found[index])
-
-
-def offsets(file: BinaryIO) -> list[int]:
-    """Do as `RecordFormat.offsets`."""
-    found, end = [0], file.seek(0, os.SEEK_END)
-    while (at := found[-1]) < end:
-        file.seek(at)
-        head = file.read(HEAD_BYTES)
-        if at + FRAME_BYTES > end:
-            raise base.DamagedError("the file ends within a record", at)
-        length, crc = HEAD.unpack(head)
-        if masked_crc(head[:8]) != crc:
-            raise base.DamagedError("no TFRecord framing: a record's length does not match its checksum", at)
-        found.append(at + length + FRAME_BYTES)
-        if found[-1] > end:
-            raise base.DamagedError(f"a record of {length} bytes ends beyond the end of the file", at)
-    return found
-
-
 def _parse_index(text: bytes, samples: int) -> NDArray[np.int64] | None:
     """Return the offset of each record and the end of the last one; None if it is not an index of so many records."""
     try:
-        numbers = [int(word) for word in text.split()]
-    except ValueError:
+        listed = np.array(text.split(), np.int64).reshape(-1, 2)
+    except (ValueError, OverflowError):
         return None
-    offsets, sizes = numbers[::2], numbers[1::2]
-    if not len(offsets) == len(sizes) >= samples or offsets[0] != 0:
-        return None
-    ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
-    if any(end != start for end, start in zip(ends, offsets[1:], strict=False)):
-        return None
-    if any(later <= earlier for earlier, later in itertools.pairwise(offsets)):
-        return None
-    return np.array([*offsets, ends[-1]], np.int64)
+    offsets = np.array([0, *listed.sum(1)], np.int64)
+    follows = len(listed) >= samples and (listed[:, 0] == offsets[:-1]).all() and (np.diff(offsets[:-1]) > 0).all()
+    return offsets if follows else None
 
 
 IMAGE, SIZE = b"image", b"size"
@@ -353,13 +313,6 @@ def around_image(image_bytes: int) -> tuple[bytes, bytes]:
     before = _field(_KEY_OF_FIELD_1, IMAGE) + before
     before = _KEY_OF_FIELD_1 + varint(len(before) + image_bytes) + before  # Features.feature
     return _KEY_OF_FIELD_1 + varint(len(before) + image_bytes + len(after)) + before, after
-
-
-def example_bytes(image_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the size of Examples with images of these sizes."""
-    unique, places = np.unique(image_bytes, return_inverse=True)
-    sizes = np.array([sum(map(len, around_image(size))) for size in unique.tolist()], np.int64) + unique
-    return sizes[places]
 
 
 def image_extent(example: memoryview) -> tuple[int, int]:

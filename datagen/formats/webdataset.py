@@ -84,9 +84,7 @@ class Format(base.RecordFormat):
     tail_bytes = len(TAIL)
 
     def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
-        sizes = base.sample_bytes(spec, shapes)
-        whole: base.Sizes = BLOCK + -(-sizes // BLOCK) * BLOCK
-        return whole
+        return BLOCK + -(-base.sample_bytes(spec, shapes) // BLOCK) * BLOCK
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         size = job.record_bytes
@@ -101,7 +99,23 @@ class Format(base.RecordFormat):
         return TarRecords(opened)
 
     def offsets(self, file: BinaryIO) -> list[int]:
-        return offsets(file)
+        """Do as `RecordFormat.offsets`; members with a long name or size have an extended header before their own."""
+        found: list[int] = []
+        last, end = None, file.seek(0, io.SEEK_END)
+        file.seek(0)
+        try:
+            with tarfile.open(fileobj=file, mode="r:") as archive:
+                while (member := archive.next()) is not None:
+                    archive.members.clear()  # type: ignore[attr-defined]  # of typeshed; else all would stay in memory
+                    key = key_of(member.name)
+                    if member.isfile() and not key.rpartition("/")[2].startswith(".") and key != last:
+                        found.append(member.offset)
+                        last = key
+                if archive.offset + len(TAIL) > end:
+                    raise base.DamagedError("a tar file without its end marker", end)
+                return [*found, archive.offset]
+        except (tarfile.TarError, EOFError, ValueError) as error:
+            raise base.DamagedError(f"tarfile can't read it ({error})") from error
 
     def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read as scripts without an index do: from member to member."""
@@ -158,7 +172,14 @@ class TarRecords(base.RecordFile):
 
     def __init__(self, opened: base.OpenedFile) -> None:
         source, samples, is_even = opened.source, opened.samples, opened.offsets is None
-        size = _first_member(source).whole_bytes if is_even else 0
+        size = 0
+        if is_even:
+            if source.size_bytes < BLOCK:
+                raise base.damaged(source.path, "no tar header", 0)
+            first = parse(source.read(0, BLOCK), source.path, 0)
+            if first is None:
+                raise base.no_such_record(source.path, 0, 0)
+            size = first.whole_bytes
         super().__init__(opened, size)
         if is_even and source.size_bytes != samples * size + len(TAIL):
             raise base.damaged(source.path, f"it does not hold {samples} members of one size,", source.size_bytes)
@@ -194,26 +215,6 @@ class TarRecords(base.RecordFile):
         return begin, end - begin
 
 
-def offsets(file: BinaryIO) -> list[int]:
-    """Do as `RecordFormat.offsets`; members with a long name or size have an extended header before their own."""
-    found: list[int] = []
-    last, end = None, file.seek(0, io.SEEK_END)
-    file.seek(0)
-    try:
-        with tarfile.open(fileobj=file, mode="r:") as archive:
-            while (member := archive.next()) is not None:
-                archive.members.clear()  # type: ignore[attr-defined]  # of typeshed; else all would stay in memory
-                key = key_of(member.name)
-                if member.isfile() and not key.rpartition("/")[2].startswith(".") and key != last:
-                    found.append(member.offset)
-                    last = key
-            if archive.offset + len(TAIL) > end:
-                raise base.DamagedError("a tar file without its end marker", end)
-            return [*found, archive.offset]
-    except (tarfile.TarError, EOFError, ValueError) as error:
-        raise base.DamagedError(f"tarfile can't read it ({error})") from error
-
-
 def _alike(heads: NDArray[np.uint8]) -> bool:
     """Return whether headers, one a row, have the first one's size and type, and the right checksums.
 
@@ -224,15 +225,6 @@ def _alike(heads: NDArray[np.uint8]) -> bool:
         return False
     sums = heads.sum(1, np.int64) - heads[:, _CHECKSUM].sum(1, np.int64) + 8 * ord(" ")
     return bool((digits < 8).all() and (digits @ 8 ** np.arange(5, -1, -1) == sums).all())
-
-
-def _first_member(source: base.Source) -> Member:
-    if source.size_bytes < BLOCK:
-        raise base.damaged(source.path, "no tar header", 0)
-    member = parse(source.read(0, BLOCK), source.path, 0)
-    if member is None:
-        raise base.no_such_record(source.path, 0, 0)
-    return member
 
 
 def parse(block: memoryview, path: str, offset: int) -> Member | None:

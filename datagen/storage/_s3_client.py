@@ -18,7 +18,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -99,18 +99,10 @@ class Request:
     response: Exchange | None = None
     """The final response; None before it, and after a failed attempt that is to be retried."""
     header_only: bool = False  # it is complete once the header of a success has arrived; the body is received later
-    opened: Attempt | None = None  # the attempt that got the header
     retry_seconds: float = 0.0  # delay before the next attempt
     renewed: bool = False  # it was retried with new credentials, which is done once per request
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One attempt of a request, in flight."""
-
-    request: Request
-    exchange: Exchange
-    deadline_ns: int  # when `MIN_PROGRESS_BYTES` must have been moved since the last check
+    exchange: Exchange = field(init=False)  # the present attempt, or the last one
+    deadline_ns: int = 0  # when `MIN_PROGRESS_BYTES` must have been moved since the last check
     checked_bytes: int = 0  # the exchange's `progress_bytes` at the last check
     was_collecting: bool = False
     """A short body (error, listing) had begun to arrive by the last check: it must be complete by the next."""
@@ -140,7 +132,7 @@ class Client:
         assert request.response is not None
         return request.response
 
-    def request_all(self, requests: Iterable[Request], depth: int = 1, pending: Iterable[Attempt] = ()) -> None:
+    def request_all(self, requests: Iterable[Request], depth: int = 1, pending: Iterable[Request] = ()) -> None:
         """Complete all requests, at most `depth` in flight, retrying failed ones; also the `pending` ones.
 
         `requests` is consumed lazily, whenever fewer than `depth` are in flight: it may be a long or endless iterator.
@@ -153,26 +145,26 @@ class Client:
         waiting = iter(requests)
         next_request = next(waiting, None)
         delayed: list[tuple[float, int, Request]] = []
-        active: dict[int, Attempt] = {}
+        active: dict[int, Request] = {}
         order = itertools.count()
         poller = select.poll()
 
         def retry(request: Request) -> None:
             heapq.heappush(delayed, (time.monotonic() + request.retry_seconds, next(order), request))
 
-        def proceed(attempt: Attempt) -> None:
+        def proceed(request: Request) -> None:
             alone = not active and not delayed and (depth == 1 or next_request is None)
-            if not self._advance(attempt, wait=alone):
-                descriptor = attempt.exchange.connection.descriptor
-                active[descriptor] = attempt
-                poller.register(descriptor, _events(attempt))
-            elif attempt.request.response is None:
-                retry(attempt.request)
+            if not self._advance(request, wait=alone):
+                descriptor = request.exchange.connection.descriptor
+                active[descriptor] = request
+                poller.register(descriptor, select.POLLIN | (select.POLLOUT if request.exchange.wants_to_send else 0))
+            elif request.response is None:
+                retry(request)
 
         try:
-            for attempt in pending:
-                attempt.deadline_ns = time.monotonic_ns() + self._timeout_ns
-                proceed(attempt)
+            for request in pending:
+                request.deadline_ns = time.monotonic_ns() + self._timeout_ns
+                proceed(request)
             while next_request is not None or delayed or active:
                 while len(active) < depth:
                     if delayed and delayed[0][0] <= time.monotonic():
@@ -182,19 +174,19 @@ class Client:
                     else:
                         break
                     try:
-                        started = self.send(request)
+                        self.send(request)
                     except OSError as error:
                         self._note_failure(request, None, error)
                         retry(request)
                         continue
-                    proceed(started)
+                    proceed(request)
                 ready = poller.poll(self._poll_ms(active, delayed)) if active else []
                 if not active and delayed:
                     time.sleep(max(0.0, delayed[0][0] - time.monotonic()))
                 for descriptor, _ in ready:
-                    attempt = active.pop(descriptor)  # first: `finally` must not abort it again if proceed raises
+                    request = active.pop(descriptor)  # first: `finally` must not abort it again if proceed raises
                     poller.unregister(descriptor)
-                    proceed(attempt)
+                    proceed(request)
                 for descriptor in self._stalled(active):
                     stalled = active.pop(descriptor)
                     poller.unregister(descriptor)
@@ -205,20 +197,20 @@ class Client:
                         text = f"no response arrived within {seconds}"
                     elif stalled.was_collecting:
                         text = f"the response, which should be short, did not end in {seconds}"
-                    self._note_failure(stalled.request, None, TimeoutError(errno.ETIMEDOUT, text))
-                    retry(stalled.request)
+                    self._note_failure(stalled, None, TimeoutError(errno.ETIMEDOUT, text))
+                    retry(stalled)
         finally:
-            for attempt in active.values():
-                self._abort(attempt)
+            for request in active.values():
+                self._abort(request)
 
-    def send(self, request: Request) -> Attempt:
+    def send(self, request: Request) -> None:
         """Start an attempt: connect and prepare the exchange; `advance` sends and receives. Raises OSError."""
         request.attempts += 1
         if request.attempts > 1:
             self.counts.add("retried")
         connection = self._connection()
         self.counts.sent(request.kind)
-        exchange = Exchange(
+        request.exchange = Exchange(
             connection,
             self._header(request, connection.address),
             request.body,
@@ -227,48 +219,48 @@ class Client:
             most_bytes=LIST_BYTES if request.kind == "list" else BODY_BYTES,
             header_problem=partial(_part_problem, request) if request.method == "GET" and request.key else None,
         )
-        return Attempt(request, exchange, exchange.began_ns + self._timeout_ns)
+        request.deadline_ns = request.exchange.began_ns + self._timeout_ns
+        request.checked_bytes, request.was_collecting = 0, False
 
-    def send_ahead(self, request: Request) -> Attempt | None:
-        """Send a request whose response is read later; None if that failed (the caller sends it when it is needed)."""
+    def send_ahead(self, request: Request) -> bool:
+        """Send a request whose response is read later; return whether that succeeded (else send it when needed)."""
         try:
-            pending = self.send(request)
+            self.send(request)
         except OSError:
-            return None
+            return False
         try:
-            pending.exchange.advance(until_header=True)
+            request.exchange.advance(until_header=True)
         except OSError:
-            self._abort(pending)
-            return None
-        return pending
+            self._abort(request)
+            return False
+        return True
 
-    def finish(self, pending: Attempt) -> None:
+    def finish(self, request: Request) -> None:
         """Receive what is awaited of a response that is alone in flight. Raises as `request_all`."""
-        request = pending.request
-        if not self._advance(pending, wait=True):
-            self.request_all((), pending=(pending,))
+        if not self._advance(request, wait=True):
+            self.request_all((), pending=(request,))
         elif request.response is None:
             time.sleep(request.retry_seconds)
             self.request_all((request,))
 
-    def drop(self, pending: Attempt) -> None:
+    def drop(self, request: Request) -> None:
         """Abort a request whose response is no longer needed."""
-        if pending.request.response is None or pending.request.header_only:
-            self._abort(pending)
+        if request.response is None or request.header_only:
+            self._abort(request)
 
-    def _advance(self, attempt: Attempt, *, wait: bool) -> bool:
+    def _advance(self, request: Request, *, wait: bool) -> bool:
         """Advance an attempt; return whether it has ended: with a response, or a failure to be retried."""
-        exchange, request = attempt.exchange, attempt.request
+        exchange = request.exchange
         try:
             if not exchange.advance(until_header=request.header_only, wait=wait):
                 return False
             if request.header_only and exchange.succeeded:
-                request.response, request.opened = exchange, attempt
+                request.response = exchange
                 return True
             if request.header_only and not exchange.advance(wait=wait):  # the body of an error
                 return False
         except OSError as error:
-            self._abort(attempt)
+            self._abort(request)
             self._note_failure(request, None, error)
             return True
         self._release(request, exchange)
@@ -456,39 +448,35 @@ class Client:
         else:
             self._close(exchange.connection)
 
-    def _abort(self, attempt: Attempt) -> None:
-        self.counts.ended(attempt.exchange.body_bytes)
-        self._close(attempt.exchange.connection)
+    def _abort(self, request: Request) -> None:
+        self.counts.ended(request.exchange.body_bytes)
+        self._close(request.exchange.connection)
 
     def _close(self, connection: Connection) -> None:
         self.counts.add("connections_open", -1)
         connection.close()
 
-    def _stalled(self, active: dict[int, Attempt]) -> list[int]:
+    def _stalled(self, active: dict[int, Request]) -> list[int]:
         """Return the requests that moved too few bytes by their deadline; give the others another timeout."""
         now = time.monotonic_ns()
         stalled = []
-        for descriptor, attempt in active.items():
-            if now < attempt.deadline_ns:
+        for descriptor, request in active.items():
+            if now < request.deadline_ns:
                 continue
-            moved = attempt.exchange.progress_bytes - attempt.checked_bytes
-            if moved < MIN_PROGRESS_BYTES or attempt.was_collecting:
+            moved = request.exchange.progress_bytes - request.checked_bytes
+            if moved < MIN_PROGRESS_BYTES or request.was_collecting:
                 stalled.append(descriptor)
-            attempt.was_collecting = attempt.exchange.collects
-            attempt.checked_bytes += moved
-            attempt.deadline_ns = now + self._timeout_ns
+            request.was_collecting = request.exchange.collects
+            request.checked_bytes += moved
+            request.deadline_ns = now + self._timeout_ns
         return stalled
 
-    def _poll_ms(self, active: dict[int, Attempt], delayed: list[tuple[float, int, Request]]) -> float:
+    def _poll_ms(self, active: dict[int, Request], delayed: list[tuple[float, int, Request]]) -> float:
         now = time.monotonic_ns()
-        seconds = [(attempt.deadline_ns - now) / 1e9 for attempt in active.values()]
+        seconds = [(request.deadline_ns - now) / 1e9 for request in active.values()]
         if delayed:
             seconds.append(delayed[0][0] - now / 1e9)
         return max(0.0, 1000 * min(seconds)) + 1
-
-
-def _events(attempt: Attempt) -> int:
-    return select.POLLIN | (select.POLLOUT if attempt.exchange.wants_to_send else 0)
 
 
 def _code(exchange: Exchange) -> str:

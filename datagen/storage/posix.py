@@ -131,11 +131,13 @@ class FileReader(Reader):
 
     def will_need(self, ranges: Sequence[tuple[int, int]]) -> None:
         descriptor, advise, will_need = self._descriptor, os.posix_fadvise, os.POSIX_FADV_WILLNEED
-        for offset, size in ranges:
+        for offset, size in ranges if self._alignment == 1 else ():  # else past the page cache
             advise(descriptor, offset, size, will_need)
 
     def read_stretches(self, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
         """Do as `Reader.read_stretches`, one preadv per range; kept lean, as there may be hundreds of small ranges."""
+        if self._alignment > 1:
+            return super().read_stretches(ranges, out)
         descriptor, preadv = self._descriptor, os.preadv
         at = calls = counted = 0  # `counted`: bytes that read_into has added to app_bytes already
         for offset, size in ranges:
@@ -157,9 +159,7 @@ class FileReader(Reader):
 
 
 class DirectReader(FileReader):
-    """One file open with O_DIRECT, past the page cache, where nothing is prefetched and reads end at whole blocks."""
-
-    read_stretches, will_need = Reader.read_stretches, Reader.will_need
+    """One file open with O_DIRECT, past the page cache."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -18,7 +18,7 @@ from datagen.errors import UserError
 from datagen.storage._client_files import S3_LIBRARIES, S3Library
 from datagen.storage._http_exchange import Exchange, number_in
 from datagen.storage._request_counts import RequestCounts
-from datagen.storage._s3_client import Attempt, Client, Request, Span
+from datagen.storage._s3_client import Client, Request, Span
 from datagen.storage._s3_options import Options
 from datagen.storage._s3_signing import Credentials, Signer
 from datagen.storage._s3_upload import ObjectWriter, abort, abort_recorded
@@ -65,21 +65,19 @@ class Storage(StorageBase):
 
     def open_whole(self, path: str) -> Reader:
         client, key = self._place(path)
-        announced = self._requests_ahead().pop(path, None)
-        request = self._whole(key) if announced is None else announced.request
-        if announced is None:
+        request = self._requests_ahead().pop(path, None)
+        if request is None:
+            request = self._whole(key)
             client.request(request)
         else:
-            client.finish(announced)
-        assert request.opened is not None
-        pending = request.opened
-        response = pending.exchange
+            client.finish(request)
+        response = request.exchange
         stated = response.header("content-range").rpartition("/")[2]
         size = number_in(stated) if stated else response.length
         if size is None or response.length is None:  # a chunked response does not state its length
-            client.drop(pending)
+            client.drop(request)
             return self.open(path)
-        return ObjectReader(self, client, key, size, response.header("etag"), pending)
+        return ObjectReader(self, client, key, size, response.header("etag"), request)
 
     def announce(self, paths: Iterable[str]) -> None:
         """Send GETs for the first `io_depth` files now; each response is read when its file is opened."""
@@ -89,8 +87,9 @@ class Storage(StorageBase):
             self._place(path)[0].drop(ahead.pop(path))
         for path in announced:
             client, key = self._place(path)
-            if path not in ahead and (pending := client.send_ahead(self._whole(key))) is not None:
-                ahead[path] = pending
+            request = self._whole(key)
+            if path not in ahead and client.send_ahead(request):
+                ahead[path] = request
 
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
         """Read byte ranges of objects, with `io_depth` requests in flight of at most `range_bytes` each."""
@@ -188,8 +187,8 @@ class Storage(StorageBase):
         span = Span(0, self.spec.range_bytes) if self.spec.range_bytes else None
         return Request(kind="get", method="GET", key=key, span=span, header_only=True)
 
-    def _requests_ahead(self) -> dict[str, Attempt]:
-        ahead: dict[str, Attempt] = self._ahead.__dict__.setdefault("requests", {})
+    def _requests_ahead(self) -> dict[str, Request]:
+        ahead: dict[str, Request] = self._ahead.__dict__.setdefault("requests", {})
         return ahead
 
     def _place(self, path: str) -> tuple[Client, str]:
@@ -227,7 +226,7 @@ class ObjectReader(Reader):
     """One object open for reading. `pending` is a GET for its start that is in flight already."""
 
     def __init__(
-        self, storage: Storage, client: Client, key: str, size_bytes: int, etag: str, pending: Attempt | None = None
+        self, storage: Storage, client: Client, key: str, size_bytes: int, etag: str, pending: Request | None = None
     ) -> None:
         super().__init__(size_bytes)
         self.client = client
@@ -247,8 +246,7 @@ class ObjectReader(Reader):
         elif pending is not None:
             self.read_calls += 1
             self.app_bytes += length
-            pending.request.target, pending.request.response = buffer[:length], None
-            pending.request.header_only = False
+            pending.target, pending.response, pending.header_only = buffer[:length], None, False
             pending.exchange.set_target(buffer[:length])
         if length == size:
             if pending is not None:

@@ -29,10 +29,9 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync
     if cfg:
         print_config(overrides, config_dir)
         return
-    from dlemu.cli import complain
     from dlemu.runner.launched import run_as_placeholder
 
-    if run_as_placeholder(overrides, complain):
+    if run_as_placeholder(overrides):
         return
     from dlemu.cli.frontends import Terminal, job_request
     from dlemu.runner.datasets import check_bytes, make

@@ -29,10 +29,9 @@ def command(overrides: tuple[str, ...], config_dir: str | None, config_path: str
     """
     folder = config_path or config_dir
     if cfg is None:
-        from dlemu.cli import complain
         from dlemu.runner.launched import run_as_placeholder
 
-        if run_as_placeholder(overrides, complain):
+        if run_as_placeholder(overrides):
             return
         from dlemu.cli.frontends import Terminal, show_job
         from dlemu.dlio.export import DlioInPlace

@@ -48,10 +48,9 @@ def job_command(kind: Kind) -> click.Command:
             write_text(folder, name, dlio_yaml(load(overrides, config_dir=config_dir)))
             click.echo(f"written: {os.path.abspath(export_dlio)}")
             return
-        from dlemu.cli import complain
         from dlemu.runner.launched import run_as_placeholder
 
-        if run_as_placeholder(overrides, complain):
+        if run_as_placeholder(overrides):
             return
         from dlemu.cli.frontends import Terminal, job_request, show_job
 

@@ -22,8 +22,9 @@ from dlemu.config.workload_files import workload_names, yaml_loader
 
 
 def to_yaml(workload: Workload) -> str:
-    settings = _escaped(as_in_yaml(published(workload)))
-    return yaml.dump(settings, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(_escaped(as_in_yaml(published(workload))))
 
 
 def published(workload: Workload) -> Workload:
@@ -53,20 +54,6 @@ def as_in_yaml(workload: Workload) -> dict[str, Any]:
     settings: dict[str, Any] = plain(workload)
     own = settings.pop(OWN)
     return {**settings, **own}
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes texts that OmegaConf would take for a number."""
-
-    def text(self, data: str) -> yaml.ScalarNode:
-        try:
-            float(data)
-        except ValueError:
-            return self.represent_str(data)
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style="'")
-
-
-_Dumper.add_representer(str, _Dumper.text)
 
 
 def digest(workloads: Sequence[Workload]) -> str:

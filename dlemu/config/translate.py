@@ -16,6 +16,7 @@ from typing import Any
 from datagen.errors import UserError
 from datagen.registry import built_in, companion
 from datagen.storage.storage_base import LIBRARIES_OF_OBJECTS, has_paths, is_direct
+from datagen.withheld import SECRET_NAMES
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Workload
 from dlemu.config.sections import tree
@@ -152,9 +153,7 @@ _DEFAULTS = {
 }
 """Key -> DLIO's value that requests nothing, in place of those of _INERT."""
 
-_SECRET = re.compile(
-    r"storage\.storage_options\..*(secret|passw|token|credential|access_?key|api_?key).*", re.IGNORECASE
-)
+_SECRET = re.compile(rf"storage\.storage_options\..*({SECRET_NAMES}).*", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
 """An environment variable in MLPerf Storage's workload files, which Hydra would take for a key."""
 _LEFT_OUT = "credentials are never saved in a run's files; give them in the environment"

@@ -24,15 +24,8 @@ from dlemu.config.translate import LOADERS, MODULES
 def check(workload: Workload) -> None:
     """Raise UserError for values that no run could take."""
     known = sections() if workload.kinds else {}
-    own = [(build(known[name], section, name), name) for name, section in workload.kinds.items() if name in known]
-    counts = {
-        "model.parallelism.data": workload.model.parallelism.data,
-        "train.total_training_steps": workload.train.total_training_steps,
-        "checkpoint.steps_between_checkpoints": workload.checkpoint.steps_between_checkpoints,
-    }
-    zeros = (f"{key} is 0: wanted 1 or more, or -1" for key, number in counts.items() if number == 0)
-    of_kinds = (problem for section, name in own for problem in problems(section, name))
-    _refuse([*problems(workload), *of_kinds, *zeros])
+    own = {name: build(known[name], section, name) for name, section in workload.kinds.items() if name in known}
+    _refuse([*problems(workload), *(wrong for name, section in own.items() for wrong in problems(section, name))])
 
 
 def check_folder(workload: Workload, key: str, folder: str) -> None:

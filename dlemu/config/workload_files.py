@@ -1,6 +1,6 @@
 """Finds and reads workload files: shipped ones, those in a folder `workload` of an installed kind, the user's own.
 
-The only door to OmegaConf, and to Hydra where a file includes others by a defaults list.
+Hydra composes files that include others by a defaults list; for the others OmegaConf alone, which saves 0.06 CPU s.
 """
 
 from __future__ import annotations
@@ -86,21 +86,13 @@ def _suggestion(choice: str, known: list[str]) -> str:
 
 def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
     """Return the sections of the chosen workload as nested values, interpolations unresolved; raises UserError."""
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
     path = workload_file(choice, config_dir)
     content = _checked_content(path)
     try:
-        text = content.decode()
-        tree = _plain(text)
-        if not {"defaults", "hydra"}.isdisjoint(tree) or "@package" in text:  # what OmegaConf alone does not compose
+        tree = _parsed(content)
+        if not {"defaults", "hydra"}.isdisjoint(tree) or b"@package" in content:  # what OmegaConf does not compose
             tree = _by_hydra(os.path.abspath(path))
-    except RecursionError:
-        raise UserError(
-            f"workload={choice} can't be composed: its values refer to themselves, or nest too deep"
-        ) from None
-    except (YAMLError, OmegaConfBaseException, ValueError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"workload={choice} can't be composed: {error}") from None
     # All sections are below `workload` in DLIO's own configurations, and for files in a folder `workload` in Hydra.
     inner = tree.get("workload", {})
@@ -170,18 +162,27 @@ def resolved(tree: dict[str, Any]) -> dict[str, Any]:
 
 def read_plain(path: str) -> dict[str, Any]:
     """Return the values in a YAML file of unknown source; raises UserError, also for references to this host."""
-    import yaml
-
     content = _checked_content(path)
     try:
-        tree = yaml.load(content, yaml_loader())
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        tree = _parsed(content)
+    except ValueError as error:
         raise UserError(f"{path} can't be read: {error}") from None
-    if not isinstance(tree, dict):
-        raise UserError(f"{path} is a {type(tree).__name__}: wanted a mapping of sections")
     if _refers(tree):
         raise UserError(f"{path} has references (${{...}}): wanted the plain values that dlemu writes")
-    return {str(key): value for key, value in tree.items()}
+    return tree
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    """Return the values in a text of YAML, references as they are; raises ValueError that says what is wrong."""
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        return _plain(content.decode())
+    except RecursionError:
+        raise ValueError("its values refer to themselves, or nest too deep") from None
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise ValueError(str(error)) from None
 
 
 def yaml_loader() -> Any:

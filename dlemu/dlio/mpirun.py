@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 
 from datagen.errors import UserError
-from dlemu.runner.child_run import printed_by
+from dlemu.runner.child_run import output_of
 
 _OPEN_MPI_OPTIONS = {
     **dict.fromkeys(
@@ -46,7 +46,7 @@ def command_line(arguments: Sequence[str], mpirun: str, *, mpich: bool) -> list[
 
 def is_mpich(mpirun: str) -> bool:
     """Return whether it is MPICH's, judging by the output of `--version`."""
-    return "HYDRA" in printed_by([mpirun, "--version"])[1]
+    return "HYDRA" in output_of([mpirun, "--version"], 60.0).out
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -14,7 +14,6 @@ from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.doctor.check_base import Check, Facts, judged
 from dlemu.loaders.traits_base import LoaderTraits, traits_of
 from dlemu.machine.environment import installed_version
-from dlemu.ranks.failure import Role
 from dlemu.results.kinds import kind_wanted
 from dlemu.results.wording import count
 from dlemu.runner.child_run import OverdueError, output_of
@@ -109,7 +108,7 @@ def _mpi_library() -> str:
 def _output(command: list[str]) -> str:
     """Return the output of a command; empty when it fails or takes more than 30 s."""
     try:
-        ended = output_of(command, 30, Role(command[0], ""))
+        ended = output_of(command, 30)
     except (OSError, OverdueError):
         return ""
     return ended.out.strip() if ended.status == 0 else ""

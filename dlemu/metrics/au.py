@@ -59,17 +59,15 @@ def au_dlio_percents(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -
         (epoch,), (rank,), times = block.values("epoch"), block.values("rank"), block_times(block)
         rated = rate_v2(times, exclude_start, exclude_end), rate_v1(times), len(block)
         epochs.setdefault(epoch, {}).setdefault(rank, []).append(rated)
-    return [_percents(epochs[epoch]) for epoch in sorted(epochs)]
-
-
-def _percents(ranks: dict[int, list[tuple[Rated, Rated, int]]]) -> tuple[float, float]:
-    """Return the AU of an epoch by DLIO 2.x and by v1.0, from each rank's blocks with their numbers of steps."""
-    v2, v1 = [], []
-    for parts in ranks.values():
-        by_v2, by_v1, steps = zip(*parts, strict=True)
-        v2.append(over_blocks(by_v2, steps))
-        v1.append(over_blocks(by_v1, steps))
-    return over_ranks(v2).au_percent, over_ranks(v1).au_percent
+    percents = []
+    for _, ranks in sorted(epochs.items()):
+        combined = []
+        for parts in ranks.values():
+            by_v2, by_v1, steps = zip(*parts, strict=True)
+            combined.append((over_blocks(by_v2, steps), over_blocks(by_v1, steps)))
+        v2, v1 = map(over_ranks, zip(*combined, strict=True))
+        percents.append((v2.au_percent, v1.au_percent))
+    return percents
 
 
 def block_times(block: Rows) -> BlockTimes:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.rates import Mean, all_known, by_epoch, known, training_ns
-from dlemu.metrics.rows import Rows, StepTable, in_order, is_any, sum_of
+from dlemu.metrics.rows import Rows, in_order, is_any, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
@@ -31,14 +30,12 @@ WANTED_RATIO = 5.0
 """Smallest training dataset that MLPerf Storage allows, in multiples of the hosts' memory (rules v2.0, 2.1)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheProof:
-    """How much data came from storage: None if the kernel does not count it (FUSE, some network file systems)."""
+class CacheProof(NamedTuple):
+    """How much data came from storage."""
 
     from_storage_percent: Mean
-    """Bytes that storage served as a percentage of the bytes that the application read; above 100 with read-ahead."""
-    dataset_to_memory: float | None
-    """Size of the dataset / memory of all hosts."""
+    """Bytes that storage served as a percentage of the bytes that the application read, above 100 with read-ahead; None
+    if the kernel does not count them (FUSE, some network file systems)."""
     finding: Finding | None
     """PAGE_CACHE or NO_DATA_FROM_STORAGE; None if nothing is wrong."""
 
@@ -53,7 +50,6 @@ def prove(
     ratio = dataset_bytes / memory_bytes if memory_bytes else None
     return CacheProof(
         from_storage_percent=Mean(mean=percent, per_epoch=per_epoch),
-        dataset_to_memory=ratio,
         finding=_finding(percent, per_epoch, file_system, ratio, past_cache=odirect, evicted=evicted)
         if is_any(rows, "app_bytes")
         else Finding(Code.NO_DATA_FROM_STORAGE, "loud"),
@@ -138,17 +134,14 @@ def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
 
 def device_request_kib(rows: Rows, megabytes: list[Delivered], requests: list[Delivered]) -> Mean:
     """Return the mean size of the devices' reads, KiB, from their MB/s and reads/s; None if they read nothing."""
-
-    def mean_kib(part: StepTable) -> float:
-        mb, reads = (sum(_delivered_total(part, device) for device in devices) for devices in (megabytes, requests))
-        return _ratio(mb * 1e6 / 1024, reads)
-
-    epochs = by_epoch(rows)
-    weights = [sum(_delivered_total(part, device) for device in requests) for part in epochs]
-    values = [mean_kib(part) for part in epochs]
-    counted = [(value, weight) for value, weight in zip(values, weights, strict=True) if math.isfinite(value * weight)]
-    mean = _ratio(sum(value * weight for value, weight in counted), sum(weight for _, weight in counted))
-    return Mean(mean=known(mean), per_epoch=all_known(values))
+    epochs = [
+        [sum(_delivered_total(part, device) for device in devices) for devices in (megabytes, requests)]
+        for part in by_epoch(rows)
+    ]
+    kib = [_ratio(mb * 1e6 / 1024, reads) for mb, reads in epochs]
+    counted = [epoch for epoch, size in zip(epochs, kib, strict=True) if math.isfinite(size)]
+    mean = _ratio(sum(mb for mb, _ in counted) * 1e6 / 1024, sum(reads for _, reads in counted))
+    return Mean(mean=known(mean), per_epoch=all_known(kib))
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -190,26 +183,16 @@ _CHUNK = 1 << 20  # samples hashed at a time: 8 MiB of numbers, however many sam
 _MODULUS = 1 << 64  # sums of 64-bit hashes wrap around
 
 
-@dataclass(frozen=True)
-class EpochAudit:
-    """How many samples were planned and read in an epoch, and whether they are the same ones."""
+def each_sample_once(plan: Plan, epoch: int, steps: int, rows: Rows) -> bool | None:
+    """Return whether the samples read in an epoch are the planned ones; None for an epoch that was cut short.
 
-    epoch: int
-    samples_read: int
-    samples_planned: int
-    each_sample_once: bool | None
-    """None for an epoch that was cut short."""
-
-
-def audit_epoch(plan: Plan, epoch: int, steps: int, rows: Rows) -> EpochAudit:
-    """Compare the sum of the sample hashes that workers sent with that of the planned samples, each planned once."""
-    planned = steps * plan.batch_size * plan.ranks
-    read = sum_of(rows, "samples")
+    The sum of the sample hashes that workers sent is compared with that of the planned samples, each planned once.
+    """
     if len(rows) < steps * plan.ranks:
-        return EpochAudit(epoch, read, planned, None)
-    delivered = sum_of(rows, "sample_hash")
-    once = read == planned and delivered % _MODULUS == _planned_hash(plan, epoch, steps) % _MODULUS
-    return EpochAudit(epoch, read, planned, once)
+        return None
+    if sum_of(rows, "samples") != steps * plan.batch_size * plan.ranks:
+        return False
+    return sum_of(rows, "sample_hash") % _MODULUS == _planned_hash(plan, epoch, steps) % _MODULUS
 
 
 def _planned_hash(plan: Plan, epoch: int, steps: int) -> int:

@@ -29,9 +29,9 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.causes import took_ns, worker_time
 from dlemu.metrics.findings import Code, Finding, Number
-from dlemu.metrics.over_time import Floats, Intervals
+from dlemu.metrics.loss import took_ns, worker_time
+from dlemu.metrics.rates import Floats, Intervals, during, under_way
 from dlemu.metrics.rows import Rows, StepTable, Whole, began_ns, in_order, is_any, sum_of
 from dlemu.metrics.t_interval import quantile
 
@@ -66,7 +66,10 @@ class SpeedChange:
     at_seconds: float
     """Since training began."""
     mb_per_second_before: float
-    """Median since the previous change (or the start); a lower bound where readers requested no more."""
+    """Median since the previous change (or the start); a lower bound where readers requested no more.
+
+    Of a change of read times, the rate of all readers together while they read.
+    """
     mb_per_second_after: float
     """Median until the next change, or the end."""
     percent: float
@@ -128,8 +131,7 @@ def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[Speed
         change = find_read_change(table, preprocesses=preprocesses) if _lost_time(table) else None
         if change is None:
             return ()
-        percent = 100 * change.mb_per_second_after / change.mb_per_second_before
-        changes = (SpeedChange(**asdict(change), percent=percent),)
+        changes = (change,)
     ends, gigabytes = (table["finished_ns"] - began_ns(table)) / 1e9, table[storage_column(table)] / 1e9
     return tuple(replace(one, gb_before=float(gigabytes[ends <= one.at_seconds].sum())) for one in changes)
 
@@ -401,22 +403,12 @@ MAX_ROWS = 200_000
 """Steps of all ranks. In longer runs a window of time has so many reads that heavy tails average out."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadChange:
-    """A moment from which on reads took longer, or less long."""
+def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | None:
+    """Return the moment at which read times changed most; None if the change is not significant.
 
-    at_seconds: float
-    """Since training began: the middle between the starts of the last read before and the first read after."""
-    read_ms_before: float
-    """Median time of a batch's reads."""
-    read_ms_after: float
-    mb_per_second_before: float
-    """Throughput of all readers together while they read."""
-    mb_per_second_after: float
-
-
-def find_read_change(rows: StepTable, *, preprocesses: bool) -> ReadChange | None:
-    """Return the moment at which read times changed most; None if the change is not significant."""
+    It is the middle between the starts of the last read before and the first after; the rates are of all readers
+    together while they read.
+    """
     if len(rows) > MAX_ROWS:
         return None
     begun, took, size_bytes = _reads(rows, preprocesses)
@@ -446,12 +438,14 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> ReadChange | Non
     def rate(part: slice) -> float:
         return float(size_bytes[part].sum() / (took[part] / active[part]).sum()) / 1e6
 
-    return ReadChange(
+    rate_before, rate_after = rate(slice(None, place)), rate(slice(place, None))
+    return SpeedChange(
         at_seconds=moment,
+        mb_per_second_before=rate_before,
+        mb_per_second_after=rate_after,
+        percent=100 * rate_after / rate_before,
         read_ms_before=1e3 * float(before),
         read_ms_after=1e3 * float(after),
-        mb_per_second_before=rate(slice(None, place)),
-        mb_per_second_after=rate(slice(place, None)),
     )
 
 
@@ -472,12 +466,8 @@ def _reads(rows: StepTable, preprocesses: bool) -> tuple[Floats, Floats, Floats]
 
 def _concurrency(begun: Floats, took: Floats) -> Floats:
     """Return for each read the mean number of reads under way while it was, itself included."""
-    edges = np.concatenate([begun, begun + took])
-    order = np.argsort(edges, kind="stable")
-    edges = edges[order]
-    active = np.cumsum(np.concatenate([np.ones(len(begun)), -np.ones(len(begun))])[order])[:-1]
-    passed = np.concatenate([[0.0], np.cumsum(active * np.diff(edges))])
-    return np.asarray((np.interp(begun + took, edges, passed) - np.interp(begun, edges, passed)) / took)
+    edges, active, lengths = under_way(begun, begun + took)
+    return during(begun, begun + took, edges, active * lengths) / took
 
 
 def _means(values: Floats, group: int) -> Floats:

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from dlemu.metrics.causes import Causes, Work
 from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy, Number
+from dlemu.metrics.loss import Causes, Work
 
 What = Literal["storage", "loader", "host CPU", "emulator", "nothing"]
 

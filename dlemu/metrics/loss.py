@@ -3,17 +3,24 @@
 All accelerators of a step wait for the slowest one, so its wait and computation are the step's length, and what it
 waited for is what the whole step lost time to (docs/metrics.md, section 5). AU over counted steps is of the kept steps
 only: those left when each block of steps loses its first and last ones.
+
+Why accelerators waited: workers were reading, computing or waiting for a core, or batches were not started or taken.
+What a worker did not spend on a core (`cpu_ns`) or waiting for one (`cpu_wait_ns`), it was blocked: in reads, or in the
+sleep of an emulated preprocessing (`preprocesses`). `preprocess_cpu_ns` is the part of `cpu_ns` used up on purpose.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, in_order, steps_of, sum_of
+from dlemu.metrics.rates import Floats, Intervals
+from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, began_ns, in_order, is_any, steps_of, sum_of
 
 PARTS = ("reading", "decoding", "queueing", "hand_over")
 """What delays a batch, in the order of the columns of `Steps.parts_ns`; each is explained in `Loss`."""
@@ -139,3 +146,223 @@ def _split(lost_ns: Whole, parts: Whole) -> NDArray[np.float64]:
     shares = np.where(whole > 0, parts / np.maximum(whole, 1), nothing)
     split: NDArray[np.float64] = shares * lost_ns[:, np.newaxis]
     return split
+
+
+BUSY_WORKERS = 0.8
+"""Workers count as busy, so that a batch not started yet waits for them, from this share of the time on."""
+
+
+@dataclass(frozen=True)
+class Causes:
+    """Loss by cause, in points of utilisation (% of all accelerators' time)."""
+
+    storage: float = 0.0
+    """Workers were blocked opening or reading files."""
+    pause: float = 0.0
+    """Workers slept or computed in emulated preprocessing."""
+    computing: float = 0.0
+    """Workers ran on a core: decoding, copying, checking."""
+    starved: float = 0.0
+    """Workers waited for a core."""
+    queueing: float = 0.0
+    """No worker had started the batch, though workers were free."""
+    hand_over: float = 0.0
+    """The batch was complete, but the trainer did not have it yet."""
+
+    @property
+    def total(self) -> float:
+        return float(sum(astuple(self)))
+
+    def scaled(self, factor: float) -> Causes:
+        """Return the causes multiplied by a factor."""
+        return Causes(*(value * factor for value in astuple(self)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """How the workers of all ranks spent the time of the steps examined."""
+
+    elapsed_seconds: float
+    starved_share: float
+    """Share of the workers' time on batches in which they waited for a core."""
+    cpu_known: bool
+    """The workers' time on a core was measured."""
+    readers: float
+    """Mean number of workers blocked in reads at a time, while accelerators waited."""
+    call_ms: float
+    """Mean time of a read call; 0 where the loader does not count its calls (TensorFlow's own reader)."""
+    call_bytes: float
+    """Mean bytes of a read call; 0 where unknown."""
+    app_mb_per_second: float
+    wanted_mb_per_second: float
+    """Rate that accelerators that never wait consume; infinite without computation."""
+    burns: bool = False
+    """Emulated preprocessing used CPU time instead of sleeping."""
+    late_share: float = 0.0
+    """Share of the ranks' time lost by waking too late from the emulated computation."""
+
+
+class WorkerTime(NamedTuple):
+    """How each row's worker spent its time on the batch, ns; as in `Causes`, each of shape (rows,)."""
+
+    storage: Floats
+    pause: Floats
+    computing: Floats
+    starved: Floats
+
+
+def worker_time(rows: Columns, preprocesses: bool, *, cpu_known: bool | None = None) -> WorkerTime:
+    """Return how each row's worker spent its time on the batch; `cpu_known`: `cpu_is_known` of all the run's rows."""
+    took = np.maximum(took_ns(rows), 0).astype(float)
+    read = np.minimum(rows["read_ns"], took)
+    if not (cpu_is_known(rows) if cpu_known is None else cpu_known):
+        burned = np.minimum(rows["preprocess_cpu_ns"], took - read)
+        return WorkerTime(read, burned, took - read - burned, np.zeros_like(took))
+    computing = np.minimum(rows["cpu_ns"], took)
+    starved = np.minimum(rows["cpu_wait_ns"], took - computing)
+    blocked = took - computing - starved
+    pause = np.minimum(blocked, took - read) if preprocesses else np.zeros_like(took)
+    burned = np.minimum(rows["preprocess_cpu_ns"], computing)
+    return WorkerTime(blocked - pause, pause + burned, computing - burned, starved)
+
+
+def took_ns(rows: Columns) -> NDArray[np.int64]:
+    """Return how long each batch's worker worked on it."""
+    took: NDArray[np.int64] = rows["finished_ns"] - rows["started_ns"]
+    return took
+
+
+def cpu_is_known(rows: Columns) -> bool:
+    """Return whether the workers' time on a core was measured in any of the rows."""
+    return is_any(rows, "cpu_ns")
+
+
+def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bool = False) -> Causes:
+    """Return the causes of these steps' loss, in percent of all accelerators' time; `workers` of all ranks.
+
+    They add up to `kept_loss_percent` less `uneven_computation`. `reads_stall`: while all workers read, that delays
+    complete batches, too, as nothing is handed over.
+    """
+    rows = in_order(rows)
+    steps = by_step(rows)
+    if not len(rows) or not steps.total_ns.sum():
+        return Causes()
+    by_part = dict(zip(PARTS, steps.parts_ns.T, strict=True))
+    lost_in_work = by_part["reading"] + by_part["decoding"]
+    spent = np.stack(worker_time(steps.critical, preprocesses), axis=-1)
+    shares = spent / np.maximum(spent.sum(axis=-1, keepdims=True), 1e-9)
+    in_work = (shares * lost_in_work[:, np.newaxis]).sum(axis=0)
+    late, handed = steps.critical, by_part["hand_over"]
+    shares_of = partial(_busy_workers_shares, rows, late, preprocesses=preprocesses, workers=workers)
+    busy_with = shares_of(late["free_ns"], late["started_ns"])
+    in_work += (busy_with * by_part["queueing"][:, np.newaxis]).sum(axis=0)
+    queued = float(((1 - busy_with.sum(axis=-1)) * by_part["queueing"]).sum())
+    storage, pause, computing, starved = in_work.tolist()
+    if reads_stall:
+        complete = np.maximum(late["free_ns"], late["finished_ns"])
+        stalled = shares_of(complete, late["free_ns"] + late["wait_ns"])[:, 0] * handed
+        storage, handed = storage + float(stalled.sum()), handed - stalled
+    lost = Causes(storage, pause, computing, starved, queued, float(handed.sum()))
+    return lost.scaled(100.0 / int(steps.total_ns.sum()))
+
+
+def _busy_workers_shares(
+    rows: StepTable, late: Columns, since: Whole, until: Whole, *, preprocesses: bool, workers: int
+) -> NDArray[np.float64]:
+    """Return what a rank's workers did while a late batch waited for them, as shares of that time, shape (late, 4)."""
+    shares = np.zeros((len(late), 4))
+    workers_per_rank = max(1, workers // max(1, len(rows.by_rank)))
+    late_rank, lasting = late["rank"], np.flatnonzero(until > since)
+    for part in rows.by_rank if len(lasting) else ():
+        waiting = lasting[late_rank[lasting] == part["rank"][0]]
+        mine = part[took_ns(part) > 0] if len(waiting) else part  # with a worker's start and end
+        if not len(waiting) or not len(mine):
+            continue
+        starts, stops = mine["started_ns"], mine["finished_ns"]
+        origin = int(starts.min())
+        begins, ends = since[waiting] - origin, until[waiting] - origin
+        edges = np.unique(np.concatenate([begins, ends]))
+        first, last = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
+        batches = Intervals((starts - origin).astype(float), (stops - origin).astype(float), edges.astype(float))
+        worked = np.zeros((len(waiting), 4))
+        for kind, spent in enumerate(worker_time(mine, preprocesses)):
+            sums = batches.cumulative(spent)
+            worked[:, kind] = sums[last] - sums[first]
+        busy = worked.sum(axis=-1)
+        is_busy = busy >= BUSY_WORKERS * workers_per_rank * (ends - begins)
+        shares[waiting] = np.where(is_busy[:, np.newaxis], worked / np.maximum(busy, 1e-9)[:, np.newaxis], 0.0)
+    return shares
+
+
+def work_of(rows: Rows, *, preprocesses: bool) -> Work:
+    """Return how the workers of all ranks spent the time of these steps."""
+    rows = in_order(rows)
+    ranks = max(1, len(rows.by_rank))
+    compute_ns = float(sum_of(rows, "compute_ns")) / ranks
+    elapsed_ns = max(1.0, compute_ns + float(sum(sum_of(rows, name) for name in ("wait_ns", "sync_ns"))) / ranks)
+    spent = worker_time(rows, preprocesses)
+    worked_ns = sum(float(kind.sum()) for kind in spent)
+    late = rows["slept_ns"] - rows["free_ns"] - rows["wait_ns"] - rows["compute_ns"]
+    late_ns = float(np.maximum(late, 0).sum()) / ranks
+    calls, app_bytes = sum_of(rows, "read_calls"), sum_of(rows, "app_bytes")
+    return Work(
+        elapsed_seconds=elapsed_ns / 1e9,
+        starved_share=float(spent.starved.sum()) / max(worked_ns, 1.0),
+        cpu_known=cpu_is_known(rows),
+        readers=_readers_while_waiting(rows, spent.storage),
+        call_ms=float(sum_of(rows, "read_ns")) / calls / 1e6 if calls else 0.0,
+        call_bytes=app_bytes / calls if calls else 0.0,
+        app_mb_per_second=app_bytes * 1e3 / elapsed_ns,
+        wanted_mb_per_second=app_bytes * 1e3 / compute_ns if compute_ns else np.inf,
+        burns=is_any(rows, "preprocess_cpu_ns"),
+        late_share=late_ns / (late_ns + elapsed_ns),
+    )
+
+
+def waits_of(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return begin and end of each step's longest wait, for steps with one, by the clock of the first rank."""
+    return in_order(rows).once(_waits_of)
+
+
+def _waits_of(rows: StepTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    steps = steps_of(rows)
+    longest, free = steps.maximum(rows["wait_ns"]), rows["free_ns"][steps.first()]
+    return free[longest > 0], (free + longest)[longest > 0]
+
+
+def mean_ready_behind(rows: Rows) -> float:
+    """Return how many later batches were complete when a rank's wait for a batch ended; mean weighted by the waits."""
+    table = in_order(rows)
+    behind, waited = 0.0, 0
+    for rank in table.by_rank:
+        for own in rank.by_epoch:
+            ready, finished, wait = own["ready_ns"], own["finished_ns"], own["wait_ns"]
+            late = np.flatnonzero(wait > 0)
+            for ahead in range(1, _MAX_AHEAD + 1):
+                followed = late[late < len(wait) - ahead]
+                behind += float(wait[followed][finished[followed + ahead] < ready[followed]].sum())
+            waited += int(wait.sum())
+    return behind / waited if waited else 0.0
+
+
+_MAX_AHEAD = 64  # each is a pass over the rows; deeper queues are rare
+"""Batches after a late one that `mean_ready_behind` examines."""
+
+
+def _readers_while_waiting(rows: StepTable, reading_ns: Floats) -> float:
+    """Return how many workers of all ranks were blocked in reads at a time, on average while accelerators waited.
+
+    `reading_ns`: how long each row's worker was; 0 is returned where no accelerator waited.
+    """
+    begins, ends = waits_of(rows)
+    waited_ns = float((ends - begins).sum())
+    if not waited_ns:
+        return 0.0
+    began = began_ns(rows)
+    offset = began - began[0] + begins[0]  # `begins` are by the clock of the first rank
+    edges = np.maximum.accumulate(np.stack([begins, ends], axis=1).ravel() - begins[0]).astype(float)
+    waited = np.cumsum(np.stack([np.zeros(len(begins)), ends - begins], axis=1).ravel())
+    took = took_ns(rows)
+    fetched = took > 0
+    began, over = (np.interp((rows[name] - offset)[fetched], edges, waited) for name in ("started_ns", "finished_ns"))
+    return float(((over - began) / took[fetched] * reading_ns[fetched]).sum()) / waited_ns

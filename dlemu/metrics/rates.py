@@ -1,4 +1,7 @@
-"""Metrics of a run and of its epochs, from step rows; a block is the steps between two checkpoints or evaluations."""
+"""Metrics of a run and of its epochs, from step rows, and rates over time, from amounts in time intervals.
+
+A block is the steps between two checkpoints or evaluations.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datagen.quantiles import Percentiles
-from dlemu.metrics.rows import Rows, StepTable, in_order
+from dlemu.metrics.rows import Rows, StepTable, Whole, in_order
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,3 +90,78 @@ def percentiles_ms(values_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Per
         return None
     p50, p90, p99, maximum = (np.percentile(values_ns, (50, 90, 99, 100)) / 1e6).tolist()
     return Percentiles(p50=p50, p90=p90, p99=p99, max=maximum)
+
+
+class Intervals:
+    """Spreads an amount per time interval evenly over it, on a grid of moments, `edges`.
+
+    An interval is divided at edges, so results of several sets of intervals may be summed.
+    """
+
+    def __init__(self, starts: Floats, ends: Floats, edges: Floats) -> None:
+        """Take intervals (`ends` > `starts`) and `edges`, which ascend."""
+        self._edges = edges
+        edge_after_start, self._edge_after_end = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
+        self._crossing = np.flatnonzero(self._edge_after_end > edge_after_start)
+        """Intervals with edges inside: those from `_first_inside` up to, not including, `_first_after`."""
+        self._first_inside, self._first_after = edge_after_start[self._crossing], self._edge_after_end[self._crossing]
+        self._starts = starts[self._crossing]
+        self._lengths = ends[self._crossing] - self._starts
+
+    def cumulative(self, amounts: Floats) -> Floats:
+        """Return for each edge the part of `amounts` (one per interval) that lies before it."""
+        count = len(self._edges)
+        total: Floats = np.cumsum(np.bincount(self._edge_after_end, amounts, count + 1)[:count]).astype(np.float64)
+        if not len(self._crossing):
+            return total
+        rates = amounts[self._crossing] / self._lengths
+        # An interval adds rate x (edge - start) to an edge inside it: sum up the rates and the products rate x start.
+        origin = float(self._starts.min())
+        slopes, shifts = (
+            np.cumsum(
+                np.bincount(self._first_inside, values, count + 1) - np.bincount(self._first_after, values, count + 1)
+            )[:count]
+            for values in (rates, rates * (self._starts - origin))
+        )
+        total += np.maximum(slopes * (self._edges - origin) - shifts, 0.0)
+        return total
+
+    def rates(self, amounts: Floats) -> Floats:
+        """Return the amount per unit of time between each two neighbouring edges."""
+        rates: Floats = np.diff(self.cumulative(amounts)) / np.diff(self._edges)
+        return rates
+
+
+def under_way(begins: Floats, ends: Floats) -> tuple[Floats, Whole, Floats]:
+    """Return the moments at which an interval began or ended; between each two, how many were under way, and how long.
+
+    Shapes (2 n,), (2 n - 1,) and (2 n - 1,) for n intervals.
+    """
+    moments = np.concatenate([begins, ends])
+    order = np.argsort(moments, kind="stable")
+    changes = np.concatenate([np.ones(len(begins), int), -np.ones(len(ends), int)])[order]
+    edges = moments[order]
+    return edges, np.cumsum(changes)[:-1], np.diff(edges)
+
+
+def during(begins: Floats, ends: Floats, edges: Floats, amounts: Floats) -> Floats:
+    """Return the part of `amounts`, one between each two neighbouring `edges`, that lies in each interval."""
+    total = np.concatenate([[0.0], np.cumsum(amounts)])
+    return np.asarray(np.interp(ends, edges, total) - np.interp(begins, edges, total))
+
+
+Window = tuple[int, int]
+"""Begin and end, in nanoseconds of the readings' clock."""
+Windows = Sequence[Window] | NDArray[np.int64]
+"""Several windows; an array of shape (windows, 2) when there are very many."""
+
+
+def mean_within(time_ns: NDArray[np.int64], value: NDArray[np.float64], windows: Windows) -> float:
+    """Return the mean of a rate over the windows, as far as there are readings in them; NaN if there are none."""
+    if len(time_ns) < 2 or not len(windows):
+        return math.nan
+    integral = np.concatenate([[0.0], np.cumsum(value[1:] * np.diff(time_ns))])
+    begins, ends = np.clip(np.asarray(windows, np.int64), time_ns[0], time_ns[-1]).T
+    covered_ns = float((ends - begins).sum())
+    amounts = np.interp(ends, time_ns, integral) - np.interp(begins, time_ns, integral)
+    return float(amounts.sum()) / covered_ns if covered_ns > 0 else math.nan

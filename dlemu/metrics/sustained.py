@@ -19,8 +19,7 @@ import numpy as np
 
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.loss import total_ns
-from dlemu.metrics.over_time import Floats, Intervals
-from dlemu.metrics.rates import Mean, by_epoch, known
+from dlemu.metrics.rates import Floats, Intervals, Mean, by_epoch, known
 from dlemu.metrics.rows import Rows, StepTable, Whole, in_order, sum_of
 from dlemu.metrics.t_interval import Values, estimate
 
@@ -199,25 +198,15 @@ _CLOCK_NS = 1_000
 """Assumed error of a stamp: a system call and a thread switch come between the event and its stamp."""
 
 
-@dataclass(frozen=True)
-class Component:
-    """One source of uncertainty."""
-
-    name: str
-    percent: float
-    """Standard uncertainty of the AU that it causes, in points."""
-    kind: str
-    """How it was found (GUM): `A`, from the spread of measured values; `B`, from knowledge of the method."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Uncertainty:
     """Uncertainty of AU of a run."""
 
     expanded_percent: float
     """U (k = 2), in points: the true value is within +- U in about 95 of 100 runs."""
-    budget: tuple[Component, ...]
-    """The components of U."""
+    budget: dict[str, float]
+    """Source -> the standard uncertainty of AU that it causes, in points. The spread between windows of time is of type
+    A (GUM), from measured values; the others are of type B, from knowledge of the method."""
 
 
 def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
@@ -238,13 +227,13 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
     spread = estimate(np.minimum(values, 100.0) if not by_supply else values, _CONFIDENCE).half_width_percent / COVERAGE
     edge = math.sqrt(sum(supply.edge_ns**2 for supply in supplies)) if by_supply else 0.0
     all_ns = time_ns if by_supply else total_ns(kept)
-    components = (
-        Component("spread between windows of time", spread, "A"),
-        Component("batches half read where an epoch's window ends", 100 * edge / max(all_ns, 1.0), "B"),
-        Component("clock and stamps", 100 * _CLOCK_NS * math.sqrt(len(rows)) / max(all_ns, 1.0), "B"),
-    )
-    combined = math.sqrt(sum(component.percent**2 for component in components))
-    return Uncertainty(expanded_percent=COVERAGE * combined, budget=components)
+    budget = {
+        "spread between windows of time": spread,
+        "batches half read where an epoch's window ends": 100 * edge / max(all_ns, 1.0),
+        "clock and stamps": 100 * _CLOCK_NS * math.sqrt(len(rows)) / max(all_ns, 1.0),
+    }
+    combined = math.sqrt(sum(percent**2 for percent in budget.values()))
+    return Uncertainty(expanded_percent=COVERAGE * combined, budget=budget)
 
 
 def _windows(rows: StepTable, *, by_supply: bool) -> Iterator[Values]:

@@ -135,7 +135,9 @@ def judge(evidence: Evidence, limited_by: str = "") -> Verdict:
         return Verdict(VerdictCode.EMULATOR_TOO_SLOW, numbers | {"ceiling_au_percent": evidence.ceiling_au})
     if au >= threshold and not evidence.cached and served is not None and served < PARTLY_READ_PERCENT:
         return Verdict(VerdictCode.CACHE_SERVED, numbers | {"from_storage_percent": served})
-    if evidence.by == "au" and au >= threshold and _all_read_ahead(evidence):
+    # All kept steps may have used batches that were read during the first step, and only that lets them pass.
+    read_ahead = (evidence.au_whole or 0) < threshold and evidence.kept_steps <= evidence.prefetched_steps
+    if evidence.by == "au" and au >= threshold and read_ahead:
         steps = {"kept_steps": evidence.kept_steps, "prefetched_steps": evidence.prefetched_steps}
         return Verdict(VerdictCode.TOO_FEW_STEPS, numbers | steps)
     if evidence.by == "sustained" and not evidence.supply_known and au < threshold <= (evidence.au or 0.0):
@@ -152,11 +154,6 @@ def _epochs_to_decide(evidence: Evidence, distance: float, margin: float) -> int
     """Return how many epochs bring U below the AU's distance to the threshold; U falls with the root of the time."""
     factor = (margin / max(distance, margin / 10)) ** 2  # 100 times the epochs at most
     return max(evidence.epochs + 1, math.ceil(evidence.epochs * factor * 1.1))  # a tenth more: U is an estimate itself
-
-
-def _all_read_ahead(evidence: Evidence) -> bool:
-    """Return whether all kept steps may have used batches read during the first step, and only that lets them pass."""
-    return (evidence.au_whole or 0) < evidence.threshold_percent and evidence.kept_steps <= evidence.prefetched_steps
 
 
 def _disagreement(evidence: Evidence) -> dict[str, Number]:

@@ -4,18 +4,14 @@ On a host ranks talk over sockets that they inherit; MPI or gloo carries only wh
 dlemu.machine and datagen.
 """
 
-from dlemu.ranks.comm_base import Comm as Comm
-from dlemu.ranks.comm_base import Interrupted as Interrupted
-from dlemu.ranks.comm_base import Launcher as Launcher
-from dlemu.ranks.comm_base import PeerLostError as PeerLostError
-from dlemu.ranks.comm_base import detect_launcher as detect_launcher
-from dlemu.ranks.comm_base import launcher_size as launcher_size
-from dlemu.ranks.comm_base import name_ranks as name_ranks
+from dlemu.ranks.comm import Comm as Comm
+from dlemu.ranks.comm import PeerLostError as PeerLostError
+from dlemu.ranks.comm import name_ranks as name_ranks
 from dlemu.ranks.failure import Failure as Failure
-from dlemu.ranks.failure import RankEnd as RankEnd
 from dlemu.ranks.failure import first_failure as first_failure
 from dlemu.ranks.launch import run_ranks as run_ranks
-from dlemu.ranks.local import LocalComm as LocalComm
+from dlemu.ranks.launched import detect_launcher as detect_launcher
+from dlemu.ranks.process_control import Interrupted as Interrupted
 from dlemu.ranks.process_control import PatienceError as PatienceError
 from dlemu.ranks.process_control import die_with_parent as die_with_parent
 from dlemu.ranks.process_control import interrupt_on as interrupt_on

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 import traceback
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from datagen.errors import DlemuError, UserError, host_failure
 from dlemu.machine.cgroup_limits import out_of_memory_hint
-from dlemu.ranks.comm_base import Interrupted, PeerLostError
-from dlemu.ranks.process_control import stands_still
-
-_UNFORESEEN_STATUS = DlemuError.exit_status
-"""Exit status of a rank that raised an unexpected exception; not Python's 1, which in dlemu means "did not pass"."""
+from dlemu.ranks.comm import PeerLostError
+from dlemu.ranks.process_control import Interrupted, stands_still
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,6 @@ class Role:
 LATE = "Late"
 """`Failure.kind` of a process that still runs after the time it was given."""
 RANK = Role("rank", "use fewer ranks, workers or prefetches")
-LONE_RANK = Role("rank", "use fewer workers or prefetches")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,18 +45,6 @@ class Failure:
     """CLOCK_MONOTONIC when the failure was noticed."""
     echo: bool = False
     traceback: str = ""
-
-    @property
-    def text(self) -> str:
-        """The traceback, or the message where there is none."""
-        return (self.traceback or self.message).rstrip()
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Failure:
-        return cls(**json.loads(text))
 
 
 @dataclass(frozen=True)
@@ -94,7 +77,7 @@ def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
     elif isinstance(error, SystemExit) and isinstance(error.code, int):
         message, status = f"{who} ended with exit status {error.code}", error.code
     else:
-        message, status = f"{who}: {type(error).__name__}: {error}", _UNFORESEEN_STATUS
+        message, status = f"{who}: {type(error).__name__}: {error}", DlemuError.exit_status
         text = "".join(traceback.format_exception(error))
     return Failure(
         rank=rank,
@@ -117,16 +100,13 @@ def killed_by(who: str, process: int, signal_number: int, remedy: str) -> str:
     return f"{who} (process {process}) was killed by {signal.Signals(signal_number).name}{hint}"
 
 
-def stopped_for(who: str, process: int, seconds: float) -> str:
-    return (
-        f"{who} (process {process}) was stopped from outside (SIGSTOP, a debugger, a batch system that suspends jobs) "
-        f"and did not continue within {seconds:g} s"
-    )
-
-
-def overdue(who: str, process: int, seconds: float) -> str:
-    if stands_still(process):
-        return stopped_for(who, process, seconds)
+def overdue(who: str, process: int, seconds: float, *, stopped: bool = False) -> str:
+    """Return the sentence on a process that did not end in time, or was `stopped` for too long."""
+    if stopped or stands_still(process):
+        return (
+            f"{who} (process {process}) was stopped from outside (SIGSTOP, a debugger, a batch system that suspends "
+            f"jobs) and did not continue within {seconds:g} s"
+        )
     return (
         f"{who} (process {process}) did not end within {seconds:g} s: check the storage (`dmesg`, mount state), and "
         "what else runs on this host (`top`)"

@@ -5,32 +5,38 @@ Linux only: prctl(2) is called through ctypes, as the standard library has no in
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import ctypes
-import gc
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import Future
 from types import FrameType
 from typing import TypeVar
 
+import psutil
+
 from datagen.errors import DlemuError
-from dlemu.ranks.comm_base import Interrupted
 
-_PR_SET_PDEATHSIG = 1  # from linux/prctl.h, like the next three
-_PR_SET_NAME = 15
-_PR_SET_CHILD_SUBREAPER = 36
-_PR_GET_CHILD_SUBREAPER = 37
-
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # from linux/prctl.h, like the next two
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _AGAIN_SECONDS = 0.02  # long enough for a destructor or a fork's hooks to be over
 _OUTPUT_SECONDS = 0.3  # a launcher takes milliseconds, and some more to pass it on to the host that prints it
 
-Handler = Callable[[int, FrameType | None], None]
 T = TypeVar("T")
-_VISIBLE_SECONDS = 10.0
+
+
+class Interrupted(BaseException):
+    """This process has to stop: save what must be saved. No `Exception`, so that no broad `except` swallows it."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(signal_number).name}")
+        self.signal_number = signal_number
+        self.exit_status = 128 + signal_number  # the shell's convention: 130 for Ctrl-C, 143 for SIGTERM
 
 
 def die_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
@@ -53,8 +59,8 @@ def adopt_orphans(adopt: bool) -> bool:
 
 def stands_still(process: int) -> bool:
     """Return whether a process is stopped (SIGSTOP, or by a debugger), by its state in proc(5)."""
-    with contextlib.suppress(OSError), open(f"/proc/{process}/stat", errors="surrogateescape") as state:
-        return state.read().rpartition(")")[2].split()[0] in "Tt"
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(process).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
     return False
 
 
@@ -62,12 +68,6 @@ def name_process(name: str) -> None:
     """Set the name that `ps` and `top` show (15 bytes of it)."""
     text = ctypes.create_string_buffer(name.encode()[:15])
     _prctl(_PR_SET_NAME, ctypes.addressof(text))
-
-
-def _flush_streams() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # as in a service without them
-            stream.flush()
 
 
 def fork_process(run: Callable[[], int]) -> int:
@@ -78,23 +78,10 @@ def fork_process(run: Callable[[], int]) -> int:
         try:
             status = run()
             with contextlib.suppress(OSError, ValueError):
-                _flush_streams()
+                flush_output(0.0)
         finally:
             os._exit(status)  # whatever happened, the caller's stack is not ours to return into
     return process
-
-
-@contextlib.contextmanager
-def forking() -> Iterator[None]:
-    """Let forked processes print nothing that is buffered here, and share pages, which the collector would write to."""
-    _flush_streams()
-    frozen = gc.get_freeze_count()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        if not frozen:
-            gc.unfreeze()
 
 
 def interrupt_on(*numbers: int) -> None:
@@ -105,7 +92,7 @@ def interrupt_on(*numbers: int) -> None:
         signal.signal(number, interrupt_once())
 
 
-def interrupt_once() -> Handler:
+def interrupt_once() -> Callable[[int, FrameType | None], None]:
     """Return a signal handler that raises `Interrupted` the first time, and does nothing after that.
 
     PyTorch's SIGCHLD handler raises when a worker dies, as after a signal to all of a job's processes: SIGCHLD is then
@@ -118,9 +105,7 @@ def interrupt_once() -> Handler:
         nonlocal raised
         if raised and isinstance(lost.exc_value, Interrupted):
             raised = False
-            again = threading.Timer(_AGAIN_SECONDS, _signal_main_thread, (lost.exc_value.signal_number,))
-            again.daemon = True
-            again.start()
+            _thread.start_new_thread(_signal_again, (lost.exc_value.signal_number,))
         else:
             report_unraisable(lost)
 
@@ -153,7 +138,8 @@ def start_thread(thread: threading.Thread) -> None:
             handler(*deaths[-1])
 
 
-def _signal_main_thread(number: int) -> None:
+def _signal_again(number: int) -> None:
+    time.sleep(_AGAIN_SECONDS)
     if callable(signal.getsignal(number)) and (ident := threading.main_thread().ident) is not None:
         signal.pthread_kill(ident, number)
 
@@ -166,10 +152,12 @@ def ignore(signal_number: int, frame: FrameType | None) -> None:
     """
 
 
-def flush_output() -> None:
+def flush_output(seconds: float = _OUTPUT_SECONDS) -> None:
     """Print all that is buffered, and leave the launcher time to read and print it: an abort would overtake it."""
-    _flush_streams()
-    time.sleep(_OUTPUT_SECONDS)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # as in a service without them
+            stream.flush()
+    time.sleep(seconds)
 
 
 def _prctl(option: int, argument: int) -> None:
@@ -188,18 +176,16 @@ def within(seconds: float, call: Callable[[], T], what: str) -> T:
 
     A call that blocks in the kernel, such as a `stat` of a hung file system, goes on in a daemon thread. Use this from
     the main thread: it only waits, so Ctrl-C is handled. A SIGTERM after more than half of the wait most likely comes
-    from a supervisor whose own timeout ran out because of this call, so it raises PatienceError as well, which names
-    `what`.
+    from a supervisor that missed this process because of the call: PatienceError then names `what`, too.
     """
     began_seconds = time.monotonic()
-    results: list[T] = []
-    errors: list[BaseException] = []
+    outcome: Future[T] = Future()
 
     def run() -> None:
         try:
-            results.append(call())
+            outcome.set_result(call())
         except BaseException as error:
-            errors.append(error)
+            outcome.set_exception(error)
 
     thread = threading.Thread(target=run, name="dlemu-patience", daemon=True)
     start_thread(thread)
@@ -210,21 +196,18 @@ def within(seconds: float, call: Callable[[], T], what: str) -> T:
         interruption = caught
         if caught.signal_number != signal.SIGTERM or time.monotonic() - began_seconds < seconds / 2:
             raise
-    if errors:
-        raise errors[0]
-    if not results:
+    if not outcome.done():
         waited = "longer than" if interruption is None else "more than half of"
         raise PatienceError(
             f"{what} took {waited} {seconds:g} s (timeout_seconds): a hung file system does this; see `df` and `dmesg`"
         ) from interruption
-    return results[0]
+    return outcome.result()
 
 
 def comes_into_sight(is_seen: Callable[[], bool]) -> bool:
     """Return whether this host sees within 10 s what another has just made: network file systems cache folders."""
-    deadline = time.monotonic() + _VISIBLE_SECONDS
-    while not is_seen():
-        if time.monotonic() > deadline:
-            return False
+    for _ in range(50):
+        if is_seen():
+            return True
         time.sleep(0.2)  # five looks a second are no load for a file server
-    return True
+    return False

@@ -54,9 +54,6 @@ class RowLog:
 
 def read_row_logs(folder: str, names: Iterable[str], dtype: np.dtype[np.void]) -> Rows:
     """Return the rows in these files of a run's live folder, without a half-written last row of a rank."""
-    parts = [np.empty(0, dtype)]
-    for name in sorted(names):
-        with open(os.path.join(folder, name), "rb") as file:
-            data = file.read()
-        parts.append(np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype))
-    return np.concatenate(parts)
+    return np.concatenate(
+        [np.empty(0, dtype), *(np.fromfile(os.path.join(folder, name), dtype) for name in sorted(names))]
+    )

@@ -1,59 +1,72 @@
-"""Processes that were started by torchrun, or by whatever sets its variables.
+"""Processes that torchrun started, or whatever sets its variables: the only interface to torch.distributed.
 
-Each has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+Leaders of several hosts find each other through a TCPStore, which torchrun's agent serves, or else rank 0, and talk by
+gloo. Placeholders, and the processes of a single host, import no torch.
 """
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import hashlib
 import os
+import socket
+import threading
+import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
+
+import psutil
 
 from datagen.errors import UserError
-from dlemu.ranks.comm_base import PeerLostError
+from dlemu.ranks.comm import PeerLostError
+from dlemu.ranks.failure import Failure
+from dlemu.ranks.launched import Bytes, Launched, Numbers, Test
+from dlemu.ranks.messages import encode
 from dlemu.ranks.process_control import PatienceError, within
 
-if TYPE_CHECKING:  # placeholders import little
-    from dlemu.ranks.gloo import GlooLeaders
+_POLL_SECONDS = 0.02  # 50 requests/s per host to rank 0's store while ranks still start
+_LOOK_SECONDS = 0.3  # between two looks whether another host has failed
+_STORE_SECONDS = 5.0  # for one answer of the store: milliseconds, unless it is cut off
+_FOREVER = datetime.timedelta(days=365)  # gloo's own time limit: ours come first
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 
 
-class TorchrunProcess:
+class TorchrunProcess(Launched):
     """A process that torchrun's variables describe."""
 
-    ends_all = False
-    """torchrun ends the processes of its own host, by SIGTERM, and half a minute later by SIGKILL."""
+    ends_all = False  # it ends the processes of its own host, by SIGTERM, and half a minute later by SIGKILL
+    errors = RuntimeError
 
     def __init__(self, timeout_seconds: float, environment: Mapping[str, str] = os.environ) -> None:
-        """Raises UserError where the variables are not numbers or contradict each other."""
-        self.timeout_seconds, self._environment = timeout_seconds, environment
-        self._leaders: GlooLeaders | None = None
+        """Raises UserError where the variables are missing, no numbers, or contradict each other."""
         try:
-            self.rank, self.size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-            local_rank = int(environment.get("LOCAL_RANK", "0"))
-            local_size = int(environment.get("LOCAL_WORLD_SIZE") or _local_size(environment, local_rank))
-            self._port = int(environment["MASTER_PORT"])
-        except ValueError as error:
-            raise UserError(f"the launcher's variables are not numbers ({error}): {_given(environment)}") from error
-        if not 0 <= local_rank < local_size <= self.size or not local_rank <= self.rank <= self.size - local_size + (
-            local_rank
-        ):
+            rank, size, local_rank, local_size, port = (int(environment[name]) for name in _VARIABLES)
+            first = rank - local_rank
+            if not 0 <= local_rank < local_size or not 0 <= first <= size - local_size:
+                raise ValueError("they contradict each other")
+        except (KeyError, ValueError) as error:
+            given = ", ".join(f"{name}={environment[name]}" for name in _VARIABLES if name in environment)
             raise UserError(
-                f"the launcher's variables contradict each other: {_given(environment)}; wanted RANK below WORLD_SIZE, "
-                "LOCAL_RANK below LOCAL_WORLD_SIZE, and the ranks of a host one after the other"
-            )
-        first = self.rank - local_rank
-        self.members = range(first, first + local_size)
-        self._address = environment["MASTER_ADDR"]
+                f"this process was started by torchrun, or what sets its variables, but these make no sense ({error}): "
+                f"{given}; wanted RANK below WORLD_SIZE, LOCAL_RANK below LOCAL_WORLD_SIZE (how many processes this "
+                "host has), and the ranks of a host one after the other"
+            ) from error
+        self._address = environment["MASTER_ADDR"], port
+        self._keeps_store = rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         self._start = ".".join(environment.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
-        where = f"{self._address} {self._port} {self._start} {first} {self.size}"
-        self.door = hashlib.sha256(where.encode()).hexdigest()[:32]
+        where = f"{self._address} {self._start} {first} {size}"
+        door = hashlib.sha256(where.encode()).hexdigest()[:32]
+        super().__init__(rank, size, range(first, first + local_size), door, timeout_seconds)
+        self._failure = b""
+        self._closing = threading.Event()
+        self._watch = threading.Thread(target=self._watch_store, name="dlemu-failures", daemon=True)
 
-    def connect(self, led: Sequence[int]) -> GlooLeaders | None:
+    def connect(self, led: Sequence[int]) -> None:
         if not led or len(led) == self.size:
-            return None
+            return
         try:
-            from dlemu.ranks.gloo import meet
+            import torch.distributed
         except (ImportError, RuntimeError, OSError) as error:
             reason = str(error).partition("\n")[0]
             raise UserError(
@@ -61,41 +74,91 @@ class TorchrunProcess:
                 f'torch, which cannot be imported ({reason}): `pip install "dlemu[torch]"`, or start the ranks by '
                 "`mpirun -np N dlemu ...`, or on one host by `dlemu ... ranks=N`"
             ) from error
-        seconds, prefix = self.timeout_seconds, f"dlemu/{self._start}/"
-        keeps = self.rank == 0 and self._environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        self._tensor, seconds = torch.from_numpy, self.timeout_seconds
+        self._gloo: Any = torch.distributed
         try:
-            self._leaders = within(
-                seconds + 1.0,
-                lambda: meet(self._address, self._port, prefix, led, self.size, seconds, is_kept_here=keeps),
-                "meeting the other hosts",
-            )
+            within(seconds + 1.0, lambda: self._find(led), "meeting the other hosts")
         except PatienceError as error:
             raise PeerLostError(f"not all hosts arrived within {seconds:g} s") from error
-        return self._leaders
+
+    def _find(self, led: Sequence[int]) -> None:
+        """Find the other leaders by the store, and tell them which ranks this one leads."""
+        seconds = self.timeout_seconds
+        deadline_seconds, limit = time.monotonic() + seconds, datetime.timedelta(seconds=seconds)
+        try:
+            shared = self._gloo.TCPStore(*self._address, None, self._keeps_store, limit, wait_for_workers=False)
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise PeerLostError(
+                "the store at {}:{} (MASTER_ADDR, MASTER_PORT) ".format(*self._address)
+                + f"was not reached within {seconds:g} s: {reason}"
+            ) from error
+        # Each leader has run as many commands of this start of torchrun as the others: their keys are not those of now.
+        number = shared.add(f"dlemu/{self._start}/{led[0]}", 1)
+        self._store: Any = self._gloo.PrefixStore(f"dlemu/{self._start}/{number}", shared)
+
+        self._store.set(f"led/{led[0]}", str(len(led)))
+        firsts = [0]
+        while firsts[-1] < self.size:
+            while not self._store.check([f"led/{firsts[-1]}"]):
+                if time.monotonic() > deadline_seconds:
+                    raise PeerLostError(
+                        f"rank {firsts[-1]}, the first of its host, did not arrive within {seconds:g} s"
+                    )
+                time.sleep(_POLL_SECONDS)
+            firsts.append(firsts[-1] + int(self._store.get(f"led/{firsts[-1]}")))
+        self.node, self.nodes = firsts.index(led[0]), len(firsts) - 1
+        if interface := _interface(*self._address):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        self._gloo.init_process_group(
+            "gloo", store=self._store, rank=self.node, world_size=self.nodes, timeout=_FOREVER
+        )
+        self._watch.start()
+        self.all_reduce_max(0)
 
     def finish(self) -> None:
-        """Leave the other hosts; torchrun sees that the process ends."""
-        if self._leaders is not None:
-            self._leaders.close()
+        """End the thread: one that is in torch's code when the interpreter ends aborts the process."""
+        self._closing.set()
+        if self._watch.is_alive():
+            self._watch.join(_STORE_SECONDS)
 
-    def end(self, status: int) -> None:
-        """The same: torchrun ends the processes of this host once one has failed, and the leaders see that."""
-        self.finish()
+    def leave(self, failure: Failure) -> None:
+        with contextlib.suppress(PatienceError, RuntimeError):  # rank 0, which kept the store, is lost
+            within(_STORE_SECONDS, lambda: self._store.set("failure", encode(failure)), "telling the other hosts")
+
+    def _watch_store(self) -> None:
+        """Read why another host has failed: in a thread, as a store that is cut off blocks."""
+        with contextlib.suppress(RuntimeError):
+            while not self._closing.wait(_LOOK_SECONDS):
+                if self._store.check(["failure"]):
+                    self._failure = self._store.get("failure")
+                    return
+
+    def _read_failure(self) -> bytes:
+        return self._failure
+
+    def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> Test:
+        highest[:] = numbers
+        return _test_of(self._gloo.all_reduce(self._tensor(highest), self._gloo.ReduceOp.MAX, async_op=True))
+
+    def _begin_broadcast(self, data: Bytes) -> Test:
+        return _test_of(self._gloo.broadcast(self._tensor(data), 0, async_op=True))
+
+    def _begin_gather(self, data: Bytes, received: Bytes) -> Test:
+        rows = [self._tensor(row) for row in received]
+        return _test_of(self._gloo.gather(self._tensor(data), rows or None, 0, async_op=True))
 
 
-def _local_size(environment: Mapping[str, str], local_rank: int) -> int:
-    """Return this host's number of ranks without LOCAL_WORLD_SIZE: srun's, or else 1 if LOCAL_RANK isn't set either."""
-    counts = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
-    if counts and len(set(counts.split(","))) == 1:  # "18(x2)", "18"
-        return int(counts.partition("(")[0])
-    if "LOCAL_RANK" in environment:
-        raise UserError(
-            f"LOCAL_RANK={local_rank} is set, and LOCAL_WORLD_SIZE is not: export the number of processes on this host "
-            "as LOCAL_WORLD_SIZE (torchrun does)"
-        )
-    return 1
+def _test_of(work: Any) -> Test:
+    """Return what tests a request, and raises what has ended it."""
+    return lambda: bool(work.is_completed()) and bool((work.wait(), True))
 
 
-def _given(environment: Mapping[str, str]) -> str:
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
-    return ", ".join(f"{name}={environment[name]}" for name in names if name in environment)
+def _interface(address: str, port: int) -> str:
+    """Return the network interface by which this host reaches the others."""
+    family, kind, protocol, _, there = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as stream:
+        stream.connect(there)
+        own = stream.getsockname()[0]
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, found in interfaces if any(one.address == own for one in found)), "")

@@ -47,13 +47,14 @@ class JobSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Requests:
-    """Requests to an object store in training, evaluation and checkpoints, including those sent again."""
+    """Requests to an object store in training, evaluation and checkpoints, including those sent again.
+
+    Telemetry has further counters of them over time.
+    """
 
     get: int
     head: int
-    list: int
     put: int
-    delete: int
     received_bytes: int
     """Bytes in the bodies of responses."""
     sent_bytes: int = 0
@@ -64,11 +65,8 @@ class Requests:
     """Requests sent again after a failure."""
     slow_down: int
     """Responses with status 503 or 429."""
-    connections_opened: int
     first_byte_ms: Percentiles | None = None
     """From a GET to the first byte of its response, ms, within 2.2 %."""
-    last_byte_ms: Percentiles | None = None
-    """From a GET to the last byte of its response, ms, within 2.2 %."""
 
 
 def requests_of(values: Sequence[int]) -> Requests:
@@ -77,7 +75,6 @@ def requests_of(values: Sequence[int]) -> Requests:
     return Requests(
         **{part.name: counts[part.name] for part in fields(Requests) if part.name in INDEX},
         first_byte_ms=waits_ms(counts.first_byte),
-        last_byte_ms=waits_ms(counts.last_byte),
     )
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from datagen.errors import DlemuError, UserError
 from datagen.owned import create_claimed
@@ -23,7 +23,6 @@ from dlemu.ranks.launch import run_ranks
 LOG = "console.txt"
 _SAVING_SECONDS = 30.0  # time for a run to save after Ctrl-C, before it is killed
 _KILLING_SECONDS = 10.0  # far more than the kernel needs, unless storage hangs
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MESSAGE_LINES = 12  # enough for dlemu's longest messages, and for the end of a traceback
 _RUN = Role("run", RANK.remedy)
 
@@ -137,46 +136,48 @@ def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
     started.
     """
     received: set[int] = set()
-    processes: list[subprocess.Popen[bytes]] = []
+    started: list[subprocess.Popen[bytes]] = []
 
     def handle(number: int, _: object) -> None:
         received.add(number)
-        for process in processes:
-            if number != signal.SIGINT:
-                process.send_signal(number)
+        for process in started if number != signal.SIGINT else ():
+            process.send_signal(number)
 
-    numbers = [number for number in _STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # as `nohup` has it
-    before = {number: signal.signal(number, handle) for number in numbers}
-    try:
-        processes.append(_start(command, environment={**os.environ, **environment}))
-        status = processes[0].wait()
-    except OSError as error:
-        raise UserError(
-            f"{command[0]} can't be started ({error.strerror}): wanted a command and its arguments"
-        ) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with contextlib.ExitStack() as stack:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` has it
+                stack.callback(signal.signal, number, signal.signal(number, handle))
+        try:
+            started.append(_start(command, env={**os.environ, **environment}))
+        except OSError as error:
+            raise UserError(
+                f"{command[0]} can't be started ({error.strerror}): wanted a command and its arguments"
+            ) from None
+        status = started[0].wait()
     return -signal.SIGINT if status and signal.SIGINT in received else status
-
-
-def printed_by(command: Sequence[str]) -> tuple[int, str]:
-    """Run a command on this terminal, from which it gets Ctrl-C; return its exit status and what it printed."""
-    process = _start(command, out=subprocess.PIPE)
-    out, _ = process.communicate()
-    return process.returncode, out.decode(errors="replace")
 
 
 class OverdueError(DlemuError):
     """A command that took longer than its limit."""
 
 
-def output_of(command: Sequence[str], seconds: float, role: Role, *, pass_fds: Sequence[int] = ()) -> Ended:
+def output_of(
+    command: Sequence[str], seconds: float, role: Role | None = None, *, pass_fds: Sequence[int] = ()
+) -> Ended:
     """Run a command for at most `seconds` and return its output; neither it nor its children outlive the call.
 
-    Raises OSError, OverdueError.
+    It gets a session of its own and no input. Raises OSError, OverdueError.
     """
-    process = _start(command, apart=True, out=subprocess.PIPE, pass_fds=pass_fds)
+    parent, pipe, role = os.getpid(), subprocess.PIPE, role or Role(command[0], "")
+    process = _start(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        pass_fds=pass_fds,
+        start_new_session=True,
+        preexec_fn=lambda: die_with_parent(parent),
+    )
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired as error:
@@ -186,8 +187,8 @@ def output_of(command: Sequence[str], seconds: float, role: Role, *, pass_fds: S
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):  # don't wait for one that hangs in the kernel
             process.wait(_KILLING_SECONDS)
-        for pipe in filter(None, (process.stdout, process.stderr)):
-            pipe.close()
+        for end in filter(None, (process.stdout, process.stderr)):
+            end.close()
     status = process.returncode
     how = f"{role.name} ended with status {status}"
     if status < 0:
@@ -195,29 +196,8 @@ def output_of(command: Sequence[str], seconds: float, role: Role, *, pass_fds: S
     return Ended(status, how, out.decode(errors="replace"), err.decode(errors="replace"))
 
 
-def _start(
-    command: Sequence[str],
-    *,
-    apart: bool = False,
-    out: int | None = None,
-    environment: Mapping[str, str] | None = None,
-    pass_fds: Sequence[int] = (),
-) -> subprocess.Popen[bytes]:
-    """Start a command on this terminal, or `apart`: in a session of its own, without input, ended with this process.
-
-    Raises OSError.
-    """
-    parent = os.getpid()
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL if apart else None,
-        stdout=out,
-        stderr=out if apart else None,
-        env=environment,
-        pass_fds=pass_fds,
-        start_new_session=apart,
-        preexec_fn=(lambda: die_with_parent(parent)) if apart else None,
-    )
+def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, **options)
 
 
 def _raise_failure(how: str, log_path: str) -> NoReturn:

@@ -299,10 +299,9 @@ def run_job(
     if not kind.before(workload, ranks, on_event, wants_verdict=wants_verdict):
         return None
     job, made = ranks.agree(lambda: prepare(kind, workload, ranks.count, wants_verdict=wants_verdict))
-    with (
-        ranks.guard(job, partial(save_failed, kind, job, made, on_event), partial(kind.clean_up_elsewhere, job)),
-    ):
-        ranks.on_each_host(lambda local_ranks: in_time(kind, workload, lambda: kind.check_host(job, local_ranks)))
+    saving, cleaning = partial(save_failed, kind, job, made, on_event), partial(kind.clean_up_elsewhere, job)
+    with ranks.guard(job.folder, saving, cleaning):
+        in_time(kind, workload, lambda: kind.check_host(job, ranks.local_count))
         kind.load(job)
         if ranks.leads and not workload.workflow.generate_data:  # else it was reported before the data was made
             on_event(JobBegan(workload, ranks.count, job.folder))

@@ -6,34 +6,27 @@ Placeholders, of which the first process of their host runs the ranks, only wait
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dlemu.config.schema import Workload
-from dlemu.ranks import PeerLostError, detect_launcher
+from dlemu.ranks import detect_launcher
 
 _TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9.]+)")
 
 
-def run_as_placeholder(overrides: Sequence[str], report: Callable[[str], None]) -> bool:
+def run_as_placeholder(overrides: Sequence[str]) -> bool:
     """If another process runs this one's rank, wait for that rank to end and return True; else return False.
 
     A command calls it before its other imports, which take longer. Raises SystemExit where the rank failed.
     """
     if detect_launcher() == "none":
         return False
-    from dlemu.ranks.host import Placeholder, join
+    from dlemu.ranks.host import join
 
-    process = join(start_seconds(overrides))
-    if not isinstance(process, Placeholder):
-        return False
-    try:
-        status = process.serve()
-    except PeerLostError as error:
-        report(str(error))
-        raise SystemExit(error.exit_status) from None
-    if status:
-        raise SystemExit(status)
-    return True
+    joined = join(start_seconds(overrides))
+    if isinstance(joined, int) and joined:
+        raise SystemExit(joined)
+    return isinstance(joined, int)
 
 
 def start_seconds(overrides: Sequence[str]) -> float:

@@ -11,7 +11,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.config.schema import Workload
@@ -64,13 +64,6 @@ class RefusedError(UserError):
         self.error = error
 
 
-class Guarded(Protocol):
-    """What is needed of a job to save its measurements if its run fails."""
-
-    @property
-    def folder(self) -> str: ...
-
-
 class Ranks:
     """The ranks of one command, forked for each `run` after shared modules are imported. This process is not a rank.
 
@@ -91,7 +84,7 @@ class Ranks:
         self.leads = host is None or host.node == 0
         """Whether this process prepares, saves and reports."""
         if host is not None:
-            self.count = host.place.size
+            self.count = host.ranks.size
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
         """Return the workload that the leading process loads; the others need neither Hydra nor its files."""
@@ -108,7 +101,7 @@ class Ranks:
     def _with_launched_ranks(self, host: Host, load: Callable[[], Workload]) -> Workload:
         """Raise UserError if `ranks` on the command line differs from the launcher's, or versions of dlemu differ."""
         if len(set(host.versions)) > 1:
-            pairs = zip(host.versions, host.place.hosts, strict=True)
+            pairs = zip(host.versions, host.ranks.hosts, strict=True)
             found = ", ".join(f"{version} on {name}" for version, name in pairs)
             raise UserError(
                 f"the hosts have different versions of dlemu ({found}): install the same one on all of them"
@@ -140,9 +133,10 @@ class Ranks:
         self._host.broadcast((value, None))
         return value
 
-    def on_each_host(self, check: Callable[[int], None]) -> None:
-        """Call `check` once on each host, with the number of its ranks."""
-        check(self.count if self._host is None else len(self._host.place.members))
+    @property
+    def local_count(self) -> int:
+        """Number of ranks on this host."""
+        return self.count if self._host is None else len(self._host.ranks.members)
 
     def run(self, main: Callable[[Comm], T]) -> T | None:
         """Run `main` on every rank to its end; return its result on rank 0's host, None on others.
@@ -154,7 +148,7 @@ class Ranks:
             result = main(comm)
             return result if comm.rank == 0 else None
 
-        group = self.count if self._host is None else self._host.group
+        group = self.count if self._host is None else self._host.ranks
         ends = run_ranks(group, rank, timeout_seconds=self._timeout_seconds, on_look=self._on_look)
         failure = first_failure(ends)
         if failure is not None:
@@ -164,9 +158,9 @@ class Ranks:
         return cast(T, ends[0].result) if self.leads else None
 
     @contextlib.contextmanager
-    def guard(self, job: Guarded, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
-        """Save the measurements if the run inside fails; on hosts other than rank 0's, clean up."""
-        with going_on(job.folder) if self.leads else contextlib.nullcontext():
+    def guard(self, folder: str, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
+        """Save what the run with this folder measured if it fails; on hosts other than rank 0's, clean up."""
+        with going_on(folder) if self.leads else contextlib.nullcontext():
             try:
                 yield
             except BaseException as error:
@@ -175,17 +169,17 @@ class Ranks:
                 if not self.leads:
                     clean_up()
                 elif isinstance(error, RunFailedError):
-                    raise _saved(error.failure, job, save_failed) from None
+                    raise _saved(error.failure, folder, save_failed) from None
                 elif (kept := save_failed(str(error))) is not None:  # before the ranks began, or raised by `on_look`
                     error.add_note(kept.sentence)
                 raise
 
 
-def _saved(failure: Failure, job: Guarded, save_failed: SaveFailed) -> RunFailedError:
+def _saved(failure: Failure, folder: str, save_failed: SaveFailed) -> RunFailedError:
     try:
         return _failed_run(failure, save_failed(failure.message))
     except DlemuError as second:
-        if type(second).__name__ == failure.kind == SpaceError.__name__ and job.folder in failure.message:
+        if type(second).__name__ == failure.kind == SpaceError.__name__ and folder in failure.message:
             failure = replace(failure, message=str(second))  # of the same disk; this one names the way out
         return _failed_run(failure, None, "" if str(second) == failure.message else str(second))
 
@@ -202,7 +196,7 @@ def with_ranks(
     if detect_launcher() == "none":
         return body(Ranks(on_look=on_look))
 
-    if run_as_placeholder(words, lambda message: on_event(Warned(message))):
+    if run_as_placeholder(words):
         return None
     from dlemu.ranks.host import Host, join
 
@@ -239,14 +233,14 @@ def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
 def _failure_of(host: Host, error: BaseException) -> Failure:
     """Return why a host fails: for a RunFailedError the failure of its rank."""
     failure = getattr(error, "failure", None)
-    return failure if isinstance(failure, Failure) else describe(host.place.members[0], error)
+    return failure if isinstance(failure, Failure) else describe(host.ranks.members[0], error)
 
 
 def _text(host: Host, error: BaseException, failure: Failure) -> str:
     """Return what to report of a failure: only what was kept, where another host's report is in the same output."""
-    if host.ends_all and (host.knows_cause or (failure.echo and host.node > 0)):
+    if host.launched.ends_all and (host.launched.lost is not None or (failure.echo and host.node > 0)):
         kept = getattr(error, "kept", None)
         return kept.sentence if kept else ""
     if hasattr(error, "failure") or not failure.traceback:
         return "\n".join([str(error) or failure.message, *getattr(error, "__notes__", ())])
-    return failure.text  # the traceback has the notes
+    return failure.traceback.rstrip()  # it has the notes

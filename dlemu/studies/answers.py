@@ -5,16 +5,14 @@ docs/sizing.md describes them; `dlemu.results.answer_files` writes them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from datagen.errors import UserError
 from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
-from dlemu.results.answer_files import ANSWER_VERSION, read_answer
+from dlemu.results.answer_files import ANSWER_VERSION
 from dlemu.results.figures import Difference, JobFigures, difference
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import scaled
@@ -158,11 +156,6 @@ class SizeAnswer:
     """Nominal time of running every count, up to the smallest that fails, at full length."""
 
     @property
-    def passing(self) -> CountResult | None:
-        """The largest count that is shown to pass."""
-        return next((count for count in self.counts if count.accelerators == self.max_accelerators), None)
-
-    @property
     def edge(self) -> tuple[CountResult | None, CountResult | None]:
         """The largest count whose mean reaches the threshold, and the smallest that does not; verdicts may be open."""
         threshold = self.question.threshold_percent
@@ -187,11 +180,6 @@ class SizeAnswer:
     def is_limited_by_host(self) -> bool:
         """Whether this host is the limit, not the storage: more may pass on another one."""
         return self.limited_by.what in HOST
-
-    @property
-    def seconds(self) -> float:
-        """Time of all trials."""
-        return sum(trial.seconds for trial in self.trials)
 
     @property
     def sample_divisor(self) -> float | None:
@@ -336,7 +324,7 @@ class ComparedSide:
     """The answer of a search, or the largest number of accelerators among the runs that passed; None without any."""
     may_feed_more: bool = False
     """One more was not shown to fail, or not because of the storage: `accelerators_fed` is a lower bound."""
-    about: dict[str, str]
+    about: dict[str, str] = field(default_factory=dict)
     """Where, on what and how it was measured, as text; empty when the folders of its runs are gone."""
     unpaired: tuple[SweepPoint, ...] = ()
     """Its runs that have no counterpart; of a search, all counts."""
@@ -369,14 +357,3 @@ class Comparison:
         ranked = ((not names.isdisjoint(pair.metrics), pair.a.ranks + pair.b.ranks) for pair in self.runs)
         places = [(*rank, place) for place, rank in enumerate(ranked)]
         return self.runs[max(places)[-1]] if places else None
-
-
-def read_comparison(folder: str) -> Comparison:
-    """Return the comparison in a folder; raises UserError where there is none, or a damaged one."""
-    answer = read_answer(folder, COMPARE, Comparison)
-    path = os.path.join(folder, COMPARE)
-    if answer is None:
-        raise UserError(f"{path} does not exist; name the folder of a comparison")
-    if not answer.runs and not any(side.unpaired for side in answer.sides):
-        raise UserError(f"{path} is damaged (neither side has a run): compare the runs again")
-    return answer

@@ -147,7 +147,7 @@ def _feeds(fed: Prediction) -> Said:
         some, wanted = f"at least {low} x {name}", low + 1
     if not low:
         some = f"no {name}{' for certain' * (high > 0)}"
-    shown, reads = fed.shown, most_mb_per_second(fed.calibration.curve)
+    shown, reads = fed.shown, most_mb_per_second(fed.curve)
     one = shown.needed_mb_per_second / shown.accelerators
     files = reads / shown.app_mb_per_second * shown.samples_per_second
     text = f"{some}: reads {rate(reads)}, {files:,.0f} files/s; 1 needs {rate(one)}"
@@ -158,14 +158,13 @@ def _feeds(fed: Prediction) -> Said:
 def _ceilings(most: tuple[float, float] | None, fed: Sequence[Prediction]) -> Iterator[Said]:
     """Yield the most that the drive gives, what limits each workload, and how sure that is."""
     if most is not None:
-        top = max(most[1], *(most_mb_per_second(one.calibration.curve) for one in fed))
+        rates = [most_mb_per_second(one.curve) for one in fed]
+        top, limits = max(most[1], *rates), []
+        for one, reads in zip(fed, rates, strict=True):
+            named = one.limited_by.what if one.limited_by.what in ("loader", "host CPU") else "reading files"
+            what = "the drive" if reads / top >= DRIVES_SHARE else named
+            limits.append(f"{one.question.workload}: {what}, at {100 * reads / top:.0f} % of the drive's most")
         yield Said("at most", f"{rate(top)} (1 MiB), {most[0]:,.0f} requests/s (4 KiB), {IN_FLIGHT} in flight")
-        yield Said("limit", "; ".join(_limit(one, top) for one in fed))
-    width = max(one.calibration.half_width_percent for one in fed)
+        yield Said("limit", "; ".join(limits))
+    width = max(one.half_width_percent for one in fed)
     yield Said("sure", f"rates ± {width:.0f} %: predicted from files written just now, read past the page cache")
-
-
-def _limit(fed: Prediction, top_mb_per_second: float) -> str:
-    share, named = most_mb_per_second(fed.calibration.curve) / top_mb_per_second, fed.limited_by.what
-    what = "the drive" if share >= DRIVES_SHARE else named if named in ("loader", "host CPU") else "reading files"
-    return f"{fed.question.workload}: {what}, at {100 * share:.0f} % of the drive's most"

@@ -48,14 +48,14 @@ PACKAGES = {
         ),
     ),
     "comm": Package(
-        ("dlemu/ranks/tree.py", "dlemu/ranks/launch.py", "dlemu/ranks/failure.py", "dlemu/ranks/comm_base.py"),
+        ("dlemu/ranks/comm.py", "dlemu/ranks/launch.py", "dlemu/ranks/failure.py", "dlemu/ranks/launched.py"),
         (
             "tests/ranks/test_tree.py",
             "tests/ranks/test_supervise.py",
             "tests/ranks/test_failure.py",
             "tests/ranks/test_base.py",
         ),
-        without=("Supervisor", "_send", "_reap", "_below", "children_of_this_process", "end_adopted"),
+        without=("_Supervisor", "_send", "_reap", "children_of_this_process", "end_adopted"),
     ),
     "manifest": Package(
         ("datagen/manifest.py",), ("tests/datagen/test_manifest.py", "tests/datagen/test_inspection.py")

@@ -61,7 +61,7 @@ class Pair:
 
     @property
     def is_lower_bound(self) -> bool:
-        return not self.predicted.calibration.saturated
+        return not self.predicted.saturated
 
     @property
     def check(self) -> Check:

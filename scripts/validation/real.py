@@ -27,9 +27,8 @@ from benchmarks.processes import run
 from measuring.runs import dlemu, run_job
 
 from dlemu.contrib.record.answer import VERDICTS, Recording
-from dlemu.contrib.record.hook import with_hook
 from dlemu.contrib.record.recording import analyse
-from dlemu.contrib.record.rows import read_rows
+from dlemu.contrib.record.rows import read_rows, with_hook
 from dlemu.jobs.training.result import read_run
 from dlemu.metrics.verdict import COMPLETED
 from validation import latency

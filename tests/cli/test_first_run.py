@@ -14,8 +14,8 @@ from dlemu.cli import cli
 from dlemu.cli.frontends import allow
 from dlemu.config import load
 from dlemu.config.schema import Workload
-from dlemu.jobs.training import advice
-from dlemu.jobs.training.advice import with_words
+from dlemu.jobs.training import preflight
+from dlemu.jobs.training.preflight import with_words
 from dlemu.runner import datasets
 from dlemu.runner.job import NoVerdictError
 from tests.parts import of_parts
@@ -31,7 +31,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def advise(overrides: list[str], ranks: int, files_there: int) -> str:
-    return advice.advise(NoVerdictError("", load(overrides), ranks, files_there, 0), TYPED, overrides, None)
+    return preflight.advise(NoVerdictError("", load(overrides), ranks, files_there, 0), TYPED, overrides, None)
 
 
 def commands(text: str) -> list[list[str]]:

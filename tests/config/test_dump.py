@@ -16,7 +16,7 @@ from dlemu.config import datagen_command, explained, load, to_yaml
 from dlemu.config.overrides import override, parse
 from dlemu.config.schema import Accelerator, Model, Reader, Train, Workload
 from dlemu.config.sections import sections, tree
-from dlemu.config.validate import check, check_model_name
+from dlemu.config.validate import check
 from tests.config.test_duration import durations
 
 # PyYAML writes some control characters and line separators in a way that it does not read back.
@@ -28,6 +28,7 @@ TEXT = st.text(
     max_size=12,
 )
 NAMES = TEXT.filter(bool)
+MODEL_NAMES = TEXT.filter(lambda name: name not in ("", ".", "..") and not set("/\0") & set(name))
 BYTES = st.floats(1, 1e15, allow_subnormal=False)
 DIMS = st.lists(st.integers(1, 2**40), max_size=3).map(tuple)
 COLUMNS = st.lists(st.builds(ParquetColumn, name=TEXT, size=st.integers(1, 99)), max_size=2).map(tuple)
@@ -38,19 +39,28 @@ DATASETS = st.builds(
     file_prefix=TEXT,
     num_files_train=st.integers(0, 10**9),
     record_length_bytes=BYTES,
-    record_length_bytes_stdev=st.just(0.0) | BYTES,
+    record_length_bytes_stdev=st.one_of(st.just(0.0), BYTES),
     compressibility=st.floats(0, 0.99, allow_subnormal=False),
     format=st.just("npz"),
+    compression=st.sampled_from(["none", "zip"]),
     record_dims=DIMS,
+    record_element_type=st.sampled_from(["uint8", "float32"]),
     enable_chunking=st.booleans(),
-    hdf5=st.builds(Hdf5, chunk_dims=DIMS, max_shape=DIMS),
-    parquet=st.builds(ParquetSpec, columns=COLUMNS),
+    hdf5=st.builds(Hdf5, chunk_dims=DIMS, num_dset_per_record=st.integers(1, 9), max_shape=DIMS),
+    parquet=st.builds(ParquetSpec, columns=COLUMNS, row_group_size=st.integers(1, 99)),
+)
+READERS = st.builds(
+    Reader,
+    batch_size=st.integers(1, 10**6),
+    sample_shuffle=st.sampled_from(["off", "seed", "random"]),
+    odirect=st.booleans(),
+    preprocess_time=durations(),
 )
 WORKLOADS = st.builds(
     Workload,
-    model=st.builds(Model, name=TEXT, type=TEXT, model_size_bytes=st.integers(0, 2**62)),
+    model=st.builds(Model, name=MODEL_NAMES, type=TEXT, model_size_bytes=st.integers(0, 2**62)),
     dataset=DATASETS,
-    reader=st.builds(Reader, sample_shuffle=st.sampled_from(["off", "random"]), preprocess_time=durations()),
+    reader=READERS,
     train=st.builds(Train, epochs=st.integers(1, 99), computation_time=durations()),
     accelerators=st.dictionaries(
         NAMES, st.builds(Accelerator, batch_size=st.integers(1, 99), computation_time=durations()), max_size=2
@@ -64,7 +74,6 @@ WORKLOADS = st.builds(
 def is_possible(workload: Workload) -> bool:
     try:
         check(workload)
-        check_model_name(workload.model.name)
     except UserError:
         return False
     return not workload.dataset.data_folder.startswith("~")

@@ -21,21 +21,17 @@ from datagen.storage import memory
 
 FILE = 7
 """Running index of the file that `written` makes."""
+CONTENT = Content(1)
 
 
 class MemorySource(Source):
-    """A file that is already in memory, and how often it was read."""
+    """A file that is already in memory."""
 
     _made = itertools.count()
 
     def __init__(self, data: bytes, path: str = "") -> None:
         # Offsets are kept for a path: another file has another
         super().__init__(path or f"{next(self._made)}/file.dat", memory.MemoryReader(memoryview(data)))
-        self.reads: list[tuple[int, int]] = []
-
-    def read(self, offset: int, size_bytes: int) -> memoryview:
-        self.reads.append((offset, size_bytes))
-        return super().read(offset, size_bytes)
 
 
 def records_of(file_format: RecordFormat, data: bytes, count: int) -> list[bytes]:
@@ -66,21 +62,19 @@ def written(file_format: FormatBase | SideFile, file_job: FileJob) -> bytes:
     return storage.files["x"]
 
 
+def payload(start: int, stop: int, content: Content = CONTENT) -> bytes:
+    """Return what `written` puts into the samples of a job."""
+    out = bytearray(stop)
+    content.fill(memoryview(out), FILE, 0)
+    return bytes(out[start:])
+
+
 def expected(file_job: FileJob) -> bytes:
     """Return the payload of a file."""
-    out = bytearray(file_job.payload_bytes)
-    file_job.content.fill(memoryview(out), FILE, 0)
-    return bytes(out)
+    return payload(0, file_job.payload_bytes, file_job.content)
 
 
 def record_file(spec: DatasetSpec, shape: tuple[int, int], side: int | None = None) -> bytes:
     """Return the bytes of a file of records, or of one of its side files."""
     made: FormatBase = registry.find("datagen.formats", spec.format, "Format")()
-    return written(made if side is None else made.sides[side], FileJob(spec, Content(1), FILE, shape))
-
-
-def payload(start: int, stop: int) -> bytes:
-    """Return what `record_file` puts into its samples."""
-    out = bytearray(stop)
-    Content(1).fill(memoryview(out), FILE, 0)
-    return bytes(out[start:])
+    return written(made if side is None else made.sides[side], FileJob(spec, CONTENT, FILE, shape))

@@ -1,42 +1,70 @@
+"""The bytes of samples and of checkpoints are unique, the same wherever a read begins, and say whose they are."""
+
 from __future__ import annotations
 
+import pickle
 import zlib
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from datagen.content import STAMP_WORDS, Content, Stamp, explain, find_stamps, identify, write_stamps
+from datagen.bulk_content import PIECE_BYTES, BulkContent, Pattern
+from datagen.content import STAMP_WORDS, Content, Stamp, StampedContent, explain, find_stamps, identify, write_stamps
 from datagen.spec import BLOCK_BYTES
 
-GOLDEN_CRC = 0xC0E3B946
-GOLDEN_HALF_CRC = 0x2CF6D716
-BIG_BYTES = 700 * BLOCK_BYTES + 123
 
-
-def payload(content: Content, file: int, size: int, offset: int = 0) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def payload(content: StampedContent, file: int, size: int, offset: int = 0) -> NDArray[np.uint8]:
     out = np.zeros(size, np.uint8)
     content.fill(out, file, offset)
     return out
 
 
-BIG = payload(Content(3), 9, BIG_BYTES)
+SAMPLES = Content(3), 9, payload(Content(3), 9, 700 * BLOCK_BYTES + 123)
+CHECKPOINT = BulkContent(7), 3, payload(BulkContent(7), 3, 2 * PIECE_BYTES + 5000)
+WHOLES = st.sampled_from([SAMPLES, CHECKPOINT])
 
 
-@given(offset=st.integers(0, BIG_BYTES), data=st.data(), shift=st.integers(0, 9))
-@settings(max_examples=200)
-def test_any_piece_equals_the_slice_of_the_whole(offset: int, data: st.DataObject, shift: int) -> None:
-    size = data.draw(st.integers(0, min(BIG_BYTES - offset, 3 * BLOCK_BYTES)) | st.just(BIG_BYTES - offset))
+@given(whole=WHOLES, data=st.data(), shift=st.integers(0, 9))
+@settings(max_examples=250, deadline=None)
+def test_any_piece_equals_the_slice_of_the_whole(
+    whole: tuple[StampedContent, int, NDArray[np.uint8]], data: st.DataObject, shift: int
+) -> None:
+    content, file, known = whole
+    offset = data.draw(st.integers(0, len(known)))
+    size = data.draw(st.integers(0, min(len(known) - offset, 3 * BLOCK_BYTES)) | st.just(len(known) - offset))
     room = bytearray(size + shift)
-    Content(3).fill(memoryview(room)[shift:], 9, offset)  # also at odd addresses
-    assert bytes(room[shift:]) == BIG[offset : offset + size].tobytes()
+    content.fill(memoryview(room)[shift:], file, offset)  # also at odd addresses
+    assert bytes(room[shift:]) == known[offset : offset + size].tobytes()
 
 
-def test_the_bytes_never_change() -> None:
-    # Changing these bytes takes a new CONTENT_VERSION: datasets made before would no longer verify.
-    assert zlib.crc32(BIG.tobytes()) == GOLDEN_CRC
-    assert zlib.crc32(payload(Content(1, 0.5), 0, 1 << 20).tobytes()) == GOLDEN_HALF_CRC
+@given(whole=WHOLES, data=st.data(), start=st.integers(0, 5000))
+@settings(max_examples=80, deadline=None)
+def test_the_first_difference_is_found_by_any_process(
+    whole: tuple[StampedContent, int, NDArray[np.uint8]], data: st.DataObject, start: int
+) -> None:
+    content, file, known = whole
+    at, changed = data.draw(st.integers(0, len(known) - 1)), known.copy()
+    changed[at] ^= 0x40
+    copy: StampedContent = pickle.loads(pickle.dumps(content))
+    assert copy.first_difference(changed[start:], file, start) == (at - start if at >= start else None)
+
+
+@pytest.mark.parametrize(
+    ("data", "crc"),
+    [
+        (SAMPLES[2], 0xC0E3B946),
+        (payload(Content(1, 0.5), 0, 1 << 20), 0x2CF6D716),
+        (CHECKPOINT[2], 0xCC9FB2CA),
+        # As much before whole pieces as behind
+        (payload(BulkContent(1, "uniform_fp16"), 5, 3 * PIECE_BYTES + 9000, PIECE_BYTES // 2 + 777), 0xC32740BB),
+    ],
+)
+def test_the_bytes_never_change(data: NDArray[np.uint8], crc: int) -> None:
+    """Changing them takes a new CONTENT_VERSION or BULK_VERSION: what was made before would no longer verify."""
+    assert zlib.crc32(data.tobytes()) == crc
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**52 - 1))
@@ -55,23 +83,25 @@ def test_a_compressor_removes_the_stated_share(share: float, level: int) -> None
     assert 1 - len(zlib.compress(plain, level)) / len(plain) == pytest.approx(share, abs=0.03)
 
 
-@given(at=st.integers(0, BIG_BYTES - 1), start=st.integers(0, 5000))
-@settings(max_examples=60)
-def test_the_first_difference_is_found(at: int, start: int) -> None:
-    data = BIG.copy()
-    data[at] ^= 0x40
-    wanted = at - start if at >= start else None
-    assert Content(3).first_difference(data[start:], 9, start) == wanted
+def test_no_two_blocks_of_checkpoints_are_equal_and_no_compressor_finds_anything() -> None:
+    content, _, whole = CHECKPOINT
+    other = payload(content, 4, len(whole))
+    blocks = {bytes(data[at : at + 512]) for data in (whole, other) for at in range(0, 2 * PIECE_BYTES, 512)}
+    assert len(blocks) == 2 * 2 * PIECE_BYTES // 512
+    assert len(zlib.compress(whole.tobytes(), 1)) > 0.998 * len(whole)
 
 
-def test_stamps_are_found_wherever_they_lie() -> None:
+@pytest.mark.parametrize(("pattern", "least", "most"), [("uniform_fp16", 1.05, 1.4), ("uniform_fp32", 1.05, 1.3)])
+def test_numbers_as_torch_rand_shrink_a_little_and_stay_unique(pattern: Pattern, least: float, most: float) -> None:
+    data = payload(BulkContent(7, pattern), 1, 2 * PIECE_BYTES)
+    assert least < len(data) / len(zlib.compress(data.tobytes(), 6)) < most
+    assert not np.array_equal(data[:PIECE_BYTES], data[PIECE_BYTES:])
+
+
+def test_stamps_are_found_and_explained_wherever_they_are() -> None:
     data = b"x" * 77 + payload(Content(0), 2, 2 * BLOCK_BYTES).tobytes()
     assert [(at, stamp.offset) for at, stamp in find_stamps(data)] == [(77, 0), (77 + BLOCK_BYTES, BLOCK_BYTES)]
-
-
-def test_explanations() -> None:
-    other = payload(Content(0), 2, BLOCK_BYTES).tobytes()
-    assert explain(other, 100, Content(0), 1) == (True, "there is a block of file number 2, payload offset 0")
-    assert explain(other, 100, Content(1), 2)[0]
-    assert explain(other, 100, Content(0), 2)[0] is False
+    assert explain(data[77:], 100, Content(0), 1) == (True, "there is a block of file number 2, payload offset 0")
+    assert explain(data[77:], 100, Content(1), 2)[0]
+    assert explain(data[77:], 100, Content(0), 2)[0] is False
     assert "no dlemu stamp" in explain(bytes(5000), 100, Content(0), 2)[1]

@@ -4,10 +4,8 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from datagen.layout import Layout, layouts, nominal_sample_bytes, record_shapes
+from datagen.layout import layouts, nominal_sample_bytes, record_shapes
 from datagen.spec import DatasetSpec
 
 UNET3D = DatasetSpec(
@@ -20,27 +18,13 @@ UNET3D = DatasetSpec(
 )
 
 
-def test_names_are_padded_to_the_width_of_the_count() -> None:
+def test_names_are_padded_to_the_width_of_the_count_and_sub_folders_take_turns() -> None:
     train, valid = layouts(UNET3D)
-    assert train.path(0) == "d/train/img_000_of_168.npz"
-    assert train.path(167) == "d/train/img_167_of_168.npz"
+    assert (train.path(0), train.path(167)) == ("d/train/img_000_of_168.npz", "d/train/img_167_of_168.npz")
     assert valid.path(3) == "d/valid/img_3_of_8.npz"
-
-
-def test_sub_folders_take_turns() -> None:
     train, _ = layouts(DatasetSpec(format="npz", data_folder="d", num_files_train=100, num_subfolders_train=10))
     assert train.path(13) == "d/train/03/img_013_of_100.npz"
     assert train.folders() == [f"d/train/0{i}" for i in range(10)]
-
-
-@given(files=st.integers(1, 10**7), samples=st.integers(1, 5000), data=st.data())
-def test_locate_counts_samples_through_files(files: int, samples: int, data: st.DataObject) -> None:
-    layout = Layout(folder="d", split="train", num_files=files, num_samples_per_file=samples, extension="npz")
-    sample = data.draw(st.integers(0, layout.num_samples - 1))
-    file, index = layout.locate(sample)
-    assert file * samples + index == sample
-    assert 0 <= index < samples
-    assert 0 <= file < files
 
 
 def test_a_layout_is_small_however_many_files() -> None:

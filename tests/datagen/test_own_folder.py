@@ -311,11 +311,11 @@ def test_headers_are_read_once_and_by_no_other_process(
     """A reader that looks for them makes a request for each record, which no training job makes."""
     make(tmp_path)
 
-    def walk(_: object) -> None:
+    def walk(*_: object) -> None:
         raise AssertionError("the headers are read again")
 
     found = inspect(DatasetSpec(data_folder=str(tmp_path), source="folder"))
-    monkeypatch.setattr(walks, "offsets", walk)
+    monkeypatch.setattr(walks.Format, "offsets", walk)
     format_base._known.clear()
     assert read_all(pickle.loads(pickle.dumps(FetchSpec(found, found.train)))) > 0.3 * found.total_bytes
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from datagen.errors import UserError
 from datagen.generate import files_of
 from datagen.layout import record_shapes
 from datagen.quantiles import values_at
@@ -40,17 +39,3 @@ def test_files_have_the_sizes_that_were_measured(name: str) -> None:
     assert files.sizes.mean() == pytest.approx(75_000, rel=0.01)
     assert np.quantile(files.sizes, [0.1, 0.5, 0.9]) == pytest.approx(np.quantile(quantiles, [0.1, 0.5, 0.9]), rel=0.05)
     assert (record_shapes(spec, 100, 110) == record_shapes(spec, 0, 400)[100:110]).all()
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"record_length_bytes": 5}, "dataset.record_length_bytes is 5, outside of"),
-        ({"record_length_bytes_stdev": 7}, "record_length_bytes_stdev are both given"),
-        ({"record_length_bytes_quantiles": (200.0, 100.0)}, "is not ascending"),
-    ],
-)
-def test_sizes_that_can_not_be(changes: dict[str, object], said: str) -> None:
-    given_: dict[str, object] = {"record_length_bytes": 150, "record_length_bytes_quantiles": (100.0, 200.0), **changes}
-    with pytest.raises(UserError, match=said):
-        files_of(DatasetSpec(format="npz", **given_))  # type: ignore[arg-type]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import resource
 from pathlib import Path
 
 from dlemu.config.schema import Reader, Workload
 from dlemu.doctor import host
 from dlemu.doctor.check_base import Check, Cores, Facts
-from dlemu.jobs.training.host_checks import judge_open_files
 
 
 def cores_for(ranks: int, cores: Cores) -> Check:
@@ -32,17 +30,6 @@ def test_busy_cores_are_warned_of() -> None:
     check = host.judge_free_cores(60.0, 8)
     assert (check.level, check.observed[:8]) == ("warn", "4.8 of 8")
     assert host.judge_free_cores(5.0, 8).level == "ok"
-
-
-def test_few_open_files_are_warned_of_where_the_limit_is_hard() -> None:
-    assert judge_open_files(256, 4096).level == "ok"
-    assert judge_open_files(256, 512).level == "warn"
-    assert judge_open_files(1024, resource.RLIM_INFINITY).level == "ok"
-
-
-def test_more_workers_than_files_may_be_open_fail() -> None:
-    assert judge_open_files(256, 2048, needed=4000).level == "fail"
-    assert judge_open_files(256, 2048, needed=1500).level == "ok"
 
 
 def test_no_shared_memory_fails(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_accelerators_on_two_hosts_keep_one_timeline(hosts: Hosts, dataset: Path
     told = summary(folder)
     assert [host["host"] for host in told["environment"]["hosts"]] == [hosts.first, hosts.second]
     assert told["ranks_per_host"] == [2, 2]
-    assert {epoch["each_sample_once"] for epoch in told["audit"]} == {True}
+    assert set(told["each_sample_once"]) == {True}
     recorded = told["telemetry"]
     recorders = json.loads((folder / "facts.json").read_text())["recorders"]
     assert [one["host"] for one in recorders] == [hosts.first, hosts.second]

@@ -65,7 +65,7 @@ def test_the_bytes_of_every_file_are_counted_once_an_epoch(run: Path, dataset: P
     on_disk = sum(path.stat().st_size for path in (dataset / "train").iterdir())
     assert told["metrics"]["app_bytes"] == pytest.approx(2 * on_disk, rel=1e-3), "np.load leaves out gaps of a zip"
     assert told["metrics"]["read_calls"] > 2 * 48, "and reads its directory, its header and its data"
-    assert [epoch["each_sample_once"] for epoch in told["audit"]] == [True, True]
+    assert told["each_sample_once"] == [True, True]
 
 
 def test_the_saved_configuration_makes_the_same_run(run: Path, dataset: Path) -> None:
@@ -99,7 +99,7 @@ def test_other_ways_of_reading_deliver_the_same_samples(
         return told
 
     assert hashes(tmp_path / "run") == hashes(run)
-    assert [epoch["each_sample_once"] for epoch in summary(tmp_path / "run")["audit"]] == [True, True]
+    assert summary(tmp_path / "run")["each_sample_once"] == [True, True]
 
 
 def test_reading_past_the_page_cache(dataset: Path, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_ceiling_that_is_cut_short_leaves_the_run_as_it_is(dataset: Path, tmp_
     words = small_run(tmp_path / "run", dataset, "metric.ceiling_seconds=60", PYTORCH)
     ended = wait(start("train", *words, program=str(program)))
     assert ended.ran, ended.err
-    assert [epoch["each_sample_once"] for epoch in summary(tmp_path / "run")["audit"]] == [True, True]
+    assert summary(tmp_path / "run")["each_sample_once"] == [True, True]
 
 
 def test_the_checkpoint_is_written_synced_timed_and_outside_the_au(dataset: Path, tmp_path: Path) -> None:
@@ -194,8 +194,7 @@ def test_the_checkpoint_is_written_synced_timed_and_outside_the_au(dataset: Path
     assert after["free_ns"].min() >= stamps["ended_ns"] > stamps["started_ns"] >= ends.max()
     assert told["metrics"]["training_seconds"] < told["metrics"]["total_seconds"] - saved["seconds"] + 1e-3
     apart, metrics = journal["journal"]["cpu_apart"], told["metrics"]
-    assert sum(rank["start"] for rank in apart) > 0
-    assert 0 < sum(rank["checkpoints"] for rank in apart) < metrics["cpu_seconds"]
+    assert 0 < sum(rank["checkpoints"] for rank in apart) < sum(journal["journal"]["cpu_seconds"])
     assert 0 < metrics["read_cpu_seconds_per_gb"] < metrics["cpu_seconds_per_gb"]
 
 

@@ -29,13 +29,7 @@ from typing import IO
 
 KEPT = ("PYTHON", "LD_", "LC_", "LANG", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_", "DLEMU_", "_DLEMU", "PMI", "OMPI_")
 """What a variable's name begins with that Python, a library or dlemu reads while it starts."""
-_APART = {
-    "dlemu.contrib.record.recorder",
-    "dlemu.ranks.mpi",
-    "dlemu.ranks.mpi_leaders",
-    "dlemu.ranks.gloo",
-    "dlemu.contrib.record.hook",
-}
+_APART = {"dlemu.contrib.record.recorder"}
 """They do something when they are imported, or import what dlemu itself imports only when it has to."""
 _LOADERS_AND_TESTS = re.compile(r"^dlemu\.(loaders|contrib\.dali)\.|\.tests\b")
 _FRAMEWORKS = {"torch", "tensorflow", "mpi4py", "h5py"}

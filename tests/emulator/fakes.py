@@ -10,6 +10,7 @@ from dlemu.jobs.training.prefetch import TakenBatch
 from dlemu.jobs.training.steplog import StepRecord
 from dlemu.loaders.loader_base import Batch, BatchTrace
 from dlemu.machine.clock import FakeClock
+from dlemu.ranks import Comm
 
 
 def trace(**changes: int) -> BatchTrace:
@@ -49,7 +50,7 @@ class ScriptedQueue:
         pass
 
 
-class ScriptedComm:
+class ScriptedComm(Comm):
     """One rank among others whose step ends are given; an all-reduce costs `latency_ns` on the host's clock."""
 
     rank, size, local_rank, local_size, node = 0, 2, 0, 2, 0

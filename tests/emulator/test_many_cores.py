@@ -11,7 +11,7 @@ from dlemu.jobs.training.steplog import TRAINING, StepLog, StepRows
 from dlemu.loaders.loader_base import Batch
 from dlemu.machine.clock import FakeClock
 from dlemu.metrics.au import au_percent, kept_rows
-from dlemu.ranks.tree import LocalTree
+from dlemu.ranks import Comm
 from tests.emulator.fakes import ScriptedComm, sleeping, trace
 from tests.ranks.memory_links import TimedLink, run
 
@@ -27,13 +27,13 @@ WORKERS, AHEAD, READ_NS = 4, 8, 800_000
 class TreeComm(ScriptedComm):
     """A rank that meets the others through a tree."""
 
-    def __init__(self, tree: LocalTree, clock: FakeClock) -> None:
+    def __init__(self, tree: Comm, clock: FakeClock) -> None:
         super().__init__((), clock)
         self._tree = tree
 
     def all_reduce_max(self, value_ns: int) -> int:
         self._clock.time_ns += STEP_NS
-        return self._tree.broadcast_number(self._tree.reduce_max(value_ns))
+        return self._tree.all_reduce_max(value_ns)
 
 
 class ReadAhead:
@@ -67,7 +67,7 @@ class ReadAhead:
 def ceiling_percent(hop_ns: int) -> float:
     clocks = [FakeClock(0, LATE_NS) for _ in range(RANKS)]
 
-    def rank_rows(tree: LocalTree, rank: int) -> StepRows:
+    def rank_rows(tree: Comm, rank: int) -> StepRows:
         clock, log = clocks[rank], StepLog(STEPS)
         loop = StepLoop(accelerator=sleeping(clock), comm=TreeComm(tree, clock), clock=clock, log=log)
         compute_ns = np.full(STEPS, COMPUTE_NS, np.int64)

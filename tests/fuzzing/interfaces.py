@@ -26,7 +26,7 @@ from datagen.verify import verify
 from dlemu.config import load
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
-from dlemu.jobs.training.metrics import figures
+from dlemu.jobs.training.parts import figures
 from dlemu.jobs.training.result import make_run, read_run
 from dlemu.results.measured import read_saved, write_measured, write_summary
 from tests.fuzzing.mutations import damaged_bytes, damaged_json, damaged_words

@@ -1,4 +1,4 @@
-"""Seeded schedules of the ranks' protocol: `LocalTree` over links without sockets, one rank running at a time.
+"""Seeded schedules of the ranks' protocol: `Comm` over links without sockets, one rank running at a time.
 
 Which rank runs next, how long a message takes, and which rank is killed, stands still or fails at which of its calls:
 all is drawn from a seed, time is virtual, and a schedule that goes wrong is the same again.
@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 from datagen.errors import DlemuError
-from dlemu.ranks.comm_base import PeerLostError
-from dlemu.ranks.tree import Connection, Frame, LocalTree, children_of, depth, height, parent_of
+from dlemu.ranks.comm import Comm, Connection, Frame, HostRanks, PeerLostError
 
 TIMEOUT_SECONDS = 60.0
 LEVEL_SECONDS = 0.5
-"""As in dlemu.ranks.tree: each level of the tree waits this much longer than the one nearer to the missing rank."""
+"""As in dlemu.ranks.comm: each level of the tree waits this much longer than the one nearer to the missing rank."""
 MOST_DELAY_SECONDS = 0.01
 
 
@@ -114,13 +113,14 @@ class SimulatedLink(Connection):
         self._world, self._task, self._rank, self._other = world, task, rank, peer
         self._own, self._theirs, self._extra = own, theirs, extra
 
-    def send(self, frame: Frame, number: int) -> None:
+    def send(self, frame: Frame, content: int | bytes | bytearray) -> None:
         self._meet()
-        self._put((frame, number))
-
-    def send_bytes(self, data: bytes | bytearray | memoryview) -> None:
+        if isinstance(content, int):
+            self._put((frame, content))
+            return
+        self._put((frame, len(content)))
         self._meet()
-        self._put(bytes(data))
+        self._put(bytes(content))
 
     def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
         self._meet()
@@ -196,7 +196,7 @@ def schedule(draw: random.Random) -> None:
     victim = draw.choice(ranks)
     victim.fault, victim.at = draw.choice(("", "kill", "stop", "error")), draw.randint(1, 4 * len(calls))
     world, outcomes = World(draw), [Outcome() for _ in ranks]
-    edges = [(child, parent_of(child)) for child in range(1, size)]
+    edges = [(child, (child - 1) // 2) for child in range(1, size)]
     pipes = {edge: Pipe() for below, above in edges for edge in ((below, above), (above, below))}
     errors: list[Exception] = []
     first: list[str] = []
@@ -204,18 +204,20 @@ def schedule(draw: random.Random) -> None:
 
     def work_of(rank: Rank) -> Callable[[Task], None]:
         def work(task: Task) -> None:
-            tree = LocalTree(rank.number, size)
+            comm = Comm(HostRanks(members=range(size), size=size), rank.number)
+            levels, depth = size.bit_length(), (rank.number + 1).bit_length() - 1
 
             def link(peer: int, levels: int) -> SimulatedLink:
                 own, theirs = pipes[rank.number, peer], pipes[peer, rank.number]
                 return SimulatedLink(world, task, rank, peer, own, theirs, levels * LEVEL_SECONDS)
 
             if rank.number:
-                tree.parent = link(parent_of(rank.number), 2 * height(0, size) + 4 + depth(rank.number))
-            tree.children = {child: link(child, height(child, size)) for child in children_of(rank.number, size)}
+                comm.above = link((rank.number - 1) // 2, 2 * levels + 4 + depth)
+            below = [child for child in range(1, size) if (child - 1) // 2 == rank.number]
+            comm.children = [link(child, levels - depth - 1) for child in below]
             try:
                 for number, call in enumerate(calls):
-                    outcomes[rank.number].results.append(_call(tree, call, number, rank.number))
+                    outcomes[rank.number].results.append(_call(comm, call, number, rank.number))
             except KilledError:
                 pass
             except DlemuError as error:
@@ -223,11 +225,11 @@ def schedule(draw: random.Random) -> None:
                 first.append(str(error))
             except Exception as error:
                 errors.append(error)
-            tree.close()
+            comm.close()
 
         return work
 
-    with mock.patch("dlemu.ranks.tree.monotonic", side_effect=lambda: world.now):
+    with mock.patch("dlemu.ranks.comm.monotonic", side_effect=lambda: world.now):
         world.run([work_of(rank) for rank in ranks])
     if errors:
         raise errors[0]
@@ -235,13 +237,10 @@ def schedule(draw: random.Random) -> None:
     assert world.now <= 101 * TIMEOUT_SECONDS if victim.dead and victim.fault == "stop" else TIMEOUT_SECONDS + 60
 
 
-def _call(tree: LocalTree, call: str, number: int, rank: int) -> object:
+def _call(comm: Comm, call: str, number: int, rank: int) -> object:
     if call == "maximum":
-        return tree.broadcast_number(tree.reduce_max(1000 * number + rank))
-    if call == "gather":
-        parts = tree.gather(f"{number} {rank}".encode())
-        return None if parts is None else [bytes(part) for part in parts]
-    return bytes(tree.broadcast(f"{number}".encode() if rank == 0 else b""))
+        return comm.all_reduce_max(1000 * number + rank)
+    return comm.gather(f"{number} {rank}") if call == "gather" else comm.broadcast(f"{number}")
 
 
 def _check(size: int, calls: list[str], victim: Rank, outcomes: list[Outcome], first: list[str]) -> None:
@@ -250,9 +249,9 @@ def _check(size: int, calls: list[str], victim: Rank, outcomes: list[Outcome], f
         for number, result in enumerate(outcome.results):
             wanted: object = 1000 * number + size - 1
             if calls[number] == "gather":
-                wanted = [f"{number} {other}".encode() for other in range(size)] if rank == 0 else None
+                wanted = [f"{number} {other}" for other in range(size)] if rank == 0 else None
             elif calls[number] == "broadcast":
-                wanted = f"{number}".encode()
+                wanted = f"{number}"
             assert result == wanted, "what a call returned is right whatever happened later"
         if rank == victim.number and happened:
             continue

@@ -21,7 +21,7 @@ from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.loaders.loader_base import Batch, BatchTrace, Loader
 from dlemu.loaders.traits_base import traits_of
-from dlemu.metrics.cache import audit_epoch
+from dlemu.metrics.cache import each_sample_once
 from tests.datasets import make_dataset
 from tests.loaders import skip_without_framework
 
@@ -110,7 +110,7 @@ def test_each_rank_gets_exactly_its_planned_samples(name: str, dataset: DatasetS
             seen.update(map(as_bytes, batch.data))
             traces.append(batch.trace)
         assert seen == planned(job, rank, epoch=2)
-    assert audit_epoch(job.train_plan, 2, job.train_plan.steps_per_epoch, logged(traces)).each_sample_once is True
+    assert each_sample_once(job.train_plan, 2, job.train_plan.steps_per_epoch, logged(traces)) is True
     assert all(trace.app_bytes > 0 for trace in traces) or dataset.format == "synthetic"
 
 

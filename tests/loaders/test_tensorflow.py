@@ -22,7 +22,7 @@ from dlemu.config.schema import Duration
 from dlemu.jobs.training.plan import planned_dataset
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.loaders.loader_base import Batch, Interleave, LoaderSpec, Phase
-from dlemu.metrics.cache import audit_epoch
+from dlemu.metrics.cache import each_sample_once
 from dlemu.plan.samples import EndlessPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
 
@@ -149,7 +149,7 @@ def test_each_rank_gets_exactly_its_planned_samples(ranks: int, cycle: int, data
         planned = [int(one) for step in range(1, steps + 1) for one in plan.sample_ids(rank, 1, step)]
         assert Counter(found) == Counter(planned)
         assert ranks > 1 or found != planned, "the window shuffles"
-    assert audit_epoch(plan, 1, steps, logged(rows)).each_sample_once is True
+    assert each_sample_once(plan, 1, steps, logged(rows)) is True
 
 
 def logged(told: list[tuple[int, int]]) -> Any:
@@ -174,7 +174,7 @@ def test_an_epoch_cut_short_reads_its_first_samples(dataset: DatasetSpec) -> Non
     write(dataset)
     plan = make_plan()
     rows = [(batch.trace.samples, batch.trace.sample_hash) for batch in batches(make_spec(dataset, plan), 3)]
-    assert audit_epoch(plan, 1, 3, logged(rows)).each_sample_once is True
+    assert each_sample_once(plan, 1, 3, logged(rows)) is True
 
 
 @pytest.mark.parametrize("ranks", [1, 9])

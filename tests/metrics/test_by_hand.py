@@ -23,7 +23,7 @@ from dlemu.metrics.au import (
     rate_v2,
     rate_v3,
 )
-from dlemu.metrics.causes import find_causes, work_of, worker_time
+from dlemu.metrics.loss import find_causes, work_of, worker_time
 from dlemu.metrics.rates import (
     averaged,
     first_batch_seconds,

@@ -39,7 +39,6 @@ def test_a_second_epoch_out_of_memory_is_said_loudly() -> None:
     told = proof([1.0, 0.01])
     assert told.from_storage_percent.per_epoch == (100.0, 1.0)
     assert told.from_storage_percent.mean == pytest.approx(50.5)
-    assert told.dataset_to_memory == 0.25
     assert told.finding == Finding(
         Code.PAGE_CACHE,
         "loud",
@@ -102,7 +101,6 @@ def test_where_nothing_is_known_a_dataset_of_five_times_the_memory_is_trusted() 
 
 def test_what_is_not_known_is_no_number() -> None:
     lost = proof([0.1], memory_bytes=0)
-    assert lost.dataset_to_memory is None
     assert lost.finding is not None
     assert "dataset_to_memory_ratio" not in lost.finding.numbers
     nothing = make_steps([[0.0]])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.changes import SpeedChange, Supply, changes_of, find_ran_out, find_speed_changes, find_stalls
-from dlemu.metrics.over_time import Floats
+from dlemu.metrics.rates import Floats
 
 WINDOW, MB = 0.25, 1_000_000
 

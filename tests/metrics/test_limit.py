@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import StepRows
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.causes import Causes, Work, find_causes, work_of
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import (
     BUSY_PERCENT,
@@ -26,7 +25,7 @@ from dlemu.metrics.limit import (
     judge_limit,
     reads_may_be_too_few,
 )
-from dlemu.metrics.loss import kept_loss_percent
+from dlemu.metrics.loss import Causes, Work, find_causes, kept_loss_percent, work_of
 from tests.metrics.test_loss import MS, any_rows, make_steps
 
 

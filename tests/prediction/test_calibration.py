@@ -128,7 +128,7 @@ def test_published_times_of_one_count_predict_another() -> None:
 
     def seconds(mb_per_second: float, ranks: int) -> float:
         run = Model(asked, given_speed(mb_per_second, cores=64)).run(ranks, most_rows=20_000)
-        return run.outcome.training_seconds
+        return run.training_seconds
 
     def fitted(wanted: float) -> float:
         low, high = 4000.0, 10000.0

@@ -168,7 +168,7 @@ def test_the_command_answers_from_a_sheet(tmp_path: Path) -> None:
     sheet.write_text(SHEET)
     words = *WORDS, "output.report=false", f"output.folder={tmp_path / 'out'}", "--drive", str(sheet)
     answer = json.loads(run(*words, "--json", status=0))
-    assert answer["calibration"]["source"].startswith("the data sheet of EXAMPLE 7450")
+    assert answer["source"].startswith("the data sheet of EXAMPLE 7450")
     assert answer["max_accelerators"] == 2, "as 6.8 GB/s feed"
     with pytest.raises(UserError, match="--mb-per-second and --drive each describe the storage: give only one"):
         PredictionRequest(mb_per_second=7000, drive=str(sheet))

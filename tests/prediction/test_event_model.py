@@ -19,7 +19,6 @@ MB = 1e6
 def scene(ranks: int = 2, steps: int = 100, **changes: Any) -> Scene:
     shape = (ranks, steps)
     settings: dict[str, Any] = {
-        "app_bytes": np.full(shape, MB),
         "work_bytes": np.full(shape, MB),
         "after_seconds": np.zeros(shape),
         "compute_seconds": np.full(shape, 0.02),

@@ -28,14 +28,14 @@ def synchronous() -> Workload:
 def timed(known: Calibration, *, first: bool = True) -> ForeignRun:
     """The times of a run whose storage and host are known."""
     asked = synchronous()
-    outcome = Model(asked, known).run(2).outcome
-    waits = (outcome.time_to_first_batch_seconds,) * 3 if first else ()
+    run = Model(asked, known).run(2)
+    waits = (run.first_batch_seconds,) * 3 if first else ()
     return ForeignRun(
         folder="x",
         workload=asked,
         ranks=2,
         hosts=1,
-        epoch_seconds=tuple(outcome.training_seconds * np.array([0.99, 1.0, 1.01])),
+        epoch_seconds=tuple(run.training_seconds * np.array([0.99, 1.0, 1.01])),
         first_seconds=waits,
     )
 

@@ -59,7 +59,7 @@ def test_others_take_of_a_bandwidth_what_they_take() -> None:
     assert left.shown.au_interval_percent[0] < alone.shown.au_interval_percent[0], (
         "2 % of more: what is left is less certain"
     )
-    assert left.calibration.curve == storage.curve, "as it was found: the next question may have other jobs"
+    assert left.curve == storage.curve, "as it was found: the next question may have other jobs"
 
 
 def test_decoding_is_the_hosts() -> None:
@@ -146,11 +146,10 @@ def test_what_cannot_be_predicted_is_said() -> None:
     assert 0 < predict(drawn, given_speed(1e5, cores=1), ranks=2).shown.au_percent < 90, "draws differ: ranks wait"
 
 
-def test_a_limit_is_shown_by_what_changes_without_it() -> None:
+def test_what_would_gain_most_is_the_limit() -> None:
     """Half of what is asked for: twice the storage brings the other half, nothing else brings any."""
     answer = predict(workload(ranks=2, steps=200), given_speed(DEMAND, cores=4), ranks=2, overrides=("a=1",), hosts=3)
-    without = {cause.what: cause.au_percent for cause in answer.causes}
-    assert without == pytest.approx({"storage": 100, "loader": 50, "host CPU": 50}, abs=3)
+    assert (answer.limited_by.what, answer.limited_by.confidence) == ("storage", "high")
     asked = answer.question
     assert (asked.overrides, asked.hosts, asked.verdict, asked.threshold_percent) == (("a=1",), 3, "sustained", 90.0)
     assert (asked.workload, asked.accelerator) == ("handmade", "")

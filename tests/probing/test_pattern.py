@@ -59,7 +59,7 @@ def level(
     read_seconds: float = 0.01,
 ) -> Level:
     rows = reads((0, read_seconds, 1_000_000))
-    return Level(readers, seconds, rows, mb_per_second, half_width_percent, 0.0, False)
+    return Level(readers, seconds, rows, mb_per_second, half_width_percent)
 
 
 # what counts of a level
@@ -68,7 +68,7 @@ def level(
 def test_a_level_is_its_bytes_by_its_time_of_all_readers() -> None:
     rows = np.concatenate([steady(100, 3.0, reader=0), steady(50, 3.0, reader=1)])
     found = judge_level(rows, 2, 0, 2.0)
-    assert (found.readers, found.seconds, found.short) == pytest.approx((2, 2.0, False))
+    assert (found.readers, found.seconds) == pytest.approx((2, 2.0))
     assert found.mb_per_second == pytest.approx(150, rel=1e-9)
     assert found.half_width_percent < 0.1, "no window had more than another"
     assert len(found.rows) == len(rows)
@@ -85,7 +85,7 @@ def test_a_level_ends_with_the_first_reader_that_has_nothing_more_to_read() -> N
     """What the others got once they were fewer says nothing of so many."""
     rows = np.concatenate([steady(100, 1.5, reader=0), steady(100, 2.5, reader=1)])
     found = judge_level(rows, 2, 0, 2.0)
-    assert (found.seconds, found.short) == pytest.approx((1.5 - SETTLE_SECONDS, False))
+    assert found.seconds == pytest.approx(1.5 - SETTLE_SECONDS)
     assert found.mb_per_second == pytest.approx(200)
     idle = judge_level(rows, 3, 0, 2.0)
     assert idle.seconds == pytest.approx(2.0), "the third had nothing to read at all"
@@ -93,20 +93,13 @@ def test_a_level_ends_with_the_first_reader_that_has_nothing_more_to_read() -> N
 
 def test_a_dataset_that_was_read_too_soon_is_told_and_all_of_it_counts() -> None:
     found = judge_level(steady(100, 0.6), 1, 0, 2.0)
-    assert found.short
     assert found.mb_per_second == pytest.approx(100)
     assert found.seconds == pytest.approx(0.6, abs=0.07)
-    assert not judge_level(reads((0, 1, 10**6)), 1, 0, 2.0).short, "a quarter of the time is enough"
+    assert judge_level(reads((0, 1, 10**6)), 1, 0, 2.0).seconds == 0.5, "a quarter of the time is enough"
     at_once = judge_level(reads((0.1, 0.1, 10**6)), 1, 0, 2.0)
-    assert at_once.short
-    assert np.isfinite([at_once.seconds, at_once.mb_per_second, at_once.cpu_seconds_per_gb]).all()
+    assert np.isfinite([at_once.seconds, at_once.mb_per_second]).all()
     with pytest.raises(SpaceError, match="too small for this many readers"):
         judge_level(np.zeros(0, READ_DTYPE), 4, 0, 2.0)
-
-
-def test_cpu_time_is_of_all_reads_by_all_their_bytes() -> None:
-    rows = np.concatenate([reads((0, 1, 10**9), cpu_seconds=0.5), reads((1, 2, 3 * 10**9), cpu_seconds=1.5)])
-    assert judge_level(rows, 1, 0, 1.0).cpu_seconds_per_gb == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("order", "certain"), [("in turn", True), ("by chance", False)])
@@ -163,8 +156,8 @@ class Storage:
     def measured(self, *levels: int, steps: int = 1000, **words: Any) -> list[int]:
         """The readers of the levels that a request of a dataset of so many batches of 4 is answered by."""
         settings: dict[str, Any] = {"again": None, "max_readers": 256, "evicts": False}
-        request = pattern._Request(make_job(ranks=1, steps=steps), levels, **(settings | words))
-        return [one.readers for one in pattern._measure(request)]
+        job = make_job(ranks=1, steps=steps)
+        return [one.readers for one in pattern._measure(job, levels, **(settings | words))]
 
 
 def test_readers_are_doubled_until_twice_they_got_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +253,6 @@ def test_files_that_a_loader_reads_itself_are_read_by_dlemus_own_engine() -> Non
     ("changes", "most"),
     [
         ({}, 76),  # of 100 MB a tenth, by 128 KiB, a batch of one sample
-        ({"evicts": False}, 25_000),
         ({"sample_shuffle": "off"}, 25_000),  # neighbours are read one after the other, each once
         ({"odirect": True}, 25_000),
         ({"num_samples_per_file": 1}, 25_000),  # nothing is read around the end of a file
@@ -275,7 +267,7 @@ def test_a_level_reads_no_more_than_leaves_the_page_cache_cold(changes: dict[str
         "num_samples_per_file": 100,
         "record_length_bytes": 4000,
     }
-    given |= {"evicts": True} | changes
+    given |= changes
     per_file, size_bytes = given["num_samples_per_file"], given["record_length_bytes"]
     reader = Reader(batch_size=1, sample_shuffle=given["sample_shuffle"], odirect=given["odirect"])
     dataset = DatasetSpec(
@@ -284,8 +276,7 @@ def test_a_level_reads_no_more_than_leaves_the_page_cache_cold(changes: dict[str
     )  # fmt: skip
     job = make_job(ranks=1, dataset=dataset, reader=reader)
     job = replace(job, found=replace(job.found, total_bytes=25_000 * size_bytes))
-    request = pattern._Request(job, (), None, 256, given["evicts"])
-    assert pattern._max_reads(request, samples=1, readers=2) == most
+    assert pattern._max_reads(job, samples=1, readers=2) == most
 
 
 @pytest.mark.parametrize(("streams", "reads"), [(False, [[1, 3, 5], [2, 4, 6]]), (True, [[1, 2, 3], [4, 5, 6]])])

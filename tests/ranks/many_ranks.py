@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import psutil
 
-from dlemu.ranks.local import LocalComm
-from dlemu.ranks.tree import TreeSockets
+from dlemu.ranks import Comm
+from dlemu.ranks.comm import HostRanks, connected
 
 Result = TypeVar("Result")
 
@@ -19,11 +19,11 @@ PATIENCE_SECONDS = 120.0
 
 
 def in_threads(
-    size: int, work: Callable[[LocalComm], Result], timeout_seconds: float = PATIENCE_SECONDS
+    size: int, work: Callable[[Comm], Result], timeout_seconds: float = PATIENCE_SECONDS
 ) -> list[Result | Exception]:
     """Return what each rank's `work` returned or raised."""
 
-    def run(comm: LocalComm) -> Result | Exception:
+    def run(comm: Comm) -> Result | Exception:
         try:
             return work(comm)
         except Exception as error:
@@ -35,10 +35,9 @@ def in_threads(
         return list(pool.map(run, comms(size, timeout_seconds)))
 
 
-def comms(size: int, timeout_seconds: float = PATIENCE_SECONDS) -> list[LocalComm]:
+def comms(size: int, timeout_seconds: float = PATIENCE_SECONDS) -> list[Comm]:
     """Return the connected communicators of all ranks, in this process."""
-    sockets = TreeSockets(range(size))
-    return [LocalComm(sockets.take(rank, timeout_seconds)) for rank in range(size)]
+    return connected(HostRanks(members=range(size), size=size), timeout_seconds)[0]
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:

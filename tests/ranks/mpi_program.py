@@ -15,8 +15,8 @@ import psutil
 
 from datagen.errors import DlemuError
 from dlemu.ranks import Comm, first_failure, run_ranks
-from dlemu.ranks.comm_base import launcher_size
-from dlemu.ranks.host import Placeholder, join
+from dlemu.ranks.host import join
+from dlemu.ranks.launched import launcher_size
 from dlemu.ranks.mpi import MpiProcess
 
 LONG_SECONDS = 600.0
@@ -114,22 +114,22 @@ def main() -> None:
     scenario, split, argument = sys.argv[1:4]
     before = listening()
     timeout_seconds = 1.0 if argument == "sleep" else LONG_SECONDS
-    with mock.patch("dlemu.ranks.host._launched", lambda seconds: MpiProcess(seconds, SPLITS[split])):
+    with mock.patch("dlemu.ranks.host.MpiProcess", lambda seconds: MpiProcess(seconds, SPLITS[split])):
         joined = join(timeout_seconds)
-    if isinstance(joined, Placeholder):
-        sys.exit(joined.serve())
+    if isinstance(joined, int):
+        sys.exit(joined)
     real_ns = time.monotonic_ns
     later = mock.patch("time.monotonic_ns", side_effect=lambda: real_ns() - joined.node * BOOTED_LATER_NS)
-    with later, mock.patch("dlemu.ranks.leaders._PIECE_BYTES", PIECE_BYTES):
+    with later, mock.patch("dlemu.ranks.launched._PIECE_BYTES", PIECE_BYTES):
         ends = run_ranks(
-            joined.group, lambda comm: run(comm, scenario, argument, before), timeout_seconds=timeout_seconds
+            joined.ranks, lambda comm: run(comm, scenario, argument, before), timeout_seconds=timeout_seconds
         )
     failure = first_failure(ends)
     if failure is None:
         joined.close()
         return
     joined.leave(failure)
-    print(failure.text, file=sys.stderr, flush=True)
+    print(failure.traceback or failure.message, file=sys.stderr, flush=True)
     joined.end(failure.status)
 
 

@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from dlemu.ranks import Interrupted, detect_launcher, launcher_size
-from dlemu.ranks.comm_base import launcher_rank
+from dlemu.ranks import Interrupted, detect_launcher
+from dlemu.ranks.launched import launcher_size
 
 
 @pytest.mark.parametrize(
@@ -27,24 +27,6 @@ from dlemu.ranks.comm_base import launcher_rank
 def test_launcher_is_told_by_its_environment(environment: dict[str, str], launcher: str, size: int) -> None:
     assert detect_launcher(environment) == launcher
     assert launcher_size(environment) == size
-
-
-@pytest.mark.parametrize(
-    ("environment", "rank"),
-    [
-        ({}, 0),
-        ({"PMI_RANK": "3", "PMI_SIZE": "18"}, 3),
-        ({"PMIX_RANK": "4"}, 4),
-        ({"OMPI_COMM_WORLD_RANK": "5", "PMIX_RANK": "5"}, 5),
-        ({"MV2_COMM_WORLD_RANK": "6"}, 6),
-        ({"PALS_RANKID": "7"}, 7),
-        ({"SLURM_PROCID": "8"}, 8),
-        ({"SLURM_PROCID": "0", "PMI_RANK": "2"}, 2),  # mpirun inside srun --pty bash
-        ({"PMI_RANK": ""}, 0),
-    ],
-)
-def test_the_rank_is_told_by_the_environment(environment: dict[str, str], rank: int) -> None:
-    assert launcher_rank(environment) == rank
 
 
 def test_interruption_passes_broad_handlers_and_gives_the_shells_status() -> None:

@@ -6,10 +6,10 @@ import os
 import resource
 import secrets
 import signal
-import sys
-import tempfile
+import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +18,19 @@ import pytest
 from datagen.errors import DlemuError
 from dlemu.ranks import Comm, PeerLostError, run_ranks
 from dlemu.ranks import host as host_module
-from dlemu.ranks.host import Host, Placeholder, _through_door
-from tests.ranks.many_ranks import PATIENCE_SECONDS
+from dlemu.ranks.host import Host, _through_door
+from tests.ranks.many_ranks import PATIENCE_SECONDS, wait_until
+from tests.ranks.test_leaders import ThreadLeaders, Wire
 
 
-class Launched:
+class Alone(ThreadLeaders):
     """A process of a launcher that says nothing of itself."""
 
     ends_all = False
 
-    def __init__(self, rank: int, size: int, door: str) -> None:
+    def __init__(self, rank: int, size: int, door: str, timeout_seconds: float = PATIENCE_SECONDS) -> None:
+        super().__init__(Wire(1), 0, timeout_seconds)
         self.rank, self.size, self.members, self.door = rank, size, range(size), door
-        self.timeout_seconds = PATIENCE_SECONDS
-
-    def connect(self, led: Sequence[int]) -> None:
-        return None
-
-    def finish(self) -> None:
-        pass
-
-    def end(self, status: int) -> None:
-        pass
 
 
 def started(
@@ -52,20 +44,16 @@ def started(
             status = 99
             try:
                 before(rank)
-                joined = _through_door(Launched(rank, size, door))
-                if isinstance(joined, Placeholder):
-                    status = joined.serve()
+                joined = _through_door(Alone(rank, size, door))
+                if isinstance(joined, int):
+                    status = joined
                 else:
                     lead(joined)
                     status = 0
-            except PeerLostError as error:
-                print(error, file=sys.stderr, flush=True)
-                status = 98
             finally:
                 os._exit(status)
         processes.append(process)
     ends = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
-    assert not os.path.exists(os.path.join(tempfile.gettempdir(), f"dlemu-{door}"))
     return ends
 
 
@@ -81,7 +69,7 @@ def test_the_leader_runs_all_ranks_with_the_cpus_and_environment_of_their_proces
 
     def lead(host: Host) -> None:
         (tmp_path / "leader").write_text(repr([(str(rank), os.getpid()) for rank in range(3)]))
-        assert not any(end.failure for end in run_ranks(host.group, main, timeout_seconds=PATIENCE_SECONDS))
+        assert not any(end.failure for end in run_ranks(host.ranks, main, timeout_seconds=PATIENCE_SECONDS))
         host.close()
 
     assert started(3, lead, before) == [0, 0, 0]
@@ -116,7 +104,7 @@ def test_a_leader_that_is_killed_or_stopped_ends_those_who_wait(
         host.set_timeout(0.1)
         os.kill(os.getpid(), number)
 
-    assert started(2, lead) == [-signal.SIGKILL, 98]
+    assert started(2, lead) == [-signal.SIGKILL, 3]
     assert "the process of rank 0 ended without a message" in capfd.readouterr().err
 
 
@@ -125,27 +113,33 @@ def test_processes_that_are_not_alike_lead_themselves(capfd: Any) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (500 + rank, 1000))
 
     def lead(host: Host) -> None:
-        assert len(host.place.members) == 1
+        assert len(host.ranks.members) == 1
 
     assert started(3, lead, before) == [0, 0, 0]
     assert "each imports the framework and runs its rank alone" in capfd.readouterr().err
 
 
-def test_a_door_that_others_can_enter_is_refused() -> None:
+def test_a_door_that_others_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     door = secrets.token_hex(8)
-    folder = os.path.join(tempfile.gettempdir(), f"dlemu-{door}")
-    os.mkdir(folder)
-    os.chmod(folder, 0o777)
-    try:
-        with pytest.raises(DlemuError, match="is not a folder of this user alone"):
-            _through_door(Launched(0, 2, door))
-        late = Launched(1, 2, door)
-        late.timeout_seconds = 0.1
+    late, early = Alone(1, 2, door, 0.1), Alone(0, 3, secrets.token_hex(8), 0.1)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(f"\0dlemu-{door}")
+        other.listen()
+        with pytest.raises(DlemuError, match=rf"can't meet at @dlemu-{door} \(Address already in use\)"):
+            _through_door(Alone(0, 2, door))
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)  # so that the other end is somebody else's
         with pytest.raises(PeerLostError, match=r"the process of rank 0 did not arrive within 0.1 s"):
             _through_door(late)
-    finally:
-        os.rmdir(folder)
-    early = Launched(0, 3, door)
-    early.timeout_seconds = 0.1
     with pytest.raises(PeerLostError, match="2 of the processes of ranks 0 to 2 did not arrive"):
         _through_door(early)
+
+
+def test_a_stranger_at_the_door_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = Alone(0, 2, secrets.token_hex(8), 1.0)
+    with socket.socket(socket.AF_UNIX) as stranger, ThreadPoolExecutor() as pool:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        met = pool.submit(_through_door, launched)
+        assert wait_until(lambda: stranger.connect_ex(f"\0dlemu-{launched.door}") == 0)
+        with pytest.raises(PeerLostError, match="1 of the processes of ranks 0, 1 did not arrive"):
+            met.result()
+        assert stranger.recv(1) == b""

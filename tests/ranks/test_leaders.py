@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
@@ -15,7 +15,8 @@ import pytest
 from datagen.errors import DlemuError, UserError
 from dlemu.ranks import PeerLostError
 from dlemu.ranks.failure import Failure, describe
-from dlemu.ranks.leaders import Bytes, Leaders, Numbers, Test
+from dlemu.ranks.launched import Bytes, Launched, Numbers, Test
+from dlemu.ranks.messages import encode
 from tests.ranks.many_ranks import PATIENCE_SECONDS
 
 
@@ -25,23 +26,30 @@ class Wire:
     def __init__(self, nodes: int) -> None:
         self.meeting = threading.Barrier(nodes)
         self.slots: list[Any] = [None] * nodes
-        self.failure = ""
+        self.failure = b""
 
 
-class ThreadLeaders(Leaders):
+class ThreadLeaders(Launched):
     """Leaders in threads; one that is `gone` has not come to the present call."""
 
     errors = threading.BrokenBarrierError
 
     def __init__(self, wire: Wire, node: int, timeout_seconds: float = 60.0) -> None:
-        super().__init__(node, len(wire.slots), timeout_seconds)
+        super().__init__(node, len(wire.slots), [node], "", timeout_seconds)
+        self.node, self.nodes = node, len(wire.slots)
         self._wire = wire
         self.gone = False
 
-    def leave(self, failure: Failure) -> None:
-        self._wire.failure = failure.to_json()
+    def connect(self, led: Sequence[int]) -> None:
+        pass
 
-    def _read_failure(self) -> str:
+    def finish(self) -> None:
+        pass
+
+    def leave(self, failure: Failure) -> None:
+        self._wire.failure = encode(failure)
+
+    def _read_failure(self) -> bytes:
         return self._wire.failure
 
     def _all(self, data: Any, out: Any, made: Callable[[list[Any]], Any]) -> Test:
@@ -83,7 +91,7 @@ def test_payloads_of_any_length_cross_hosts() -> None:
         payload = bytes([leaders.node]) * (10 * leaders.node)
         return leaders.gather(payload), leaders.broadcast(b"from 0" * 5 if leaders.node == 0 else b"")
 
-    with mock.patch("dlemu.ranks.leaders._PIECE_BYTES", 7):
+    with mock.patch("dlemu.ranks.launched._PIECE_BYTES", 7):
         found = together(3, work)
     assert found[0] == ([b"", b"\1" * 10, b"\2" * 20], b"from 0" * 5)
     assert found[1:] == [([], b"from 0" * 5)] * 2
@@ -118,11 +126,12 @@ def test_a_host_that_fails_says_why_to_all() -> None:
 
 def test_a_host_that_stays_away_is_named_in_time() -> None:
     leaders = ThreadLeaders(Wire(2), 0, timeout_seconds=0.1)
-    leaders.names = ["host a (rank 0)", "host b (ranks 1, 2)"]
+    leaders.others = "host b (ranks 1, 2)"
     leaders.gone = True
     with pytest.raises(PeerLostError, match=r"^host b \(ranks 1, 2\) did not arrive within 0.1 s$"):
         leaders.all_reduce_max(0)
     began = time.monotonic()
-    with leaders.pausing(lambda seconds: 1 / 0), pytest.raises(ZeroDivisionError):  # type: ignore[arg-type]
+    leaders.pause = lambda seconds: 1 / 0  # type: ignore[assignment]
+    with pytest.raises(ZeroDivisionError):
         leaders.all_reduce_max(0)
     assert time.monotonic() - began < 10

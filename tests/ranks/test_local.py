@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DlemuError
-from dlemu.ranks import LocalComm, PeerLostError
-from dlemu.ranks.tree import PART_BYTES
+from dlemu.ranks import Comm, PeerLostError
+from dlemu.ranks.comm import PART_BYTES
 from tests.ranks.many_ranks import comms, in_threads
 
 INT64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
@@ -23,7 +23,7 @@ INT64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.lists(INT64, min_size=2, max_size=2), min_size=1, max_size=9))
 def test_meeting_returns_the_maximum_to_all(values: list[list[int]]) -> None:
-    def work(comm: LocalComm) -> list[int]:
+    def work(comm: Comm) -> list[int]:
         return [comm.all_reduce_max(value) for value in values[comm.rank]]
 
     expected = [max(column) for column in zip(*values, strict=True)]
@@ -32,7 +32,7 @@ def test_meeting_returns_the_maximum_to_all(values: list[list[int]]) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 18])
 def test_gather_is_in_rank_order_and_broadcast_is_rank_0s(size: int) -> None:
-    def work(comm: LocalComm) -> tuple[list[int] | None, str]:
+    def work(comm: Comm) -> tuple[list[int] | None, str]:
         return comm.gather(comm.rank**2), comm.broadcast(f"from {comm.rank}")
 
     expected = [([rank**2 for rank in range(size)] if top == 0 else None, "from 0") for top in range(size)]
@@ -41,7 +41,7 @@ def test_gather_is_in_rank_order_and_broadcast_is_rank_0s(size: int) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, PART_BYTES // 8, PART_BYTES // 8 + 1, 400_000])
 def test_arrays_of_any_size_come_whole(size: int) -> None:
-    def work(comm: LocalComm) -> bool:
+    def work(comm: Comm) -> bool:
         parts = comm.gather(np.full(size, comm.rank, dtype=np.int64))
         whole = comm.broadcast(None if parts is None else np.stack(parts))
         return bool(whole.shape == (4, size) and (whole == np.arange(4)[:, None]).all())
@@ -50,7 +50,7 @@ def test_arrays_of_any_size_come_whole(size: int) -> None:
 
 
 def test_alone_nothing_is_sent_or_copied() -> None:
-    comm = LocalComm()
+    comm = Comm()
     value = object()  # cannot be pickled in any useful way
     assert comm.gather(value) == [value]
     assert comm.broadcast(value) is value
@@ -62,7 +62,7 @@ def test_alone_nothing_is_sent_or_copied() -> None:
 
 @pytest.mark.parametrize("gone", [0, 1, 7, 17])
 def test_every_rank_learns_that_one_is_gone(gone: int) -> None:
-    def work(comm: LocalComm) -> str:
+    def work(comm: Comm) -> str:
         comm.all_reduce_max(0)
         if comm.rank != gone:
             comm.all_reduce_max(1)
@@ -75,7 +75,7 @@ def test_every_rank_learns_that_one_is_gone(gone: int) -> None:
 
 
 def test_ranks_out_of_step_are_told() -> None:
-    def work(comm: LocalComm) -> None:
+    def work(comm: Comm) -> None:
         if comm.rank == 0:
             comm.all_reduce_max(0)
         else:

@@ -9,13 +9,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from datagen.errors import UserError
 from dlemu.ranks import mpi
-from dlemu.ranks.comm_base import on_one_host
+from dlemu.ranks.launched import on_one_host
 from tests.ranks.mpi_program import BOOTED_LATER_NS
 
 PROGRAM = Path(__file__).with_name("mpi_program.py")
@@ -147,28 +148,28 @@ def test_the_names_of_mapped_mpi_memory_go_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vendor", "environment"),
+    ("vendor", "environment", "foreign"),
     [
-        ("Open MPI", {"PMI_SIZE": "4", "PMI_RANK": "0"}),
-        ("MPICH", {"OMPI_COMM_WORLD_SIZE": "4", "PMIX_RANK": "0"}),
+        ("Open MPI", {"PMI_SIZE": "4", "PMI_RANK": "0"}, True),
+        ("MPICH", {"OMPI_COMM_WORLD_SIZE": "4", "PMIX_RANK": "0"}, True),
+        ("MPICH", {"PMI_SIZE": "4"}, False),
+        ("Open MPI", {"OMPI_COMM_WORLD_SIZE": "4", "PMIX_RANK": "0"}, False),
+        ("Open MPI", {"PMI_SIZE": "4", "PMIX_RANK": "0"}, False),  # srun --mpi=pmix on a site that sets both
+        ("MPICH", {"PMI_SIZE": "4", "OMPI_COMM_WORLD_SIZE": "1"}, False),
     ],
 )
-def test_a_foreign_launcher_is_refused(vendor: str, environment: dict[str, str]) -> None:
-    with pytest.raises(UserError, match=rf"started 4 processes.*\({vendor}\) is not the launcher's"):
-        mpi.check_library(vendor, environment)
+def test_a_launcher_that_cannot_be_the_librarys_is_foreign(
+    vendor: str, environment: dict[str, str], foreign: bool
+) -> None:
+    assert mpi.is_foreign(vendor, environment) is foreign
 
 
-@pytest.mark.parametrize(
-    ("vendor", "environment"),
-    [
-        ("MPICH", {"PMI_SIZE": "4"}),
-        ("Open MPI", {"OMPI_COMM_WORLD_SIZE": "4", "PMIX_RANK": "0"}),
-        ("Open MPI", {"PMI_SIZE": "4", "PMIX_RANK": "0"}),  # srun --mpi=pmix on a site that sets both
-        ("MPICH", {"PMI_SIZE": "4", "OMPI_COMM_WORLD_SIZE": "1"}),
-    ],
-)
-def test_a_launcher_that_may_fit_is_tried(vendor: str, environment: dict[str, str]) -> None:
-    mpi.check_library(vendor, environment)
+def test_a_foreign_launcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_SIZE", "4")
+    library = SimpleNamespace(Exception=OSError, get_vendor=lambda: ("Open MPI",), Is_initialized=lambda: False)
+    monkeypatch.setattr(mpi, "load_mpi", lambda: library)
+    with pytest.raises(UserError, match=r"started 4 processes.*\(Open MPI\) is not the launcher's"):
+        mpi.MpiProcess(1.0)
 
 
 def test_no_mpi_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

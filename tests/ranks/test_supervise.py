@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from dlemu.ranks import Failure, RankEnd, first_failure
+from dlemu.ranks.failure import Failure, RankEnd, first_failure
 from dlemu.ranks.launch import Ending
 
 SECOND_NS = 1_000_000_000
@@ -25,11 +25,16 @@ class Run:
         most_seconds: float = math.inf,
     ) -> None:
         self.now_ns = 1_000 * SECOND_NS
-        self.ending = Ending(grace_seconds, timeout_seconds, most_seconds, self.now_ns)
+        self.ending = Ending(
+            grace_seconds=grace_seconds,
+            timeout_seconds=timeout_seconds,
+            most_seconds=most_seconds,
+            begin_ns=self.now_ns,
+        )
         self.there = True
         self.sent: list[tuple[float, int, int]] = []
         for rank in range(ranks):
-            self.ending.started(100 + rank, rank)
+            self.ending.running[100 + rank] = rank
 
     def fail(self, rank: int, *, echo: bool = False, kind: str = "DatasetError", status: int = 2) -> None:
         failure = Failure(rank=rank, kind=kind, message="why", status=status, at_ns=self.now_ns, echo=echo)
@@ -54,7 +59,7 @@ class Run:
     @property
     def ends(self) -> list[RankEnd]:
         assert not self.ending.running
-        return self.ending.ends
+        return [self.ending.ends[rank] for rank in sorted(self.ending.ends)]
 
 
 def test_a_run_that_ends_well_sends_nothing() -> None:
@@ -96,7 +101,7 @@ def test_a_rank_that_stands_still_has_failed_unless_it_goes_on_in_time() -> None
     run.ending.stopped(101, run.now_ns)
     run.wait(30)
     run.ending.stopped(101, run.now_ns)
-    run.wait(60)
+    run.wait(42)
     for rank in range(2):
         run.end(rank, -signal.SIGKILL)
     cause = first_failure(run.ends)
@@ -108,7 +113,7 @@ def test_a_rank_that_stands_still_has_failed_unless_it_goes_on_in_time() -> None
 
 def why(run: Run, rank: int) -> tuple[str, bool, int]:
     """Kind, echo and status of the end of a rank."""
-    (end,) = (end for end in run.ending.ends if end.rank == rank)
+    end = run.ending.ends[rank]
     assert end.failure is not None
     assert end.failure.rank == rank
     assert end.status == end.failure.status

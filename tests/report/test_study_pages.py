@@ -11,8 +11,8 @@ import pytest
 
 from dlemu.config.schema import Metric
 from dlemu.results.answer_files import save_answer
-from dlemu.results.kinds import kind_of
-from dlemu.studies.answers import COMPARE, read_comparison
+from dlemu.results.kinds import kind_of, read_result
+from dlemu.studies.answers import COMPARE
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.page import screen
 from dlemu.studies.compare.sides import read_side
@@ -87,7 +87,7 @@ def test_a_point_that_failed_is_a_line_first_and_told_whole_in_the_details(studi
 @pytest.mark.parametrize("study", ["sweeps", "runs", "searches"])
 def test_a_comparison_begins_with_what_the_terminal_says_first(study: str, studies: dict[str, Path]) -> None:
     page = Path(write_page(str(studies[study])))
-    words, answer = " ".join(read_page(page).words), read_comparison(str(studies[study]))
+    words, answer = " ".join(read_page(page).words), read_result(str(studies[study]))
     assert all(clause.replace("+-", "±") in words for clause in answer.verdict.split("; "))
     assert all(line.value in words for line in screen(answer, "").lines)
     assert page.stat().st_size < 1_500_000
@@ -96,14 +96,14 @@ def test_a_comparison_begins_with_what_the_terminal_says_first(study: str, studi
 def test_no_year_follows_from_runs_that_did_other_work(tmp_path: Path) -> None:
     few, many = (write_run(tmp_path / f"{ranks}", telemetry=False, ranks=ranks) for ranks in (2, 3))
     folder = str(write_comparison(tmp_path / "both", few, many))
-    for words in (details("comparison", read_comparison(folder)), " ".join(read_page(Path(write_page(folder))).words)):
+    for words in (details("comparison", read_result(folder)), " ".join(read_page(Path(write_page(folder))).words)):
         assert "ranks is 2 for A and 3 for B" in words.partition("total time")[0], "the reason stands before any figure"
         assert not re.search("a year|models|saved", words)
 
 
 def with_distinct(folder: Path) -> Iterator[tuple[bool | None, str]]:
     """Yield what a comparison says where its difference in time is distinct, is not, and where that is not known."""
-    answer = read_comparison(str(folder))
+    answer = read_result(str(folder))
     (pair,) = answer.runs
     for width, distinct in ((0.0, True), (None, None), (1e9, False)):
         time = replace(pair.metrics["total_seconds"], half_width_percent=width)

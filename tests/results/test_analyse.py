@@ -143,7 +143,6 @@ def test_while_the_host_is_the_limit_no_claim_is_made_about_the_storage(
         assert summary.passed is None
         assert not summary.found(Code.STORAGE_NOT_STEADY) + summary.found(Code.SLOW_DRIVE)
         assert (summary.verdict_code, summary.outcome) == (VerdictCode.HOST_LIMITED, "no verdict")
-        assert summary.verdict_numbers["limited_by"] == what
         assert not re.search("FAIL|stalled for|is slow", printed)
 
 
@@ -152,9 +151,7 @@ def test_an_epoch_that_was_cut_short_is_audited_as_such(taken: int, once: bool |
     job = make_job(epochs=2)
     log = make_log(job)
     rows = log.rows[(log.rows["epoch"] == 1) | (log.rows["step"] <= taken)]
-    audit = summary_of(job, RunLog(rows, log.journal)).audit
-    assert [(epoch.epoch, epoch.each_sample_once) for epoch in audit] == [(1, True), (2, once)]
-    assert [epoch.samples_read for epoch in audit] == [12 * 4 * 2, taken * 4 * 2]
+    assert summary_of(job, RunLog(rows, log.journal)).each_sample_once == (True, once)
 
 
 def near(value: float, apart: float | None = None) -> Any:
@@ -165,10 +162,9 @@ def near(value: float, apart: float | None = None) -> Any:
 def test_the_cpu_time_of_checkpoints_start_and_trials_is_none_of_reading() -> None:
     job = make_job(ranks=2)
     log = make_log(job)
-    apart = (CpuApart(start=9.0, trials=3.0, checkpoints=1.25), CpuApart(start=8.0, trials=2.0, checkpoints=0.0))
+    apart = (CpuApart(checkpoints=1.25), CpuApart(checkpoints=0.0))
     metrics = make_run(job, replace(log, journal=log.journal.noting(cpu_apart=apart))).summary.metrics
     assert metrics.app_bytes is not None
-    assert metrics.cpu_seconds == 3.0
     assert metrics.cpu_seconds_per_gb == pytest.approx(3.0 / (metrics.app_bytes / 1e9)), "what it has always been"
     assert metrics.read_cpu_seconds_per_gb == pytest.approx(1.75 / (metrics.app_bytes / 1e9))
     assert make_run(job, log).summary.metrics.read_cpu_seconds_per_gb is None

@@ -309,7 +309,7 @@ def test_there_must_be_room_and_a_folder_that_all_hosts_see(tmp_path: Path, monk
     workload = SmallJob(tmp_path, "result").workload
     job = prepare_job(CHECKPOINTS, workload, 2)[0]
     check_checkpoint_host(job, 2)
-    monkeypatch.setattr("dlemu.ranks.process_control._VISIBLE_SECONDS", 0.0)
+    monkeypatch.setattr("dlemu.ranks.process_control.time", SimpleNamespace(sleep=lambda seconds: None))
     with pytest.raises(UserError, match="which this host does not share with rank 0:"):
         check_checkpoint_host(replace(job, token="another"), 1)
     monkeypatch.setattr("datagen.storage.posix.Storage.free_bytes", lambda *_: 2 * job.plan.sizes.bytes)

@@ -16,7 +16,7 @@ from datagen.manifest import Manifest
 from datagen.storage.storage_base import open_storage
 from datagen.thread_pool import Progress as Share
 from dlemu.config import load
-from dlemu.ranks.local import LocalComm
+from dlemu.ranks import Comm
 from dlemu.results.progress import Progress
 from dlemu.runner.datasets import _progress, make_dataset, verify_dataset
 from dlemu.runner.events import DatasetMade, DatasetVerified, Event
@@ -25,7 +25,7 @@ from dlemu.runner.events import DatasetMade, DatasetVerified, Event
 def test_made_kept_and_verified(tmp_path: Path) -> None:
     workload = load([f"dataset.data_folder={tmp_path}", "dataset.num_files_train=6", "dataset.record_length_bytes=999"])
     events: list[Event] = []
-    make_dataset(workload, LocalComm(), events.append)
+    make_dataset(workload, Comm(), events.append)
     *progress, made = events
     files = sorted((tmp_path / "train").iterdir())
     assert isinstance(made, DatasetMade)
@@ -34,17 +34,17 @@ def test_made_kept_and_verified(tmp_path: Path) -> None:
     assert isinstance(progress[-1], Progress)
     assert (progress[-1].at, progress[-1].is_over) == ("6 files in place", True)
     files[2].unlink()
-    make_dataset(workload, LocalComm(), events.append)
+    make_dataset(workload, Comm(), events.append)
     again = events[-1]
     assert isinstance(again, DatasetMade)
     assert (again.files, again.kept_files) == (1, 5)
-    verify_dataset(workload, LocalComm(), events.append)
+    verify_dataset(workload, Comm(), events.append)
     assert events.pop() == DatasetVerified(folder=str(tmp_path), files=6, findings=())
 
 
 def test_what_a_resumed_dataset_had_already_does_not_count_as_speed() -> None:
     events: list[Event] = []
-    report = _progress(LocalComm(), "in place", events.append)
+    report = _progress(Comm(), "in place", events.append)
     assert report is not None
     report(Share(90, 900_000_000, 1_000_000_000, 100, 0.0))
     report(Share(91, 910_000_000, 1_000_000_000, 100, 10.0))
@@ -54,7 +54,7 @@ def test_what_a_resumed_dataset_had_already_does_not_count_as_speed() -> None:
 def test_nothing_is_made_on_a_host_that_does_not_share_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlemu.ranks.process_control._VISIBLE_SECONDS", 0.0)
+    monkeypatch.setattr("dlemu.ranks.process_control.time", SimpleNamespace(sleep=lambda seconds: None))
     workload = load([f"dataset.data_folder={tmp_path}", "dataset.num_files_train=6", "dataset.record_length_bytes=999"])
     prepare(workload.dataset)
     storage = open_storage(workload.storage_spec)
@@ -77,13 +77,13 @@ def test_nothing_is_made_on_a_host_that_does_not_share_the_folder(
 def test_what_is_wrong_is_told_before_it_is_raised_and_files_of_others_are_not(tmp_path: Path) -> None:
     workload = load([f"dataset.data_folder={tmp_path}", "dataset.num_files_train=6", "dataset.record_length_bytes=999"])
     events: list[Event] = []
-    make_dataset(workload, LocalComm(), events.append)
+    make_dataset(workload, Comm(), events.append)
     (tmp_path / "train" / "mine.npz").touch()
-    verify_dataset(workload, LocalComm(), events.append)
+    verify_dataset(workload, Comm(), events.append)
     assert isinstance(events[-1], DatasetVerified)
     assert [(finding.severity, finding.kind) for finding in events[-1].findings] == [("warning", "foreign")]
     min((tmp_path / "train").glob("img*")).unlink()
     with pytest.raises(DatasetError, match=r"1 of 6 files in .* are wrong"):
-        verify_dataset(workload, LocalComm(), events.append)
+        verify_dataset(workload, Comm(), events.append)
     assert isinstance(events[-1], DatasetVerified)
     assert [finding.kind for finding in events[-1].findings] == ["missing", "foreign"]

@@ -12,7 +12,7 @@ import pytest
 
 from datagen.errors import SpaceError, UserError
 from dlemu.config import load
-from dlemu.config.schema import Checkpoint, Workflow
+from dlemu.config.schema import Checkpoint, Reader, Workflow
 from dlemu.doctor.check_base import Facts
 from dlemu.doctor.software import check_configuration
 from dlemu.jobs.training.preflight import check_before_making
@@ -140,6 +140,12 @@ def test_processes_that_begin_at_once_get_a_folder_each() -> None:
     os.close(writer)
     with open(reader) as theirs:
         assert theirs.read() != new_folder("unet3d")
+
+
+def test_more_workers_than_files_may_be_open_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlemu.jobs.training.preflight.resource.getrlimit", lambda _: (256, 256))
+    with pytest.raises(SpaceError, match="40 takes 304 file descriptors per rank and the limit is 256"):
+        TRAINING.check_host(make_job(reader=Reader(read_threads=40)), 1)
 
 
 @pytest.mark.parametrize("kind", ["rank_zero", "all_ranks"])

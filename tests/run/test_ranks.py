@@ -11,8 +11,8 @@ import pytest
 from datagen.errors import SpaceError, UserError
 from dlemu.config.schema import Workload
 from dlemu.ranks import Interrupted, PeerLostError
+from dlemu.ranks.comm import HostRanks
 from dlemu.ranks.failure import Failure
-from dlemu.ranks.local import HostPlace
 from dlemu.runner.ranks import Ranks, RunFailedError, RunUserError, lead
 from dlemu.runner.run_folder import Kept
 from tests.runs import make_job
@@ -23,11 +23,10 @@ KEPT = "kept, marked incomplete, in folder: 24 steps measured before that"
 class Launched:
     """What `lead` needs of the leader of a host."""
 
-    ends_all = True
-
     def __init__(self, node: int, *, knows_cause: bool) -> None:
-        self.node, self.knows_cause, self.did = node, knows_cause, ""
-        self.place = HostPlace(node=node, members=[node])
+        self.node, self.did = node, ""
+        self.launched = SimpleNamespace(ends_all=True, lost="another host failed" if knows_cause else None)
+        self.ranks = HostRanks(node=node, members=[node])
 
     def close(self) -> None:
         self.did = "closed"
@@ -85,7 +84,7 @@ def test_a_failure_of_forked_ranks_says_what_was_kept() -> None:
             RunFailedError,
             match=r"killed by SIGKILL(?s:.*)\nkept, marked incomplete, in folder: 24 steps measured before that",
         ) as failed,
-        Ranks().guard(make_job(), lambda message: Kept("folder", KEPT)),
+        Ranks().guard(make_job().folder, lambda message: Kept("folder", KEPT)),
     ):
         raise RunFailedError(
             Failure(rank=1, kind="Signal", message="rank 1 was killed by SIGKILL", status=137, at_ns=0)
@@ -102,7 +101,7 @@ def test_a_failure_that_the_user_can_mend_is_a_user_error() -> None:
 
     with (
         pytest.raises(RunUserError, match="the disk is full\nit is still full"),
-        Ranks().guard(make_job(), save_failed),
+        Ranks().guard(make_job().folder, save_failed),
     ):
         raise RunFailedError(full)
 
@@ -117,13 +116,13 @@ def test_a_full_results_disk_is_told_once_with_the_way_out(same_disk: bool) -> N
     def save_failed(message: str) -> None:
         raise SpaceError(second)
 
-    with pytest.raises(RunUserError) as failed, Ranks().guard(job, save_failed):
+    with pytest.raises(RunUserError) as failed, Ranks().guard(job.folder, save_failed):
         raise RunFailedError(Failure(rank=0, kind="SpaceError", message=first, status=2, at_ns=0))
     assert str(failed.value) == (second if same_disk else f"{first}\n{second}")
 
 
 def test_hosts_with_another_version_are_named() -> None:
-    place = HostPlace(hosts=("a", "b"), size=2)
-    host: Any = SimpleNamespace(node=0, place=place, versions=("0.2.0", "0.1.0"), broadcast=lambda value: value)
+    place = HostRanks(hosts=("a", "b"), size=2)
+    host: Any = SimpleNamespace(node=0, ranks=place, versions=("0.2.0", "0.1.0"), broadcast=lambda value: value)
     with pytest.raises(UserError, match=r"different versions of dlemu \(0.2.0 on a, 0.1.0 on b\)"):
         Ranks(host=host).configure(Workload)

@@ -55,6 +55,6 @@ def test_a_disk_that_is_full_at_the_end_is_reported_once_with_the_way_to_the_res
     assert [type(event) for event in events] == [NotSaved], "the result is printed nevertheless"
     said = f"the disk is full; once there is space, `dlemu report {tmp_path}` shows the result"
     assert str(first.value) == said
-    with pytest.raises(RunFailedError) as ended, Ranks().guard(job, save_again):
+    with pytest.raises(RunFailedError) as ended, Ranks().guard(job.folder, save_again):
         raise RunFailedError(describe(0, first.value))
     assert str(ended.value) == said

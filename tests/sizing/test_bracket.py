@@ -1,4 +1,4 @@
-"""The most that may be asked of a storage: found between what passes and what fails, in few runs, whatever it is."""
+"""A sweep is every combination; a search for the most finds it between what passes and what fails, in few runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import UserError
+from dlemu.config.overrides import DATA_FOLDER, check_points, points
 from dlemu.config.schema import Workload
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import kind_named
@@ -69,11 +70,24 @@ def test_a_search_keeps_its_runs_and_goes_on(tmp_path: object) -> None:
 
 
 def test_runs_that_say_nothing_end_it_with_what_they_said(tmp_path: object) -> None:
-    runs = Tried(str(tmp_path), SweepQuestion(most_of="kv.speed", settings_digest=""), (), ignore)
+    question = SweepQuestion(most_of="kv.speed", settings_digest="")
+    runs = Tried(str(tmp_path), question, (), ignore)
     runs.silent_from = 1.0
     with pytest.raises(UserError, match=r"kv.speed=1 neither passed nor failed \(NO VERDICT: too short\): wanted"):
         search(runs)
     assert len(runs.runs) == 1, "what was measured is kept"
-    beyond = Tried(str(tmp_path) + "/other", SweepQuestion(most_of="kv.speed", settings_digest=""), (), ignore)
+    beyond = Tried(str(tmp_path) + "/other", question, (), ignore)
     beyond.silent_from = 4.0
     assert search(beyond) <= 4 < search(beyond) * CLOSE, "the host gives out before the storage"
+
+
+def test_a_sweep_is_every_combination() -> None:
+    found = points(["workload=unet3d", "ranks=1,2", "drives=/mnt/a,/mnt/b", "reader.file_shuffle=seed"])
+    assert [point.settings for point in found] == [
+        {"ranks": ranks, DATA_FOLDER: drive} for ranks in "12" for drive in ("/mnt/a", "/mnt/b")
+    ]
+    assert found[1].words == ("workload=unet3d", "reader.file_shuffle=seed", "ranks=1", f"{DATA_FOLDER}=/mnt/b")
+    assert len(points(["ranks=range(1,5)", "a=[1,2]"])) == 4
+    assert points(["drives=/mnt/a"])[0].words == (f"{DATA_FOLDER}=/mnt/a",)
+    with pytest.raises(UserError, match="several values"):
+        check_points(points(["ranks=4"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.findings import LimitedBy
 from dlemu.report.any_run import open_result
-from dlemu.results.answer_files import read_answer, save_answer
+from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import kind_named
 from dlemu.results.wording import scaled
@@ -54,17 +55,12 @@ def test_a_scaled_workload_knows_itself_at_full_size(name: str, tmp_path: Path) 
     full, small = load([f"workload={name}"]), load([f"workload={name}", "scale=laptop"])
     path = tmp_path / "config.yaml"
     path.write_text(to_yaml(small))
-    for workload in (
-        small,
-        load_received(str(path)),
-        load([f"workload={path}"]),
-        load([f"workload={path}", "ranks=2"]),
-    ):
+    words = [f"workload={path}"]
+    for workload in (small, load_received(str(path)), load(words), load([*words, "ranks=2"])):
         found = full_size(workload)
         assert found is not None
-        assert (found.model, found.dataset, found.train, found.checkpoint) == (
-            *(full.model, full.dataset, full.train, full.checkpoint),
-        )
+        for section in ("model", "dataset", "train", "checkpoint"):
+            assert getattr(found, section) == getattr(full, section)
     assert full_size(full) == full
     assert full_size(replace(small, scales={})) is None
 
@@ -83,9 +79,7 @@ def test_a_scaled_workload_knows_itself_at_full_size(name: str, tmp_path: Path) 
         (["workload=bert", "scale=laptop"], 1.0, None),
     ],
 )
-def test_what_one_accelerator_needs_at_full_size(
-    words: list[str], divisor: float, wanted_mb: float | None, own: str
-) -> None:
+def test_what_one_accelerator_needs_at_full_size(words: list[str], divisor: float, wanted_mb: Any, own: str) -> None:
     workload = load([f"workload={own}" if word == "own" else word for word in words])
     assert sample_divisor(workload) == pytest.approx(divisor, rel=0.002)
     found = _full_size(workload)
@@ -130,12 +124,9 @@ def test_size_says_what_the_storage_feeds_at_full_size(
         (None, "a100", "2 x a100 on"),
     ],
 )
-def test_a_run_is_of_accelerators_with_smaller_samples(
-    divisor: float | None, accelerator: str | None, said: str
-) -> None:
+def test_a_run_is_of_accelerators_with_smaller_samples(divisor: Any, accelerator: Any, said: str) -> None:
     measured = read_run(str(RESULTS / "train")).summary
-    summary = replace(measured, sample_divisor=divisor, accelerator=accelerator)
-    assert said in screen(summary, "x").title
+    assert said in screen(replace(measured, sample_divisor=divisor, accelerator=accelerator), "x").title
 
 
 @pytest.mark.parametrize(
@@ -147,33 +138,18 @@ def test_a_run_is_of_accelerators_with_smaller_samples(
         (1.0, None, ""),
     ],
 )
-def test_comparisons_sweeps_and_pages_name_the_size_of_samples(
-    a: float, b: float | None, said: str, tmp_path: Path
-) -> None:
-    runs = [
-        JobFigures(
-            kind="training",
-            workload="w",
-            accelerator="h100",
-            sample_divisor=divisor,
-            ranks=4,
-            epochs=3,
-            passed=True,
-            limited_by={RUN: "storage"},
-            metrics={"au_percent": Value(95.0), "total_seconds": Value(9.0)},
-        )
-        for divisor in (a, b)
-    ]
+def test_comparisons_sweeps_and_pages_name_the_size_of_samples(a: Any, b: Any, said: str, tmp_path: Path) -> None:
+    metrics = {"au_percent": Value(95.0), "total_seconds": Value(9.0)}
+    settings: dict[str, Any] = {"kind": "training", "workload": "w", "accelerator": "h100", "ranks": 4, "epochs": 3}
+    settings |= {"passed": True, "limited_by": {RUN: "storage"}, "metrics": metrics}
+    runs = [JobFigures(sample_divisor=divisor, **settings) for divisor in (a, b)]
     both = compare(side_of_runs("a", {(): runs[0]}), side_of_runs("b", {(): runs[1]}))
     assert said in both.verdict
     assert ("samples" in both.verdict) == bool(said)
-    swept = [SweepPoint(settings={"ranks": "4"}, folder="", figures=run) for run in runs]
-    save_answer(
-        str(tmp_path),
-        SWEEP,
-        SweepAnswer(complete=True, question=SweepQuestion(settings_digest=""), points=tuple(swept)),
-    )
-    shown = details("sweep", read_answer(str(tmp_path), SWEEP, SweepAnswer), str(tmp_path))
+    points = tuple(SweepPoint(settings={"ranks": "4"}, folder="", figures=run) for run in runs)
+    swept = SweepAnswer(complete=True, question=SweepQuestion(settings_digest=""), points=points)
+    save_answer(str(tmp_path), SWEEP, swept)
+    shown = details("sweep", swept, str(tmp_path))
     for divisor, run in zip((a, b), runs, strict=True):
         assert scaled(divisor) in shown
         assert run.title == f"w h100{scaled(divisor)}"

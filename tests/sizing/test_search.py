@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,12 +15,15 @@ from hypothesis import strategies as st
 
 from datagen.errors import UserError
 from dlemu.config import load
+from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.results.answer_files import save_answer, to_json
 from dlemu.runner.run_list import Planned
 from dlemu.studies.answers import SIZE, SizeAnswer, Trial
-from dlemu.studies.size.find_size import Search, as_file
+from dlemu.studies.size import find_size
+from dlemu.studies.size.find_size import Search, as_file, expected_count
 from dlemu.studies.size.search import REPEATS
 from dlemu.studies.size.size_verdict import build_answer
+from tests.prediction.test_calibration import workload
 from tests.sizing.fakes import DEMAND, FakeRunner, known, question
 
 
@@ -110,30 +114,36 @@ def test_an_emulator_that_gives_out_first_is_not_called_storage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("saved", "reason"),
+    ("file", "saved", "reason"),
     [
-        ({"question": asdict(question(cached=True))}, "cached was True, is False"),
-        ({"schema_version": None}, "no schema_version"),
+        (SIZE, {"question": asdict(question(cached=True))}, "cached was True, is False"),
+        (SIZE, {"schema_version": None}, "no schema_version"),
+        ("summary.json", {}, "results of a run"),
     ],
 )
-def test_a_folder_of_something_else_is_refused(tmp_path: Path, saved: Any, reason: str) -> None:
+def test_a_folder_of_something_else_is_refused(file: str, saved: Any, reason: str, tmp_path: Path) -> None:
     answer = build_answer(question(), known(), [])
-    save_answer(str(tmp_path), SIZE, json.loads(to_json(answer)) | saved)
+    save_answer(str(tmp_path), file, json.loads(to_json(answer)) | saved)
     with pytest.raises(UserError, match=reason):
         Search(str(tmp_path), question(), (), lambda event: None).resume()
 
 
 def test_a_workload_is_kept_for_its_trials(tmp_path: Path) -> None:
-    workload = load(["workload=unet3d", "accelerator=h100", "scale=laptop", f"dataset.data_folder={tmp_path}"])
-    word = as_file(workload, str(tmp_path))
-    assert load([word]) == workload
-    assert as_file(workload, str(tmp_path)) == word
+    laptop = load(["workload=unet3d", "accelerator=h100", "scale=laptop", f"dataset.data_folder={tmp_path}"])
+    word = as_file(laptop, str(tmp_path))
+    assert load([word]) == laptop
+    assert as_file(laptop, str(tmp_path)) == word
     Search(str(tmp_path), question(), (), lambda event: None).resume()
     with pytest.raises(UserError, match="another workload"):
         as_file(load(["workload=bert"]), str(tmp_path))
 
 
-def test_a_folder_of_a_run_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "summary.json").write_text("{}")
-    with pytest.raises(UserError, match="results of a run"):
-        Search(str(tmp_path), question(), (), lambda event: None).resume()
+@pytest.mark.parametrize(
+    ("probe", "count"),
+    [(0.9 * 80 * 6.5, 6), (0.9 * 80 * 40, 12)],  # where bandwidth ends; the dataset is enough for no more
+)
+def test_it_begins_where_the_model_sees_the_edge(probe: float, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find_size, "calibrate_from_levels", lambda *_, cores, **__: given_speed(probe, cores=cores))
+    job: Any = SimpleNamespace(workload=workload(ranks=12, steps=100))  # of 4 samples in 50 ms: 80 MB/s each
+    read = known(probe_mb_per_second=probe, mb_per_accelerator=80.0, most=12)
+    assert expected_count(job, (), read) == count

@@ -13,7 +13,7 @@ from datagen.errors import UserError
 from dlemu.jobs.checkpoint.metrics import READING, WRITING
 from dlemu.jobs.checkpoint.metrics import conditions as conditions_of_checkpoints
 from dlemu.jobs.checkpoint.result import read_checkpoint_run
-from dlemu.jobs.training.metrics import conditions, figures
+from dlemu.jobs.training.parts import conditions, figures
 from dlemu.jobs.training.result import Run, make_run
 from dlemu.jobs.training.summary import AsynchronousCheckpoints, Mean, PageCache
 from dlemu.metrics.catalogue import RUN

@@ -31,17 +31,12 @@ def run(read_ms: list[float], *, rank: int = 0, queue: int = 3, compute_ns: int 
     return rows
 
 
-def test_a_storage_that_keeps_up() -> None:
-    series = steady_series(run([60.0] * 200), ahead=4, window_seconds=1.0)
-    assert len(series.busy) == 19
-    assert series.busy == pytest.approx([100.0] * 19)
-    assert series.sustained.mean() == pytest.approx(100, abs=1)
-
-
-def test_a_storage_that_is_too_slow() -> None:
-    series = steady_series(run([125.0] * 200), ahead=4, window_seconds=1.0)
-    assert series.sustained.mean() == pytest.approx(80, abs=0.5)
-    assert series.busy.mean() == pytest.approx(80, abs=0.5)
+@pytest.mark.parametrize(("read_ms", "busy", "windows"), [(60.0, 100, 19), (125.0, 80, 24)])
+def test_a_storage_that_keeps_up_or_is_too_slow(read_ms: float, busy: float, windows: int) -> None:
+    series = steady_series(run([read_ms] * 200), ahead=4, window_seconds=1.0)
+    assert len(series.busy) == windows
+    assert series.busy.mean() == pytest.approx(busy, abs=0.5)
+    assert series.sustained.mean() == pytest.approx(busy, abs=1)
 
 
 def test_a_queue_that_runs_dry_counts_what_is_read() -> None:

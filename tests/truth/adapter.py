@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from datagen.engines import READER_VERSION
-from datagen.storage._request_counts import BINS, COUNTERS, FINE, GROWTH, INDEX, LOWEST_US, RequestCounts
+from datagen.storage._request_counts import BINS, COUNTERS, FINE, GROWTH, INDEX, LOWEST_US, RequestCounts, waits_ms
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.io_rows import IO_DTYPE, READ, WRITE, SavedCheckpoint
 from dlemu.config import load
@@ -31,23 +31,22 @@ from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
 from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.jobs.training.activity import delivered_by_devices
-from dlemu.jobs.training.measured import CpuApart, Facts, Journal
-from dlemu.jobs.training.metrics import figures as training_figures
+from dlemu.jobs.training.measured import CpuApart, Facts, Journal, StoppedEarly
+from dlemu.jobs.training.parts import figures as training_figures
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
-from dlemu.jobs.training.steplog import STEP_DTYPE
-from dlemu.jobs.training.summary import Evaluation, StoppedEarly, Summary
+from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE
+from dlemu.jobs.training.summary import Summary
 from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.cache import device_metrics
-from dlemu.metrics.causes import find_causes
 from dlemu.metrics.checkpoint_rates import CheckpointTimes, wasted_percent, young_seconds
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.limit import Cause, Limit, Scaling
 from dlemu.metrics.limit import What as TrainCause
-from dlemu.metrics.loss import kept_loss_percent, loss_percent
+from dlemu.metrics.loss import find_causes, kept_loss_percent, loss_percent
 from dlemu.metrics.rates import Mean, per_second, percentiles_ms, pooled
 from dlemu.metrics.rows import StepTable
 from dlemu.plan.samples import Plan
@@ -183,7 +182,10 @@ def _object_requests(requests: object, frozen: FrozenRun) -> Numbers | None:
         return None
     assert is_dataclass(requests)
     assert not isinstance(requests, type)
-    return asdict(requests) | dict.fromkeys(("cost", "tls_cpu_seconds"), STRUCK)
+    counts = RequestCounts(np.array(_request_counts(frozen.facts["object_requests"]), np.int64))
+    counters = {name: counts[name] for name in ("list", "delete", "connections_opened")}
+    times = {"last_byte_ms": waits_ms(counts.last_byte)}
+    return asdict(requests) | counters | times | dict.fromkeys(("cost", "tls_cpu_seconds"), STRUCK)
 
 
 def _request_counts(requests: Mapping[str, Any] | None) -> tuple[int, ...]:
@@ -283,7 +285,10 @@ def _train_run(frozen: FrozenRun) -> Run:
     journal = Journal(
         **_journal(facts),
         ceiling_au_percent=facts.get("ceiling_au_percent"),
-        cpu_apart=tuple(CpuApart(**part) for part in facts.get("cpu_seconds_of_ranks_not_for_reading", ())),
+        cpu_apart=tuple(
+            CpuApart(**{name: part[name] for name in ("checkpoints", "preprocessing", "steps") if name in part})
+            for part in facts.get("cpu_seconds_of_ranks_not_for_reading", ())
+        ),
         checkpoints=tuple(SavedCheckpoint(**saved) for saved in facts.get("checkpoints", ())),
         eviction_seconds=tuple(facts.get("eviction_seconds", ())),
         stopped_early=early and StoppedEarly(**early),
@@ -313,7 +318,7 @@ def _train_numbers(frozen: FrozenRun) -> Numbers:
     run = _train_run(frozen)
     summary = run.summary
     limit, cache = summary.limited_by, summary.page_cache
-    rows, kept = run.training, _kept(run)
+    rows, kept, hosts = run.training, _kept(run), run.facts.journal.hosts
     return {
         "complete": summary.complete,
         "outcome": summary.outcome,
@@ -332,7 +337,7 @@ def _train_numbers(frozen: FrozenRun) -> Numbers:
         "findings": sorted(_train_findings(summary)),
         "from_storage_percent": cache and _mean(cache.from_storage_percent),
         "served_by_storage_percent": cache and cache.served_percent,
-        "dataset_to_memory_ratio": cache and cache.dataset_to_memory_ratio,
+        "dataset_to_memory_ratio": cache and run.facts.total_bytes / sum(host.memory_bytes for host in hosts),
         "speed_changes": [
             {"read_ms_before": None, "read_ms_after": None, **change} for change in _unsteady(summary, "speed_changed")
         ],
@@ -345,20 +350,38 @@ def _train_numbers(frozen: FrozenRun) -> Numbers:
         ],
         "stragglers": [{"rank": None, **_unnamed(late)} for late in summary.found(Code.SLOW_RANK)],
         "other_readers": next(iter(summary.found(Code.OTHER_PROGRAM_ON_DRIVE)), None),
-        "evaluation": summary.evaluation and _with_rate(summary.evaluation),
+        "evaluation": summary.evaluation and _evaluation(run),
         "checkpoints": [
             {"started_ns": saved.started_ns, "ended_ns": saved.ended_ns, **asdict(timing)}
             for saved, timing in zip(run.facts.journal.checkpoints, summary.checkpoints, strict=True)
         ],
         "asynchronous_checkpoints": _beside_training(summary),
-        "samples_of_epochs": summary.audit,
+        "samples_of_epochs": _samples_of_epochs(run),
         "object_requests": _object_requests(summary.requests, frozen),
         "power": _power(run),
     }
 
 
-def _with_rate(evaluation: Evaluation) -> Numbers:
-    return asdict(evaluation) | {"samples_per_second": evaluation.samples / evaluation.seconds}
+def _evaluation(run: Run) -> Numbers:
+    rows, evaluation = run.ordered.of("phase", (EVALUATION,)), run.summary.evaluation
+    assert evaluation is not None
+    return asdict(evaluation) | {
+        "samples_per_second": evaluation.samples / evaluation.seconds,
+        "app_mb_per_second": per_second(float(rows["app_bytes"].sum()) / 1e6, rows),
+    }
+
+
+def _samples_of_epochs(run: Run) -> list[Numbers]:
+    plan, rows = run.facts.train_plan, run.training
+    return [
+        {
+            "epoch": epoch.number,
+            "samples_read": rows.of("epoch", (epoch.number,))["samples"].sum(),
+            "samples_planned": epoch.steps * plan.batch_size * plan.ranks,
+            "each_sample_once": once,
+        }
+        for epoch, once in zip(run.facts.schedule, run.summary.each_sample_once, strict=False)
+    ]
 
 
 def _beside_training(summary: Summary) -> Numbers | None:
@@ -377,8 +400,9 @@ def _power(run: Run) -> list[Numbers]:
     telemetry = run.summary.telemetry
     gb_per_second = per_second(float(run.training["app_bytes"].sum()) / 1e9, run.training)
     return [
-        asdict(meter) | {"gb_per_second_per_watt": meter.mean_watts and gb_per_second / meter.mean_watts}
-        for meter in (telemetry.power if telemetry else ())
+        {"host": host, "source": meter, "mean_watts": watts, "gb_per_second_per_watt": watts and gb_per_second / watts}
+        for host, meters in (telemetry.power.items() if telemetry else ())
+        for meter, watts in meters.items()
     ]
 
 
@@ -389,7 +413,7 @@ def _au_numbers(run: Run) -> Numbers:
         "au_counted_steps_percent": _mean(metrics.au_percent, map(au_percent, kept.by_rank)),
         "au_sustained_percent": _mean(metrics.au_sustained_percent),
         "uncertainty_percent": uncertainty and uncertainty.expanded_percent,
-        "uncertainty_parts_percent": [part.percent for part in uncertainty.budget] if uncertainty else [],
+        "uncertainty_parts_percent": list(uncertainty.budget.values()) if uncertainty else [],
         "au_whole_epochs_percent": _mean(metrics.au_whole_percent, map(au_percent, rows.by_rank)),
         "au_dlio_2_percent": _mean(metrics.au_dlio_percent),
         "au_dlio_1_percent": _mean(metrics.au_dlio_v1_percent),
@@ -443,7 +467,7 @@ def _rates(run: Run) -> Numbers:
         "hand_over_share_of_wait": (int(handed.sum()) / int(waits.sum()) if waits.any() else 0.0)
         if len(rows)
         else None,
-        "cpu_seconds": metrics.cpu_seconds,
+        "cpu_seconds": sum(run.facts.journal.cpu_seconds) or None,
         "cpu_seconds_per_gb": metrics.cpu_seconds_per_gb,
         "read_cpu_seconds_per_gb": metrics.read_cpu_seconds_per_gb,
         "worker_cpu_seconds_per_gb": cpu_ns / metrics.app_bytes if metrics.app_bytes and rows["cpu_ns"].any() else None,
@@ -891,7 +915,7 @@ def _size_numbers(frozen: FrozenRun) -> Numbers:
         "outcome": outcome_of(answer, facts["accelerators_wanted"]),
         "max_accelerators": answer.max_accelerators,
         "too_close_to_tell": [count.accelerators for count in answer.too_close_to_tell],
-        "passing": answer.passing and answer.passing.accelerators,
+        "passing": answer.max_accelerators or None,
         "failing": answer.failing and answer.failing.accelerators,
         "counts": {
             str(count.accelerators): {
@@ -940,9 +964,9 @@ def _trial(trial: Mapping[str, Any]) -> Trial:
 def _compare_numbers(frozen: FrozenRun) -> Numbers:
     a, b = map(read_frozen, frozen.of)
     if a.kind == "train":
-        pair = compare_runs(training_figures(_train_run(a)), training_figures(_train_run(b)))
+        pair = compare_runs(training_figures(_train_run(a)), training_figures(_train_run(b)), (), {}, {})
     else:
-        pair = compare_runs(checkpoint_figures(_checkpoint_run(a)), checkpoint_figures(_checkpoint_run(b)))
+        pair = compare_runs(checkpoint_figures(_checkpoint_run(a)), checkpoint_figures(_checkpoint_run(b)), (), {}, {})
     return {
         "differences": {
             name: asdict(value) | {"distinct": value.distinct}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import click
 
@@ -30,16 +29,14 @@ def command(
     """
     from rich.console import Console
 
-    from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, audit_row, csv_of, run_report
+    from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, audit_row, run_report, write_csv
     from dlemu.contrib.mlperf.audit.audited_run import audit_trees
     from dlemu.contrib.mlperf.audit_lines import audit_lines, audit_table
-    from dlemu.extend import write_text
     from dlemu.report.table import print_lines, print_table
 
     runs = audit_trees(folders)
     if csv_file:
-        text = csv_of(AuditRow, map(audit_row, runs))
-        write_text(*os.path.split(csv_file), text, advice="give a file in a writable folder")
+        write_csv(csv_file, AuditRow, map(audit_row, runs))
     if as_json:
         click.echo(json.dumps(list(map(run_report, runs)), indent=2, allow_nan=False))
     else:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, audit_row
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun
 from dlemu.contrib.mlperf.lines import finding_lines
-from dlemu.contrib.mlperf.rules.known import Located
+from dlemu.contrib.mlperf.rules.known import at
 from dlemu.report.table import Cell, Line, Table, columns
 from dlemu.results.wording import count
 
@@ -76,9 +76,7 @@ def audit_lines(runs: Sequence[AuditedRun]) -> Iterator[Cell]:
     """Yield what the columns mean, the findings, and a summary line."""
     yield from _LEGEND
     top = common_folder(runs)
-    yield from finding_lines(
-        [Located(os.path.abspath(run.path), finding) for run in runs for finding in run.findings], top
-    )
+    yield from finding_lines([one for run in runs for one in at(os.path.abspath(run.path), run.findings)], top)
     rows = [audit_row(run) for run in runs]
     wrong, kept = sum(bool(row.errors) for row in rows), sum(row.basis == "steps" for row in rows)
     blocks = sum(row.from_blocks for row in rows)

@@ -135,11 +135,20 @@ def run_command(
     Exit status: 0 all runs pass and no rule is broken, 1 otherwise, 2 a usage error, 3 a run failed, 4 no verdict (no
     rule is broken, and only this host kept runs from passing), 128 + signal.
     """
+    import shlex
+
+    from rich.console import Console
+
     from dlemu.config import explained, load
     from dlemu.config.overrides import take_word
+    from dlemu.contrib.mlperf.check.judge import TREE
+    from dlemu.contrib.mlperf.lines import finding_counts, finding_lines, result_lines
+    from dlemu.contrib.mlperf.rehearsal import NOTE
+    from dlemu.contrib.mlperf.rehearsal.datasize import host_memory_gib
     from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
-    from dlemu.contrib.mlperf.rehearsal_command import rehearsal_of, run
+    from dlemu.contrib.mlperf.rehearsal.rehearse import rehearsal_of
     from dlemu.extend import run_folder as result_folder
+    from dlemu.report.table import print_lines
 
     if cfg:
         click.echo(explained(load(overrides, config_dir=config_dir)), nl=False)
@@ -159,14 +168,20 @@ def run_command(
         launcher=launcher,
         config_dir=config_dir,
     )
-    rehearsal = rehearsal_of(plan, hosts=hosts, memory_gib_per_host=memory_gib, accelerator_type=accelerator_type)
+    memory = host_memory_gib() if memory_gib is None else memory_gib
+    rehearsal = rehearsal_of(plan, hosts, memory, accelerator_type, lambda line: click.echo(line, err=True))
     try:
-        status = run(rehearsal)
+        checked = rehearsal.run()
     except UserError:
         raise
     except BaseException:
         click.echo(f"what was measured is in {folder}: start again in a new folder", err=True)
         raise
+    status, lines = rehearsal.end(checked)
+    again = f"tree: {os.path.join(folder, TREE)}; to check it again: dlemu mlperf check {folder}"
+    pages = f"pages of the runs: dlemu report {shlex.quote(os.path.join(folder, 'runs'))}/*"
+    findings = [*finding_lines(checked.findings, checked.root), f"by the rules: {finding_counts(checked)}"]
+    print_lines([*(lines or result_lines(checked)), *findings, NOTE, again, pages], Console())
     raise SystemExit(status)
 
 
@@ -209,9 +224,10 @@ def check_command(
     """
     from rich.console import Console
 
-    from dlemu.contrib.mlperf.audit.audit_answer import csv_of
-    from dlemu.contrib.mlperf.check.judge import FindingRow, check_folder, check_report, finding_rows
+    from dlemu.contrib.mlperf.audit.audit_answer import write_csv
+    from dlemu.contrib.mlperf.check.judge import check_folder, check_report, finding_rows
     from dlemu.contrib.mlperf.lines import check_lines
+    from dlemu.contrib.mlperf.rules.known import Finding
     from dlemu.report.table import print_lines
 
     if list_rules:
@@ -220,11 +236,11 @@ def check_command(
     if folder is None:
         raise UserError("no folder is given: name a submission tree or results of runs (only --list-rules needs none)")
     checked = check_folder(folder, edition, division, reading)
-    if {located.finding.rule for located in checked.findings} == {"tree.empty"}:
+    if {one.rule for one in checked.findings} == {"tree.empty"}:
         looked = "looked in it and below for runs as mlpstorage and DLIO leave them"
         raise UserError(f"no results found in {folder}: {looked}; name the folder above them")
     if csv_file:
-        _write(csv_file, csv_of(FindingRow, finding_rows(checked)))
+        write_csv(csv_file, Finding, finding_rows(checked))
     if as_json:
         click.echo(json.dumps(check_report(checked), indent=2))
     else:
@@ -233,18 +249,13 @@ def check_command(
 
 
 def _list_rules(*, as_json: bool) -> None:
-    from dlemu.contrib.mlperf.rules.known import listed, official_rules
+    from dlemu.contrib.mlperf.rules.known import official_rules
 
     if as_json:
         click.echo(json.dumps([{**asdict(rule), "status": rule.status} for rule in official_rules()], indent=2))
         return
-    for rule, words in listed():
+    for rule in official_rules():
+        words = ": ".join(filter(None, [", ".join(rule.ours), rule.note])) or "unknown"
         click.echo(f"{rule.number:9}{rule.name:44}{rule.status:17}{words}")
     unknown = sum(rule.status == "unknown" for rule in official_rules())
     click.echo(f"{len(official_rules())} rules, {unknown} of them unknown here")
-
-
-def _write(path: str, content: str) -> None:
-    from dlemu.extend import write_text
-
-    write_text(*os.path.split(path), content, advice="name a file in a writable folder")

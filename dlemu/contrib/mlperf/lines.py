@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, Located, Severity
+from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, Severity, few
 from dlemu.report.table import Cell, Line, Tone
 from dlemu.results.wording import count, scaled
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dlemu.contrib.mlperf.rehearsal.datasize import CheckpointDatasize, Datasize
 
 _TONES: dict[Severity, Tone] = {"error": "bad", "warning": "caution", "info": "plain"}
-_SHOWN = 3
 
 
 def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: str) -> Iterator[str]:
@@ -89,12 +88,6 @@ def result_lines(checked: Checked) -> Iterator[Cell]:
         )
 
 
-def judged_lines(checked: Checked) -> Iterator[Cell]:
-    """Yield the rules that a rehearsal breaks."""
-    yield from finding_lines(checked.findings, checked.root)
-    yield f"by the rules: {_counts(checked)}"
-
-
 def check_lines(checked: Checked) -> Iterator[Cell]:
     """Yield the lines of a check: its results, its findings, its verdict."""
     yield from result_lines(checked)
@@ -103,24 +96,20 @@ def check_lines(checked: Checked) -> Iterator[Cell]:
     yield _verdict(checked)
 
 
-def finding_lines(findings: Iterable[Located], root: str) -> Iterator[Cell]:
+def finding_lines(findings: Iterable[Finding], root: str) -> Iterator[Cell]:
     """Yield the findings; equal ones at several places are combined."""
-    for _, same in groupby(sorted(findings, key=_sameness), key=_sameness):
-        yield from _finding(list(same), root)
+    for (_, rule, official, wanted, fix), found in groupby(sorted(findings, key=_sameness), key=_sameness):
+        same = list(found)
+        severity = same[0].severity
+        yield Line(f"{severity} {rule}{f' [{official}]' if official else ''}", _TONES[severity])
+        yield f"  in      {_places(sorted({os.path.relpath(one.path, root) for one in same}))}"
+        yield f"  seen    {few(list(dict.fromkeys(one.seen for one in same)))}"
+        yield f"  wanted  {wanted}"
+        yield f"  fix     {fix}"
 
 
-def _sameness(located: Located) -> tuple[int, str, str, str, str]:
-    finding = located.finding
-    return SEVERITIES.index(finding.severity), finding.rule, located.official or "", finding.wanted, finding.fix
-
-
-def _finding(same: list[Located], root: str) -> Iterator[Cell]:
-    first, official = same[0].finding, same[0].official
-    yield Line(f"{first.severity} {first.rule}{f' [{official}]' if official else ''}", _TONES[first.severity])
-    yield f"  in      {_places(sorted({os.path.relpath(located.path, root) for located in same}))}"
-    yield f"  seen    {_few(list(dict.fromkeys(located.finding.seen for located in same)), '; ')}"
-    yield f"  wanted  {first.wanted}"
-    yield f"  fix     {first.fix}"
+def _sameness(finding: Finding) -> tuple[int, str, str, str, str]:
+    return SEVERITIES.index(finding.severity), finding.rule, finding.official, finding.wanted, finding.fix
 
 
 def _places(paths: list[str]) -> str:
@@ -128,30 +117,25 @@ def _places(paths: list[str]) -> str:
     if len(paths) == 1:
         return paths[0]
     above = os.path.commonpath(paths)
-    below = _few([os.path.relpath(path, above or ".") for path in paths], ", ")
+    below = few([os.path.relpath(path, above or ".") for path in paths], ", ")
     return f"{above}: {below}" if above else below
 
 
-def _few(texts: list[str], between: str) -> str:
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return between.join(texts[:_SHOWN]) + more
-
-
-def _counts(checked: Checked) -> str:
+def finding_counts(checked: Checked) -> str:
     """Return the numbers of errors and warnings, and of the rules broken."""
     texts = []
     for severity in ("error", "warning"):
-        broken = [one.finding.rule for one in checked.findings if one.finding.severity == severity]
+        broken = [one.rule for one in checked.findings if one.severity == severity]
         of = f" of {count(len(set(broken)), 'rule')}" if len(broken) > 1 else ""
         texts.append(f"{count(len(broken), severity)}{of}")
     return ", ".join(texts)
 
 
 def _verdict(checked: Checked) -> Line:
-    if checked.valid and not (checked.results or checked.checkpoints or checked.others):
-        return Line(f"NOT JUDGED: {checked.unjudged} runs of other benchmarks; {_counts(checked)}", "open")
+    if checked.valid and not checked.results:
+        return Line(f"NOT JUDGED: {checked.unjudged} runs of other benchmarks; {finding_counts(checked)}", "open")
     if checked.valid:
-        missing = sum(located.finding.rule == "unapplied" for located in checked.findings)
+        missing = sum(one.rule == "unapplied" for one in checked.findings)
         unapplied = f"; facts for rules are missing {missing} times (unapplied)" if missing else ""
-        return Line(f"VALID by the rules that can be checked: {_counts(checked)}{unapplied}", "good")
-    return Line(f"INVALID: {_counts(checked)}", "bad")
+        return Line(f"VALID by the rules that can be checked: {finding_counts(checked)}{unapplied}", "good")
+    return Line(f"INVALID: {finding_counts(checked)}", "bad")

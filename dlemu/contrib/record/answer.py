@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -14,8 +14,7 @@ from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 
 RECORD = "record.json"
 QUANTILES = 33  # steps of 3 %: more would make the workload file too long for people to read
-_CACHED = 0.97
-_COLD = 0.03
+_CACHED, _COLD = 0.97, 0.03
 """If the page cache served more than _CACHED of the bytes, 100 % is reported; below _COLD, 0 %: metadata adds noise."""
 MAX_CORE_WAIT_PERCENT = 10.0
 """A larger share of a step waiting for a core suggests other load, which may differ between the job and its replay."""
@@ -62,11 +61,11 @@ class Parts:
 
     @property
     def step(self) -> float:
-        return self.computing + self.waiting
+        return sum(seconds for _, seconds in self.named())
 
-    @property
-    def waiting(self) -> float:
-        return self.storage + self.cpu_queue + self.preprocessing + self.hand_over
+    def named(self) -> list[tuple[str, float]]:
+        """Return each part's name for people, and its seconds."""
+        return [(field.name.replace("_", " "), getattr(self, field.name)) for field in fields(self)]
 
     @property
     def core_wait_percent(self) -> float:
@@ -125,8 +124,8 @@ class Recording:
     """What was measured of the job's steady training, without warm-up and evaluation. Times in s."""
 
     ranks: int
-    ranks_that_read: Literal["all", "first"]
-    """`first`: rank 0 reads for all, as Accelerate's dispatcher does."""
+    loaders: int
+    """Ranks that have a loader: all, or rank 0 alone, which reads for all, as Accelerate's dispatcher does."""
     loading: Loading
     batch_size: int
     """Samples per batch of the loader: where one rank reads for all, a batch is for all ranks or for one in turn.
@@ -142,9 +141,7 @@ class Recording:
     computation_from: Literal["device", "ready steps", "all steps"]
     """Source of `computation`: `device`, events on the accelerator; else the trainer's clock, over these steps."""
     step_cpu: Spread
-    """CPU time of the trainer per batch."""
-    hand_over_cpu: float = 0.0
-    """The part of the mean `step_cpu` that receiving a batch from a worker takes."""
+    """CPU time of the trainer per batch, without that of receiving it from a worker."""
     gradient_accumulation_steps: int
     synchronous: bool
     wait_p50: float
@@ -184,11 +181,6 @@ class Recording:
     def files_per_sample(self) -> int:
         """How many files a sample is read from, such as an image and its mask; 1 also if a file holds several."""
         return max(1, round(self.opens_per_sample))
-
-    @property
-    def loaders(self) -> int:
-        """How many ranks have a loader."""
-        return 1 if self.ranks_that_read == "first" else self.ranks
 
     @property
     def cached_percent(self) -> int | None:
@@ -247,13 +239,3 @@ def read_record(folder: str) -> RecordAnswer:
     if answer is None:
         raise UserError(f"{folder} has no {RECORD}: name a folder that `dlemu record` wrote")
     return answer
-
-
-STEP_PARTS = {
-    "computing": "computing",
-    "storage": "waiting for storage",
-    "cpu_queue": "waiting for a core",
-    "preprocessing": "waiting for preprocessing",
-    "hand_over": "handing over",
-}
-"""Part of a step -> its name."""

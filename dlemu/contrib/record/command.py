@@ -59,12 +59,14 @@ def command(
     from rich.console import Console
 
     from dlemu.contrib.record.page import print_record
-    from dlemu.contrib.record.run import RecordQuestion, how_ended, record
+    from dlemu.contrib.record.run import how_ended, record
     from dlemu.extend import DlemuError
     from dlemu.results.answer_files import to_json
 
-    question = RecordQuestion(command=job, rows=rows, steps=steps, minutes=minutes, skip=skip, out=out, replay=replay)
-    recorded = record(question, folder=output, on_step=command_options.say_what)
+    say = command_options.say_what
+    recorded = record(
+        job, rows=rows, steps=steps, minutes=minutes, skip=skip, out=out, replay=replay, folder=output, on_step=say
+    )
     if recorded.job_status:
         click.echo(f"the job ended {how_ended(recorded.job_status)}", err=True)
     if as_json:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from dlemu.config.overrides import check_letters
@@ -29,7 +29,7 @@ _SIZES_OFF = 0.25  # more: some loader reads its files more often; less may be h
 _CACHED_OFF = 0.1  # the same as MAX_BYTES_ERROR_PERCENT for the bytes from devices: a smaller share is noise
 
 
-def data_of(files: Counter[str], recording: Recording) -> Data | None:
+def data_of(files: Sequence[str], recording: Recording) -> Data | None:
     """Return the dataset of these files, None where none exists any more; raises UserError for names not in UTF-8."""
     sizes = _distinct(files)
     if not sizes:
@@ -95,7 +95,7 @@ def _counted(paths: list[str], file_format: str, mean_bytes: float) -> tuple[int
     return rows, float(counts[0]) if len(set(counts)) == 1 else mean
 
 
-def dataset_of(files: Counter[str], recording: Recording) -> tuple[Recording, Data | None]:
+def dataset_of(files: Sequence[str], recording: Recording) -> tuple[Recording, Data | None]:
     """Return the recording with the bytes of a sample that calls don't show, and its dataset, as `data_of`.
 
     They are known in three ways: by calls and indexed arrays, by files and the number of their samples, by tensors.
@@ -114,10 +114,8 @@ def dataset_of(files: Counter[str], recording: Recording) -> tuple[Recording, Da
         samples = recording.steps * recording.batch_size * recording.loaders
         rounding = recording.loading.workers * read / max(recording.calls_per_sample * samples, 1)  # a call of each
         if stored and read and abs(read - stored) > _SIZES_OFF * stored + rounding:
-            problem = (
-                f"{words}: a shuffle buffer fills or drains in the measured batches, or samples are dropped; leave "
-                "those batches out with --skip, or record more of them"
-            )
+            why = "a shuffle buffer fills or drains in the measured batches, or samples are dropped"
+            problem = f"{words}: {why}; leave those batches out with --skip, or record more of them"
         if data.format == "parquet":  # or some columns are not read
             problem, note = "", problem
     elif read < least and (recording.maps_files or alike):
@@ -131,16 +129,13 @@ def dataset_of(files: Counter[str], recording: Recording) -> tuple[Recording, Da
         problem = f"{words}: it reads in a way that the recorder does not see"
     elif stored and read and (read < least or read > (1 + _SIZES_OFF) * stored):
         note = f"{words}: the recipe reads what calls do"
-    problems = (*recording.problems, problem) if problem else recording.problems
-    return replace(recording, problems=problems, notes=(*recording.notes, *filter(None, [note]))), data
+    problems, notes = (*recording.problems, *filter(None, [problem])), (*recording.notes, *filter(None, [note]))
+    return replace(recording, problems=problems, notes=notes), data
 
 
 def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
     if data is None or not (recording.mapped or recording.read_bytes_per_sample):
-        yield (
-            "the job reads no data file while it trains: its samples are in memory, or come in a way that the recorder "
-            "does not see"
-        )
+        yield "it reads no data file while it trains: its samples are in memory, or read in a way that is not seen"
         return
     if recording.mapped and not recording.read_bytes_per_sample:
         if not recording.loading.samples:
@@ -154,16 +149,11 @@ def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
 def data_notes(data: Data | None, recording: Recording) -> Iterator[str]:
     cached = cached_before(data, recording) if data is not None else 0
     if data is not None and recording.cached_percent is None:
-        yield (
-            "the kernel does not count what this file system reads from storage: how much of the data came from the "
-            "page cache is unknown; a replay begins with the dataset evicted"
-        )
+        unknown = "how much came from the page cache is unknown; a replay begins with the dataset evicted"
+        yield f"the kernel does not count what this file system reads from storage: {unknown}"
     if 0 < cached < 100:
-        words = " ".join(cached_words(cached))
-        yield (
-            f"the page cache held {cached} % of the dataset before the job read it, and of the replay: a run of the "
-            f"recipe reads everything from storage, unless it is told otherwise ({words})"
-        )
+        held = f"the page cache held {cached} % of the dataset before the job, and before the replay"
+        yield f"{held}: a run of the recipe reads all from storage, unless you add {' '.join(cached_words(cached))}"
 
 
 def cached_words(percent: int) -> list[str]:
@@ -204,21 +194,18 @@ def _distinct(names: Iterable[str]) -> dict[str, int]:
 
 def _kinds(sizes: dict[str, int], recording: Recording) -> list[str]:
     """Return the dataset's kinds of files: at most one for each file of a sample, or any if alike."""
-    counts = Counter(map(own_folder.kind_of, sizes))
+    counts, bytes_of = Counter(map(own_folder.kind_of, sizes)), Counter[str]()
+    for name, size in sizes.items():
+        bytes_of[own_folder.kind_of(name)] += size
     most = recording.files_per_sample
     often = [kind for kind, _ in counts.most_common(None if most == 1 else most)]
     if most == 1:
-        ranks = {kind: _rank_as_data(kind, sizes) for kind in often}
-        best = max(often, key=lambda kind: ranks[kind])
+        ranks = {kind: 0 if kind in _WEIGHTS else 1 if kind[:1] in ("", ".") else 2 for kind in often}
+        best = max(often, key=lambda kind: (ranks[kind], bytes_of[kind]))
         if not _opens_each(recording):  # others may be indexes or labels
             return [best]
-        often = [kind for kind in often if ranks[kind][0] or not ranks[best][0]]
+        often = [kind for kind in often if ranks[kind] or not ranks[best]]
     return [kind for kind in often if counts[kind] >= own_folder.MIN_SHARE_OF_KIND * counts[often[0]]]
-
-
-def _rank_as_data(kind: str, sizes: dict[str, int]) -> tuple[int, int]:
-    rank = 0 if kind in _WEIGHTS else 1 if kind.startswith(".") or not kind else 2
-    return rank, sum(size for name, size in sizes.items() if own_folder.kind_of(name) == kind)
 
 
 def _walk(roots: list[str], kinds: list[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import altair as alt
 
-from dlemu.contrib.record.answer import STEP_PARTS, RecordAnswer
+from dlemu.contrib.record.answer import RecordAnswer
 from dlemu.report.figure_base import AMBER, GREEN, PURPLE, RED, TEAL, WIDTH, Figure, colours, data, legend
 
 _COLOURS = (GREEN, RED, PURPLE, AMBER, TEAL)
@@ -12,17 +12,17 @@ _COLOURS = (GREEN, RED, PURPLE, AMBER, TEAL)
 
 def step_parts(answer: RecordAnswer) -> Figure | None:
     """A mean step of the recorded job as a bar: computing, and what it waited for."""
-    names = list(STEP_PARTS.values())
+    parts = answer.recording.parts.named()
     rows = [
-        {"part": label, "ms": float(f"{1000 * getattr(answer.recording.parts, name):.5g}"), "place": place}
-        for place, (name, label) in enumerate(STEP_PARTS.items())
+        {"part": name, "ms": float(f"{1000 * seconds:.5g}"), "place": place}
+        for place, (name, seconds) in enumerate(parts)
     ]
     chart = (
         alt.Chart(data(rows), width=WIDTH, height=60)
         .mark_bar()
         .encode(
             x=alt.X("sum(ms):Q", title="ms per step, mean"),
-            color=alt.Color("part:N", scale=colours(names, _COLOURS), legend=legend(3)),
+            color=alt.Color("part:N", scale=colours([name for name, _ in parts], _COLOURS), legend=legend(3)),
             order=alt.Order("place:O"),
         )
     )

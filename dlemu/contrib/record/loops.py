@@ -39,8 +39,7 @@ class Loop:
     computation: NDArray[np.float64]
     """Compute time, measured by events on the accelerator; without them, the body minus `queue`."""
     cpu: NDArray[np.float64]
-    taking_cpu: NDArray[np.float64]
-    """The part of `cpu` that receiving a batch from a worker takes."""
+    """CPU time of the trainer within the body."""
     by_device: bool
     ahead: bool
     """Batches are requested by another thread than the one that steps the optimizer: it reads ahead."""
@@ -71,45 +70,52 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     batches: dict[int, list[Batch]] = {one.number: [] for one in rows.passes}
     for batch in rows.batches:
         batches.setdefault(batch.number, []).append(batch)
+    training = [
+        one
+        for one in rows.passes
+        if (own := batches[one.number]) and any(own[0].t1 < step.t <= own[-1].t0 for step in rows.steps)
+    ]
+    in_order = sorted((batches[one.number] for one in training), key=lambda own: own[0].t0)
     unsorted: list[Batch | Over] = [*rows.overs, *rows.batches]
     requests = sorted(unsorted, key=lambda one: one.t0)
     request_times = [one.t0 for one in requests]
-    training = [one for one in rows.passes if batches[one.number] and _steps_within(rows, batches[one.number])]
+    counted = _counted(training, in_order, skip)
+    places = [bisect.bisect_left(request_times, max(batch.t1, batch.t0 + 1)) for batch in counted]  # the next ones
+    steps = [(batch, requests[at]) for batch, at in zip(counted, places, strict=True) if at < len(requests)]
     device = {one.serial: one for one in rows.devices}
-    steps = [
-        (batch, following)
-        for batch in _counted(training, batches, skip)
-        for following in _next_request(requests, request_times, batch)
-    ]
     by_device = sum(batch.serial in device for batch, _ in steps) > len(steps) / 2
     if by_device:
         steps = [(batch, following) for batch, following in steps if batch.serial in device]
     if not steps:
         return None
     kept = [batch for batch, _ in steps]
-    ahead = _is_ahead(rows, kept)
+    trainers = {step.thread for step in rows.steps}
+    ahead = sum(batch.thread not in trainers for batch in kept) > len(kept) / 2
     wait = _seconds(batch.t1 - batch.t0 for batch in kept)
-    body = _seconds(following.t0 - batch.t1 - _save_ns(rows, batch.t1, following.t0) for batch, following in steps)
+    saves = [
+        sum(save.t1 - save.t0 for save in rows.saves if one.t1 <= save.t0 and save.t1 <= two.t0) for one, two in steps
+    ]
+    body = _seconds(two.t0 - one.t1 - saved for (one, two), saved in zip(steps, saves, strict=True))
     queue = np.minimum(_seconds(following.queue0 - batch.queue1 for batch, following in steps), body)
     cpu = _seconds(following.cpu0 - batch.cpu1 for batch, following in steps)
     wait_queue = np.minimum(_seconds(batch.queue1 - batch.queue0 for batch in kept), wait)
-    taking, within = np.zeros(len(kept)), np.zeros(len(kept))
+    taking = np.zeros(len(kept))
     if training[0].workers:  # loading is in other processes: this one's CPU time while it waits is the trainer's
-        within = _seconds(batch.cpu1 - batch.cpu0 for batch in kept)
-        taking = np.minimum(within, wait - wait_queue)
-        cpu += within
+        taking = np.minimum(_seconds(batch.cpu1 - batch.cpu0 for batch in kept), wait - wait_queue)
     if ahead or by_device:  # the thread that requests batches does not compute
         queue, wait_queue, taking = (np.zeros(len(kept)) for _ in range(3))
     computation = body - queue
     if by_device:
         computation = np.array([device[batch.serial].ms for batch in kept]) / 1e3
         waited = np.array([device[batch.serial].waited_ms for batch in kept]) / 1e3
-        wait, body = _split_by_device(wait, body, waited)
+        took = wait + body
+        wait = np.where(waited >= 0, np.minimum(waited, took), wait)  # negative: not known
+        body = took - wait
     drained = [batch.drained for batch in kept if batch.drained is not None]
     return Loop(
         rows=rows,
         passes=tuple(training),
-        interleaved=any(later[0].t0 < one[-1].t1 for one, later in itertools.pairwise(_in_order(training, batches))),
+        interleaved=any(later[0].t0 < one[-1].t1 for one, later in itertools.pairwise(in_order)),
         wait=wait,
         body=body,
         queue=queue,
@@ -117,61 +123,27 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
         taking=taking,
         computation=computation,
         cpu=cpu,
-        taking_cpu=within,
         by_device=by_device,
         ahead=ahead,
         drained=float(np.mean(drained)) if drained else None,
         begin_ns=kept[0].t0,
         end_ns=kept[-1].t1,
-        accumulation=_accumulation(rows, _in_order(training, batches)),
+        accumulation=_accumulation(rows, in_order),
     )
-
-
-def _split_by_device(
-    wait: NDArray[np.float64], body: NDArray[np.float64], waited: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return wait and body as the accelerator saw them; where its idle time `waited` is negative, the host's counts."""
-    known = np.where(waited >= 0, np.minimum(waited, wait + body), wait)
-    return known, wait + body - known
-
-
-def _next_request(requests: Sequence[Batch | Over], times: Sequence[int], batch: Batch) -> Sequence[Batch | Over]:
-    """Return the trainer's first request after it received `batch`, if any; `times` are those of `requests`."""
-    own = requests.index(batch, bisect.bisect_left(times, batch.t0))
-    index = max(own + 1, bisect.bisect_left(times, batch.t1))
-    return requests[index : index + 1]
 
 
 def _seconds(ns: Iterable[int]) -> NDArray[np.float64]:
     return np.array([max(0, value) for value in ns], float) / 1e9
 
 
-def _save_ns(rows: ProcessRows, begin: int, end: int) -> int:
-    return sum(save.t1 - save.t0 for save in rows.saves if begin <= save.t0 and save.t1 <= end)
-
-
-def _steps_within(rows: ProcessRows, batches: Sequence[Batch]) -> bool:
-    return any(batches[0].t1 < step.t <= batches[-1].t0 for step in rows.steps)
-
-
-def _in_order(training: Sequence[Pass], batches: dict[int, list[Batch]]) -> list[list[Batch]]:
-    """Return the batches of each pass, in the order in which the passes began."""
-    return sorted((batches[one.number] for one in training), key=lambda own: own[0].t0)
-
-
-def _counted(training: Sequence[Pass], batches: dict[int, list[Batch]], skip: int) -> list[Batch]:
+def _counted(training: Sequence[Pass], in_order: Sequence[Sequence[Batch]], skip: int) -> list[Batch]:
     """Return the batches to measure: no warm-up and, in passes long enough, none that were prefetched at the start."""
     counted: list[Batch] = []
     leads = {one.number: one.workers * (one.prefetch or 2) for one in training}
-    for place, own in enumerate(_in_order(training, batches)):
+    for place, own in enumerate(in_order):
         kept, lead = own[skip if place == 0 else 0 :], leads[own[0].number]
         counted += kept[lead:] if len(kept) > 3 * lead else kept
     return counted
-
-
-def _is_ahead(rows: ProcessRows, batches: Sequence[Batch]) -> bool:
-    own = {step.thread for step in rows.steps}
-    return sum(batch.thread not in own for batch in batches) > len(batches) / 2
 
 
 def _accumulation(rows: ProcessRows, turns: Sequence[Sequence[Batch]]) -> int:

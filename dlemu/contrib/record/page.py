@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dlemu.contrib.record.answer import STEP_PARTS, VERDICTS, RecordAnswer, Recording, read_record
+from dlemu.contrib.record.answer import VERDICTS, RecordAnswer, Recording, read_record
 from dlemu.contrib.record.run import Recorded
 from dlemu.report.any_run import keys_of, listed
 from dlemu.report.screen import Said, Screen, print_screen
@@ -35,36 +35,34 @@ def print_record(recorded: Recorded, console: Console, *, details: bool) -> None
 
 
 def _screen(answer: RecordAnswer, folder: str) -> Screen:
-    recording, data = answer.recording, answer.data
-    state, says = _verdict(answer)
+    recording, data, says = answer.recording, answer.data, answer.reason
+    if answer.replayable:
+        error = answer.replays[-1].error_percent(recording)
+        says = f"its replay on the same storage differs by {error:+.1f} % in samples/s"
     parts = recording.parts
-    shares = ((label, 100 * getattr(parts, name) / parts.step) for name, label in STEP_PARTS.items())
-    spent = ", ".join(f"{label} {share:.0f} %" for label, share in shares if share >= 1)
+    shares = ((name, 100 * seconds / parts.step) for name, seconds in parts.named())
+    spent = ", ".join(f"{name} {share:.0f} %" for name, share in shares if share >= 1)
     lines = [
-        Said(state, says, tone="good" if answer.replayable else "open"),
+        Said(VERDICTS[answer.replayable], says, tone="good" if answer.replayable else "open"),
         Said("a step", f"{number(1000 * parts.step)} ms: {spent}"),
         Said("a sample", _reads(recording)),
     ]
     if data is not None:
         files = f"{count(data.files, 'file')} ({data.format}), {size(data.bytes)}"
         lines.append(Said("dataset", f"{files}, {number(data.samples_per_file)} samples each"))
-    return Screen(title=_title(answer), lines=lines, notes=recording.notes, folder=folder)
+    rate = f"{number(recording.samples_per_second)} samples/s"
+    title = f"A recorded job on {count(recording.ranks, 'accelerator')}, {rate}"
+    return Screen(title=title, lines=lines, notes=recording.notes, folder=folder)
 
 
 def _reads(recording: Recording) -> str:
     """Return how a sample is read."""
-    read, device = recording.read_bytes_per_sample, size(round(recording.device_bytes_per_sample))
-    device = "an unknown number" if recording.cached_percent is None else device
+    read, is_known = recording.read_bytes_per_sample, recording.cached_percent is not None
+    device = size(round(recording.device_bytes_per_sample)) if is_known else "an unknown number"
     if not read and not recording.mapped:
         return "reads none while it trains"
     how = f"{number(recording.calls_per_sample)} calls, {size(round(read))}" if read else "from mapped files"
     return f"reads {how}; {device} from devices"
-
-
-def _title(answer: RecordAnswer) -> str:
-    recording = answer.recording
-    rate = f"{number(recording.samples_per_second)} samples/s"
-    return f"A recorded job on {count(recording.ranks, 'accelerator')}, {rate}"
 
 
 def _charts(answer: RecordAnswer, folder: str) -> Iterator[tuple[str, Figure]]:
@@ -72,14 +70,6 @@ def _charts(answer: RecordAnswer, folder: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.report.figure_base import drawn
 
     return drawn([step_parts], answer)
-
-
-def _verdict(answer: RecordAnswer) -> tuple[str, str]:
-    state = VERDICTS[answer.replayable]
-    if not answer.replayable:
-        return state, answer.reason
-    error = answer.replays[-1].error_percent(answer.recording)
-    return state, f"its replay on the same storage differs by {error:+.1f} % in samples/s"
 
 
 def _sections(answer: RecordAnswer, _: str) -> Iterator[Section]:

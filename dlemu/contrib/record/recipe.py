@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from dlemu.contrib.record.answer import Data, Recording, Replay, Spread
+from dlemu.contrib.record.answer import Data, RecordAnswer, Recording, Spread
 
 RECIPE_VERSION = 1
 PIECES = "indexed_binary"
@@ -26,11 +26,18 @@ _HEAD = """\
 """
 
 
-def recipe_text(
-    recording: Recording, data: Data | None, *, engine: str, replayable: bool | None, reason: str, replay: Replay | None
-) -> str:
-    tree = workload_of(recording, data, engine=engine)
-    tree["recorded"] = _recorded(recording, replayable=replayable, reason=reason, replay=replay)
+def recipe_text(answer: RecordAnswer, engine: str) -> str:
+    recording = answer.recording
+    tree = workload_of(recording, answer.data, engine=engine)
+    tree["recorded"] = {
+        "version": RECIPE_VERSION,
+        "replayable": answer.replayable,
+        "reason": answer.reason,
+        "coverage_percent": rounded(recording.coverage_percent, 4),
+        "ranks": recording.ranks,
+        "samples_per_second": rounded(recording.samples_per_second, 4),
+        "hand_over_seconds": rounded(answer.replays[-1].hand_over, 4) if answer.replays else 0.0,
+    }
     return _HEAD + yaml.dump(tree, Dumper=_Dumper, sort_keys=False, width=120)
 
 
@@ -43,7 +50,8 @@ def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict
     tree["train"] = {
         "epochs": 1,
         "computation_time": duration(recording.computation),
-        "step_cpu_time": duration(_step_cpu(recording)),
+        # A replay that takes longer to receive a batch may leave nothing of the step.
+        "step_cpu_time": duration(recording.step_cpu if recording.computation.mean else Spread.of([0.0])),
         "synchronous": recording.synchronous,
     }
     if recording.saves is not None:
@@ -59,16 +67,10 @@ def simplified(recording: Recording, data: Data | None) -> Iterator[str]:
     if recording.loaders > 1 and batches > 1:
         yield f"its ranks synchronise every {batches} batches: in a replay they do after each"
     if data is not None and (files := recording.files_per_sample) > 1:
-        yield (
-            f"each sample is read from {files} files ({data.ending}): in the recipe each file is a sample, and batches "
-            f"have {files} times as many"
-        )
+        yield f"each sample is read from {files} files ({data.ending}): in the recipe each file is a sample"
     if data is not None and reads_parts(data, recording):
-        part = recording.read_bytes_per_sample / recording.files_per_sample
-        yield (
-            f"the job reads a part of a file for each sample, {part:,.0f} bytes: a replay reads pieces of that size "
-            "from all over the files, which it does not parse"
-        )
+        part = f"{recording.read_bytes_per_sample / recording.files_per_sample:,.0f} bytes"
+        yield f"it reads a part of a file for each sample, {part}: a replay reads such pieces from all over the files"
 
 
 def reads_parts(data: Data, recording: Recording) -> bool:
@@ -100,6 +102,8 @@ def _dataset(recording: Recording, data: Data) -> dict[str, Any]:
 def _reader(recording: Recording, engine: str) -> dict[str, Any]:
     loading, files = recording.loading, recording.files_per_sample
     shuffle = "off" if loading.order == "in order" else "seed"
+    shipped = rounded(recording.shipped_bytes_per_sample / files)
+    crosses = loading.workers > 0 and recording.arrays > 0 and shipped >= 1
     return {
         "data_loader": "pytorch",
         "batch_size": recording.batch_size * files,
@@ -113,31 +117,7 @@ def _reader(recording: Recording, engine: str) -> dict[str, Any]:
         "nice": 0,
         "preprocess": "burn",
         "preprocess_time": duration(recording.preprocess.scaled(recording.preprocess.mean / files)),
-        **_tensors(recording),
-    }
-
-
-def _tensors(recording: Recording) -> dict[str, int]:
-    shipped = rounded(recording.shipped_bytes_per_sample / recording.files_per_sample)
-    crosses = recording.loading.workers > 0 and recording.arrays > 0 and shipped >= 1
-    return {"tensors": min(recording.arrays, 64), "tensor_bytes": int(shipped)} if crosses else {}
-
-
-def _step_cpu(recording: Recording) -> Spread:
-    if recording.computation.mean == 0:  # a replay that takes longer to receive a batch left nothing of the step
-        return Spread.of([0.0])
-    return recording.step_cpu.longer(-recording.hand_over_cpu) if _tensors(recording) else recording.step_cpu
-
-
-def _recorded(recording: Recording, *, replayable: bool | None, reason: str, replay: Replay | None) -> dict[str, Any]:
-    return {
-        "version": RECIPE_VERSION,
-        "replayable": replayable,
-        "reason": reason,
-        "coverage_percent": _few(recording.coverage_percent),
-        "ranks": recording.ranks,
-        "samples_per_second": _few(recording.samples_per_second),
-        "hand_over_seconds": 0.0 if replay is None else _few(replay.hand_over),
+        **({"tensors": min(recording.arrays, 64), "tensor_bytes": int(shipped)} if crosses else {}),
     }
 
 
@@ -146,7 +126,7 @@ def duration(spread: Spread) -> float | dict[str, Any]:
     low, high = spread.quantiles[0], spread.quantiles[-1]
     if high - low <= _NARROW * spread.mean:
         return spread.mean
-    quantiles = ascending([float(f"{value:.4g}") for value in spread.quantiles], spread.mean)
+    quantiles = ascending([rounded(value, 4) for value in spread.quantiles], spread.mean)
     return {"type": "empirical", "mean": spread.mean, "seconds": quantiles}
 
 
@@ -155,21 +135,15 @@ def ascending(quantiles: list[float], mean: float) -> list[float]:
     return [min(quantiles[0], mean), *quantiles[1:-1], max(quantiles[-1], mean)]
 
 
-def rounded(value: float) -> float:
-    """Return a count or a size with 3 digits: exact ones could identify the data."""
-    return float(f"{value:.3g}")
-
-
-def _few(value: float) -> float:
-    return float(f"{value:.4g}")
+def rounded(value: float, digits: int = 3) -> float:
+    """Return a count or a size with few digits: exact ones could identify the data."""
+    return float(f"{value:.{digits}g}")
 
 
 class _Dumper(yaml.SafeDumper):
     """Writes lists of numbers in flow style."""
 
 
-def _number_list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.SequenceNode:
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
-
-
-_Dumper.add_representer(list, _number_list)
+_Dumper.add_representer(
+    list, lambda dumper, values: dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
+)

@@ -30,15 +30,7 @@ _MAX_ROW_BYTES = 256 << 20  # hundreds of thousands of batches; recording must n
 _MAX_FILES = 2000
 """File names that a process records at most: enough for a dataset with a folder per class."""
 _HAND_OVER_BYTES = 16384  # more than the messages about a batch of 64 tensors; pyarrow reads more in threads of its own
-_MAX_PENDING = 256
-"""Steps with pending GPU events at most; beyond that the oldest is dropped, and gets no device time."""
-_RANKS = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMIX_RANK", "PMIX_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
+_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 """Environment variables by launcher: torchrun and Accelerate, Open MPI, PMIx, MPICH, Slurm."""
 _CODE_EXTENSIONS = (".py", ".pyc", ".pyi", ".so", ".pyd", ".egg-link", ".pth", ".mo")
 _NO_SAMPLES = (".safetensors", "-shm")  # mapped files of a model's weights, and of SQLite
@@ -60,13 +52,9 @@ class _Process:
     def renew(self) -> None:
         self.pid = os.getpid()
         self.rows = -1  # file descriptor
-        self.row_bytes = 0
-        self.batches = 0
-        self.delivered = 0
-        self.began_ns = 0
-        self.passes = 0
+        self.row_bytes = self.began_ns = 0
+        self.passes = self.batches = self.delivered = self.fetches = 0
         self.listed = 0  # the pass whose workers are known
-        self.fetches = 0
         self.own_read_bytes = 0  # by the recorder itself, while listing open files
         self.files: set[str] = set()
         self.marker = ""
@@ -89,10 +77,8 @@ class _Process:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         os.makedirs(self.folder, exist_ok=True)
         self.rows = os.open(os.path.join(self.folder, f"{self.pid}-{_now()}{ENDING}"), flags, 0o600)
-        found = [each for each in _RANKS if os.environ.get(each[0], "").isdigit()]
-        rank = int(os.environ[found[0][0]]) if found else None
-        ranks = int(os.environ.get(found[0][1]) or 1) if found else 1
-        self.write({"k": "process", "version": ROWS_VERSION, "pid": self.pid, "rank": rank, "ranks": ranks})
+        ranks = [int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdigit()]
+        self.write({"k": "process", "version": ROWS_VERSION, "pid": self.pid, "ranks": ranks[0] if ranks else 1})
 
     def end(self) -> None:
         """Stop recording in this process, and create the marker file that its workers check (`window_is_over`)."""
@@ -225,9 +211,6 @@ class _Meter:
 _meter = _Meter()
 
 
-# In the workers; without workers, in the trainer.
-
-
 class _Fetch:
     """The files opened and mapped, and the mapped arrays indexed, while one batch is loaded."""
 
@@ -293,7 +276,7 @@ def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
         for name in opened - mapped if fetch.map_calls else opened | mapped:  # Python's maps keep their files open
             fetch.note_file(name)
         own_read_bytes = _meter.read()[2] - read_before  # from /proc, by the recorder itself
-    row = {  # process_..._in: during this fetch; other process_...: since the process began
+    row = {  # process_cpu_in: during this fetch; other process_...: since the process began
         "k": "fetch",
         "t0": began_ns,
         "t1": ended_ns,
@@ -306,9 +289,7 @@ def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
         "calls": max(0, calls - own_calls) if calls >= 0 else -1,
         "device": device,
         "process_read": after[5] - _process.own_read_bytes,
-        "process_read_in": after[5] - before[5],
         "process_device": after[7],
-        "process_device_in": after[7] - before[7],
         "process_cpu": cpu,
         "process_cpu_in": cpu - cpu_before,
         "system_cpu": system - system_before,
@@ -414,9 +395,6 @@ def _end_index(fetch: Any, arguments: Any, found: Any, error: Any) -> None:
         fetch.note_file(os.fsdecode(array.filename))
 
 
-# In the trainer.
-
-
 class DeviceTimes:
     """Measures the GPU time of each step with CUDA events: they are queried some steps later, never waited for.
 
@@ -441,8 +419,6 @@ class DeviceTimes:
             end.record(stream)
             self._pending.append((self._batch, self._last_end, self._begin, end))
             self._last_end, self._begin = end, None
-            if len(self._pending) > _MAX_PENDING:
-                self._pending.popleft()
         return drained
 
     def begin_step(self, batch: int) -> None:
@@ -521,8 +497,7 @@ def _end_next(begun: Any, arguments: Any, _: Any, error: Any) -> None:
     _thread.waits = False
     if error is not None and not issubclass(error, StopIteration):
         return
-    counters, is_first = _meter.read(), number != _process.listed
-    _process.listed = number
+    is_first, _process.listed = number != _process.listed, number
     _process.write(
         {
             "k": "batch" if error is None else "over",
@@ -534,8 +509,7 @@ def _end_next(begun: Any, arguments: Any, _: Any, error: Any) -> None:
             "cpu0": cpu_before,
             "cpu1": time.process_time_ns(),
             "queue0": queue_before,
-            "queue1": counters[1],
-            "device": counters[7],
+            "queue1": _meter.queue(),
             "thread": get_native_id(),
             "drained": drained,
             "pids": [worker.pid for worker in getattr(arguments[0], "_workers", ()) if is_first],
@@ -558,16 +532,12 @@ def _end_next(begun: Any, arguments: Any, _: Any, error: Any) -> None:
             _process.end()
 
 
-@_never_fails
 def _stepped(*_: Any) -> None:
-    if _process.pid != os.getpid():
-        _process.renew()
-    if not _process.ended:
-        _process.write({"k": "step", "t": _now(), "thread": get_native_id()})
+    _process.write({"k": "step", "t": _now(), "thread": get_native_id()})
 
 
 def _with_step_hook(register: Callable[..., Any]) -> Callable[..., Any]:
-    register(_stepped)
+    register(_around(_stepped, end=_stepped)(lambda *_: None))
     return register
 
 

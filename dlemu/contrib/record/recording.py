@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import itertools
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -76,6 +75,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         of_batches = (*of_batches, f"{differ}: those of the recipe all have {size}, the mean")
     computation, source = _computation(loops)
     wait = np.concatenate([one.wait for one in loops])
+    ready_waits = np.concatenate([one.groups(one.wait)[one.ready()] for one in loops])
     read = np.array([max(fetch.read, 0) + fetch.map_bytes for fetch in fetches], float)
     cpu = np.array([max(0, cpu_ns(fetch) - fetch.system_cpu) for fetch in fetches], float) / 1e9
     made = [fetch for one in readers for fetch in one.training]
@@ -88,7 +88,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     cpu_seconds, cpu_fetches = worker_cpu([(one.measured, one.is_trainer) for one in readers])
     return Recording(
         ranks=ranks,
-        ranks_that_read="first" if ranks > 1 and len(loops) == 1 else "all",
+        loaders=1 if len(loops) == 1 else ranks,
         loading=Loading(
             iterable=loop.passes[-1].iterable,
             workers=loop.passes[-1].workers,
@@ -103,12 +103,11 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         computation=computation,
         computation_from=source,
         step_cpu=Spread.of(np.concatenate([one.groups(np.minimum(one.cpu, one.computation)) for one in loops])),
-        hand_over_cpu=float(np.concatenate([one.taking_cpu for one in loops]).mean()),
         gradient_accumulation_steps=loop.accumulation,
         synchronous=(loop.drained is None and not loop.ahead) or (loop.drained or 0) >= _DRAINED,
         wait_p50=float(np.quantile(wait, 0.5)),
         wait_p99=float(np.quantile(wait, 0.99)),
-        hand_over=_hand_over(loops),
+        hand_over=float(np.median(ready_waits)) if len(ready_waits) else 0.0,
         parts=parts,
         preprocess=_per_sample(cpu, counts),
         worker_cpu_per_sample=cpu_seconds / max(1, sum(map(samples_of, cpu_fetches))),
@@ -129,10 +128,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
 
 
 def _by_item(processes: Sequence[ProcessRows]) -> tuple[Sequence[ProcessRows], Sequence[str]]:
-    """Return the rows with each item of a dataset as one sample if it is a batch that is read as one piece; and notes.
-
-    Such a batch takes fewer reads than it has samples.
-    """
+    """Return the rows with each item of a dataset as one sample if it is a batch that few reads bring; and notes."""
     larger = [fetch for rows in processes for fetch in rows.fetches if 0 < (fetch.items or 0) < (fetch.n or 0)]
     samples = sum(fetch.n or 0 for fetch in larger)
     if 2 * sum(max(fetch.calls, fetch.maps) for fetch in larger) >= samples:
@@ -143,24 +139,23 @@ def _by_item(processes: Sequence[ProcessRows]) -> tuple[Sequence[ProcessRows], S
     return [replace(rows, fetches=own) for rows, own in zip(processes, each, strict=True)], (note,)
 
 
-def files_of(processes: Sequence[ProcessRows], skip: int) -> Counter[str]:
-    """Return the files that the samples came from, each with the number of processes that opened it."""
-    found: Counter[str] = Counter()
+def files_of(processes: Sequence[ProcessRows], skip: int) -> list[str]:
+    """Return the files that the samples came from."""
+    found = set[str]()
     for one in _readers(processes, skip):  # a name is recorded on first use, which may be in the warm-up
         own = {name for fetch in one.training for name in fetch.files}
         # Evaluations may have been first to open files of the same folders; mapped files are known by name.
         folders = set(map(os.path.dirname, own))
         opened = {name for fetch in one.rows.fetches if not fetch.maps for name in fetch.files}
-        found.update(own | {name for name in opened if not own or os.path.dirname(name) in folders})
-    return found
+        found |= own | {name for name in opened if not own or os.path.dirname(name) in folders}
+    return sorted(found)
 
 
 def _readers(processes: Sequence[ProcessRows], skip: int) -> list[_Reader]:
     """Return what loaded the batches of each trainer; of a trainer whose workers left no rows, only itself."""
     of_process, found = {rows.process.pid: rows for rows in processes}, []
     for trainer in processes:
-        loop = training_loop(trainer, skip)
-        if loop is None:
+        if (loop := training_loop(trainer, skip)) is None:
             continue
         numbers = {one.number for one in loop.passes}
         batches = [batch for batch in trainer.batches if batch.number in numbers]
@@ -185,29 +180,12 @@ def _no_training_message(processes: Sequence[ProcessRows], skip: int) -> str:
             "write `import dlemu.contrib.record.recorder` as the first line of the script, and then: "
             "dlemu record --rows FOLDER"
         )
-    steps = sum(len(rows.steps) for rows in processes)
-    batches = sum(len(rows.batches) for rows in processes)
-    if any(map(_trains, processes)):
-        return (
-            f"{batches} batches were seen, and the first {skip} are left out as warm-up: record more, or pass --skip N"
-        )
-    if steps:
-        return (
-            f"{steps} steps of an optimizer were seen, but none on a batch of a PyTorch DataLoader: wrap the reads in "
-            "a Dataset and a DataLoader"
-        )
+    batches, steps = (sum(len(getattr(rows, each)) for rows in processes) for each in ("batches", "steps"))
     return (
-        f"{batches} batches were seen, none of them in training: wanted steps of an optimizer after them (those "
-        "of JAX, TensorFlow and DeepSpeed can't be recorded)"
+        f"{batches} batches of a PyTorch DataLoader and {steps} steps of an optimizer were seen, but no step on a "
+        f"batch after the first {skip}, which are left out as warm-up: record more, pass --skip N, or wrap reads of "
+        "your own in a Dataset and a DataLoader (optimizers of JAX, TensorFlow and DeepSpeed can't be recorded)"
     )
-
-
-def _trains(rows: ProcessRows) -> bool:
-    """Return whether the optimizer stepped after a batch, before another was requested or the pass was over."""
-    asked = [*(one.t0 for one in rows.batches), *(one.t0 for one in rows.overs)]
-    events = sorted([*((one.t1, True) for one in rows.batches if one.grad), *((at, False) for at in asked)])
-    before = (bisect.bisect(events, (step.t, True)) for step in rows.steps)
-    return any(events[place - 1][1] for place in before if place)
 
 
 def samples_of(fetch: Fetch) -> int:
@@ -242,11 +220,6 @@ def _computation(loops: Sequence[Loop]) -> tuple[Spread, Literal["device", "read
     if len(ready) >= _MIN_READY:
         return Spread.of(ready), "device" if loops[0].by_device else "ready steps"
     return Spread.of(np.concatenate(every)), "device" if loops[0].by_device else "all steps"
-
-
-def _hand_over(loops: Sequence[Loop]) -> float:
-    found = np.concatenate([one.groups(one.wait - one.wait_queue)[one.ready()] for one in loops])
-    return float(np.median(found)) if len(found) else 0.0
 
 
 def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
@@ -292,28 +265,19 @@ def _reads_nothing(processes: Sequence[ProcessRows], fetches: Sequence[Fetch], b
 
 
 def _coverage(readers: Sequence[_Reader]) -> float:
-    """Return the share of the job's bytes that the hook saw, %: of bytes read by calls or from devices, the smaller.
+    """Return the share of the workers' bytes that the hook saw, %: of bytes read by calls or from devices, the smaller.
 
-    Of a trainer that reads by itself only the time of loading counts, as it reads other things as well.
+    A trainer that reads by itself reads other things as well, when it loads no batch.
     """
     seen, total = np.zeros(2), np.zeros(2)
     for one in readers:
         made = one.measured[1:]  # of the first, only the totals at its end are used
-        if not made or made[0].process_read < 0:
+        if one.is_trainer or not made or made[0].process_read < 0:
             continue
         found = np.array([sum(max(f.read, f.map_bytes) for f in made), sum(max(f.device, 0) for f in made)], float)
-        read = made[-1].process_read - one.measured[0].process_read
-        device = made[-1].process_device - one.measured[0].process_device
-        if one.is_trainer:
-            read, device = sum(f.process_read_in for f in made), sum(f.process_device_in for f in made)
+        read = made[-1].process_read - one.measured[0].process_read - _OVERHEAD_BYTES * len(made)
         seen += found
-        total += np.maximum(found, [read - _OVERHEAD_BYTES * len(made), device])
-    for loop in {id(one.loop): one.loop for one in readers if one.loop.passes[0].workers}.values():
-        numbers = {one.number for one in loop.passes}
-        batches = [batch for batch in loop.rows.batches if loop.begin_ns <= batch.t0 <= loop.end_ns]
-        for batch, following in itertools.pairwise(batches):  # at the end of a pass, exited workers add their bytes
-            if batch.number == following.number and batch.number in numbers:
-                total[1] += following.device - batch.device
+        total += np.maximum(found, [read, made[-1].process_device - one.measured[0].process_device])
     total[1] = max(seen[1], total[1] - _CODE_BYTES)
     shares = [100 * part / whole for part, whole in zip(seen, total, strict=True) if whole > 0]
     return float(min(shares, default=100.0))
@@ -363,8 +327,8 @@ def _notes(loops: Sequence[Loop], parts: Parts, source: str) -> Iterator[str]:
     cpu, body = (sum(float(getattr(one, part).sum()) for one in loops) for part in ("cpu", "computation"))
     if cpu > 1.2 * body:  # a smaller excess over one core may be accounting error
         yield f"the trainer uses {cpu / body:.1f} cores; a replay uses one at most"
-    if len(loops) == 1 and loops[0].rows.process.ranks > 1:
-        ranks = loops[0].rows.process.ranks
+    ranks = max(len(loops), loops[0].rows.process.ranks)
+    if len(loops) == 1 < ranks:
         yield f"one rank reads for {ranks}: the recipe has only that one, with all its reads and the same step time"
-    if len(loops) > 1 or loops[0].rows.process.ranks > 1:
+    if ranks > 1:
         yield "communication between ranks is part of the step, as recorded: it does not scale with the number of ranks"

@@ -1,4 +1,4 @@
-"""Reads the rows that the hook (recorder.py) wrote: one file per process, one JSON object per line.
+"""Makes a command load the hook (recorder.py), and reads the rows that it wrote: JSON lines, one file per process.
 
 Keys that nothing is computed from are skipped. Times are in ns. "Queue" is time that a thread was runnable without a
 core. In `Batch` and `Over`, CPU time, queue and bytes are running totals, at `t0` or `t1`; in `Fetch` they are those of
@@ -12,14 +12,20 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
-from dlemu.extend import UserError
+from dlemu.extend import UserError, owned, write_text
 
 VERSION = 1
 """Version of the rows; the same as ROWS_VERSION of the hook."""
 ENDING = ".jsonl"
+HOOK, ROWS = "hook", "rows"
+"""Subfolders of a recorded job's folder: for the hook, and for the rows that it writes."""
+_SOURCE = Path(__file__).with_name("recorder.py")
+_COMPILED = [f"sitecustomize.cpython-3{minor}.pyc" for minor in range(9, 30)]
+"""What the job's Python, of any version, leaves beside the hook: dlemu may remove it with the hook."""
 
 
 class Process(msgspec.Struct, tag_field="k", tag="process", kw_only=True):
@@ -27,7 +33,6 @@ class Process(msgspec.Struct, tag_field="k", tag="process", kw_only=True):
 
     version: int
     pid: int
-    rank: int | None
     ranks: int
 
 
@@ -58,8 +63,6 @@ class Batch(msgspec.Struct, tag_field="k", tag="batch", kw_only=True):
     queue0: int = 0
     """Time that the trainer's thread was runnable without a core."""
     queue1: int = 0
-    device: int = -1
-    """Bytes that the process read from devices; -1: the kernel does not report it."""
     thread: int
     drained: bool | None = None
     """The accelerator was idle at `t0`; None without an accelerator."""
@@ -89,10 +92,8 @@ class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
     calls: int
     device: int
     process_read: int
-    """Since the process began, without the hook's reads; `process_*_in`: only while the batch was loaded."""
-    process_read_in: int
+    """Since the process began, without the hook's reads; `process_cpu_in`: only while the batch was loaded."""
     process_device: int
-    process_device_in: int
     process_cpu: int
     process_cpu_in: int
     system_cpu: int
@@ -160,10 +161,30 @@ _LISTS: dict[type[Row], str] = {
 }
 
 
+def with_hook(folder: str, rows: str, *, steps: int = 0, minutes: float, skip: int = 0) -> dict[str, str]:
+    """Copy the hook to a folder below `folder`, as importing it starts a recording.
+
+    Return the environment variables that make a command record into folder `rows`, until `skip` + `steps` batches of a
+    trainer are recorded (`steps` 0: no limit), or `minutes` are over.
+    """
+    owned.claim(folder, HOOK + "/")
+    hook_folder = os.path.abspath(os.path.join(folder, HOOK))
+    os.makedirs(hook_folder, exist_ok=True)
+    owned.claim(hook_folder, "sitecustomize.py", "__pycache__/")
+    os.makedirs(os.path.join(hook_folder, "__pycache__"), exist_ok=True)
+    owned.claim(os.path.join(hook_folder, "__pycache__"), *_COMPILED)
+    write_text(hook_folder, "sitecustomize.py", _SOURCE.read_text())
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, [hook_folder, os.environ.get("PYTHONPATH")])),
+        "DLEMU_RECORD": os.path.abspath(rows),
+        "DLEMU_RECORD_WINDOW": f"{steps and steps + skip} {minutes!r}",
+    }
+
+
 def read_rows(folder: str) -> list[ProcessRows]:
     """Return the rows of each process, in the order of their first pass; raises UserError."""
     found = []
-    for path in _paths(folder):
+    for path in row_files(folder):
         try:
             with open(path, "rb") as lines:
                 rows = _decode(lines.read().split(b"\n"))
@@ -174,11 +195,7 @@ def read_rows(folder: str) -> list[ProcessRows]:
     return sorted(found, key=lambda rows: min((one.t for one in rows.passes), default=0))
 
 
-def has_rows(folder: str) -> bool:
-    return bool(_paths(folder))
-
-
-def _paths(folder: str) -> list[str]:
+def row_files(folder: str) -> list[str]:
     return sorted(glob.glob(os.path.join(glob.escape(folder), "*" + ENDING)))
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dlemu.contrib.record.answer import RECORD, Data, RecordAnswer, Recording, Replay
+from dlemu.contrib.record.answer import RECORD, RecordAnswer
 from dlemu.contrib.record.data_seen import data_notes, data_problems, dataset_of
-from dlemu.contrib.record.hook import ROWS, with_hook
 from dlemu.contrib.record.recipe import reads_parts, recipe_text, simplified
 from dlemu.contrib.record.recording import analyse, files_of
-from dlemu.contrib.record.rows import has_rows, read_rows
+from dlemu.contrib.record.rows import ROWS, read_rows, row_files, with_hook
 from dlemu.contrib.record.self_check import check_by_replay, run_replay, verdict
 from dlemu.extend import DlemuError, UserError, child_run, environment, owned, write_text
 from dlemu.extend import cache as page_cache
@@ -22,24 +21,6 @@ from dlemu.extend import run_folder as result_folder
 from dlemu.results.answer_files import save_answer
 
 RECIPE = "job.yaml"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordQuestion:
-    """Options of `dlemu record`: what to record, and for how long."""
-
-    command: tuple[str, ...] = ()
-    """The job's command line; empty if the job has already run, and left `rows`."""
-    rows: str = ""
-    """Folder with the rows of a job that has already run."""
-    steps: int = 0
-    """Batches to record of each trainer, after the skipped ones; 0: only `minutes` limits the recording."""
-    minutes: float = 10.0
-    skip: int = 10
-    """Batches at the start of each trainer's first pass that are left out as warm-up."""
-    out: str = ""
-    """File for the recipe; empty: job.yaml in the output folder."""
-    replay: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,99 +37,90 @@ class Recorded:
 
 
 def record(
-    question: RecordQuestion, *, folder: str = "", on_step: Callable[[str], None] = lambda what: None
+    command: Sequence[str] = (),
+    *,
+    rows: str = "",
+    steps: int = 0,
+    minutes: float = 10.0,
+    skip: int = 10,
+    out: str = "",
+    replay: bool = True,
+    folder: str = "",
+    on_step: Callable[[str], None] = lambda what: None,
 ) -> Recorded:
-    """Record a job and write its recipe. Raises UserError for wrong options or rows without training, DlemuError."""
+    """Record a job and write its recipe: the options of `dlemu record`, and a command, or the `rows` that one left.
+
+    Raises UserError for wrong options or rows without training, DlemuError.
+    """
+    if bool(command) == bool(rows):
+        raise UserError("wanted a job to record: `dlemu record -- python train.py`, or --rows FOLDER of one that ran")
+    if rows and not os.path.isdir(rows):
+        raise UserError(f"--rows is {rows}, which is not a folder: wanted a folder with a recorded job's rows")
     folder = folder or result_folder.new_folder("record")
-    recipe = question.out or os.path.join(folder, RECIPE)
-    _check_options(question, folder, recipe)
+    recipe, own_rows, status = out or os.path.join(folder, RECIPE), os.path.join(folder, ROWS), None
+    _check_places(folder, recipe)
     taken = owned.take_folder(folder, "--output")
     try:
-        recording, data, status = _recorded(question, folder, on_step)
+        if command:
+            owned.claim(folder, ROWS + "/")
+            status = child_run.run_attached(
+                command, with_hook(folder, own_rows, steps=steps, minutes=minutes, skip=skip)
+            )
+        on_step("reading what was recorded")
+        processes = read_rows(rows or own_rows)
+        if not processes and status == -signal.SIGINT:
+            raise KeyboardInterrupt  # Ctrl-C before the job took its first batch
+        if not processes and status:
+            raise DlemuError(
+                f"the job ended {how_ended(status)} before it took a batch from a PyTorch DataLoader: see its output "
+                "above, and run it without `dlemu record --`"
+            )
+        recording, data = dataset_of(files_of(processes, skip), analyse(processes, skip))
     except BaseException:  # with Ctrl-C
-        if not has_rows(os.path.join(folder, ROWS)):
+        if not row_files(own_rows):
             taken.drop()
         raise
-    if data is None or environment.describe_folder(data.folder).file_system not in page_cache.COUNTED:
-        recording = replace(recording, device_bytes_counted=False)
+    counts = data is not None and environment.describe_folder(data.folder).file_system in page_cache.COUNTED
+    recording = replace(recording, device_bytes_counted=counts)
     problems = (*recording.problems, *data_problems(data, recording))
     notes = (*recording.notes, *data_notes(data, recording), *simplified(recording, data))
     recording = replace(recording, problems=problems, notes=notes)
     engine, failure = "matched", ""
-    _save(folder, recipe, RecordAnswer(complete=False, recording=recording, data=data), engine, failure)
-    replays: list[Replay] = []
-    if question.replay and data is not None and not recording.problems:
+    answer = RecordAnswer(complete=False, recording=recording, data=data, recipe=os.path.basename(recipe))
+    _save(folder, recipe, answer, engine)
+    if replay and data is not None and not recording.problems:
         on_step("replaying it on the same storage")
         try:
-            run = partial(run_replay, folder, data=data, skip=question.skip, on_step=on_step)
-            parts = reads_parts(data, recording)
-            recording, engine, replays = check_by_replay(recording, run, one_engine=parts)
+            run = partial(run_replay, folder, data=data, skip=skip, on_step=on_step)
+            fitted, engine, replays = check_by_replay(recording, run, one_engine=reads_parts(data, recording))
+            answer = replace(answer, recording=fitted, replays=tuple(replays))
         except DlemuError as error:
             failure = "its replay failed"
             on_step(f"{failure}: {error}")
-    answer = RecordAnswer(complete=True, recording=recording, data=data, replays=tuple(replays))
-    answer = _save(folder, recipe, answer, engine, failure)
-    return Recorded(answer, folder, recipe, status, _verification(question, folder))
-
-
-def _recorded(
-    question: RecordQuestion, folder: str, on_step: Callable[[str], None]
-) -> tuple[Recording, Data | None, int | None]:
-    rows, status = question.rows, None
-    if question.command:
-        rows = os.path.join(folder, ROWS)
-        owned.claim(folder, ROWS + "/")
-        hook = with_hook(folder, rows, steps=question.steps, minutes=question.minutes, skip=question.skip)
-        status = child_run.run_attached(question.command, hook)
-    on_step("reading what was recorded")
-    processes = read_rows(rows)
-    if not processes and status == -signal.SIGINT:
-        raise KeyboardInterrupt  # Ctrl-C before the job took its first batch
-    if not processes and status:
-        raise DlemuError(
-            f"the job ended {how_ended(status)} before it took a batch from a PyTorch DataLoader: see its output "
-            "above, and run it without `dlemu record --`"
-        )
-    return *dataset_of(files_of(processes, question.skip), analyse(processes, question.skip)), status
+    answer = _save(folder, recipe, replace(answer, complete=True), engine, failure)
+    verify = shlex.join(["dlemu", "record", "--skip", str(skip), "--rows", rows or own_rows])
+    return Recorded(answer, folder, recipe, status, verify)
 
 
 def how_ended(status: int) -> str:
     return f"with status {status}" if status >= 0 else f"by signal {-status}"
 
 
-def _check_options(question: RecordQuestion, folder: str, recipe: str) -> None:
-    if bool(question.command) == bool(question.rows):
-        raise UserError(
-            "wanted a job to record, as in `dlemu record -- python train.py`, or --rows FOLDER of a job that ran"
-        )
-    if question.rows and not os.path.isdir(question.rows):
-        raise UserError(f"--rows is {question.rows}, which is not a folder: wanted a folder with a recorded job's rows")
+def _check_places(folder: str, recipe: str) -> None:
     result_folder.check_place(folder, setting="--output")
     if os.path.lexists(os.path.join(folder, RECORD)):
         raise UserError(f"{folder} holds a recorded job; name a new folder with --output")
     if os.path.lexists(recipe):
         raise UserError(f"{recipe} already exists: name another file with --out, or remove it")
-    if not recipe.endswith(".yaml"):
-        raise UserError(f"--out is {recipe}: wanted a name that ends in .yaml, as workload files have")
     parent = os.path.dirname(os.path.abspath(recipe))
-    if question.out and not os.path.isdir(parent):
-        raise UserError(f"--out is {recipe}, and {parent} is not a folder: make it first")
+    if not recipe.endswith(".yaml") or not (os.path.isdir(parent) or parent == os.path.abspath(folder)):
+        raise UserError(f"--out is {recipe}: wanted a name that ends in .yaml, in a folder that is there")
 
 
-def _verification(question: RecordQuestion, folder: str) -> str:
-    """Return the command that replays the rows again."""
-    rows = question.rows or os.path.join(folder, ROWS)
-    return shlex.join(["dlemu", "record", "--skip", str(question.skip), "--rows", rows])
-
-
-def _save(folder: str, recipe: str, answer: RecordAnswer, engine: str, failure: str) -> RecordAnswer:
+def _save(folder: str, recipe: str, answer: RecordAnswer, engine: str, failure: str = "") -> RecordAnswer:
     """Write the recipe and record.json; return the answer with its verdict; `failure`: that of a replay."""
-    replay = answer.replays[-1] if answer.replays else None
-    replayable, reason = verdict(answer.recording, replay, failure)
-    answer = replace(answer, replayable=replayable, reason=reason, recipe=os.path.basename(recipe))
-    text = recipe_text(
-        answer.recording, answer.data, engine=engine, replayable=replayable, reason=reason, replay=replay
-    )
-    write_text(os.path.dirname(recipe) or ".", os.path.basename(recipe), text)
+    replayable, reason = verdict(answer.recording, answer.replays[-1] if answer.replays else None, failure)
+    answer = replace(answer, replayable=replayable, reason=reason)
+    write_text(os.path.dirname(recipe) or ".", os.path.basename(recipe), recipe_text(answer, engine))
     save_answer(folder, RECORD, answer)
     return answer

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 
 from dlemu.config.overrides import override
 from dlemu.contrib.record.answer import MAX_CORE_WAIT_PERCENT, Data, Recording, Replay
 from dlemu.contrib.record.data_seen import cached_before, cached_words
-from dlemu.contrib.record.hook import ROWS, with_hook
 from dlemu.contrib.record.recipe import workload_of
 from dlemu.contrib.record.recording import worker_cpu
-from dlemu.contrib.record.rows import ProcessRows, read_rows
+from dlemu.contrib.record.rows import ROWS, read_rows, with_hook
 from dlemu.extend import child_run, owned, write_text
 from dlemu.results.kinds import read_result
 
@@ -40,19 +38,16 @@ _LARGE_CALL_BYTES = 131_072
 _MAX_STEPS = 1000  # enough for throughput and CPU time; more would only take longer
 _DEVICE_SHARE = 0.1  # if devices served less than this share of the bytes, they do not limit the job's speed
 WORKLOAD = "workload.yaml"
-_COLUMNS = ("rank", "epoch", "step", "wait_ns", "compute_ns", "sync_ns", "samples", "asked_ns", "got_ns", "finished_ns")
-
-Replays = Callable[[Recording, str, str], Replay]
-"""Function `(recording, reader engine, folder name)` that runs a replay and returns its measurements."""
+_COLUMNS = ("rank", "epoch", "step", "wait_ns", "compute_ns", "sync_ns", "samples", "asked_ns", "finished_ns")
 
 
 def check_by_replay(
-    recording: Recording, replays: Replays, *, one_engine: bool = False
+    recording: Recording, replays: Callable[[Recording, str, str], Replay], *, one_engine: bool = False
 ) -> tuple[Recording, str, list[Replay]]:
     """Replay a recording by the reader engine whose read calls are nearest, then with CPU times adjusted to the job's.
 
-    Returns the recording with adjusted preprocessing, the reader engine, and one to three replays; `one_engine`: by
-    `matched` alone.
+    `replays` takes a recording, a reader engine and a folder's name. Returns the recording with adjusted preprocessing,
+    the reader engine, and one to three replays; `one_engine`: by `matched` alone.
     """
     done = [replays(recording, "matched", "replay-1")]
     calls, wanted = done[0].calls_per_sample, recording.calls_per_sample
@@ -83,31 +78,25 @@ def verdict(recording: Recording, replay: Replay | None, failure: str = "") -> t
     if recording.problems:
         return False, "; ".join(recording.problems)
     if recording.coverage_percent < MIN_COVERAGE_PERCENT:
-        share = recording.coverage_percent
-        return (
-            False,
-            f"the recorder saw {share:.1f} % of the bytes that the job read: wanted {MIN_COVERAGE_PERCENT:g} %",
-        )
+        seen = f"{recording.coverage_percent:.1f} % of the bytes that the job read"
+        return False, f"the recorder saw {seen}: wanted {MIN_COVERAGE_PERCENT:g} %"
     if replay is None:
         return None, failure or "it was not replayed"
     error = replay.error_percent(recording)
     if abs(error) > MAX_ERROR_PERCENT:
         message = f"its replay differs by {error:+.1f} % in samples/s: wanted {MAX_ERROR_PERCENT:g} % at most"
-        waited = {"the job": recording.parts.core_wait_percent, "the replay": replay.core_wait_percent}
-        who = max(waited, key=lambda name: waited[name])
-        if waited[who] <= min(MAX_CORE_WAIT_PERCENT, abs(error) - MAX_ERROR_PERCENT):  # it can't be the reason
+        waits = ((recording.parts.core_wait_percent, "the job"), (replay.core_wait_percent, "the replay"))
+        waited, who = max(waits)
+        if waited <= min(MAX_CORE_WAIT_PERCENT, abs(error) - MAX_ERROR_PERCENT):  # it can't be the reason
             return False, message
-        return (
-            None,
-            f"{message}, but other load on this host kept {who} waiting for a core, {waited[who]:.0f} % of a step",
-        )
+        return None, f"{message}, but other load on this host kept {who} waiting for a core, {waited:.0f} % of a step"
     device = recording.device_bytes_per_sample
     off = 100 * _relative_error(replay.device_bytes_per_sample, device)
     if device > _DEVICE_SHARE * recording.read_bytes_per_sample and off > MAX_BYTES_ERROR_PERCENT:
+        hint = "; if the page cache held a part of the mapped files, record it again with an empty or a full page cache"
         message = (
             f"its replay differs by {off:.0f} % in bytes from devices: wanted {MAX_BYTES_ERROR_PERCENT:g} % at most"
         )
-        hint = "; if the page cache held a part of the mapped files, record it again with an empty or a full page cache"
         return False, message + (hint if recording.mapped and replay.device_bytes_per_sample > device else "")
     return True, ""
 
@@ -173,7 +162,6 @@ def replay_of(name: str, results: str, rows: str, engine: str, lead: int, files_
     later = [fetch for one in processes for fetch in one.fetches if fetch.t0 >= begin_ns]
     per_batch = max(1.0, float(samples.mean()))
     cpu_seconds, cpu_batches = worker_cpu(made)
-    taking = wait - np.minimum(core_waits(processes, kept["asked_ns"], kept["got_ns"]) / 1e9, wait)
     was_ready = kept["finished_ns"] <= kept["asked_ns"]
     ends = [(one.batches[0], one.batches[-1]) for one in processes if one.batches]
     queued = sum(last.queue1 - first.queue1 for first, last in ends)
@@ -183,24 +171,9 @@ def replay_of(name: str, results: str, rows: str, engine: str, lead: int, files_
         samples_per_second=float(samples.sum()) / seconds * len(first) if seconds else 0.0,
         wait_p50=float(np.quantile(wait, 0.5)),
         wait_p99=float(np.quantile(wait, 0.99)),
-        hand_over=float(np.median(taking[was_ready])) if was_ready.any() else 0.0,
+        hand_over=float(np.median(wait[was_ready])) if was_ready.any() else 0.0,
         calls_per_sample=sum(max(fetch.calls, 0) for fetch in fetches) / max(1.0, per_batch * len(fetches)),
         device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in later) / max(1.0, per_batch * len(later)),
         worker_cpu_per_sample=cpu_seconds / max(1.0, per_batch * len(cpu_batches)),
         core_wait_percent=100 * max(0, queued) / max(1, sum(last.t1 - first.t1 for first, last in ends)),
     )
-
-
-def core_waits(
-    processes: Sequence[ProcessRows], asked_ns: NDArray[np.int64], got_ns: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return how long a trainer waited for a core in each request of a batch, ns.
-
-    The rows do not name ranks: a request's batch is the last that any trainer received before `got_ns`.
-    """
-    batches = sorted((batch for rows in processes for batch in rows.batches), key=lambda batch: batch.t1)
-    if not batches:
-        return np.zeros(len(asked_ns), np.int64)
-    begun, ended, queued = np.array([(one.t0, one.t1, max(0, one.queue1 - one.queue0)) for one in batches]).T
-    place = np.maximum(np.searchsorted(ended, got_ns, side="right") - 1, 0)
-    return np.where((begun[place] >= asked_ns) & (ended[place] <= got_ns), queued[place], 0)

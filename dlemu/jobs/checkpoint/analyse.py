@@ -40,8 +40,7 @@ from dlemu.metrics.checkpoint_rates import (
 )
 from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy
 from dlemu.metrics.limit import HELD_BACK_PERCENT
-from dlemu.metrics.over_time import Window, mean_within
-from dlemu.metrics.rates import known
+from dlemu.metrics.rates import Window, known, mean_within
 from dlemu.metrics.t_interval import WINDOW, is_steady
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of

@@ -9,15 +9,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from dlemu.jobs.training.measured import Facts, MeasuredTraining
-from dlemu.jobs.training.summary import MeterPower, TelemetrySummary
+from dlemu.jobs.training.measured import MeasuredTraining
+from dlemu.jobs.training.summary import TelemetrySummary
 from dlemu.metrics.cache import Delivered, mean_between
-from dlemu.metrics.causes import waits_of
 from dlemu.metrics.changes import not_steady
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import Activity, Device
-from dlemu.metrics.over_time import Windows, mean_within
-from dlemu.metrics.rates import known
+from dlemu.metrics.loss import waits_of
+from dlemu.metrics.rates import Windows, known, mean_within
 from dlemu.metrics.rows import Rows, StepTable, in_order
 from dlemu.results.parts import HostDevice
 from dlemu.telemetry import HostTelemetry
@@ -29,28 +28,27 @@ _MIN_GAP_SECONDS, _MIN_GAP_INTERVALS = 5.0, 8.0
 
 def activity_during(run: MeasuredTraining, rows: Rows) -> Activity:
     """Return the activity during the epochs of these rows; where no telemetry was recorded, the run's own CPU use."""
-    rows = in_order(rows)
+    rows, journal = in_order(rows), run.facts.journal
     hosts = _epochs_of_hosts(run, rows)
-    cores = [_cpu_activity(run, host, windows) for host, windows in hosts]
-    busiest = max(cores, key=lambda host: host.host_busy_percent or 0, default=Activity())
-    tightest = max(cores, key=lambda host: host.cpu_limit_used_percent or 0, default=Activity())
-    own_cores = _cores_used_by_run(run.facts)
-    limits = [host.cpu_limit for host in run.facts.journal.hosts]
-    usable = sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in run.facts.journal.hosts)
+    cores = [_use_of_cores(run, host, windows) for host, windows in hosts]
+    known_use = [use for use in cores if use[0] is not None]
+    busy, own, _ = max(known_use, key=lambda use: use[0] or 0.0, default=(None, None, None))
+    limit_used = max((limit for _, _, limit in cores if limit is not None), default=None)
+    if journal.cpu_seconds and journal.ended_ns:  # what the run itself used, with all its processes
+        used = 1e9 * sum(journal.cpu_seconds) / max(1, journal.ended_ns - journal.started_ns)
+        limits = [host.cpu_limit for host in journal.hosts if host.cpu_limit]
+        if busy is None:
+            busy = 100 * used / sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in journal.hosts)
+        if limit_used is None and limits and len(limits) == len(journal.hosts):
+            limit_used = 100 * used / sum(limits)
 
     def most(probe: str, name: str) -> float | None:
         values = (mean_within(*host.readings(probe, "", name), windows) for host, windows in hosts)
         return max((value for value in values if not math.isnan(value)), default=None)
 
-    busy_percent, limit_used = busiest.host_busy_percent, tightest.cpu_limit_used_percent
-    own_busy_percent = None if busy_percent is None else busiest.own_busy_percent
-    if busy_percent is None and own_cores is not None:
-        busy_percent = 100 * own_cores / usable
-    if limit_used is None and own_cores is not None and limits and all(limits):
-        limit_used = 100 * own_cores / sum(limit or 0.0 for limit in limits)
     return Activity(
-        host_busy_percent=busy_percent,
-        own_busy_percent=own_busy_percent,
+        host_busy_percent=busy,
+        own_busy_percent=own,
         cpu_limit_used_percent=limit_used,
         cpu_throttled_percent=most("cpu", "throttled_percent"),
         memory_some_percent=most("pressure", "memory_some_percent"),
@@ -73,8 +71,6 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
     if not hosts:
         return None
     return TelemetrySummary(
-        interval_seconds=hosts[0].interval_seconds,
-        probes=tuple(sorted({name for host in hosts for name in host.probes})),
         devices=tuple(
             HostDevice(
                 host=host.host,
@@ -87,7 +83,7 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
             for host, device in _devices(run)
         ),
         notes=tuple(_notes(run)),
-        power=tuple(_power(run)),
+        power={host.host: _power(run, host) for host in hosts if host.sources("power")},
     )
 
 
@@ -160,56 +156,37 @@ def _notes(run: MeasuredTraining) -> Iterator[str]:
         yield note if len(names) == len(run.telemetry) else f"{', '.join(names)}: {note}"
 
 
-def _power(run: MeasuredTraining) -> Iterator[MeterPower]:
-    """Yield each meter's mean watts during training."""
-    for host in run.telemetry:
-        own = run.training.of("rank", ranks_on(run, host))
-        begin_ns, end_ns = (int(own["free_ns"].min()), int(own["met_ns"].max())) if len(own) else (0, 0)
-        for source in host.sources("power"):
-            watts = known(mean_between(*host.readings("power", source, "watts"), begin_ns, end_ns))
-            yield MeterPower(host=host.host, source=source, mean_watts=watts)
+def _power(run: MeasuredTraining, host: HostTelemetry) -> dict[str, float | None]:
+    """Return the mean watts of each meter of a host during training."""
+    own = run.training.of("rank", ranks_on(run, host))
+    begin_ns, end_ns = (int(own["free_ns"].min()), int(own["met_ns"].max())) if len(own) else (0, 0)
+    readings = ((meter, host.readings("power", meter, "watts")) for meter in host.sources("power"))
+    return {meter: known(mean_between(*watts, begin_ns, end_ns)) for meter, watts in readings}
 
 
 def _waiting_windows(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:
     """Return each host with the windows, on its clock, in which its accelerators waited; empty if a host had none."""
-    waiting = []
-    for host in run.telemetry:
-        windows: Windows = np.stack(waits_of(rows.of("rank", ranks_on(run, host))), axis=1)
-        waiting.append((host, windows))
-    return waiting if all(len(windows) for _, windows in waiting) else []
+    waiting = [(host, np.stack(waits_of(rows.of("rank", ranks_on(run, host))), axis=1)) for host in run.telemetry]
+    return [*waiting] if all(len(windows) for _, windows in waiting) else []
 
 
-def _cpu_activity(run: MeasuredTraining, host: HostTelemetry, windows: Windows) -> Activity:
-    """Return the CPU part of one host's activity; all time but idle and iowait is busy, even steal time."""
-    facts = run.facts.journal.hosts[host.node]
-    unused = [mean_within(*host.readings("cpu", "", name), windows) for name in ("idle_percent", "iowait_percent")]
-    used, busy = _cores_used(host, windows), 100.0 - sum(unused)
-    own = 100 * used / facts.cpu_count
-    limit = facts.cpu_limit
-    return Activity(
-        host_busy_percent=known(busy),
-        # Each process's CPU time is rounded to ticks of 10 ms (proc(5)), so `own` may slightly exceed `busy`.
-        own_busy_percent=known(busy if own > busy else own),
-        cpu_limit_used_percent=known(100 * used / limit) if limit else None,
-    )
+def _use_of_cores(
+    run: MeasuredTraining, host: HostTelemetry, windows: Windows
+) -> tuple[float | None, float | None, float | None]:
+    """Return the use of one host's cores by all programs and by the run, and of the run's CPU limit, in %.
 
-
-def _cores_used_by_run(facts: Facts) -> float | None:
-    """Return how many cores of all hosts the run used on average, with all its processes; None where unknown."""
-    journal = facts.journal
-    if not journal.cpu_seconds or not journal.ended_ns:
-        return None
-    return 1e9 * sum(journal.cpu_seconds) / max(1, journal.ended_ns - journal.started_ns)
-
-
-def _cores_used(host: HostTelemetry, windows: Windows) -> float:
-    """Return how many cores the host's ranks used on average, with all their processes; NaN if not recorded."""
-    used = []
-    for rank in host.sources("process"):
+    All time but idle and iowait is busy, even steal time.
+    """
+    facts, used = run.facts.journal.hosts[host.node], math.nan
+    for number, rank in enumerate(host.sources("process")):
         times, seconds = host.readings("process", rank, "cpu_seconds")
-        grown = np.diff(seconds) * 1e9 / np.maximum(np.diff(times), 1)
-        used.append(mean_within(times, np.concatenate([[0.0], grown]), windows) if len(times) else math.nan)
-    return sum(used) if used else math.nan
+        grown = np.diff(seconds, prepend=seconds[:1]) * 1e9 / np.maximum(np.diff(times, prepend=times[:1]), 1)
+        used = mean_within(times, grown, windows) + (used if number else 0.0)
+    unused = [mean_within(*host.readings("cpu", "", name), windows) for name in ("idle_percent", "iowait_percent")]
+    busy, own = 100.0 - sum(unused), 100 * used / facts.cpu_count
+    # Each process's CPU time is rounded to ticks of 10 ms (proc(5)), so `own` may slightly exceed `busy`.
+    own = busy if own > busy else own
+    return known(busy), known(own), known(100 * used / facts.cpu_limit) if facts.cpu_limit else None
 
 
 def find_hot_drive(run: MeasuredTraining, rows: Rows) -> Finding | None:

@@ -16,7 +16,7 @@ from dlemu.jobs.training.activity import (
     read_requests,
     summarise_telemetry,
 )
-from dlemu.jobs.training.measured import Facts, Journal, MeasuredTraining
+from dlemu.jobs.training.measured import Facts, MeasuredTraining
 from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
 from dlemu.jobs.training.steplog import EVALUATION
 from dlemu.jobs.training.summary import (
@@ -30,19 +30,24 @@ from dlemu.jobs.training.summary import (
 )
 from dlemu.jobs.training.wording import in_words, issue_lines, memory_warning, recording_notes, verdict_line
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
-from dlemu.metrics.cache import CacheProof, audit_epoch, device_metrics, device_request_kib, prove, served_by_storage
-from dlemu.metrics.causes import find_causes, work_of
+from dlemu.metrics.cache import (
+    CacheProof,
+    device_metrics,
+    device_request_kib,
+    each_sample_once,
+    prove,
+    served_by_storage,
+)
 from dlemu.metrics.changes import find_unsteadiness
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import MIN_LOSS_PERCENT, Context, Limit, judge_limit
-from dlemu.metrics.loss import Loss, kept_loss_percent, loss_percent
+from dlemu.metrics.loss import Loss, find_causes, kept_loss_percent, loss_percent, work_of
 from dlemu.metrics.rates import (
     Mean,
     averaged,
     first_batch_seconds,
-    known,
     over_epochs,
     per_second,
     percentiles_ms,
@@ -84,14 +89,13 @@ def analyse(run: MeasuredTraining) -> Summary:
     explains = limit.findings if limit else ()
     findings = (*(one for one in found if one is not None and one not in explains), *_incomplete(run))
     verdict = judge(evidence, limit.what if limit else "")
+    evaluated = run.ordered.of("phase", (EVALUATION,))
     return Summary(
         **common_fields(facts),
-        stopped_early=journal.stopped_early,
         passed=verdict.passed,
         outcome=verdict.outcome,
         verdict=verdict_line(verdict, facts.ranks),
         verdict_code=verdict.code,
-        verdict_numbers=verdict.numbers,
         accelerator=workload.accelerator or None,
         scale=workload.scale or None,
         sample_divisor=sample_divisor(workload),
@@ -100,13 +104,13 @@ def analyse(run: MeasuredTraining) -> Summary:
         metrics=metrics,
         loss_percent=loss_percent(rows, kept) if proof else None,
         limited_by=in_words(limit, findings, facts.ranks) if limit else None,
-        page_cache=_page_cache(journal, proof, served) if proof else None,
+        page_cache=proof and PageCache(proof.from_storage_percent, served, memory_warning(proof.finding)),
         requests=requests_of(journal.requests) if journal.requests else None,
-        evaluation=_evaluation(run.ordered.of("phase", (EVALUATION,))),
+        evaluation=Evaluation(training_ns(evaluated) / 1e9, sum_of(evaluated, "samples")) if len(evaluated) else None,
         checkpoints=tuple(_checkpoints(facts)),
         asynchronous_checkpoints=_asynchronous(run),
-        audit=tuple(
-            audit_epoch(facts.train_plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)))
+        each_sample_once=tuple(
+            each_sample_once(facts.train_plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)))
             for epoch in (facts.schedule if len(rows) else ())
         ),
         dataset=DatasetFacts(
@@ -119,7 +123,10 @@ def analyse(run: MeasuredTraining) -> Summary:
         ),
         how=_how(facts),
         telemetry=summarise_telemetry(run),
-        issues=(*_notes(facts), *issue_lines(findings)),
+        issues=(
+            *(*workload.notes, *facts.dataset_notes, *recording_notes(workload.recorded, facts.ranks)),
+            *(*facts.loader_notes, *issue_lines(findings)),
+        ),
         findings=findings,
     )
 
@@ -134,7 +141,6 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: Mean)
         ceiling_au_percent=journal.ceiling_au_percent,
         au_threshold_percent=100 * settings.au,
         total_seconds=total_seconds,
-        cpu_seconds=cpu_seconds,
         cpu_seconds_per_gb=cpu_seconds / (app_bytes / 1e9) if cpu_seconds and app_bytes else None,
         read_cpu_seconds_per_gb=_read_cpu_seconds_per_gb(run),
         dropped_samples=facts.train_plan.dropped_samples,
@@ -180,16 +186,6 @@ def _read_cpu_seconds_per_gb(run: MeasuredTraining) -> float | None:
 def _rate(rows: Rows, column: str, unit: float) -> Mean:
     """Return a column's sum per second of training, in units of `unit`: of the whole run, and per epoch."""
     return pooled(rows, lambda part: per_second(float(sum_of(part, column)) / unit, part))
-
-
-def _evaluation(rows: StepTable) -> Evaluation | None:
-    if not len(rows):
-        return None
-    return Evaluation(
-        seconds=training_ns(rows) / 1e9,
-        samples=sum_of(rows, "samples"),
-        app_mb_per_second=known(per_second(float(sum_of(rows, "app_bytes")) / MB, rows)),
-    )
 
 
 def _checkpoints(facts: Facts) -> Iterator[CheckpointTiming]:
@@ -280,12 +276,6 @@ def _is_biased(evidence: Evidence) -> bool:
     return factor is None or factor > _REPORTED_BIAS
 
 
-def _notes(facts: Facts) -> tuple[str, ...]:
-    """Return what was noted before and during the run, as sentences."""
-    recording = recording_notes(facts.workload.recorded, facts.ranks)
-    return (*facts.workload.notes, *facts.dataset_notes, *recording, *facts.loader_notes)
-
-
 def _incomplete(run: MeasuredTraining) -> Iterator[Finding]:
     """Yield what is lost: ranks of a failed run that left no steps behind, by host, and telemetry."""
     if run.facts.failure is not None and len(run.rows):
@@ -308,15 +298,6 @@ def _cache_proof(run: MeasuredTraining) -> CacheProof:
         evicted=reader.evict_page_cache == "epochs",
         dataset_bytes=facts.total_bytes,
         memory_bytes=sum(host.memory_bytes for host in journal.hosts),
-    )
-
-
-def _page_cache(journal: Journal, proof: CacheProof, served_percent: float | None) -> PageCache:
-    return PageCache(
-        from_storage_percent=proof.from_storage_percent,
-        served_percent=served_percent,
-        dataset_to_memory_ratio=proof.dataset_to_memory,
-        warning=memory_warning(proof.finding),
     )
 
 

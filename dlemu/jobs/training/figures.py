@@ -11,7 +11,7 @@ from dlemu.jobs.training.measured import READ_BINS, Series
 from dlemu.jobs.training.result import Run
 from dlemu.metrics.findings import Code
 from dlemu.metrics.loss import wait_parts
-from dlemu.metrics.over_time import Floats, mean_rates
+from dlemu.metrics.rates import Floats, Intervals
 from dlemu.metrics.rows import StepTable
 from dlemu.report.figure_base import (
     AMBER,
@@ -169,7 +169,8 @@ def _summed(sources: Sequence[Series], bounds: Floats) -> Floats:
         if len(source.seconds) > 1:
             starts, ends = source.seconds[:-1], source.seconds[1:]
             valid = ends > starts
-            total += mean_rates(starts[valid], ends[valid], (source.values[1:] * (ends - starts))[valid], bounds)
+            amounts = (source.values[1:] * (ends - starts))[valid]
+            total += Intervals(starts[valid], ends[valid], bounds).rates(amounts)
     return total
 
 

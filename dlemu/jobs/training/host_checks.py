@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import resource
 from dataclasses import replace
 
 from datagen.errors import DlemuError
 from datagen.registry import find
 from dlemu.config import datagen_command
-from dlemu.doctor.check_base import Check, Facts, Level
+from dlemu.doctor.check_base import Check, Facts
 from dlemu.jobs.training.plan import TrainingJob, make_job, planned_dataset
-from dlemu.jobs.training.preflight import can_be_judged, check_host, enough, memory_needed, open_files_needed, steps_of
+from dlemu.jobs.training.preflight import can_be_judged, check_host, enough, memory_needed, steps_of
 from dlemu.jobs.training.trainer import measure_ceiling
 from dlemu.loaders.loader_base import Loader
 from dlemu.metrics.demand import Demand
@@ -20,29 +19,6 @@ from dlemu.ranks.failure import LATE
 from dlemu.report.units import size
 from dlemu.results.wording import count, scaled
 
-_USUAL_LIMIT = 1024  # Linux's default soft limit, which libraries expect
-
-
-def check_open_files(facts: Facts) -> Check:
-    return judge_open_files(
-        *resource.getrlimit(resource.RLIMIT_NOFILE), open_files_needed(facts.workload.reader.read_threads)
-    )
-
-
-def judge_open_files(soft: int, hard: int, needed: int = 0) -> Check:
-    """Compare the limit, which a process may raise from `soft` to `hard`, with the files that a rank needs."""
-    observed = f"{_limit(soft)}, can be raised to {_limit(hard)}"
-    least = max(_USUAL_LIMIT, needed)
-    if 0 <= hard < least:
-        advice = f"raise it in /etc/security/limits.conf, or run `ulimit -n {least}` in the shell first"
-        level: Level = "fail" if hard < needed else "warn"
-        return Check(level=level, observed=observed, wanted=f"{least} or more", advice=advice)
-    return Check(level="ok", observed=observed)
-
-
-def _limit(number: int) -> str:
-    return "no limit" if number == resource.RLIM_INFINITY else f"{number:,}"
-
 
 def check_dataset(facts: Facts) -> Check:
     workload, dataset = facts.workload, facts.dataset
@@ -50,7 +26,7 @@ def check_dataset(facts: Facts) -> Check:
     if dataset is None:
         files = workload.dataset.num_files_train
         if not can_be_judged(workload, steps_of(workload, workload.ranks, files)):
-            files = enough(workload, workload.ranks).files
+            files = enough(workload, workload.ranks).num_files_train
         wanted = replace(workload, dataset=replace(workload.dataset, num_files_train=files))
         observed, advice = f"{folder} does not exist yet", datagen_command(wanted)
         return Check(level="warn", observed=observed, wanted=f"a dataset of {files:,} files", advice=advice)
@@ -61,7 +37,7 @@ def check_dataset(facts: Facts) -> Check:
     if not can_be_judged(workload, steps):
         who = f"{workload.ranks} rank{'s' * (workload.ranks != 1)}"
         observed += f": {steps} step{'s' * (steps != 1)} per epoch for {who}, too few for a verdict"
-        files = enough(workload, workload.ranks).files
+        files = enough(workload, workload.ranks).num_files_train
         return Check(level="warn", observed=observed, wanted=f"dataset.num_files_train={files}")
     if dataset.notes:
         return Check(level="warn", observed=f"{observed}; {'; '.join(dataset.notes)}")
@@ -134,7 +110,6 @@ def _ceiling_percent(job: TrainingJob, make_loader: type[Loader]) -> float | Non
 
 
 CHECKS = {
-    "open files": check_open_files,
     "dataset": check_dataset,
     "ranks fit": check_ranks,
     "ceiling": check_ceiling,

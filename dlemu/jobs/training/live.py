@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_left
+from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dlemu.jobs.training.measured import Facts
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, log_name
+from dlemu.metrics.au import au_percent, kept_rows
+from dlemu.metrics.rates import known
 from dlemu.results.measured import read_facts
 from dlemu.results.progress import Figure, Progress, seconds_left
 
@@ -20,6 +22,14 @@ RECENT_SECONDS = 10.0
 """Rates are means over this time."""
 _MOST_ROWS = 2000
 """The last rows of a rank that are read: the numbers of a longer epoch are those of its last steps."""
+
+
+class _Recent(NamedTuple):
+    """What a rank did in the last RECENT_SECONDS."""
+
+    bytes_per_second: float
+    samples_per_second: float
+    wait_share: float
 
 
 class LiveTraining:
@@ -41,16 +51,16 @@ class LiveTraining:
         logs = {rank: rows for rank in range(self._ranks) if len(rows := self._last_rows(rank))}
         if not logs:
             return None
+        recent = {rank: self._recent(rank, rows) for rank, rows in logs.items()}
         slowest = min(logs, key=lambda rank: self._steps_done(logs[rank]))
         done, total = self._steps_done(logs[slowest]), sum(self._epoch_steps)
         elapsed = (self._now_ns(slowest) - self._first_ns[slowest]) / 1e9
-        sums = {rank: self._sums(rank, rows) for rank, rows in logs.items()}
         return replace(
-            _progress(self._at(logs[slowest]), list(sums.values())),
+            self._progress(self._at(logs[slowest]), logs.values(), recent.values()),
             done=done,
             total=total,
             seconds_left=seconds_left(elapsed, done, total),
-            ranks={rank: _progress(f"rank {rank}", [own]) for rank, own in sums.items()},
+            ranks={rank: self._progress(f"rank {rank}", [rows], [recent[rank]]) for rank, rows in logs.items()},
         )
 
     def _last_rows(self, rank: int) -> StepRows:
@@ -72,57 +82,37 @@ class LiveTraining:
         last_ns, seen = self._last_ns[rank]
         return last_ns + (time.monotonic() - seen) * 1e9
 
-    def _place(self, rows: StepRows) -> tuple[int, int, int]:
-        """Return the rank's epoch, from 1, its steps before that epoch, and in it."""
+    def _place(self, rows: StepRows) -> tuple[int, int]:
+        """Return the rank's epoch, from 1, and its steps in it."""
         epoch, is_training = min(int(rows[-1]["epoch"]), len(self._epoch_steps)), rows[-1]["phase"] == TRAINING
-        steps = int(rows[-1]["step"]) if is_training else self._epoch_steps[epoch - 1]
-        return epoch, sum(self._epoch_steps[: epoch - 1]), steps
+        return epoch, int(rows[-1]["step"]) if is_training else self._epoch_steps[epoch - 1]
 
     def _steps_done(self, rows: StepRows) -> int:
-        _, before, steps = self._place(rows)
-        return before + steps
+        epoch, steps = self._place(rows)
+        return sum(self._epoch_steps[: epoch - 1]) + steps
 
     def _at(self, rows: StepRows) -> str:
-        (epoch, _, steps), phase = self._place(rows), "" if rows[-1]["phase"] == TRAINING else "evaluation after "
+        (epoch, steps), phase = self._place(rows), "" if rows[-1]["phase"] == TRAINING else "evaluation after "
         return f"{phase}epoch {epoch}/{len(self._epoch_steps)}, step {steps}/{self._epoch_steps[epoch - 1]}"
 
-    def _sums(self, rank: int, rows: StepRows) -> _Sums:
-        epoch = rows[(rows["epoch"] == rows["epoch"][-1]) & (rows["phase"] == TRAINING)]
-        _, first, block = np.unique(epoch["block"], return_index=True, return_inverse=True)
-        counted = epoch[np.arange(len(epoch)) - first[block] >= self._exclude]
+    def _recent(self, rank: int, rows: StepRows) -> _Recent:
         end_ns = self._now_ns(rank)
         begin_ns = max(end_ns - RECENT_SECONDS * 1e9, int(rows["free_ns"][0]))
         # a step that began before counts in proportion
         share = np.clip((rows["met_ns"] - begin_ns) / np.maximum(1, rows["met_ns"] - rows["free_ns"]), 0, 1)
-        return _Sums(
-            compute_ns=float(counted["compute_ns"].sum()),
-            all_ns=float(_timeline_ns(counted).sum()),
+        spent_ns = rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
+        return _Recent(
             bytes_per_second=float(share @ rows["app_bytes"]) * 1e9 / max(1, end_ns - begin_ns),
             samples_per_second=float(share @ rows["samples"]) * 1e9 / max(1, end_ns - begin_ns),
-            wait_share=float(share @ rows["wait_ns"]) / max(1.0, float(share @ _timeline_ns(rows))),
+            wait_share=float(share @ rows["wait_ns"]) / max(1.0, float(share @ spent_ns)),
         )
 
-
-class _Sums(NamedTuple):
-    """What a rank did: AU's times in the epoch so far, rates of the last RECENT_SECONDS."""
-
-    compute_ns: float
-    all_ns: float
-    bytes_per_second: float
-    samples_per_second: float
-    wait_share: float
-
-
-def _timeline_ns(rows: StepRows) -> NDArray[np.int64]:
-    total: NDArray[np.int64] = rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
-    return total
-
-
-def _progress(at: str, ranks: list[_Sums]) -> Progress:
-    compute_ns, all_ns, bytes_per_second, samples_per_second, waits = map(sum, zip(*ranks, strict=True))
-    return Progress(
-        at=at,
-        au_percent=100 * compute_ns / all_ns if all_ns else None,
-        mb_per_second=bytes_per_second / 1e6,
-        figures=(Figure("samples", samples_per_second, "/s"), Figure("wait", 100 * waits / len(ranks), "%")),
-    )
+    def _progress(self, at: str, logs: Collection[StepRows], recent: Collection[_Recent]) -> Progress:
+        epochs = [rows[(rows["epoch"] == rows["epoch"][-1]) & (rows["phase"] == TRAINING)] for rows in logs]
+        bytes_per_second, samples_per_second, waits = map(sum, zip(*recent, strict=True))
+        return Progress(
+            at=at,
+            au_percent=known(au_percent(kept_rows(np.concatenate(epochs), self._exclude, 0))),
+            mb_per_second=bytes_per_second / 1e6,
+            figures=(Figure("samples", samples_per_second, "/s"), Figure("wait", 100 * waits / len(recent), "%")),
+        )

@@ -11,9 +11,9 @@ import pyarrow as pa
 from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.jobs.training.plan import Epoch, make_schedule
 from dlemu.jobs.training.steplog import EVALUATION, STEP_COLUMNS, TRAINING, write_steps
-from dlemu.jobs.training.summary import StoppedEarly, Summary
+from dlemu.jobs.training.summary import Summary
 from dlemu.metrics.limit import Scaling
-from dlemu.metrics.over_time import Floats, Intervals
+from dlemu.metrics.rates import Floats, Intervals
 from dlemu.metrics.rows import Rows, StepTable, in_order
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
@@ -28,18 +28,23 @@ READ_BINS = 160
 
 @dataclass(frozen=True, kw_only=True)
 class CpuApart:
-    """CPU seconds of a rank and its workers, not for reading; `cpu_seconds` includes all of them but the first two."""
+    """The part of the CPU seconds of a rank and its workers that was not for reading."""
 
-    start: float = 0.0
-    """Until the rank's loader had started: imports, processes, plans."""
-    trials: float = 0.0
-    """Measuring the ceiling before the first epoch, and trying more readers after the last."""
     checkpoints: float = 0.0
     """Used by the threads that made and wrote checkpoints."""
     preprocessing: float = 0.0
     """Used up by workers on purpose, as emulated preprocessing: `reader.preprocess=burn`."""
     steps: float = 0.0
     """Used up by the trainer on purpose: `train.step_cpu_time`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppedEarly:
+    """How far a run came that was stopped early."""
+
+    steps: int
+    """Training steps that each rank completed."""
+    planned_steps: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,11 +151,7 @@ class MeasuredTraining:
     @cached_property
     def rank_start_ns(self) -> dict[int, int]:
         """Start of training by each rank's clock, ns: the first step's `free_ns`, the same moment on all ranks."""
-        if not len(self.training):
-            return {}
-        ranks, (step, free_ns), _ = self.training.by_epoch[0].ends("step", "free_ns")
-        first = step == step.min()
-        return dict(zip(ranks[first].tolist(), free_ns[first].tolist(), strict=True))
+        return {own.values("rank")[0]: int(own["free_ns"].min()) for own in self.training.by_rank}
 
     @cached_property
     def host_start_ns(self) -> dict[str, int]:

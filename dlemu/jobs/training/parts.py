@@ -1,25 +1,166 @@
-"""The code of training as a kind of job. What few commands need is imported by these."""
+"""The code of training as a kind of job, and what sweeps and comparisons take from a run: metrics and conditions.
+
+What few commands need is imported by these.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.live import LiveTraining
 from dlemu.jobs.training.measured import exported
-from dlemu.jobs.training.metrics import CATALOGUE, conditions, figures
+from dlemu.jobs.training.preflight import advise
 from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.run import Training
-from dlemu.jobs.training.summary import Summary
+from dlemu.jobs.training.summary import Metrics, Summary
 from dlemu.jobs.training.wording import screen
+from dlemu.metrics.catalogue import ACCELERATOR, RUN, Catalogue, Metric, declared
+from dlemu.report.units import size
+from dlemu.results.figures import Conditions, JobFigures, Value, value_of
 from dlemu.results.kinds import JobParts
-from dlemu.runner.job import NoVerdictError
+from dlemu.results.wording import count
 
 if TYPE_CHECKING:
     from dlemu.jobs.training.prediction.prediction import Prediction
     from dlemu.report.figure_base import Figure
     from dlemu.runner.prediction_request import PredictionRequest
+
+AU_SUSTAINED = "au_sustained_percent"
+
+CATALOGUE = Catalogue(
+    metrics=(
+        *declared(Metrics),
+        Metric(
+            "peak read from the device",
+            "MB/s",
+            "higher",
+            "in one telemetry interval, all devices together",
+            "max_device_mb_per_second",
+            axis="peak device MB/s",
+            head="max\nMB/s",
+            digits=1,
+            is_drawn=True,
+        ),
+        Metric(
+            "device read latency",
+            "ms",
+            "lower",
+            "mean over the devices' reads",
+            "mean_device_read_latency_ms",
+            head="read\nms",
+            digits=2,
+            is_drawn=True,
+        ),
+    ),
+    rank=ACCELERATOR,
+    repetition="epoch",
+    judged="au_percent",
+    decisive=AU_SUSTAINED,
+    fallback="au_whole_percent",
+    note="Of whole runs; device figures are of the devices behind the dataset, from the kernel's counters.",
+)
+
+
+def figures(run: Run) -> JobFigures:
+    """Return the metrics of a run; its epochs are their repetitions."""
+    summary, metrics = run.summary, run.summary.metrics
+    limit, steps, whole = summary.limited_by, metrics.steps_per_epoch, run.facts.train_plan.steps_per_epoch
+    return JobFigures(
+        kind=summary.kind,
+        workload=summary.workload,
+        accelerator=summary.accelerator,
+        sample_divisor=summary.sample_divisor,
+        ranks=summary.ranks,
+        epochs=len(steps),
+        cut_steps=steps if any(planned < whole for planned in steps) else None,
+        computation_seconds=mean_seconds(run.facts.workload.train.computation_time),
+        passed=summary.passed,
+        verdict=summary.verdict,
+        outcome=summary.outcome,
+        limited_by={RUN: limit.what if limit else None},
+        threshold_percent=metrics.au_threshold_percent,
+        metrics=training_metrics(
+            {metric.name: getattr(metrics, metric.name, None) for metric in CATALOGUE}
+            | {
+                "max_device_mb_per_second": max_device_mb_per_second(run),
+                "mean_device_read_latency_ms": mean_device_read_latency_ms(run),
+            }
+        ),
+    )
+
+
+def training_metrics(figures: dict[str, Any]) -> dict[str, Value]:
+    """Return the known ones of figures by name; the total time gets the relative half width of samples/s."""
+    known = {name: value for name, figure in figures.items() if (value := value_of(figure)) is not None}
+    total, rate = known.get("total_seconds"), known.get("samples_per_second")
+    if total and rate and rate.half_width is not None and rate.mean:
+        known["total_seconds"] = Value(total.mean, total.mean * rate.half_width / rate.mean)
+    return known
+
+
+def conditions(summary: Summary) -> Conditions:
+    """Return the conditions of a run's measurement, and its warning about the page cache."""
+    data, cache, telemetry = summary.dataset, summary.page_cache, summary.telemetry
+    accelerators = count(summary.ranks, "accelerator")
+    work = {key: getattr(data, key) for key in ("format", "num_files_train", "num_samples_per_file")}
+    if summary.evaluation is None:  # else they include files that training doesn't read
+        # Rounded: compressors of different versions write the same samples in a few bytes more or less.
+        work["total_bytes"] = size(data.total_bytes)
+    work["batch_size"] = summary.how["batch_size"]  # a step computes for as long, whatever its batch
+    # Their time is in `total_seconds`.
+    work["evaluated_samples"] = 0 if summary.evaluation is None else summary.evaluation.samples
+    work["checkpoints"] = len(summary.checkpoints)
+    work["asynchronous_checkpoints"] = summary.asynchronous_checkpoints is not None
+    return Conditions(
+        title=summary.workload,
+        started_at=summary.started_at,
+        hosts=summary.environment.hosts,
+        storage=summary.environment.storage,
+        devices=tuple(device for device in telemetry.devices if device.counted) if telemetry else (),
+        facts={
+            "dataset": f"{count(data.num_files_train, f'{data.format} file')}, {size(data.total_bytes)}",
+            "folder": data.data_folder,
+        },
+        work=work,
+        how=dict(sorted(summary.how.items())),
+        from_memory=(RUN,) if summary.memory and summary.memory.severity == "loud" else (),
+        warnings=(f"with {accelerators} {cache.warning}",) if cache and cache.warning else (),
+    )
+
+
+def max_device_mb_per_second(run: Run) -> float | None:
+    """Return the peak rate of all counted devices together, in one telemetry interval; None where none is counted."""
+    totals: dict[float, float] = {}
+    for (_, _, _, seconds), rate in _readings(run, "read_mb_per_second").items():
+        totals[seconds] = totals.get(seconds, 0.0) + rate
+    return max(totals.values(), default=None)
+
+
+def mean_device_read_latency_ms(run: Run) -> float | None:
+    """Return the mean over all reads of the counted devices; None where no device is counted, or none was read."""
+    reads, latencies = _readings(run, "reads_per_second"), _readings(run, "mean_read_latency_ms")
+    served = [key for key, latency in latencies.items() if reads.get(key, 0) > 0 and math.isfinite(latency)]
+    if not served:
+        return None
+    return float(np.average([latencies[key] for key in served], weights=[reads[key] for key in served]))
+
+
+def _readings(run: Run, metric: str) -> dict[tuple[str, str, str, float], float]:
+    """Return the counted devices' values of a metric by (host, probe, source, seconds since the start of training)."""
+    telemetry = run.summary.telemetry
+    probes = {device.probe for device in telemetry.devices if device.counted} if telemetry is not None else set()
+    return {
+        (series.host, series.probe, series.source, float(seconds)): float(value)
+        for probe in probes
+        for series in run.device_series(probe, metric)
+        for seconds, value in zip(series.seconds, series.values, strict=True)
+    }
 
 
 def _charts(run: Run, folder: str) -> Iterator[tuple[str, Figure]]:
@@ -27,12 +168,6 @@ def _charts(run: Run, folder: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.report.figure_base import drawn
 
     return drawn(FIGURES, run)
-
-
-def _advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[str], config_dir: str | None) -> str:
-    from dlemu.jobs.training.advice import advise
-
-    return advise(error, command, overrides, config_dir)
 
 
 def _predict(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Prediction, str, Workload]:
@@ -56,7 +191,7 @@ PARTS = JobParts(
     catalogue=CATALOGUE,
     figures=figures,
     conditions=conditions,
-    advise=_advise,
+    advise=advise,
     predict=_predict,
     follow=LiveTraining,
     host_checks=_host_checks,

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
+from dlemu.metrics.rates import Intervals
 from dlemu.metrics.t_interval import estimate
 from dlemu.plan.samples import Plan, RankPlan
 from dlemu.ranks import Comm
@@ -83,20 +83,6 @@ class Level:
     mb_per_second: float
     half_width_percent: float
     """Half width of the 95 % interval of `mb_per_second`, from windows of time."""
-    cpu_seconds_per_gb: float
-    short: bool
-    """The dataset was read completely before the time was over."""
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What is to be measured: parameters of `probe_pattern`."""
-
-    job: TrainingJob
-    levels: tuple[int, ...]
-    again: int | None
-    max_readers: int
-    evicts: bool
 
 
 def probe_pattern(
@@ -116,7 +102,7 @@ def probe_pattern(
     `with_costs`: also measure the loader's overhead. `on_level` is called with each level. Call it in the main thread.
     """
     measured: list[Level] = []
-    for level in _measure(_Request(job, levels, again, max_readers, evicts)):
+    for level in _measure(job, levels, again, max_readers, evicts=evicts):
         measured.append(level)
         if on_level is not None:
             on_level(level)
@@ -127,20 +113,23 @@ def probe_pattern(
     return tuple(measured), costs
 
 
-def _measure(request: _Request) -> Iterator[Level]:
-    spec, samples = reading_spec(request.job)
+def _measure(
+    job: TrainingJob, levels: tuple[int, ...], again: int | None, max_readers: int, *, evicts: bool
+) -> Iterator[Level]:
+    """Yield the levels as they are measured; the parameters are those of `probe_pattern`."""
+    spec, samples = reading_spec(job)
     buffer_bytes = host_memory().available_bytes * MEMORY_SHARE
-    max_readers = max(1, min(request.max_readers, int(buffer_bytes / max(1, spec.slot_bytes))))
-    max_readers = max(1, min(max_readers, request.job.found.train.num_samples // (2 * samples)))  # two reads for each
+    max_readers = max(1, min(max_readers, int(buffer_bytes / max(1, spec.slot_bytes))))
+    max_readers = max(1, min(max_readers, job.found.train.num_samples // (2 * samples)))  # two reads for each
     seconds, began, best, flat_levels = LEVEL_SECONDS, time.monotonic(), 0.0, 0
-    pending = [min(readers, max_readers) for readers in request.levels] or [1]
+    pending = [min(readers, max_readers) for readers in levels] or [1]
     measured: list[Level] = []
 
     def measure(readers: int, seconds: float) -> Level:
-        if request.evicts:
-            evict(request.job, 0, 1, write_first=not measured)
-        steps = _max_reads(request, samples, readers)
-        measured.append(_level(request.job, spec, readers, steps, seconds))
+        if evicts:
+            evict(job, 0, 1, write_first=not measured)
+        steps = _max_reads(job, samples, readers) if evicts else job.train_plan.num_samples // samples
+        measured.append(_level(job, spec, readers, steps, seconds))
         return measured[-1]
 
     while pending:
@@ -153,11 +142,11 @@ def _measure(request: _Request) -> Iterator[Level]:
         slower = 2 if gain < 50 else 1  # twice as many readers that share one speed take twice as long for a read
         seconds = min(MAX_LEVEL_SECONDS, max(LEVEL_SECONDS, MIN_READS_PER_READER * _read_seconds(level) * slower))
         in_time = time.monotonic() - began + seconds <= MAX_SECONDS
-        if not request.levels and flat_levels < 2 and in_time and 2 * readers <= max_readers:
+        if not levels and flat_levels < 2 and in_time and 2 * readers <= max_readers:
             pending.append(2 * readers)
-    if request.again is None:
+    if again is None:
         return
-    readers = min(max_readers, request.again) or fewest_at_full_speed(measured)
+    readers = min(max_readers, again) or fewest_at_full_speed(measured)
     nearest = min(measured, key=lambda level: abs(level.readers - readers))
     for turn in range(REPEATS):
         left = (MAX_SECONDS - (time.monotonic() - began)) / (REPEATS - turn)
@@ -166,13 +155,13 @@ def _measure(request: _Request) -> Iterator[Level]:
         yield measure(readers, min(left, repeat_seconds(nearest, readers)))
 
 
-def _max_reads(request: _Request, samples: int, readers: int) -> int:
+def _max_reads(job: TrainingJob, samples: int, readers: int) -> int:
     """Return how many reads of `samples` samples a level may make without reading pages that an earlier read cached."""
-    plan, total_bytes = request.job.train_plan, request.job.found.total_bytes
+    plan, total_bytes = job.train_plan, job.found.total_bytes
     all_reads = plan.num_samples // samples
     in_order = plan.num_samples_per_file == 1 or not plan.sample_shuffle
-    no_read_ahead = total_bytes >= READ_AHEAD_BYTES * plan.num_samples or request.job.workload.reader.odirect
-    if not request.evicts or in_order or no_read_ahead:  # read-ahead brings no sample of a later read
+    no_read_ahead = total_bytes >= READ_AHEAD_BYTES * plan.num_samples or job.workload.reader.odirect
+    if in_order or no_read_ahead:  # read-ahead brings no sample of a later read
         return all_reads
     return min(all_reads, max(2 * readers, int(MAX_READ_SHARE * total_bytes / READ_AHEAD_BYTES / samples)))
 
@@ -259,11 +248,12 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
         last = min(rows["end_ns"][rows["reader"] == reader].max() for reader in own)
     end_ns = min(began_ns + round((SETTLE_SECONDS + seconds) * 1e9), int(last))
     begin_ns = began_ns + round(SETTLE_SECONDS * 1e9)
-    short = end_ns - begin_ns < 0.25e9 * seconds  # too little is left without the warm-up: it is counted, too
-    if short:
+    if end_ns - begin_ns < 0.25e9 * seconds:  # too little is left without the warm-up: it is counted, too
         begin_ns = int(rows["begin_ns"].min())
         end_ns = max(end_ns, int(np.quantile(rows["end_ns"], 0.9)), begin_ns + 1)
-    windows = np.array([_read_between(rows, *edges) for edges in pairwise(np.linspace(begin_ns, end_ns, WINDOWS + 1))])
+    edges = np.linspace(begin_ns, end_ns, WINDOWS + 1)
+    spread = Intervals(rows["begin_ns"].astype(float), np.maximum(rows["end_ns"], rows["begin_ns"] + 1.0), edges)
+    windows = np.diff(spread.cumulative(rows["app_bytes"].astype(float)))
     measured_seconds = (end_ns - begin_ns) / 1e9
     return Level(
         readers=readers,
@@ -271,8 +261,6 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
         rows=rows,
         mb_per_second=float(windows.sum()) / 1e6 / measured_seconds,
         half_width_percent=_half_width_percent(100 * windows / max(1.0, windows.mean())),
-        cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / max(1.0, float(rows["app_bytes"].sum())),
-        short=short,
     )
 
 
@@ -290,13 +278,6 @@ def _half_width_percent(windows: NDArray[np.float64]) -> float:
         return half_width
     correlation = max(correlation, MIN_CORRELATION)
     return half_width * math.sqrt((1 + correlation) / (1 - correlation))
-
-
-def _read_between(rows: ReadRows, begin_ns: float, end_ns: float) -> float:
-    """Return the bytes read between two moments, a read's bytes being spread evenly over its duration."""
-    took = np.maximum(rows["end_ns"] - rows["begin_ns"], 1)
-    share = (np.minimum(rows["end_ns"], end_ns) - np.maximum(rows["begin_ns"], begin_ns)).clip(0) / took
-    return float((rows["app_bytes"] * share).sum())
 
 
 def _read(

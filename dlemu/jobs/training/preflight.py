@@ -1,12 +1,13 @@
 """Checks before a training run starts, or makes its dataset: samples, memory, address space, open files, rights;
-and whether the dataset has enough steps per epoch for a verdict, and how many files that takes.
+and whether the dataset has enough steps per epoch for a verdict, how many files that takes, and which commands make it.
 """
 
 from __future__ import annotations
 
 import resource
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 import psutil
@@ -16,7 +17,9 @@ from datagen.errors import SpaceError, UserError
 from datagen.layout import stored_sample_bytes
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import open_storage
+from dlemu.config import load
 from dlemu.config.duration import mean_seconds
+from dlemu.config.overrides import given_keys, override
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import (
     TrainingJob,
@@ -27,10 +30,12 @@ from dlemu.jobs.training.plan import (
     planned_dataset,
 )
 from dlemu.machine.cgroup_limits import host_memory
+from dlemu.machine.environment import existing_folder
+from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.report.units import size
 from dlemu.results.wording import count
 from dlemu.runner.events import Making
-from dlemu.runner.job import NoVerdictError
+from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE, NoVerdictError
 
 _FILES_PER_WORKER = 6
 """File descriptors of a rank for each worker (queues, pipes, sentinel), measured with PyTorch 2.13."""
@@ -74,14 +79,9 @@ def _check_evictable(job: TrainingJob) -> None:
         )
 
 
-def open_files_needed(read_threads: int) -> int:
-    """Return the number of file descriptors that a rank needs."""
-    return _FILES_PER_RANK + _FILES_PER_WORKER * read_threads
-
-
 def _check_files(job: TrainingJob) -> None:
     """Raise the soft limit on file descriptors where needed; raises SpaceError when the hard limit is too low."""
-    needed = open_files_needed(job.workload.reader.read_threads)
+    needed = _FILES_PER_RANK + _FILES_PER_WORKER * job.workload.reader.read_threads
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < needed <= hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
@@ -127,27 +127,15 @@ ENOUGH_STEPS = 20
 this number."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Need:
-    """The dataset that a number of ranks needs for a verdict."""
-
-    files: int
-    """Number of files to train on."""
-    bytes: int
-    """Nominal bytes of all files, including those for evaluation."""
-
-
-def enough(workload: Workload, ranks: int, *, files: int = 0) -> Need:
-    """Return the dataset for ENOUGH_STEPS per epoch, or the workload's own if larger; or that of `files`, if given."""
-    reader, data = workload.reader, workload.dataset
-    wanted = ENOUGH_STEPS - 1 + _excluded(workload)
-    batch = reader.batch_size * ranks
-    files = files or max(data.num_files_train, ceil(wanted * batch / data.num_samples_per_file))
-    return Need(files=files, bytes=nominal_bytes(replace(data, num_files_train=files)))
+def enough(workload: Workload, ranks: int) -> DatasetSpec:
+    """Return the dataset with ENOUGH_STEPS per epoch, or the workload's own if that is larger."""
+    data, wanted = workload.dataset, ENOUGH_STEPS - 1 + _excluded(workload)
+    files = ceil(wanted * workload.reader.batch_size * ranks / data.num_samples_per_file)
+    return replace(data, num_files_train=max(data.num_files_train, files))
 
 
 def nominal_bytes(data: DatasetSpec) -> int:
-    """Return the bytes of a dataset's samples, for training and evaluation."""
+    """Return the nominal bytes of a dataset's samples, for training and evaluation."""
     return (data.num_files_train + data.num_files_eval) * data.num_samples_per_file * stored_sample_bytes(data)
 
 
@@ -194,8 +182,8 @@ def too_small(workload: Workload, ranks: int) -> str:
     need = enough(workload, ranks)
     return (
         f"{files:,} files are too few for a verdict with {ranks} rank{'s' * (ranks != 1)}: set "
-        f"dataset.num_files_train={need.files} or more ({size(need.bytes)}) for {ENOUGH_STEPS} steps per epoch; a "
-        "dataset can't be extended once it is generated"
+        f"dataset.num_files_train={need.num_files_train} or more ({size(nominal_bytes(need))}) for {ENOUGH_STEPS} "
+        "steps per epoch; a dataset can't be extended once it is generated"
     )
 
 
@@ -207,7 +195,7 @@ def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: 
     noted = "".join(f" {note[0].upper()}{note[1:]}." for note in notes)
     if not steps:
         problem = f"{count(files, 'file')} can't fill one step of {count(ranks, 'rank')}.{noted}"
-        raise NoVerdictError(problem, workload, ranks, files_there, enough(workload, ranks).files)
+        raise NoVerdictError(problem, workload, ranks, files_there, enough(workload, ranks).num_files_train)
     if saved := _too_often_saved(workload, steps):
         raise UserError(saved)
     otherwise = f"To run anyway, without a verdict: train.total_training_steps={steps * workload.train.epochs}"
@@ -217,7 +205,7 @@ def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: 
         f"{count(steps, 'step')} per epoch can't give a verdict: metric.exclude_start_steps and exclude_end_steps "
         f"leave none to count.{noted}"
     )
-    raise NoVerdictError(problem, workload, ranks, files_there, enough(workload, ranks).files, otherwise)
+    raise NoVerdictError(problem, workload, ranks, files_there, enough(workload, ranks).num_files_train, otherwise)
 
 
 def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
@@ -234,14 +222,15 @@ def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
         refuse_foreign_files(workload.dataset, storage)
     files, files_there = workload.dataset.num_files_train, made.spec.num_files_train if made else 0
     if not given and workload.workflow.train and mean_seconds(workload.train.computation_time) > 0:
-        files = files_there or enough(workload, ranks).files
+        most = enough(workload, ranks).num_files_train
+        files = files_there or most
         steps = steps_of(workload, ranks, files)
         if not can_be_judged(workload, steps):
             raise UserError(
                 _too_often_saved(workload, steps)
                 or f"{workload.dataset.data_folder} holds a dataset of {files_there:,} files, too few for {ranks} "
                 f"rank{'s' * (ranks != 1)}, and a dataset can't be extended because its file names contain the "
-                f"number of files. Set dataset.data_folder to an empty folder for {enough(workload, ranks).files:,}"
+                f"number of files. Set dataset.data_folder to an empty folder for {most:,}"
             )
     making = replace(
         workload,
@@ -250,3 +239,81 @@ def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
     )
     missing = 0 if made and made.complete else nominal_bytes(making.dataset)
     return Making(workload=making, bytes=missing, folder=making.dataset.data_folder)
+
+
+def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[str], config_dir: str | None) -> str:
+    """Return how large a dataset the ranks need, and commands that generate it and train on it; the first is to try."""
+    workload, ranks, files_there = error.workload, error.ranks, error.files_there
+    files = workload.dataset.num_files_train
+    load_text = f"{count(ranks, 'rank')} x batch {workload.reader.batch_size}"
+    if workload.dataset.source == "folder":  # dlemu makes nothing among a user's own files
+        few = f"{load_text} get {count(steps_of(workload, ranks, files_there), 'step')} per epoch"
+        larger = "set dataset.data_folder to a folder with more files, or cut files that hold many samples"
+        return f"{few}: lower ranks or reader.batch_size, {larger} (dataset.format=indexed_binary)"
+    given = "dataset.num_files_train" in given_keys(overrides)
+    need = _need(workload, ranks, given=given)
+    if files_there >= need.num_files_train:
+        word = override(["dataset", "num_files_train"], files_there)
+        return f"The folder already has {files_there:,} files; to use them:\n    {with_words(command, [word])}"
+    wanted = f"{files:,} files give {count(steps_of(workload, ranks, files), 'step')} per epoch for {load_text}"
+    if files < need.num_files_train:
+        wanted += f"; {ENOUGH_STEPS} take {need.num_files_train:,}"
+    words = ["--make"]
+    if files_there:
+        words.append(_folder_beside(workload, str(need.num_files_train)))
+    if given and files != need.num_files_train:
+        words.append(override(["dataset", "num_files_train"], need.num_files_train))
+    size_bytes = nominal_bytes(need)
+    if size_bytes <= CONFIRM_ABOVE_BYTES:
+        return "\n".join([f"{wanted}.", *_step("To generate them and train", workload, need, command, words)])
+    tried = []
+    if TRIAL_SCALE in workload.scales and not workload.scale:
+        scaled = [f"scale={TRIAL_SCALE}", _folder_beside(workload, TRIAL_SCALE)]
+        small = load([*overrides, *scaled], config_dir=config_dir)
+        tried = _step("To try it", small, _need(small, ranks, given=given), command, [*scaled, "--make"])
+    full = _step("At full size", workload, need, command, [*words, "--yes"])
+    from dlemu.runner.datasets import free_bytes  # only where no verdict is possible
+
+    free = free_bytes(workload, workload.dataset.data_folder)
+    if free is not None and free < size_bytes:
+        larger = "set dataset.data_folder to a larger file system"
+        full = [f"At full size it takes {size(size_bytes)}, and {size(free)} are free: {larger}."]
+    return "\n".join([f"{wanted}.", *tried, *full])
+
+
+def _need(workload: Workload, ranks: int, *, given: bool) -> DatasetSpec:
+    """Return the dataset that the ranks need; with a `given` number of files, that, if it suffices for a verdict."""
+    suffices = can_be_judged(workload, steps_of(workload, ranks, workload.dataset.num_files_train))
+    return workload.dataset if given and suffices else enough(workload, ranks)
+
+
+def _step(
+    heading: str, workload: Workload, need: DatasetSpec, command: Sequence[str], words: Sequence[str]
+) -> list[str]:
+    """Return a heading with the dataset's size, and the command with `words` added."""
+    size_bytes = nominal_bytes(need)
+    if _fits_page_cache(workload, size_bytes):
+        words = [*words, "reader.evict_page_cache=epochs"]
+    return [f"{heading} ({need.num_files_train:,} files, {size(size_bytes)}):", f"    {with_words(command, words)}"]
+
+
+def _folder_beside(workload: Workload, name: str) -> str:
+    """Return the setting of a folder next to the dataset's, for a dataset of another size."""
+    return override(["dataset", "data_folder"], f"{workload.dataset.data_folder.rstrip('/')}-{name}")
+
+
+def _fits_page_cache(workload: Workload, size_bytes: int) -> bool:
+    """Return whether the page cache may serve a dataset of that size, which would prevent a verdict."""
+    storage, reader = open_storage(workload.storage_spec.buffered), workload.reader
+    if reader.odirect or reader.evict_page_cache != "never" or workload.metric.cached or storage.is_remote:
+        return False
+    if storage.memory_kind(existing_folder(workload.dataset.data_folder)):
+        return False
+    return size_bytes < WANTED_RATIO * psutil.virtual_memory().total
+
+
+def with_words(command: Sequence[str], words: Sequence[str]) -> str:
+    """Return the command with `words` added, quoted for a shell; `key=value` words replace those of the same key."""
+    keys = [word.partition("=")[0] for word in words if "=" in word]
+    kept = [word for word in command if word not in words and word.partition("=")[0].lstrip("+") not in keys]
+    return shlex.join([*kept, *words])

@@ -28,10 +28,10 @@ from dlemu.jobs.training.prediction.from_reads import (
 )
 from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.causes import mean_ready_behind, worker_time
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.limit import MIN_GAIN_PERCENT, MIN_GAIN_SHARE, Cause, Scaling
-from dlemu.metrics.over_time import Floats
+from dlemu.metrics.loss import mean_ready_behind, worker_time
+from dlemu.metrics.rates import Floats
 from dlemu.metrics.rows import Rows, StepTable
 from dlemu.metrics.t_interval import FEWEST
 
@@ -226,7 +226,6 @@ def _replay_of(rows: Rows, facts: Facts, *, preprocesses: bool) -> _Replay:
     works, compute = arranged(work_of_reads(reads, curve)), arranged(rows["compute_ns"] / 1e9)
     epochs = (
         Scene(
-            app_bytes=work,
             work_bytes=work,
             after_seconds=after,
             compute_seconds=seconds,

@@ -90,7 +90,7 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         if makes and manifest.read(data.data_folder, storage) is None:  # refuses a file: nothing can be made there
             problem = no_dataset(data.data_folder, storage)
             if problem:
-                raise NoVerdictError(problem, workload, ranks, 0, enough(workload, ranks).files)
+                raise NoVerdictError(problem, workload, ranks, 0, enough(workload, ranks).num_files_train)
         found = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
         if wants_verdict:
             own = workload.notes if data.source == "folder" else ()

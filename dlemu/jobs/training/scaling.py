@@ -8,9 +8,9 @@ itself became faster.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal
 
@@ -24,8 +24,8 @@ from dlemu.jobs.training.steplog import TRAINING, StepRows
 from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.causes import find_causes, work_of
 from dlemu.metrics.limit import Scaling, lost_to_reads, reads_may_be_too_few
+from dlemu.metrics.loss import find_causes, work_of
 from dlemu.metrics.rows import Rows, is_any
 from dlemu.ranks import Comm
 
@@ -124,9 +124,8 @@ def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Seque
     """
     with contextlib.suppress(DlemuError):  # a missing file fails the reads below, too
         evict(job, comm.local_rank, comm.local_size, write_first=False)
-    own = _TrialReaders(job, comm.rank, epoch)
     comm.all_reduce_max(time.monotonic_ns())
-    readings: list[tuple[int, float]] | None = comm.gather(own.read(readers, job.workload.metric.scaling_seconds))
+    readings: list[tuple[int, float]] | None = comm.gather(_read(job, comm.rank, epoch, readers))
     if readings is None or any(seconds <= 0 for _, seconds in readings):
         return None
     counted = [readings[rank] for rank in waiting]
@@ -134,35 +133,26 @@ def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Seque
     return mb_per_second * len(readings) / len(counted)
 
 
-class _TrialReaders:
-    """The readers of one rank, as threads: reads release the interpreter lock."""
+def _read(job: TrainingJob, rank: int, epoch: int, readers: int) -> tuple[int, float]:
+    """Read batches, each once at most, in threads, for `metric.scaling_seconds`; return bytes read and seconds taken.
 
-    def __init__(self, job: TrainingJob, rank: int, epoch: int) -> None:
-        self._spec: LoaderSpec = replace(job.loader_spec(rank), preprocess_time=NO_TIME)
-        self._epoch, self._steps = epoch, iter(range(1, job.train_plan.steps_per_epoch + 1))
-        self._lock = threading.Lock()
-        self._app_bytes, self._failed = 0, False
+    0 seconds if a read failed: the run is over and measured, and a failed trial only has no result. Reads release the
+    interpreter lock.
+    """
+    spec: LoaderSpec = replace(job.loader_spec(rank), preprocess_time=NO_TIME)
+    steps, began = iter(range(1, job.train_plan.steps_per_epoch + 1)), time.monotonic()
 
-    def read(self, readers: int, seconds: float) -> tuple[int, float]:
-        """Read batches, each once at most, for `seconds`; return bytes read and seconds taken, 0 if a read failed."""
-        began = time.monotonic()
-        threads = [threading.Thread(target=self._work, args=(number, began + seconds)) for number in range(readers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return self._app_bytes, 0.0 if self._failed else time.monotonic() - began
+    def work(number: int) -> int:
+        maker, buffer, read = BatchMaker(spec, number), memoryview(bytearray(spec.slot_bytes)), 0
+        while time.monotonic() < began + job.workload.metric.scaling_seconds:
+            step = next(steps, None)  # one call of the interpreter, so no two threads get the same
+            if step is None:
+                break
+            read += maker.make("train", epoch, step, 0, buffer).app_bytes
+        return read
 
-    def _work(self, number: int, deadline: float) -> None:
-        try:
-            maker, buffer = BatchMaker(self._spec, number), memoryview(bytearray(self._spec.slot_bytes))
-            while time.monotonic() < deadline:
-                with self._lock:
-                    step = next(self._steps, None)
-                if step is None:
-                    return
-                trace = maker.make("train", self._epoch, step, 0, buffer)
-                with self._lock:
-                    self._app_bytes += trace.app_bytes
-        except Exception:  # the run is over and measured: a failed trial only has no result
-            self._failed = True
+    try:
+        with ThreadPoolExecutor(readers) as pool:
+            return sum(pool.map(work, range(readers))), time.monotonic() - began
+    except Exception:
+        return 0, 0.0

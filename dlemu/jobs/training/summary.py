@@ -13,7 +13,6 @@ from typing import Annotated
 
 from datagen.quantiles import Percentiles as Percentiles
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
-from dlemu.metrics.cache import EpochAudit as EpochAudit
 from dlemu.metrics.catalogue import RUN, Metric
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import Limit as Limit
@@ -24,15 +23,6 @@ from dlemu.metrics.verdict import Outcome
 from dlemu.report.units import number
 from dlemu.results.parts import HostDevice, JobSummary, Requests
 from dlemu.results.wording import count, scaled
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoppedEarly:
-    """How far a run came that the user stopped early."""
-
-    steps: int
-    """Training steps that each rank completed."""
-    planned_steps: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +96,11 @@ class Metrics:
     """The emulator's own AU against null storage on this host, at least, %; None when not measured."""
     au_threshold_percent: float = 90.0
     """100 x `metric.au`."""
-    cpu_seconds: float | None = None
-    """CPU time of ranks and workers during `total_seconds`; None for an incomplete run."""
     cpu_seconds_per_gb: float | None = None
-    """`cpu_seconds` per 1e9 bytes read in training."""
+    """CPU time of ranks and workers in `total_seconds` per 1e9 bytes read in training; None for an incomplete run."""
     read_cpu_seconds_per_gb: float | None = None
-    """CPU time of reading per 1e9 bytes read in training and evaluation: `cpu_seconds` without the checkpoints,
-    preprocessing and steps of `cpu_apart` in facts.json; null where these are not known."""
+    """CPU time of reading per 1e9 bytes read in training and evaluation: without the checkpoints, preprocessing and
+    steps of `cpu_apart` in facts.json; null where these are not known."""
     dropped_samples: int = 0
     """Samples of an epoch that are not read, because they do not fill a batch on every rank."""
     steps_per_epoch: tuple[int, ...] = ()
@@ -124,7 +112,7 @@ class Metrics:
         return self.au_sustained_percent.mean if self.au_sustained_percent else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PageCache:
     """Whether the bytes came from the storage or from memory."""
 
@@ -132,20 +120,16 @@ class PageCache:
     """Bytes that the storage served, in % of the bytes read; values None where the kernel does not report it."""
     served_percent: float | None = None
     """The smaller of `from_storage_percent` and the devices' bytes in % of the bytes read, each epoch 100 at most."""
-    dataset_to_memory_ratio: float | None = None
-    """Bytes of the dataset / memory of all hosts."""
     warning: str | None = None
     """A caveat to the numbers, as a sentence."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Evaluation:
     """All evaluations together."""
 
     seconds: float
     samples: int
-    app_mb_per_second: float | None
-    """1e6 bytes/s."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,24 +177,13 @@ class DatasetFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeterPower:
-    """One power meter during training."""
-
-    host: str
-    source: str
-    mean_watts: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class TelemetrySummary:
     """What telemetry recorded."""
 
-    interval_seconds: float
-    probes: tuple[str, ...] = ()
-    """Names of the probes that recorded something."""
     devices: tuple[HostDevice, ...] = ()
     notes: tuple[str, ...] = ()
-    power: tuple[MeterPower, ...] = ()
+    power: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    """Host -> power meter -> its mean during training, W."""
 
 
 MEMORY = (Code.PAGE_CACHE, Code.NO_DATA_FROM_STORAGE)
@@ -223,14 +196,12 @@ WORKS = "dlemu works here"
 
 @dataclass(frozen=True, kw_only=True)
 class Summary(JobSummary):
-    """The result of a training run; complete if every planned step was measured. A rank is an accelerator."""
+    """The result of a training run; complete if every planned step was measured. A rank is an accelerator.
+
+    Of a run that was stopped early, as `dlemu size` does once a verdict is certain, only the steps taken were planned.
+    """
 
     kind: str = "training"
-    stopped_early: StoppedEarly | None = None
-    """Set if the run was stopped early, as `dlemu size` does once a verdict is certain; else None.
-
-    All other keys are then those of a run with `train.total_training_steps=steps`.
-    """
     passed: bool | None
     """None if there is no verdict."""
     outcome: Outcome
@@ -239,8 +210,6 @@ class Summary(JobSummary):
     """`pass`, `fail`, `undecided`, or why there is no verdict: `incomplete`, `nothing_computed`,
     `nothing_read`, `uneven_computation`, `emulator_too_slow`, `cache_served`, `too_few_steps`, `supply_not_known` or
     `host_limited`."""
-    verdict_numbers: dict[str, Number]
-    """The numbers that the verdict is based on: the AU, the threshold, and others by code."""
     accelerator: str | None
     """Name of the accelerator; None when none was chosen."""
     scale: str | None
@@ -262,8 +231,8 @@ class Summary(JobSummary):
     checkpoints: tuple[CheckpointTiming, ...] = ()
     asynchronous_checkpoints: AsynchronousCheckpoints | None = None
     """None without asynchronous checkpoints."""
-    audit: tuple[EpochAudit, ...] = ()
-    """One entry per epoch."""
+    each_sample_once: tuple[bool | None, ...] = ()
+    """Whether each planned sample was read once, and no other, in each epoch; None for one that was cut short."""
     dataset: DatasetFacts
     how: dict[str, bool | int | float | str | None]
     """The settings of `reader` on which the meaning of the numbers depends, by their keys ([settings.md](settings.md)).

@@ -20,13 +20,12 @@ from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
 from dlemu.config.duration import is_zero
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
-from dlemu.jobs.training.measured import CpuApart, Journal
+from dlemu.jobs.training.measured import CpuApart, Journal, StoppedEarly
 from dlemu.jobs.training.plan import Epoch, TrainingJob, accelerator_class, step_threads
 from dlemu.jobs.training.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
 from dlemu.jobs.training.result import RunLog
 from dlemu.jobs.training.scaling import try_other_readers
 from dlemu.jobs.training.steplog import EVALUATION, TRAINING, StepLog, StepRows, log_name
-from dlemu.jobs.training.summary import StoppedEarly
 from dlemu.loaders.loader_base import Loader, LoaderSpec
 from dlemu.machine.clock import BurnerThreads, Clock, MonotonicClock
 from dlemu.machine.environment import describe_storage
@@ -77,11 +76,9 @@ def run_rank(
     recording = stopped(recorder)
     ended_ns = comm.all_reduce_max(time.monotonic_ns())
     journal = journal.noting(requests=requests_so_far(job.live_folder))
-    before_trials = _cpu_seconds()
     journal = journal.noting(ended_ns=ended_ns, scaling=try_other_readers(job, comm, trainer.log.rows))
-    cpu_apart = trainer.cpu_apart(trials=_cpu_seconds() - before_trials)
     loader.close()
-    return _gather(comm, journal, _RankResult(trainer.log.rows.copy(), cpu_seconds, cpu_apart, recording))
+    return _gather(comm, journal, _RankResult(trainer.log.rows.copy(), cpu_seconds, trainer.cpu_apart(), recording))
 
 
 def _recorder_of(job: TrainingJob, comm: Comm) -> Recorder | None:
@@ -169,14 +166,13 @@ class _Trainer:
             burn=self._burn_step,
         )
         self._saver = _saver(job, comm, self._clock) if job.saves else None
-        self._start_cpu_seconds = self._cpu_seconds_before = 0.0
+        self._cpu_seconds_before = 0.0
         self._step_cpu_ns = 0
 
     def run(self) -> Journal:
         """Run all epochs; return the journal, of which only rank 0's is kept."""
         self._loader.start()
         self._describe()
-        self._start_cpu_seconds = _cpu_seconds()
         ceiling = self.measure_ceiling()
         self._note(ceiling_au_percent=ceiling, started_ns=self._comm.all_reduce_max(self._clock.now_ns()))
         self._cpu_seconds_before = _cpu_seconds()
@@ -221,12 +217,9 @@ class _Trainer:
         """Return the CPU time of this rank and its workers since the first epoch began."""
         return _cpu_seconds() - self._cpu_seconds_before
 
-    def cpu_apart(self, *, trials: float) -> CpuApart:
-        """Return the CPU time spent on anything but reading; `trials` is that of the trials after the last epoch."""
-        ceiling = self._cpu_seconds_before - self._start_cpu_seconds
+    def cpu_apart(self) -> CpuApart:
+        """Return the CPU time spent on anything but reading."""
         return CpuApart(
-            start=self._start_cpu_seconds,
-            trials=ceiling + trials,
             checkpoints=0.0 if self._saver is None else self._saver.cpu_ns / 1e9,
             preprocessing=float(self.log.rows["preprocess_cpu_ns"].sum()) / 1e9,
             steps=self._step_cpu_ns / 1e9,

@@ -9,15 +9,8 @@ from typing import Any
 from datagen.errors import UserError
 from dlemu.metrics.catalogue import RUN, Catalogue
 from dlemu.report.units import plain
-from dlemu.results.figures import (
-    HOST_FACTS,
-    Conditions,
-    JobFigures,
-    difference,
-    difference_in_time,
-    differing_work,
-    in_words,
-)
+from dlemu.results import figures
+from dlemu.results.figures import Conditions, JobFigures, difference
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import count
 from dlemu.studies.answers import ComparedSide, Comparison, RunPair, SweepPoint
@@ -43,9 +36,9 @@ def compare(a: Side, b: Side) -> Comparison:
         )
     # the first run of a side may be one that failed on the other
     common: Settings = next((settings for settings in a.conditions if settings in b.conditions), ())
-    about = a.about(common), b.about(common)
+    about = a.about_run(common), b.about_run(common)
     varied = {key.rpartition(".")[2] for settings, *_ in pairs for key, _ in settings}
-    work = differing_work(about[0], about[1], varied) if about[0] and about[1] else []
+    work = figures.differing_work(about[0], about[1], varied) if about[0] and about[1] else []
     runs = (
         compare_runs(of_a, of_b, work, _from_memory(a, b, settings), dict(settings)) for settings, of_a, of_b in pairs
     )
@@ -89,7 +82,7 @@ def _facts(side: Conditions) -> dict[str, str]:
     """Return where, on what and how one side was measured."""
     facts: dict[str, Any] = {"measured": side.started_at or None, "hosts": [host.host for host in side.hosts]}
     for host in side.hosts[:1]:
-        facts |= {name: getattr(host, name) for name in HOST_FACTS}
+        facts |= {name: getattr(host, name) for name in figures.HOST_FACTS}
     facts["storage"] = side.storage and f"{side.storage.file_system} on {side.storage.device}"
     facts["devices"] = [
         f"{device.name} ({plain(device.model)}, {plain(device.size_bytes, 'size_bytes')})" for device in side.devices
@@ -99,7 +92,7 @@ def _facts(side: Conditions) -> dict[str, str]:
 
 
 def _from_memory(a: Side, b: Side, settings: Settings) -> FromMemory:
-    of_a, of_b = (about.from_memory if (about := side.about(settings)) else () for side in (a, b))
+    of_a, of_b = (about.from_memory if (about := side.about_run(settings)) else () for side in (a, b))
     return {phase: (phase in of_a, phase in of_b) for phase in sorted({*of_a, *of_b})}
 
 
@@ -116,24 +109,19 @@ def _listed(side: Side) -> str:
 
 
 def compare_runs(
-    a: JobFigures,
-    b: JobFigures,
-    work: Sequence[str] = (),
-    from_memory: FromMemory | None = None,
-    settings: dict[str, str] | None = None,
+    a: JobFigures, b: JobFigures, work: Sequence[str], served: FromMemory, settings: Mapping[str, str]
 ) -> RunPair:
     """Return the differences between A and B, metric by metric.
 
-    `work` describes how the data that they read or wrote differs, `from_memory` and `settings` are those of the
-    RunPair. Where datasets, accelerators or their numbers differ, the runs did not do the same work: differences in
-    time are not due to the storage, and there is no plan of a year.
+    `work` describes how the data that they read or wrote differs; `served` is the pair's `from_memory`. Where datasets,
+    accelerators or their numbers differ, the runs did not do the same work: differences in time are not due to the
+    storage, and there is no plan of a year.
     """
     catalogue = catalogue_of(a.kind)
     names = [metric.name for metric in catalogue.compared if metric.name in a.metrics and metric.name in b.metrics]
-    served = from_memory or {}
     differ = [*_in_memory(served), *(_other_work(a, b, work) if catalogue.feeds_accelerators else work)]
     return RunPair(
-        settings=settings or {},
+        settings=dict(settings),
         a=a,
         b=b,
         metrics={name: difference(a.metrics[name], b.metrics[name]) for name in names},
@@ -184,7 +172,7 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
         yield f"not comparable: {', '.join(differ)}"
         return
     if pair is None:
-        if all((about := side.about()) and RUN in about.from_memory for side in (a, b)):
+        if all((about := side.about_run()) and RUN in about.from_memory for side in (a, b)):
             yield _BOTH_IN_MEMORY
         return
     epochs = pair.a.epochs, pair.b.epochs
@@ -201,10 +189,10 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
             continue
         memory = f"{_BOTH_IN_MEMORY}: " * (phase in pair.from_memory)
         if metric.phase:
-            said = difference_in_time(both, repeated=f"{catalogue.repetition}s")
+            said = figures.difference_in_time(both, repeated=f"{catalogue.repetition}s")
             yield f"{memory}{each}{where}{named}{said}{_limits(pair, phase) if named else ''}"
         else:
-            yield f"{memory}{where}{metric.title}: {in_words(both, better=metric.better)}"
+            yield f"{memory}{where}{metric.title}: {figures.in_words(both, better=metric.better)}"
 
 
 def _limits(pair: RunPair, phase: str) -> str:

@@ -10,10 +10,11 @@ from dlemu.metrics.catalogue import Catalogue
 from dlemu.report.screen import Said, Screen, with_uncertainty
 from dlemu.report.table import Section, Table, Words, columns
 from dlemu.report.units import side_names, verdict_word, with_interval, with_unit
+from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import Difference
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.results.wording import scaled
-from dlemu.studies.answers import PLANNED_EPOCHS, Comparison, RunPair, read_comparison
+from dlemu.studies.answers import COMPARE, PLANNED_EPOCHS, Comparison, RunPair
 from dlemu.studies.compare.compare_sides import pair_settings
 from dlemu.studies.sweep.page import points_table
 
@@ -134,4 +135,10 @@ def _charts(answer: Comparison, _: str) -> Iterator[tuple[str, Figure]]:
     return charts(Point(name, settings, run) for name, settings, run in runs if run)
 
 
-PARTS = Parts(read=read_comparison, answer_type=Comparison, screen=screen, sections=sections, charts=_charts)
+PARTS = Parts(
+    read=lambda folder: read_answer(folder, COMPARE, Comparison),
+    answer_type=Comparison,
+    screen=screen,
+    sections=sections,
+    charts=_charts,
+)

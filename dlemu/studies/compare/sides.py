@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from datagen.errors import UserError
@@ -12,7 +12,7 @@ from dlemu.metrics.catalogue import RUN
 from dlemu.results.figures import Conditions, JobFigures, differing
 from dlemu.results.kinds import kind_named, kind_of
 from dlemu.results.wording import scaled
-from dlemu.studies.answers import HOST, SIZE, SWEEP, SizeAnswer, SweepAnswer
+from dlemu.studies.answers import HOST, SIZE, SWEEP, ComparedSide, SizeAnswer, SweepAnswer, SweepPoint
 from dlemu.studies.conditions import conditions_in, conditions_of
 from dlemu.studies.size.page import KIND_OF_TRIALS, figures_of_count
 
@@ -25,21 +25,15 @@ About = Mapping[Settings, Conditions]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class Side(ComparedSide):
     """One storage of a comparison, as its folder has it."""
 
-    name: str
-    """Its folder, or its drive in a sweep over drives."""
     kind: str
     """Kind of its jobs."""
     runs: Runs
     """At least one, but for a search before its first trial."""
     conditions: About = field(default_factory=dict)
     """Where and how each run was measured, for those whose folders still exist."""
-    accelerators_fed: int | None = None
-    """As in `ComparedSide`."""
-    may_feed_more: bool = False
-    """As in `ComparedSide`."""
     is_search: bool = False
     """`runs` are the counts of a search, which need not be those of the other side."""
     cached: bool = False
@@ -47,19 +41,12 @@ class Side:
     warnings: tuple[str, ...] = ()
     """What a reader of its numbers must know, as sentences."""
 
-    def about(self, settings: Settings = ()) -> Conditions | None:
+    def about_run(self, settings: Settings = ()) -> Conditions | None:
         """Return the conditions of a run, or else of the first; None when the folders of all are gone."""
         return self.conditions.get(settings) or next(iter(self.conditions.values()), None)
 
     @property
-    def title(self) -> str:
-        """A short description of what ran."""
-        about = self.about()
-        return about.title if about else self.workload
-
-    @property
     def workload(self) -> str:
-        """The workload of its runs."""
         return next((figures.workload for figures in self.runs.values()), "")
 
     @property
@@ -121,63 +108,56 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
 
 
 def side_of_runs(name: str, runs: Runs, conditions: About | None = None) -> Side:
-    """Return a storage from the figures of its runs, and the conditions of those whose folders still exist."""
-    accelerators = max((figures.ranks for figures in runs.values() if figures.passed), default=None)
+    """Return a storage from the figures of its runs, and the conditions of those whose folders still exist.
+
+    It may feed one more where no run with the same settings shows otherwise.
+    """
+    known, most = conditions or {}, max((one.ranks for one in runs.values() if one.passed), default=None)
+    others = {settings: dict(settings, ranks="") for settings in runs}
+    failed = [
+        others[settings]
+        for settings, one in runs.items()
+        if one.ranks == (most or 0) + 1 and one.passed is False and one.limited_by.get(RUN) not in HOST
+    ]
     return Side(
         name=name,
         kind=next(iter(runs.values())).kind,
         runs=runs,
-        conditions=conditions or {},
-        accelerators_fed=accelerators,
-        may_feed_more=_may_feed_more(runs, accelerators),
-        warnings=tuple(dict.fromkeys(warning for each in (conditions or {}).values() for warning in each.warnings)),
+        conditions=known,
+        accelerators_fed=most,
+        may_feed_more=any(
+            one.ranks == most and one.passed and others[settings] not in failed for settings, one in runs.items()
+        ),
+        warnings=tuple(dict.fromkeys(warning for each in known.values() for warning in each.warnings)),
     )
-
-
-def _may_feed_more(runs: Runs, accelerators: int | None) -> bool:
-    """Return whether a storage that feeds so many may feed one more: no run with the same settings shows otherwise."""
-    if accelerators is None:
-        return False
-    failed = {
-        _without_ranks(settings)
-        for settings, figures in runs.items()
-        if figures.ranks == accelerators + 1 and figures.passed is False and figures.limited_by.get(RUN) not in HOST
-    }
-    return any(
-        figures.ranks == accelerators and figures.passed and _without_ranks(settings) not in failed
-        for settings, figures in runs.items()
-    )
-
-
-def _without_ranks(settings: Settings) -> Settings:
-    return tuple((key, value) for key, value in settings if key != "ranks")
 
 
 def _of_sweep(folder: str, swept: SweepAnswer) -> list[Side]:
-    drives: dict[str, dict[Settings, JobFigures]] = {}
-    about: dict[str, dict[Settings, Conditions]] = {}
-    failed: dict[str, list[str]] = {}
+    drives: dict[str, list[SweepPoint]] = {}
     for point in swept.points:
-        settings = dict(point.settings)
-        drive = settings.pop(DATA_FOLDER, folder)
-        if point.figures is None:
-            why = (point.failure or "no reason is known").splitlines()[0]
-            failed.setdefault(drive, []).append(f"the run with {_named(settings.items())} failed: {why}")
-            continue
-        key = tuple(sorted(settings.items()))
-        drives.setdefault(drive, {})[key] = point.figures
-        about.setdefault(drive, {}).update((key, one) for one in conditions_in([os.path.join(folder, point.folder)]))
-    if lost := [drive for drive in failed if drive not in drives]:
-        which = "" if lost[0] == folder else f" on {lost[0]}"
-        raise UserError(f"{folder}: no point{which} has completed: {failed[lost[0]][0]}; run the sweep again")
+        drives.setdefault(point.settings.get(DATA_FOLDER, folder), []).append(point)
     if not drives:
         raise UserError(f"no point of the sweep in {folder} has completed: finish it with its command, then compare")
-    cut = [] if swept.complete else [_CUT]
-    sides = [side_of_runs(drive, runs, about[drive]) for drive, runs in drives.items()]
-    return [replace(side, warnings=(*cut, *failed.get(side.name, []), *side.warnings)) for side in sides]
+    sides = []
+    for drive, points in drives.items():
+        runs, about, warnings = {}, dict[Settings, Conditions](), [] if swept.complete else [_CUT]
+        for point in points:
+            settings = tuple(sorted((key, value) for key, value in point.settings.items() if key != DATA_FOLDER))
+            if point.figures is not None:
+                runs[settings] = point.figures
+                about.update((settings, one) for one in conditions_in([os.path.join(folder, point.folder)]))
+            else:
+                why = (point.failure or "no reason is known").splitlines()[0]
+                warnings.append(f"the run with {_named(settings)} failed: {why}")
+        if not runs:
+            which = "" if drive == folder else f" on {drive}"
+            raise UserError(f"{folder}: no point{which} has completed: {warnings[-len(points)]}; run the sweep again")
+        side = side_of_runs(drive, runs, about)
+        sides.append(replace(side, warnings=(*warnings, *side.warnings)))
+    return sides
 
 
-def _named(settings: Iterable[tuple[str, str]]) -> str:
+def _named(settings: Settings) -> str:
     return " ".join(f"{key}={value}" for key, value in settings) or "its settings"
 
 
@@ -206,8 +186,9 @@ def issues_between(a: Side, b: Side, about: tuple[Conditions | None, Conditions 
     """Yield a sentence for everything but the storage that differs, and the warnings of each side."""
     if os.path.realpath(a.name) == os.path.realpath(b.name):
         yield "A and B are the same folder: they do not differ"
-    if a.title != b.title:
-        yield f"A ran {a.title} and B {b.title}: the difference is not due to the storage alone"
+    ran = [conditions.title if (conditions := side.about_run()) else side.workload for side in (a, b)]
+    if ran[0] != ran[1]:
+        yield f"A ran {ran[0]} and B {ran[1]}: the difference is not due to the storage alone"
     if about[0] is not None and about[1] is not None:
         yield from differing(about[0], about[1])
     several = max(len(a.runs), len(b.runs)) > 1 and not a.is_search | b.is_search

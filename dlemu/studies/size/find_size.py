@@ -42,12 +42,8 @@ from dlemu.runner.events import ignore
 from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SIZE, FullSize, Question, SizeAnswer, Trial
-from dlemu.studies.prerequisites import (
-    OnEvent,
-    SearchBegan,
-    check_launcher,
-)
-from dlemu.studies.size.search import Limits, next_count
+from dlemu.studies.prerequisites import OnEvent, SearchBegan, check_launcher
+from dlemu.studies.size.search import next_count
 from dlemu.studies.size.size_verdict import Known, build_answer, outcome_of, sentence
 from dlemu.studies.size.trials import TrialPlan, run_trial
 
@@ -136,13 +132,18 @@ def size(
         cached=workload.metric.cached,
         settings_digest=digest([workload]),
     )
-    job = _one_accelerator(workload, folder)
-    _capacity(job)
+    found = inspect(
+        workload.dataset,
+        command_hint=lambda: f"{datagen_command(workload)} (or add --make here)",
+        storage=workload.storage_spec,
+    )
+    job = make_job(workload, 1, found, folder=folder, started_at="")
+    enough_for = _capacity(job)
     runs = Search(folder, question, (), on_event)
     runs.resume()
-    wants_page = workload.output.report
-    on_event(RunsPlanned(folder=folder, runs=None, finished_runs=len(runs.runs), wants_page=wants_page))
-    cores, page_cache = check_free_cores(Facts(workload)), treatment_of(workload, job.found.total_bytes)
+    done, wants_page = len(runs.runs), workload.output.report
+    on_event(RunsPlanned(folder=folder, runs=None, finished_runs=done, wants_page=wants_page))
+    cores, page_cache = check_free_cores(Facts(workload)), treatment_of(workload, found.total_bytes)
     evicts = page_cache in ("evicted", "large")
     levels, _ = probe_pattern(job, evicts=evicts, levels=PROBING_READERS, with_costs=False)
     known = _known(job, levels, most, f"{cores.observed}: {cores.advice}" if cores.advice else "")
@@ -151,14 +152,14 @@ def size(
         SearchBegan(
             workload=workload,
             page_cache=page_cache,
-            total_bytes=job.found.total_bytes,
-            enough_for=_capacity(job),
+            total_bytes=found.total_bytes,
+            enough_for=enough_for,
             known=known,
             expected=first,
         )
     )
     own_words += ["reader.evict_page_cache=epochs"] * (page_cache == "evicted")
-    plan = _trial_plan(job, question, own_words, config_dir)
+    plan = _trial_plan(job, question, [*(["--config-dir", config_dir] if config_dir else []), *own_words])
     answer = runs.search(known, max(1, first), partial(run_trial, plan))
     answer = replace(
         answer,
@@ -208,15 +209,8 @@ class Search(RunList[int, Trial, SizeAnswer]):
         `run` gets a trial's accelerators, number and folder. Raises what it raises, except for a count that this host
         can't run while it can run a smaller one: then only smaller counts are tried.
         """
-        self._known, self._run, self._refusal = known, run, ""
-        question: Question = self.question
-        limits = Limits(
-            first=first,
-            most=known.most,
-            threshold_percent=question.threshold_percent,
-            confidence_percent=question.confidence_percent,
-        )
-        while (wanted := next_count(self.runs, limits)) is not None:
+        self._known, self._run, self._refusal, most = known, run, "", known.most
+        while (wanted := next_count(self.runs, self.question, first, most)) is not None:
             number = len(self.runs) + 1
             planned = Planned(
                 what=wanted,
@@ -229,19 +223,9 @@ class Search(RunList[int, Trial, SizeAnswer]):
             except UserError as error:
                 if wanted == 1 or any(trial.accelerators == wanted for trial in self.runs):
                     raise
-                limits = replace(limits, first=wanted // 2, most=wanted - 1)
+                first, most = wanted // 2, wanted - 1
                 self._refusal = f"{wanted} can't run here: {error}"
         return self.answer(complete=True)
-
-
-def _one_accelerator(workload: Workload, folder: str) -> TrainingJob:
-    """Inspect the dataset, and return the training of one accelerator on it; raises UserError."""
-    found = inspect(
-        workload.dataset,
-        command_hint=lambda: f"{datagen_command(workload)} (or add --make here)",
-        storage=workload.storage_spec,
-    )
-    return make_job(workload, 1, found, folder=folder, started_at="")
 
 
 def _known(job: TrainingJob, levels: Sequence[Level], most: int, others: str) -> Known:
@@ -276,23 +260,20 @@ def expected_count(job: TrainingJob, levels: Sequence[Level], known: Known) -> i
         return 1
 
 
-def _trial_plan(job: TrainingJob, question: Question, words: Sequence[str], config_dir: str | None) -> TrialPlan:
+def _trial_plan(job: TrainingJob, question: Question, words: Sequence[str]) -> TrialPlan:
     """Return the settings that all trials share."""
     train, ahead = job.workload.train, _batches_ahead(job)
-    most_steps = math.ceil(question.trial_seconds / mean_seconds(train.computation_time)) + 1 + ahead
+    steps = math.ceil(question.trial_seconds / mean_seconds(train.computation_time)) + 1 + ahead
+    if train.total_training_steps > 0:
+        steps = min(steps, train.total_training_steps)
+    # AU is of training's reads alone
+    off = [f"{key}=false" for key in ("workflow.generate_data", "workflow.checkpoint", "workflow.evaluation")]
     return TrialPlan(
-        words=(
-            *words,
-            "workflow.generate_data=false",
-            "workflow.checkpoint=false",  # AU is of training's reads alone
-            "workflow.evaluation=false",
-            "output.report=false",
-        ),
-        options=("--config-dir", config_dir) if config_dir else (),
+        words=(*words, *off, "output.report=false"),
         question=question,
         window_seconds=_window_seconds(job.workload),
         batches_ahead=ahead,
-        total_steps=min(most_steps, train.total_training_steps) if train.total_training_steps > 0 else most_steps,
+        total_steps=steps,
         seed=train.seed,
     )
 

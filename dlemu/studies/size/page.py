@@ -49,44 +49,33 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
 
 
 def screen(answer: SizeAnswer, folder: str) -> Screen:
-    """Return what is said first of a search whose trials are in a folder."""
-    question = answer.question
-    what = " on ".join(filter(None, [question.workload, question.accelerator]))
-    full = [Said("full size", at_full_size(answer), tone="strong")] if answer.full_size is not None else []
-    lines = [*_answer(answer), *full, *_counts(answer), *_limit(answer)]
-    naive = f"every count up to the edge at full length would take {duration(answer.naive_seconds)}"
-    lines.append(Said("took", f"{count(len(answer.trials), 'trial')}, {duration(answer.seconds)}", naive))
-    title = f"{what}: how many accelerators does this storage feed?"
-    return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
-
-
-def _answer(answer: SizeAnswer) -> Iterator[Said]:
-    word = answer.outcome or "no verdict"
-    sentence = counts_in_words(answer) if answer.verdict else "the search was interrupted"
+    """Return what is said first of a search: how many pass, the counts around the edge, what limits the next one."""
+    question, limit, word = answer.question, answer.limited_by, answer.outcome or "no verdict"
+    said = counts_in_words(answer) if answer.verdict else "the search was interrupted"
     if answer.at_least:
-        sentence = f"{answer.max_accelerators} of {answer.at_least} wanted{answer.scaled}. {sentence}"
-    yield Said(word.upper() if answer.complete else "INCOMPLETE", sentence, tone=_TONES.get(word, "open"))
-
-
-def _counts(answer: SizeAnswer) -> Iterator[Said]:
-    """Yield the counts around the edge: the largest that passes, and those above it."""
+        said = f"{answer.max_accelerators} of {answer.at_least} wanted{answer.scaled}. {said}"
+    lines = [Said(word.upper() if answer.complete else "INCOMPLETE", said, tone=_TONES.get(word, "open"))]
+    if answer.full_size is not None:
+        lines.append(Said("full size", at_full_size(answer), tone="strong"))
     below = [tried for tried in answer.counts if tried.accelerators <= answer.max_accelerators]
     above = [tried for tried in answer.counts if tried.accelerators > answer.max_accelerators]
-    threshold = answer.question.threshold_percent
     for tried in [*below[-1:], *above][:_SHOWN_COUNTS]:
-        au = with_uncertainty(tried.au_sustained_percent, tried.half_width_percent, threshold)
-        word = verdict_word(tried.passed, unknown="too close to call")
-        read = figures_of_count(answer, tried).mean("app_mb_per_second") or 0.0
-        reached = f"AU {au}, read {rate(read)}: {word} ({threshold:g} % needed)"
-        yield Said(f"{tried.accelerators:>3}", reached)
-
-
-def _limit(answer: SizeAnswer) -> Iterator[Said]:
-    why = "" if answer.limited_by.what in ("count", "host") else "".join(answer.limited_by.evidence[:1])
-    yield Said("limit", limit_in_words(answer), why)
-    most = "least" if answer.is_limited_by_host else "most"
-    delivered = f"in trials and read probe it delivered at {most} {rate(answer.storage_mb_per_second)}"
-    yield Said("needs", f"{rate(answer.wanted_mb_per_second)} for {answer.max_accelerators + 1}; {delivered}")
+        au = with_uncertainty(tried.au_sustained_percent, tried.half_width_percent, question.threshold_percent)
+        verdict = verdict_word(tried.passed, unknown="too close to call")
+        read = rate(figures_of_count(answer, tried).mean("app_mb_per_second") or 0.0)
+        reached = f"AU {au}, read {read}: {verdict} ({question.threshold_percent:g} % needed)"
+        lines.append(Said(f"{tried.accelerators:>3}", reached))
+    why = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])
+    most = f"{'least' if answer.is_limited_by_host else 'most'} {rate(answer.storage_mb_per_second)}"
+    needs = f"{rate(answer.wanted_mb_per_second)} for {answer.max_accelerators + 1}"
+    lines.append(Said("limit", limit_in_words(answer), why))
+    lines.append(Said("needs", f"{needs}; in trials and read probe it delivered at {most}"))
+    naive = f"every count up to the edge at full length would take {duration(answer.naive_seconds)}"
+    took = duration(sum(trial.seconds for trial in answer.trials))
+    lines.append(Said("took", f"{count(len(answer.trials), 'trial')}, {took}", naive))
+    what = " on ".join(filter(None, [question.workload, question.accelerator]))
+    title = f"{what}: how many accelerators does this storage feed?"
+    return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
 
 def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:
@@ -95,11 +84,6 @@ def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:
         yield Words(f"Why: {limit.what}", limit.evidence[1:])
     if limit.advice:
         yield Words("What to do", limit.advice)
-    yield _trials_table(answer)
-    yield from background(answer.question, folder, [trial.folder for trial in answer.trials])
-
-
-def _trials_table(answer: SizeAnswer) -> Table:
     rows = [
         (
             str(trial.accelerators),
@@ -112,9 +96,9 @@ def _trials_table(answer: SizeAnswer) -> Table:
         for trial in answer.trials
     ]
     names = ("accelerators", "AU, %", "loader MB/s", "device MB/s", "seconds", "settled")
-    head = columns(*names, right=range(len(names) - 1))
     notes = ["AU: of the steady part of a trial; MB/s: of the whole, its start and end included"]
-    return Table(title="Trials, in order", columns=head, rows=rows, notes=notes)
+    yield Table(title="Trials, in order", columns=columns(*names, right=range(len(names) - 1)), rows=rows, notes=notes)
+    yield from background(answer.question, folder, [trial.folder for trial in answer.trials])
 
 
 def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Figure]]:

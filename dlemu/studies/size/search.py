@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dlemu.metrics.t_interval import estimate, half_width
-from dlemu.studies.answers import CountResult, Trial, edge
+from dlemu.studies.answers import CountResult, Question, Trial, edge
 
 REPEATS = 2
 """Trials, at least, of each count at the edge: the largest that passes and the smallest that fails."""
@@ -17,18 +16,6 @@ MOST_REPEATS = 5
 """Trials of a count after which a verdict that is still open stays open: MLPerf Storage's number of runs."""
 GUESSES = 4
 """After this many counts the search halves the bracket instead of guessing from the AU of a failed count."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What the search may try."""
-
-    first: int
-    """The count to begin with."""
-    most: int
-    """The largest count that can be tried."""
-    threshold_percent: float
-    confidence_percent: float
 
 
 def pool(trials: Iterable[Trial], threshold_percent: float, confidence: float) -> list[CountResult]:
@@ -72,54 +59,41 @@ def is_held_back(count: CountResult, threshold_percent: float) -> bool:
     return fails and ceiling is not None and least <= ceiling < threshold_percent
 
 
-def next_count(trials: Sequence[Trial], limits: Limits) -> int | None:
+def next_count(trials: Sequence[Trial], question: Question, first: int, most: int) -> int | None:
     """Return the count of accelerators to try next, None when the edge is found and decided.
 
-    AU falls as the count rises. If n accelerators fail with AU a, the storage feeds a x n fully busy ones, so the next
-    guess is a x n / threshold.
+    `first` is the one to begin with, `most` the largest that can be tried. AU falls as the count rises. If n
+    accelerators fail with AU a, the storage feeds a x n fully busy ones, so the next guess is a x n / threshold.
     """
-    counts = pool(trials, limits.threshold_percent, limits.confidence_percent / 100)
+    threshold = question.threshold_percent
+    counts = pool(trials, threshold, question.confidence_percent / 100)
     if not counts:
-        return max(1, min(limits.first, limits.most))
-    low, high = edge((count, count.au_sustained_percent >= limits.threshold_percent) for count in counts)
-    inner = _between(counts, low.accelerators if low else 0, high, limits)
-    if inner is not None:
-        return inner
-    undecided = [count for count in (low, high) if count is not None and _wants_more(count, limits)]
+        return max(1, min(first, most))
+    low, failed = edge((count, count.au_sustained_percent >= threshold) for count in counts)
+    passed = low.accelerators if low else 0
+    if failed is None and passed < most:
+        larger = sum(count.accelerators >= first for count in counts)
+        return min(most, passed + int(2 ** max(0, larger - 1)))
+    if failed is not None and failed.accelerators - passed > 1:
+        high = failed.accelerators
+        if len(counts) > GUESSES:
+            return (passed + high) // 2
+        return max(passed + 1, min(high - 1, int(failed.au_sustained_percent * high / threshold)))
+    undecided = [count for count in (low, failed) if count is not None and _wants_more(count, threshold)]
     if undecided:
         return min(undecided, key=lambda count: count.trials).accelerators
-    return None if low is None else _below(counts, low.accelerators, limits)
-
-
-def _between(counts: Sequence[CountResult], low: int, failed: CountResult | None, limits: Limits) -> int | None:
-    """Return a count strictly between the two, None when they are neighbours or nothing larger can be tried."""
-    if failed is None:
-        if low >= limits.most:
-            return None
-        passed = sum(count.accelerators >= limits.first for count in counts)
-        return min(limits.most, low + int(2 ** max(0, passed - 1)))
-    high = failed.accelerators
-    if high - low <= 1:
-        return None
-    if len(counts) > GUESSES:
-        return (low + high) // 2
-    fed = int(failed.au_sustained_percent * high / limits.threshold_percent)
-    return max(low + 1, min(high - 1, fed))
-
-
-def _below(counts: Sequence[CountResult], low: int, limits: Limits) -> int | None:
-    """Return a smaller count to try if `low` stays too close to call; None if one is shown to pass, or none is left."""
+    # a smaller count, if the largest that passes stays too close to call; none if one is shown to pass, or none is left
     tried = {count.accelerators: count for count in counts}
-    for number in range(low, 0, -1):
+    for number in range(passed, 0, -1):
         count = tried.get(number)
-        if count is None or _wants_more(count, limits):
+        if count is None or _wants_more(count, threshold):
             return number
         if count.passed is not None:
             return None
     return None
 
 
-def _wants_more(count: CountResult, limits: Limits) -> bool:
-    if is_held_back(count, limits.threshold_percent):
+def _wants_more(count: CountResult, threshold_percent: float) -> bool:
+    if is_held_back(count, threshold_percent):
         return False  # its limit is the host: more trials would not change that
     return count.trials < REPEATS or (count.passed is None and count.trials < MOST_REPEATS)

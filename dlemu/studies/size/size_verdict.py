@@ -52,6 +52,8 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
     by_others = bool(by_host and known.others) or Code.OTHER_PROGRAM_ON_CORES in codes
     warnings = sorted(trial.page_cache_warning for trial in trials if trial.page_cache_warning)
     per_accelerator = trials[-1].mb_per_accelerator if trials else known.mb_per_accelerator
+    au = {one.accelerators: one.au_sustained_percent for one in counts if one.au_sustained_percent > 0}
+    up_to_edge = range(1, (failing.accelerators if failing else shown) + 1)
     answer = SizeAnswer(
         complete=False,
         max_accelerators=shown,
@@ -62,7 +64,7 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
         counts=tuple(counts),
         issues=(*filter(None, [known.others]), *warnings[:1]),  # of alike ones that differ in their numbers
         trials=tuple(trials),
-        naive_seconds=_naive_seconds(failing.accelerators if failing else shown, counts, known),
+        naive_seconds=known.naive_seconds_per_trial * sum(100 / min(100.0, au.get(n, 100.0)) for n in up_to_edge),
     )
     fully_busy_mb = 100 * answer.storage_mb_per_second / threshold
     if known.full_size is not None:
@@ -102,8 +104,9 @@ def cause_of(trials: Sequence[Trial], passed: Sequence[Trial] = ()) -> LimitedBy
     if not named:
         return LimitedBy(what="not known", evidence=("the trials' summaries do not record it",))
     groups = [HOST_LIMITS, *((limit.what,) for limit in named)]  # of equal ones the first counts
-    largest = max(([limit for limit in named if limit.what in group] for group in groups), key=_weight)
-    share = _weight(largest) / (_WEIGHTS["high"] * len(named))
+    weights = [sum(_WEIGHTS[limit.confidence] for limit in named if limit.what in group) for group in groups]
+    largest = [limit for limit in named if limit.what in groups[weights.index(max(weights))]]
+    share = max(weights) / (_WEIGHTS["high"] * len(named))
     if share < 0.5:
         largest = [limit for limit in (*named, *_limits(passed)) if limit.what in HOST_LIMITS] or largest
     surest = max(largest, key=lambda limit: _WEIGHTS[limit.confidence])
@@ -117,18 +120,6 @@ def cause_of(trials: Sequence[Trial], passed: Sequence[Trial] = ()) -> LimitedBy
 
 def _limits(trials: Sequence[Trial]) -> list[Limit]:
     return [trial.limited_by for trial in trials if trial.limited_by]
-
-
-def _weight(limits: Sequence[Limit]) -> int:
-    return sum(_WEIGHTS[limit.confidence] for limit in limits)
-
-
-def _naive_seconds(last: int, counts: Sequence[CountResult], known: Known) -> float:
-    """Return the time to run every count up to `last` at full length, at the measured AU or else 100 %."""
-    measured = {one.accelerators: au for one in counts if (au := one.au_sustained_percent) > 0}
-    return sum(
-        known.naive_seconds_per_trial * 100 / min(100.0, measured.get(number, 100.0)) for number in range(1, last + 1)
-    )
 
 
 def outcome_of(answer: SizeAnswer, wanted: int) -> Outcome:
@@ -152,7 +143,8 @@ def sentence(answer: SizeAnswer) -> str:
 
 def counts_in_words(answer: SizeAnswer) -> str:
     """Return how many pass, and the verdict of the next count, as a phrase."""
-    name, passing, is_host = answer.question.accelerator, answer.passing, answer.is_limited_by_host
+    name, is_host = answer.question.accelerator, answer.is_limited_by_host
+    passing = next((one for one in answer.counts if one.accelerators == answer.max_accelerators), None)
     if passing is None:
         kind = f"x {name}" if name else "accelerator"
         parts = [f"not even 1 {kind}{answer.scaled} passes{' on this host' * is_host}"]

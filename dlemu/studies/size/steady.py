@@ -40,26 +40,28 @@ def steady_series(rows: Rows, *, ahead: int, window_seconds: float) -> SteadySer
     steps are left out; the latter are needed to know what was in the queue at the end of the last window. The time of
     each rank is by its own clock, from the end of its first step.
     """
-    per_block: dict[tuple[int, int], list[SteadySeries]] = {}
+    per_block: dict[tuple[int, int], list[Values]] = {}
     for part in blocks(rows):
         key = int(part["epoch"][0]), int(part["block"][0])
         per_block.setdefault(key, []).append(_of_rank(part, ahead, round(window_seconds * 1e9)))
-    merged = [_mean_over_ranks(ranks) for _, ranks in sorted(per_block.items())]
-    return SteadySeries(
-        busy=np.concatenate([part.busy for part in merged]) if merged else np.empty(0),
-        fed=np.concatenate([part.fed for part in merged]) if merged else np.empty(0),
-    )
+    merged = [np.empty((2, 0))]
+    for _, ranks in sorted(per_block.items()):
+        windows = min(part.shape[1] for part in ranks)
+        merged.append(np.mean([part[:, :windows] for part in ranks], axis=0))
+    busy, fed = np.concatenate(merged, axis=1)
+    return SteadySeries(busy=busy, fed=fed)
 
 
-def _of_rank(part: Columns, ahead: int, window_ns: int) -> SteadySeries:
+def _of_rank(part: Columns, ahead: int, window_ns: int) -> Values:
+    """Return busy and fed of a rank's block in each window, shape (2, windows)."""
     last = len(part) - 1 - ahead
     if last <= 1:
-        return SteadySeries(busy=np.empty(0), fed=np.empty(0))
+        return np.empty((2, 0))
     start_ns, end_ns = int(part["free_ns"][1]), int(part["free_ns"][last])
     edges = start_ns + window_ns * np.arange((end_ns - start_ns) // window_ns + 1)
-    return SteadySeries(
-        busy=100 * np.diff(_computed_ns(part, edges)) / window_ns, fed=100 * np.diff(_read_ns(part, edges)) / window_ns
-    )
+    done = np.stack([_computed_ns(part, edges), _read_ns(part, edges)])
+    shares: Values = 100 * np.diff(done, axis=1) / window_ns
+    return shares
 
 
 def _computed_ns(part: Columns, edges: NDArray[np.int64]) -> Values:
@@ -79,11 +81,3 @@ def _read_ns(part: Columns, edges: NDArray[np.int64]) -> Values:
     for started, length, compute in zip(part["started_ns"], took, part["compute_ns"], strict=True):
         read += compute * np.clip((edges - started) / length, 0, 1)
     return read
-
-
-def _mean_over_ranks(ranks: list[SteadySeries]) -> SteadySeries:
-    length = min(len(series.busy) for series in ranks)
-    return SteadySeries(
-        busy=np.mean([series.busy[:length] for series in ranks], axis=0),
-        fed=np.mean([series.fed[:length] for series in ranks], axis=0),
-    )

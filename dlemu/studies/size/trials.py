@@ -7,22 +7,19 @@ import os
 import shlex
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from datagen.errors import DlemuError
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, read_log
+from dlemu.metrics.rows import Rows
 from dlemu.metrics.t_interval import SequentialTest, estimate
-from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import read_figures
+from dlemu.results.wording import count
 from dlemu.runner.child_run import run_train
 from dlemu.runner.run_folder import request_stop
 from dlemu.studies.answers import Question, Trial
-from dlemu.studies.size.steady import steady_series
-
-if TYPE_CHECKING:
-    from dlemu.jobs.training.result import Run
+from dlemu.studies.size.steady import Values, steady_series
 
 _WATCHED_RANKS = 64
 """At most this many step logs are read at a time: ranks are alike, and watching must not disturb the run."""
@@ -33,9 +30,7 @@ class TrialPlan:
     """What all trials of a search have in common."""
 
     words: tuple[str, ...]
-    """Overrides for every trial."""
-    options: tuple[str, ...]
-    """Options for `dlemu train`."""
+    """Options and overrides for every trial."""
     question: Question
     window_seconds: float
     batches_ahead: int
@@ -44,45 +39,57 @@ class TrialPlan:
     seed: int
     """Seed of the first trial's shuffles; each further trial has another one, so another order of reads."""
 
+    def sustained(self, rows: Rows) -> Values:
+        """Return the AU of each window of the steady part of a trial, in percent."""
+        return steady_series(rows, ahead=self.batches_ahead, window_seconds=self.window_seconds).sustained
+
 
 def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> Trial:
     """Run trial `number` of a search (from 1) as `dlemu train`, and return what it showed.
 
-    Raises UserError when this host can't run that many.
+    Raises UserError when this host can't run that many, DlemuError when it was too short for a result.
     """
-    started = time.monotonic()
-    watch = _Watch(plan, folder)
+    question, live, decided = plan.question, os.path.join(folder, "live"), False
+    test = SequentialTest(question.threshold_percent, question.confidence_percent / 100)
+
+    def look() -> None:
+        """Stop the run once its verdict is certain."""
+        nonlocal decided
+        if not decided and len(rows := _live_rows(live)) and test(plan.sustained(rows)):
+            decided = True
+            request_stop(live)
+
     words = [
         *plan.words,
         f"ranks={accelerators}",
         f"train.seed={plan.seed + number - 1}",
         f"train.total_training_steps={plan.total_steps}",
     ]
-    launcher = shlex.split(plan.question.launcher.format(ranks=accelerators))
-    run_train([*plan.options, *words], folder, watch, launcher)
+    started = time.monotonic()
+    run_train(words, folder, look, shlex.split(question.launcher.format(ranks=accelerators)))
     seconds = time.monotonic() - started
     run, figures = read_figures(folder)
-    return make_trial(run, figures, plan, accelerators, decided=watch.decided, seconds=seconds)
-
-
-class _Watch:
-    """Reads a running trial's step logs; stops it when the verdict is certain."""
-
-    def __init__(self, plan: TrialPlan, folder: str) -> None:
-        self._plan, self._live = plan, os.path.join(folder, "live")
-        self._test = SequentialTest(plan.question.threshold_percent, plan.question.confidence_percent / 100)
-        self.decided = False
-
-    def __call__(self) -> None:
-        if self.decided:
-            return
-        rows = _live_rows(self._live)
-        if not len(rows):
-            return
-        series = steady_series(rows, ahead=self._plan.batches_ahead, window_seconds=self._plan.window_seconds)
-        if self._test(series.sustained):
-            self.decided = True
-            request_stop(self._live)
+    summary, rows = run.summary, run.training
+    values = plan.sustained(rows)
+    if len(values) < 2:
+        raise DlemuError(
+            f"the trial with {count(accelerators, 'accelerator')} ended before it gave a result ({len(values)} windows "
+            f"of {plan.window_seconds:g} s in its steady part): use more files, or a longer --trial-seconds"
+        )
+    sustained, cache = estimate(values, question.confidence_percent / 100), summary.page_cache
+    return Trial(
+        accelerators=accelerators,
+        folder=os.path.basename(folder),
+        au_sustained_percent=sustained.au_percent,  # over its steady windows: not the run's own
+        half_width_percent=sustained.half_width_percent,
+        settled=decided or sustained.decides(question.threshold_percent),
+        window_au_percent=tuple(round(float(value), 3) for value in values),
+        seconds=seconds,
+        mb_per_accelerator=(summary.metrics.app_bytes or 0) / 1e6 / (float(rows["compute_ns"].sum()) / 1e9),
+        limited_by=summary.limited_by,
+        page_cache_warning=None if question.cached or cache is None else cache.warning,
+        figures=figures,
+    )
 
 
 def _live_rows(live_folder: str) -> StepRows:
@@ -94,34 +101,3 @@ def _live_rows(live_folder: str) -> StepRows:
         return np.empty(0, STEP_DTYPE)
     training: StepRows = rows[rows["phase"] == TRAINING]
     return training
-
-
-def make_trial(
-    run: Run, figures: JobFigures, plan: TrialPlan, accelerators: int, *, decided: bool, seconds: float
-) -> Trial:
-    """Return the trial of a run; raises DlemuError when it was too short for a result.
-
-    `decided`: it was stopped because its verdict was certain; `seconds`: its time, from the start of its processes.
-    """
-    summary, rows = run.summary, run.training
-    values = steady_series(rows, ahead=plan.batches_ahead, window_seconds=plan.window_seconds).sustained
-    if len(values) < 2:
-        raise DlemuError(
-            f"the trial with {accelerators} accelerator{'s' * (accelerators != 1)} ended before it gave a result "
-            f"({len(values)} windows of {plan.window_seconds:g} s in its steady part): use more files, or a longer "
-            "--trial-seconds"
-        )
-    sustained, cache = estimate(values, plan.question.confidence_percent / 100), summary.page_cache
-    return Trial(
-        accelerators=accelerators,
-        folder=os.path.basename(run.folder),
-        au_sustained_percent=sustained.au_percent,  # over its steady windows: not the run's own
-        half_width_percent=sustained.half_width_percent,
-        settled=decided or sustained.decides(plan.question.threshold_percent),
-        window_au_percent=tuple(round(float(value), 3) for value in values),
-        seconds=seconds,
-        mb_per_accelerator=(summary.metrics.app_bytes or 0) / 1e6 / (float(rows["compute_ns"].sum()) / 1e9),
-        limited_by=summary.limited_by,
-        page_cache_warning=None if plan.question.cached or cache is None else cache.warning,
-        figures=figures,
-    )

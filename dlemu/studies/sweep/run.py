@@ -45,15 +45,11 @@ def sweep(
     An interrupted sweep goes on from its `output.folder` when it is called again with the same arguments. Raises
     UserError before the first point for wrong settings of any.
     """
-    launcher_word, words = take_word(overrides, "launcher")
-    launcher = launcher_word or launcher
-    check_launcher("sweep", launcher)
-    wanted_folder, words = take_word(words, "output.folder")
+    launcher, folder, words = _taken("sweep", overrides, launcher)
     all_points = points(words)
     check_points(all_points)
     checked_points = _check(all_points, config_dir)
     _, first = checked_points[0]
-    folder = wanted_folder or new_folder(first.results_name, "sweep-")
     planned = [
         Planned(
             what=Child.of(kind, workload, point.words, config_dir=config_dir, launcher=launcher),
@@ -63,14 +59,19 @@ def sweep(
         )
         for number, (point, (kind, workload)) in enumerate(zip(all_points, checked_points, strict=True), start=1)
     ]
-    question = SweepQuestion(
-        overrides=tuple(without_secrets(words)),
-        launcher=launcher,
-        settings_digest=digest([workload for _, workload in checked_points]),
-    )
-    runs = Sweep(folder, question, planned, on_event)
+    settings = digest([workload for _, workload in checked_points])
+    question = SweepQuestion(overrides=tuple(without_secrets(words)), launcher=launcher, settings_digest=settings)
+    runs = Sweep(folder or new_folder(first.results_name, "sweep-"), question, planned, on_event)
     runs.resume()
     return runs.run_missing(wants_page=first.output.report)
+
+
+def _taken(command: str, overrides: Sequence[str], launcher: str = "") -> tuple[str, str, list[str]]:
+    """Return the launcher, the folder and the other overrides; raises UserError for a launcher that is none."""
+    launcher_word, words = take_word(overrides, "launcher")
+    launcher = launcher_word or launcher
+    check_launcher(command, launcher)
+    return launcher, *take_word(words, "output.folder")
 
 
 def _check(all_points: Sequence[Point], config_dir: str | None) -> list[tuple[Kind, Workload]]:
@@ -81,8 +82,7 @@ def _check(all_points: Sequence[Point], config_dir: str | None) -> list[tuple[Ki
         workload = load(point.words, config_dir=config_dir)
         kind = kind_requested(workload)
         job: AnyKind = kind.load_job().job
-        whole = checked(workload, job)
-        looks.setdefault(kind.name, job.look_at_points())(whole)
+        looks.setdefault(kind.name, job.look_at_points())(checked(workload, job))
         return kind, workload
 
     found = check_each(all_points, check)
@@ -103,12 +103,8 @@ class Sweep(RunList[Child, SweepPoint, SweepAnswer]):
 
     def failed(self, planned: Planned[Child], folder: str, error: DlemuError) -> SweepPoint:
         """Return the record of a point that failed."""
-        return SweepPoint(
-            settings=dict(planned.settings),
-            folder=os.path.basename(folder),
-            failure=str(error),
-            exit_status=error.exit_status,
-        )
+        settings, name = dict(planned.settings), os.path.basename(folder)
+        return SweepPoint(settings=settings, folder=name, failure=str(error), exit_status=error.exit_status)
 
     def start(self, planned: Planned[Child], folder: str) -> SweepPoint:
         """Run a point by the command of its kind of job."""
@@ -126,9 +122,7 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None = None, on_
     The first value tried is the workload's. An interrupted search goes on from its `output.folder`. Raises UserError,
     also where a run neither passes nor fails its limits; DlemuError where a run ends with an error.
     """
-    launcher, words = take_word(overrides, "launcher")
-    check_launcher("size", launcher)
-    wanted_folder, words = take_word(words, "output.folder")
+    launcher, folder, words = _taken("size", overrides)
     workload = load(words, config_dir=config_dir)
     kind = kind_wanted(workload)
     checked(workload, kind.load_job().job)
@@ -141,7 +135,7 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None = None, on_
         most_of=kind.scaled_by,
         settings_digest=digest([workload]),
     )
-    runs = BracketSearch(wanted_folder or new_folder(workload.results_name, "size-"), question, (), on_event)
+    runs = BracketSearch(folder or new_folder(workload.results_name, "size-"), question, (), on_event)
     runs.resume()
     return runs.search(child, (section, name), first, wants_page=workload.output.report)
 

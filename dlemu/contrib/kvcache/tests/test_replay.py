@@ -1,10 +1,7 @@
-"""The replay in a clock of its own: against an independent model of one pipe, and what it may never do."""
+"""Plan and replay: bytes and time of a model, blocks found by a slow model of LRU, loads by one of a pipe."""
 
 from __future__ import annotations
 
-import heapq
-import itertools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -13,70 +10,87 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datagen.errors import UserError
+from dlemu.config import load
 from dlemu.contrib.kvcache.load import Prompt
-from dlemu.contrib.kvcache.mover import Batch, Operation
+from dlemu.contrib.kvcache.model import Model
+from dlemu.contrib.kvcache.mover import Operation
 from dlemu.contrib.kvcache.plan import RankPlan, plan_rank
 from dlemu.contrib.kvcache.replay import Replay
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import Row
+from dlemu.contrib.kvcache.tests.pipe import BEGIN_NS, SECOND_NS, Pipe
 
 SMALL = KvSettings(layers=1, kv_heads=1, head_dim=1024, element_bytes=1, block_tokens=2, prefill_tokens_per_second=1e6)
-SECOND_NS = 10**9
-BEGIN_NS = 1000 * SECOND_NS
+BLOCK_GB = 4096 / 1e9  # a block of it
 
 
-class Pipe:
-    """One pipe that moves a block in so many nanoseconds, reads first, in a clock that jumps."""
+@pytest.mark.parametrize(
+    ("name", "words", "token_bytes", "shard_bytes"),
+    [
+        ("llama3_1_8b", [], 131_072, 32 << 20),
+        ("llama3_1_70b", [], 327_680, 20 << 20),
+        ("llama3_1_70b", ["kv.tp=16", "kv.accelerators=16"], 2 * 327_680, 10 << 20),  # heads are there twice
+        ("deepseek_v3", [], 70_272, 17_989_632),
+    ],
+)
+def test_the_bytes_of_a_token_are_the_published_ones(
+    name: str, words: list[str], token_bytes: int, shard_bytes: int
+) -> None:
+    model = Model(load([f"workload={name}", *words]).section(KvSettings))
+    assert (model.token_bytes, model.shard_bytes) == (token_bytes, shard_bytes)
+    assert model.block_bytes == shard_bytes * model.settings.tp
 
-    def __init__(self, block_ns: int, writes_ns: int | None = None) -> None:
-        self.block_ns, self.writes_ns = block_ns, block_ns if writes_ns is None else writes_ns
-        self.time_ns = self.free_ns = BEGIN_NS
-        self.waiting: list[tuple[int, int, Batch]] = []
-        self.moving: tuple[int, Batch] | None = None
-        self.written: set[int] = set()
-        self.being_read: list[int] = []
-        self.asked = itertools.count()
-        self.removed: list[int] = []
 
-    @property
-    def now_ns(self) -> Callable[[], int]:
-        return lambda: self.time_ns
+def test_a_prefill_takes_about_as_long_as_published() -> None:
+    """Llama 3 70B, 128 k tokens on 4 H100: about 20 s (IBM, 2025). Half of the tokens cached save less than half."""
+    model = Model(load(["workload=llama3_1_70b", "kv.accelerator=h100"]).section(KvSettings))
+    whole = model.prefill_seconds(0, 131_072)
+    assert whole == pytest.approx(20, rel=0.15)
+    assert model.prefill_seconds(0, 65_536) + model.prefill_seconds(65_536, 65_536) == pytest.approx(whole)
+    assert model.prefill_seconds(65_536, 65_536) > 0.5 * whole
+    given_rate = Model(replace(model.settings, prefill_tokens_per_second=1600.0))
+    assert given_rate.prefill_seconds(10**6, 131_072) == pytest.approx(131_072 / 6400)
 
-    def is_written(self, number: int) -> bool:
-        return number in self.written
 
-    def submit(self, batch: Batch) -> None:
-        if batch.operation is Operation.REMOVE:
-            (number,) = batch.objects
-            assert number in self.written, "removed before it was there"
-            assert number not in self.being_read, "removed while somebody reads it"
-            self.removed.append(number)
-            return
-        if batch.operation is Operation.READ:
-            assert set(batch.objects) <= self.written - set(self.removed)
-            self.being_read += batch.objects
-        heapq.heappush(self.waiting, (batch.operation, next(self.asked), batch))
-        self._start()
+def plan(kv: KvSettings, *prompts: tuple[float, list[int]], tail: int = 1) -> RankPlan:
+    load = [Prompt(round(at * SECOND_NS), 2 * len(c) + tail, 1, np.array(c, np.int64)) for at, c in prompts]
+    return plan_rank(kv, load, range(len(load)))
 
-    def _start(self) -> None:
-        if self.moving is None and self.waiting:
-            way, _, batch = heapq.heappop(self.waiting)
-            each_ns = self.block_ns if way is Operation.READ else self.writes_ns
-            self.moving = max(self.time_ns, self.free_ns) + each_ns * len(batch.objects), batch
 
-    def wait(self, until_ns: int) -> Batch | None:
-        if self.moving is None or self.moving[0] > until_ns:
-            self.time_ns = max(self.time_ns, until_ns)
-            return None
-        (self.time_ns, batch), self.moving = self.moving, None
-        self.free_ns = batch.ended_ns = self.time_ns
-        if batch.operation is Operation.WRITE:
-            self.written |= set(batch.objects)
-        else:
-            for number in batch.objects:
-                self.being_read.remove(number)
-        self._start()
-        return batch
+def test_what_a_prompt_can_never_fit_into_is_refused() -> None:
+    with pytest.raises(UserError, match=r"kv.capacity_gb is .* and the longest prompt alone has 1.23e-05 GB"):
+        plan(replace(SMALL, capacity_gb=2.5 * BLOCK_GB), (0, [1, 2, 3]))
+
+
+@given(
+    chains=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=30),
+    capacity=st.integers(6, 12),
+)
+def test_storage_keeps_what_was_used_last(chains: list[list[int]], capacity: int) -> None:
+    """Against a list by last use: chains of numbers are prefixes, so trees."""
+    trees = [[hash(tuple(chain[: end + 1])) for end in range(len(chain))] for chain in chains]
+    planned = plan(replace(SMALL, capacity_gb=(capacity + 0.5) * BLOCK_GB), *enumerate(trees)).prompts
+    used: list[int] = []
+    objects: dict[int, int] = {}  # block -> the last object that it was written as
+    written = 0
+    for one, chain in zip(planned, trees, strict=True):
+        there = next((place for place, block in enumerate(chain) if block not in used), len(chain))
+        assert [number for _, number in one.found] == [objects[block] for block in chain[:there]]
+        for block in chain:
+            if block in used:
+                used.remove(block)
+            else:
+                objects[block], written = written, written + 1
+            used = [*used, block][-capacity:]
+    gone = [number for one in planned for number in one.evicts]
+    assert [number for one in planned for number in one.writes] == list(range(written))
+    assert set(range(written)) - set(gone) == {objects[block] for block in used}
+    assert len(set(gone)) == len(gone), "nothing goes twice"
+
+
+def pipe_of(block_ns: int, writes_ns: int | None = None) -> Pipe:
+    return Pipe(lambda way, _: block_ns if way is Operation.READ or writes_ns is None else writes_ns)
 
 
 def replayed(plan: RankPlan, pipe: Pipe) -> tuple[list[Row], Replay]:
@@ -84,11 +98,6 @@ def replayed(plan: RankPlan, pipe: Pipe) -> tuple[list[Row], Replay]:
     replay = Replay(plan, cast(Any, pipe), on_served=served.append)
     replay.run(BEGIN_NS)
     return sorted(served, key=lambda one: one.prompt), replay
-
-
-def plan(kv: KvSettings, *prompts: tuple[float, list[int]], tail: int = 1) -> RankPlan:
-    load = [Prompt(round(at * SECOND_NS), 2 * len(c) + tail, 1, np.array(c, np.int64)) for at, c in prompts]
-    return plan_rank(kv, load, range(len(load)))
 
 
 @settings(deadline=None)
@@ -103,7 +112,7 @@ def test_loads_take_as_long_as_by_a_model_of_one_pipe(gaps: list[int], sizes: li
     at_ms = (10_000 + np.cumsum(gaps)).tolist()
     sizes = sizes[: len(at_ms)]
     asked = [(0.0, whole), *((at / 1e3, whole[:size]) for at, size in zip(at_ms, sizes, strict=True)), (10_000.0, [0])]
-    served, _ = replayed(plan(replace(SMALL, accelerators=1000), *asked), Pipe(block_ms * 10**6, writes_ns=1))
+    served, _ = replayed(plan(replace(SMALL, accelerators=1000), *asked), pipe_of(block_ms * 10**6, writes_ns=1))
     free_ms, wanted = 0, []
     for at, size in zip(at_ms, sizes, strict=True):  # the model: a clerk who serves one after the other
         free_ms = max(free_ms, at) + size * block_ms
@@ -115,7 +124,7 @@ def test_loads_take_as_long_as_by_a_model_of_one_pipe(gaps: list[int], sizes: li
 def test_an_accelerator_waits_for_blocks_computes_and_takes_the_next_in_order() -> None:
     kv = replace(SMALL, prefill_tokens_per_second=1.0, accelerators=1)
     asked = plan(kv, (0.0, [1, 2]), (100.0, [1, 2]), (100.5, [8]), tail=2)
-    first, second, third = replayed(asked, Pipe(SECOND_NS))[0]
+    first, second, third = replayed(asked, pipe_of(SECOND_NS))[0]
     assert first.computed_ns - BEGIN_NS == 6 * SECOND_NS, "6 tokens at one a second, nothing to load"
     assert first.written_ns - BEGIN_NS == 8 * SECOND_NS, "two blocks, once they are computed"
     assert second.loaded_ns - BEGIN_NS == 102 * SECOND_NS
@@ -126,7 +135,7 @@ def test_an_accelerator_waits_for_blocks_computes_and_takes_the_next_in_order() 
 
 
 def test_reads_go_before_writes_and_what_is_being_written_is_read_from_memory() -> None:
-    pipe = Pipe(SECOND_NS)
+    pipe = pipe_of(SECOND_NS)
     asked = plan(
         replace(SMALL, accelerators=4), (0.0, [1]), (10.0, [5, 6, 7]), (10.1, [8]), (10.2, [1]), (10.3, [5, 6, 7])
     )
@@ -140,7 +149,7 @@ def test_reads_go_before_writes_and_what_is_being_written_is_read_from_memory() 
 
 def test_what_nobody_has_computed_yet_is_computed_again() -> None:
     kv = replace(SMALL, prefill_tokens_per_second=1.0, accelerators=2)
-    first, second = replayed(plan(kv, (0.0, [1, 2]), (1.0, [1, 2])), Pipe(1))[0]
+    first, second = replayed(plan(kv, (0.0, [1, 2]), (1.0, [1, 2])), pipe_of(1))[0]
     assert (second.cached_tokens, second.compute_ns) == (0, 5 * SECOND_NS)
     assert (first.written_blocks, second.written_blocks) == (2, 0)
 
@@ -154,8 +163,8 @@ def test_what_nobody_has_computed_yet_is_computed_again() -> None:
 def test_blocks_go_once_each_and_never_while_they_are_needed(chains: list[list[int]], gap_ms: int, rate: float) -> None:
     """The pipe refuses to remove what is not written or still read, and to read what is gone."""
     trees = [[hash(tuple(chain[: end + 1])) for end in range(len(chain))] for chain in chains]
-    kv = replace(SMALL, capacity_gb=4.5 * 4096 / 1e9, prefill_tokens_per_second=rate, accelerators=3)
-    pipe = Pipe(SECOND_NS // 2)
+    kv = replace(SMALL, capacity_gb=4.5 * BLOCK_GB, prefill_tokens_per_second=rate, accelerators=3)
+    pipe = pipe_of(SECOND_NS // 2)
     planned = plan(kv, *((place * gap_ms / 1e3, chain) for place, chain in enumerate(trees)))
     served, replay = replayed(planned, pipe)
     if not replay.unfinished:
@@ -168,6 +177,6 @@ def test_blocks_go_once_each_and_never_while_they_are_needed(chains: list[list[i
 
 def test_a_load_that_never_ends_is_given_up() -> None:
     asked = [(0.0, list(range(50))), *((10.0 + place, list(range(50))) for place in range(20))]
-    served, replay = replayed(plan(replace(SMALL, accelerators=1000), *asked), Pipe(SECOND_NS, writes_ns=1))
+    served, replay = replayed(plan(replace(SMALL, accelerators=1000), *asked), pipe_of(SECOND_NS, writes_ns=1))
     assert len(replay.unfinished) > 10
     assert len(served) + len(replay.unfinished) == 21

@@ -1,18 +1,35 @@
-"""From rows to numbers: each by its formula, none where a load was not sustained, and no verdict that memory earned."""
+"""From rows to numbers; and the official load, as its tool serves it, with the number that it would publish."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.contrib.kvcache.analyse import analyse
 from dlemu.contrib.kvcache.job import JOB
+from dlemu.contrib.kvcache.mover import Operation
+from dlemu.contrib.kvcache.official import (
+    GIB,
+    JOIN_NS,
+    OPTIONS,
+    RankTurns,
+    Turn,
+    TurnsReplay,
+    draw_turns,
+    official_result,
+    with_option_defaults,
+)
 from dlemu.contrib.kvcache.page import conditions
-from dlemu.contrib.kvcache.summary import RANK_ROW, KvSummary
+from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.contrib.kvcache.summary import RANK_ROW, KvSummary, Row
+from dlemu.contrib.kvcache.tests.pipe import BEGIN_NS, Pipe
 from dlemu.machine.environment import StorageFacts
 from dlemu.metrics.catalogue import RUN
 from dlemu.results.live import RunJournal
@@ -57,44 +74,8 @@ def prompt(
 STEADY = [prompt(at, load=0.01 * at, start=0.2) for at in range(1, 100)]
 
 
-def test_the_numbers_are_those_of_their_formulas() -> None:
-    found = result(prompt(10, load=2), prompt(50, load=0.5, start=4), prompt(60, load=3, start=1))
-    assert found.load_times is not None
-    assert found.ttft_seconds is not None
-    assert (found.load_times.p50, found.load_times.max) == (2, 3)
-    assert (found.ttft_seconds.p50, found.ttft_seconds.max) == (4, 5)
-    assert found.utilisation_percent == pytest.approx(100 * 3 / (3 + 2 + 0 + 2))
-    assert found.gpu_seconds_won == 2 * (9 - 4), "of two accelerators each"
-    assert found.break_even_gb_per_second == pytest.approx(12 * 256 * 131_072 / 1e9 / (9 * 2))
-    assert found.read_gb_per_second == pytest.approx(12e6 / 1e9 / 90), "the first prompt arrived after 10 s"
-    assert found.tokens_from_storage_percent == pytest.approx(51.2)
-    assert found.prompts_per_second == 0.03
-    assert found.ceiling_times == pytest.approx(10**9 / 3600 / 0.03)
-    assert found.limited_by == "storage", "4 s of waiting, 3 s of computing"
-    assert found.sustained
-
-
-@pytest.mark.parametrize(
-    ("file_system", "percent", "phases"),
-    [("ext4", 3.0, (RUN,)), ("ext4", 97.0, ()), ("tmpfs", 0.0, (RUN,)), ("nfs", None, ())],
-)
-def test_a_run_that_memory_served_says_so(file_system: str, percent: float | None, phases: tuple[str, ...]) -> None:
-    found = replace(result(prompt(10), storage=lies_on(file_system)), from_storage_percent=percent)
-    assert conditions(found).from_memory == phases
-
-
-def test_the_window_goes_from_the_first_prompt_to_the_last_byte() -> None:
-    found = result(*STEADY, prompt(99, load=1, written_blocks=1, written_bytes=5e6, written_ns=150))
-    assert found.read_gb_per_second == pytest.approx(100 * 4e6 / 1e9 / 149), "the load began a second before"
-    assert found.write_gb_per_second == pytest.approx(5e6 / 1e9 / 149)
-
-
-def falling_behind(**more: float) -> list[dict[str, float]]:
-    return [prompt(at, load=0.5 * at, **more) for at in range(1, 100)]
-
-
 def test_there_are_no_latencies_of_what_was_not_sustained() -> None:
-    found = result(*falling_behind(), words=("kv.load=1000",))
+    found = result(*[prompt(at, load=0.5 * at) for at in range(1, 100)], words=("kv.load=1000",))
     assert found.sustained is False
     assert (found.load_times, found.ttft_seconds, found.utilisation_percent) == (None, None, None)
     assert found.outcome == "fail"
@@ -106,9 +87,7 @@ def test_there_are_no_latencies_of_what_was_not_sustained() -> None:
         assert queue.limited_by == "accelerators"
     given_up = result(*STEADY, prompt(99) | {"computed_ns": -BEGIN / SECOND})
     assert given_up.sustained is False
-
-
-def test_a_burst_at_the_end_is_no_falling_behind() -> None:
+    # A burst at the end is no falling behind.
     assert result(*STEADY[:80], *[prompt(99, load=0.9 * n) for n in range(20)]).sustained
 
 
@@ -129,6 +108,7 @@ def test_the_verdict_is_about_the_storage(words: tuple[str, ...], changes: dict[
     """On ext4 the kernel accounts for reads, and here for none: the page cache served."""
     found = result(*STEADY, words=words, **changes)
     assert found.outcome == outcome
+    assert conditions(found).from_memory == ((RUN,) if "storage" in changes else ())
     assert (found.failure is None) == found.complete == (not found.verdict.startswith("INCOMPLETE"))
 
 
@@ -137,3 +117,83 @@ def test_too_few_loads_are_no_verdict() -> None:
     assert few.outcome == "no verdict"
     assert "; load p95 of 10 prompts 0." in few.verdict
     assert "; load p95 0." in result(*STEADY).verdict
+
+
+RATE = 1e9
+
+
+def settings_of(option: int, *words: str) -> KvSettings:
+    return with_option_defaults(load(["workload=mlperf_kv", f"kv.option={option}", *words]).section(KvSettings))
+
+
+def served(plan: RankTurns) -> tuple[Pipe, TurnsReplay, list[Row]]:
+    """Serve them by a drive that moves each file at RATE, one after another."""
+    drive, done = Pipe(lambda _, number: plan.sizes[number] / RATE * SECOND, reads_first=False), list[Row]()
+    replay = TurnsReplay(plan, cast(Any, drive), on_served=done.append, capacity_bytes=float("inf"))
+    replay.run(BEGIN_NS)
+    return drive, replay, done
+
+
+def rows_of(asked: list[Row]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    rows = np.zeros(len(asked), JOB.dtype)
+    for row, one in zip(rows, asked, strict=True):
+        for name, value in vars(one).items():
+            row[name] = value
+    return rows
+
+
+def test_a_load_is_what_the_table_says_and_the_same_for_a_seed() -> None:
+    for option, row in OPTIONS.items():
+        settings = settings_of(option, "kv.seconds=20")
+        plan = draw_turns(settings, 0)
+        assert (settings.users, settings.threads, settings.layers) == (row.users, row.users, row.shape["layers"])
+        assert plan.turns == draw_turns(settings, 0).turns
+        assert plan.turns != draw_turns(settings, 1).turns, "each rank has users of its own"
+        assert plan.turns == draw_turns(replace(settings, seed=43), -1).turns, "42 + rank"
+        assert sorted(turn.at_ns for turn in plan.turns) == [turn.at_ns for turn in plan.turns]
+        assert {turn.context_tokens for turn in plan.turns} <= set(range(128, 25_001))
+
+
+@pytest.mark.parametrize("words", ["kv.trace=x", "kv.seconds=0", "kv.users=2000000"])
+def test_what_the_official_load_has_not_is_refused(words: str) -> None:
+    with pytest.raises(UserError, match=re.escape(words.partition("=")[0])):
+        settings_of(1, words)
+
+
+@pytest.mark.parametrize("option", [1, 2, 3])
+def test_the_published_rate_exceeds_the_drive_and_the_true_one_does_not(option: int) -> None:
+    plan = draw_turns(settings_of(option, "kv.seconds=20", "kv.users=24"), 0)
+    drive, replay, done = served(plan)
+    rows = rows_of([*done, *replay.unfinished])
+    assert len(rows) == len([turn for turn in plan.turns if turn.at_ns < 20 * SECOND]), "every request is on record"
+    ends = int(max(rows["loaded_ns"].max(), rows["written_ns"].max()))
+    window = (ends - int(rows["arrived_ns"].min())) / SECOND
+    told = official_result(rows, {0: BEGIN_NS}, plan.model.settings, window)
+    moved = sum(plan.sizes[batch.objects[0]] for batch in drive.done)
+    assert int(rows["read_bytes"].sum() + rows["written_bytes"].sum()) == moved
+    true = (told.true_read_gib_per_second + told.true_write_gib_per_second) * GIB
+    assert 0.9 * RATE < true <= RATE
+    assert window > 20
+    if option != 2:
+        assert (told.read_gib_per_second + told.write_gib_per_second) * GIB > 1.05 * RATE
+        assert told.overstated_percent is not None
+        assert told.overstated_percent > 5
+        assert (told.memory_percent, told.late > 0) == (0, True)
+        moves = Counter((batch.operation, batch.objects[0]) for batch in drive.done)
+        assert {moves[Operation.WRITE, one.prompt] for one in done} == {1}
+        assert all(moves[Operation.READ, one.prompt] >= plan.turns[one.prompt].reads for one in done)
+    else:
+        assert told.memory_percent is not None
+        assert told.memory_percent > 20
+    assert drive.most_writes <= OPTIONS[option].allocations
+
+
+def test_the_tool_waits_two_seconds_for_each_worker_and_counts_what_has_moved_by_then() -> None:
+    settings = settings_of(1, "kv.seconds=5", "kv.users=3")
+    slow = 3600 * SECOND
+    turns = [Turn(SECOND, 1, user << 32, 12_000, 12_000, 100) for user in range(3)]
+    plan = RankTurns(draw_turns(settings, 0).model, turns, [round(slow / SECOND * RATE)] * 3)
+    drive, replay, done = served(plan)
+    assert drive.time_ns == BEGIN_NS + 5 * SECOND + 3 * JOIN_NS
+    assert (done, len(replay.unfinished)) == ([], 3)
+    assert official_result(rows_of(replay.unfinished), {0: BEGIN_NS}, settings, 0.0).served == 0

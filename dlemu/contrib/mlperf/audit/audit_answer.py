@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun
 from dlemu.contrib.mlperf.audit.recompute import FORMULAS
+from dlemu.extend import write_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +75,15 @@ class AuditRow:
         return value
 
 
+_TOLD = ("severity", "rule", "seen", "wanted", "fix")
+"""What is told of a finding whose run is known."""
+
+
 def run_report(run: AuditedRun) -> dict[str, Any]:
     """Return a run with the numbers of each epoch and its findings, for `--json`."""
     printed = run.printed
     return asdict(audit_row(run)) | {
-        "findings": list(map(asdict, run.findings)),
+        "findings": [{key: getattr(one, key) for key in _TOLD} for one in run.findings],
         "au_threshold_percent": run.setup.au_threshold_percent,
         "epochs_printed": _epochs(printed.au_by_epoch, printed.samples_per_second_by_epoch),
         "epochs_recomputed": {
@@ -100,7 +106,7 @@ def audit_row(run: AuditedRun) -> AuditRow:
         path=run.path,
         workload=setup.workload or printed.model,
         accelerator=setup.accelerator,
-        accelerators=printed.accelerators or recomputed.ranks_kept or None,
+        accelerators=run.accelerators or None,
         hosts=printed.hosts,
         epochs=recomputed.epochs or printed.epochs or setup.epochs,
         steps_per_epoch=recomputed.steps_per_epoch,
@@ -112,8 +118,8 @@ def audit_row(run: AuditedRun) -> AuditRow:
         **{f"au_{name}_percent": by.au_percent for name, by in recomputed.formulas.items()},
         **{f"samples_per_second_{name}": by.samples_per_second for name, by in recomputed.formulas.items()},
         au_whole_percent=recomputed.au_whole_percent,
-        au_sustained_least_percent=run.prefetch.sustained_least_percent,
-        prefetch_credit_percent=run.prefetch.credit_percent,
+        au_sustained_least_percent=run.au_sustained_least_percent,
+        prefetch_credit_percent=run.prefetch_credit_percent,
         samples_per_second_printed=printed.samples_per_second,
         mib_per_second_printed=printed.mib_per_second,
         **{f"loss_{name}_percent": lost for name, lost in recomputed.loss_percent.items()},
@@ -124,10 +130,10 @@ def audit_row(run: AuditedRun) -> AuditRow:
     )
 
 
-def csv_of(row: type[Any], rows: Iterable[Any]) -> str:
-    """Return rows, dataclasses of one type, as CSV below a line of column names."""
+def write_csv(path: str, row: type[Any], rows: Iterable[Any]) -> None:
+    """Write rows, dataclasses of one type, as CSV below a line of column names; raises SpaceError."""
     lines = io.StringIO(newline="")
     writer = csv.DictWriter(lines, [column.name for column in fields(row)])
     writer.writeheader()
     writer.writerows(map(asdict, rows))
-    return lines.getvalue()
+    write_text(*os.path.split(path), lines.getvalue(), advice="name a file in a writable folder")

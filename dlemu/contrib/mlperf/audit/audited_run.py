@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from dlemu.contrib.mlperf.audit.kv_leaf import is_kv_leaf, kv_numbers, read_kv_l
 from dlemu.contrib.mlperf.audit.own_result import audit_own, is_own, own_folder_of
 from dlemu.contrib.mlperf.audit.recompute import (
     NOTHING,
-    Prefetch,
     Recomputed,
     RunTimes,
     credit_percent,
@@ -33,7 +32,7 @@ from dlemu.contrib.mlperf.audit.recompute import (
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
 from dlemu.contrib.mlperf.audit.step_files import Logs, read_logs
 from dlemu.contrib.mlperf.audit.tolerant import YAML_LOADER
-from dlemu.contrib.mlperf.rules.known import Finding, by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule, few
 from dlemu.extend import UserError
 
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
@@ -49,10 +48,10 @@ class AuditedRun:
     """One run folder: its settings, printed and recomputed numbers, and findings."""
 
     path: str
-    setup: Setup
-    printed: Printed
-    recomputed: Recomputed
-    printed_by: str | None
+    setup: Setup = field(default_factory=Setup)
+    printed: Printed = field(default_factory=Printed)
+    recomputed: Recomputed = NOTHING
+    printed_by: str | None = None
     """Name of the formula whose numbers are closest to the printed ones."""
     findings: tuple[Finding, ...]
     times: RunTimes = field(default_factory=RunTimes)
@@ -62,7 +61,10 @@ class AuditedRun:
     """Name of each rank's host, sorted; empty unless every rank's file names its host."""
     by_dlemu: bool = False
     """Whether dlemu made the run, either itself or as a drop-in replacement for DLIO (by the run's log)."""
-    prefetch: Prefetch = field(default_factory=Prefetch)
+    prefetch_credit_percent: float | None = None
+    """Upper bound of the share of the counted steps' batches that was read before these steps; None if unknown."""
+    au_sustained_least_percent: float | None = None
+    """Lower bound of the AU that an endless epoch would have; None if unknown."""
 
     @property
     def au_percent(self) -> float | None:
@@ -71,6 +73,11 @@ class AuditedRun:
         if self.recomputed.basis == "steps" and formula is not None and formula.au_percent is not None:
             return formula.au_percent
         return self.printed.au_percent
+
+    @property
+    def accelerators(self) -> int:
+        """Their number by the summary, or else that of the ranks' files."""
+        return self.printed.accelerators or self.recomputed.ranks_kept
 
     @property
     def errors(self) -> int:
@@ -109,15 +116,21 @@ def audit_trees(trees: Iterable[str]) -> list[AuditedRun]:
             f"no run in {', '.join(trees)}: wanted a folder below that holds summary.json, per_epoch_stats.json or"
             " R_output.json, as DLIO writes them"
         )
-    shipped = shipped_pairs()
+    return audit_all(runs)
+
+
+def audit_all(runs: Sequence[str]) -> list[AuditedRun]:
+    """Audit the runs in these folders."""
+    shipped = shipped_pairs() if runs else {}
     return [_audit_or_report_failure(run, shipped) for run in runs]
 
 
 def _audit_or_report_failure(folder: str, shipped: Shipped) -> AuditedRun:
     try:
         return audit_run(folder, shipped)
-    except Exception as error:  # one folder must not stop the audit of hundreds
-        return failed_run(folder, error)
+    except Exception as error:  # one folder must not stop the audit of hundreds: the fault is a finding of its run
+        seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return AuditedRun(path=folder, findings=(by_rule("audit.failed", seen),))
 
 
 def shipped_pairs() -> dict[str, dict[str, Any]]:
@@ -132,11 +145,11 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
     `shipped` is from `shipped_pairs`.
     """
     if is_own(folder):  # without DLIO's files
-        return replace(NO_RUN, path=folder, findings=tuple(audit_own(folder)), by_dlemu=True)
+        return AuditedRun(path=folder, findings=tuple(audit_own(folder)), by_dlemu=True)
     if os.access(folder, os.R_OK) and is_kv_leaf(os.listdir(folder)):
         fix = "nothing: see the other findings"
         info = by_rule("no.training", "a run of another benchmark", fix=fix, severity="info")
-        return replace(NO_RUN, path=folder, findings=(info, *kv_numbers(read_kv_leaf(folder))))
+        return AuditedRun(path=folder, findings=(info, *kv_numbers(read_kv_leaf(folder))))
     findings: list[Finding] = []
     setup = read_setup(folder, shipped, findings)
     printed = read_printed(folder, findings)
@@ -154,6 +167,7 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
     fingerprints = step_fingerprints(logs)
     findings += _copies(fingerprints)
     own_folder = own_folder_of(folder)
+    names = sorted(host.name for host in logs.hosts.values() if host.name)
     findings += audit_own(own_folder) if own_folder else ()
     run = AuditedRun(
         path=folder,
@@ -164,7 +178,7 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
         findings=tuple(findings),
         times=run_times(logs),
         fingerprints=fingerprints,
-        hostnames=_hostnames(printed, logs),
+        hostnames=tuple(names) if len(names) == printed.accelerators else (),
         by_dlemu=logs.by_dlemu,
     )
     return _with_prefetch(run, logs)
@@ -180,7 +194,7 @@ def _with_prefetch(run: AuditedRun, logs: Logs) -> AuditedRun:
     if passes and least is not None and au is not None and least < setup.au_threshold_percent <= au:
         since_v2 = logs.measured_compute
         findings = (*findings, prefetch_finding(setup, au=au, least=least, steps_per_epoch=steps, since_v2=since_v2))
-    return replace(run, findings=findings, prefetch=Prefetch(credit_percent=credit, sustained_least_percent=least))
+    return replace(run, findings=findings, prefetch_credit_percent=credit, au_sustained_least_percent=least)
 
 
 def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
@@ -192,13 +206,7 @@ def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
         if first.epoch != second.epoch and severity == "error"
     ]
     if same:
-        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        yield by_rule("ranks.copied", f"{same[0]}{more}")
-
-
-def _hostnames(printed: Printed, logs: Logs) -> tuple[str, ...]:
-    names = [host.name for host in logs.hosts.values() if host.name]
-    return tuple(sorted(names)) if len(names) == printed.accelerators else ()
+        yield by_rule("ranks.copied", few(same, most=1))
 
 
 def _list_folder(folder: str, findings: list[Finding]) -> list[str]:
@@ -224,13 +232,3 @@ def _configured_seconds(logs: Logs) -> float | None:
     kept = [np.unique(arrays.compute) for blocks in logs.arrays.values() for arrays in blocks.values()]
     values = np.unique(np.concatenate(kept)) if kept else np.empty(0)
     return float(values[0]) if len(values) == 1 else None
-
-
-def failed_run(folder: str, error: Exception) -> AuditedRun:
-    """Return a run whose audit raised an exception: a bug in dlemu, reported as a finding of that run."""
-    seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    return replace(NO_RUN, path=folder, findings=(by_rule("audit.failed", seen),))
-
-
-NO_RUN = AuditedRun(path="", setup=Setup(), printed=Printed(), recomputed=NOTHING, printed_by=None, findings=())
-"""A run of which nothing is known."""

@@ -20,13 +20,12 @@ from dlemu.config.schema import Checkpoint, Model
 from dlemu.contrib.mlperf.audit.papers import Papers, read_papers
 from dlemu.contrib.mlperf.audit.step_files import epochs_of, out_of_order
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, same_sum, stamp_us
-from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule
-from dlemu.contrib.mlperf.rules.training import unapplied
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, unapplied
+from dlemu.contrib.mlperf.rules.training import GIB
 from dlemu.extend import UserError, checkpoint_plan
 
 Kind = Literal["save", "load"]
 KINDS: tuple[Kind, Kind] = ("save", "load")
-GIB = 2**30
 _PART = re.compile(r"^(save|load)_ckpt(\d+)$")
 _STATS = re.compile(r"^(\d+)_per_epoch_stats\.json$")
 _STAMP_TOLERANCE_SECONDS = 0.01
@@ -106,15 +105,10 @@ def _parts(epochs: Sequence[tuple[int, Mapping[str, Any]]]) -> tuple[Part, ...]:
             seconds = number(given.get("duration"))
             if match and seconds is not None:
                 kind: Kind = "save" if match[1] == "save" else "load"
-                parts.append(
-                    Part(kind, seconds, number(given.get("throughput")), _stamped(given), stamp_us(given.get("start")))
-                )
+                begun, ended = stamp_us(given.get("start")), stamp_us(given.get("end"))
+                stamped = None if begun is None or ended is None else (ended - begun) / 1e6
+                parts.append(Part(kind, seconds, number(given.get("throughput")), stamped, begun))
     return tuple(parts)
-
-
-def _stamped(given: Mapping[str, Any]) -> float | None:
-    begun, ended = stamp_us(given.get("start")), stamp_us(given.get("end"))
-    return None if begun is None or ended is None else (ended - begun) / 1e6
 
 
 def checkpoint_numbers(leaf: CheckpointLeaf) -> Iterator[Finding]:
@@ -198,7 +192,9 @@ def _differences(parts: Sequence[Part], metric: Mapping[str, Any]) -> Iterator[s
         seconds = [part.seconds for part in parts if part.kind == kind]
         rates = [part.gib_per_second for part in parts if part.kind == kind and part.gib_per_second is not None]
         for values, name, unit in ((seconds, "duration", "seconds"), (rates, "io", "GB_per_second")):
-            for key, recomputed in _mean_and_deviation(values, f"{kind}_checkpoint_{name}", unit):
+            sums = {"mean": fmean(values), "stdev": pstdev(values)} if values else {}
+            for sum_of, recomputed in sums.items():
+                key = f"{kind}_checkpoint_{name}_{sum_of}_{unit}"
                 printed = number(metric.get(key))
                 if printed is None or not same_sum(printed, recomputed):
                     yield f"{key} is {printed if printed is not None else 'missing'}; recomputed {recomputed:.6g}"
@@ -219,9 +215,3 @@ def _outside_summary(leaf: CheckpointLeaf) -> Iterator[str]:
             yield f"a {part.kind} began before the summary's start"
         if start is not None and ended is not None and start + part.seconds * 1e6 > ended + _SUMMARY_TOLERANCE_US:
             yield f"a {part.kind} ended after the summary's end"
-
-
-def _mean_and_deviation(values: Sequence[float], name: str, unit: str) -> Iterator[tuple[str, float]]:
-    if values:
-        yield f"{name}_mean_{unit}", fmean(values)
-        yield f"{name}_stdev_{unit}", pstdev(values)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import combinations
 from statistics import pstdev
 
@@ -15,7 +14,7 @@ from dlemu.contrib.mlperf.audit.recompute import FORMULAS, Formula, Recomputed, 
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.step_files import Logs
 from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, stamp_us
-from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, few
 from dlemu.results.wording import count
 
 _AU_TOLERANCE_POINTS = 0.02
@@ -35,7 +34,6 @@ _SUMMARY_TOLERANCE_US = 1_000_000
 """A block may begin this long before the summary's start, or end this long after its end."""
 _ROUNDING_TOLERANCE = 1e-4
 """Relative, between numbers that must be equal but for rounding."""
-_FIX = "ask for the files of the run as DLIO wrote them"
 
 
 def closest_formula(printed: Printed, recomputed: Recomputed) -> str | None:
@@ -60,7 +58,6 @@ def contradictions(setup: Setup, printed: Printed, logs: Logs, recomputed: Recom
     """Return all contradictions between the printed numbers and the kept files, and what the files can't show."""
     formula = closest_formula(printed, recomputed)
     return [
-        *_missing_numbers(printed),
         *_summary_consistency(setup, printed),
         *_au_and_rate(printed, recomputed, formula),
         *_counts(setup, printed, recomputed, by_dlemu=logs.by_dlemu),
@@ -78,13 +75,9 @@ def contradictions(setup: Setup, printed: Printed, logs: Logs, recomputed: Recom
     ]
 
 
-def _missing_numbers(printed: Printed) -> Iterator[Finding]:
-    """A summary that lacks the numbers by which a run is judged can't show that it passed."""
-    if printed.unusable:
-        yield by_rule("summary.incomplete", "; ".join(printed.unusable))
-
-
 def _summary_consistency(setup: Setup, printed: Printed) -> Iterator[Finding]:
+    if printed.unusable:  # without the numbers by which a run is judged nothing shows that it passed
+        yield by_rule("summary.incomplete", "; ".join(printed.unusable))
     rates, rates_deviation = printed.samples_per_second_by_epoch, printed.samples_per_second_deviation
     sample_mib = (setup.record_bytes or 0) / 2**20
     for name, mean, deviation, parts in (
@@ -92,12 +85,12 @@ def _summary_consistency(setup: Setup, printed: Printed) -> Iterator[Finding]:
         ("samples/s", printed.samples_per_second, rates_deviation, rates),
         ("MiB/s", None, printed.mib_per_second_deviation, [rate * sample_mib for rate in rates] if sample_mib else ()),
     ):
-        exact = SUM_TOLERANCE * max(parts, default=0.0)
-        if mean is not None and parts and abs(mean - math.fsum(parts) / len(parts)) > exact:
-            seen = f"printed mean {name} is {mean:.4f}, but its epochs' mean is {math.fsum(parts) / len(parts):.4f}"
-            yield by_rule("printed.mean", seen)
-        spread = pstdev(parts) if parts else 0.0
-        if deviation is not None and parts and abs(deviation - spread) > exact + _ROUNDING_TOLERANCE * spread:
+        if not parts:
+            continue
+        exact, own, spread = SUM_TOLERANCE * max(parts), math.fsum(parts) / len(parts), pstdev(parts)
+        if mean is not None and abs(mean - own) > exact:
+            yield by_rule("printed.mean", f"printed mean {name} is {mean:.4f}, but its epochs' mean is {own:.4f}")
+        if deviation is not None and abs(deviation - spread) > exact + _ROUNDING_TOLERANCE * spread:
             seen = f"printed deviation of {name} is {deviation:.4f}, but its epochs' is {spread:.4f}"
             yield by_rule("printed.mean", seen)
     rate, mib = printed.samples_per_second, printed.mib_per_second
@@ -119,29 +112,22 @@ _BASIS = {"steps": "the steps give", "some ranks": "the steps of some ranks give
 def _au_and_rate(printed: Printed, recomputed: Recomputed, formula: str | None) -> Iterator[Finding]:
     if formula is None:
         return
-    by, exact = recomputed.formulas[formula], recomputed.basis == "steps"
-    basis, au, rate = _BASIS[recomputed.basis], by.au_percent, by.samples_per_second
-    printed_au = None if recomputed.basis == "blocks" else printed.au_percent
+    by, basis = recomputed.formulas[formula], _BASIS[recomputed.basis]
+    # With the files of some ranks only, the others may account for the difference.
+    severity: Severity = "error" if recomputed.basis == "steps" else "info"
+    au, printed_au = by.au_percent, None if recomputed.basis == "blocks" else printed.au_percent
     if printed_au is not None and au is not None and abs(au - printed_au) > _AU_TOLERANCE_POINTS:
         seen = f"printed AU {printed_au:.3f} %; {basis} {au:.3f} % by the closest formula ({formula})"
-        yield _differs("au.differs", exact, seen, f"at most {_AU_TOLERANCE_POINTS} points apart")
-    if printed.samples_per_second and rate is not None:
-        percent = 100 * (rate / printed.samples_per_second - 1)
-        if abs(percent) > _RATE_TOLERANCE_PERCENT:
-            seen = f"printed {printed.samples_per_second:.3f} samples/s; {basis} {rate:.3f} ({percent:+.2f} %)"
-            if recomputed.bounds is not None:
-                low, high = recomputed.bounds.samples_per_second_least, recomputed.bounds.samples_per_second_most
-                seen += f"; the time stamps allow {low:.1f} to {high:.1f}"
-            found = _differs("throughput.differs", exact, seen, f"at most {_RATE_TOLERANCE_PERCENT} % apart")
-            is_doubtful = recomputed.basis == "blocks" and abs(percent) > _MOST_RATE_PERCENT
-            yield replace(found, severity="warning") if is_doubtful else found
-
-
-def _differs(rule: str, exact: bool, seen: str, wanted: str) -> Finding:
-    if exact:
-        return by_rule(rule, seen, wanted, _FIX)
-    fix = "keep the files of all ranks: with some of them only, the other ranks may account for the difference"
-    return by_rule(rule, seen, wanted, fix, "info")
+        yield by_rule("au.differs", seen, severity=severity)
+    rate, printed_rate = by.samples_per_second, printed.samples_per_second
+    percent = 100 * (rate / printed_rate - 1) if printed_rate and rate is not None else 0.0
+    if abs(percent) > _RATE_TOLERANCE_PERCENT:
+        seen = f"printed {printed_rate:.3f} samples/s; {basis} {rate:.3f} ({percent:+.2f} %)"
+        if recomputed.bounds is not None:
+            low, high = recomputed.bounds.samples_per_second_least, recomputed.bounds.samples_per_second_most
+            seen += f"; the time stamps allow {low:.1f} to {high:.1f}"
+        is_doubtful = recomputed.basis == "blocks" and abs(percent) > _MOST_RATE_PERCENT
+        yield by_rule("throughput.differs", seen, severity="warning" if is_doubtful else severity)
 
 
 def _data_size(setup: Setup, printed: Printed) -> Iterator[Finding]:
@@ -161,13 +147,12 @@ def _counts(setup: Setup, printed: Printed, recomputed: Recomputed, *, by_dlemu:
         configured = min(configured, math.ceil(setup.total_training_steps / steps))
     wanted = configured or printed.epochs
     if recomputed.epochs and wanted and recomputed.epochs != wanted:
-        seen = f"{recomputed.epochs} epochs can be recomputed"
-        yield by_rule("epochs.count", seen, f"{wanted} epochs", severity="warning")
+        yield by_rule("epochs.count", f"{recomputed.epochs} of {wanted} epochs can be recomputed", severity="warning")
     lists = {len(printed.au_by_epoch), len(printed.samples_per_second_by_epoch)}
     done = {printed.epochs, *lists} - {None, 0, wanted}
     if wanted and done:
         seen = f"{'config.yaml' if configured else 'summary.json'} says {wanted} epochs, summary.json has {done.pop()}"
-        yield by_rule("epochs.count", seen, fix=_FIX)
+        yield by_rule("epochs.count", seen)
     if printed.accelerators and recomputed.ranks_kept > printed.accelerators:
         seen = f"files of {recomputed.ranks_kept} ranks, but the summary has {printed.accelerators} accelerators"
         yield by_rule("ranks.count", seen)
@@ -184,10 +169,9 @@ def _computation_time(setup: Setup, logs: Logs) -> Iterator[Finding]:
     short = float(np.median(seconds)) < wanted * (1 - _ROUNDING_TOLERANCE)
     if short or (not logs.measured_compute and not np.allclose(seconds, wanted, rtol=_ROUNDING_TOLERANCE)):
         seen = f"steps computed for {seconds.min():.6g} to {seconds.max():.6g} s (median {np.median(seconds):.6g})"
-        if logs.by_dlemu:  # an emulated accelerator ends a step on schedule, also one that the host began late
-            yield by_rule("compute.time", seen, f"{wanted:g} s as config.yaml says", severity="info")
-        else:
-            yield by_rule("compute.time", seen, f"{wanted:g} s as config.yaml says", _FIX)
+        # An emulated accelerator ends a step on schedule, also one that the host began late.
+        severity: Severity = "info" if logs.by_dlemu else "error"
+        yield by_rule("compute.time", seen, f"{wanted:g} s as config.yaml says", severity=severity)
 
 
 def _au_of_ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Finding]:
@@ -200,8 +184,7 @@ def _au_of_ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Find
         if printed is not None and math.isfinite(au) and abs(au - printed) > 10 * _AU_TOLERANCE_POINTS:
             wrong.append(f"rank {rank} epoch {epoch} block{number} ({printed:.2f} %, its steps give {au:.2f} %)")
     if wrong:
-        seen = f"AU printed by ranks differs from their steps in {count(len(wrong), 'block')}: {', '.join(wrong[:3])}"
-        yield by_rule("rank.differs", seen, f"{10 * _AU_TOLERANCE_POINTS:g} points at most")
+        yield by_rule("rank.differs", f"AU printed by ranks differs from their steps: {few(wrong, ', ')}")
 
 
 def _step_counts(setup: Setup, printed: Printed, logs: Logs) -> Iterator[Finding]:
@@ -216,23 +199,21 @@ def _step_counts(setup: Setup, printed: Printed, logs: Logs) -> Iterator[Finding
             if taken != usual[0][0]
         ]
     if uneven:
-        yield by_rule("ranks.steps", f"{uneven[0]}{f' and {len(uneven) - 1} more' if len(uneven) > 1 else ''}")
+        yield by_rule("ranks.steps", few(uneven, most=1))
         return
     planned = planned_steps(setup, printed)
-    whole = {rank: blocks for rank, blocks in logs.arrays.items() if blocks}
-    if planned is None or not whole:
+    if planned is None or not logs.arrays:
         return
-    rank = min(whole)
+    kept = logs.arrays[min(logs.arrays)]
     # dlemu counts total_training_steps over all epochs, so a trial of a search may end within an epoch.
     left = setup.total_training_steps if logs.by_dlemu else None
-    for epoch in sorted({epoch for epoch, _ in whole[rank]}):
-        taken = sum(arrays.steps for (number, _), arrays in whole[rank].items() if number == epoch)
+    for epoch in sorted({epoch for epoch, _ in kept}):
+        taken = sum(arrays.steps for (number, _), arrays in kept.items() if number == epoch)
         planned = planned if left is None else min(planned, left)
         left = None if left is None else left - taken
         if taken != planned:
             seen = f"epoch {epoch}: {taken} steps on each rank"
-            wanted = f"{planned}: floor(samples / (batch x accelerators)), or total_training_steps"
-            yield by_rule("steps.count", seen, wanted)
+            yield by_rule("steps.count", f"{seen}, {planned} planned")
             return
 
 
@@ -249,8 +230,7 @@ def _step_parts(logs: Logs) -> Iterator[Finding]:
                     f"rank {rank} epoch {epoch} block{number} step {step + 1}: {arrays.proc[step]:.4f} s,"
                     f" of which wait {arrays.load[step]:.4f} s and computation {arrays.compute[step]:.4f} s"
                 )
-                wanted = f"wait and computation that add up to the step, within {_MAX_UNEXPLAINED_SECONDS:g} s"
-                yield by_rule("steps.parts", seen, wanted)
+                yield by_rule("steps.parts", seen)
                 return
 
 
@@ -268,38 +248,31 @@ def _steps_beyond_blocks(logs: Logs) -> Iterator[Finding]:
 
 def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
     """Compare the summary's hosts and memory with those in the ranks' files."""
-    if printed.hosts and printed.memory_slots and printed.memory_slots != printed.hosts:
-        seen = f"num_hosts is {printed.hosts}, host_memory_GB has {printed.memory_slots} entries"
-        yield by_rule("hosts.differ", seen)
-    own, whole = printed.meminfo_gib, printed.memory_gib  # of rank 0's host, of all hosts
-    if own and whole and printed.hosts:
-        too_large = printed.hosts == 1 and whole > own * (1 + _MEMORY_TOLERANCE)
-        if too_large or whole < own * (1 - _MEMORY_TOLERANCE):
-            hosts = count(printed.hosts, "host")
-            seen = f"host_memory_GB gives {whole:.1f} GiB for {hosts}, host_meminfo {own:.1f} GiB for one"
-            yield by_rule("hosts.memory", seen)
+    hosts, whole = printed.hosts, printed.memory_gib
+    if hosts and printed.memory_slots and printed.memory_slots != hosts:
+        yield by_rule("hosts.differ", f"num_hosts is {hosts}, host_memory_GB has {printed.memory_slots} entries")
+    own = printed.meminfo_gib  # of rank 0's host
+    if own and whole and hosts and not _near(whole, own, math.inf if hosts > 1 else own):
+        seen = f"host_memory_GB gives {whole:.1f} GiB for {count(hosts, 'host')}, host_meminfo {own:.1f} GiB for one"
+        yield by_rule("hosts.memory", seen)
     names = {host.name for host in logs.hosts.values() if host.name}
-    ranks = printed.accelerators or len(logs.hosts)
-    if (
-        printed.hosts
-        and names
-        and (len(names) > printed.hosts or (len(logs.hosts) >= ranks and len(names) != printed.hosts))
-    ):
+    every = len(logs.hosts) >= (printed.accelerators or len(logs.hosts))
+    if hosts and names and (len(names) > hosts or (every and len(names) != hosts)):
         shown = ", ".join(sorted(names)[:3])
-        seen = f"num_hosts is {printed.hosts}, the ranks' files name {len(names)} hosts ({shown})"
-        yield by_rule("hosts.differ", seen)
+        yield by_rule("hosts.differ", f"num_hosts is {hosts}, the ranks' files name {len(names)} hosts ({shown})")
     first = logs.hosts.get(0)
     if first is not None and first.name and printed.hostname and first.name != printed.hostname:
-        seen = f"summary.json names host {printed.hostname}, rank 0's file {first.name}"
-        yield by_rule("hosts.differ", seen)
+        yield by_rule("hosts.differ", f"summary.json names host {printed.hostname}, rank 0's file {first.name}")
     memory = {host.name: host.memory_gib for host in logs.hosts.values() if host.name and host.memory_gib}
-    total, least = printed.memory_gib, sum(memory.values())
-    if total and memory and printed.hosts:
-        # Compare the sum of host_memory_GB only: mlpstorage has put all hosts' memory into its first entry.
-        all_known = len(memory) == printed.hosts
-        if total < least * (1 - _MEMORY_TOLERANCE) or (all_known and total > least * (1 + _MEMORY_TOLERANCE)):
-            seen = f"summary.json reports {total:.1f} GiB on all hosts, ranks' files {least:.1f} GiB on {len(memory)}"
-            yield by_rule("hosts.memory", seen)
+    least = sum(memory.values())
+    # Compare the sum of host_memory_GB only: mlpstorage has put all hosts' memory into its first entry.
+    if whole and memory and hosts and not _near(whole, least, least if len(memory) == hosts else math.inf):
+        seen = f"summary.json reports {whole:.1f} GiB on all hosts, ranks' files {least:.1f} GiB on {len(memory)}"
+        yield by_rule("hosts.memory", seen)
+
+
+def _near(memory: float, least: float, most: float) -> bool:
+    return least * (1 - _MEMORY_TOLERANCE) <= memory <= most * (1 + _MEMORY_TOLERANCE)
 
 
 def _blocks_outside_run(printed: Printed, logs: Logs) -> Iterator[Finding]:
@@ -321,7 +294,7 @@ def _copies(printed: Printed, logs: Logs) -> Iterator[Finding]:
         (first, second)
         for (first, one), (second, two) in combinations(enumerate(figures, 1), 2)
         if all(
-            _is_measured(left) and math.isclose(left, right, rel_tol=_MAX_COPY_DIFFERENCE)
+            round(left, _CONFIGURED_DECIMALS) != left and math.isclose(left, right, rel_tol=_MAX_COPY_DIFFERENCE)
             for left, right in zip(one, two, strict=True)
         )
     ]
@@ -336,13 +309,8 @@ def _copies(printed: Printed, logs: Logs) -> Iterator[Finding]:
             seen = f"ranks {other} and {rank} have the same time stamps, to the microsecond"
             # dlemu's ranks begin together, and two may end their only block in the same microsecond.
             severity: Severity = "error" if len(key) > 1 else "warning"
-            yield by_rule("ranks.copied", seen, fix=_FIX, severity=severity)
+            yield by_rule("ranks.copied", seen, severity=severity)
             return
-
-
-def _is_measured(value: float) -> bool:
-    """Return whether a number has more decimals than a configured one, and so was measured."""
-    return round(value, _CONFIGURED_DECIMALS) != value
 
 
 def _bounds(setup: Setup, printed: Printed, recomputed: Recomputed, *, since_v2: bool) -> Iterator[Finding]:

@@ -28,7 +28,7 @@ def foreign_side(folder: str) -> Side:
     samples/s x record length. Raises UserError if the folder holds no run whose numbers can be recomputed, or runs of
     several workloads.
     """
-    runs = [run for run in audit_trees([folder]) if run.recomputed.basis != "nothing" and _accelerators(run)]
+    runs = [run for run in audit_trees([folder]) if run.recomputed.basis != "nothing" and run.accelerators]
     if not runs:
         raise UserError(
             f"{folder} holds no run whose numbers can be recomputed: wanted DLIO's or MLPerf Storage's summary.json and"
@@ -60,10 +60,6 @@ def _conditions(run: AuditedRun) -> Conditions:
     return Conditions(title=_workload(run), work={key: value for key, value in work.items() if value is not None})
 
 
-def _accelerators(run: AuditedRun) -> int:
-    return run.printed.accelerators or run.recomputed.ranks_kept
-
-
 def _figures(run: AuditedRun) -> JobFigures:
     setup, times, au = run.setup, run.times, run.au_percent
     rates = _rates(run)
@@ -82,7 +78,7 @@ def _figures(run: AuditedRun) -> JobFigures:
         kind="training",
         workload=_workload(run),
         accelerator=setup.accelerator,
-        ranks=_accelerators(run),
+        ranks=run.accelerators,
         epochs=run.recomputed.epochs,
         passed=None if au is None else au >= setup.au_threshold_percent,
         threshold_percent=setup.au_threshold_percent,
@@ -98,7 +94,7 @@ def _rates(run: AuditedRun) -> Sequence[float]:
     steps, batch_size = run.recomputed.steps_per_epoch, run.setup.batch_size
     if steps is None or batch_size is None:
         return ()
-    return [steps * batch_size * _accelerators(run) / seconds for seconds in run.times.training_seconds_by_epoch]
+    return [steps * batch_size * run.accelerators / seconds for seconds in run.times.training_seconds_by_epoch]
 
 
 def _mean(by_epoch: Sequence[float]) -> Value | None:

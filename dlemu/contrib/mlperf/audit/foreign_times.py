@@ -28,8 +28,7 @@ def foreign_run(folder: str) -> ForeignRun | None:
     if len(folders) > 1:
         raise UserError(f"{folder} holds {len(folders)} runs of DLIO: name one, such as {folders[0]}")
     run = audit_run(folders[0], shipped_pairs())
-    ranks = run.printed.accelerators or run.recomputed.ranks_kept
-    if not ranks or not run.times.training_seconds_by_epoch:
+    if not run.accelerators or not run.times.training_seconds_by_epoch:
         raise UserError(
             f"{folder} does not say how many accelerators ran for how long: wanted DLIO's summary.json and "
             "per_epoch_stats.json with the time stamps of training"
@@ -37,7 +36,7 @@ def foreign_run(folder: str) -> ForeignRun | None:
     return ForeignRun(
         folder=folder,
         workload=load(_settings(run)),
-        ranks=ranks,
+        ranks=run.accelerators,
         hosts=run.printed.hosts or 1,
         epoch_seconds=run.times.training_seconds_by_epoch,
         first_seconds=first_seconds(run),

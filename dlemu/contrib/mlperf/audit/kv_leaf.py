@@ -18,7 +18,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.papers import Papers, read_papers
+from dlemu.contrib.mlperf.audit.papers import PHASES, Papers, read_papers
 from dlemu.contrib.mlperf.audit.tolerant import (
     SUM_TOLERANCE,
     count,
@@ -28,12 +28,11 @@ from dlemu.contrib.mlperf.audit.tolerant import (
     read_json,
     same_sum,
     text,
+    value_at,
 )
-from dlemu.contrib.mlperf.rules.known import Finding, by_rule
-from dlemu.contrib.mlperf.rules.training import unapplied
-from dlemu.results import wording
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule, few, unapplied
+from dlemu.contrib.mlperf.rules.training import GIB
 
-GIB = 2**30
 SECTOR_BYTES = 512
 """Unit of /proc/diskstats, whatever sectors the device has."""
 OPTIONS = (1, 2, 3)
@@ -82,12 +81,9 @@ class KvRank:
         """Option, trial and rank, for messages."""
         return f"option {self.option}, trial {self.trial}, rank {self.rank}"
 
-    def at(self, dotted: str) -> Any:
-        """Return the value at a dotted key; None without one."""
-        found: Any = self.content
-        for key in dotted.split("."):
-            found = mapping(found).get(key)
-        return found
+    def number_at(self, dotted: str) -> float | None:
+        """Return the number at a dotted key; None without one."""
+        return number(value_at(self.content, dotted))
 
     @property
     def summary(self) -> Mapping[str, Any]:
@@ -96,7 +92,7 @@ class KvRank:
 
     def stat(self, name: str) -> float | None:
         """Return a number from the statistics of the rank's cache."""
-        return number(self.at(f"summary.cache_stats.{name}"))
+        return self.number_at(f"summary.cache_stats.{name}")
 
     def gib(self, tier: str, way: str) -> float:
         """Return the GiB `read` from or `written` to a tier (`storage`, `cpu` or `gpu`)."""
@@ -105,7 +101,7 @@ class KvRank:
     @property
     def elapsed_seconds(self) -> float | None:
         """Time on the tool's clock when it stopped."""
-        return number(self.summary.get("elapsed_time"))
+        return self.number_at("summary.elapsed_time")
 
     @cached_property
     def latencies_seconds(self) -> tuple[float, ...]:
@@ -148,8 +144,11 @@ class KvLeaf(Papers):
 
     def published(self, option: int, name: str) -> float | None:
         """Return one of an option's numbers in the summary."""
-        stated = mapping(mapping(self.summary.get("options")).get(str(option)))
-        return number(stated.get(f"aggregated_{name}"))
+        return number(value_at(self.summary, f"options.{option}.aggregated_{name}"))
+
+    def of_option(self, option: int) -> list[KvRank]:
+        """Return the ranks of all trials of an option."""
+        return [rank for trial in self.trials(option) for rank in trial]
 
     def max_gib_per_second(self, option: int, way: str) -> float | None:
         """Return an option's highest possible throughput: sum of ranks, mean of trials, as in the rules (6.3.4.1)."""
@@ -165,7 +164,8 @@ def is_kv_leaf(below: Sequence[str]) -> bool:
 
 def read_kv_leaf(folder: str) -> KvLeaf:
     """Read the folder of a run; what can't be read becomes one of its findings (`broken`)."""
-    papers, ranks = read_papers(folder), []
+    above, ranks = os.path.basename(os.path.dirname(folder)), []
+    papers = read_papers(folder, phase=above if above in PHASES else "run")
     broken: list[Finding] = []
     for inside, (option, trial, rank) in _rank_folders(folder):
         for name in sorted(os.listdir(inside)):
@@ -190,8 +190,10 @@ def _rank_folders(folder: str, levels: Sequence[re.Pattern[str]] = (_OPTION, _TR
 def kv_numbers(leaf: KvLeaf) -> Iterator[Finding]:
     """Yield contradictions in a run's files, and how far its published numbers can be trusted."""
     yield from leaf.broken
-    for rule in (_missing, _rank_numbers, _aggregates, _windows, _devices, _tiers, _tokens, _copies):
+    for rule in (_missing, _rank_numbers, _aggregates, _windows, _devices, _tiers, _tokens):
         yield from rule(leaf)
+    for (_, first), (_, rank) in copied_latencies([leaf]):
+        yield by_rule("kv.copied", f"{rank.where} has the latencies of {first.where}")
 
 
 def _missing(leaf: KvLeaf) -> Iterator[Finding]:
@@ -215,8 +217,7 @@ def _missing(leaf: KvLeaf) -> Iterator[Finding]:
         flags = ", ".join(stated) or "no failure"
         seen.append(f"the tool itself reports {flags}, {lost} missing files: its means are of the other files")
     if seen:
-        every_trial = f"{wording.count(trials, 'trial')} of each of 3 options by {wording.count(ranks, 'rank')}"
-        yield by_rule("kv.missing", "; ".join(seen), f"{every_trial}, with summary and metadata")
+        yield by_rule("kv.missing", "; ".join(seen))
 
 
 _PUBLISHED = ("read_bandwidth_gbps", "write_bandwidth_gbps", "avg_throughput_tokens_per_sec")
@@ -235,20 +236,17 @@ _OF_SOME_VERSIONS = (AGGREGATES["storage_throughput_tokens_per_sec"], "requests_
 def _figures_missing(leaf: KvLeaf) -> Iterator[str]:
     """Yield which published numbers the summary lacks, and which numbers some ranks of an option lack."""
     for option in OPTIONS:
-        ranks = [rank for trial in leaf.trials(option) for rank in trial if rank.summary]
+        ranks = [rank for rank in leaf.of_option(option) if rank.summary]
         lacking = [name for name in _PUBLISHED if leaf.summary and leaf.published(option, name) is None]
         if ranks and lacking:
             yield f"option {option}: no {', '.join(f'aggregated_{name}' for name in lacking)}"
         for name in _OF_A_RANK:
-            without = [rank.where for rank in ranks if not _is_measured(rank.at(name))]
+            stated = {rank.where: value_at(rank.content, name) for rank in ranks}
+            without = [where for where, value in stated.items() if number(value) is None and numbers(value) is None]
             if without and len(without) < len(ranks):
                 yield f"{without[0]}: no {name}, which others have"
             elif without and name not in _OF_SOME_VERSIONS:
                 yield f"option {option}: no {name} of any rank"
-
-
-def _is_measured(value: object) -> bool:
-    return number(value) is not None or numbers(value) is not None
 
 
 def _rank_numbers(leaf: KvLeaf) -> Iterator[Finding]:
@@ -260,9 +258,9 @@ def _rank_numbers(leaf: KvLeaf) -> Iterator[Finding]:
             stated, moved = rank.stat(f"tier_storage_{word}_bandwidth_gbps"), rank.gib("storage", way)
             if took and stated is not None and not same_sum(stated, moved / took):
                 problems.append(f"{rank.where}: {stated:.4g} GiB/s {way}, but bytes over time are {moved / took:.4g}")
-        tokens, storage = (number(rank.summary.get(key)) for key in ("total_tokens", "total_storage_io_time"))
+        tokens, storage = rank.number_at("summary.total_tokens"), rank.number_at("summary.total_storage_io_time")
         for name, seconds in (("avg", took), ("storage", storage)):
-            stated = number(rank.summary.get(f"{name}_throughput_tokens_per_sec"))
+            stated = rank.number_at(f"summary.{name}_throughput_tokens_per_sec")
             if tokens is not None and seconds and stated is not None and not same_sum(stated, tokens / seconds):
                 tail = f"but tokens over time are {tokens / seconds:.6g}"
                 problems.append(f"{rank.where}: {name}_throughput_tokens_per_sec is {stated:.6g}, {tail}")
@@ -274,14 +272,13 @@ def _rank_numbers(leaf: KvLeaf) -> Iterator[Finding]:
             problems.append(f"{rank.where}: {requests} requests, but {completed} completed")
         problems += [f"{rank.where}: {problem}" for problem in _latency_problems(rank)]
     if problems:
-        seen = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
-        yield by_rule("kv.differs", seen)
+        yield by_rule("kv.differs", few(problems))
 
 
 def _latency_problems(rank: KvRank) -> Iterator[str]:
     """Yield what a rank's latencies contradict: their sum, and their 95th percentile, which is published."""
     waits = sorted(numbers(rank.content.get("storage_latencies")) or ())
-    total, p95 = number(rank.summary.get("total_storage_io_time")), number(rank.at(_P95))
+    total, p95 = rank.number_at("summary.total_storage_io_time"), rank.number_at(_P95)
     if waits and total is not None and not same_sum(total, math.fsum(waits)):
         yield f"total_storage_io_time is {total:.6g}, the sum of storage_latencies {math.fsum(waits):.6g}"
     if waits and p95 is not None:
@@ -304,7 +301,7 @@ def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
         trials = leaf.trials(option)
         for name, part in AGGREGATES.items() if trials else ():
             printed = leaf.published(option, name)
-            stated = [[number(rank.at(part)) for rank in trial] for trial in trials]
+            stated = [[rank.number_at(part) for rank in trial] for trial in trials]
             parts = [[value for value in trial if value is not None] for trial in stated]
             if printed is None or parts != stated:
                 if leaf.summary:
@@ -314,15 +311,13 @@ def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
             recomputed = fmean(map(sum, parts))
             if same_sum(printed, recomputed):
                 continue
-            wanted = "the ranks' sum, averaged over trials"
-            seen = f"option {option}: aggregated_{name} is {printed:.6g}, {wanted} is {recomputed:.6g}"
+            seen = f"option {option}: aggregated_{name} is {printed:.6g}, the ranks' sum, averaged over trials, is"
             how = next((way for way, value in _OLD_AGGREGATIONS.items() if same_sum(printed, value(parts))), None)
             if how:
-                seen = f"{seen}; it is {how} instead"
-                yield by_rule("kv.aggregate", seen)
+                yield by_rule("kv.aggregate", f"{seen} {recomputed:.6g}; it is {how} instead")
             else:
-                yield by_rule("kv.differs", seen)
-        slowest = [number(rank.at(_P95)) for trial in trials for rank in trial]
+                yield by_rule("kv.differs", f"{seen} {recomputed:.6g}")
+        slowest = [rank.number_at(_P95) for rank in leaf.of_option(option)]
         known = [value for value in slowest if value is not None]
         printed = leaf.published(option, "p95_latency_ms")
         if leaf.summary and known:
@@ -330,19 +325,17 @@ def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
         if printed is not None and known and not same_sum(printed, max(known)):
             seen = f"option {option}: aggregated_p95_latency_ms is {printed:.6g}, the ranks' largest {max(known):.6g}"
             yield by_rule("kv.differs", seen)
-        counted = mapping(mapping(leaf.summary.get("options")).get(str(option)))
-        wanted_counts = {"option": option, "rank_count": leaf.rank_count, "trial_count": leaf.trial_count}
-        for name, value in wanted_counts.items():
-            stated_count = count(counted.get(name))
-            if None not in (stated_count, value) and stated_count != value:
-                seen = f"option {option}: {name} is {stated_count}, the run has {value}"
-                yield by_rule("kv.differs", seen)
+        wanted = {"option": option, "rank_count": leaf.rank_count, "trial_count": leaf.trial_count}
+        for name, value in wanted.items():
+            counted = count(value_at(leaf.summary, f"options.{option}.{name}"))
+            if None not in (counted, value) and counted != value:
+                yield by_rule("kv.differs", f"option {option}: {name} is {counted}, the run has {value}")
 
 
 def _windows(leaf: KvLeaf) -> Iterator[Finding]:
     """List each option's published throughput beside the highest possible one."""
     for option in OPTIONS:
-        ranks = [rank for trial in leaf.trials(option) for rank in trial]
+        ranks = leaf.of_option(option)
         windows = [
             rank.window_seconds / rank.elapsed_seconds for rank in ranks if rank.window_seconds and rank.elapsed_seconds
         ]
@@ -384,8 +377,9 @@ def _devices(leaf: KvLeaf) -> Iterator[Finding]:
         f" {moved['written']:,.1f}; {busiest} was busy for {busy:,.0f} s of {clock:,.0f} s of load"
     )
     if busy > clock * _MAX_TIME_RATIO:
-        fix = f"take the published rates as {100 * (busy / clock - 1):.0f} % too high on average: they omit this time"
-        yield by_rule("kv.device", seen, fix=fix)
+        yield by_rule(
+            "kv.device", f"{seen}: the published rates are {100 * (busy / clock - 1):.0f} % too high on average"
+        )
     elif moved["read"] and read < _MIN_DEVICE_SHARE * moved["read"]:
         yield by_rule("kv.device", seen)
     else:
@@ -397,8 +391,7 @@ def device_work(metadata: Mapping[str, Any]) -> dict[str, tuple[float, float, fl
 
     Partitions and stacked devices are left out: the devices below them count their requests.
     """
-    snapshots = mapping(metadata.get("cluster_snapshots"))
-    before, after = (_counters(mapping(snapshots.get(name))) for name in ("start", "end"))
+    before, after = (_counters(value_at(metadata, f"cluster_snapshots.{name}.hosts")) for name in ("start", "end"))
     work = {}
     for name in before.keys() & after.keys():
         read, written, busy = (last - first for first, last in zip(before[name], after[name], strict=True))
@@ -406,8 +399,8 @@ def device_work(metadata: Mapping[str, Any]) -> dict[str, tuple[float, float, fl
     return work
 
 
-def _counters(snapshot: Mapping[str, Any]) -> dict[str, list[float]]:
-    hosts, found = snapshot.get("hosts"), {}
+def _counters(hosts: object) -> dict[str, list[float]]:
+    found = {}
     for host in map(mapping, hosts if isinstance(hosts, list) else ()):
         disks = host.get("disks")
         for disk in map(mapping, disks if isinstance(disks, list) else ()):
@@ -422,7 +415,7 @@ def _counters(snapshot: Mapping[str, Any]) -> dict[str, list[float]]:
 def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
     """Yield which share of the bytes read came from memory; in options 1 and 3 there must be none."""
     for option in OPTIONS:
-        ranks = [rank for trial in leaf.trials(option) for rank in trial]
+        ranks = leaf.of_option(option)
         memory = sum(rank.gib(tier, "read") for rank in ranks for tier in ("cpu", "gpu"))
         storage = sum(rank.gib("storage", "read") for rank in ranks)
         if not memory:
@@ -432,17 +425,17 @@ def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
         if option != 2:
             yield by_rule("kv.tiers", seen)
         elif not storage:
-            yield by_rule("kv.tiers", seen, "some bytes read from the storage (6.3.4.4)", "submit the option as OPEN")
+            yield by_rule("kv.tiers", f"{seen}, none from the storage", fix="submit the option as OPEN")
         else:
             fix = "take the option as one of memory: the faster the storage, the larger the memory's share"
-            yield by_rule("kv.tiers", seen, "the share that the storage served", fix, "info")
+            yield by_rule("kv.tiers", seen, fix=fix, severity="info")
 
 
 def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
     """Compare the bytes per token with the model's: if they differ, the tokens/s are wrong."""
     models = {option: stated[0].get("model") for option, stated in kv_commands(leaf).items()}
     for option in OPTIONS:
-        ranks = [rank for trial in leaf.trials(option) for rank in trial]
+        ranks = leaf.of_option(option)
         tokens = sum(rank.stat("storage_tokens_processed") or 0 for rank in ranks)
         moved = sum(rank.gib("storage", way) for rank in ranks for way in ("read", "written")) * GIB
         wanted = _TOKEN_BYTES.get(models.get(option) or "")
@@ -465,13 +458,10 @@ def kv_commands(leaf: KvLeaf) -> dict[int, list[dict[str, str]]]:
     return found
 
 
-def _copies(leaf: KvLeaf) -> Iterator[Finding]:
-    """Yield a finding where two ranks or trials have the same latencies."""
-    known: dict[tuple[float, ...], KvRank] = {}
-    for rank in leaf.ranks:
-        if not rank.latencies_seconds:
-            continue
-        key = tuple(round(value, 6) for value in rank.latencies_seconds)
-        first = known.setdefault(key, rank)
-        if first is not rank:
-            yield by_rule("kv.copied", f"{rank.where} has the latencies of {first.where}")
+def copied_latencies(leaves: Sequence[KvLeaf]) -> Iterator[tuple[tuple[KvLeaf, KvRank], tuple[KvLeaf, KvRank]]]:
+    """Yield a run and rank of it, and another one after it with the same latencies."""
+    known: dict[tuple[float, ...], tuple[KvLeaf, KvRank]] = {}
+    for each in ((leaf, rank) for leaf in leaves for rank in leaf.ranks):
+        key = tuple(round(value, 6) for value in each[1].latencies_seconds)
+        if key and (first := known.setdefault(key, each)) is not each:
+            yield first, each

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.run_settings import Setup, hydra_overrides, read_setup
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, numbers, read_json, text
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, numbers, read_json, text, value_at
 from dlemu.contrib.mlperf.rules.known import Finding
 
 METADATA = "_metadata.json"
@@ -24,6 +24,7 @@ COLLECTED = os.path.join("collector-staging", "cluster_info.json")
 """File in which mlpstorage v3.0 keeps /proc/meminfo and more of every host."""
 FILE_STORAGES = ("local_fs", "direct_fs")
 """Values of `storage.storage_type` for files; mlpstorage v3.0 sets the second for O_DIRECT."""
+PHASES = ("datasize", "datagen", "run")
 STAMP_FORMAT = "%Y%m%d_%H%M%S"
 """How mlpstorage names the folder of a call: the time when it began."""
 
@@ -33,6 +34,7 @@ class Papers:
     """The papers of one call; what is missing or can't be read is empty."""
 
     path: str
+    phase: str = "run"
     files: tuple[str, ...] = ()
     setup: Setup = field(default_factory=Setup)
     """DLIO's configuration; kv_cache has none."""
@@ -52,6 +54,16 @@ class Papers:
     def stamp(self) -> datetime | None:
         """The time in `name`; None when that is not a time stamp."""
         return stamp_of(self.name)
+
+    @property
+    def began(self) -> datetime | None:
+        """Start time by summary.json."""
+        return moment(self.summary.get("start"))
+
+    @property
+    def ended(self) -> datetime | None:
+        """End time by summary.json."""
+        return moment(self.summary.get("end"))
 
     @property
     def args(self) -> Mapping[str, Any]:
@@ -88,7 +100,7 @@ class Papers:
 
     def section(self, name: str) -> Mapping[str, Any]:
         """Return a section of the workload, from config.yaml or else from the metadata."""
-        return mapping(mapping(self.setup.config).get(name)) or mapping(self.parameters.get(name))
+        return mapping(value_at(self.setup.config, name)) or mapping(self.parameters.get(name))
 
     @cached_property
     def collected_hosts(self) -> Mapping[str, Any]:
@@ -117,7 +129,7 @@ class Papers:
         return read_json(path, []) if os.path.isfile(path) else None
 
 
-def read_papers(path: str, setup: Setup | None = None) -> Papers:
+def read_papers(path: str, setup: Setup | None = None, phase: str = "run") -> Papers:
     """Read the papers in a folder; `setup` is its configuration where that is known already."""
     broken: list[Finding] = []
     names = sorted(entry.name for entry in os.scandir(path) if not entry.is_dir()) if os.path.isdir(path) else []
@@ -128,6 +140,7 @@ def read_papers(path: str, setup: Setup | None = None) -> Papers:
 
     return Papers(
         path=path,
+        phase=phase,
         files=tuple(names),
         setup=read_setup(path, {}, broken) if setup is None else setup,
         metadata=content(METADATA),

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from statistics import fmean
 
 import numpy as np
 
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
-from dlemu.contrib.mlperf.audit.step_files import BlockArrays, BlockKey, Logs, Seconds, Span
+from dlemu.contrib.mlperf.audit.step_files import BlockArrays, BlockKey, Logs
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import au as dlio_formulas
 
@@ -109,14 +108,19 @@ def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed
 
     If steps of fewer ranks than `accelerators` were kept, samples/s are scaled up.
     """
-    blocks, kept = _common_blocks(logs), len(logs.arrays)
+    kept = len(logs.arrays)
+    timed = [block for block in logs.blocks() if all(logs.span(rank, block) is not None for rank in logs.arrays)]
+    blocks = [block for block in timed if kept and all(block in own for own in logs.arrays.values())]
     if not blocks:
         return NOTHING
     ranks = accelerators or kept
     times = {block: [_kept_block(setup, logs, rank, block) for rank in logs.arrays] for block in blocks}
     every = [own.seconds for parts in times.values() for own in parts]
     lost, total = _lost(every), sum(block.total for block in every)
-    slower = sum(_waits_for_slower_seconds([own.seconds.proc for own in parts]) for parts in times.values())
+    if kept >= ranks:
+        slower = sum(_waits_for_slower_seconds([own.seconds.proc for own in parts]) for parts in times.values())
+        lost |= {"slower_rank": slower, "barrier": lost["barrier"] - slower}
+    shares = {name: 100 * seconds / total for name, seconds in lost.items()}
     epochs = sorted({epoch for epoch, _ in blocks})
     per_epoch = {epoch: [parts for block, parts in times.items() if block[0] == epoch] for epoch in epochs}
     au_whole = 100 * sum(float(block.configured.sum()) for block in every) / total
@@ -127,73 +131,56 @@ def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed
         steps_per_epoch=sum(parts[0].seconds.steps for parts in per_epoch[epochs[0]]),
         formulas={name: _formula(name, per_epoch, ranks / kept, setup.is_random) for name in FORMULAS},
         au_whole_percent=au_whole if math.isfinite(au_whole) else None,
-        loss_percent=_shares(lost, total, slower if kept >= ranks else None),
+        loss_percent=shares if all(map(math.isfinite, shares.values())) else {},
     )
 
 
-def _common_blocks(logs: Logs) -> list[BlockKey]:
-    """Return the blocks whose steps every rank with step times kept, and whose time is known."""
-    return [block for block in logs.blocks() if logs.arrays and all(_has(logs, rank, block) for rank in logs.arrays)]
-
-
-def _has(logs: Logs, rank: int, block: BlockKey) -> bool:
-    return block in logs.arrays[rank] and logs.span(rank, block) is not None
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class KeptBlock:
-    """One block of one rank, with what DLIO's formulas need."""
+    """One block of one rank."""
 
     seconds: dlio_formulas.BlockTimes
     """Where only rank 0 kept time stamps, the `total` of other ranks follows from the samples/s that they printed."""
-    batch_size: float
-    """NaN when it is not known."""
-    exclude_start_steps: int
-    exclude_end_steps: int
-
-    @cached_property
-    def rated(self) -> dict[str, dlio_formulas.Rated]:
-        """AU and samples/s of the block by each of DLIO's formulas."""
-        excluded = self.exclude_start_steps, self.exclude_end_steps
-        return {
-            "dlio_v1": dlio_formulas.rate_v1(self.seconds, self.batch_size),
-            "dlio": dlio_formulas.rate_v2(self.seconds, *excluded, self.batch_size),
-            "dlio_v3": dlio_formulas.rate_v3(self.seconds, *excluded, self.batch_size),
-            "dlio_fork": dlio_formulas.rate_fork(self.seconds, *excluded, self.batch_size),
-        }
+    rated: Mapping[str, dlio_formulas.Rated]
+    """AU and samples/s of the block by each of DLIO's formulas; NaN without a batch size."""
 
 
 def _kept_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> KeptBlock:
-    """Return a rank's block; its steps must have been kept, and its time stamps be known."""
+    """Return a rank's block; its steps must have been kept, and its time stamps be known.
+
+    Where a checkpoint follows, it ends at its first end or at the checkpoint, whichever fits the printed samples/s.
+    """
     arrays = logs.arrays[rank][block]
     span = logs.span(rank, block)
     assert span is not None
     has_own_stamps = block in logs.spans.get(rank, {})
-    seconds = None if has_own_stamps else _implied_seconds(arrays, setup.batch_size, span.longest_seconds)
+    implied = None if has_own_stamps else _implied_seconds(arrays, setup.batch_size, span.longest_seconds)
+    later, printed = span.seconds_to_checkpoint, arrays.printed_samples_per_second
+    totals = [span.seconds if implied is None else implied]
+    if later is not None and implied is None and printed is not None:
+        totals.append(later)
+    kept = [_rated(setup, logs, arrays, total) for total in totals]
+    return min(kept, key=lambda end: min(abs(each.samples_per_second - (printed or 0)) for each in end.rated.values()))
+
+
+def _rated(setup: Setup, logs: Logs, arrays: BlockArrays, total: float) -> KeptBlock:
+    seconds = math.nan if setup.computation_seconds is None else setup.computation_seconds  # the mean of random times
     times = dlio_formulas.BlockTimes(
         load=arrays.load,
         proc=arrays.proc,
-        configured=_configured(setup, logs, arrays),
+        configured=np.full(arrays.steps, seconds) if logs.measured_compute else arrays.compute,
         measured=arrays.compute if logs.measured_compute else arrays.proc - arrays.load,
-        total=span.seconds if seconds is None else seconds,
+        total=total,
     )
-    kept = KeptBlock(
-        seconds=times,
-        batch_size=math.nan if setup.batch_size is None else setup.batch_size,
-        exclude_start_steps=setup.exclude_start_steps,
-        exclude_end_steps=setup.exclude_end_steps,
-    )
-    later = span.seconds_to_checkpoint
-    return kept if later is None or seconds is not None else _with_likely_end(kept, later, arrays)
-
-
-def _with_likely_end(block: KeptBlock, later_seconds: float, arrays: BlockArrays) -> KeptBlock:
-    """Return the block up to its first end or up to its checkpoint, whichever is closer to the printed samples/s."""
-    printed = arrays.printed_samples_per_second
-    if printed is None:
-        return block
-    ends = (block, replace(block, seconds=replace(block.seconds, total=later_seconds)))
-    return min(ends, key=lambda end: min(abs(each.samples_per_second - printed) for each in end.rated.values()))
+    excluded = setup.exclude_start_steps, setup.exclude_end_steps
+    batch_size = math.nan if setup.batch_size is None else setup.batch_size
+    rated = {
+        "dlio_v1": dlio_formulas.rate_v1(times, batch_size),
+        "dlio": dlio_formulas.rate_v2(times, *excluded, batch_size),
+        "dlio_v3": dlio_formulas.rate_v3(times, *excluded, batch_size),
+        "dlio_fork": dlio_formulas.rate_fork(times, *excluded, batch_size),
+    }
+    return KeptBlock(times, rated)
 
 
 def _implied_seconds(arrays: BlockArrays, batch_size: int | None, longest_seconds: float) -> float | None:
@@ -207,13 +194,6 @@ def _implied_seconds(arrays: BlockArrays, batch_size: int | None, longest_second
     seconds = arrays.steps * batch_size / rate
     within = float(arrays.proc.sum()) <= seconds <= longest_seconds
     return seconds if within and math.isfinite(longest_seconds) else None
-
-
-def _configured(setup: Setup, logs: Logs, arrays: BlockArrays) -> Seconds:
-    """Return the configured seconds of each step, from the rank's file or else the settings (mean of random times)."""
-    if not logs.measured_compute:
-        return arrays.compute
-    return np.full(arrays.steps, math.nan if setup.computation_seconds is None else setup.computation_seconds)
 
 
 def _formula(name: str, per_epoch: Mapping[int, list[list[KeptBlock]]], scale: float, is_random: bool) -> Formula:
@@ -233,13 +213,6 @@ def _epoch(name: str, blocks: list[list[KeptBlock]]) -> dlio_formulas.Rated:
     )
 
 
-def _shares(lost: dict[str, float], total: float, slower_seconds: float | None) -> dict[str, float]:
-    if slower_seconds is not None:
-        lost |= {"slower_rank": slower_seconds, "barrier": lost["barrier"] - slower_seconds}
-    shares = {name: 100 * seconds / total for name, seconds in lost.items()}
-    return shares if all(map(math.isfinite, shares.values())) else {}
-
-
 def _mean(values: tuple[float, ...]) -> float | None:
     mean = math.fsum(values) / len(values) if values else math.nan
     return mean if math.isfinite(mean) else None
@@ -247,7 +220,7 @@ def _mean(values: tuple[float, ...]) -> float | None:
 
 def per_rank_blocks(
     setup: Setup, logs: Logs
-) -> Iterator[tuple[int, BlockKey, BlockArrays, dict[str, dlio_formulas.Rated]]]:
+) -> Iterator[tuple[int, BlockKey, BlockArrays, Mapping[str, dlio_formulas.Rated]]]:
     """Yield rank, block, step times and numbers by each formula, for every kept block whose time is known."""
     for rank, blocks in logs.arrays.items():
         for block, arrays in blocks.items():
@@ -276,25 +249,19 @@ def _waits_for_slower_seconds(procs: Sequence[dlio_formulas.Times]) -> float:
     return float((table.max(axis=0) - table).sum()) if table.size else 0.0
 
 
-@dataclass(frozen=True)
-class _EpochTime:
-    """Total time of one epoch's blocks: by the time stamps, and at most on any rank."""
-
-    seconds: float
-    longest_seconds: float
-
-
 def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
     """Recompute a run from time stamps. The number of steps follows from the settings: the stamps do not show it."""
     spans = logs.spans.get(min(logs.spans, default=0), {})
-    epochs = _by_epoch(spans)
+    epochs = [[span for (at, _), span in spans.items() if at == epoch] for epoch in sorted({at for at, _ in spans})]
+    seconds = [sum(span.seconds for span in blocks) for blocks in epochs]
     ranks, steps = printed.accelerators, planned_steps(setup, printed)
     if not epochs:
         return NOTHING
     if ranks is None or steps is None or setup.batch_size is None:
         return Recomputed(basis="blocks", epochs=len(epochs), steps_per_epoch=steps)
     samples, c = steps * setup.batch_size * ranks, setup.computation_seconds
-    rates = tuple(samples / epoch.seconds for epoch in epochs)
+    rates = tuple(samples / took for took in seconds)
+    longest = [sum(span.longest_seconds for span in blocks) for blocks in epochs]
     one_block_each = c is not None and len(spans) == len(epochs)  # DLIO drops the first step of each block
     bounded = one_block_each and not setup.is_random  # a step of random time may take less than the mean
     since_v2 = max(2, setup.exclude_start_steps + max(1, setup.exclude_end_steps))
@@ -304,17 +271,9 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
         epochs=len(epochs),
         steps_per_epoch=steps,
         formulas={} if logs.measured_compute else {"dlio_v1": Formula(samples_per_second_by_epoch=rates)},
-        au_whole_percent=None if c is None else 100 * steps * c * len(epochs) / sum(epoch.seconds for epoch in epochs),
-        bounds=_bounds(epochs, steps, dropped, c, setup.batch_size * ranks, printed) if bounded and c else None,
+        au_whole_percent=None if c is None else 100 * steps * c * len(epochs) / sum(seconds),
+        bounds=_bounds(longest, steps, dropped, c, setup.batch_size * ranks, printed) if bounded and c else None,
     )
-
-
-def _by_epoch(spans: Mapping[BlockKey, Span]) -> list[_EpochTime]:
-    epochs = []
-    for number in sorted({epoch for epoch, _ in spans}):
-        parts = [span for (epoch, _), span in spans.items() if epoch == number]
-        epochs.append(_EpochTime(sum(span.seconds for span in parts), sum(span.longest_seconds for span in parts)))
-    return epochs
 
 
 def planned_steps(setup: Setup, printed: Printed) -> int | None:
@@ -327,19 +286,19 @@ def planned_steps(setup: Setup, printed: Printed) -> int | None:
 
 
 def _bounds(
-    epochs: list[_EpochTime], steps: int, dropped: int, c: float, step_samples: int, printed: Printed
+    longest: Sequence[float], steps: int, dropped: int, c: float, step_samples: int, printed: Printed
 ) -> Bounds | None:
     """Return what the block times allow; None where no step is left to count.
 
     `dropped` is the largest number of steps that a possible formula drops: the first, since 2.x perhaps the last too.
-    Each of them took at least c seconds, and at most all that the others leave. A block took at most `longest_seconds`;
+    Each of them took at least c seconds, and at most all that the others leave. An epoch took at most `longest`;
     the accelerators waited as long as the printed AU says, or not at all. The most samples/s are those of all steps in
     the time of the counted ones: no formula gives more.
     """
     counted = steps - dropped
     if counted < 1:
         return None
-    longest = [max(epoch.longest_seconds, steps * c) for epoch in epochs]
+    longest = [max(seconds, steps * c) for seconds in longest]
     au = min(printed.au_percent or 100.0, 100.0) / 100
     return Bounds(
         au_least_percent=100 * fmean(counted * c / (seconds - dropped * c) for seconds in longest),
@@ -350,16 +309,6 @@ def _bounds(
 
 _LOADER = "pytorch"
 """The only loader for which this holds: TensorFlow's readers share the work on each batch."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prefetch:
-    """Effect of prefetch on a run's AU; None for what is not known."""
-
-    credit_percent: float | None = None
-    """Upper bound of the share of the counted steps' batches that was read before these steps."""
-    sustained_least_percent: float | None = None
-    """Lower bound of the AU that an endless epoch would have."""
 
 
 def credit_percent(setup: Setup, steps_per_epoch: int | None, blocks_per_epoch: float) -> float | None:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
 from dlemu.config.duration import Duration, mean_seconds
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, numbers, read_json, read_yaml, text
+from dlemu.contrib.mlperf.audit.tolerant import (
+    count,
+    mapping,
+    moment,
+    number,
+    numbers,
+    read_json,
+    read_yaml,
+    text,
+    value_at,
+)
 from dlemu.contrib.mlperf.rules.core_config import canonical
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
@@ -20,24 +30,32 @@ Shipped = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Workload -> accelerator -> {batch_size, computation_time}, for the workloads that come with dlemu."""
 
 
+def _at(key: str, read: Callable[[Any], Any], *, lacked: bool = False, default: Any = None) -> Any:
+    """Declare the field for a file's value at a dotted key: what reads it, and whether its absence is `lacking`."""
+    return field(default=default, metadata={"key": key, "read": read, "lacked": lacked})
+
+
+_whole = partial(count, least=0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """A run's settings; None for those that are not known."""
 
     workload: str | None = None
     accelerator: str | None = None
-    batch_size: int | None = None
+    batch_size: int | None = _at("reader.batch_size", count)
     computation_seconds: float | None = None
     """Of one step; the mean if the times are random."""
     is_random: bool = False
     """Whether the computation time of each step is drawn at random."""
     record_bytes: float | None = None
-    num_files: int | None = None
-    samples_per_file: int | None = None
-    epochs: int | None = None
-    total_training_steps: int | None = None
-    data_loader: str | None = None
-    read_threads: int | None = None
+    num_files: int | None = _at("dataset.num_files_train", count)
+    samples_per_file: int | None = _at("dataset.num_samples_per_file", count)
+    epochs: int | None = _at("train.epochs", count)
+    total_training_steps: int | None = _at("train.total_training_steps", count)
+    data_loader: str | None = _at("reader.data_loader", text)
+    read_threads: int | None = _at("reader.read_threads", _whole)
     """Reader processes or threads of each accelerator."""
     au_threshold_percent: float = 90.0
     exclude_start_steps: int = 1
@@ -81,7 +99,7 @@ def _overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
 def hydra_overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
     """Return the overrides in hydra.yaml: none without any, None without that file."""
     for path in _places(folder, "hydra.yaml"):
-        kept = mapping(mapping(mapping(read_yaml(path, findings)).get("hydra")).get("overrides")).get("task")
+        kept = value_at(read_yaml(path, findings), "hydra.overrides.task")
         return tuple(map(str, kept)) if isinstance(kept, list) else ()
     return None
 
@@ -93,28 +111,26 @@ def _places(folder: str, name: str) -> list[str]:
 
 def setup_of(config: Mapping[str, Any], findings: list[Finding]) -> Setup:
     """Return the settings in the `workload` part of a config.yaml."""
-    dataset, train = mapping(config.get("dataset")), mapping(config.get("train"))
-    reader = mapping(config.get("reader", config.get("data_reader")))
-    metric = mapping(mapping(config.get("output")).get("metric")) or mapping(config.get("metric"))
-    model, threshold = config.get("model"), number(mapping(config.get("metric")).get("au"))
-    seconds, is_random = _computation(train, findings)
-    start, end = count(metric.get("exclude_start_steps"), 0), count(metric.get("exclude_end_steps"), 0)
+    dataset, model = mapping(config.get("dataset")), config.get("model")
+    metric = mapping(value_at(config, "output.metric")) or mapping(config.get("metric"))
+    seconds, is_random = _computation(mapping(config.get("train")), findings)
+    threshold = number(value_at(config, "metric.au"))
+    excluded: dict[str, Any] = {name: _whole(metric.get(name)) for name in ("exclude_start_steps", "exclude_end_steps")}
+    spelled = {"reader": config.get("data_reader"), **config}
+    stated = {each.name: each.metadata["read"](value_at(spelled, each.metadata["key"])) for each in _declared(Setup)}
     return Setup(
         workload=text(model) or text(mapping(model).get("name")),
-        batch_size=count(reader.get("batch_size")),
         computation_seconds=seconds,
         is_random=is_random,
         record_bytes=number(dataset.get("record_length_bytes", dataset.get("record_length"))),
-        num_files=count(dataset.get("num_files_train")),
-        samples_per_file=count(dataset.get("num_samples_per_file")),
-        epochs=count(train.get("epochs")),
-        total_training_steps=count(train.get("total_training_steps")),
-        data_loader=text(reader.get("data_loader")),
-        read_threads=count(reader.get("read_threads"), 0),
         au_threshold_percent=90.0 if threshold is None else 100 * threshold,  # DLIO's default
-        exclude_start_steps=1 if start is None else start,
-        exclude_end_steps=0 if end is None else end,
+        **stated,
+        **{name: steps for name, steps in excluded.items() if steps is not None},
     )
+
+
+def _declared(kind: type[Setup] | type[Printed]) -> list[Field[Any]]:
+    return [each for each in fields(kind) if each.metadata]
 
 
 def _computation(train: Mapping[str, Any], findings: list[Finding]) -> tuple[float | None, bool]:
@@ -181,49 +197,6 @@ def _matching(setup: Setup, shipped: Shipped) -> str | None:
     return fit[0] if len(fit) == 1 else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Printed:
-    """The numbers in a summary; None for those that it lacks."""
-
-    start: str | None = None
-    end: str | None = None
-    model: str | None = None
-    accelerators: int | None = None
-    hosts: int | None = None
-    epochs: int | None = None
-    num_files: int | None = None
-    samples_per_file: int | None = None
-    memory_gib: float | None = None
-    """Memory of all hosts together."""
-    verdict: str | None = None
-    """`success` or `fail`."""
-    au_percent: float | None = None
-    au_by_epoch: tuple[float, ...] = ()
-    au_deviation: float | None = None
-    """Standard deviation of the epochs' AU, in points."""
-    samples_per_second: float | None = None
-    samples_per_second_by_epoch: tuple[float, ...] = ()
-    samples_per_second_deviation: float | None = None
-    mib_per_second: float | None = None
-    mib_per_second_deviation: float | None = None
-    checkpoints: bool = False
-    """Whether it has metrics of checkpoints."""
-    foreign: bool = False
-    """Whether another benchmark wrote it: some of MLPerf Storage v3.0 do not use DLIO."""
-    hostname: str | None = None
-    """Host of rank 0."""
-    memory_slots: int | None = None
-    """Number of entries in `host_memory_GB`, which has one for each host."""
-    meminfo_gib: float | None = None
-    """Memory of rank 0's host, from its /proc/meminfo."""
-    data_gib: float | None = None
-    """Size of the dataset divided by the number of hosts."""
-    unusable: tuple[str, ...] = ()
-    """Required numbers of a training run that are missing or not numbers, each as a phrase: `metric is missing`."""
-    lacking: tuple[str, ...] = ()
-    """Keys, dotted, that DLIO has written into every summary of training since v1.0, and this one has no value for."""
-
-
 def _sum(value: object) -> float | None:
     known = numbers(value)
     return sum(known) if known else None
@@ -237,34 +210,56 @@ def _stamp(value: object) -> str | None:
     return str(value) if moment(value) else None
 
 
-_whole = partial(count, least=0)
-_FIELDS: Mapping[str, tuple[str, Callable[[object], Any], bool]] = {
-    "start": ("start", _stamp, True),
-    "end": ("end", _stamp, True),
-    "model": ("model", text, False),
-    "num_accelerators": ("accelerators", count, False),
-    "num_hosts": ("hosts", _whole, True),
-    "hostname": ("hostname", text, True),
-    "epochs": ("epochs", _whole, True),
-    "num_files_train": ("num_files", _whole, True),
-    "num_samples_per_file": ("samples_per_file", count, True),
-    "host_memory_GB": ("memory_gib", _sum, True),
-    "data_size_per_host_GB": ("data_gib", number, True),
-    "metric.train_au_meet_expectation": ("verdict", text, True),
-    "metric.train_au_mean_percentage": ("au_percent", number, False),
-    "metric.train_au_percentage": ("au_by_epoch", _tuple, True),
-    "metric.train_au_stdev_percentage": ("au_deviation", number, True),
-    "metric.train_throughput_mean_samples_per_second": ("samples_per_second", number, False),
-    "metric.train_throughput_samples_per_second": ("samples_per_second_by_epoch", _tuple, True),
-    "metric.train_throughput_stdev_samples_per_second": ("samples_per_second_deviation", number, True),
-    "metric.train_io_mean_MB_per_second": ("mib_per_second", number, True),
-    "metric.train_io_stdev_MB_per_second": ("mib_per_second_deviation", number, True),
-}
-"""Key of a summary -> the field of `Printed`, what reads it, and whether its absence is `lacking`.
+@dataclass(frozen=True, kw_only=True)
+class Printed:
+    """The numbers in a summary; None for those that it lacks.
 
-DLIO has written all these since v1.0, as all 660 published summaries have them, but `model` (v0.5 alone). Those without
-which a run can't be judged at all are in `_unusable`.
-"""
+    DLIO has written all that are declared with `lacked` since v1.0, as all 660 published summaries have them. Those
+    without which a run can't be judged at all are in `unusable`.
+    """
+
+    start: str | None = _at("start", _stamp, lacked=True)
+    end: str | None = _at("end", _stamp, lacked=True)
+    model: str | None = _at("model", text)
+    """Of v0.5 alone."""
+    accelerators: int | None = _at("num_accelerators", count)
+    hosts: int | None = _at("num_hosts", _whole, lacked=True)
+    hostname: str | None = _at("hostname", text, lacked=True)
+    """Host of rank 0."""
+    epochs: int | None = _at("epochs", _whole, lacked=True)
+    num_files: int | None = _at("num_files_train", _whole, lacked=True)
+    samples_per_file: int | None = _at("num_samples_per_file", count, lacked=True)
+    memory_gib: float | None = _at("host_memory_GB", _sum, lacked=True)
+    """Memory of all hosts together."""
+    data_gib: float | None = _at("data_size_per_host_GB", number, lacked=True)
+    """Size of the dataset divided by the number of hosts."""
+    verdict: str | None = _at("metric.train_au_meet_expectation", text, lacked=True)
+    """`success` or `fail`."""
+    au_percent: float | None = _at("metric.train_au_mean_percentage", number)
+    au_by_epoch: tuple[float, ...] = _at("metric.train_au_percentage", _tuple, lacked=True, default=())
+    au_deviation: float | None = _at("metric.train_au_stdev_percentage", number, lacked=True)
+    """Standard deviation of the epochs' AU, in points."""
+    samples_per_second: float | None = _at("metric.train_throughput_mean_samples_per_second", number)
+    samples_per_second_by_epoch: tuple[float, ...] = _at(
+        "metric.train_throughput_samples_per_second", _tuple, lacked=True, default=()
+    )
+    samples_per_second_deviation: float | None = _at(
+        "metric.train_throughput_stdev_samples_per_second", number, lacked=True
+    )
+    mib_per_second: float | None = _at("metric.train_io_mean_MB_per_second", number, lacked=True)
+    mib_per_second_deviation: float | None = _at("metric.train_io_stdev_MB_per_second", number, lacked=True)
+    memory_slots: int | None = None
+    """Number of entries in `host_memory_GB`, which has one for each host."""
+    meminfo_gib: float | None = None
+    """Memory of rank 0's host, from its /proc/meminfo."""
+    checkpoints: bool = False
+    """Whether it has metrics of checkpoints."""
+    foreign: bool = False
+    """Whether another benchmark wrote it: some of MLPerf Storage v3.0 do not use DLIO."""
+    unusable: tuple[str, ...] = ()
+    """Required numbers of a training run that are missing or not numbers, each as a phrase: `metric is missing`."""
+    lacking: tuple[str, ...] = ()
+    """Keys, dotted, that DLIO always writes, and this summary has no value for."""
 
 
 def read_printed(folder: str, findings: list[Finding]) -> Printed:
@@ -285,14 +280,14 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
     known: dict[str, Any] = {}
     lacking = [] if summary.get("host_cpu_count") not in (None, [], "") else ["host_cpu_count"]
     is_training = count(summary.get("num_accelerators")) is not None  # DLIO's, and not another benchmark's
-    for key, (name, read, needed) in _FIELDS.items():
-        stated = _value_at(summary, key)
-        value = read(stated)
+    for each in _declared(Printed):
+        key, lacked, stated = each.metadata["key"], each.metadata["lacked"], value_at(summary, each.metadata["key"])
+        value = each.metadata["read"](stated)
         if value or isinstance(value, float):
-            known[name] = value
+            known[each.name] = value
         elif stated in (None, [], ""):
-            lacking += [key] if needed else []
-        elif needed and is_training and value in (None, ()):
+            lacking += [key] if lacked else []
+        elif lacked and is_training and value in (None, ()):
             findings.append(by_rule("summary.foreign", f"summary.json: {key} is {_shown(stated)}"))
     return Printed(
         **known,
@@ -324,12 +319,6 @@ def _unusable(summary: Mapping[str, Any]) -> Iterator[str]:
                 yield f"metric.{key} is {_shown(metric.get(key))}"
     if count(summary.get("num_accelerators")) is None:
         yield f"num_accelerators is {_shown(summary.get('num_accelerators'))}"
-
-
-def _value_at(summary: Mapping[str, Any], key: str) -> Any:
-    """Return the value at a dotted key; None without one."""
-    section, _, name = key.rpartition(".")
-    return (mapping(summary.get(section)) if section else summary).get(name)
 
 
 def _shown(value: object) -> str:

@@ -97,7 +97,7 @@ def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> di
             start, end = (stamp_us(mapping(stamps).get(key)) for key in ("start", "end"))
             if start is None or end is None or end <= start:
                 where = f"{os.path.basename(path)}, epoch {epoch}, {name}"
-                findings.append(unusable(f"{where}: no end after its start"))
+                findings.append(by_rule("file.unusable", f"{where}: no end after its start"))
                 continue
             spans[epoch, number] = Span(
                 start_us=start,
@@ -132,11 +132,6 @@ def epochs_of(content: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for key, epoch_content in mapping(content).items():
         if isinstance(key, str) and _NUMBER.match(key) and isinstance(epoch_content, Mapping):
             yield int(key), epoch_content
-
-
-def unusable(seen: str) -> Finding:
-    """Return the finding for a block that can't be used."""
-    return by_rule("file.unusable", seen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,9 +199,9 @@ def read_logs(folder: str, names: list[str], started: str | None, findings: list
         content = read_json(os.path.join(folder, name), findings)
         arrays[rank] = _blocks(content, name, findings)
         if isinstance(content, Mapping):
-            if _is_no_number(content.get("host_memory_GB")):
-                findings.append(_no_number(name, "host_memory_GB", content["host_memory_GB"]))
-            hosts[rank] = RankHost(name=text(content.get("hostname")), memory_gib=number(content.get("host_memory_GB")))
+            memory = content.get("host_memory_GB")
+            findings += _no_number(name, "host_memory_GB", memory)
+            hosts[rank] = RankHost(name=text(content.get("hostname")), memory_gib=number(memory))
     start_us = stamp_us(started)
     spans = {max(0, rank): read_spans(os.path.join(folder, stats[rank]), start_us, findings) for rank in sorted(stats)}
     return Logs(
@@ -244,14 +239,15 @@ def _arrays(epoch_output: Mapping[str, Any], name: str, where: str, findings: li
     missing = [key for key, values in lists.items() if values is None]
     load, proc, compute = lists.values()
     if load is None or proc is None or compute is None:
-        findings.append(unusable(f"{where}: {', '.join(missing)} is not a list of seconds"))
+        findings.append(by_rule("file.unusable", f"{where}: {', '.join(missing)} is not a list of seconds"))
         return None
     if not len(load) == len(proc) == len(compute):
         lengths = ", ".join(f"{key} {len(values)}" for key, values in lists.items() if values is not None)
-        findings.append(unusable(f"{where}: lists of unequal length ({lengths})"))
+        findings.append(by_rule("file.unusable", f"{where}: lists of unequal length ({lengths})"))
         return None
     printed = {key: mapping(epoch_output.get(key)).get(name) for key in ("au", "throughput")}
-    findings += [_no_number(where, key, value) for key, value in printed.items() if _is_no_number(value)]
+    for key, value in printed.items():
+        findings += _no_number(where, key, value)
     return BlockArrays(
         load=load,
         proc=proc,
@@ -261,13 +257,10 @@ def _arrays(epoch_output: Mapping[str, Any], name: str, where: str, findings: li
     )
 
 
-def _is_no_number(value: object) -> bool:
-    """Return whether a value is there that is no number at all; NaN is one, of a block that was cut short."""
-    return value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)))
-
-
-def _no_number(where: str, key: str, value: object) -> Finding:
-    return by_rule("file.unusable", f"{where}: {key} is {repr(value)[:60]}")
+def _no_number(where: str, key: str, value: object) -> Iterator[Finding]:
+    """Yield a finding if a value is there that is no number at all; NaN is one, of a block that was cut short."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        yield by_rule("file.unusable", f"{where}: {key} is {repr(value)[:60]}")
 
 
 def _seconds(value: object) -> Seconds | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import yaml
@@ -15,7 +16,7 @@ from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
 from dlemu.results.answer_files import read_untrusted
 
-PRUNED = b"PRUNED BY STAFF"
+PRUNED = "PRUNED BY STAFF"
 """Content with which MLPerf Storage's reviewers replace a file that is too large to publish."""
 SUM_TOLERANCE = 1e-6
 """Relative: a different order of summing changes far less, a different measurement more."""
@@ -27,25 +28,20 @@ YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def read_json(path: str, findings: list[Finding]) -> Any:
     """Return the content of a JSON file, or None and append a finding."""
-    text = read_text(path, findings)
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        findings.append(_broken(path, "JSON", error))
-        return None
+    return _parsed(path, "JSON", json.loads, findings)
 
 
 def read_yaml(path: str, findings: list[Finding]) -> Any:
     """Return the content of a YAML file, or None and append a finding."""
+    return _parsed(path, "YAML", partial(yaml.load, Loader=YAML_LOADER), findings)
+
+
+def _parsed(path: str, kind: str, parse: Callable[[str], Any], findings: list[Finding]) -> Any:
     text = read_text(path, findings)
-    if text is None:
-        return None
     try:
-        return yaml.load(text, Loader=YAML_LOADER)
+        return None if text is None else parse(text)
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        findings.append(_broken(path, "YAML", error))
+        findings.append(_broken(path, kind, error))
         return None
 
 
@@ -53,22 +49,13 @@ def read_text(path: str, findings: list[Finding]) -> str | None:
     """Return a file's text; None and append a finding where it can't be read, or reviewers removed its content."""
     try:
         content = read_untrusted(path, LARGEST_BYTES).decode()
-        if is_pruned(content):
-            findings.append(_pruned(path))
-            return None
-        return content
     except (UserError, ValueError) as error:
         findings.append(_broken(path, "text", error))
         return None
-
-
-def is_pruned(content: str) -> bool:
-    """Return whether a file's content is only the reviewers' note that they removed it."""
-    return content[: len(PRUNED) + 8].strip() == PRUNED.decode()
-
-
-def _pruned(path: str) -> Finding:
-    return by_rule("file.pruned", f"{os.path.basename(path)}: {PRUNED.decode()}")
+    if content[: len(PRUNED) + 8].strip() != PRUNED:
+        return content
+    findings.append(by_rule("file.pruned", f"{os.path.basename(path)}: {PRUNED}"))
+    return None
 
 
 def _broken(path: str, kind: str, error: Exception) -> Finding:
@@ -80,6 +67,25 @@ def _broken(path: str, kind: str, error: Exception) -> Finding:
 def mapping(value: object) -> Mapping[str, Any]:
     """Return the value if it is a mapping, else an empty mapping."""
     return value if isinstance(value, Mapping) else {}
+
+
+def value_at(content: object, dotted: str) -> Any:
+    """Return the value at a dotted key, such as `a.b` of {a: {b: 1}}; None without one."""
+    for key in dotted.split("."):
+        content = mapping(content).get(key)
+    return content
+
+
+def nested(content: object, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value deep in mappings and lists, with the key that it, or the list that it is in, has."""
+    if isinstance(content, Mapping):
+        for name, item in content.items():
+            yield from nested(item, name)
+    elif isinstance(content, list):
+        for item in content:
+            yield from nested(item, key)
+    else:
+        yield key, content
 
 
 def number(value: object) -> float | None:

@@ -18,7 +18,7 @@ from dlemu.config.translate import is_known
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers
 from dlemu.contrib.mlperf.audit.papers import SEPARATION
 from dlemu.contrib.mlperf.audit.step_files import LOG, names_dlemu
-from dlemu.contrib.mlperf.audit.tolerant import mapping, number, text
+from dlemu.contrib.mlperf.audit.tolerant import mapping, nested, number, text, value_at
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, runs_differ
 from dlemu.contrib.mlperf.check.system_description import described_system
 from dlemu.contrib.mlperf.check.tree_rules import results_json
@@ -31,19 +31,21 @@ from dlemu.contrib.mlperf.rules.checkpoints import (
     RANKS_A_HOST,
     SUBSET_RANKS,
     OfficialModel,
+    official_model,
 )
 from dlemu.contrib.mlperf.rules.core_config import (
     CORE_SECTIONS,
+    STATED,
     canonical,
     core_config_hash,
     is_checkpoint_core,
     settings_of,
 )
-from dlemu.contrib.mlperf.rules.known import Finding, Located, Severity, by_rule, by_rule_at
-from dlemu.contrib.mlperf.rules.training import override_keys, unapplied, unapplied_at
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, at, by_rule, by_rule_at, unapplied
+from dlemu.contrib.mlperf.rules.training import override_keys
 from dlemu.extend import dlio_workload
 
-Found = Iterator[Located]
+Found = Iterator[Finding]
 _ACCESS_FLAGS = ("simultaneous_write", "simultaneous_read")
 """Fields of a system description's `capabilities` on whether all hosts reach the checkpoints at the same time."""
 _REMAP_KEY = "remap_time_in_seconds"
@@ -51,7 +53,7 @@ _MIN_REMAP_SHARE = 0.5
 """Share of the stated remapping time that must at least pass between the two calls (4.7.3, the checker)."""
 
 
-def gap(result: CheckpointResult) -> Found:
+def _gap(result: CheckpointResult) -> Found:
     """At most 30 s from the end of the write call to the start of the read call (4.7.1)."""
     if len(result.leaves) != 2 or not result.edition.checks_tree:
         return
@@ -59,21 +61,19 @@ def gap(result: CheckpointResult) -> Found:
     by_summaries = write.summary.get("end"), read.summary.get("start")
     ended = write.metadata.get("invocation_end_time") or _last_collection(write) or by_summaries[0]
     began = read.metadata.get("invocation_start_time") or by_summaries[1]
-    seconds = seconds_between(ended, began)
-    summary_gap = seconds_between(*by_summaries)
+    summary_gap = _seconds_between(*by_summaries)
+    seconds = _seconds_between(ended, began)
     seconds = summary_gap if seconds is None else seconds
     if seconds is None:
-        yield from unapplied_at(result.path, "checkpoint.gap", times_of_both_calls=None)
-        return
-    wanted = f"at most {GAP_SECONDS} s from the end of the write call to the start of the read call"
-    if seconds > GAP_SECONDS:
-        yield by_rule_at(result.path, "checkpoint.gap", f"{seconds:.1f} s", wanted)
+        yield from at(result.path, unapplied("checkpoint.gap", times_of_both_calls=None))
+    elif seconds > GAP_SECONDS:
+        yield by_rule_at(result.path, "checkpoint.gap", f"{seconds:.1f} s")
     elif result.closed and summary_gap is not None and summary_gap < 0:
         seen = f"the read call began {-summary_gap:.1f} s before the write call had ended"
         yield by_rule_at(result.path, "checkpoint.overlap", seen)
     elif seconds < 0:
         seen = f"{seconds:.1f} s: the hosts' clocks differ, or the calls overlap"
-        yield by_rule_at(result.path, "checkpoint.gap", seen, wanted, severity="warning")
+        yield by_rule_at(result.path, "checkpoint.gap", seen, severity="warning")
 
 
 def _last_collection(write: CheckpointLeaf) -> str | None:
@@ -82,24 +82,15 @@ def _last_collection(write: CheckpointLeaf) -> str | None:
     These stamps end in Z, for UTC, but like the checker we compare them as local times.
     """
     after = write.summary.get("end")
-    found = (stamp.strip().removesuffix("Z") for stamp in _collection_times(write.metadata))
-    later = [stamp for stamp in found if (seconds_between(after, stamp) or -1.0) >= 0]
+    stamps = [
+        value for key, value in nested(write.metadata) if key == "collection_timestamp" and isinstance(value, str)
+    ]
+    found = (stamp.strip().removesuffix("Z") for stamp in stamps)
+    later = [stamp for stamp in found if (_seconds_between(after, stamp) or -1.0) >= 0]
     return max(later, key=datetime.fromisoformat, default=None)
 
 
-def _collection_times(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            if key == "collection_timestamp" and isinstance(item, str):
-                yield item
-            else:
-                yield from _collection_times(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _collection_times(item)
-
-
-def seconds_between(begin: Any, end: Any) -> float | None:
+def _seconds_between(begin: Any, end: Any) -> float | None:
     """Return the seconds between two ISO 8601 times; None if either is invalid, or only one has a time zone."""
     try:
         return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
@@ -107,22 +98,27 @@ def seconds_between(begin: Any, end: Any) -> float | None:
         return None
 
 
-def duration(result: CheckpointResult) -> Found:
+def _between_calls(result: CheckpointResult) -> float | None:
+    """Return the seconds from the end of the first call to the start of the last one, by their summaries."""
+    return _seconds_between(result.leaves[0].summary.get("end"), result.leaves[-1].summary.get("start"))
+
+
+def _duration(result: CheckpointResult) -> Found:
     """Report the total time from the first write to the last read, and that of a load with remapping added."""
     if not result.edition.checks_tree:
         return
     first, last = result.leaves[0], result.leaves[-1]
-    total = seconds_between(first.summary.get("start"), last.summary.get("end"))
+    total = _seconds_between(first.summary.get("start"), last.summary.get("end"))
     if total is None:
-        fix = "keep each call's summary.json as the tool wrote it"
-        wanted = "start of the first call and end of the last one in their summaries"
-        yield by_rule_at(result.path, "checkpoint.duration", "no total time can be computed", wanted, fix, "error")
+        seen = "no total time can be computed from the calls' summaries"
+        yield by_rule_at(
+            result.path, "checkpoint.duration", seen, fix="keep them as the tool wrote them", severity="error"
+        )
         return
-    seen = f"{total:,.1f} s in total"
-    if first is not last:
-        between = seconds_between(first.summary.get("end"), last.summary.get("start"))
-        seen += f", including {between:.1f} s between the calls" if between is not None else ""
-    remap = _stated_capabilities(result).get(_REMAP_KEY)
+    seen, between = f"{total:,.1f} s in total", _between_calls(result)
+    if first is not last and between is not None:
+        seen += f", including {between:.1f} s between the calls"
+    remap = _described(result)[1].get(_REMAP_KEY)
     loads = [part.seconds for part in last.parts.get(min(last.parts, default=0), ()) if part.kind == "load"]
     if _is_seconds(remap) and remap and loads:
         load = fmean(loads)
@@ -130,28 +126,21 @@ def duration(result: CheckpointResult) -> Found:
     yield by_rule_at(result.path, "checkpoint.duration", seen)
 
 
-def capabilities(result: CheckpointResult) -> Found:
+def _capabilities(result: CheckpointResult) -> Found:
     """Compare the system description's statements on hosts, simultaneous access and remapping with the run."""
+    path, stated = _described(result)
     if not result.edition.checks_tree:
         return
-    described = described_system(result.path)
-    if described is None:
-        yield from unapplied_at(result.path, "checkpoint.simultaneous", description_of_the_system=None)
+    if not path:
+        yield from at(result.path, unapplied("checkpoint.simultaneous", description_of_the_system=None))
         return
-    path, stated = described[0], _stated_capabilities(result)
     denied = [name for name in _ACCESS_FLAGS if stated.get(name) is False]
     if denied:
         seen = f"{' and '.join(denied)} false, but all processes of the run wrote, and read, at the same time"
-        fix = "state true, or describe how another host got access to the checkpoints"
-        yield by_rule_at(path, "checkpoint.simultaneous", seen, fix=fix, severity="warning")
+        yield by_rule_at(path, "checkpoint.simultaneous", seen, severity="warning")
     hosts = max((leaf.hosts or 0 for leaf in result.leaves), default=0)
     if stated.get("multi_host") is False and hosts > 1:
-        seen, fix = f"multi_host is false, the run was on {hosts} hosts", "describe the system as it ran"
-        yield by_rule_at(path, "checkpoint.simultaneous", seen, fix=fix)
-    yield from _remapping(result, path, stated)
-
-
-def _remapping(result: CheckpointResult, path: str, stated: Mapping[str, Any]) -> Found:
+        yield by_rule_at(path, "checkpoint.simultaneous", f"multi_host is false, the run was on {hosts} hosts")
     remap, both = stated.get(_REMAP_KEY), all(stated.get(name) is True for name in _ACCESS_FLAGS)
     if not _is_seconds(remap):
         return  # `mlpstorage validate` refuses a description without it
@@ -159,22 +148,20 @@ def _remapping(result: CheckpointResult, path: str, stated: Mapping[str, Any]) -
     if known and both != (remap == 0):
         are = "both" if both else "not both"
         seen = f"{_REMAP_KEY} is {remap}, simultaneous_write and simultaneous_read are {are} true"
-        wanted = "0 exactly if both are true"
-        yield by_rule_at(path, "checkpoint.remap", seen, wanted)
+        yield by_rule_at(path, "checkpoint.remap", seen)
     if not remap or len(result.leaves) != 2:
         return
-    between = seconds_between(result.leaves[0].summary.get("end"), result.leaves[1].summary.get("start"))
+    between = _between_calls(result)
     if between is None:
-        yield from unapplied_at(result.path, "checkpoint.remap", times_of_both_calls=None)
+        yield from at(result.path, unapplied("checkpoint.remap", times_of_both_calls=None))
     elif between < _MIN_REMAP_SHARE * remap:
-        seen = f"{between:.1f} s between the calls, {_REMAP_KEY} is {remap}"
-        wanted = f"at least {100 * _MIN_REMAP_SHARE:g} % of it"
-        yield by_rule_at(result.path, "checkpoint.remap", seen, wanted)
+        yield by_rule_at(result.path, "checkpoint.remap", f"{between:.1f} s between the calls, {_REMAP_KEY} is {remap}")
 
 
-def _stated_capabilities(result: CheckpointResult) -> Mapping[str, Any]:
-    described = described_system(result.path)
-    return mapping(mapping(described[1].get("solution")).get("capabilities")) if described else {}
+def _described(result: CheckpointResult) -> tuple[str, Mapping[str, Any]]:
+    """Return the path of the system's description, empty without one, and the capabilities that it states."""
+    path, described = described_system(result.path)
+    return path, mapping(value_at(described, "solution.capabilities"))
 
 
 def _is_seconds(value: object) -> bool:
@@ -184,15 +171,7 @@ def _is_seconds(value: object) -> bool:
 _ALWAYS_WRITTEN = ("start", "end", "num_accelerators", "num_hosts", "hostname", "host_memory_GB", "metric")
 """Keys that DLIO writes into the summary of every call."""
 _FOLDER_KEY = "checkpoint_folder"
-_SET_BY_TOOL = frozenset(
-    {
-        *("checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read", "checkpoint.checkpoint_folder"),
-        *("checkpoint.mode", "model.parallelism.data"),
-        *("storage.storage_type", "storage.storage_root", "storage.s3_force_path_style"),
-        *("storage.storage_options.storage_library", "storage.storage_options.uri_scheme"),
-    }
-)
-"""Settings that mlpstorage itself overrides; a submitter may only choose the folder (4.6.3 of v3.0)."""
+_SET_BY_TOOL = frozenset(STATED["checkpoint_overrides"])
 
 
 def _summary_complete(leaf: CheckpointLeaf, _: CheckpointResult) -> Iterator[Finding]:
@@ -201,21 +180,21 @@ def _summary_complete(leaf: CheckpointLeaf, _: CheckpointResult) -> Iterator[Fin
     if number(leaf.metric.get("checkpoint_size_GB")) is None:
         lacking.append("metric.checkpoint_size_GB")
     if leaf.summary and lacking:
-        seen = f"summary.json without {', '.join(lacking)}"
-        yield by_rule("checkpoint.differs", seen)
+        yield by_rule("checkpoint.differs", f"summary.json without {', '.join(lacking)}")
 
 
 def _model_is_known(result: CheckpointResult) -> Found:
-    if result.model is None:
+    if model_of(result) is None:
         seen = f"{os.path.basename(result.path)}, model {result.leaves[0].section('model').get('name')}"
         yield by_rule_at(result.path, "checkpoint.model", seen, f"one of {', '.join(MODELS)}")
 
 
 def _settings(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
     """Compare the model's settings with the official ones; in CLOSED, all settings that the tool doesn't set itself."""
-    if result.model is None:
+    model = model_of(result)
+    if model is None:
         return
-    official = dict(settings_of(dlio_workload(result.model.settings())))
+    official = dict(settings_of(dlio_workload(model.settings())))
     if not leaf.workload:
         yield from unapplied("checkpoint.settings", configuration=None)
         return
@@ -233,9 +212,9 @@ def _settings(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Findin
         unknown = (key for key in stated if not key.startswith(CORE_SECTIONS) and not is_known(key))
         changed += [f"{key}={stated[key]}, which DLIO does not have" for key in islice(unknown, 4)]
     if changed:
-        yield by_rule("checkpoint.settings", "; ".join(changed[:4]), result.model.name)
+        yield by_rule("checkpoint.settings", "; ".join(changed[:4]), model.name)
     elif result.closed:
-        yield from _core_config_hash(leaf, result.model, sorted(set(keys) - official.keys()))
+        yield from _core_config_hash(leaf, model, sorted(set(keys) - official.keys()))
 
 
 def _core_config_hash(leaf: CheckpointLeaf, model: OfficialModel, added: Sequence[str]) -> Iterator[Finding]:
@@ -270,8 +249,7 @@ def _fsync(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
     if not settings:
         yield from unapplied("checkpoint.fsync", configuration=None)
     elif canonical(settings.get("fsync")) is not True:
-        seen = f"checkpoint.fsync is {str(settings.get('fsync', 'missing')).lower()}"
-        yield by_rule("checkpoint.fsync", seen)
+        yield by_rule("checkpoint.fsync", f"checkpoint.fsync is {str(settings.get('fsync', 'missing')).lower()}")
     elif result.edition.name == "2.0" and leaf.checkpoints("save"):
         seen = "the DLIO of v2.0 reads checkpoint.fsync under another name and never calls fsync"
         yield by_rule("checkpoint.unsynced", seen)
@@ -279,7 +257,7 @@ def _fsync(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
 
 def _processes(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
     """CLOSED: the model's number of processes (v2.0 also allows a subset of 8); OPEN: a multiple of TP x PP."""
-    model = result.model
+    model = model_of(result)
     ranks = leaf.ranks
     if model is None or ranks is None:
         yield from unapplied("checkpoint.processes", number_of_processes=ranks)
@@ -297,9 +275,8 @@ def _processes(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Findi
         seen = f"{ranks} processes, a subset: the whole model takes {model.ranks}"
         yield by_rule("checkpoint.subset", seen, fix=fix, severity="info")
     elif ranks == SUBSET_RANKS:
-        seen = f"{ranks} processes: a subset of {model.name}"
         wanted = f"{model.ranks}: a subset is defined for llama3-8b alone; such rows of v3.0 were withdrawn"
-        yield by_rule("checkpoint.subset", seen, wanted, fix)
+        yield by_rule("checkpoint.subset", f"{ranks} processes: a subset of {model.name}", wanted, fix)
     else:
         yield by_rule("checkpoint.processes", f"{ranks} processes", f"{model.ranks}", fix)
 
@@ -313,7 +290,7 @@ def _ranks_per_host(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[
     per_host = leaf.ranks / leaf.hosts
     seen = f"{leaf.ranks} processes on {leaf.hosts} hosts"
     if per_host < RANKS_A_HOST:
-        yield by_rule("checkpoint.hosts", seen, f"more than {RANKS_A_HOST} on each")
+        yield by_rule("checkpoint.hosts", seen)
     elif per_host == RANKS_A_HOST:
         wanted = f"more than {RANKS_A_HOST} by the text and the checker; {RANKS_A_HOST} by the text's table"
         yield by_rule("checkpoint.hosts", seen, wanted, severity="warning")
@@ -323,32 +300,27 @@ def _counts(result: CheckpointResult) -> Found:
     """Ten checkpoints saved and ten loaded over all calls; in CLOSED by one call, or by a write and a read call."""
     counted = [tuple(leaf.checkpoints(kind) for kind in KINDS) for leaf in result.leaves]
     if not any(map(sum, counted)):
-        yield from unapplied_at(result.path, "checkpoint.count", checkpoints_of_any_rank=None)
+        yield from at(result.path, unapplied("checkpoint.count", checkpoints_of_any_rank=None))
         return
     saved, loaded = (sum(each) for each in zip(*counted, strict=True))
-    wanted = f"{CHECKPOINTS} saved, {CHECKPOINTS} loaded"
     if (saved, loaded) != (CHECKPOINTS, CHECKPOINTS):
-        yield by_rule_at(result.path, "checkpoint.count", f"{saved} checkpoints saved, {loaded} loaded", wanted)
+        yield by_rule_at(result.path, "checkpoint.count", f"{saved} checkpoints saved, {loaded} loaded")
     phases = ", then ".join("/".join(map(str, each)) for each in counted)
-    allowed = ("10/10", "10/0, then 0/10")
-    if result.closed and phases not in allowed:
-        seen = f"calls: {len(counted)}; saved/loaded: {phases}"
-        yield by_rule_at(result.path, "checkpoint.calls", seen, " or ".join(allowed))
+    if result.closed and phases not in ("10/10", "10/0, then 0/10"):
+        yield by_rule_at(result.path, "checkpoint.calls", f"calls: {len(counted)}; saved/loaded: {phases}")
 
 
 def _memory(result: CheckpointResult) -> Found:
     """Warn if a client's page cache could serve the reads: it must write 3 times its memory (4.3.1 of v3.0's text)."""
-    saved = sum(leaf.checkpoints("save") for leaf in result.leaves)
-    for leaf in result.leaves[:1]:
-        size = leaf.metric.get("checkpoint_size_GB")
-        if not isinstance(size, int | float) or leaf.memory_gib is None or not leaf.hosts or not saved:
-            yield from unapplied_at(leaf.path, "checkpoint.memory", size_and_memory=None)
-            continue
-        written, memory = saved * size / leaf.hosts, leaf.memory_gib / leaf.hosts
-        if written < MEMORY_FACTOR * memory:
-            seen = f"each host wrote {written:,.0f} GiB, {written / memory:.2f} times its memory"
-            wanted = f"more than {MEMORY_FACTOR} times, or caches cleared before the read phase"
-            yield by_rule_at(leaf.path, "checkpoint.memory", seen, wanted)
+    saved, leaf = sum(leaf.checkpoints("save") for leaf in result.leaves), result.leaves[0]
+    size = number(leaf.metric.get("checkpoint_size_GB"))
+    if size is None or leaf.memory_gib is None or not leaf.hosts or not saved:
+        yield from at(leaf.path, unapplied("checkpoint.memory", size_and_memory=None))
+        return
+    written, memory = saved * size / leaf.hosts, leaf.memory_gib / leaf.hosts
+    if written < MEMORY_FACTOR * memory:
+        seen = f"each host wrote {written:,.0f} GiB, {written / memory:.2f} times its memory"
+        yield by_rule_at(leaf.path, "checkpoint.memory", seen)
 
 
 def _accelerators(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
@@ -360,13 +332,11 @@ def _accelerators(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Fi
         yield by_rule("checkpoint.accelerator", seen, f"one of {', '.join(table)}")
     elif table and named is not None and size and leaf.ranks and leaf.ranks * table[named] < size:
         seen = f"a checkpoint of {size:,.0f} GiB, {leaf.ranks} x {named} with {table[named]:g} GB"
-        fix = "use more processes, or accelerators with more memory"
-        yield by_rule("checkpoint.accelerator", seen, fix=fix)
-    if not table and isinstance(size, int | float) and leaf.ranks and leaf.ranks * ACCELERATOR_GIB < size:
+        yield by_rule("checkpoint.accelerator", seen)
+    if not table and size and leaf.ranks and leaf.ranks * ACCELERATOR_GIB < size:
         seen = f"a checkpoint of {size:,.0f} GiB, {leaf.ranks} accelerators"
         wanted = f"at least {size / leaf.ranks:,.0f} GiB of memory in each; the checker assumes {ACCELERATOR_GIB}"
-        fix = "use more processes, or name an accelerator with that much memory"
-        yield by_rule("checkpoint.accelerator", seen, wanted, fix, "warning")
+        yield by_rule("checkpoint.accelerator", seen, wanted, severity="warning")
 
 
 def _folders(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
@@ -378,13 +348,10 @@ def _folders(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding
     if not data or not results or os.path.normpath(results) in folders:
         seen = f"checkpoints in {data or 'an unnamed folder'}, results in {results or 'an unnamed folder'}"
         yield by_rule("checkpoint.folder", seen)
-    same = leaf.separation.get("same_filesystem")
-    if same is None and SEPARATION not in leaf.files and not leaf.on_object_store:
-        seen, fix = f"no {SEPARATION}", f"keep {SEPARATION} as the tool wrote it"
-        yield by_rule("checkpoint.filesystem", seen, fix=fix)
-    if same is True:
-        seen = "checkpoints and results share a file system"
-        yield by_rule("checkpoint.filesystem", seen)
+    if leaf.separation.get("same_filesystem") is True:
+        yield by_rule("checkpoint.filesystem", "checkpoints and results share a file system")
+    elif SEPARATION not in leaf.files and not leaf.on_object_store:
+        yield by_rule("checkpoint.filesystem", f"no {SEPARATION}", fix=f"keep {SEPARATION} as the tool wrote it")
 
 
 def _same_in_all_calls(result: CheckpointResult) -> Found:
@@ -394,16 +361,9 @@ def _same_in_all_calls(result: CheckpointResult) -> Found:
         "hosts": [leaf.hosts for leaf in result.leaves],
         "accelerator": [text(leaf.metadata.get("accelerator")) for leaf in result.leaves],
     }
-    if not _states_multi_host(result):
+    if _described(result)[1].get("multi_host") is not True:  # else the read call may be on another host (4.7.1)
         compared["rank 0's host"] = [text(leaf.summary.get("hostname")) for leaf in result.leaves if leaf.hosts == 1]
     yield from runs_differ(result.path, "runs.differ", compared)
-
-
-def _states_multi_host(result: CheckpointResult) -> bool:
-    """Return whether the system description says `multi_host`: then the read call may be on another host (4.7.1)."""
-    described = described_system(result.path)
-    solution = mapping(described[1].get("solution")) if described else {}
-    return mapping(solution.get("capabilities")).get("multi_host") is True
 
 
 def _tool(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
@@ -420,12 +380,29 @@ _CALL_RULES = (
 def _calls_alone(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
         found = (finding for rule in _CALL_RULES for finding in rule(leaf, result))
-        yield from (Located(leaf.path, finding) for finding in (*checkpoint_numbers(leaf), *found))
+        yield from at(leaf.path, (*checkpoint_numbers(leaf), *found))
 
 
 CHECKPOINT_RULES: tuple[Callable[[CheckpointResult], Found], ...] = (
-    *(_calls_alone, _model_is_known, _counts, gap, duration, capabilities, _memory, results_json, _same_in_all_calls),
+    *(
+        _calls_alone,
+        _model_is_known,
+        _counts,
+        _gap,
+        _duration,
+        _capabilities,
+        _memory,
+        results_json,
+        _same_in_all_calls,
+    ),
 )
+
+
+def model_of(result: CheckpointResult) -> OfficialModel | None:
+    """Return the official model; None for any other."""
+    first = result.leaves[0]
+    stated = text(first.metadata.get("model")) or text(first.args.get("model"))
+    return official_model(stated or result.model_folder or text(first.section("model").get("name")))
 
 
 def figures_of(result: CheckpointResult) -> Mapping[str, float]:

@@ -23,31 +23,28 @@ from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.audit.run_settings import Printed
 from dlemu.contrib.mlperf.audit.tolerant import mapping, number, numbers, read_json, same_sum
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
-from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, Result, Rule
+from dlemu.contrib.mlperf.check.submission_tree import CHECKPOINTING, TRAINING, CheckpointResult, Leaf, Result, Rule
 from dlemu.contrib.mlperf.check.tree_rules import RESULTS
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.known import Finding, Located, Severity, by_rule_at
-from dlemu.contrib.mlperf.rules.training import unapplied_at
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, at, by_rule_at, few, unapplied
 
 
-def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResult]) -> Iterator[Located]:
+def copied_runs(results: Sequence[Result[Any]]) -> Iterator[Finding]:
     """No run has the same measurements as another run, of the same or any other result."""
     steps: list[Fingerprint] = []
     figures: list[Fingerprint] = []
-    times: list[Fingerprint] = []
     for result in results:
-        for leaf in result.runs:
+        for leaf in result.runs if result.benchmark == TRAINING else ():
             steps += [replace(one, where=leaf.path) for one in (leaf.run.fingerprints if leaf.run else ())]
             per_epoch = leaf.printed.au_by_epoch + leaf.printed.samples_per_second_by_epoch
             figures += figure_fingerprints(leaf.path, per_epoch)
             blocks = leaf.run.times.training_seconds_by_epoch if leaf.run else ()
-            times += figure_fingerprints(leaf.path, blocks, STAMP_DECIMALS)
-    for group in checkpoints:
-        for call in group.leaves:
+            figures += figure_fingerprints(leaf.path, blocks, STAMP_DECIMALS)
+        for call in result.runs if result.benchmark == CHECKPOINTING else ():
             for parts in call.parts.values():
                 figures += figure_fingerprints(call.path, (part.seconds for part in parts), STAMP_DECIMALS)
     found: dict[str, str] = {}
-    for first, second in (*copied_pairs(steps), *copied_pairs(figures), *copied_pairs(times)):
+    for first, second in (*copied_pairs(steps), *copied_pairs(figures)):
         if first.where != second.where:
             original, copy = sorted((first.where, second.where))
             found.setdefault(copy, original)
@@ -64,7 +61,7 @@ def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
         yield by_rule_at(copy, "runs.copied", seen, severity=severity)
 
 
-def copied_ranks(result: CheckpointResult) -> Iterator[Located]:
+def copied_ranks(result: CheckpointResult) -> Iterator[Finding]:
     """No rank has the same times as another rank of its call, nor a checkpoint the same on all ranks as another."""
     for call in result.leaves:
         fingerprints = [
@@ -78,10 +75,10 @@ def copied_ranks(result: CheckpointResult) -> Iterator[Located]:
                 rounds = [Fingerprint(f"{kind} {n}", tuple(times)) for n, times in enumerate(rounds_of(call, kind), 1)]
                 same += [f"{second.where} has the times of {first.where}" for first, second in copied_pairs(rounds)]
         if same:
-            yield by_rule_at(call.path, "ranks.copied", "; ".join(same[:3]))
+            yield by_rule_at(call.path, "ranks.copied", few(same))
 
 
-def runs_overlap(result: Result) -> Iterator[Located]:
+def runs_overlap(result: Result[Leaf]) -> Iterator[Finding]:
     """A run begins after the previous one has ended; 1 s of overlap is allowed: some timestamps have whole seconds."""
     spans = [(leaf.began, leaf.ended, leaf) for leaf in result.runs]
     timed = [(begun, ended, leaf) for begun, ended, leaf in spans if begun and ended and begun <= ended]
@@ -91,7 +88,7 @@ def runs_overlap(result: Result) -> Iterator[Located]:
             yield by_rule_at(leaf.path, "runs.overlap", f"began at {begun}, {before.name} ended at {ended}")
 
 
-def same_hosts(result: Result) -> Iterator[Located]:
+def same_hosts(result: Result[Leaf]) -> Iterator[Finding]:
     """All runs use the same hosts, but rank 0 may be on a different one of them in each run."""
     named = {frozenset(leaf.run.hostnames) for leaf in result.runs if leaf.run and leaf.run.hostnames}
     first = {leaf.printed.hostname for leaf in result.runs if leaf.printed.hostname}
@@ -106,13 +103,13 @@ def same_hosts(result: Result) -> Iterator[Located]:
     yield by_rule_at(result.path, "hosts.changed", seen, severity=severity)
 
 
-def sums_agree(result: Result) -> Iterator[Located]:
+def sums_agree(result: Result[Leaf]) -> Iterator[Finding]:
     """The sums over all runs, which get published, agree with the runs."""
     path = os.path.join(result.path, RESULTS)
     if not (result.phased and os.path.isfile(path)):
         return
     if len([leaf for leaf in result.runs if leaf.run]) != RUN_FOLDERS:
-        yield from unapplied_at(path, "results.differ", all_runs_of_the_result=None)
+        yield from at(path, unapplied("results.differ", all_runs_of_the_result=None))
         return
     own = {leaf.name: _stated(leaf) for leaf in result.runs}
     counts = [{key: value for key, value in stated.items() if "num_" in key} for stated in own.values()]
@@ -125,68 +122,58 @@ def sums_agree(result: Result) -> Iterator[Located]:
         run = own.get(where.rpartition(".")[2])
         return (rows if in_row else sums).get(key, ()) if run is None else [run[key]] if key in run else ()
 
-    yield from _compare(path, allowed)
-    yield from _results_complete(path, _PUBLISHED)
-
-
-def _results_complete(path: str, wanted: Mapping[str, str]) -> Iterator[Located]:
-    """Yield which published figures are nowhere in v3.0's results.json; `wanted`: figure -> pattern of its keys.
-
-    Versions of the tool write the sums over the runs, or each run's metrics, which are lists with a value per epoch.
-    """
-    content = read_json(path, [])
-    keys = [
-        key
-        for _, _, stated in _nested_mappings(content, "")
-        for key, value in stated.items()
-        if number(value) is not None or numbers(value)
-    ]
-    lacking = [name for name, pattern in wanted.items() if not any(re.search(pattern, key) for key in keys)]
-    if content and lacking:
-        yield by_rule_at(path, "results.differ", f"no {' and no '.join(lacking)}")
+    yield from _compare(path, allowed, _PUBLISHED)
 
 
 _PUBLISHED = {"AU": "au_.*percent", "samples/s": "samples_per_second"}
 
 
-def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Located]:
+def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Finding]:
     """The sums over all calls agree with the summaries of the calls."""
     path = os.path.join(result.path, RESULTS)
     if not os.path.isfile(path):
         return
     rates = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()}
     known = _any_of([*map(_stated, result.leaves), rates])
-    yield from _compare(path, lambda _where, _in_row, key: known.get(key, ()))
-    wanted = {f"GiB/s of {kind}": f"{kind}.*per_second" for kind in figures_of(result)}
-    yield from _results_complete(path, wanted)
+    published = {f"GiB/s of {kind}": f"{kind}.*per_second" for kind in figures_of(result)}
+    yield from _compare(path, lambda _where, _in_row, key: known.get(key, ()), published)
 
 
-def _compare(path: str, allowed: Callable[[str, bool, str], Sequence[float]]) -> Iterator[Located]:
+def _compare(
+    path: str, allowed: Callable[[str, bool, str], Sequence[float]], published: Mapping[str, str]
+) -> Iterator[Finding]:
     """Compare each number in a file of sums with its possible values, recomputed from the runs.
 
     `allowed(where, in_row, key)` returns these values, none if the number is not checked; see `_nested_mappings`.
+    `published`: what must be there -> pattern of its keys. Versions of the tool write the sums over the runs, or each
+    run's metrics, which are lists with a value per epoch.
     """
     broken: list[Finding] = []
     content = read_json(path, broken)
-    yield from (Located(path, finding) for finding in broken)
+    yield from at(path, broken)
     if broken:
         return
-    compared, differences = 0, []
+    if not content:
+        yield by_rule_at(path, "results.differ", f"{os.path.basename(path)} holds {content}")
+        return
+    compared, keys, differences = 0, [], []
     for where, in_row, stated in _nested_mappings(content, ""):
         for key, seen in stated.items():
             printed, choices = number(seen), allowed(where, in_row, key)
+            keys += [key] if printed is not None or numbers(seen) else []
             if printed is None or not choices:
                 continue
             compared += 1
             if not any(same_sum(printed, choice) for choice in choices):
                 name = f"{where}.{key}" if where else key
                 differences.append(f"{name} is {printed:.10g}; the runs give {choices[0]:.10g}")
+    lacking = [name for name, pattern in published.items() if not any(re.search(pattern, key) for key in keys)]
     if differences:
-        yield by_rule_at(path, "results.differ", "; ".join(differences[:3]))
-    if not content:
-        yield by_rule_at(path, "results.differ", f"{os.path.basename(path)} holds {content}")
-    elif not compared:
-        yield from unapplied_at(path, "results.differ", sums_of_the_runs=None)
+        yield by_rule_at(path, "results.differ", few(differences))
+    if lacking:
+        yield by_rule_at(path, "results.differ", f"no {' and no '.join(lacking)}")
+    if not compared:
+        yield from at(path, unapplied("results.differ", sums_of_the_runs=None))
 
 
 def _nested_mappings(content: object, where: str, in_row: bool = False) -> Iterator[tuple[str, bool, Any]]:

@@ -6,21 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from dlemu.contrib.mlperf.audit.kv_leaf import OPTIONS, KvLeaf, kv_commands, kv_numbers
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, text
-from dlemu.contrib.mlperf.check.submission_tree import KvResult
-from dlemu.contrib.mlperf.rules.core_config import canonical
-from dlemu.contrib.mlperf.rules.known import Finding, Located, by_rule, by_rule_at
+from dlemu.contrib.mlperf.audit.kv_leaf import OPTIONS, KvLeaf, copied_latencies, kv_commands, kv_numbers
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, text, value_at
+from dlemu.contrib.mlperf.check.submission_tree import KV_CACHE, KvResult, Result
+from dlemu.contrib.mlperf.rules.core_config import STATED, canonical
+from dlemu.contrib.mlperf.rules.known import Finding, at, by_rule, by_rule_at, few, unapplied
 
-KV_OPTIONS: Mapping[int, Mapping[str, str]] = {
-    1: {"model": "llama3.1-8b", "num-users": "200", "cpu-mem-gb": "0", "max-concurrent-allocs": "16"},
-    2: {"model": "llama3.1-8b", "num-users": "100", "cpu-mem-gb": "4", "max-concurrent-allocs": "16"},
-    3: {"model": "llama3.1-70b-instruct", "num-users": "70", "cpu-mem-gb": "0", "max-concurrent-allocs": "4"},
-}
-"""Option -> the flags that differ between options, as the tool's command line spells them."""
-_ALL_OPTIONS = {"duration": "300", "gpu-mem-gb": "0", "generation-mode": "none", "seed-base": "42"}
-"""The flags that are the same for all options. Both tables are Table KVCache-1 (6.3.1.1)."""
+KV_OPTIONS: Mapping[int, Mapping[str, str]] = STATED["kv_options"]
 _OF_THE_TOOL = frozenset({"rank-output-base", "rank-cache-base", "config", "seed", "output", "cache-dir"})
 """Options of the benchmark that mlpstorage itself adds; CLOSED allows no others, such as --prefill-only."""
 _SEQUENCE = {"seed": 42, "trials": 3, "inter_option_delay": 90}
@@ -28,18 +22,18 @@ _SEQUENCE = {"seed": 42, "trials": 3, "inter_option_delay": 90}
 _DURATION_SLACK_SECONDS = 5.0  # room for the tool's own start and end; another --duration is farther off
 
 
-def kv_findings(result: KvResult) -> Iterator[Located]:
+def kv_findings(result: KvResult) -> Iterator[Finding]:
     """Yield contradictions in the numbers of a result's runs, and what the runs break of the benchmark's rules."""
     for leaf in result.runs:
         found = [*kv_numbers(leaf), *_kv_length(leaf), *(_kv_settings(leaf) if result.closed else ())]
-        yield from (Located(leaf.path, finding) for finding in found)
+        yield from at(leaf.path, found)
 
 
 def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
     """CLOSED fixes the flags of each option (Table KVCache-1), the seeds, the trials and the delay between options."""
     flags, differences = kv_commands(leaf), []
     for option in OPTIONS:
-        fixed = {**KV_OPTIONS[option], **_ALL_OPTIONS}
+        fixed = KV_OPTIONS[option]
         for stated in flags.get(option, []):
             different = [key for key in fixed if stated.get(key, fixed[key]) != fixed[key]]
             differences += [f"option {option}: {key} {stated[key]}" for key in different]
@@ -47,7 +41,7 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
             others = stated.keys() - fixed.keys() - _OF_THE_TOOL
             differences += [f"option {option}: --{key}" for key in sorted(others)]
         differences += _kv_summary_settings(leaf, option, fixed)
-        for rank in (rank for trial in leaf.trials(option) for rank in trial):
+        for rank in leaf.of_option(option):
             elapsed, seed = rank.elapsed_seconds, count(rank.content.get("seed"), 0)
             if elapsed is not None and abs(elapsed - 300) > _DURATION_SLACK_SECONDS:  # Table KVCache-1: --duration 300
                 differences.append(f"{rank.where}: {elapsed:.1f} s")
@@ -58,10 +52,9 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
     differences += ["a different --config"] if text(args.get("config_file")) else []
     differences = list(dict.fromkeys(differences))
     if differences:
-        more = f"; and {len(differences) - 4} more" if len(differences) > 4 else ""
-        yield by_rule("kv.settings", f"{'; '.join(differences[:4])}{more}")
+        yield by_rule("kv.settings", few(differences, most=4))
     elif leaf.metadata and not flags:
-        yield by_rule("unapplied", "kv.settings: the commands of the options are unknown")
+        yield from unapplied("kv.settings", commands_of_the_options=None)
 
 
 def _kv_length(leaf: KvLeaf) -> Iterator[Finding]:
@@ -80,7 +73,7 @@ def _kv_summary_settings(leaf: KvLeaf, option: int, fixed: Mapping[str, str]) ->
     The metadata's `args` are no such settings: they keep the command line's defaults, which the options override.
     """
     of_all = {"seed": fixed["seed-base"], "gpu-mem-gb": fixed["gpu-mem-gb"]}
-    of_option = mapping(mapping(leaf.summary.get("options")).get(str(option)))
+    of_option = mapping(value_at(leaf.summary, f"options.{option}"))
     for place, wanted in ((leaf.summary, of_all), (of_option, {**fixed, **of_all})):
         for key, value in wanted.items():
             stated = canonical(place.get(key.replace("-", "_")))
@@ -88,14 +81,13 @@ def _kv_summary_settings(leaf: KvLeaf, option: int, fixed: Mapping[str, str]) ->
                 yield f"option {option}: {key} {stated} (summary.json)"
 
 
-def copied_kv(results: Sequence[KvResult]) -> Iterator[Located]:
+def copied_kv(results: Sequence[Result[Any]]) -> Iterator[Finding]:
     """Yield kv_cache runs with exactly the latencies of another run."""
-    known: dict[tuple[float, ...], str] = {}
-    for leaf in (leaf for result in results for leaf in result.leaves):
-        for rank in leaf.ranks:
-            key = tuple(round(value, 6) for value in rank.latencies_seconds)
-            first = known.setdefault(key, leaf.path) if key else leaf.path
-            if first != leaf.path:
-                seen = f"{rank.where} has the latencies of a rank of {first}"
-                yield by_rule_at(leaf.path, "kv.copied", seen)
-                break
+    leaves = [leaf for result in results if result.benchmark == KV_CACHE for leaf in result.leaves]
+    copies = {
+        leaf.path: f"{rank.where} has the latencies of a rank of {first.path}"
+        for (first, _), (leaf, rank) in copied_latencies(leaves)
+        if first is not leaf
+    }
+    for path, seen in copies.items():
+        yield by_rule_at(path, "kv.copied", seen)

@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.papers import stamp_of
+from dlemu.contrib.mlperf.audit.papers import Papers, stamp_of
 from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, read_text, read_yaml, text
-from dlemu.contrib.mlperf.check.run_records import RunRecords
-from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, Submission, division_place
+from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, Result, Submission, division_place
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
-from dlemu.contrib.mlperf.rules.known import Finding, Located, by_rule_at
+from dlemu.contrib.mlperf.rules.known import Finding, at, by_rule_at
 from dlemu.extend import UserError
 from dlemu.results.answer_files import read_untrusted
 
 PROVENANCE, MANIFEST, POINTER, HASH_FILE = "provenance.json", "submission.yaml", ".mlps-code-image", ".code-hash.json"
-_KEEP = "keep the folder as mlpstorage left it"
 _EDITION = "rules_edition"
 
 
-def code_images(calls: Sequence[RunRecords]) -> Iterator[Located]:
+def code_images(result: Result[Any]) -> Iterator[Finding]:
     """Every call of a result names its code image; the image is in the tree, and the same for all calls."""
-    known = _image_hashes(calls[0].path)
-    images = {records.path: _image_named(records) for records in calls}
+    known = _image_hashes(result.path)
+    images = {leaf.path: _image_named(leaf) for leaf in result.leaves}
     for path, image in images.items():
         if known and image is None:
             yield by_rule_at(path, "code.image", f"no {POINTER}, or an empty one")
@@ -38,24 +36,24 @@ def code_images(calls: Sequence[RunRecords]) -> Iterator[Located]:
     different = sorted({image for image in images.values() if image is not None})
     if len(different) > 1:
         seen = f"{len(different)} images of the code in one result: {', '.join(image[:8] for image in different)}"
-        yield by_rule_at(os.path.dirname(calls[0].path), "code.mixed", seen)
+        yield by_rule_at(os.path.dirname(result.leaves[0].path), "code.mixed", seen)
 
 
-def _image_named(records: RunRecords) -> str | None:
+def _image_named(leaf: Papers) -> str | None:
     """Return the hash of the code image that a call names; None if it names none."""
-    if POINTER not in records.files:
+    if POINTER not in leaf.files:
         return None
-    words = (read_text(os.path.join(records.path, POINTER), []) or "").strip()
+    words = (read_text(os.path.join(leaf.path, POINTER), []) or "").strip()
     return words.rpartition(":")[2] or None
 
 
-def changed_images(submission: Submission) -> Iterator[Located]:
+def changed_images(submission: Submission) -> Iterator[Finding]:
     """Code images are unchanged: their files give the hash recorded in them (2.1.6, 3.6.1)."""
     for folder, recorded in _recorded_hashes(submission.path).items():
         try:
             hashes = tree_hashes(folder)
         except UserError as error:
-            yield by_rule_at(folder, "file.broken", str(error), "the code as it was captured", _KEEP)
+            yield by_rule_at(folder, "file.broken", str(error))
             continue
         if recorded and recorded not in hashes:
             yield by_rule_at(folder, "code.changed", f"{HASH_FILE} has {recorded}, the files give {min(hashes)}")
@@ -121,47 +119,47 @@ def _recorded_hashes(submission: str) -> dict[str, str | None]:
     return found
 
 
-def provenance(calls: Sequence[RunRecords]) -> Iterator[Located]:
+def provenance(result: Result[Any]) -> Iterator[Finding]:
     """A call has the provenance.json that its metadata mention; it names the code and workload that ran (PROV-01)."""
-    for records in calls:
-        if PROVENANCE not in records.files:
-            if records.metadata.get("provenance_file"):
+    for leaf in result.leaves:
+        if PROVENANCE not in leaf.files:
+            if leaf.metadata.get("provenance_file"):
                 seen = f"the metadata mention {PROVENANCE}, which is missing"
-                yield by_rule_at(records.path, "provenance.broken", seen)
+                yield by_rule_at(leaf.path, "provenance.broken", seen)
             continue
         broken: list[Finding] = []
-        content = mapping(read_json(os.path.join(records.path, PROVENANCE), broken))
-        yield from (Located(records.path, finding) for finding in broken)
-        yield from _provenance_matches(records, content)
+        content = mapping(read_json(os.path.join(leaf.path, PROVENANCE), broken))
+        yield from at(leaf.path, broken)
+        yield from _provenance_matches(leaf, result, content)
 
 
-def _provenance_matches(records: RunRecords, provenance: Any) -> Iterator[Located]:
+def _provenance_matches(leaf: Papers, result: Result[Any], provenance: Any) -> Iterator[Finding]:
     lacking = [key for key in (_EDITION, "tool", "dlio", "core_config") if not provenance.get(key)]
     if lacking:
-        yield by_rule_at(records.path, "provenance.broken", f"{PROVENANCE} without {', '.join(lacking)}")
-    image, named = text(mapping(provenance.get("tool")).get("code_image")), _image_named(records)
+        yield by_rule_at(leaf.path, "provenance.broken", f"{PROVENANCE} without {', '.join(lacking)}")
+    image, named = text(mapping(provenance.get("tool")).get("code_image")), _image_named(leaf)
     if image is not None and named is not None and image.rpartition(":")[2] != named:
-        yield by_rule_at(records.path, "provenance.differs", f"{PROVENANCE} names the code {image}, {POINTER} {named}")
+        yield by_rule_at(leaf.path, "provenance.differs", f"{PROVENANCE} names the code {image}, {POINTER} {named}")
     edition = text(provenance.get(_EDITION))
-    if edition is not None and edition != records.edition.name:
-        seen = f"{PROVENANCE} names edition {edition}, the run is judged by {records.edition.name}"
-        yield by_rule_at(records.path, "provenance.differs", seen)
-    recorded, config = text(mapping(provenance.get("core_config")).get("hash")), records.setup.config
+    if edition is not None and edition != result.edition.name:
+        seen = f"{PROVENANCE} names edition {edition}, the run is judged by {result.edition.name}"
+        yield by_rule_at(leaf.path, "provenance.differs", seen)
+    recorded, config = text(mapping(provenance.get("core_config")).get("hash")), leaf.setup.config
     if config and recorded not in (None, "unknown"):
-        computed = core_config_hash(config, checkpointing=records.benchmark == "checkpointing")
+        computed = core_config_hash(config, checkpointing=result.benchmark == "checkpointing")
         if computed != recorded:
             seen = f"{PROVENANCE} has the core-config-v1 hash {recorded}, config.yaml gives {computed}"
-            yield by_rule_at(records.path, "provenance.differs", seen)
+            yield by_rule_at(leaf.path, "provenance.differs", seen)
 
 
-def manifest(submission: Submission) -> Iterator[Located]:
+def manifest(submission: Submission) -> Iterator[Finding]:
     """submission.yaml lists exactly the runs that are in the tree, and their edition (PROV-02)."""
     path = os.path.join(submission.path, MANIFEST)
     if not os.path.isfile(path):
         return
     broken: list[Finding] = []
     content = mapping(read_yaml(path, broken))
-    yield from (Located(path, finding) for finding in broken)
+    yield from at(path, broken)
     if broken:
         return
     runs = content.get("runs")

@@ -11,14 +11,13 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit.papers import SEPARATION
 from dlemu.contrib.mlperf.audit.run_settings import Setup
-from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping
+from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, text
 from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule, runs_differ
-from dlemu.contrib.mlperf.check.system_description import StatedLimit, stated_limit
+from dlemu.contrib.mlperf.check.system_description import stated_limit
 from dlemu.contrib.mlperf.check.training_rules import check_run
 from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, effective
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS, RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.known import Finding, Located, Severity, by_rule, by_rule_at
-from dlemu.contrib.mlperf.rules.training import unapplied_at
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, at, by_rule, by_rule_at, few, unapplied
 from dlemu.extend import UserError
 from dlemu.results.answer_files import open_untrusted
 from dlemu.results.wording import count
@@ -52,30 +51,21 @@ MAX_RATE_SPREAD = 0.05
 """Runs of one result are replicable if samples/s differ by at most this share of their mean (text, results)."""
 
 
-def single_run_rules(result: Result) -> Iterator[Located]:
+def single_run_rules(result: Result[Leaf]) -> Iterator[Finding]:
     """Check every run by the edition's rules on single runs, with the AU recomputed from its steps."""
     limit = stated_limit(result)
     for leaf in result.runs:
         if leaf.run is not None and (leaf.printed.accelerators or leaf.setup.config is not None):
             printed = replace(leaf.printed, au_percent=leaf.run.au_percent)
-            limited = _limited_memory_gib(leaf, limit)
-            if limited is not None and limit is not None:
-                printed = replace(printed, memory_gib=limited)
+            hosts, measured = leaf.printed.hosts, leaf.printed.memory_gib
+            if limit and hosts is not None and measured is not None and hosts * limit.memory_gib < measured:
+                printed = replace(printed, memory_gib=hosts * limit.memory_gib)
                 name, gib = os.path.basename(limit.path), limit.memory_gib
                 seen = f"{name} states a control group's limit of {gib:g} GiB for each host"
-                wanted = f"without a limit, {leaf.printed.memory_gib or 0:,.1f} GiB measured on all hosts together"
-                yield by_rule_at(leaf.path, "dataset.limited", seen, wanted)
+                yield by_rule_at(leaf.path, "dataset.limited", seen)
             setup, by_dlemu = _with_metadata(leaf), leaf.run.by_dlemu
             for finding in check_run(result.edition, setup, printed, result.division, by_dlemu=by_dlemu):
-                yield Located(leaf.path, _for_result(finding, leaf, result))
-
-
-def _limited_memory_gib(leaf: Leaf, limit: StatedLimit | None) -> float | None:
-    """Return the memory of all hosts under the stated limit, in GiB; None where the limit changes nothing."""
-    hosts, measured = leaf.printed.hosts, leaf.printed.memory_gib
-    if limit is None or hosts is None or measured is None or hosts * limit.memory_gib >= measured:
-        return None
-    return hosts * limit.memory_gib
+                yield replace(_for_result(finding, leaf, result), path=leaf.path)
 
 
 def _with_metadata(leaf: Leaf) -> Setup:
@@ -87,7 +77,7 @@ def _with_metadata(leaf: Leaf) -> Setup:
     return replace(leaf.setup, overrides=tuple(dict.fromkeys([*(leaf.setup.overrides or ()), *words])))
 
 
-def complete(leaf: Leaf, _: Result) -> Iterator[Finding]:
+def complete(leaf: Leaf, _: Result[Leaf]) -> Iterator[Finding]:
     """A run has its whole configuration, and a summary with all that DLIO writes: what is not there can't be judged."""
     if leaf.run is None:
         return
@@ -98,12 +88,10 @@ def complete(leaf: Leaf, _: Result) -> Iterator[Finding]:
         seen = "no config.yaml that can be read" if none else f"config.yaml without {', '.join(lacking)}"
         yield by_rule("config.incomplete", seen)
     if leaf.printed.lacking and not leaf.printed.unusable:
-        shown = ", ".join(leaf.printed.lacking[:4])
-        more = f" and {len(leaf.printed.lacking) - 4} more" if len(leaf.printed.lacking) > 4 else ""
-        yield by_rule("summary.incomplete", f"summary.json without {shown}{more}")
+        yield by_rule("summary.incomplete", f"summary.json without {few(leaf.printed.lacking, ', ', 4)}")
 
 
-def _for_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:
+def _for_result(finding: Finding, leaf: Leaf, result: Result[Leaf]) -> Finding:
     if finding.rule != "au.low" or leaf.run is None:
         return finding
     basis = "from its steps" if leaf.run.recomputed.basis == "steps" else "as printed: the steps are missing"
@@ -113,7 +101,7 @@ def _for_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:
     return replace(finding, severity=severity, seen=f"{finding.seen} ({basis})")
 
 
-def audit_findings(leaf: Leaf, result: Result) -> Iterator[Finding]:
+def audit_findings(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
     """Pass on the audit's findings: files that contradict each other or can't be read."""
     for finding in leaf.run.findings if leaf.run else ():
         if finding.rule in _OF_THE_AUDIT_ALONE:
@@ -124,48 +112,45 @@ def audit_findings(leaf: Leaf, result: Result) -> Iterator[Finding]:
             yield finding
 
 
-def made_by_dlio(leaf: Leaf, result: Result) -> Iterator[Finding]:
+def made_by_dlio(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
     """CLOSED results come from DLIO, unchanged (v3.0's Rules.md, section 1)."""
     if result.closed and leaf.run is not None and leaf.run.by_dlemu:
         yield by_rule("tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
 
 
-def few_accelerators(result: Result) -> Iterator[Located]:
+def few_accelerators(result: Result[Leaf]) -> Iterator[Finding]:
     """Warn of few accelerators on a single host."""
     first = next((leaf for leaf in result.runs if leaf.printed.accelerators), None)
     if first is not None:
         accelerators = first.printed.accelerators or 0
         if first.printed.hosts == 1 and accelerators < MIN_ACCELERATORS_PER_HOST:
-            seen = f"{count(accelerators, 'accelerator')} on one host"
-            wanted = f"{MIN_ACCELERATORS_PER_HOST} or more, if the storage can feed them"
-            yield by_rule_at(result.path, "hosts.few", seen, wanted)
+            yield by_rule_at(result.path, "hosts.few", f"{count(accelerators, 'accelerator')} on one host")
 
 
-def run_hosts(leaf: Leaf, _: Result) -> Iterator[Finding]:
+def run_hosts(leaf: Leaf, _: Result[Leaf]) -> Iterator[Finding]:
     """Every host runs the same number of accelerators (3.3.6), by the ranks' files, and no more hosts are named."""
     ranks_of = Counter(leaf.run.hostnames if leaf.run else ())
     if len(set(ranks_of.values())) > 1:
         seen = ", ".join(f"{host}: {ranks}" for host, ranks in ranks_of.most_common(4))
-        yield by_rule("hosts.uneven", f"accelerators of the hosts: {seen}", fix="start as many on each")
+        yield by_rule("hosts.uneven", f"accelerators of the hosts: {seen}")
     named = leaf.args.get("hosts")
     if leaf.printed.hosts == 1 and isinstance(named, list) and len(named) > 1:
         yield by_rule("hosts.named", f"the run was on 1 host, its metadata names {len(named)}")
 
 
-def run_count(result: Result) -> Iterator[Located]:
+def run_count(result: Result[Leaf]) -> Iterator[Finding]:
     """There are as many run folders as the edition requires."""
-    runs, wanted = len(result.runs), f"a warm-up run and {MEASURED_RUNS} runs"
+    runs = len(result.runs)
     if not result.phased:
         seen = "a single run: the number of runs and the time between them are not checked"
-        yield by_rule_at(result.path, "runs.single", seen, f"{wanted} of one result")
+        yield by_rule_at(result.path, "runs.single", seen)
     elif runs != RUN_FOLDERS:
-        fix = "repeat the whole sequence" if runs < RUN_FOLDERS else "keep one sequence of runs"
         severity: Severity = "error" if result.edition.checks_tree or runs < MEASURED_RUNS else "warning"
         seen = f"{runs} runs: {', '.join(leaf.name for leaf in result.runs) or 'none'}"
-        yield by_rule_at(result.path, "runs.count", seen, wanted, fix, severity)
+        yield by_rule_at(result.path, "runs.count", seen, severity=severity)
 
 
-def run_ended(leaf: Leaf, result: Result) -> Iterator[Finding]:
+def run_ended(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
     """A folder of a run is named by the time when it began, and holds a run that ended."""
     if result.phased and leaf.stamp is None:
         yield by_rule("runs.stamp", f"a run's folder is named {leaf.name!r}")
@@ -175,7 +160,7 @@ def run_ended(leaf: Leaf, result: Result) -> Iterator[Finding]:
         yield by_rule("runs.ended", seen)
 
 
-def run_gaps(result: Result) -> Iterator[Located]:
+def run_gaps(result: Result[Leaf]) -> Iterator[Finding]:
     """Runs follow one another without a pause in which anything else could run."""
     if not result.phased:
         return
@@ -186,7 +171,7 @@ def run_gaps(result: Result) -> Iterator[Located]:
             yield by_rule_at(leaf.path, "runs.clock", f"the run ended at {end}, before it began at {start}")
     for leaf, begun_at, ended_at in timed:
         if leaf.run is not None:
-            yield from unapplied_at(leaf.path, "runs.gap", start_and_end=begun_at and ended_at)
+            yield from at(leaf.path, unapplied("runs.gap", start_and_end=begun_at and ended_at))
     shortest = min((end - start for _, start, end in known if end >= start), default=None)
     begun = sorted([(leaf.stamp or start, leaf) for leaf, start, _ in known], key=lambda run: run[0])
     gaps = [(second - first, leaf) for (first, _), (second, leaf) in pairwise(begun)]
@@ -194,11 +179,10 @@ def run_gaps(result: Result) -> Iterator[Located]:
     if shortest is not None and too_long:
         longest, leaf = max(too_long, key=lambda gap: gap[0])
         seen = f"{len(too_long)} of {len(gaps)} gaps, up to {longest} from one run's start to the next ({leaf.name})"
-        wanted = f"less than {GAP_FACTOR * shortest}: {GAP_FACTOR} x the shortest run"
-        yield by_rule_at(result.path, "runs.gap", seen, wanted)
+        yield by_rule_at(result.path, "runs.gap", f"{seen}; the shortest run took {shortest}")
 
 
-def same_job(result: Result) -> Iterator[Located]:
+def same_job(result: Result[Leaf]) -> Iterator[Finding]:
     """All runs have the same workload, settings, accelerators and hosts, and read the same dataset."""
     job: dict[str, list[Any]] = {
         "workload": [leaf.setup.workload for leaf in result.runs],
@@ -223,22 +207,21 @@ def _reader_setting(leaf: Leaf, key: str) -> Any:
     return (OTHER_DEFAULTS[f"reader.{key}"] if value is None else value) if reader else None
 
 
-def rates_agree(result: Result) -> Iterator[Located]:
+def rates_agree(result: Result[Leaf]) -> Iterator[Finding]:
     """Samples/s of the measured runs differ by at most 5 % of their mean."""
     rates = [leaf.printed.samples_per_second for leaf in result.measured]
     known = [rate for rate in rates if rate]
     for leaf, rate in zip(result.measured, rates, strict=True):
         if leaf.run is not None:
-            yield from unapplied_at(leaf.path, "runs.spread", samples_per_second=rate)
+            yield from at(leaf.path, unapplied("runs.spread", samples_per_second=rate))
     if len(known) > 1 and (max(known) - min(known)) / (sum(known) / len(known)) > MAX_RATE_SPREAD:
-        seen = f"{min(known):.2f} to {max(known):.2f} samples/s"
-        yield by_rule_at(result.path, "runs.spread", seen, f"within {100 * MAX_RATE_SPREAD:g} % of each other")
+        yield by_rule_at(result.path, "runs.spread", f"{min(known):.2f} to {max(known):.2f} samples/s")
 
 
-def dataset_phases(result: Result) -> Iterator[Located]:
+def dataset_phases(result: Result[Leaf]) -> Iterator[Finding]:
     """The runs read at least as many files as datasize requires and at most as many as datagen generated."""
-    required = [leaf.num_files for leaf in result.datasize if leaf.num_files]
-    generated = [leaf.num_files for leaf in result.datagen if leaf.num_files]
+    required = [leaf.num_files for leaf in result.of("datasize") if leaf.num_files]
+    generated = [leaf.num_files for leaf in result.of("datagen") if leaf.num_files]
     read = [(leaf, leaf.num_files) for leaf in result.runs if leaf.num_files]
     for leaf, files in read:
         if generated and files > max(generated):
@@ -246,18 +229,16 @@ def dataset_phases(result: Result) -> Iterator[Located]:
             yield by_rule_at(leaf.path, "dataset.phases", seen)
         if required and files < min(required):
             seen = f"the run read {files:,} files, datasize requires {min(required):,}"
-            fix = f"run with dataset.num_files_train={min(required)} or more"
-            yield by_rule_at(leaf.path, "dataset.phases", seen, fix=fix)
+            yield by_rule_at(leaf.path, "dataset.phases", seen)
     if required and generated and max(generated) < min(required):
         seen = f"datagen generated {max(generated):,} files, datasize requires {min(required):,}"
-        fix = f"generate the dataset again with dataset.num_files_train={min(required)}"
-        yield by_rule_at(result.datagen[0].path, "dataset.made", seen, fix=fix)
+        yield by_rule_at(result.of("datagen")[0].path, "dataset.made", seen)
 
 
-def dataset_as_generated(result: Result) -> Iterator[Located]:
+def dataset_as_generated(result: Result[Leaf]) -> Iterator[Finding]:
     """The runs read files of the size and format that datagen generated: reads are counted by the runs' settings."""
     read = next((effective({"dataset": section}) for leaf in result.runs if (section := leaf.section("dataset"))), {})
-    for leaf in result.datagen:
+    for leaf in result.of("datagen"):
         section = leaf.section("dataset")
         made = effective({"dataset": section})
         compared = _GENERATED if _LENGTH & section.keys() else _GENERATED[:-1]
@@ -271,24 +252,21 @@ def dataset_as_generated(result: Result) -> Iterator[Located]:
             yield by_rule_at(leaf.path, "dataset.differs", "; ".join(different))
 
 
-def separate_folders(leaf: Leaf, result: Result) -> Iterator[Finding]:
+def separate_folders(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
     """The metadata have the dataset's settings (3.1.1), and data and results are in two folders on two file systems."""
-    data, results = leaf.args.get("data_dir"), leaf.args.get("results_dir")
+    data, results = text(leaf.args.get("data_dir")), text(leaf.args.get("results_dir"))
     strict = result.phased and result.edition.checks_tree and bool(leaf.metadata)
     if strict and not mapping(leaf.parameters.get("dataset")):
         yield by_rule("dataset.told", "metadata without parameters.dataset")
     if strict and (not data or not results):
-        missing = "data_dir" if not data else "results_dir"
-        yield by_rule("dataset.folder", f"metadata without args.{missing}")
-    read = {data, leaf.data_folder} - {None}
-    if results and os.path.normpath(str(results)) in {os.path.normpath(str(folder)) for folder in read}:
-        seen, fix = f"both are {results}", "put the results in another folder"
-        yield by_rule("dataset.folder", seen, fix=fix)
+        yield by_rule("dataset.folder", f"metadata without args.{'results_dir' if data else 'data_dir'}")
+    read = {os.path.normpath(folder) for folder in (data, leaf.data_folder) if folder}
+    if results and os.path.normpath(results) in read:
+        yield by_rule("dataset.folder", f"both are {results}")
     if leaf.separation.get("same_filesystem") is True:
         yield by_rule("dataset.filesystem", f"data and results share a file system ({SEPARATION})")
     elif SEPARATION not in leaf.files and strict and not leaf.on_object_store and not _has_df(leaf):
-        seen, fix = f"no {SEPARATION}, and no output of df in the log", f"keep {SEPARATION} as the tool wrote it"
-        yield by_rule("dataset.filesystem", seen, fix=fix)
+        yield by_rule("dataset.filesystem", f"no {SEPARATION}, and no output of df in the log")
 
 
 def _has_df(leaf: Leaf) -> bool:
@@ -303,10 +281,11 @@ def _has_df(leaf: Leaf) -> bool:
 _RUN_RULES = (complete, audit_findings, made_by_dlio, run_hosts, run_ended, separate_folders)
 
 
-def runs_alone(result: Result) -> Iterator[Located]:
+def runs_alone(result: Result[Leaf]) -> Iterator[Finding]:
     """Apply the rules on each run by itself."""
     for leaf in result.runs:
-        yield from (Located(leaf.path, finding) for rule in _RUN_RULES for finding in rule(leaf, result))
+        for rule in _RUN_RULES:
+            yield from at(leaf.path, rule(leaf, result))
 
 
 RESULT_RULES: tuple[Rule, ...] = (

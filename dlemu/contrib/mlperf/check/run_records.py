@@ -2,7 +2,7 @@
 
 The *records* of a call are mlpstorage's metadata, hydra's config.yaml, overrides.yaml and hydra.yaml, summary.json, and
 the files about its hosts and file systems. Facts such as the model or the number of processes stand in several of
-them: each function in `_FACTS` yields where one fact is recorded, with the value found there.
+them: each function in `_FACTS` returns where one fact is recorded, with the value found there.
 """
 
 from __future__ import annotations
@@ -11,26 +11,22 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
 
 from dlemu.contrib.mlperf.audit.kv_leaf import device_work
 from dlemu.contrib.mlperf.audit.papers import COLLECTED, FILE_STORAGES, METADATA, SEPARATION, Papers
 from dlemu.contrib.mlperf.audit.run_settings import meminfo_gib
 from dlemu.contrib.mlperf.audit.step_files import LOG
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, read_text, text
-from dlemu.contrib.mlperf.check.submission_tree import AnyResult, CheckpointResult, KvResult, Result, phase_of
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, read_text, text, value_at
+from dlemu.contrib.mlperf.check.submission_tree import Result
 from dlemu.contrib.mlperf.check.system_description import described_system
 from dlemu.contrib.mlperf.rules.checkpoints import official_model
 from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of
-from dlemu.contrib.mlperf.rules.editions import Edition
-from dlemu.contrib.mlperf.rules.known import Finding, Located, Severity, by_rule
-from dlemu.contrib.mlperf.rules.training import Division
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule
 
-Benchmark = Literal["training", "checkpointing", "kv_cache"]
-_BENCHMARK_FOLDERS = {"kvcache": "kv_cache"}
-"""A benchmark in mlpstorage's metadata -> its folder, where the two names differ."""
+AnyResult = Result[Any]
 _DATA_SETTINGS = {
     "training": ("dataset", "data_folder", "data_dir"),
     "checkpointing": ("checkpoint", "checkpoint_folder", "checkpoint_folder"),
@@ -46,215 +42,166 @@ _MEMORY_TOLERANCE = 0.01
 """Relative: summary.json, /proc/meminfo (in kB) and the metadata (in bytes) round the same memory differently."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunRecords(Papers):
-    """The records of one call of the tool, of any benchmark and phase, and what it is part of."""
-
-    benchmark: Benchmark
-    phase: str
-    """`run`, `datagen` or `datasize`."""
-    model_folder: str
-    """The model, by the name of the result's folder; empty where the layout has none."""
-    phased: bool
-    """Whether it lies in mlpstorage's layout: other runs have no files but DLIO's."""
-    edition: Edition
-    division: Division
+_Stated = Mapping[str, Any]
+"""Where a fact is recorded -> its value there; None where it is missing."""
 
 
-def records_of(result: AnyResult) -> list[RunRecords]:
-    """Return the records of every call that belongs to a result."""
-    match result:
-        case KvResult():
-            return [_records(leaf, result, "kv_cache", phase_of(leaf.path), result.model) for leaf in result.leaves]
-        case CheckpointResult():
-            model = os.path.basename(result.path)
-            return [_records(leaf, result, "checkpointing", "run", model) for leaf in result.leaves]
-    above, folder = os.path.split(result.workload_folder)
-    model = folder if result.phased and os.path.basename(above) == "training" else ""  # a copy may have any name
-    phases = (("datasize", result.datasize), ("datagen", result.datagen), ("run", result.runs))
-    return [_records(leaf, result, "training", phase, model) for phase, leaves in phases for leaf in leaves]
+def _processes(leaf: Papers, _: AnyResult) -> _Stated:
+    summary, launched = leaf.summary, _NP_OPTION.search(text(leaf.metadata.get("executed_command")) or "")
+    started = {
+        "args.num_processes": count(leaf.args.get("num_processes")),
+        "the command's -n": int(launched[1]) if launched else None,
+    }
+    ran = {
+        "args.num_accelerators": count(leaf.args.get("num_accelerators")),
+        "summary.json": count(summary.get("num_accelerators")) or count(summary.get("total_ranks")),
+    }
+    return {
+        "metadata": count(leaf.metadata.get("num_processes")),
+        **(started if leaf.phase != "datasize" else {}),
+        **(ran if leaf.phase == "run" else {}),
+    }
 
 
-def _records(leaf: Papers, of: AnyResult, benchmark: Benchmark, phase: str, model: str) -> RunRecords:
-    return RunRecords(
-        **{each.name: getattr(leaf, each.name) for each in fields(Papers)},
-        benchmark=benchmark,
-        phase=phase,
-        model_folder=model,
-        phased=not isinstance(of, Result) or of.phased,
-        edition=of.edition,
-        division=of.division,
-    )
+def _host_count(leaf: Papers, _: AnyResult) -> _Stated:
+    if leaf.phase != "run":
+        return {}
+    return {
+        "summary.json": leaf.hosts or count(leaf.summary.get("host_count")),
+        "args.num_client_hosts": count(leaf.args.get("num_client_hosts")),
+        COLLECTED: len(leaf.collected_hosts) or None,
+    }
 
 
-_Statements = Iterator[tuple[str, Any]]
-"""Yields (where a fact is recorded, its value there); the value is None where it is missing."""
-
-
-def _processes(records: RunRecords) -> _Statements:
-    stated, words = records.metadata, text(records.metadata.get("executed_command"))
-    launched = _NP_OPTION.search(words) if words else None
-    yield "metadata", count(stated.get("num_processes"))
-    if records.phase != "datasize":
-        yield "args.num_processes", count(records.args.get("num_processes"))
-        yield "the command's -n", int(launched[1]) if launched else None
-    if records.phase == "run":
-        yield "args.num_accelerators", count(records.args.get("num_accelerators"))
-        summary = records.summary
-        yield "summary.json", count(summary.get("num_accelerators")) or count(summary.get("total_ranks"))
-
-
-def _host_count(records: RunRecords) -> _Statements:
-    if records.phase == "run":
-        yield "summary.json", records.hosts or count(records.summary.get("host_count"))
-        yield "args.num_client_hosts", count(records.args.get("num_client_hosts"))
-        yield COLLECTED, len(records.collected_hosts) or None
-
-
-def _rank_0_host(records: RunRecords) -> _Statements:
-    """Yield the host of rank 0, which must be among the collected hosts."""
-    first, collected = text(records.summary.get("hostname")), sorted(map(_short_name, records.collected_hosts))
-    rank = text(mapping(records.read("0_output.json")).get("hostname"))
-    yield "summary.json", _short_name(first) if first else None
-    yield "0_output.json", _short_name(rank) if rank and records.benchmark == "checkpointing" else None
-    known = _short_name(first) if first and _short_name(first) in collected else ", ".join(collected)
-    yield COLLECTED, known if first and collected else None
+def _rank_0_host(leaf: Papers, result: AnyResult) -> _Stated:
+    """Return the host of rank 0, which must be among the collected hosts."""
+    collected = sorted(map(_short_name, leaf.collected_hosts))
+    first = _short_name(text(leaf.summary.get("hostname")) or "")
+    rank = _short_name(text(value_at(leaf.read("0_output.json"), "hostname")) or "")
+    return {
+        "summary.json": first or None,
+        "0_output.json": rank or None if result.benchmark == "checkpointing" else None,
+        COLLECTED: (first if first in collected else ", ".join(collected)) if first and collected else None,
+    }
 
 
 def _short_name(host: str) -> str:
     return host.partition(".")[0].lower()
 
 
-def _model(records: RunRecords) -> _Statements:
-    model, config = records.metadata.get("model"), mapping(records.setup.config).get("model")
+def _model(leaf: Papers, result: AnyResult) -> _Stated:
+    model, config = leaf.metadata.get("model"), mapping(leaf.setup.config).get("model")
     stated = {
         "metadata": model,
-        "args.model": records.args.get("model"),
-        "parameters.model.name": mapping(records.parameters.get("model")).get("name"),
+        "args.model": leaf.args.get("model"),
+        "parameters.model.name": value_at(leaf.parameters, "model.name"),
         "config.yaml": config if isinstance(config, str) else mapping(config).get("name"),
-        "overrides.yaml": records.setup.chosen,
-        "the folder": records.model_folder,
+        "overrides.yaml": leaf.setup.chosen,
+        "the folder": result.model_folder,
     }
-    for source, value in stated.items():
-        yield source, _normalised_model(text(value), records)
+    return {source: _normalised_model(text(value), result.benchmark) for source, value in stated.items()}
 
 
-def _normalised_model(name: str | None, records: RunRecords) -> str | None:
+def _normalised_model(name: str | None, benchmark: str) -> str | None:
     """Return one spelling per model: llama_8b and llama3-8b are the same, and so are unet3d_h100 and unet3d_b200."""
-    if not name:
-        return None
-    if records.benchmark == "checkpointing":
+    if name and benchmark == "checkpointing":
         known = official_model(name)
         return known.name if known else name
-    return name.rpartition("_")[0] or name
+    return name and (name.rpartition("_")[0] or name)
 
 
-def _accelerator(records: RunRecords) -> _Statements:
-    yield "metadata", text(records.metadata.get("accelerator"))
-    if records.phase != "datagen":
-        yield "args.accelerator_type", text(records.args.get("accelerator_type"))
-    if records.phase == "run" and records.benchmark == "training":
-        yield "overrides.yaml", records.setup.chosen.rpartition("_")[2] if "_" in records.setup.chosen else None
-
-
-def _benchmark(records: RunRecords) -> _Statements:
-    stated = records.metadata
-    for source, value in (("metadata", stated.get("benchmark_type")), ("args", records.args.get("benchmark"))):
-        yield source, _BENCHMARK_FOLDERS.get(value.lower(), value.lower()) if isinstance(value, str) else None
-    yield "the folder", records.benchmark
-
-
-def _phase(records: RunRecords) -> _Statements:
-    yield "metadata", text(records.metadata.get("command"))
-    yield "args", text(records.args.get("command"))
-    yield "the folder", records.phase
-
-
-def _data_folder(records: RunRecords) -> _Statements:
-    """Yield the folder of the dataset or the checkpoints, without the model's folder that the tool appends."""
-    if records.phase == "datasize" or records.args.get("data_access_protocol") == "object":
-        return  # datasize has no dataset yet; an object store's address is in other settings
-    section, key, argument = _DATA_SETTINGS[records.benchmark]
-    parameters = records.parameters
-    stated = {
-        "metadata": records.metadata.get(argument),
-        "parameters": mapping(parameters.get(section) if section else parameters).get(key),
-        "config.yaml": mapping(mapping(records.setup.config).get(section)).get(key),
-        "args": records.args.get(argument),
-        SEPARATION: records.separation.get("data_or_chkpt_path"),
-        "the commands": _cache_folder(records) if records.benchmark == "kv_cache" else None,
+def _accelerator(leaf: Papers, result: AnyResult) -> _Stated:
+    trained, chosen = leaf.phase == "run" and result.benchmark == "training", leaf.setup.chosen
+    return {
+        "metadata": text(leaf.metadata.get("accelerator")),
+        "args.accelerator_type": text(leaf.args.get("accelerator_type")) if leaf.phase != "datagen" else None,
+        "overrides.yaml": chosen.rpartition("_")[2] if trained and "_" in chosen else None,
     }
-    models = (records.model_folder, records.metadata.get("model"), records.args.get("model"))
+
+
+def _benchmark(leaf: Papers, result: AnyResult) -> _Stated:
+    stated = {"metadata": leaf.metadata.get("benchmark_type"), "args": leaf.args.get("benchmark")}
+    names = {source: value.lower() for source, value in stated.items() if isinstance(value, str)}
+    folders = {source: "kv_cache" if name == "kvcache" else name for source, name in names.items()}
+    return folders | {"the folder": result.benchmark}
+
+
+def _phase(leaf: Papers, _: AnyResult) -> _Stated:
+    stated = {"metadata": leaf.metadata.get("command"), "args": leaf.args.get("command"), "the folder": leaf.phase}
+    return {source: text(value) for source, value in stated.items()}
+
+
+def _data_folder(leaf: Papers, result: AnyResult) -> _Stated:
+    """Return the folder of the dataset or the checkpoints, without the model's folder that the tool appends."""
+    if leaf.phase == "datasize" or leaf.args.get("data_access_protocol") == "object":
+        return {}  # datasize has no dataset yet; an object store's address is in other settings
+    section, key, argument = _DATA_SETTINGS[result.benchmark]
+    stated = {
+        "metadata": leaf.metadata.get(argument),
+        "parameters": value_at(leaf.parameters, f"{section}.{key}" if section else key),
+        "config.yaml": value_at(leaf.setup.config, f"{section}.{key}"),
+        "args": leaf.args.get(argument),
+        SEPARATION: leaf.separation.get("data_or_chkpt_path"),
+        "the commands": _cache_folder(leaf) if result.benchmark == "kv_cache" else None,
+    }
+    models = (result.model_folder, leaf.metadata.get("model"), leaf.args.get("model"))
+    found = {}
     for source, value in stated.items():
         if isinstance(value, str) and value:
             above, name = os.path.split(os.path.normpath(value))
-            yield source, above if name in models else os.path.join(above, name)
+            found[source] = above if name in models else os.path.join(above, name)
+    return found
 
 
-def _cache_folder(records: RunRecords) -> str | None:
+def _cache_folder(leaf: Papers) -> str | None:
     """Return the folder that kv_cache's commands used, without what the tool appends; the first other one if any is."""
-    stated = text(records.args.get("cache_dir"))
-    used = [found[1] for found in map(_CACHE_OPTION.search, records.commands) if found]
+    stated = text(leaf.args.get("cache_dir"))
+    used = [found[1] for found in map(_CACHE_OPTION.search, leaf.commands) if found]
     others = [folder for folder in used if stated is None or not f"{folder}/".startswith(stated.rstrip("/") + "/")]
     return next(iter([*others, stated]), None) if used else None
 
 
-def _results_folder(records: RunRecords) -> _Statements:
-    recorded = records.separation.get("results_path")
-    for source, value in (("args.results_dir", records.args.get("results_dir")), (SEPARATION, recorded)):
-        yield source, os.path.normpath(value) if isinstance(value, str) and value else None
+def _results_folder(leaf: Papers, _: AnyResult) -> _Stated:
+    stated = {"args.results_dir": leaf.args.get("results_dir"), SEPARATION: leaf.separation.get("results_path")}
+    return {source: os.path.normpath(value) for source, value in stated.items() if isinstance(value, str) and value}
 
 
-def _memory(records: RunRecords) -> _Statements:
-    """Yield the memory of all hosts together, in GiB; values within the tolerance count as the same."""
-    if records.phase != "run":
-        return
-    collected = [
-        meminfo_gib(mapping(mapping(host).get("meminfo")).get("MemTotal")) for host in records.collected_hosts.values()
-    ]
+def _memory(leaf: Papers, _: AnyResult) -> _Stated:
+    """Return the memory of all hosts together, in GiB; values within the tolerance count as the same."""
+    if leaf.phase != "run":
+        return {}
+    collected = [meminfo_gib(value_at(host, "meminfo.MemTotal")) for host in leaf.collected_hosts.values()]
     known = [value for value in collected if value is not None]
-    noted = mapping(records.metadata.get("system_info"))
-    noted_bytes, hosts = number(noted.get("total_memory_bytes")), records.hosts
-    values = {
-        "summary.json": records.memory_gib,
-        COLLECTED: sum(known) if known and len(known) == len(records.collected_hosts) == hosts else None,
-        "metadata": noted_bytes / 2**30 if noted_bytes and noted.get("num_hosts") == hosts else None,
+    noted_bytes = number(value_at(leaf.metadata, "system_info.total_memory_bytes"))
+    noted_hosts = value_at(leaf.metadata, "system_info.num_hosts")
+    stated = {
+        "summary.json": leaf.memory_gib,
+        COLLECTED: sum(known) if known and len(known) == len(collected) == leaf.hosts else None,
+        "metadata": noted_bytes / 2**30 if noted_bytes and noted_hosts == leaf.hosts else None,
     }
-    stated = [value for value in values.values() if value is not None]
-    same = stated and max(stated) <= min(stated) * (1 + _MEMORY_TOLERANCE)
-    for source, value in values.items():
-        yield source, None if value is None else f"{stated[0] if same else value:.2f} GiB"
+    values = {source: value for source, value in stated.items() if value is not None}
+    same = values and max(values.values()) <= min(values.values()) * (1 + _MEMORY_TOLERANCE)
+    first = next(iter(values.values()), None)
+    return {source: f"{first if same else value:.2f} GiB" for source, value in values.items()}
 
 
-def _division(records: RunRecords) -> _Statements:
-    """Yield the recorded divisions. Not in `_FACTS`, as `_division_agrees` compares them."""
-    yield "args.mode", _last_part(records.args.get("mode"))
-    if records.metadata.get("verification") is not None:
-        yield "verification", _last_part(records.metadata.get("verification"))
+def _access(leaf: Papers, result: AnyResult) -> _Stated:
+    """Return whether the data is in files or objects: by settings, arguments, address and the system's description."""
+    if leaf.phase != "run":
+        return {}
+    section, key, argument = _DATA_SETTINGS[result.benchmark]
+    kind, stated = leaf.section("storage").get("storage_type"), text(leaf.args.get("data_access_protocol"))
+    address = text(leaf.section(section).get(key)) or text(leaf.args.get(argument))
+    api = (text(value_at(described_system(leaf.path)[1], "solution.architecture.benchmark_API")) or "").lower()
+    return {
+        "storage_type": None if kind is None else "file" if kind in FILE_STORAGES else "object",
+        "args.data_access_protocol": stated.lower() if stated else None,
+        "the data's address": "object" if address and "://" in address else None,
+        "the system's description": api if api in ("file", "object") else None,
+    }
 
 
-def _last_part(value: object) -> str | None:
-    """Return the last part of a dotted name in lower case: v3.0 writes CLOSED where v2.0 wrote closed."""
-    return value.lower().rpartition(".")[2] if isinstance(value, str) and value else None
-
-
-def _access(records: RunRecords) -> _Statements:
-    """Yield whether the data is in files or objects: by settings, arguments, address and the system's description."""
-    if records.phase != "run":
-        return
-    section, key, argument = _DATA_SETTINGS[records.benchmark]
-    kind, stated = records.section("storage").get("storage_type"), text(records.args.get("data_access_protocol"))
-    address = text(records.section(section).get(key)) or text(records.args.get(argument))
-    described = described_system(records.path)
-    architecture = mapping(mapping(described[1].get("solution")).get("architecture")) if described else {}
-    api = text(architecture.get("benchmark_API"))
-    yield "storage_type", None if kind is None else "file" if kind in FILE_STORAGES else "object"
-    yield "args.data_access_protocol", stated.lower() if stated else None
-    yield "the data's address", "object" if address and "://" in address else None
-    yield "the system's description", api.lower() if api and api.lower() in ("file", "object") else None
-
-
-_FACTS: tuple[tuple[str, Callable[[RunRecords], _Statements]], ...] = (
+_FACTS: tuple[tuple[str, Callable[[Papers, AnyResult], _Stated]], ...] = (
     ("benchmark", _benchmark),
     ("phase", _phase),
     ("model", _model),
@@ -269,57 +216,47 @@ _FACTS: tuple[tuple[str, Callable[[RunRecords], _Statements]], ...] = (
 )
 
 
-def _facts_agree(records: RunRecords) -> Iterator[Finding]:
+def _facts_agree(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
     """Yield every fact that two records give different values for."""
     for what, statements_of in _FACTS:
-        stated = [(source, value) for source, value in statements_of(records) if value is not None]
-        if len({value for _, value in stated}) > 1:
-            seen = f"{what}: {', '.join(f'{value} ({source})' for source, value in stated)}"
-            yield by_rule("papers.differ", seen, f"the same {what} in all files of a run")
-    yield from _settings_agree(records)
+        stated = {source: value for source, value in statements_of(leaf, result).items() if value is not None}
+        if len(set(stated.values())) > 1:
+            yield by_rule("papers.differ", f"{what}: {', '.join(f'{stated[source]} ({source})' for source in stated)}")
 
 
-def _settings_agree(records: RunRecords) -> Iterator[Finding]:
+def _settings_agree(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
     """Settings in config.yaml equal those in overrides.yaml and in the metadata's parameters."""
-    config = {key: canonical(value) for key, value in settings_of(mapping(records.setup.config))}
-    overrides = dict(map(_key_and_value, records.setup.overrides or ()))
-    sources = (
-        ("overrides.yaml", {key.removeprefix("workload."): value for key, value in overrides.items() if "." in key}),
-        ("metadata", dict(settings_of(records.parameters))),
-    )
-    for source, stated in sources:
+    config = {key: canonical(value) for key, value in settings_of(mapping(leaf.setup.config))}
+    overrides = {key.removeprefix("workload."): value for key, value in _pairs(leaf.setup.overrides) if "." in key}
+    for source, stated in (("overrides.yaml", overrides), ("metadata", dict(settings_of(leaf.parameters)))):
         differences = [
             f"{key}={canonical(value)} ({source}), {config[key]} (config.yaml)"
             for key, value in stated.items()
-            if key in config
-            and str(canonical(value)) != str(config[key])
-            and not (value is None or config[key] is None)
+            if None not in (value, config.get(key)) and str(canonical(value)) != str(config[key])
         ]
         if differences:
             yield by_rule("papers.differ", "; ".join(differences[:3]))
-    yield from _overrides_agree(records, overrides)
 
 
-def _overrides_agree(records: RunRecords, overrides: Mapping[str, str]) -> Iterator[Finding]:
+def _overrides_agree(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
     """hydra.yaml, the metadata and the command in them have the same overrides, with the same values."""
-    if records.setup.overrides is None:
+    if leaf.setup.overrides is None:
         return
-    mine = {key: value for key, value in overrides.items() if key.startswith("workload")}
-    noted = records.metadata.get("override_parameters")
-    chosen = records.hydra_overrides
-    others = {"hydra.yaml": dict(map(_key_and_value, chosen)) if chosen else None}
-    if isinstance(noted, Mapping) and (noted or records.edition.checks_tree):
+    mine = {key: value for key, value in _pairs(leaf.setup.overrides) if key.startswith("workload")}
+    noted = leaf.metadata.get("override_parameters")
+    others: dict[str, dict[str, str]] = {}
+    if leaf.hydra_overrides:
+        others["hydra.yaml"] = dict(_pairs(leaf.hydra_overrides))
+    if isinstance(noted, Mapping) and (noted or result.edition.checks_tree):
         # The metadata leave out the choice of the workload, the only override without a dot.
         kept = {key: value for key, value in mine.items() if "." not in key}
         others["metadata"] = kept | {f"workload.{key}": str(value) for key, value in noted.items()}
     placed = {key: value for key, value in mine.items() if key.startswith(_PLACES)}
-    command = _of_command(text(records.metadata.get("executed_command")) or "")
-    others["the command"] = command | placed if command else None
-    if records.phase == "run":
-        others["args.params"] = mine | _of_params(records.args.get("params")) | placed
+    if command := _of_command(text(leaf.metadata.get("executed_command")) or ""):
+        others["the command"] = command | placed
+    if leaf.phase == "run":
+        others["args.params"] = mine | _of_params(leaf.args.get("params")) | placed
     for source, stated in others.items():
-        if stated is None:
-            continue
         theirs = {key: value for key, value in stated.items() if key.startswith("workload")}
         differences = [
             f"{key.removeprefix('workload.')}={mine.get(key, 'not there')}, {theirs.get(key, 'not there')} in {source}"
@@ -340,109 +277,108 @@ def _of_command(command: str) -> dict[str, str]:
         words = shlex.split(command)
     except ValueError:  # a quote left open
         words = command.split()
-    return dict(_key_and_value(word) for word in words if word.lstrip("+~").startswith("workload") and "=" in word)
+    return dict(_pairs(word for word in words if word.lstrip("+~").startswith("workload") and "=" in word))
 
 
 def _of_params(params: object) -> dict[str, str]:
     """Return the overrides that mlpstorage's `--params` had; several of it are lists in a list."""
     given = params if isinstance(params, list) else []
     words = [word for each in given for word in (each if isinstance(each, list) else [each])]
-    pairs = [_key_and_value(word) for word in words if isinstance(word, str) and "=" in word]
+    pairs = _pairs(word for word in words if isinstance(word, str) and "=" in word)
     return {f"workload.{key}": value for key, value in pairs}
 
 
-def _key_and_value(word: str) -> tuple[str, str]:
-    key, _, value = word.lstrip("+~").partition("=")
-    return key, value.strip("'\"")
+def _pairs(words: Iterable[str] | None) -> Iterator[tuple[str, str]]:
+    """Yield key and value of overrides."""
+    for word in words or ():
+        key, _, value = word.lstrip("+~").partition("=")
+        yield key, value.strip("'\"")
 
 
-def _division_agrees(records: RunRecords) -> Iterator[Finding]:
+def _division_agrees(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
     """The division named by mlpstorage's metadata is the one whose folder the run is in."""
-    for source, stated in _division(records):
-        if stated not in (None, records.division, "whatif") and not (stated == "closed" and source == "args.mode"):
-            seen = f"the run is in the folder {records.division}, its {source} is {stated}"
+    for source, value in (("args.mode", leaf.args.get("mode")), ("verification", leaf.metadata.get("verification"))):
+        # v3.0 writes CLOSED, also as the last part of a dotted name, where v2.0 wrote closed.
+        stated = value.lower().rpartition(".")[2] if isinstance(value, str) and value else None
+        if stated == "whatif":
+            yield by_rule("division.differs", f"{source} is whatif")
+        elif stated not in (None, result.division) and not (stated == "closed" and source == "args.mode"):
+            seen = f"the run is in the folder {result.division}, its {source} is {stated}"
             severity: Severity = "warning" if stated == "closed" else "error"
             yield by_rule("division.differs", seen, severity=severity)
-        elif stated == "whatif":
-            yield by_rule("division.differs", f"{source} is whatif", records.division)
 
 
-def _records_complete(records: RunRecords) -> Iterator[Finding]:
+def _records_complete(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
     """Every record has its content: empty ones (`[]`, `{}`) count as missing."""
     incomplete = []
-    for name in records.files:
+    for name in leaf.files:
         if name.endswith(METADATA):
-            content = records.read(name)
-            wanted = _METADATA_KEYS if records.edition.checks_tree else _METADATA_KEYS_V2
+            content = leaf.read(name)
+            wanted = _METADATA_KEYS if result.edition.checks_tree else _METADATA_KEYS_V2
             lacking = [key for key in wanted if key not in mapping(content)]
             if content in ([], {}) or not isinstance(content, Mapping):
                 incomplete.append(f"{name} holds {'nothing readable' if content is None else str(content)[:40]}")
             elif lacking:
                 incomplete.append(f"{name} without {', '.join(lacking)}")
-        elif name == SEPARATION and not isinstance(mapping(records.read(name)).get("same_filesystem"), bool):
+        elif name == SEPARATION and not isinstance(mapping(leaf.read(name)).get("same_filesystem"), bool):
             incomplete.append(f"{name} without same_filesystem: true or false")
-    if records.phase != "datasize":
-        folder = os.path.join(records.path, "dlio_config")
-        if records.setup.overrides == ():
+    if leaf.phase != "datasize":
+        folder = os.path.join(leaf.path, "dlio_config")
+        if leaf.setup.overrides == ():
             incomplete.append("overrides.yaml is empty: it does not even name the workload")
-        if records.hydra_overrides == ():
+        if leaf.hydra_overrides == ():
             incomplete.append("hydra.yaml has no overrides")
-        if records.edition.checks_tree and not records.setup.config and os.path.isdir(folder):
+        if result.edition.checks_tree and not leaf.setup.config and os.path.isdir(folder):
             incomplete.append("config.yaml has no workload")
     if incomplete:
         yield by_rule("papers.missing", "; ".join(incomplete[:4]))
 
 
-def _call_succeeded(records: RunRecords) -> Iterator[Finding]:
+def _call_succeeded(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
     """The exit status that the tool recorded is 0."""
-    status = records.metadata.get("exit_status")
+    status = leaf.metadata.get("exit_status")
     if status not in (None, 0):
         yield by_rule("runs.exit", f"the metadata's exit_status is {status}")
 
 
 _PRELOADED = re.compile(r"\b(?:LD_PRELOAD|LD_AUDIT|PYTHONPATH)\b|(?<![^\s/])(?:eatmydata|nocache)(?!\S)")
 """Variables and programs by which other code runs in the benchmark's processes than that of the image."""
-_USUAL = {"PYTHONPATH"}
-"""Of these, what launchers of many clusters pass on: it can name another DLIO, but rarely does."""
-_DLIO_PATH = "dlio_bin_path"
-"""The tool's argument for a DLIO of one's own."""
 _IN_MEMORY = re.compile(r"^(?:file:/*)?/(?:dev|run)/shm(?:/|$)")
 
 
-def commands_of(records: Papers) -> Iterator[str]:
+def commands_of(leaf: Papers) -> Iterator[str]:
     """Yield the commands that the tool executed, by the metadata, and what it was told to add to them."""
-    added = records.args.get("mpi_params")
-    stated = [records.metadata.get("executed_command"), *(added if isinstance(added, list) else [added])]
-    yield from (*records.commands, *filter(None, map(text, stated)))
+    added = leaf.args.get("mpi_params")
+    stated = [leaf.metadata.get("executed_command"), *(added if isinstance(added, list) else [added])]
+    yield from (*leaf.commands, *filter(None, map(text, stated)))
 
 
-def _no_other_code(records: RunRecords) -> Iterator[Finding]:
+def _no_other_code(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
     """No command puts other code before the benchmark's: such code can switch off syncing, or answer from memory."""
-    found = {match[0] for command in commands_of(records) for match in _PRELOADED.finditer(command)}
+    found = {match[0] for command in commands_of(leaf) for match in _PRELOADED.finditer(command)}
     if found:
-        severity: Severity = "warning" if found <= _USUAL else "error"
+        # Launchers of many clusters pass PYTHONPATH on: it can name another DLIO, but rarely does.
+        severity: Severity = "warning" if found == {"PYTHONPATH"} else "error"
         yield by_rule("command.preload", f"{', '.join(sorted(found))} in the executed commands", severity=severity)
 
 
-def _own_dlio(records: RunRecords) -> Iterator[Finding]:
+def _own_dlio(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
     """CLOSED runs the DLIO that the tool brings, not one from a path of the submitter's."""
-    path = text(records.args.get(_DLIO_PATH))
-    if path and records.division == "closed":
-        yield by_rule("tool.path", f"args.{_DLIO_PATH} is {path}")
+    path = text(leaf.args.get("dlio_bin_path"))
+    if path and result.division == "closed":
+        yield by_rule("tool.path", f"args.dlio_bin_path is {path}")
 
 
-def _on_storage(records: RunRecords) -> Iterator[Finding]:
+def _on_storage(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
     """The data is not in the memory of a host."""
-    section, key, argument = _DATA_SETTINGS[records.benchmark]
-    stated = [records.section(section).get(key), records.args.get(argument), records.separation.get(_REAL_PATH)]
-    stated += _CACHE_OPTION.findall(" ".join(commands_of(records)))
+    section, key, argument = _DATA_SETTINGS[result.benchmark]
+    stated = [leaf.section(section).get(key), leaf.args.get(argument), leaf.separation.get("data_or_chkpt_realpath")]
+    stated += _CACHE_OPTION.findall(" ".join(commands_of(leaf)))
     places = sorted({place for place in map(text, stated) if place and _IN_MEMORY.match(place)})
     if places:
         yield by_rule("data.memory", ", ".join(places))
 
 
-_REAL_PATH = "data_or_chkpt_realpath"
-_METRIC = re.compile(r"\[METRIC\] (?P<label>[^:\n]+): (?P<value>\d+(?:\.\d+)?)")
 _LABELS = {
     "Training Accelerator Utilization [AU] (%)": "train_au_mean_percentage",
     "Training Throughput (samples/second)": "train_throughput_mean_samples_per_second",
@@ -450,47 +386,35 @@ _LABELS = {
     "Checkpoint load duration (seconds)": "load_checkpoint_duration_mean_seconds",
 }
 """Figures that DLIO prints at the end of a run -> their keys in summary.json."""
-_PRINTED_TOLERANCE = 1e-3
-"""Relative, and a tenth of it absolute: DLIO prints four decimals."""
-
-
-def _log_agrees(records: RunRecords) -> Iterator[Finding]:
-    """The figures that DLIO printed last into its log are those of summary.json."""
-    logs = [name for name in records.files if name == LOG or name.endswith("_run.stdout.log")]
-    metric = mapping(records.summary.get("metric"))
-    for name in logs if records.phase == "run" and metric else ():
-        words = read_text(os.path.join(records.path, name), []) or ""
-        printed = {
-            _LABELS[each["label"]]: float(each["value"]) for each in _METRIC.finditer(words) if each["label"] in _LABELS
-        }
-        for key, value in printed.items():
-            stated = number(metric.get(key))
-            slack = _PRINTED_TOLERANCE
-            if stated is not None and not math.isclose(stated, value, rel_tol=slack, abs_tol=slack / 10):
-                seen = f"{key} is {stated:.4f}, {name} has {value:.4f}"
-                yield by_rule("papers.differ", seen)
-
-
+_METRIC = re.compile(rf"\[METRIC\] ({'|'.join(map(re.escape, _LABELS))}): (\d+(?:\.\d+)?)")
 _LOG_RANKS = re.compile(r"Running DLIO\b.* with (\d+) process")
 _LOG_STAMP = re.compile(r"^\[\w+\] (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?) ", re.MULTILINE)
-_LOG_SLACK_SECONDS = 60.0
+_LOG_SLACK = timedelta(seconds=60)
 """DLIO may log this long after the end that it puts into the summary; before the start it may list files for long."""
 
 
-def _log_in_run(records: RunRecords) -> Iterator[Finding]:
-    """dlio.log is of this run: by its time stamps, and by the number of its processes."""
-    words = read_text(os.path.join(records.path, LOG), []) if records.phase == "run" and LOG in records.files else None
-    ranks, printed = _LOG_RANKS.search(words or ""), count(records.summary.get("num_accelerators"))
-    if ranks and printed and int(ranks[1]) != printed:
-        yield by_rule("papers.differ", f"number of processes: {printed} (summary.json), {ranks[1]} ({LOG})")
-    stamps = _LOG_STAMP.findall(words or "")
-    begun, ended = moment(records.summary.get("start")), moment(records.summary.get("end"))
-    first, last = (moment(stamps[0]), moment(stamps[-1])) if stamps else (None, None)
-    if not (begun and ended and first and last):
-        return
-    if (last - ended).total_seconds() > _LOG_SLACK_SECONDS or last < begun or first > ended:
-        seen = f"{LOG} is of {first} to {last}, the run of {begun} to {ended} (summary.json)"
-        yield by_rule("papers.differ", seen)
+def _log_agrees(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
+    """The figures that DLIO printed last are those of summary.json, and dlio.log is of this run: by time and ranks."""
+    summary, begun, ended = leaf.summary, leaf.began, leaf.ended
+    for name in leaf.files if leaf.phase == "run" else ():
+        if name != LOG and not name.endswith("_run.stdout.log"):
+            continue
+        words = read_text(os.path.join(leaf.path, name), []) or ""
+        for label, value in dict(_METRIC.findall(words)).items():
+            key = _LABELS[label]
+            stated = number(value_at(summary, f"metric.{key}"))
+            if stated is not None and not math.isclose(stated, float(value), rel_tol=1e-3, abs_tol=1e-4):  # 4 decimals
+                yield by_rule("papers.differ", f"{key} is {stated:.4f}, {name} has {value}")
+        if name != LOG:
+            continue
+        ranks, printed = _LOG_RANKS.search(words), count(summary.get("num_accelerators"))
+        if ranks and printed and int(ranks[1]) != printed:
+            yield by_rule("papers.differ", f"number of processes: {printed} (summary.json), {ranks[1]} ({LOG})")
+        stamps = _LOG_STAMP.findall(words)
+        first, last = (moment(stamps[0]), moment(stamps[-1])) if stamps else (None, None)
+        if begun and ended and first and last and not (begun <= last <= ended + _LOG_SLACK and first <= ended):
+            seen = f"{LOG} is of {first} to {last}, the run of {begun} to {ended} (summary.json)"
+            yield by_rule("papers.differ", seen)
 
 
 _MIN_DEVICE_SHARE = 0.5
@@ -500,31 +424,26 @@ _OTHER_DRIVES = 0.05
 """Drives that moved a smaller share did not hold the data: it was on another machine."""
 
 
-def _devices_agree(records: RunRecords) -> Iterator[Finding]:
+def _devices_agree(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
     """The counters of the hosts' drives grew by what the run says that it moved, where these drives held the data."""
-    setup, summary = records.setup, records.summary
-    if records.benchmark == "training":
+    setup, summary = leaf.setup, leaf.summary
+    if result.benchmark == "training":
         way, place, samples = "read", 0, (setup.samples_per_file or 0) * (count(summary.get("num_files_train")) or 0)
         gib = samples * (setup.record_bytes or 0) * (setup.epochs or 0) / 2**30
     else:
-        saves = count(records.section("checkpoint").get("num_checkpoints_write"), 0) or 0
+        saves = count(leaf.section("checkpoint").get("num_checkpoints_write"), 0) or 0
         way, place = "wrote", 1
-        gib = saves * (number(mapping(summary.get("metric")).get("checkpoint_size_GB")) or 0)
-    work = device_work(records.metadata)
+        gib = saves * (number(value_at(summary, "metric.checkpoint_size_GB")) or 0)
+    work = device_work(leaf.metadata)
     moved = sum(each[place] for each in work.values())
-    whole = len({name.partition(":")[0] for name in work}) >= (records.hosts or 1)  # the counters of every host
-    if records.phase == "run" and whole and _OTHER_DRIVES * gib < moved < _MIN_DEVICE_SHARE * gib:
+    whole = len({name.partition(":")[0] for name in work}) >= (leaf.hosts or 1)  # the counters of every host
+    if leaf.phase == "run" and whole and _OTHER_DRIVES * gib < moved < _MIN_DEVICE_SHARE * gib:
         seen = f"the hosts' drives {way} {moved:,.1f} GiB, the run {gib:,.1f} GiB"
         yield by_rule("data.device", seen, f"at least {100 * _MIN_DEVICE_SHARE:g} % of it, by /proc/diskstats")
 
 
-_RECORD_RULES = (
-    *(_facts_agree, _division_agrees, _records_complete, _call_succeeded, _log_agrees, _log_in_run),
-    *(_no_other_code, _own_dlio, _on_storage, _devices_agree),
+RECORD_RULES = (
+    *(_facts_agree, _settings_agree, _overrides_agree, _division_agrees, _records_complete, _call_succeeded),
+    *(_log_agrees, _no_other_code, _own_dlio, _on_storage, _devices_agree),
 )
-
-
-def record_findings(records: RunRecords) -> Iterator[Located]:
-    """Yield what is wrong with the records of one call."""
-    for rule in _RECORD_RULES:
-        yield from (Located(records.path, finding) for finding in rule(records))
+"""Rules on the records of one call."""

@@ -10,9 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.papers import Papers
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, read_text, read_yaml
+from dlemu.contrib.mlperf.audit.tolerant import (
+    count,
+    mapping,
+    nested,
+    number,
+    read_json,
+    read_text,
+    read_yaml,
+    value_at,
+)
 from dlemu.contrib.mlperf.check.submission_tree import Result, Submission, folders_in
-from dlemu.contrib.mlperf.rules.known import Finding, Located, by_rule_at
+from dlemu.contrib.mlperf.rules.known import Finding, at, by_rule, by_rule_at
 
 PLACEHOLDER = "FILL IN"
 """Text in a template where the submitter must fill in a value."""
@@ -29,36 +38,34 @@ _UNITS_GIB = {"": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10
 _DESCRIPTION_SUFFIXES = (".yaml", ".yml", ".json")
 
 
-def check_systems(submission: Submission, calls: Sequence[Papers]) -> Iterator[Located]:
+def check_systems(submission: Submission, calls: Sequence[Papers]) -> Iterator[Finding]:
     """Check the system descriptions of one submission, and compare them with its results."""
-    folder = os.path.join(submission.path, "systems")
+    folder, results = os.path.join(submission.path, "systems"), os.path.join(submission.path, "results")
     if not os.path.isdir(folder):
         return
+    systems = set(folders_in(results))
     names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    texts = {_stem(name): name for name in reversed(names) if _file_kind(name) == "text"}
+    pdfs = {_stem(name) for name in names if _file_kind(name) == "pdf"}
     for name in names:
-        if os.path.isfile(os.path.join(folder, name)) and not os.path.getsize(os.path.join(folder, name)):
-            yield by_rule_at(os.path.join(folder, name), "files.empty", f"{name} has 0 bytes")
-    stems = {kind: {_stem(name) for name in names if _file_kind(name) == kind} for kind in ("text", "pdf")}
-    for stem in sorted(stems["pdf"] - stems["text"]):
-        yield by_rule_at(os.path.join(folder, f"{stem}.pdf"), "systems.files", f"{stem}.pdf without {stem}.yaml")
-    systems = set(folders_in(os.path.join(submission.path, "results")))
-    for system in sorted(systems):
-        if system not in stems["text"] or system not in stems["pdf"]:
-            suffixes = {"text": "yaml", "pdf": "pdf"}
-            lacking = [f"{system}.{suffixes[kind]}" for kind in ("text", "pdf") if system not in stems[kind]]
-            rule = "systems.missing" if system not in stems["text"] else "systems.pdf"
-            fix = f"describe the system in systems/{lacking[0]}"
-            seen, wanted = f"results/{system}, but no {' and '.join(lacking)}", "a yaml or json file and a pdf"
-            yield by_rule_at(folder, rule, seen, wanted, fix)
-        mine = [call for call in calls if call.path.startswith(os.path.join(submission.path, "results", system, ""))]
-        yield from _check_description(submission, folder, system, names, mine)
-    for name in names:
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and not os.path.getsize(path):
+            yield by_rule_at(path, "files.empty", f"{name} has 0 bytes")
         if _file_kind(name) == "text" and _stem(name) not in systems:  # the others are read with their system
-            _, broken = _read_description(os.path.join(folder, name))
-            yield from broken
-    for stem in sorted(stems["text"] - systems) if submission.edition.checks_tree else ():
-        fix = f"remove it, or add results/{stem}"
-        yield by_rule_at(folder, "systems.missing", f"systems/{stem} without results/{stem}", fix=fix)
+            yield from _read_description(path)[1]
+    for stem in sorted(pdfs - texts.keys()):
+        yield by_rule_at(os.path.join(folder, f"{stem}.pdf"), "systems.files", f"{stem}.pdf without {stem}.yaml")
+    for stem in sorted(texts.keys() - systems) if submission.edition.checks_tree else ():
+        yield by_rule_at(folder, "systems.missing", f"systems/{stem} without results/{stem}", fix=f"add results/{stem}")
+    for system in sorted(systems):
+        found = {"yaml": system in texts, "pdf": system in pdfs}
+        lacking = [f"{system}.{suffix}" for suffix, is_there in found.items() if not is_there]
+        if lacking:
+            rule = "systems.pdf" if found["yaml"] else "systems.missing"
+            yield by_rule_at(folder, rule, f"results/{system}, but no {' and no '.join(lacking)}")
+        if system in texts:
+            mine = [call for call in calls if call.path.startswith(os.path.join(results, system, ""))]
+            yield from _check_description(os.path.join(folder, texts[system]), system, mine)
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class StatedLimit:
     """Of each host."""
 
 
-def stated_limit(result: Result) -> StatedLimit | None:
+def stated_limit(result: Result[Any]) -> StatedLimit | None:
     """Return the control group's memory limit that the result's system description states; None without one.
 
     The rules allow limiting the hosts' memory if the description says how: then the dataset need only be 5 times the
@@ -84,13 +91,13 @@ def stated_limit(result: Result) -> StatedLimit | None:
     return None
 
 
-def described_system(result_path: str) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the path of the description of a result's system, and its `system_under_test`; None without one."""
+def described_system(result_path: str) -> tuple[str, Mapping[str, Any]]:
+    """Return the path of the description of a result's system, and its `system_under_test`; empty without one."""
     for path in _description_paths(result_path):
-        under_test = mapping(mapping(_read_description(path)[0]).get("system_under_test"))
+        under_test = mapping(value_at(_read_description(path)[0], "system_under_test"))
         if under_test:
             return path, under_test
-    return None
+    return "", {}
 
 
 def _description_paths(result_path: str) -> list[str]:
@@ -107,16 +114,10 @@ def _description_paths(result_path: str) -> list[str]:
     return [os.path.join(folder, name) for name in mine]
 
 
-def is_blank(value: object) -> bool:
-    """Return whether a field still has the template's text."""
-    return isinstance(value, str) and value.startswith(PLACEHOLDER)
-
-
 def _limits_gib(description: str) -> Iterator[float]:
     for pattern in _LIMIT_PATTERNS:
         for match in pattern.finditer(description):
-            number_of, unit = match["number"], match["unit"].upper()
-            yield float(number_of) * _UNITS_GIB[unit]
+            yield float(match["number"]) * _UNITS_GIB[match["unit"].upper()]
 
 
 def _file_kind(name: str) -> str:
@@ -128,65 +129,44 @@ def _stem(name: str) -> str:
     return os.path.splitext(name)[0]
 
 
-def _check_description(
-    submission: Submission, folder: str, system: str, names: list[str], calls: Sequence[Papers]
-) -> Iterator[Located]:
-    name = next((name for name in names if _stem(name) == system and _file_kind(name) == "text"), None)
-    if name is None:
-        return
-    path = os.path.join(folder, name)
+def _check_description(path: str, system: str, calls: Sequence[Papers]) -> Iterator[Finding]:
     content, broken = _read_description(path)
     yield from broken
-    under_test = mapping(mapping(content).get("system_under_test"))
+    under_test = mapping(value_at(content, "system_under_test"))
     if not under_test:
         if not broken:
             yield by_rule_at(path, "systems.files", "no system_under_test")
         return
-    blanks = sum(is_blank(value) for value in _values(content))
+    blanks = sum(isinstance(value, str) and value.startswith(PLACEHOLDER) for _, value in nested(content))
     if blanks:
-        seen = f"{PLACEHOLDER!r} is still in {blanks} of its fields"
-        yield by_rule_at(path, "systems.unfilled", seen)
-    solution = mapping(under_test.get("solution"))
-    if solution.get("submission_name") != system:
-        seen = f"submission_name is {solution.get('submission_name')!r}"
-        yield by_rule_at(path, "systems.name", seen, f"{system!r}, like its folder")
+        yield by_rule_at(path, "systems.unfilled", f"{PLACEHOLDER!r} is still in {blanks} of its fields")
+    name = value_at(under_test, "solution.submission_name")
+    if name != system:
+        yield by_rule_at(path, "systems.name", f"submission_name is {name!r}", f"{system!r}, like its folder")
     for call in calls:
-        yield from matches_run(call, under_test)
+        yield from at(call.path, _matches_run(call, under_test))
 
 
-def _read_description(path: str) -> tuple[Any, list[Located]]:
+def _read_description(path: str) -> tuple[Any, list[Finding]]:
     """Return the content of a description, and findings on what keeps it from being read."""
     broken: list[Finding] = []
     content = read_json(path, broken) if path.lower().endswith(".json") else read_yaml(path, broken)
-    return content, [Located(path, finding) for finding in broken]
+    return content, list(at(path, broken))
 
 
-def matches_run(call: Papers, under_test: Mapping[str, Any]) -> Iterator[Located]:
+def _matches_run(call: Papers, under_test: Mapping[str, Any]) -> Iterator[Finding]:
     """Compare the hosts of a call, and their memory, with the description (2.1.9 of v3.0)."""
-    path = call.path
     raw = under_test.get("clients")
     clients = [mapping(client) for client in raw] if isinstance(raw, list) else []
-    hosts = sum(count(client.get("quantity"), 0) or 0 for client in clients)
+    quantities = [count(client.get("quantity"), 0) or 0 for client in clients]
+    capacities = [number(value_at(client, "chassis.memory_capacity")) or math.nan for client in clients]
+    hosts = sum(quantities)
     if clients and call.hosts and hosts != call.hosts:
-        yield by_rule_at(path, "systems.hosts", f"hosts of the run: {call.hosts}; described by clients: {hosts}")
-    capacities = [number(mapping(client.get("chassis")).get("memory_capacity")) or math.nan for client in clients]
-    described = sum((count(one.get("quantity"), 0) or 0) * gib for one, gib in zip(clients, capacities, strict=True))
+        yield by_rule("systems.hosts", f"hosts of the run: {call.hosts}; described by clients: {hosts}")
+    described = sum(quantity * gib for quantity, gib in zip(quantities, capacities, strict=True))
     measured = call.memory_gib if hosts == call.hosts else None
     if measured and abs(measured - described) > _MEMORY_TOLERANCE * described:
-        seen = f"the hosts measured {measured:.1f} GiB, clients state {described:g}"
-        yield by_rule_at(path, "systems.hosts", seen)
-    multi_host = mapping(mapping(under_test.get("solution")).get("capabilities")).get("multi_host")
+        yield by_rule("systems.hosts", f"the hosts measured {measured:.1f} GiB, clients state {described:g}")
+    multi_host = value_at(under_test, "solution.capabilities.multi_host")
     if multi_host is False and call.hosts and call.hosts > 1:
-        seen = f"multi_host is false, the run was on {call.hosts} hosts"
-        yield by_rule_at(path, "systems.hosts", seen)
-
-
-def _values(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from _values(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _values(item)
-    else:
-        yield value
+        yield by_rule("systems.hosts", f"multi_host is false, the run was on {call.hosts} hosts")

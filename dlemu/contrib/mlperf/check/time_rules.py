@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from statistics import median
+from typing import Any
 
 from dlemu.contrib.mlperf.audit.tolerant import mapping, moment, number, text
-from dlemu.contrib.mlperf.check.run_records import RunRecords
+from dlemu.contrib.mlperf.check.submission_tree import Result
 from dlemu.contrib.mlperf.rules.editions import FIRST_YEAR
-from dlemu.contrib.mlperf.rules.known import Located, Severity, by_rule_at
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule_at
 
 _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME = timedelta(minutes=45), timedelta(minutes=5)
 """A run may begin this long after (mlpstorage inspects the hosts first) or before the time in its folder's name."""
@@ -29,58 +30,40 @@ _ZONE_STEP = timedelta(minutes=30)
 """Time zones are taken to differ by whole multiples of this."""
 
 
-def _began(records: RunRecords) -> datetime | None:
-    """Return when the run began, by the clock of rank 0's host."""
-    return moment(records.summary.get("start"))
-
-
-def _invoked(records: RunRecords) -> datetime | None:
-    """Return when the tool was called, by the launcher's clock or in UTC."""
-    return moment(records.metadata.get("invocation_start_time"))
-
-
-def times(calls: Sequence[RunRecords]) -> Iterator[Located]:
-    """Yield contradictions between the times of one result's calls."""
-    yield from _years(calls)
-    yield from _folder_names(calls)
-    yield from _phase_order(calls)
-    yield from _durations(calls)
-    yield from _datagen(calls)
-
-
-def _years(calls: Iterable[RunRecords]) -> Iterator[Located]:
+def _years(result: Result[Any]) -> Iterator[Finding]:
     now = datetime.now() + timedelta(days=1)
-    for records in calls:
+    for leaf in result.leaves:
         stated = {
-            "the folder's name": records.stamp,
-            "summary.json": _began(records),
-            "invocation_start_time": _invoked(records),
+            "the folder's name": leaf.stamp,
+            "summary.json": leaf.began,
+            "invocation_start_time": moment(leaf.metadata.get("invocation_start_time")),
         }
         known = {who: at for who, at in stated.items() if at is not None}
         odd = [f"{who} says {at}" for who, at in known.items() if at.year < FIRST_YEAR or at > now]
         if odd:
             ahead = any(at > now for at in known.values())
-            severity: Severity = "error" if ahead or records.edition.checks_tree else "warning"
-            wanted = f"{FIRST_YEAR} or later, when the first runs began, and not in the future"
-            yield by_rule_at(records.path, "time.year", "; ".join(odd), wanted, severity=severity)
+            severity: Severity = "error" if ahead or result.edition.checks_tree else "warning"
+            yield by_rule_at(leaf.path, "time.year", "; ".join(odd), severity=severity)
 
 
-def _folder_names(calls: Sequence[RunRecords]) -> Iterator[Located]:
+def _folder_names(result: Result[Any]) -> Iterator[Finding]:
     """A call began soon after the time in its folder's name, and its metadata have that same time."""
     for began, late, early in (
-        (_began, _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME),
-        (_invoked, _MAX_CALL_FROM_NAME, _MAX_CALL_FROM_NAME),
+        (lambda leaf: leaf.began, _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME),
+        (lambda leaf: moment(leaf.metadata.get("invocation_start_time")), _MAX_CALL_FROM_NAME, _MAX_CALL_FROM_NAME),
     ):
-        timed = [(records, records.stamp, began(records)) for records in calls]
-        offsets = [(records, at - stamp) for records, stamp, at in timed if stamp is not None and at is not None]
+        timed = [(leaf, leaf.stamp, began(leaf)) for leaf in result.leaves]
+        offsets = [(leaf, at - stamp) for leaf, stamp, at in timed if stamp is not None and at is not None]
         zone = _zone_difference([offset for _, offset in offsets], late, early)
-        for records, offset in offsets:
+        for leaf, offset in offsets:
             if not -early <= offset - zone <= late:
-                yield _misdated(records, f"the folder is named {records.name}, the call began at {began(records)}")
-    for records in calls:
-        stated = text(records.metadata.get("run_datetime"))
-        if records.stamp is not None and stated is not None and stated != records.name:
-            yield _misdated(records, f"the folder is named {records.name}, its metadata has {stated}")
+                yield by_rule_at(
+                    leaf.path, "runs.misdated", f"the folder is named {leaf.name}, the call began at {began(leaf)}"
+                )
+    for leaf in result.leaves:
+        stated = text(leaf.metadata.get("run_datetime"))
+        if leaf.stamp is not None and stated is not None and stated != leaf.name:
+            yield by_rule_at(leaf.path, "runs.misdated", f"the folder is named {leaf.name}, its metadata has {stated}")
 
 
 def _zone_difference(offsets: Sequence[timedelta], late: timedelta, early: timedelta) -> timedelta:
@@ -95,14 +78,10 @@ def _zone_difference(offsets: Sequence[timedelta], late: timedelta, early: timed
     return timedelta() if -early <= usual <= late or abs(zone) > timedelta(hours=14) else zone  # UTC+14 is the farthest
 
 
-def _misdated(records: RunRecords, seen: str) -> Located:
-    return by_rule_at(records.path, "runs.misdated", seen)
-
-
-def _phase_order(calls: Sequence[RunRecords]) -> Iterator[Located]:
+def _phase_order(result: Result[Any]) -> Iterator[Finding]:
     """The last datasize call precedes datagen and the runs; the last datagen call precedes the runs."""
     by_phase = {
-        phase: sorted((records.stamp, records.path) for records in calls if records.phase == phase and records.stamp)
+        phase: sorted((leaf.stamp, leaf.path) for leaf in result.leaves if leaf.phase == phase and leaf.stamp)
         for phase in ("datasize", "datagen", "run")
     }
     for phase, later in (("datagen", "run"), ("datasize", "run"), ("datasize", "datagen")):
@@ -112,31 +91,34 @@ def _phase_order(calls: Sequence[RunRecords]) -> Iterator[Located]:
             yield by_rule_at(path, "time.phases", seen)
 
 
-def _durations(calls: Iterable[RunRecords]) -> Iterator[Located]:
+def _durations(result: Result[Any]) -> Iterator[Finding]:
     """A call of the tool lasted at least as long as the run that it started."""
-    for records in calls:
-        runtime = number(records.metadata.get("runtime"))
-        began, ended = _began(records), moment(records.summary.get("end"))
-        if runtime is not None and began is not None and ended is not None:
-            took = (ended - began).total_seconds()
+    for leaf in result.leaves:
+        runtime = number(leaf.metadata.get("runtime"))
+        if runtime is not None and leaf.began is not None and leaf.ended is not None:
+            took = (leaf.ended - leaf.began).total_seconds()
             if took > runtime + _DURATION_SLACK_SECONDS:
                 seen = f"summary.json reports {took:.1f} s, the metadata's runtime is {runtime:.1f} s"
-                yield by_rule_at(records.path, "time.length", seen)
+                yield by_rule_at(leaf.path, "time.length", seen)
 
 
-def _datagen(calls: Sequence[RunRecords]) -> Iterator[Located]:
+def _datagen(result: Result[Any]) -> Iterator[Finding]:
     """The dataset was made in a time in which hosts can write it, and before the first run began."""
-    first = min((records.stamp for records in calls if records.phase == "run" and records.stamp), default=None)
-    for records in (records for records in calls if records.phase == "datagen"):
-        runtime, hosts = number(records.metadata.get("runtime")), records.args.get("hosts")
+    first = min((leaf.stamp for leaf in result.leaves if leaf.phase == "run" and leaf.stamp), default=None)
+    for leaf in (leaf for leaf in result.leaves if leaf.phase == "datagen"):
+        runtime, hosts = number(leaf.metadata.get("runtime")), leaf.args.get("hosts")
         if runtime is None:
             continue
-        if first and records.stamp and records.stamp + timedelta(seconds=runtime) > first:
+        if first and leaf.stamp and leaf.stamp + timedelta(seconds=runtime) > first:
             yield by_rule_at(
-                records.path, "time.phases", f"datagen took {runtime:,.0f} s, until after the first run began"
+                leaf.path, "time.phases", f"datagen took {runtime:,.0f} s, until after the first run began"
             )
-        noted, data = dict(mapping(records.parameters.get("dataset"))), dict(records.section("dataset"))
+        noted, data = dict(mapping(leaf.parameters.get("dataset"))), dict(leaf.section("dataset"))
         keys = ("num_files_train", "num_samples_per_file", "record_length_bytes")
         size = math.prod(number((noted | data).get(key)) or 0 for key in keys)
         if size > runtime * _FASTEST_HOST * max(1, len(hosts) if isinstance(hosts, list) else 1):
-            yield by_rule_at(records.path, "time.datagen", f"{size / 1e9:,.0f} GB made in {runtime:.1f} s")
+            yield by_rule_at(leaf.path, "time.datagen", f"{size / 1e9:,.0f} GB made in {runtime:.1f} s")
+
+
+TIME_RULES = (_years, _folder_names, _phase_order, _durations, _datagen)
+"""Contradictions between the times of one result's calls."""

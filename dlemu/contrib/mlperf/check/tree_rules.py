@@ -6,27 +6,26 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
+from typing import Any
 
-from dlemu.contrib.mlperf.audit.papers import METADATA, stamp_of
+from dlemu.contrib.mlperf.audit.papers import METADATA, PHASES, Papers, stamp_of
 from dlemu.contrib.mlperf.audit.tolerant import count
-from dlemu.contrib.mlperf.check.run_records import RunRecords
 from dlemu.contrib.mlperf.check.submission_tree import (
     CATEGORIES,
-    PHASES,
-    CheckpointResult,
+    TRAINING,
+    Leaf,
     Result,
     Rule,
     Submission,
     entries_of,
     folders_in,
 )
-from dlemu.contrib.mlperf.rules.known import Finding, Located, by_rule, by_rule_at
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at
 
 CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 RESULTS = "results.json"
 """File of the sums over all runs or calls of a result, beside them (2.1.16, 2.1.22 of v3.0)."""
 CONFIG_FOLDER = "dlio_config"
-_KEEP = "keep the folder as the tool left it, or repeat the run"
 _RANK_FILES = ("R_output.json", "R_per_epoch_stats.json")
 """Files that every rank R writes."""
 _REQUIRED = {
@@ -50,7 +49,7 @@ _WORKLOADS_V3 = ("unet3d", "retinanet")
 """Training workloads of v3.0 (2.1.11)."""
 
 
-def linked_folders(root: str) -> Iterator[Located]:
+def linked_folders(root: str) -> Iterator[Finding]:
     """Nothing is read behind a link to a folder, nor copied with the tree behind one that leads out of it."""
     inside = os.path.join(os.path.realpath(root), "")
     for folder, below, names in os.walk(root):
@@ -64,7 +63,7 @@ def linked_folders(root: str) -> Iterator[Located]:
                 yield by_rule_at(path, "tree.link", seen, severity="warning")
 
 
-def phase_folders(result: Result) -> Iterator[Located]:
+def phase_folders(result: Result[Leaf]) -> Iterator[Finding]:
     """`training/MODEL` has one folder for each phase and no others (2.1.12 of v3.0)."""
     if not result.phased:
         return
@@ -73,50 +72,50 @@ def phase_folders(result: Result) -> Iterator[Located]:
     for name in PHASES:
         if name not in present:
             rule = "files.datasize" if name == "datasize" else "files.phases"
-            fix = f"keep the folder of `mlpstorage training {name}`"
-            yield by_rule_at(workload, rule, f"no folder {name}", ", ".join(PHASES), fix)
-    if "datasize" in present and not result.datasize:
+            yield by_rule_at(workload, rule, f"no folder {name}")
+    if "datasize" in present and not result.of("datasize"):
         yield by_rule_at(workload, "files.datasize", "the folder datasize holds no call")
     for name in sorted(set(present) - set(PHASES)):
-        fix = f"move {name} out of the tree"
-        yield by_rule_at(workload, "files.phases", f"a folder {name}", ", ".join(PHASES), fix)
+        yield by_rule_at(workload, "files.phases", f"a folder {name}")
 
 
-def datagen_calls(result: Result) -> Iterator[Located]:
+def datagen_calls(result: Result[Leaf]) -> Iterator[Finding]:
     """There is one call of datagen, its folder named by its time (2.1.13 of v3.0)."""
     folder = os.path.join(result.workload_folder, "datagen")
-    if result.phased and os.path.isdir(folder) and len(result.datagen) != 1:
-        names = ", ".join(leaf.name for leaf in result.datagen) or "none"
-        yield by_rule_at(folder, "files.datagen_count", f"{len(result.datagen)} calls: {names}")
-    for leaf in result.datagen:
+    calls = result.of("datagen")
+    if result.phased and os.path.isdir(folder) and len(calls) != 1:
+        names = ", ".join(leaf.name for leaf in calls) or "none"
+        yield by_rule_at(folder, "files.datagen_count", f"{len(calls)} calls: {names}")
+    for leaf in calls:
         if leaf.stamp is None:
             yield by_rule_at(leaf.path, "files.datagen_stamp", f"a folder is named {leaf.name!r}")
 
 
-def results_json(result: Result | CheckpointResult) -> Iterator[Located]:
+def results_json(result: Result[Any]) -> Iterator[Finding]:
     """The file of the sums over all runs is beside the runs."""
-    if isinstance(result, Result) and not result.phased:
+    if not result.phased:
         return
     if os.path.isdir(result.path) and not os.path.isfile(os.path.join(result.path, RESULTS)):
-        rule = "files.results" if isinstance(result, Result) else "files.checkpoint_results"
-        yield by_rule_at(result.path, rule, f"no {RESULTS}", RESULTS)
+        rule = "files.results" if result.benchmark == TRAINING else "files.checkpoint_results"
+        yield by_rule_at(result.path, rule, f"no {RESULTS}")
 
 
-def call_files(records: RunRecords) -> Iterator[Finding]:
+def call_files(leaf: Papers, result: Result[Any]) -> Iterator[Finding]:
     """A call has the files that its edition's tool needs to report or check it, and those of all ranks."""
-    known = _REQUIRED.get((records.benchmark, records.phase))
+    known = _REQUIRED.get((result.benchmark, leaf.phase))
     if known is None:
         return
-    if records.phased:
-        yield from _required(records, *known) if records.edition.checks_tree else _required_by_v2(records)
-        for name in records.files:
-            if name.endswith((".stdout.log", "dlio.log")) and not os.path.getsize(os.path.join(records.path, name)):
-                yield by_rule("files.empty", f"{name} has 0 bytes", fix=_KEEP, severity="warning")
-    ranks = count(records.summary.get("num_accelerators"))
-    for name in _RANK_FILES if records.phase == "run" else ():
-        kept = sum(_is_of_a_rank(file, name) for file in records.files)
+    if result.phased:
+        whole = result.edition.checks_tree
+        yield from _required(leaf, result.benchmark, *known) if whole else _required_by_v2(leaf, result)
+        for name in leaf.files:
+            if name.endswith((".stdout.log", "dlio.log")) and not os.path.getsize(os.path.join(leaf.path, name)):
+                yield by_rule("files.empty", f"{name} has 0 bytes", severity="warning")
+    ranks = count(leaf.summary.get("num_accelerators"))
+    for name in _RANK_FILES if leaf.phase == "run" else ():
+        kept = sum(_is_of_a_rank(file, name) for file in leaf.files)
         if ranks and 0 < kept < ranks:  # with some ranks' files the published figures can't be recomputed
-            yield by_rule("files.ranks", f"{name} of {kept} ranks", f"the files of all {ranks} ranks")
+            yield by_rule("files.ranks", f"{name} of {kept} of {ranks} ranks")
 
 
 def _is_of_a_rank(file: str, name: str) -> bool:
@@ -124,44 +123,41 @@ def _is_of_a_rank(file: str, name: str) -> bool:
     return rank.isdigit() and f"R_{rest}" == name
 
 
-def _required(records: RunRecords, name: str, logs: str, others: Sequence[str]) -> Iterator[Finding]:
-    streams = [f"{records.benchmark}_{logs}.{stream}.log" for stream in ("stdout", "stderr")]
+def _required(leaf: Papers, benchmark: str, name: str, logs: str, others: Sequence[str]) -> Iterator[Finding]:
+    streams = [f"{benchmark}_{logs}.{stream}.log" for stream in ("stdout", "stderr")]
     lacking = [
         each
         for each in (*streams, *others)
-        if not any(fnmatch(file, each) or _is_of_a_rank(file, each) for file in records.files)
+        if not any(fnmatch(file, each) or _is_of_a_rank(file, each) for file in leaf.files)
     ]
     if lacking:
-        wanted = "all files that the edition's checker requires"
-        yield by_rule(f"files.{name}", f"no {', '.join(lacking)}", wanted, _KEEP)
-    folder = os.path.join(records.path, CONFIG_FOLDER)
+        yield by_rule(f"files.{name}", f"no {', '.join(lacking)}")
+    folder = os.path.join(leaf.path, CONFIG_FOLDER)
     files = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     if files != list(CONFIG_FILES):
-        seen = f"{CONFIG_FOLDER} holds {', '.join(files) or 'nothing'}"
-        yield by_rule(f"files.{name}_config", seen, f"exactly {', '.join(CONFIG_FILES)}", _KEEP)
+        yield by_rule(f"files.{name}_config", f"{CONFIG_FOLDER} holds {', '.join(files) or 'nothing'}")
 
 
-def _required_by_v2(records: RunRecords) -> Iterator[Finding]:
+def _required_by_v2(leaf: Papers, result: Result[Any]) -> Iterator[Finding]:
     """mlpstorage v2.0 finds a run by its one metadata file, and reads its configuration from dlio_config."""
-    if (records.benchmark, records.phase) != ("training", "run"):
+    if (result.benchmark, leaf.phase) != ("training", "run"):
         return
-    found = sum(name.endswith(METADATA) for name in records.files)
+    found = sum(name.endswith(METADATA) for name in leaf.files)
     if found != 1:
         yield by_rule("files.metadata", f"{found} files *{METADATA}")
     for name in ("config.yaml", "overrides.yaml"):
-        if not os.path.isfile(os.path.join(records.path, CONFIG_FOLDER, name)):
-            yield by_rule("files.run_config", f"no {CONFIG_FOLDER}/{name}", name)
+        if not os.path.isfile(os.path.join(leaf.path, CONFIG_FOLDER, name)):
+            yield by_rule("files.run_config", f"no {CONFIG_FOLDER}/{name}")
 
 
-def top_folders(root: str) -> Iterator[Located]:
+def top_folders(root: str) -> Iterator[Finding]:
     """The root holds only the divisions and code (2.1.2 of v3.0); `submission_folders` checks the divisions' case."""
     for name in folders_in(root):
         if name.lower() not in _TOP_FOLDERS and not _only_holds_code(os.path.join(root, name)):
-            fix = f"move {name} out of the tree; if it is a division, name it in lower case"
-            yield by_rule_at(os.path.join(root, name), "submission.top", f"a folder {name}", fix=fix)
+            yield by_rule_at(os.path.join(root, name), "submission.top", f"a folder {name}")
 
 
-def submission_folders(submission: Submission) -> Iterator[Located]:
+def submission_folders(submission: Submission) -> Iterator[Finding]:
     """DIVISION/ORG holds the folders results and systems, and the code, and is named as allowed."""
     present = folders_in(submission.path)
     if not _ORGANISATION_NAME.match(submission.organisation):
@@ -169,20 +165,18 @@ def submission_folders(submission: Submission) -> Iterator[Located]:
         yield by_rule_at(submission.path, "submission.name", seen)
     for name in ("results", "systems"):
         if name not in present:
-            yield by_rule_at(submission.path, "submission.folders", f"no folder {name}", name, f"add the folder {name}")
+            yield by_rule_at(submission.path, "submission.folders", f"no folder {name}")
     if submission.edition.checks_tree:
         division = os.path.basename(os.path.dirname(submission.path))
         if division != division.lower():  # told of each submission: the folder checked may be the division's own
-            seen, fix = f"the division's folder is named {division}", f"name it {division.lower()}"
-            yield by_rule_at(submission.path, "submission.top", seen, fix=fix)
+            yield by_rule_at(submission.path, "submission.top", f"the division's folder is named {division}")
         for name in present:
             known = name in ("results", "systems") or _CODE_FOLDER.match(name)
             if not known and not holds_code(os.path.join(submission.path, name)):
-                fix = f"move {name} out of the tree"
-                yield by_rule_at(os.path.join(submission.path, name), "submission.folders", f"a folder {name}", fix=fix)
+                yield by_rule_at(os.path.join(submission.path, name), "submission.folders", f"a folder {name}")
 
 
-def submission_code(submission: Submission) -> Iterator[Located]:
+def submission_code(submission: Submission) -> Iterator[Finding]:
     """A CLOSED submission includes the code that ran (2.1.6 of v3.0)."""
     if submission.division == "closed":
         root = os.path.dirname(os.path.dirname(submission.path))
@@ -192,23 +186,21 @@ def submission_code(submission: Submission) -> Iterator[Located]:
             yield by_rule_at(submission.path, "submission.code", "no copy of the code")
 
 
-def submission_categories(submission: Submission) -> Iterator[Located]:
+def submission_categories(submission: Submission) -> Iterator[Finding]:
     """results/SYSTEM holds only the edition's benchmarks, and training only its workloads (2.1.10, 2.1.11 of v3.0)."""
     results = os.path.join(submission.path, "results")
     for system in folders_in(results):
         path = os.path.join(results, system)
         for name in folders_in(path):
             if name not in _BENCHMARK_FOLDERS:
-                fix = f"move {name} out of the tree"
-                wanted = ", ".join(_BENCHMARK_FOLDERS)
-                yield by_rule_at(os.path.join(path, name), "submission.category", f"a folder {name}", wanted, fix)
+                yield by_rule_at(os.path.join(path, name), "submission.category", f"a folder {name}")
         for name in folders_in(os.path.join(path, "training")):
             if name not in _WORKLOADS_V3:
-                folder, wanted = os.path.join(path, "training", name), ", ".join(_WORKLOADS_V3)
-                yield by_rule_at(folder, "submission.workload", f"a folder {name}", wanted)
+                folder = os.path.join(path, "training", name)
+                yield by_rule_at(folder, "submission.workload", f"a folder {name}")
 
 
-def hidden_runs(submission: Submission) -> Iterator[Located]:
+def hidden_runs(submission: Submission) -> Iterator[Finding]:
     """No run is kept where nobody looks: in a hidden folder, or under another name beside the calls of a result."""
     for folder, below, names in os.walk(os.path.join(submission.path, "results")):
         parts = os.path.relpath(folder, submission.path).split(os.sep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import psutil
@@ -12,7 +13,6 @@ from dlemu.contrib.mlperf.audit.run_settings import Printed, setup_of
 from dlemu.contrib.mlperf.check.training_rules import check_run
 from dlemu.contrib.mlperf.rules.checkpoints import (
     CHECKPOINTS,
-    EDITIONS_WITH_CHECKPOINTS,
     MODELS,
     RANKS_A_HOST,
     OfficialModel,
@@ -149,13 +149,13 @@ def checkpoint_datasize(
         UserError: the edition has no such model, or the model can't be split over this many ranks.
     """
     model = official_model(workload.model.name)
-    if model is None or edition not in (None, *EDITIONS_WITH_CHECKPOINTS):
+    if model is None or edition not in (None, *EDITIONS):
         known = ", ".join(each.workload for each in MODELS.values())
         seen = f"workload={workload.model.name}" + (f" of v{edition}" if edition else "")
         raise UserError(f"{seen} has no datasize: wanted a training workload, or one of {known} of v2.0 or v3.0")
     size = checkpoint_plan.checkpoint_size(workload.model.name, workload)
     written = CHECKPOINTS * size.total_gib / hosts
-    name = edition or EDITIONS_WITH_CHECKPOINTS[-1]
+    name = edition or max(EDITIONS)
     return CheckpointDatasize(
         edition=name,
         model=model.name,
@@ -165,26 +165,20 @@ def checkpoint_datasize(
         room_gib=CHECKPOINTS * size.total_gib,
         written_gib_per_host=written,
         memory_factor=written / memory_gib_per_host,
-        findings=(*_other_settings(model, workload), *_findings(model, size, hosts, name)),
+        findings=tuple(_findings(model, workload, size, hosts, name)),
     )
 
 
-def _other_settings(model: OfficialModel, workload: Workload) -> list[Finding]:
-    """Return a finding if the model differs from the official one of that name in shape or parallelism."""
+def _findings(
+    model: OfficialModel, workload: Workload, size: checkpoint_plan.CheckpointSize, hosts: int, edition: str
+) -> Iterator[Finding]:
     official, own = model.settings().model, workload.model
     subset = replace(own.parallelism, data=official.parallelism.data)
-    if replace(own, name=official.name, parallelism=subset) == official:
-        return []
-    seen = f"{own.name} differs from {model.name} in its dimensions or in how it is split over the ranks"
-    return [by_rule("checkpoint.settings", seen, model.name, f"workload={model.workload}")]
-
-
-def _findings(model: OfficialModel, size: checkpoint_plan.CheckpointSize, hosts: int, edition: str) -> list[Finding]:
-    found = []
-    wanted, fix = f"{model.ranks} processes in CLOSED", f"ranks={model.ranks}"
+    if replace(own, name=official.name, parallelism=subset) != official:
+        seen = f"{own.name} differs from {model.name} in its dimensions or in how it is split over the ranks"
+        yield by_rule("checkpoint.settings", seen, model.name, f"workload={model.workload}")
     if size.ranks != model.ranks and not (edition == "2.0" and size.ranks == 8 and size.job_ranks == model.ranks):
-        found.append(by_rule("checkpoint.processes", f"{size.ranks} processes", wanted, fix))
+        seen, wanted = f"{size.ranks} processes", f"{model.ranks} processes in CLOSED"
+        yield by_rule("checkpoint.processes", seen, wanted, f"ranks={model.ranks}")
     if size.ranks / hosts < RANKS_A_HOST:
-        seen, fix = f"{size.ranks} processes on {hosts} hosts", "use fewer hosts"
-        found.append(by_rule("checkpoint.hosts", seen, f"more than {RANKS_A_HOST} on each", fix))
-    return found
+        yield by_rule("checkpoint.hosts", f"{size.ranks} processes on {hosts} hosts", fix="use fewer hosts")

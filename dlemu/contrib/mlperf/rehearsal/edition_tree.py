@@ -96,7 +96,10 @@ def copy_into_tree(
             metadata |= dict(zip(("invocation_start_time", "invocation_end_time"), times, strict=True))
             write_json(part, f"{name}_{os.path.basename(leaf)}{METADATA}", metadata)
             if os.path.isdir(data_folder):
-                write_json(part, SEPARATION, _separation(data_folder, os.path.abspath(plan.tree)))
+                results = os.path.abspath(plan.tree)
+                told = {"version": 1, "method": "st_dev", "same_filesystem": same_file_system(data_folder, results)}
+                places = {"data_or_chkpt_path": data_folder, "results_path": results}
+                write_json(part, SEPARATION, {**told, **places, "probed_by_host": platform.node()})
             os.rename(part, leaf)
     except OSError as error:
         raise SpaceError(f"{leaf} could not be written: {error.strerror or error}; free some space") from error
@@ -113,42 +116,26 @@ def training_metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: 
     sections = dlio_workload(workload)
     sections["dataset"] = sections["dataset"] | {"num_files_train": num_files}
     args = {"accelerator_type": workload.accelerator, "data_dir": workload.dataset.data_folder}
-    return call_metadata(plan, "training", command, stamp, workload.model.name, workload.accelerator, sections, args)
+    told = {"benchmark_type": "training", "command": command, "run_datetime": stamp, "parameters": sections}
+    return call_metadata(plan, workload.model.name, workload.accelerator, told, args)
 
 
 def call_metadata(
-    plan: RehearsalPlan,
-    benchmark: str,
-    command: str,
-    stamp: str,
-    model: str,
-    accelerator: str,
-    parameters: Mapping[str, Any],
-    args: Mapping[str, Any],
+    plan: RehearsalPlan, model: str, accelerator: str, told: Mapping[str, Any], args: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the metadata of any call with mlpstorage's keys, and a note that a rehearsal wrote it."""
     return {
         "rehearsal": NOTE,
         "made_by": f"dlemu {__version__}",
         "edition": EDITION,
-        "benchmark_type": benchmark,
-        "command": command,
+        **told,
         "model": model,
         "accelerator": accelerator,
-        "run_datetime": stamp,
         "verification": plan.division,
         "num_processes": plan.workload.ranks,
-        "parameters": parameters,
         "override_parameters": {},
         "args": {"model": model, "results_dir": os.path.abspath(plan.tree), **args},
     }
-
-
-def _separation(data_folder: str, results: str) -> dict[str, Any]:
-    """Return v3.0's record of whether data and results share a file system: whether both device numbers are equal."""
-    same = same_file_system(data_folder, results)
-    stated = {"version": 1, "method": "st_dev", "same_filesystem": same}
-    return {**stated, "data_or_chkpt_path": data_folder, "results_path": results, "probed_by_host": platform.node()}
 
 
 def same_file_system(left: str, right: str) -> bool:

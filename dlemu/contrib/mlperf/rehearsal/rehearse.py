@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import yaml
 
-from dlemu.config import datagen_command
+from dlemu.config import check_checkpoints, check_runnable, datagen_command
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.audit.papers import STAMP_FORMAT
@@ -23,7 +23,7 @@ from dlemu.contrib.mlperf.check.copy_rules import training_sums
 from dlemu.contrib.mlperf.check.judge import REHEARSAL, Checked, check_folder
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER, RESULTS
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
-from dlemu.contrib.mlperf.rehearsal.datasize import CheckpointDatasize, Datasize
+from dlemu.contrib.mlperf.rehearsal.datasize import CheckpointDatasize, Datasize, checkpoint_datasize, datasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import (
     RehearsalPlan,
     call_metadata,
@@ -37,7 +37,7 @@ from dlemu.contrib.mlperf.rehearsal.edition_tree import (
 )
 from dlemu.contrib.mlperf.rules.checkpoints import MEMORY_FACTOR
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS
-from dlemu.extend import DlemuError, UserError, format_base, inspect, owned, write_text
+from dlemu.extend import DlemuError, UserError, check_launcher, format_base, inspect, owned, write_text
 from dlemu.extend import layout as dataset_layout
 from dlemu.results.kinds import read_result
 from dlemu.results.wording import scaled
@@ -47,25 +47,17 @@ _MEASURED_SECONDS = 2.0
 Size = TypeVar("Size", Datasize, CheckpointDatasize)
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class Call:
     """One call of the tool: a run of training, or of checkpoints."""
 
     label: str
-    words: tuple[str, ...]
-    """Its own overrides."""
-
-
-@dataclass(kw_only=True)
-class Done:
-    """A call that was begun."""
-
-    label: str
-    stamp: str
-    """When it began: YYYYMMDD_HHMMSS."""
-    folder: str
-    """Its result folder, relative to the rehearsal's."""
     settings: tuple[str, ...]
+    """Its own overrides."""
+    stamp: str = ""
+    """When it began: YYYYMMDD_HHMMSS; empty before."""
+    folder: str = ""
+    """Its result folder, relative to the rehearsal's."""
     failure: str | None = None
     """The error's message if it failed."""
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -86,12 +78,12 @@ class Rehearsal(ABC, Generic[Size]):
     """Shows a line of progress."""
     now: Callable[[], datetime] = datetime.now
     """Local time, by which the calls are named."""
-    done: list[Done] = field(default_factory=list)
+    done: list[Call] = field(default_factory=list)
+    """The calls that were begun."""
 
-    @property
     @abstractmethod
     def calls(self) -> Sequence[Call]:
-        """All calls, in order."""
+        """Return all calls, in order."""
 
     def prepare(self) -> None:
         """Write what comes before the first call; raises UserError for wrong settings."""
@@ -104,7 +96,7 @@ class Rehearsal(ABC, Generic[Size]):
         return (0 if checked.valid else 1), []
 
     @abstractmethod
-    def lay_out(self, call: Done, run: str, times: tuple[str, str]) -> None:
+    def lay_out(self, call: Call, run: str, times: tuple[str, str]) -> None:
         """Copy a finished call into the tree, and sum up what is there; `times` are its start and end."""
 
     def run(self) -> Checked:
@@ -118,36 +110,30 @@ class Rehearsal(ABC, Generic[Size]):
             raise UserError(f"{self.plan.folder} holds a rehearsal already: set output.folder to a new folder")
         self.prepare()
         self._save(complete=False)
-        for call in self.calls:
+        for call in self.calls():
             self._do(call)
         self._save(complete=True)
         return check_folder(self.plan.folder)
 
     def _do(self, call: Call) -> None:
-        stamp = self._free_stamp()
+        taken = [done.stamp for done in self.done]
+        while (stamp := self.now().strftime(STAMP_FORMAT)) in taken:
+            time.sleep(0.1)
         run = owned.fresh_folder(os.path.join(self.plan.folder, "runs"), f"{stamp}-{call.label.replace(' ', '-')}")
-        inside = os.path.relpath(run, self.plan.folder)
-        done = Done(label=call.label, stamp=stamp, folder=inside, settings=call.words)
-        self.done.append(done)
+        call.stamp, call.folder = stamp, os.path.relpath(run, self.plan.folder)
+        self.done.append(call)
         self.report(f"{call.label} ...")
         begun = self.now()
         try:
             # A report page takes seconds, and the time between two calls is limited.
-            words = [*self.defaults, *self.plan.words, *call.words, "output.report=false"]
+            words = [*self.defaults, *self.plan.words, *call.settings, "output.report=false"]
             self.plan.run(words, run, self.command)
         except BaseException as error:
-            done.failure = str(error) or "interrupted"
+            call.failure = str(error) or "interrupted"
             self._save(complete=False)
             raise
-        self.lay_out(done, run, (begun.isoformat(), self.now().isoformat()))
+        self.lay_out(call, run, (begun.isoformat(), self.now().isoformat()))
         self._save(complete=False)
-
-    def _free_stamp(self) -> str:
-        """Return the time as the name of a call; wait for the next second if another call has this one."""
-        taken = [call.stamp for call in self.done]
-        while (stamp := self.now().strftime(STAMP_FORMAT)) in taken:
-            time.sleep(0.1)
-        return stamp
 
     def write_sums(self, result: str, **sums: object) -> None:
         """Write results.json, the sums over the calls so far."""
@@ -192,26 +178,30 @@ class TrainingRehearsal(Rehearsal[Datasize]):
     measured: list[Figures] = field(default_factory=list)
     """Of the runs that have ended, without the warm-up."""
 
-    @property
     def calls(self) -> Sequence[Call]:
-        """A warm-up and the measured runs, each with another seed for its shuffles."""
-        labels, first = (WARM_UP, *(f"run {number + 1}" for number in range(MEASURED_RUNS))), self.plan.workload.train
-        return [
-            Call(label, ("workflow.generate_data=false", f"train.seed={first.seed + number}"))
-            for number, label in enumerate(labels)
-        ]
+        """Return a warm-up and the measured runs, each with another seed for its shuffles."""
+        seed, fixed = self.plan.workload.train.seed, "workflow.generate_data=false"
+        labels = [WARM_UP, *(f"run {number + 1}" for number in range(MEASURED_RUNS))]
+        return [Call(label=label, settings=(fixed, f"train.seed={seed + at}")) for at, label in enumerate(labels)]
 
     def prepare(self) -> None:
-        """Inspect the dataset, write the phases before the runs, report the plan."""
-        began_at = self.now()
-        self._inspect()
+        """Inspect the dataset, write the phases before the runs, report the plan; raises UserError without it."""
+        began_at, plan, bound, workload = self.now(), self.plan, self.size.bound, self.plan.workload
+        inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
         super().prepare()
-        write_datasize(self.plan, self.size, began_at)
-        write_datagen(self.plan, began_at)
-        for line in self._opening_lines():
-            self.report(line)
+        write_datasize(plan, self.size, began_at)
+        write_datagen(plan, began_at)
+        files, kind = workload.dataset.num_files_train, f"{workload.ranks} x {workload.accelerator}"
+        enough = "" if files >= bound.files else ": TOO SMALL, the result will not be valid"
+        what = f"{workload.model.name}, {kind}{scaled(None, workload.scale)}"
+        self.report(f"rehearsal of MLPerf Storage v{EDITION} {plan.division.upper()}: {what}")
+        self.report(NOTE)
+        self.report(f"dataset: {files:,} files; the rules require {bound.files:,} or more ({bound.because}){enough}")
+        if same_file_system(workload.dataset.data_folder, os.path.dirname(plan.tree)):
+            self.report("data and results share a file system, which the rules forbid: set output.folder")
+        self.report(f"results: {plan.folder}")
 
-    def lay_out(self, call: Done, run: str, times: tuple[str, str]) -> None:
+    def lay_out(self, call: Call, run: str, times: tuple[str, str]) -> None:
         """Copy the run into the tree, and sum up the measured runs that are there."""
         figures, plan = read_figures(run), self.plan
         printed, workload = figures.printed, plan.workload
@@ -223,7 +213,10 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         runs = os.path.join(plan.result("training", workload.model.name), "run")
         copy_into_tree(plan, run, os.path.join(runs, call.stamp), metadata, times, workload.dataset.data_folder)
         call.figures = asdict(figures)
-        self.report(_run_line(call, figures))
+        verdict = "passes" if figures.passed else "does not pass"
+        own = "" if figures.au_percent is None else f"; dlemu's own AU {figures.au_percent:.2f} %"
+        au, rate = printed.au_percent or 0, printed.samples_per_second or 0
+        self.report(f"{call.label} {verdict}: AU {au:.2f} %, {rate:.1f} samples/s by DLIO's formulas{own}")
         if call.label != WARM_UP:
             self.measured.append(figures)
             sums = training_sums([each.printed for each in self.measured])
@@ -234,7 +227,7 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         lines = list(self._outcome_lines())
         if all(run.passed for run in self.measured) and checked.valid:
             return 0, lines
-        broken = {one.finding.rule for one in checked.findings if one.finding.severity == "error"}
+        broken = {one.rule for one in checked.findings if one.severity == "error"}
         held_back = all(run.passed or run.held_back for run in self.measured)
         return (4 if broken <= {"au.low"} and held_back else 1), lines
 
@@ -257,25 +250,6 @@ class TrainingRehearsal(Rehearsal[Datasize]):
                 f" accelerator, {cores * workload.ranks:.2f} in all, only to read and unpack with its library"
             )
 
-    def _inspect(self) -> None:
-        """Raise UserError unless the dataset exists, is complete and matches the settings."""
-        workload = self.plan.workload
-        inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
-
-    def _opening_lines(self) -> list[str]:
-        plan, bound, workload = self.plan, self.size.bound, self.plan.workload
-        files = workload.dataset.num_files_train
-        kind = f"{workload.ranks} x {workload.accelerator}{scaled(None, workload.scale)}"
-        enough = "" if files >= bound.files else ": TOO SMALL, the result will not be valid"
-        lines = [
-            f"rehearsal of MLPerf Storage v{EDITION} {plan.division.upper()}: {workload.model.name}, {kind}",
-            NOTE,
-            f"dataset: {files:,} files; the rules require {bound.files:,} or more ({bound.because}){enough}",
-        ]
-        if same_file_system(workload.dataset.data_folder, os.path.dirname(plan.tree)):
-            lines.append("data and results share a file system, which the rules forbid: set output.folder")
-        return [*lines, f"results: {plan.folder}"]
-
 
 def read_figures(folder: str) -> Figures:
     """Return the figures of a finished run; raises UserError for a damaged folder."""
@@ -289,15 +263,6 @@ def read_figures(folder: str) -> Figures:
     )
 
 
-def _run_line(call: Done, figures: Figures) -> str:
-    verdict, printed = "passes" if figures.passed else "does not pass", figures.printed
-    own = "" if figures.au_percent is None else f"; dlemu's own AU {figures.au_percent:.2f} %"
-    return (
-        f"{call.label} {verdict}: AU {printed.au_percent or 0:.2f} %, {printed.samples_per_second or 0:.1f} samples/s"
-        f" by DLIO's formulas{own}"
-    )
-
-
 def library_cores(workload: Workload) -> float | None:
     """Return the cores that one accelerator at full speed keeps busy with its library's reads, measured on this host.
 
@@ -308,12 +273,8 @@ def library_cores(workload: Workload) -> float | None:
     if not seconds or not workload.storage.has_paths:
         return None
     train, _ = dataset_layout.layouts(workload.dataset)
-    reader, began, used, read = (
-        format_base.format_named(workload.dataset.format),
-        time.monotonic(),
-        time.process_time(),
-        0,
-    )
+    reader, read = format_base.format_named(workload.dataset.format), 0
+    began, used = time.monotonic(), time.process_time()
     try:
         while read < train.num_files and time.monotonic() - began < _MEASURED_SECONDS:
             sample = reader.load_path(train.path(read), 0, train.num_samples_per_file)
@@ -333,13 +294,12 @@ class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
     accelerator: str = "b200"
     """Accelerator whose memory must hold the checkpoint, by the edition's table; nothing else depends on it."""
 
-    @property
     def calls(self) -> Sequence[Call]:
-        """Two calls if the hosts' memory could serve the reads, so that page caches can be dropped in between."""
+        """Return two calls if the hosts' memory could serve the reads: page caches can be dropped in between."""
         if self.size.memory_factor > MEMORY_FACTOR:
-            return (Call("both", ()),)
-        write, read = ("checkpoint.num_checkpoints_read=0",), ("checkpoint.num_checkpoints_write=0",)
-        return Call("write", write), Call("read", read)
+            return [Call(label="both", settings=())]
+        only = {"write": "checkpoint.num_checkpoints_read=0", "read": "checkpoint.num_checkpoints_write=0"}
+        return [Call(label=label, settings=(word,)) for label, word in only.items()]
 
     def prepare(self) -> None:
         """Report the plan, and write what comes before the first call."""
@@ -347,20 +307,39 @@ class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
         what = f"{self.size.model}, {self.plan.workload.ranks} processes"
         self.report(f"rehearsal of MLPerf Storage v{EDITION} {self.plan.division.upper()}: {what}")
         self.report(NOTE)
-        names = " and ".join(call.label for call in self.calls)
+        names = " and ".join(call.label for call in self.calls())
         self.report(f"calls: {names}; {self.size.room_gib:,.0f} GiB in ten checkpoints; results: {self.plan.folder}")
 
-    def lay_out(self, call: Done, run: str, times: tuple[str, str]) -> None:
+    def lay_out(self, call: Call, run: str, times: tuple[str, str]) -> None:
         """Copy the call into the tree, and sum up the calls that are there."""
         folder = self.plan.workload.checkpoint.checkpoint_folder
         result = self.plan.result("checkpointing", self.size.model)
         with open(os.path.join(run, "dlio", CONFIG_FOLDER, "config.yaml")) as lines:
             settings = yaml.safe_load(lines)["workload"]
         args = {"checkpoint_folder": folder, "num_processes": self.plan.workload.ranks}
-        metadata = call_metadata(
-            self.plan, "checkpointing", "run", call.stamp, self.size.model, self.accelerator, settings, args
-        )
+        told = {"benchmark_type": "checkpointing", "command": "run", "run_datetime": call.stamp, "parameters": settings}
+        metadata = call_metadata(self.plan, self.size.model, self.accelerator, told, args)
         copy_into_tree(self.plan, run, os.path.join(result, call.stamp), metadata, times, folder)
-        for checked in check_folder(self.plan.tree).checkpoints:
+        for checked in check_folder(self.plan.tree).results:
             call.figures = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(checked).items()}
         self.write_sums(result, model=self.size.model, num_processes=self.plan.workload.ranks, **call.figures)
+
+
+def rehearsal_of(
+    plan: RehearsalPlan, hosts: int, memory_gib_per_host: float, accelerator: str, report: Callable[[str], None]
+) -> TrainingRehearsal | CheckpointRehearsal:
+    """Return the rehearsal of a plan's workload; raises UserError."""
+    check_launcher("mlperf run", plan.launcher)
+    workload = plan.workload
+    if workload.workflow.train:
+        check_runnable(workload)
+        size = datasize(workload, edition=EDITION, hosts=hosts, memory_gib_per_host=memory_gib_per_host)
+        return TrainingRehearsal(plan=plan, size=size, report=report)
+    if workload.workflow.checkpoint:
+        check_checkpoints(workload)
+        sizes = checkpoint_datasize(workload, edition=EDITION, hosts=hosts, memory_gib_per_host=memory_gib_per_host)
+        return CheckpointRehearsal(plan=plan, size=sizes, report=report, accelerator=accelerator)
+    raise UserError(
+        f"workload={workload.model.name} has no rehearsal: wanted one of training or of checkpoints; `dlemu "
+        "kvcache workload=mlperf_kv kv.option=1` runs an option of kv_cache"
+    )

@@ -11,10 +11,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from dlemu.config import load
 from dlemu.config.schema import Workload
+from dlemu.contrib.mlperf.rules.core_config import STATED
 
-EDITIONS_WITH_CHECKPOINTS = ("2.0", "3.0")
 CHECKPOINTS = 10
 """Checkpoints that a result saves, and that it loads, in one call or two (section 4.7.1 of v3.0)."""
 SUBSET_RANKS = 8
@@ -27,7 +29,6 @@ RANKS_A_HOST = 4
 """Each host of a CLOSED result must run more processes than this (4.6.2 of v3.0)."""
 ACCELERATOR_GIB = 80
 """Memory of one accelerator that v3.0's checker assumes when it checks that the checkpoint fits (4.3.4)."""
-GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +40,9 @@ class OfficialModel:
     ranks: int
     """Processes of a CLOSED result."""
     model_ranks: int
-    """TP x PP: the number of processes of an OPEN result must be a multiple of this."""
+    """TP x PP."""
     core_configs: Mapping[str, str]
-    """`core-config-v1` hash of a whole run (`default`), and of a subset run (`subset`) where editions.yaml has one."""
+    """`core-config-v1` hash of a whole run (`default`), and of a subset run (`subset`)."""
 
     @property
     def workload(self) -> str:
@@ -58,20 +59,9 @@ class OfficialModel:
         return load([f"workload={self.workload}"])
 
 
-def _model(name: str, ranks: int, model_ranks: int, core_config: str, subset: str = "") -> OfficialModel:
-    hashes = {"default": core_config} | ({"subset": subset} if subset else {})
-    return OfficialModel(name=name, ranks=ranks, model_ranks=model_ranks, core_configs=hashes)
-
-
-MODELS: Mapping[str, OfficialModel] = {
-    model.name: model
-    for model in (
-        _model("llama3-8b", 8, 1, "68df04b7240e3fb0"),
-        _model("llama3-70b", 64, 8, "3c53fe70d64f91d4", "c48a92d225d70ce8"),
-        _model("llama3-405b", 512, 256, "7adcfa87a5c4c8e6", "7e9f853cebd52aa6"),
-        _model("llama3-1t", 1024, 512, "45fd627ad9dc5f4c", "0918b2db633242db"),
-    )
-}
+MODELS: Mapping[str, OfficialModel] = msgspec.convert(
+    {name: {"name": name, **stated} for name, stated in STATED["models"].items()}, dict[str, OfficialModel]
+)
 _SIZE = re.compile(r"(?<![0-9a-z])(8b|70b|405b|1t)(?![0-9a-z])", re.IGNORECASE)
 
 

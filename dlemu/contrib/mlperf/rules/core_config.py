@@ -21,31 +21,29 @@ _MAX_SETTINGS = 10_000
 """Settings read from one file: with YAML aliases a small file can expand to an endless mapping."""
 CORE_SECTIONS = ("model.", "workflow.", "checkpoint.")
 """Sections whose keys are all core settings, except the folder of checkpoints, which differs from site to site."""
-_STATED = yaml.safe_load(files("dlemu.contrib.mlperf.rules").joinpath("workloads.yaml").read_text(encoding="utf-8"))
-WORKLOADS, ACCELERATORS = _STATED["workloads"], _STATED["editions"]
-CORE_KEYS = frozenset(_STATED["core_keys"])
+STATED = yaml.safe_load(files("dlemu.contrib.mlperf.rules").joinpath("workloads.yaml").read_text(encoding="utf-8"))
+CORE_KEYS = frozenset(STATED["core_keys"])
 SITE_KEYS = frozenset({"checkpoint.checkpoint_folder"})
 PHASE_KEYS = frozenset({"checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read"})
 """Keys that differ between the write and the read call of a checkpoint run: core settings of training only."""
-_SPELLINGS: Mapping[str, str] = _STATED["spellings"]
-DEFAULTS: Mapping[str, Value] = _STATED["defaults"]
-OTHER_DEFAULTS: Mapping[str, Any] = _STATED["other_defaults"]
-NEVER_SET: Mapping[str, Any] = _STATED["never_set"]
+_SPELLINGS: Mapping[str, str] = STATED["spellings"]
+DEFAULTS: Mapping[str, Value] = STATED["defaults"]
+OTHER_DEFAULTS: Mapping[str, Any] = STATED["other_defaults"]
+NEVER_SET: Mapping[str, Any] = STATED["never_set"]
 """These are explained in workloads.yaml."""
 
 
 def settings_of(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the settings of a `workload` mapping with their dotted keys, at most `_MAX_SETTINGS`."""
-    return islice(flat(workload), _MAX_SETTINGS)
 
+    def flat(section: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for key, value in section.items():
+            if isinstance(value, Mapping):
+                yield from flat(value, f"{prefix}{key}.")
+            else:
+                yield f"{prefix}{key}", value
 
-def flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every setting with its dotted key."""
-    for key, value in mapping.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    return islice(flat(workload, ""), _MAX_SETTINGS)
 
 
 def canonical(value: Any) -> Any:

@@ -5,8 +5,8 @@ The former rules are in known.yaml, the latter in official.yaml; docs/mlperf-rul
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -20,26 +20,20 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 """Most severe first."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """What was seen, what was wanted, and how to fix it."""
 
     severity: Severity
     rule: str
     """Id of the rule, from the edition of the rules or the audit."""
+    official: str = ""
+    """Name of the rule in the edition's own checker; empty where it has none."""
+    path: str = ""
+    """The file or folder that it concerns."""
     seen: str
     wanted: str
     fix: str
-
-
-@dataclass(frozen=True)
-class Located:
-    """A finding with the file or folder that it concerns."""
-
-    path: str
-    finding: Finding
-    official: str | None = None
-    """Name of the rule in the edition's own checker; None where it has none."""
 
 
 ALL = ("2.0", "3.0")
@@ -95,14 +89,34 @@ def by_rule(rule: str, seen: str, wanted: str = "", fix: str = "", severity: Sev
     """Return what was seen against a rule; what is not said here is in the table."""
     known = known_rules()[rule]
     usual: Any = known.severity.partition(";")[0].partition(" ")[0]
-    return Finding(severity or usual, rule, seen, wanted or known.wanted, fix or known.fix)
+    return Finding(
+        severity=severity or usual, rule=rule, seen=seen, wanted=wanted or known.wanted, fix=fix or known.fix
+    )
 
 
 def by_rule_at(
     path: str, rule: str, seen: str, wanted: str = "", fix: str = "", severity: Severity | None = None
-) -> Located:
+) -> Finding:
     """Return the same of a file or folder."""
-    return Located(path, by_rule(rule, seen, wanted, fix, severity))
+    return replace(by_rule(rule, seen, wanted, fix, severity), path=path)
+
+
+def at(path: str, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield findings as those of a file or folder."""
+    return (replace(finding, path=path) for finding in findings)
+
+
+def unapplied(rule: str, **known: object) -> Iterator[Finding]:
+    """Yield a finding that a rule could not be applied if any fact that it needs is None; `known`: name -> fact."""
+    lacking = [name.replace("_", " ") for name, value in known.items() if value is None]
+    if lacking:
+        yield by_rule("unapplied", f"{rule}: {', '.join(lacking)} not known", f"{rule} applied")
+
+
+def few(texts: Sequence[str], between: str = "; ", most: int = 3) -> str:
+    """Return the first of the texts, and how many more there are."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return between.join(texts[:most]) + more
 
 
 _OPEN_NAMES = {
@@ -112,11 +126,10 @@ _OPEN_NAMES = {
 """Name of a checker's rule in CLOSED -> its name in OPEN, where they differ."""
 
 
-def official_name(rule: str, edition: str, division: str) -> str | None:
-    """Return the name of one of dlemu's rules in the edition's own checker; None if that has no such rule."""
-    known = known_rules().get(rule)
-    name = known.official.get(edition) if known else None
-    return _OPEN_NAMES.get(name or "", name) if division == "open" else name
+def official_name(rule: str, edition: str, division: str) -> str:
+    """Return the name of one of dlemu's rules in the edition's own checker; empty if that has no such rule."""
+    name = known_rules()[rule].official.get(edition, "")
+    return _OPEN_NAMES.get(name, name) if division == "open" else name
 
 
 @dataclass(frozen=True)
@@ -143,10 +156,3 @@ def official_rules() -> tuple[OfficialRule, ...]:
     """Return the rules in the order of Rules.md."""
     rules = _read("official.yaml").items()
     return tuple(msgspec.convert({"number": number, **row}, OfficialRule) for number, row in rules)
-
-
-def listed() -> Iterator[tuple[OfficialRule, str]]:
-    """Yield every official rule with a text: dlemu's rules that check it, and the note."""
-    for rule in official_rules():
-        names = ", ".join(rule.ours)
-        yield rule, f"{names}: {rule.note}" if names and rule.note else names or rule.note or "unknown"

@@ -1,14 +1,13 @@
-"""The size that MLPerf Storage's rules require of a training dataset, and rules that could not be applied."""
+"""The size that MLPerf Storage's rules require of a training dataset."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from dlemu.contrib.mlperf.rules.editions import Official
-from dlemu.contrib.mlperf.rules.known import Finding, Located
 
 Division = Literal["closed", "open"]
 
@@ -63,16 +62,3 @@ def override_keys(overrides: Sequence[str]) -> tuple[str, ...]:
     """Return the workload's keys that DLIO's overrides, such as `++workload.reader.odirect=True`, change."""
     words = [word.lstrip("+~").partition("=")[0] for word in overrides]
     return tuple(word.removeprefix("workload.") for word in words if word.startswith("workload."))
-
-
-def unapplied(rule: str, **known: object) -> Iterator[Finding]:
-    """Yield a finding that a rule could not be applied if any fact that it needs is None; `known`: name -> fact."""
-    lacking = [name.replace("_", " ") for name, value in known.items() if value is None]
-    if lacking:
-        fix = "keep the files of the run as its tool wrote them"
-        yield Finding("info", "unapplied", f"{rule}: {', '.join(lacking)} not known", f"{rule} applied", fix)
-
-
-def unapplied_at(path: str, rule: str, **known: object) -> Iterator[Located]:
-    """Yield the same of a file or folder."""
-    yield from (Located(path, finding) for finding in unapplied(rule, **known))

@@ -1,8 +1,10 @@
-"""Changes of trees: of every run of training, of the first, and of the calls of a checkpointing result."""
+"""Changes of trees: of values deep in the files of every run of training, of the first, of a call of checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,28 @@ from dlemu.contrib.mlperf.tests.checkpoint_leaves import leaves
 from dlemu.contrib.mlperf.tests.golden import config_folder, edit
 
 Change = Callable[[Path], object]
+Edit = Callable[[Any], object]
+META = "*_metadata.json"
+
+
+class Inapplicable(Exception):
+    """The tree has nothing of the kind."""
+
+
+def found(root: Path, pattern: str) -> list[Path]:
+    """The paths below that match, of which there is one at least."""
+    paths = sorted(root.rglob(pattern))
+    if not paths:
+        raise Inapplicable(pattern)
+    return paths
 
 
 def runs(root: Path) -> list[Path]:
     """The folders of the runs of training, in order."""
-    found = sorted(path.parent for path in root.rglob("summary.json"))
-    trained = [run for run in found if not {"checkpointing", "kv_cache", "vector_database"} & set(run.parts)]
+    ran = [path.parent for path in found(root, "summary.json")]
+    trained = [run for run in ran if not {"checkpointing", "kv_cache", "vector_database"} & set(run.parts)]
     if not trained:
-        raise FileNotFoundError(f"no run of training in {root}")
+        raise Inapplicable(f"no run of training in {root}")
     return trained
 
 
@@ -25,38 +41,122 @@ def first(root: Path) -> Path:
     return runs(root)[0]
 
 
-def every(root: Path, name: str, change: Callable[[Any], None]) -> None:
-    """Change a file of every run; `*` stands for the time in its name."""
-    for run in runs(root):
-        for path in [*run.glob(name), *config_folder(run).glob(name)]:
-            edit(path, change)
+# Of what a file holds: `a/b/0` is a place in mappings and lists.
 
 
-def put(*keys: str, value: Any) -> Callable[[Any], None]:
-    """Set a value deep in a file."""
+def _at(key: str, act: Callable[[Any, Any], object]) -> Edit:
+    """Return what does something to the mapping or list that holds a value, by its key or index."""
 
     def change(content: Any) -> None:
-        for key in keys[:-1]:
-            content = content[key]
-        content[keys[-1]] = value
+        *above, last = key.split("/")
+        for part in above:
+            content = content[part if isinstance(content, dict) else int(part)]
+        act(content, last if isinstance(content, dict) else int(last))
 
     return change
 
 
-def config(*keys: str, value: Any) -> Change:
-    return lambda root: every(root, "config.yaml", put("workload", *keys, value=value))
+def put(key: str, value: Any) -> Edit:
+    """Set a value."""
+    return _at(key, lambda held, name: operator.setitem(held, name, value))
 
 
-def summary(*keys: str, value: Any) -> Change:
-    return lambda root: every(root, "summary.json", put(*keys, value=value))
+def alter(key: str, value: Any) -> Edit:
+    """Set a value where another one is."""
+
+    def act(held: Any, name: Any) -> None:
+        if name not in held or held[name] == value:
+            raise Inapplicable(key)
+        held[name] = value
+
+    return _at(key, act)
 
 
-def metadata(*keys: str, value: Any) -> Change:
-    return lambda root: every(root, "*_metadata.json", put(*keys, value=value))
+def scale(key: str, factor: float) -> Edit:
+    """Multiply a number."""
+    return _at(key, lambda held, name: operator.setitem(held, name, factor * held[name]))
 
 
-def override(*words: str) -> Change:
-    return lambda root: every(root, "overrides.yaml", lambda content: content.extend(words))
+def gone(key: str) -> Edit:
+    """Delete a value."""
+    return _at(key, lambda held, name: held.pop(name))
+
+
+# Of files.
+
+
+def edits(paths: Iterable[Path], change: Edit) -> None:
+    for path in paths:
+        edit(path, change)
+
+
+def each(pattern: str, change: Edit) -> Change:
+    """Change all files that match."""
+    return lambda root: edits(found(root, pattern), change)
+
+
+def in_first(pattern: str, change: Edit) -> Change:
+    """Change the first file that matches."""
+    return lambda root: edit(found(root, pattern)[0], change)
+
+
+def last(root: Path, pattern: str) -> Path:
+    """The first path that matches in the last folder of a run, of any benchmark, that has one."""
+    for summary in reversed(found(root, "summary.json")):
+        for path in sorted(summary.parent.glob(pattern)):
+            return path
+    raise Inapplicable(pattern)
+
+
+def in_last(pattern: str, change: Edit) -> Change:
+    return lambda root: edit(last(root, pattern), change)
+
+
+def in_run(pattern: str, change: Edit) -> Change:
+    """Change a file of the last run of training."""
+    return lambda root: edit(next(iter(sorted(runs(root)[-1].glob(pattern)))), change)
+
+
+def text(pattern: str, content: str) -> Change:
+    """Write another content into the file of the last run that has one."""
+    return lambda root: last(root, pattern).write_text(content)
+
+
+def removed(pattern: str) -> Change:
+    """Remove the first file or folder that matches."""
+
+    def change(root: Path) -> None:
+        path = found(root, pattern)[0]
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return change
+
+
+def _of(run: Path, name: str) -> list[Path]:
+    return [*run.glob(name), *config_folder(run).glob(name)]
+
+
+def every(root: Path, name: str, change: Edit) -> None:
+    """Change a file of every run of training; `*` stands for the time in its name."""
+    for run in runs(root):
+        edits(_of(run, name), change)
+
+
+def of_the_first(name: str, key: str, value: Any) -> Change:
+    """Change a file of the first run of training alone."""
+    return lambda root: edits(_of(first(root), name), put(key, value))
+
+
+def config(key: str, value: Any) -> Change:
+    return lambda root: every(root, "config.yaml", put(f"workload/{key}", value))
+
+
+def summary(key: str, value: Any) -> Change:
+    return lambda root: every(root, "summary.json", put(key, value))
+
+
+def metadata(key: str, value: Any) -> Change:
+    return lambda root: every(root, META, put(key, value))
 
 
 def drop(pattern: str) -> Change:
@@ -69,73 +169,39 @@ def drop(pattern: str) -> Change:
     return change
 
 
-def of_the_first(name: str, *keys: str, value: Any) -> Change:
-    """Change a file of the first run alone."""
-
-    def change(root: Path) -> None:
-        for path in [*first(root).glob(name), *config_folder(first(root)).glob(name)]:
-            edit(path, put(*keys, value=value))
-
-    return change
-
-
-def files_of(phase: str, files: int) -> Change:
-    """Let a phase tell another number of files."""
-
-    def change(root: Path) -> None:
-        first(root)  # of training alone
-        for path in root.rglob(f"{phase}/*/dlio_config/config.yaml"):
-            edit(path, put("workload", "dataset", "num_files_train", value=files))
-        for path in root.rglob(f"{phase}/*/*_metadata.json"):
-            edit(path, put("parameters", "dataset", "num_files_train", value=files))
-
-    return change
-
-
-def logged_by_dlemu(root: Path) -> None:
-    (first(root) / "dlio.log").write_text(
-        "[OUTPUT] 2026-11-21T14:56:14 dlemu 1 as a drop-in replacement for DLIO: train on 1 rank\n"
-    )
+def together(*changes: Change) -> Change:
+    """Make several changes at once."""
+    return lambda root: [change(root) for change in changes]
 
 
 # Of a model's folder of checkpoints.
 
 
-def edited(name: str, change: Callable[[Any], None], call: int = 0) -> Change:
-    """Return what changes a file of one call."""
-
-    def apply(folder: Path) -> None:
-        for path in leaves(folder)[call].glob(name):
-            edit(path, change)
-
-    return apply
+def edited(name: str, change: Edit, call: int = 0) -> Change:
+    """Change a file of one call."""
+    return lambda folder: edits(leaves(folder)[call].glob(name), change)
 
 
-def setting(section: str, key: str, value: Any) -> Change:
-    """Return what changes a setting in both calls, wherever it was kept."""
+def in_both(name: str, change: Edit) -> Change:
+    """Change a file of both calls."""
+    return together(edited(name, change, 0), edited(name, change, 1))
 
-    def apply(folder: Path) -> None:
-        for call in (0, 1):
-            edited("dlio_config/config.yaml", lambda tree: tree["workload"][section].update({key: value}), call)(folder)
-            edited("*_metadata.json", lambda tree: tree["parameters"][section].update({key: value}), call)(folder)
 
-    return apply
+def setting(key: str, value: Any) -> Change:
+    """Change a setting in both calls, wherever it was kept."""
+    kept = {"dlio_config/config.yaml": f"workload/{key}", META: f"parameters/{key}"}
+    return together(*(in_both(name, put(place, value)) for name, place in kept.items()))
 
 
 def processes(count: int, hosts: int = 1) -> Change:
-    """Return what changes the number of processes in both calls."""
-
-    def apply(folder: Path) -> None:
-        for call in (0, 1):
-            edited("summary.json", lambda tree: tree.update(num_accelerators=count, num_hosts=hosts), call)(folder)
-
-    return apply
+    """Change the number of processes in both calls."""
+    return in_both("summary.json", lambda told: told.update(num_accelerators=count, num_hosts=hosts))
 
 
 def end(moment: str) -> Change:
-    return edited("summary.json", lambda tree: tree.update(end=moment))
+    return edited("summary.json", put("end", moment))
 
 
-def ended_at(moment: str) -> Callable[[Any], None]:
-    """Return what tells in a call's metadata when it ended."""
-    return lambda tree: tree.update(invocation_end_time=moment)
+def ended_at(moment: str) -> Change:
+    """Tell in the first call's metadata when it ended."""
+    return edited(META, put("invocation_end_time", moment))

@@ -7,17 +7,15 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dlemu.contrib.mlperf.tests import golden
 from tests.dlio import published_checkpoints as published
 
 MODEL = "llama3-8b"
 
 
-def make_result(root: Path, model: str = MODEL) -> Path:
-    """Write both calls of the published run below `closed/acme/results/box`; returns the model's folder."""
-    folder = root / "closed/acme/results/box/checkpointing" / model
+def make_result(root: Path, model: str = MODEL, system: str = "box") -> Path:
+    """Write both calls of the published run below `closed/acme/results/SYSTEM`; returns the model's folder."""
+    folder = root / f"closed/acme/results/{system}/checkpointing/{model}"
     _leaf(folder / published.WRITE_STAMP, model, "save", published.WRITE_BEGAN, published.WRITE_ENDED)
     ended = datetime(2026, 7, 13, 11, 0, 8, 599685)
     _leaf(folder / published.READ_STAMP, model, "load", published.READ_BEGAN, ended)
@@ -30,7 +28,7 @@ def make_result(root: Path, model: str = MODEL) -> Path:
 
 def describe(folder: Path, **changes: Any) -> Path:
     """Write the system's description, some of its capabilities changed (None: left out)."""
-    path = golden.describe(folder.parents[3] / "systems", **changes)
+    path = golden.describe(folder.parents[3] / "systems", folder.parents[1].name, **changes)
     memory = round(published.MEMORY_GIB)
     golden.edit(path, lambda told: told["system_under_test"].update(clients=[golden.client(memory)]))
     return path
@@ -42,25 +40,17 @@ def leaves(folder: Path) -> list[Path]:
 
 
 def _leaf(leaf: Path, model: str, kind: str, began: datetime, ended: datetime) -> None:
-    (leaf / "dlio_config").mkdir(parents=True)
-    for name in ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log", "dlio.log"):
-        (leaf / name).write_text("[OUTPUT]\n")
+    leaf.mkdir(parents=True)
     workload: dict[str, Any] = published.official_yaml(model)
     workload["checkpoint"] |= {
         "checkpoint_folder": f"/mnt/{model}",
         "num_checkpoints_write": 10 * (kind == "save"),
         "num_checkpoints_read": 10 * (kind == "load"),
     }
-    overrides = {
-        "checkpoint.num_checkpoints_read": workload["checkpoint"]["num_checkpoints_read"],
-        "checkpoint.num_checkpoints_write": workload["checkpoint"]["num_checkpoints_write"],
-        "checkpoint.checkpoint_folder": f"/mnt/{model}",
-    }
-    (leaf / "dlio_config/config.yaml").write_text(yaml.safe_dump({"workload": workload}))
+    stated = ("num_checkpoints_read", "num_checkpoints_write", "checkpoint_folder")
+    overrides = {f"checkpoint.{key}": workload["checkpoint"][key] for key in stated}
     words = [f"++workload.{key}={value}" for key, value in overrides.items()]
-    task = [f"workload={model.replace('-', '_')}", *words]
-    (leaf / "dlio_config/overrides.yaml").write_text(yaml.safe_dump(task))
-    (leaf / "dlio_config/hydra.yaml").write_text(yaml.safe_dump({"hydra": {"overrides": {"task": task}}}))
+    golden.configured(leaf, "checkpointing_run", workload, [f"workload={model.replace('-', '_')}", *words])
     metadata = {
         "benchmark_type": "checkpointing",
         "model": model,
@@ -83,19 +73,10 @@ def _leaf(leaf: Path, model: str, kind: str, began: datetime, ended: datetime) -
         _write(leaf / f"{rank}_output.json", {"hostname": published.HOST})
         own = times.get(rank, [seconds - rank * 1e-3 - number * 1e-5 for number, seconds in enumerate(times[0])])
         _write(leaf / f"{rank}_per_epoch_stats.json", {"1": _parts(kind, own, began)})
-    _write(
-        leaf / "summary.json",
-        {
-            "start": _stamp(began),
-            "num_accelerators": 8,
-            "num_hosts": 1,
-            "hostname": published.HOST,
-            "metric": published.WRITE_METRIC if kind == "save" else published.READ_METRIC,
-            "host_memory_GB": [published.MEMORY_GIB],
-            "epochs": 0,
-            "end": _stamp(ended),
-        },
-    )
+    hosts = {"num_hosts": 1, "hostname": published.HOST, "host_memory_GB": [published.MEMORY_GIB]}
+    metric = published.WRITE_METRIC if kind == "save" else published.READ_METRIC
+    times_told = {"start": _stamp(began), "end": _stamp(ended)}
+    _write(leaf / "summary.json", {"num_accelerators": 8, **hosts, "metric": metric, "epochs": 0, **times_told})
 
 
 def _parts(kind: str, seconds: list[float], began: datetime) -> dict[str, Any]:

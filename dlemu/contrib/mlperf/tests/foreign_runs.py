@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from statistics import pstdev
+from statistics import fmean, pstdev
 from typing import Any
 
 import yaml
@@ -99,7 +99,8 @@ def write_run(
     write(folder / "summary.json", summary)
     config = folder / ("configs" if edition == "v1" else "dlio_config")
     config.mkdir(exist_ok=True)
-    (config / "config.yaml").write_text(yaml.safe_dump({"workload": _config(edition, ranks * steps * BATCH, epochs)}))
+    workload = workload_of(edition, ranks * steps * BATCH, epochs, C)
+    (config / "config.yaml").write_text(yaml.safe_dump({"workload": workload}))
     (config / "overrides.yaml").write_text(yaml.safe_dump(["workload=unet3d_h100", "++workload.reader.read_threads=8"]))
     return summary
 
@@ -136,27 +137,32 @@ def _stamp(seconds: float) -> str:
     return (START + timedelta(microseconds=round(seconds * 1e6))).isoformat(timespec="microseconds")
 
 
+def metric_of(au: list[float], rate: list[float]) -> dict[str, Any]:
+    """What DLIO prints of its epochs' AU and samples/s."""
+    mean_au, mean_rate, mib = fmean(au), fmean(rate), RECORD_BYTES / 2**20
+    return {
+        "train_au_percentage": au,
+        "train_au_mean_percentage": mean_au,
+        "train_au_meet_expectation": "success" if mean_au >= 90 else "fail",
+        "train_au_stdev_percentage": pstdev(au),
+        "train_throughput_samples_per_second": rate,
+        "train_throughput_mean_samples_per_second": mean_rate,
+        "train_throughput_stdev_samples_per_second": pstdev(rate),
+        "train_io_mean_MB_per_second": mean_rate * mib,
+        "train_io_stdev_MB_per_second": pstdev(rate) * mib,
+    }
+
+
 def _summary(told: list[list[Rank]], edition: str, ranks: int, epochs: int, steps: int) -> dict[str, Any]:
     per_rank = [[au_and_rate(rank, edition) for rank in parts] for parts in told]
     au = [sum(one[0] for one in parts) / ranks for parts in per_rank]
     rate = [sum(one[1] for one in parts) for parts in per_rank]
-    mean_au, mean_rate = sum(au) / epochs, sum(rate) / epochs
     return {
         "start": _stamp(0),
         "num_accelerators": ranks,
         "num_hosts": 1,
         "hostname": "node0",
-        "metric": {
-            "train_au_percentage": au,
-            "train_au_mean_percentage": mean_au,
-            "train_au_meet_expectation": "success" if mean_au >= 90 else "fail",
-            "train_au_stdev_percentage": pstdev(au),
-            "train_throughput_samples_per_second": rate,
-            "train_throughput_mean_samples_per_second": mean_rate,
-            "train_throughput_stdev_samples_per_second": pstdev(rate),
-            "train_io_mean_MB_per_second": mean_rate * RECORD_BYTES / 2**20,
-            "train_io_stdev_MB_per_second": pstdev(rate) * RECORD_BYTES / 2**20,
-        },
+        "metric": metric_of(au, rate),
         "num_files_train": ranks * steps * BATCH,
         "num_files_eval": 0,
         "num_samples_per_file": 1,
@@ -168,24 +174,15 @@ def _summary(told: list[list[Rank]], edition: str, ranks: int, epochs: int, step
     }
 
 
-def _config(edition: str, files: int, epochs: int) -> dict[str, Any]:
+def workload_of(edition: str, files: int, epochs: int, seconds: float) -> dict[str, Any]:
     """unet3d's workload file, whole, as v1.0 spelled it and as DLIO 2.x does."""
     old = edition == "v1"
     length = "record_length" if old else "record_length_bytes"
-    checkpoint = {
-        "checkpoint_folder": "checkpoints/unet3d",
-        "checkpoint_after_epoch": 5,
-        "epochs_between_checkpoints": 2,
-    }
+    after: dict[str, Any] = {"checkpoint_after_epoch": 5, "epochs_between_checkpoints": 2}
     return {
         "model": "unet3d" if old else {"name": "unet3d", "type": "cnn", "model_size": 499153191},
         "framework": "pytorch",
-        "workflow": {
-            "generate_data": False,
-            "train": True,
-            "checkpoint": True,
-            **({"profiling": False} if old else {}),
-        },
+        "workflow": {"generate_data": False, "train": True, "checkpoint": True} | ({"profiling": False} if old else {}),
         "dataset": {
             "format": "npz",
             "num_files_train": files,
@@ -195,7 +192,7 @@ def _config(edition: str, files: int, epochs: int) -> dict[str, Any]:
             f"{length}_resize": 2097152,
         },
         "reader": {"data_loader": "pytorch", "batch_size": BATCH, "file_shuffle": "seed", "sample_shuffle": "seed"},
-        "train": {"epochs": epochs, "computation_time": C},
-        "checkpoint": {**checkpoint, **({"model_size": 499153191} if old else {})},
+        "train": {"epochs": epochs, "computation_time": seconds},
+        "checkpoint": {"checkpoint_folder": "/c", **after, **({"model_size": 499153191} if old else {})},
         "metric": {"au": 0.9},
     }

@@ -50,7 +50,7 @@ def make_tree(root: Path, edition: str, ranks: int = RANKS) -> Path:
     return root
 
 
-def edit(path: Path, change: Callable[[Any], None]) -> None:
+def edit(path: Path, change: Callable[[Any], object]) -> None:
     """Change a JSON or YAML file."""
     if path.suffix == ".json":
         content = json.loads(path.read_text())
@@ -68,7 +68,7 @@ def config_folder(run: Path) -> Path:
 
 
 def _code(folder: Path) -> None:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "benchmark.sh").write_text(SCRIPT)
     foreign_runs.write(folder / ".code-hash.json", {"hash": CODE, "algorithm": "md5-tree-v2"})
 
@@ -100,6 +100,14 @@ def _model_run(folder: Path, edition: str, ranks: int, number: int) -> float:
 
 
 _FOLDER = "++workload.dataset.data_folder=/data/unet3d"
+
+
+def configured(leaf: Path, name: str, workload: Any, words: list[str]) -> None:
+    """Write the logs and hydra's files of a call."""
+    _hydra(config_folder(leaf), words)
+    (config_folder(leaf) / "config.yaml").write_text(yaml.safe_dump({"workload": workload}))
+    for log in (f"{name}.stdout.log", f"{name}.stderr.log", "dlio.log"):
+        (leaf / log).write_text("[OUTPUT]\n")
 
 
 def _hydra(folder: Path, words: list[str]) -> None:
@@ -165,10 +173,13 @@ def moved(value: Any, shift: timedelta) -> Any:
 
 
 def _metadata(command: str, edition: str, ranks: int, stamp: str) -> dict[str, Any]:
-    accelerator, _ = PAIRS[edition]
+    accelerator, is_run = PAIRS[edition][0], command == "run"
     began = datetime.strptime(stamp, STAMP).isoformat(timespec="microseconds")
-    made = {"num_files_train": str(_files(ranks))} if command == "datagen" else {}  # text, as typed
-    sized = {"dataset.data_folder": "/data/unet3d"} if command != "datasize" else {}
+    overrides = {"dataset.num_files_train": str(_files(ranks))} if command == "datagen" else {}  # text, as typed
+    overrides |= {"dataset.data_folder": "/data/unet3d"} if command != "datasize" else {}
+    dataset = {"num_files_train": str(_files(ranks)), "num_samples_per_file": 1}
+    args: dict[str, Any] = {"model": "unet3d", "command": command, "data_dir": "/data", "results_dir": "/results"}
+    args |= {"hosts": ["node0"]} | ({"num_accelerators": ranks, "accelerator_type": accelerator} if is_run else {})
     told: dict[str, Any] = {
         "benchmark_type": "training",
         "command": command,
@@ -179,31 +190,15 @@ def _metadata(command: str, edition: str, ranks: int, stamp: str) -> dict[str, A
         "run_datetime": stamp,
         "exit_status": 0,
         "executed_command": f"mpirun -n {ranks} -host node0:{ranks} dlio_benchmark",
-        "parameters": {
-            "dataset": {
-                "num_files_train": str(_files(ranks)),
-                "num_samples_per_file": 1,
-                "record_length_bytes": foreign_runs.RECORD_BYTES,
-            }
-        },
-        "override_parameters": {f"dataset.{key}": value for key, value in made.items()} | sized,
-        "args": {
-            "model": "unet3d",
-            "command": command,
-            "data_dir": "/data",
-            "results_dir": "/results",
-            "hosts": ["node0"],
-            **({"num_accelerators": ranks, "accelerator_type": accelerator} if command == "run" else {}),
-        },
+        "parameters": {"dataset": {**dataset, "record_length_bytes": foreign_runs.RECORD_BYTES}},
+        "override_parameters": overrides,
+        "args": args,
     }
-    newer: dict[str, Any] = {"run_result_output": "/results"} if edition == "2.0" else {"invocation_start_time": began}
-    if edition == "3.0":
-        told["args"] |= {"mode": "closed"}
-        newer |= {
-            "system_info": {"total_memory_bytes": HOST_KB * 1024, "num_hosts": 1},
-            "runtime": 1e5 if command == "run" else 600,
-        }
-    return told | newer
+    if edition == "2.0":
+        return told | {"run_result_output": "/results"}
+    system = {"total_memory_bytes": HOST_KB * 1024, "num_hosts": 1}
+    newer = {"invocation_start_time": began, "system_info": system, "runtime": 1e5 if is_run else 600}
+    return told | newer | {"args": args | {"mode": "closed"}}
 
 
 def _files(ranks: int) -> int:
@@ -218,13 +213,9 @@ def _phases(workload: Path, edition: str, ranks: int) -> None:
         if edition == "3.0":
             (leaf / ".mlps-code-image").write_text(f"md5-tree-v2:{CODE}\n")
         if phase == "datagen":
-            for name in ("training_datagen.stdout.log", "training_datagen.stderr.log", "dlio.log"):
-                (leaf / name).write_text("[OUTPUT]\n")
-            files = f"++workload.dataset.num_files_train={_files(ranks)}"
-            _hydra(leaf / "dlio_config", ["workload=unet3d_datagen", files, _FOLDER])
+            words = ["workload=unet3d_datagen", f"++workload.dataset.num_files_train={_files(ranks)}", _FOLDER]
             dataset = {"num_files_train": _files(ranks), "data_folder": "/data/unet3d"}
-            settings = {"workload": {"model": {"name": "unet3d"}, "dataset": dataset}}
-            (leaf / "dlio_config/config.yaml").write_text(yaml.safe_dump(settings))
+            configured(leaf, "training_datagen", {"model": {"name": "unet3d"}, "dataset": dataset}, words)
     if edition == "3.0":
         foreign_runs.write(workload / "run" / "results.json", _results(workload / "run"))
 
@@ -238,27 +229,22 @@ def client(memory: int = int(MEMORY_GIB), quantity: int = 1) -> dict[str, Any]:
     return {"friendly_description": "a host", "quantity": quantity, "chassis": chassis, "operating_system": system}
 
 
-def describe(folder: Path, **capabilities: Any) -> Path:
+def describe(folder: Path, name: str = "box", **capabilities: Any) -> Path:
     """Write the description of the system, whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "box.pdf").write_bytes(b"%PDF-1.4\n")
+    (folder / f"{name}.pdf").write_bytes(b"%PDF-1.4\n")
     able = {"multi_host": True, "simultaneous_write": True, "simultaneous_read": True, "remap_time_in_seconds": 0}
-    architecture = {
-        "storage_location": "local",
-        "benchmark_API": "file",
-        "product_API": "block",
-        "client_footprint": "open_source",
-        "client_installation": "in_box",
-    }
+    architecture = {"storage_location": "local", "benchmark_API": "file", "product_API": "block"}
+    architecture |= {"client_footprint": "open_source", "client_installation": "in_box"}
     solution = {
-        "submission_name": "box",
+        "submission_name": name,
         "friendly_description": "one drive",
         "architecture": architecture,
         "capabilities": {name: value for name, value in (able | capabilities).items() if value is not None},
     }
     system = {"solution": solution, "deployment": "onprem", "clients": [client()]}
     told = {"system_under_test": {**system, "total_rack_units": 0}}  # of nodes and switches; clients don't count
-    path = folder / "box.yaml"
+    path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(told))
     return path
 

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from dlemu.contrib.mlperf.tests import checkpoint_leaves, golden
-from dlemu.contrib.mlperf.tests.foreign_runs import RECORD_BYTES, write
+from dlemu.contrib.mlperf.tests.foreign_runs import RECORD_BYTES, metric_of, workload_of, write
 from tests.dlio import published_checkpoints as published
 
 ORG, SYSTEM, FILES = "NewFW", "drive", 14_000
@@ -40,14 +40,10 @@ LEFT_OUT = "PRUNED BY STAFF\n"
 
 def make_published(root: Path) -> Path:
     """Write the tree; returns its root."""
-    checkpoint_leaves.make_result(root)
-    acme, org = root / "closed/acme", root / "closed" / ORG
-    (acme / "results/box").rename(acme / f"results/{SYSTEM}")
-    acme.rename(org)
+    checkpoint_leaves.make_result(root, system=SYSTEM)
+    org = (root / "closed/acme").rename(root / "closed" / ORG)
     (root / "acme").rename(root / ORG)
     (root / ORG / ".mlps-image-pool").write_text("")
-    for name in ("yaml", "pdf"):
-        (org / f"systems/box.{name}").rename(org / f"systems/{SYSTEM}.{name}")
     golden.edit(org / f"systems/{SYSTEM}.yaml", _described)
     results = org / f"results/{SYSTEM}"
     for leaf in (results / "checkpointing/llama3-8b").glob("2*"):
@@ -59,7 +55,7 @@ def make_published(root: Path) -> Path:
 
 def _described(told: Any) -> None:
     system = told["system_under_test"]
-    system["solution"] |= {"submission_name": SYSTEM, "usable_capacity_tib": 55.9, "availability": "available"}
+    system["solution"] |= {"usable_capacity_tib": 55.9, "availability": "available"}
     able = ("multi_host", "simultaneous_write", "simultaneous_read")
     system["solution"]["capabilities"] = {**dict.fromkeys(able, False), "remap_time_in_seconds": 22}
 
@@ -89,35 +85,10 @@ _FILES = "dataset.num_files_train"
 
 def _workload(overrides: dict[str, str]) -> dict[str, Any]:
     """unet3d on b200 as its workload file has it, overrides as text, as the metadata keep them."""
-    told: dict[str, Any] = {
-        "model": {"name": "unet3d", "type": "cnn", "model_size": 499_153_191},
-        "framework": "pytorch",
-        "workflow": {"generate_data": False, "train": True, "checkpoint": False},
-        "dataset": {
-            "data_folder": "data/unet3d/",
-            "format": "npz",
-            "num_files_train": 14_000,
-            "num_samples_per_file": 1,
-            "record_length_bytes": RECORD_BYTES,
-            "record_length_bytes_stdev": 68_341_808,
-            "record_length_bytes_resize": 2_097_152,
-        },
-        "reader": {
-            "data_loader": "pytorch",
-            "batch_size": 7,
-            "read_threads": 4,
-            "multiprocessing_context": "fork",
-            "file_shuffle": "seed",
-            "sample_shuffle": "seed",
-        },
-        "train": {"epochs": 5, "computation_time": 0.162},
-        "checkpoint": {
-            "checkpoint_folder": "checkpoints/unet3d",
-            "checkpoint_after_epoch": 5,
-            "epochs_between_checkpoints": 2,
-        },
-        "metric": {"au": 0.9},
-    }
+    told = workload_of("v3", FILES, 5, 0.162)
+    told["dataset"]["data_folder"] = "data/unet3d/"
+    told["reader"] |= {"read_threads": 4, "multiprocessing_context": "fork"}
+    told["workflow"]["checkpoint"] = False
     for key, value in overrides.items():
         section, _, name = key.partition(".")
         told[section][name] = value
@@ -139,15 +110,10 @@ def _leaf(
     settings = {"parameters": workload, "override_parameters": overrides}
     _metadata(leaf, "training", "unet3d", phase, 1, args, accelerator=accelerator, **settings)
     if phase != "datasize":
-        (leaf / "dlio_config").mkdir()
         words = ["workload=unet3d_" + ("datagen" if phase == "datagen" else "b200")]
         words += [f"++workload.{key}={value}" for key, value in overrides.items()]
         parsed = {key: _parsed(value) for key, value in workload.items()}
-        (leaf / "dlio_config/config.yaml").write_text(yaml.safe_dump({"workload": parsed}))
-        (leaf / "dlio_config/overrides.yaml").write_text(yaml.safe_dump(words))
-        (leaf / "dlio_config/hydra.yaml").write_text(yaml.safe_dump({"hydra": {"overrides": {"task": words}}}))
-        for name in (f"training_{phase}.stdout.log", f"training_{phase}.stderr.log", "dlio.log"):
-            (leaf / name).write_text("[OUTPUT]\n")
+        golden.configured(leaf, f"training_{phase}", parsed, words)
         write(leaf / "fs_separation.json", _separation(leaf, "/mnt/drive"))
     _as_published(leaf, "training", phase, 1)
 
@@ -250,24 +216,12 @@ def _measured(leaf: Path, number: int) -> None:
     (leaf / "0_output.json").write_text(LEFT_OUT)
     au = [each / slower for each in (*AU, LAST[1])]
     rates = [each / slower for each in (*RATES, LAST[2])]
-    mean = statistics.fmean(rates)
-    metric = {
-        "train_au_percentage": au,
-        "train_au_mean_percentage": statistics.fmean(au),
-        "train_au_meet_expectation": "success",
-        "train_au_stdev_percentage": statistics.pstdev(au),
-        "train_throughput_samples_per_second": rates,
-        "train_throughput_mean_samples_per_second": mean,
-        "train_throughput_stdev_samples_per_second": statistics.pstdev(rates),
-        "train_io_mean_MB_per_second": mean * RECORD_BYTES / 2**20,
-        "train_io_stdev_MB_per_second": statistics.pstdev(rates) * RECORD_BYTES / 2**20,
-    }
     counts = {"num_accelerators": 1, "num_hosts": 1, "num_files_train": FILES, "num_files_eval": 0}
     summary = {
         **counts,
         "start": _stamp(began + shift + timedelta(seconds=15.911742)),
         "hostname": published.HOST,
-        "metric": metric,
+        "metric": metric_of(au, rates),
         "num_samples_per_file": 1,
         "host_cpu_count": [384],
         "host_processor_name": "x86_64",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, audit_row, run_report
 from dlemu.contrib.mlperf.audit.audited_run import audit_run, audit_trees, shipped_pairs
-from dlemu.contrib.mlperf.tests.changes import put
+from dlemu.contrib.mlperf.tests.changes import Change, Edit, gone, put
 from dlemu.contrib.mlperf.tests.foreign_runs import write_run
 from dlemu.contrib.mlperf.tests.golden import edit
 
@@ -23,16 +22,17 @@ SHIPPED = shipped_pairs()
 COLUMNS = [column.name for column in fields(AuditRow)]
 
 
-def edit_json(name: str, change: Callable[[Any], None]) -> Callable[[Path], None]:
+def edit_json(name: str, change: Edit) -> Change:
     return lambda folder: edit(folder / name, change)
 
 
-def put_nan(content: Any) -> None:
-    content["1"]["load"]["block1"][3] = float("nan")
+def says(name: str, content: str) -> Change:
+    return lambda folder: (folder / name).write_text(content)
 
 
-def shorten(content: Any) -> None:
-    content["1"]["load"]["block1"].pop()
+def a_folder(at: Path) -> None:
+    (at / "0_output.json").unlink()
+    (at / "0_output.json").mkdir()
 
 
 def turn_back(content: Any) -> None:
@@ -40,32 +40,42 @@ def turn_back(content: Any) -> None:
     block["start"], block["end"] = block["end"], block["start"]
 
 
-BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
-    "half a summary": (
-        lambda at: (at / "summary.json").write_bytes((at / "summary.json").read_bytes()[:80]),
-        "file.broken",
-    ),
+def in_block(key: str, value: Any) -> Change:
+    return edit_json("1_output.json", put(f"1/{key}/block1", value))
+
+
+NAN_STEP = edit_json("1_output.json", put("1/load/block1/3", float("nan")))
+NAN_SUMMARY = edit_json("summary.json", put("metric/train_au_percentage", [float("nan")]))
+NO_VALUES = {
+    "start": "yesterday",
+    "end": 5,
+    "num_hosts": "2",
+    "num_files_train": "7000",
+    "num_samples_per_file": 0.5,
+    "epochs": "5",
+    "host_memory_GB": ["much"],
+}
+BROKEN: dict[str, tuple[Change, str]] = {
+    **{key: (edit_json("summary.json", put(key, value)), "summary.foreign") for key, value in NO_VALUES.items()},
+    "no samples": (edit_json("summary.json", put("num_samples_per_file", 0)), "summary.foreign"),
+    "NaN for memory": (edit_json("summary.json", put("host_memory_GB", [float("nan")])), "summary.foreign"),
+    "half a summary": (says("summary.json", '{"start": "2026-0'), "file.broken"),
     "no summary": (lambda at: (at / "summary.json").unlink(), "summary.missing"),
-    "a summary that is a list": (lambda at: (at / "summary.json").write_text("[1, 2]"), "summary.foreign"),
-    "NaN in the summary": (
-        edit_json("summary.json", put("metric", "train_au_percentage", value=[float("nan")])),
-        "summary.foreign",
-    ),
+    "a summary that is a list": (says("summary.json", "[1, 2]"), "summary.foreign"),
+    "NaN in the summary": (NAN_SUMMARY, "summary.foreign"),
     "bytes that are no text": (lambda at: (at / "1_output.json").write_bytes(b"\xff\xfe\x00"), "file.broken"),
-    "brackets without end": (lambda at: (at / "1_output.json").write_text("[" * 100_000), "file.broken"),
-    "NaN in a step": (edit_json("1_output.json", put_nan), "file.unusable"),
-    "lists of unequal length": (edit_json("1_output.json", shorten), "file.unusable"),
-    "words for seconds": (edit_json("1_output.json", put("1", "proc", "block1", value=["x", "y"])), "file.unusable"),
-    "a word for an AU": (edit_json("1_output.json", put("1", "au", "block1", value="95")), "file.unusable"),
-    "a word for a rate": (edit_json("1_output.json", put("1", "throughput", "block1", value="9")), "file.unusable"),
-    "a word for the memory": (edit_json("1_output.json", lambda it: it.update(host_memory_GB="64")), "file.unusable"),
+    "a folder for a file": (a_folder, "file.broken"),
+    "brackets without end": (says("1_output.json", "[" * 100_000), "file.broken"),
+    "NaN in a step": (NAN_STEP, "file.unusable"),
+    "lists of unequal length": (edit_json("1_output.json", gone("1/load/block1/0")), "file.unusable"),
+    "words for seconds": (in_block("proc", ["x", "y"]), "file.unusable"),
+    "a word for an AU": (in_block("au", "95"), "file.unusable"),
+    "a word for a rate": (in_block("throughput", "9"), "file.unusable"),
+    "a word for the memory": (edit_json("1_output.json", put("host_memory_GB", "64")), "file.unusable"),
     "a block that ends before it starts": (edit_json("per_epoch_stats.json", turn_back), "file.unusable"),
     "no time stamps": (lambda at: (at / "per_epoch_stats.json").unlink(), "unknown.all"),
-    "a tab in config.yaml": (lambda at: (at / "configs" / "config.yaml").write_text("a:\n\t- b: {"), "file.broken"),
-    "a time of step that is none": (
-        lambda at: (at / "configs" / "config.yaml").write_text("workload: {train: {computation_time: soon}}"),
-        "config.value",
-    ),
+    "a tab in config.yaml": (says("configs/config.yaml", "a:\n\t- b: {"), "file.broken"),
+    "no time of a step": (says("configs/config.yaml", "workload: {train: {computation_time: soon}}"), "config.value"),
 }
 
 
@@ -81,36 +91,9 @@ def test_what_is_broken_is_told_with_its_run_and_the_others_go_on(name: str, tmp
     assert all(finding.rule != "audit.failed" for finding in harmed.findings)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("start", "yesterday"),
-        ("end", 5),
-        ("num_hosts", "2"),
-        ("num_files_train", "7000"),
-        ("num_samples_per_file", 0.5),
-        ("num_samples_per_file", 0),
-        ("epochs", "5"),
-        ("host_memory_GB", ["much"]),
-        ("host_memory_GB", [float("nan")]),
-    ],
-)
-def test_a_value_that_would_keep_rules_from_applying_is_told(tmp_path: Path, key: str, value: Any) -> None:
-    write_run(tmp_path)
-    edit_json("summary.json", lambda summary: summary.update({key: value}))(tmp_path)
-    assert "summary.foreign" in {one.rule for one in audit_run(str(tmp_path), SHIPPED).findings}
-
-
-def test_a_folder_where_a_file_should_be(tmp_path: Path) -> None:
-    write_run(tmp_path)
-    (tmp_path / "0_output.json").unlink()
-    (tmp_path / "0_output.json").mkdir()
-    assert "file.broken" in {finding.rule for finding in audit_run(str(tmp_path), SHIPPED).findings}
-
-
 def test_one_broken_block_leaves_the_others(tmp_path: Path) -> None:
     write_run(tmp_path, "v2", epochs=3)
-    edit_json("1_output.json", put_nan)(tmp_path)
+    NAN_STEP(tmp_path)
     run = audit_run(str(tmp_path), SHIPPED)
     assert (run.recomputed.basis, run.recomputed.epochs) == ("steps", 2)
     assert {"file.unusable", "epochs.count"} <= {finding.rule for finding in run.findings}

@@ -28,7 +28,7 @@ from tests.dlio import published_checkpoints as published
 def told(checked: Checked) -> set[tuple[str, str]]:
     """Return what is found beyond what the published run itself has, by severity and rule."""
     well_formed(checked)
-    found: set[tuple[str, str]] = {(one.finding.severity, one.finding.rule) for one in checked.findings}
+    found: set[tuple[str, str]] = {(one.severity, one.rule) for one in checked.findings}
     own = ("warning", "checkpoint.memory"), ("warning", "checkpoint.slowest"), ("info", "checkpoint.duration")
     return found - set(own)
 
@@ -37,10 +37,10 @@ def test_the_published_run_is_valid_and_its_figures_are_told(tmp_path: Path) -> 
     make_result(tmp_path)
     checked = check_folder(str(tmp_path))
     assert told(checked) == set()
-    (memory,) = [one for one in checked.findings if one.finding.rule == "checkpoint.memory"]
+    (memory,) = [one for one in checked.findings if one.rule == "checkpoint.memory"]
     assert memory.official == "4.3.1 checkpointDataSizeRatio"
-    assert memory.finding.seen == "each host wrote 1,047 GiB, 2.78 times its memory"
-    (slowest,) = [one.finding.seen for one in checked.findings if one.finding.rule == "checkpoint.slowest"]
+    assert memory.seen == "each host wrote 1,047 GiB, 2.78 times its memory"
+    (slowest,) = [one.seen for one in checked.findings if one.rule == "checkpoint.slowest"]
     assert slowest == "a save took rank 0 34.04 s, the slowest rank 34.39 s, 3.045 GiB/s (means of 10)"
     (row,) = result_rows(checked)
     assert (row.benchmark, row.model, row.processes) == ("checkpointing", "llama3-8b", 8)
@@ -62,8 +62,8 @@ def test_calls_on_two_hosts_differ_unless_another_host_may_read(
     folder = make_result(tmp_path)
     describe(folder, multi_host=multi_host)
     edited("summary.json", lambda tree: tree.update(hostname="other"), 1)(folder)
-    found = [one for one in check_folder(str(tmp_path)).findings if one.finding.rule == "runs.differ"]
-    assert [(one.path, one.finding.seen) for one in found] == (
+    found = [one for one in check_folder(str(tmp_path)).findings if one.rule == "runs.differ"]
+    assert [(one.path, one.seen) for one in found] == (
         [(str(folder), f"rank 0's host: {' and '.join(sorted((published.HOST, 'other')))}")] if differ else []
     )
 
@@ -78,7 +78,7 @@ def test_the_stamp_of_a_calls_workload_is_that_of_checkpoints(
         core = {"hash": core_config_hash(config, checkpointing=checkpointing)}
         told = {"rules_edition": "3.0", "tool": {"code_image": f"md5-tree-v2:{CODE}"}, "dlio": {"version": "3"}}
         (leaf / "provenance.json").write_text(json.dumps({**told, "core_config": core}))
-    found = {one.finding.rule for one in check_folder(str(tmp_path)).findings}
+    found = {one.rule for one in check_folder(str(tmp_path)).findings}
     assert {rule for rule in found if rule.startswith("provenance.")} == rules
 
 
@@ -90,7 +90,7 @@ def test_the_gap_begins_when_the_write_call_let_go_of_its_hosts(tmp_path: Path) 
     stamps = [{"collection_timestamp": f"2026-07-13T10:{time}Z"} for time in ("40:00", "55:21", "55:18")]
     edited("*_metadata.json", lambda tree: tree.update(cluster={"nodes": stamps}))(folder)
     assert told(check_folder(str(tmp_path))) == set(), "collected 22.8 s before the read call"
-    edited("*_metadata.json", ended_at("2026-07-13T10:55:12.0"))(folder)
+    ended_at("2026-07-13T10:55:12.0")(folder)
     assert seen(tmp_path, "checkpoint.gap") == ["31.8 s"]
 
 
@@ -104,7 +104,7 @@ def rules(folder: Path) -> set[str]:
 
 
 def seen(folder: Path, rule: str) -> list[str]:
-    return [one.finding.seen for one in check_folder(str(folder)).findings if one.finding.rule == rule]
+    return [one.seen for one in check_folder(str(folder)).findings if one.rule == rule]
 
 
 def test_a_gap_of_half_a_minute_is_allowed_and_the_read_call_may_tell_its_own_begin(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_the_division_is_that_of_the_path_and_else_what_the_tool_verified(tmp_pa
         place = tmp_path / "tree" / path
         shutil.copytree(call, place)
         for number in (0, 1):
-            edited("*_metadata.json", put("verification", value=verified), number)(place)
+            edited("*_metadata.json", put("verification", verified), number)(place)
         (row,) = result_rows(check_folder(str(tmp_path / "tree")))
         assert row.division == division
         shutil.rmtree(tmp_path / "tree")
@@ -171,7 +171,7 @@ def test_one_call_may_do_both(tmp_path: Path) -> None:
     for rank in range(8):
         name = f"{rank}_per_epoch_stats.json"
         own, loads = (json.loads((call / name).read_text())["1"] for call in (write, read))
-        edit(write / name, put("1", value=own | loads))
+        edit(write / name, put("1", own | loads))
     ended = json.loads((read / "summary.json").read_text())["end"]
     edit(write / "summary.json", lambda tree: tree.update(end=ended))
     edit(write / "summary.json", lambda tree: tree["metric"].update(published.READ_METRIC))
@@ -181,13 +181,13 @@ def test_one_call_may_do_both(tmp_path: Path) -> None:
 
 def test_eight_processes_of_a_larger_model_were_withdrawn_from_v3_and_stood_in_v2(tmp_path: Path) -> None:
     folder = make_result(tmp_path, "llama3-70b")
-    setting("checkpoint", "mode", "subset")(folder)
+    setting("checkpoint/mode", "subset")(folder)
     official: Any = published.official_yaml("llama3-70b")["model"]
-    setting("model", "parallelism", official["parallelism"] | {"data": 8})(folder)
+    setting("model/parallelism", official["parallelism"] | {"data": 8})(folder)
     checked = check_folder(str(tmp_path))
     assert ("error", "checkpoint.subset") in told(checked)
     assert ("warning", "workload.hash") not in told(checked), "editions.yaml has the subset's hash"
-    (true,) = {one.finding.wanted[:10] for one in checked.findings if one.finding.rule == "checkpoint.size"}
+    (true,) = {one.wanted[:10] for one in checked.findings if one.rule == "checkpoint.size"}
     assert true == "113.901516"
     older = check_folder(str(tmp_path), edition="2.0")
     assert ("info", "checkpoint.subset") in told(older)
@@ -203,7 +203,7 @@ def test_open_results_may_have_other_numbers_of_processes(tmp_path: Path) -> Non
     larger = make_result(tmp_path / "larger", "llama3-405b")
     processes(24)(larger)
     checked = check_folder(str(tmp_path / "larger"), division="open")
-    (official,) = {one.official for one in checked.findings if one.finding.rule == "checkpoint.processes"}
+    (official,) = {one.official for one in checked.findings if one.rule == "checkpoint.processes"}
     assert official == "4.6.4 checkpointOpenSubmissionScaling"
 
 

@@ -40,7 +40,7 @@ def test_rules_are_called_as_the_editions_checker_calls_them() -> None:
     assert official_name("dataset.size", "2.0", "closed") == "check_num_files_train"
     assert official_name("dataset.size", "3.0", "closed") == "3.1.2 trainingRecalculateDatasetSize"
     assert official_name("overrides.unknown", "3.0", "open") == "3.6.3 trainingOpenSubmissionParameters"
-    assert official_name("runs.copied", "3.0", "closed") is None
+    assert official_name("runs.copied", "3.0", "closed") == ""
 
 
 def test_the_page_of_rules_is_made_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

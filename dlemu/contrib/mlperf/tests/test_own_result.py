@@ -45,7 +45,7 @@ def edit(folder: Path, change: Callable[[Any], None]) -> None:
 
 
 def set_key(key: str, value: object) -> Callable[[Any], None]:
-    """A change that puts a value at `metrics.au_percent.mean` or `audit.0.samples_read`."""
+    """A change that puts a value at `metrics.au_percent.mean` or `each_sample_once.0`."""
 
     def change(content: Any) -> None:
         *above, last = (int(part) if part.isdigit() else part for part in key.split("."))
@@ -96,7 +96,7 @@ def test_a_trial_that_ended_by_design_has_no_warning_and_one_that_lacks_steps_ha
         ("limited_by.what", "nothing", "nothing"),
         ("limited_by", None, "None"),
         ("loss_percent.reading", 0.25, "0.25"),
-        ("audit.0.samples_read", 1, "1"),
+        ("each_sample_once.0", False, "False"),
         ("checkpoints", [], "0"),
         ("ranks", 16, "16"),
     ],

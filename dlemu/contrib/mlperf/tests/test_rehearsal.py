@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from datagen.inspection import Dataset
 from datagen.layout import layouts
 from dlemu.config import load
 from dlemu.contrib.mlperf.check.judge import REHEARSAL, Checked, check_folder
+from dlemu.contrib.mlperf.rehearsal import rehearse
 from dlemu.contrib.mlperf.rehearsal.datasize import datasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
 from dlemu.contrib.mlperf.rehearsal.rehearse import (
@@ -23,7 +25,7 @@ from dlemu.contrib.mlperf.rehearsal.rehearse import (
     read_figures,
 )
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.known import Finding, Located
+from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.dlio.export import export_beside
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.run import TRAINING
@@ -36,19 +38,24 @@ LAPTOP |= {"runs.overlap", "workload.differs", "dataset.filesystem", "au.low"}
 """What is true of a small dataset in the one temporary folder."""
 
 
-def make_plan(folder: Path) -> RehearsalPlan:
-    words = ["workload=unet3d", "accelerator=b200", "ranks=2", f"dataset.data_folder={folder / 'data'}"]
-    words += ["dataset.num_files_train=96", "reader.batch_size=4", "train.epochs=2", "train.computation_time=0.05"]
-    words += ["dataset.record_length_bytes_stdev=0", "workflow.checkpoint=false", "reader.read_threads=2"]
-    (folder / "data").mkdir(exist_ok=True)
+def plan_of(words: Sequence[str], folder: Path, launcher: str = "") -> RehearsalPlan:
     return RehearsalPlan(
         division="closed",
         organisation="acme",
         system="box",
         workload=load(words),
         words=tuple(words),
-        folder=str(folder / "out"),
+        folder=str(folder),
+        launcher=launcher,
     )
+
+
+def make_plan(folder: Path) -> RehearsalPlan:
+    words = ["workload=unet3d", "accelerator=b200", "ranks=2", f"dataset.data_folder={folder / 'data'}"]
+    words += ["dataset.num_files_train=96", "reader.batch_size=4", "train.epochs=2", "train.computation_time=0.05"]
+    words += ["dataset.record_length_bytes_stdev=0", "workflow.checkpoint=false", "reader.read_threads=2"]
+    (folder / "data").mkdir(exist_ok=True)
+    return plan_of(words, folder / "out")
 
 
 def run_by_hand(words: list[str], folder: str) -> None:
@@ -56,15 +63,8 @@ def run_by_hand(words: list[str], folder: str) -> None:
     workload = load(words)
     train, _ = layouts(workload.dataset)
     size = train.num_files * 1000
-    found = Dataset(
-        spec=workload.dataset,
-        train=train,
-        valid=None,
-        manifest=None,
-        max_file_bytes=1000,
-        max_sample_bytes=1000,
-        total_bytes=size,
-    )
+    limits: dict[str, Any] = {"max_file_bytes": 1000, "max_sample_bytes": 1000, "total_bytes": size}
+    found = Dataset(spec=workload.dataset, train=train, valid=None, manifest=None, **limits)
     job = TrainingJob(
         workload=workload,
         ranks=workload.ranks,
@@ -93,14 +93,14 @@ def rehearsal(plan: RehearsalPlan) -> TrainingRehearsal:
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingRehearsal:
     """A finished rehearsal whose runs took no time."""
     monkeypatch.setattr(RehearsalPlan, "run", lambda self, words, folder, command: run_by_hand(words, folder))
-    monkeypatch.setattr(TrainingRehearsal, "_inspect", lambda self: None)
+    monkeypatch.setattr(rehearse, "inspect", lambda *_, **__: None)
     done = rehearsal(make_plan(tmp_path))
     done.run()
     return done
 
 
 def told(folder: str) -> set[str]:
-    return {one.finding.rule for one in check_folder(folder).findings if one.finding.severity != "info"}
+    return {one.rule for one in check_folder(folder).findings if one.severity != "info"}
 
 
 def test_the_tree_breaks_no_rule_but_those_of_size(made: TrainingRehearsal) -> None:
@@ -115,7 +115,7 @@ def test_the_tree_breaks_no_rule_but_those_of_size(made: TrainingRehearsal) -> N
     overrides = {word.partition("=")[0] for leaf in result.runs for word in leaf.setup.overrides or ()}
     assert "++workload.dataset.num_files_train" in overrides
     assert "++workload.train.seed" not in overrides
-    assert "rehearsal" in {one.finding.rule for one in checked.findings}
+    assert "rehearsal" in {one.rule for one in checked.findings}
     for folder in Path(result.path).parents:  # what a submitter adds later is not told of a part of the tree either
         if folder.is_relative_to(checked.root):
             assert told(str(folder)) <= LAPTOP, folder
@@ -156,8 +156,8 @@ def test_a_host_that_alone_keeps_runs_from_passing_leaves_no_verdict(
     printed = replace(figures.printed, verdict="success" if passes else "fail")
     asked = rehearsal(plan)
     asked.measured += [replace(figures, printed=printed, held_back=held_back)] * 5
-    found = tuple(Located(finding=Finding("error", rule, "", "", ""), path="") for rule in rules)
-    checked = Checked(root="", reading="published", results=(), submissions=(), rehearsal=None, findings=found)
+    found = tuple(by_rule(rule, "") for rule in rules)
+    checked = Checked(root="", reading="published", findings=found)
     assert asked.end(checked)[0] == judged
 
 

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-from dlemu.config import load
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.judge import Checked
 from dlemu.contrib.mlperf.rehearsal.datasize import checkpoint_datasize
-from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
 from dlemu.contrib.mlperf.rehearsal.rehearse import CheckpointRehearsal
+from dlemu.contrib.mlperf.tests.test_rehearsal import plan_of
 from dlemu.dlio.config import DlioFolders
 from dlemu.dlio.results import write_results
 from dlemu.extend import SpaceError
@@ -71,24 +70,15 @@ _OF_THE_FIXTURE = {"checkpoint.filesystem", "ranks.copied"}
 
 def errors(checked: Checked) -> set[str]:
     """What is wrong with the tree, but for what is made up here."""
-    return {one.finding.rule for one in checked.findings if one.finding.severity == "error"} - _OF_THE_FIXTURE
+    return {one.rule for one in checked.findings if one.severity == "error"} - _OF_THE_FIXTURE
 
 
 def rehearsal(
     folder: Path, memory_gib: float, *, launcher: str = "", now: Callable[[], datetime] | None = None
 ) -> CheckpointRehearsal:
     words = ("workload=llama3_8b", "ranks=8", "checkpoint.checkpoint_folder=/mnt/ckpt")
-    workload = load(words)
-    plan = RehearsalPlan(
-        division="closed",
-        organisation="acme",
-        system="box",
-        workload=workload,
-        words=words,
-        folder=str(folder),
-        launcher=launcher,
-    )
-    size = checkpoint_datasize(workload, edition="3.0", hosts=1, memory_gib_per_host=memory_gib)
+    plan = plan_of(words, folder, launcher)
+    size = checkpoint_datasize(plan.workload, edition="3.0", hosts=1, memory_gib_per_host=memory_gib)
     return CheckpointRehearsal(plan=plan, size=size, report=lambda line: None, now=now or clock())
 
 
@@ -98,12 +88,12 @@ def test_two_calls_belong_together_and_break_no_rule(calls: Words, tmp_path: Pat
     assert "checkpoint.num_checkpoints_read=0" in calls[0]
     assert "checkpoint.num_checkpoints_write=0" in calls[1]
     assert not errors(checked)
-    assert {one.finding.rule for one in checked.findings if one.finding.severity != "info"} == {
+    assert {one.rule for one in checked.findings if one.severity != "info"} == {
         *_OF_THE_FIXTURE,
         "checkpoint.memory",
         "checkpoint.slowest",
     }
-    assert {one.finding.rule for one in checked.findings if one.finding.severity == "info"} == {
+    assert {one.rule for one in checked.findings if one.severity == "info"} == {
         "rehearsal",
         "tool.other",
         "checkpoint.duration",
@@ -111,7 +101,7 @@ def test_two_calls_belong_together_and_break_no_rule(calls: Words, tmp_path: Pat
         "systems.pdf",
         "submission.code",
     }
-    (result,) = checked.checkpoints
+    (result,) = checked.results
     assert figures_of(result) == pytest.approx({"save": 3.076140817854296, "load": 4.983509448925309})
     sums = json.loads((Path(result.path) / "results.json").read_text())
     assert sums["save_gib_per_second"] == pytest.approx(3.076140817854296)

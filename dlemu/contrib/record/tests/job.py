@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import gzip
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 asked = argparse.ArgumentParser()
 asked.add_argument("data")
 asked.add_argument("--workers", type=int, default=0)
 asked.add_argument("--method", default="fork")
-asked.add_argument("--kind", choices=["map", "mapped", "loaded", "lines", "storages"], default="map")
+asked.add_argument("--kind", choices=["map", "mapped", "loaded", "storages"], default="map")
 asked.add_argument("--epochs", type=int, default=1)
 asked.add_argument("--step", type=float, default=0.0, help="seconds of a step")
 asked.add_argument("--evaluate", action="store_true")
@@ -67,16 +65,6 @@ class Loaded(Files):
         return self.arrays[place]
 
 
-class Lines(IterableDataset[torch.Tensor]):
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        for name in sorted(os.listdir(self.folder)):
-            with gzip.open(os.path.join(self.folder, name), "rt") as lines:
-                yield from (torch.tensor(list(line.strip().encode())) for line in lines)
-
-
 class Tokens(Dataset[torch.Tensor]):
     def __init__(self, folder: str) -> None:
         self.tokens = np.memmap(os.path.join(folder, "tokens.bin"), np.uint16, "r")
@@ -91,7 +79,7 @@ class Tokens(Dataset[torch.Tensor]):
 
 
 def main() -> None:
-    kinds: dict[str, Any] = {"mapped": Tokens, "loaded": Loaded, "lines": Lines, "storages": Storages}
+    kinds: dict[str, Any] = {"mapped": Tokens, "loaded": Loaded, "storages": Storages}
     options: dict[str, Any] = {"multiprocessing_context": words.method} if words.workers else {}
     dataset = kinds.get(words.kind, Files)(words.data)
     options |= {"shuffle": words.kind not in ("lines"), "num_workers": words.workers}

@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from dlemu.contrib.record.rows import Batch, Device, Fetch, Over, Pass, Process, ProcessRows, Save, Step
 
 MS = 1_000_000
-TRAINER, WORKER = 100, 200
 
 
 class Trainer:
     """Writes what a loop does, ms by ms. Files of 1000 bytes, batches of 8 samples."""
 
-    def __init__(self, *, pid: int = TRAINER, rank: int | None = None, ranks: int = 1, workers: int = 1) -> None:
-        self.rows, self.worker = (
-            ProcessRows(Process(version=1, pid=each, rank=rank, ranks=ranks)) for each in (pid, pid + 100)
-        )
+    def __init__(self, *, pid: int = 100, ranks: int = 1, workers: int = 1) -> None:
+        self.rows, self.worker = (ProcessRows(Process(version=1, pid=each, ranks=ranks)) for each in (pid, pid + 100))
         self.workers, self.now, self.thread = workers, 0, pid
         self._passes = self._serial = 0
 
     def begin(self) -> int:
         """Begin a pass; return its number."""
         self._passes += 1
-        self.rows.passes.append(
-            Pass(
-                number=self._passes,
-                iterable=False,
-                workers=self.workers,
-                prefetch=2,
-                method="fork",
-                batch=8,
-                samples=800,
-                order="shuffled",
-                t=self.now,
-            )
-        )
+        loader = {"iterable": False, "workers": self.workers, "prefetch": 2, "batch": 8, "samples": 800}
+        passed = {"k": "pass", "pass": self._passes, "method": "fork", "order": "shuffled", "t": self.now}
+        self.rows.passes.append(msgspec.convert(loader | passed, Pass))
         return self._passes
 
     def batch(
@@ -56,20 +46,10 @@ class Trainer:
         self._fetch(asked, samples, blocked_ms)
         self.now += round(wait_ms * MS)
         taken = [one for one in self.rows.batches if one.number == number]
-        cpu = self.now // 2
-        self.rows.batches.append(
-            Batch(
-                number=number,
-                serial=self._serial,
-                t0=asked,
-                t1=self.now,
-                grad=grad,
-                cpu0=asked // 2,
-                cpu1=cpu,
-                thread=self.thread,
-                pids=[self.worker.process.pid] if self.workers and not taken else [],
-            )
-        )
+        times = {"t0": asked, "t1": self.now, "cpu0": asked // 2, "cpu1": self.now // 2, "thread": self.thread}
+        pids = [self.worker.process.pid] if self.workers and not taken else []
+        row = {"k": "batch", "pass": number, "serial": self._serial, "grad": grad, "pids": pids}
+        self.rows.batches.append(msgspec.convert(times | row, Batch))
         if device_ms is not None:
             self.rows.devices.append(Device(serial=self._serial, ms=device_ms, waited_ms=wait_ms))
         self._serial += 1
@@ -81,6 +61,21 @@ class Trainer:
             self.now += 1000
             self.rows.steps.append(Step(t=self.now, thread=self.rows.process.pid))
 
+    def train(self, batches: int, wait_ms: Any, body_ms: Any, **each: Any) -> Trainer:
+        """Train one pass of batches; a value that differs between them is a function of the batch's place."""
+        number, values = self.begin(), {"wait_ms": wait_ms, "body_ms": body_ms} | each
+        for place in range(batches):
+            self.batch(number, **{key: value(place) if callable(value) else value for key, value in values.items()})
+        self.over(number)
+        return self
+
+    def fetched(self, **values: Any) -> Trainer:
+        """Change what the worker measured of each batch."""
+        for fetch in self.worker.fetches:
+            for name, value in values.items():
+                setattr(fetch, name, value)
+        return self
+
     def over(self, number: int) -> None:
         """End a pass."""
         self.rows.overs.append(Over(number=number, t0=self.now, cpu0=self.now // 2))
@@ -88,28 +83,13 @@ class Trainer:
 
     def _fetch(self, at: int, samples: int | None, blocked_ms: float) -> None:
         rows = self.worker if self.workers else self.rows
-        made, read = len(rows.fetches) + 1, 8000
+        made, cpu = len(rows.fetches) + 1, 2 * MS
+        since_start = {"process_read": made * 8000, "process_device": 0, "process_cpu": made * cpu}
+        of_thread = {"cpu": cpu, "process_cpu_in": cpu, "system_cpu": 0, "queue": 0, "device": 0, "read": 8000}
+        ended = at + round((blocked_ms + 2) * MS)
+        of_batch = {"n": samples, "bytes": 4000, "calls": 16, "opens": 8, "arrays": 0}
         rows.fetches.append(
-            Fetch(
-                t0=at,
-                t1=at + round((blocked_ms + 2) * MS),
-                n=samples,
-                bytes=4000,
-                cpu=2 * MS,
-                queue=0,
-                read=read,
-                calls=16,
-                device=0,
-                process_read=made * read,
-                process_read_in=read,
-                process_device=0,
-                process_device_in=0,
-                process_cpu=made * 2 * MS,
-                process_cpu_in=2 * MS,
-                system_cpu=0,
-                opens=8,
-                arrays=0,
-            )
+            msgspec.convert({"k": "fetch", "t0": at, "t1": ended} | since_start | of_thread | of_batch, Fetch)
         )
 
     @property
@@ -117,9 +97,6 @@ class Trainer:
         return [self.rows, self.worker] if self.workers else [self.rows]
 
 
-def steady(trainer: Trainer, batches: int, wait_ms: float, body_ms: float, **each: float) -> None:
-    """Train one pass of batches that are all alike."""
-    number = trainer.begin()
-    for _ in range(batches):
-        trainer.batch(number, wait_ms, body_ms, **each)  # type: ignore[arg-type]  # numbers all
-    trainer.over(number)
+def steady(batches: int = 60, wait_ms: Any = 0.1, body_ms: Any = 20, **each: Any) -> Trainer:
+    """Return a trainer that trained one pass."""
+    return Trainer().train(batches, wait_ms, body_ms, **each)

@@ -105,18 +105,15 @@ class FirstStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The speed of one storage and one host with one access pattern.
+    """The speed of one storage and one host with one access pattern; `Prediction` explains the keys that it has, too.
 
     The *work* of a read is what it takes of the storage, relative to the mean of reads of that size.
     """
 
     source: str
-    """What the calibration is from, as a phrase."""
     curve: Curve
     saturated: bool
-    """The storage was at its limit; otherwise it may give more than the curve says."""
     half_width_percent: float
-    """Half width of the curve's 95 % interval, as far as the measurement itself shows."""
     work: tuple[float, ...] = (1.0,)
     """Quantiles of the work of reads: what each took of the storage, relative to the mean of its size, rising."""
     samples_per_read: int = 1
@@ -139,7 +136,6 @@ class Calibration:
     page_cache_percent: float = 0.0
     """Share of the dataset that memory held in the measurement (`reader.page_cache_percent`): `curve` includes it."""
     others_mb_per_second: float = 0.0
-    """Throughput that other jobs are assumed to take; `curve` is that of the whole storage."""
     notes: tuple[str, ...] = ()
     """What the description of the storage does not agree on, as sentences."""
 

@@ -41,10 +41,8 @@ class HostCosts:
 class Scene:
     """One epoch of all ranks; arrays have the shape (ranks, steps)."""
 
-    app_bytes: Floats
-    """Bytes read for each batch."""
     work_bytes: Floats
-    """The same times the read's work (`Calibration.work`): the bytes that a mean read would get in its time."""
+    """Bytes read for each batch times the read's work (`Calibration.work`): what a mean read would get in its time."""
     after_seconds: Floats
     """Time that a worker needs after reading each batch, with a core of its own."""
     compute_seconds: Floats

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from dlemu.jobs.training.measured import MeasuredTraining
-from dlemu.jobs.training.pattern import Level, ReadRows
+from dlemu.jobs.training.pattern import Level
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction.batches import bytes_by_file, planned_bytes
 from dlemu.jobs.training.prediction.calibration import (
@@ -30,10 +30,9 @@ from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.demand import row_group_reads
 from dlemu.metrics.limit import MIN_SPEEDUP, Scaling
+from dlemu.metrics.rates import Floats, Intervals, during, under_way
 from dlemu.metrics.rows import Rows
 from dlemu.metrics.t_interval import FEWEST, estimate
-
-Floats = NDArray[np.float64]
 
 WORK_QUANTILES = 256  # keeps tails of 1 read in 256; each is a number in predict.json
 """Number of quantiles that a distribution of reads' work is stored as."""
@@ -196,17 +195,16 @@ def estimate_curve(reads: Reads) -> Curve:
     A read's bytes are spread evenly over its duration, and each window's bytes compared with its number of active
     readers: of all knees, fitted by least squares, the lowest that fits about as well as the best.
     """
-    edges, active, lengths = _readers_over_time(reads)
+    edges, active, lengths = under_way(reads.begin, reads.end)
     windows = _windows(edges)
-    read_bytes = np.diff(_read_until(reads, windows))
+    read_bytes = _read_between(reads, windows)
     most = int(active.max())
     knees = sorted({min(most, round(knee)) for knee in np.geomspace(1, most, min(most, MAX_KNEES))})
     errors, heights = [], []
     for knee in knees:
-        load = np.diff(  # seconds at full throughput that the active readers of each window amount to
-            np.interp(windows, edges, np.concatenate([[0.0], np.cumsum(lengths * np.minimum(active / knee, 1.0))]))
-        )
-        height = float(read_bytes @ load / max(load @ load, 1e-12))
+        # Seconds at full throughput that the active readers of each window amount to
+        load = during(windows[:-1], windows[1:], edges, lengths * np.minimum(active / knee, 1.0))
+        height = float(read_bytes @ load) / max(float(load @ load), 1e-12)
         heights.append(height)
         errors.append(float(((read_bytes - height * load) ** 2).sum()))
     good = min(errors) * KNEE_SLACK + 1e-6 * float((read_bytes**2).sum())  # errors of exact fits are rounding errors
@@ -216,25 +214,16 @@ def estimate_curve(reads: Reads) -> Curve:
     return tuple(CurvePoint(readers=count, mb_per_second=points[count]) for count in sorted(points))
 
 
-def _readers_over_time(reads: Reads) -> tuple[Floats, NDArray[np.int64], Floats]:
-    """Return the moments at which a read began or ended; of each interval between two, the active reads, its length."""
-    moments = np.concatenate([reads.begin, reads.end])
-    order = np.argsort(moments, kind="stable")
-    changes = np.concatenate([np.ones(len(reads.begin), int), -np.ones(len(reads.end), int)])[order]
-    edges = moments[order]
-    return edges, np.cumsum(changes)[:-1], np.diff(edges)
-
-
 def _windows(edges: Floats) -> Floats:
     """Return the edges of equal time windows: of WINDOW_SECONDS, or longer where MAX_WINDOWS are not enough."""
     span = float(edges[-1] - edges[0])
     return np.linspace(edges[0], edges[-1], max(2, min(MAX_WINDOWS, int(span / WINDOW_SECONDS))) + 1)
 
 
-def _read_until(reads: Reads, moments: Floats) -> Floats:
-    """Return the bytes that were read up to each moment, a read's bytes being spread evenly over its duration."""
-    took = np.maximum(reads.end - reads.begin, 1e-9)
-    return np.array([(reads.size_bytes * np.clip((at - reads.begin) / took, 0, 1)).sum() for at in moments])
+def _read_between(reads: Reads, edges: Floats) -> Floats:
+    """Return the bytes read between each two neighbouring edges, a read's being spread evenly over its duration."""
+    spread = Intervals(reads.begin, np.maximum(reads.end, reads.begin + 1e-9), edges)
+    return np.diff(spread.cumulative(reads.size_bytes))
 
 
 def work_quantiles(parts: Sequence[tuple[Reads, NDArray[np.int64]]]) -> tuple[float, ...]:
@@ -261,14 +250,13 @@ def work_quantiles(parts: Sequence[tuple[Reads, NDArray[np.int64]]]) -> tuple[fl
 
 def _work(reads: Reads) -> Floats:
     """Return each read's work, by the mean throughput of all active readers while it lasted; the mean of all is 1."""
-    edges, active, lengths = _readers_over_time(reads)
+    edges, active, lengths = under_way(reads.begin, reads.end)
     durations = np.maximum(reads.end - reads.begin, 1e-9)
     changes = np.zeros(len(edges))
     np.add.at(changes, np.searchsorted(edges, reads.begin), reads.size_bytes / durations)
     np.add.at(changes, np.searchsorted(edges, reads.end), -reads.size_bytes / durations)
     speed = np.cumsum(changes)[:-1] / np.maximum(active, 1)
-    given = np.concatenate([[0.0], np.cumsum(speed * lengths)])
-    ratio: Floats = (np.interp(reads.end, edges, given) - np.interp(reads.begin, edges, given)) / reads.size_bytes
+    ratio = during(reads.begin, reads.end, edges, speed * lengths) / reads.size_bytes
     ratio /= ratio.mean()
     parallel = float((active * lengths).sum() / max(1e-9, float(lengths[active > 0].sum())))
     # The mean of n readers includes the read itself, which hides 1/n of the variance.
@@ -278,10 +266,9 @@ def _work(reads: Reads) -> Floats:
 
 def work_of_reads(reads: Reads, curve: Curve) -> Floats:
     """Return the bytes that one reader gets, by the curve, during each read: what the read took of the storage."""
-    edges, active, lengths = _readers_over_time(reads)
+    edges, active, lengths = under_way(reads.begin, reads.end)
     share = rates(curve, int(active.max()))[active] / np.maximum(active, 1)
-    given = np.concatenate([[0.0], np.cumsum(share * lengths)])
-    return np.asarray(np.interp(reads.end, edges, given) - np.interp(reads.begin, edges, given))
+    return during(reads.begin, reads.end, edges, share * lengths)
 
 
 def _scaled_means(ratios: Sequence[Floats], readers: Sequence[NDArray[np.int64]], length: int) -> Floats:
@@ -296,25 +283,13 @@ def _scaled_means(ratios: Sequence[Floats], readers: Sequence[NDArray[np.int64]]
 
 def half_width_percent(reads: Reads, curve: Curve) -> float:
     """Return the half width of the 95 % interval of bytes read in a window, in percent of those the curve predicts."""
-    edges, active, lengths = _readers_over_time(reads)
+    edges, active, lengths = under_way(reads.begin, reads.end)
     windows = _windows(edges)
     speed = rates(curve, int(active.max()))
-    expected = np.diff(np.interp(windows, edges, np.concatenate([[0.0], np.cumsum(speed[active] * lengths)])))
+    expected = during(windows[:-1], windows[1:], edges, speed[active] * lengths)
     kept = expected >= 0.5 * np.median(expected)  # the others are at the end of an epoch
-    percent = 100 * np.diff(_read_until(reads, windows))[kept] / expected[kept]
+    percent = 100 * _read_between(reads, windows)[kept] / expected[kept]
     return min(MAX_HALF_WIDTH_PERCENT, estimate(percent, CONFIDENCE).half_width_percent)
-
-
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """All levels with the same number of readers as one measurement."""
-
-    readers: int
-    rows: ReadRows
-    mb_per_second: float
-    half_width_percent: float
-    """Half width of the 95 % interval, but at least the difference of a single level from the mean of all."""
-    seconds: float
 
 
 def calibrate_from_levels(
@@ -368,8 +343,11 @@ def calibrate_from_levels(
     )
 
 
-def _merged(levels: Sequence[Level]) -> list[_Measured]:
-    """Return one measurement for each number of readers, by rising number; levels are weighted by their duration."""
+def _merged(levels: Sequence[Level]) -> list[Level]:
+    """Return one level for each number of readers, by rising number; levels are weighted by their duration.
+
+    Its half width is at least the difference of a single level from the mean of all.
+    """
     measured = []
     for readers in sorted({level.readers for level in levels}):
         same = [level for level in levels if level.readers == readers]
@@ -380,8 +358,8 @@ def _merged(levels: Sequence[Level]) -> list[_Measured]:
         within = math.sqrt(float(((widths * seconds) ** 2).sum())) / float(seconds.sum())
         between = 100 * np.abs(speeds / mean - 1) * np.sqrt(seconds / seconds.sum())
         measured.append(
-            _Measured(
-                readers=readers,
+            replace(
+                same[0],
                 rows=np.concatenate([level.rows for level in same]),
                 mb_per_second=mean,
                 half_width_percent=min(MAX_HALF_WIDTH_PERCENT, max(within, float(between.max()))),
@@ -391,7 +369,7 @@ def _merged(levels: Sequence[Level]) -> list[_Measured]:
     return measured
 
 
-def _scaling_pooled(measured: Sequence[_Measured]) -> Curve:
+def _scaling_pooled(measured: Sequence[Level]) -> Curve:
     """Return the curve; levels are pooled until the throughput per reader differs significantly from theirs."""
     speed, width = measured[0].mb_per_second, measured[0].half_width_percent
     reads, count = len(measured[0].rows), 1

@@ -63,8 +63,8 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
         """Return the simulated duration of an epoch, and of the wait for its first batch."""
         calibration = replace(given_speed(mb_per_second, cores=None), step_share=step_share)
         simulated = Model(workload, calibration, hosts=run.hosts).run(run.ranks, most_rows=ROWS)
-        first = simulated.outcome.time_to_first_batch_seconds
-        steps = (simulated.outcome.training_seconds - first) / simulated.simulated_steps
+        first = simulated.first_batch_seconds
+        steps = (simulated.training_seconds - first) / simulated.simulated_steps
         return first + steps * simulated.planned_steps, first
 
     compute = mean_seconds(workload.train.computation_time)

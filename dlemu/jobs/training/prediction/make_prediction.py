@@ -25,7 +25,7 @@ from dlemu.jobs.training.prediction.prediction import (
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy, Number
-from dlemu.metrics.limit import OTHER_PROGRAMS_PERCENT, Cause, What
+from dlemu.metrics.limit import OTHER_PROGRAMS_PERCENT, What
 from dlemu.metrics.t_interval import quantile
 from dlemu.results.drive import OUTSIDE, SPEED_PERCENT
 from dlemu.results.wording import count as counted
@@ -93,7 +93,6 @@ def predict(
         (count for count in counts if not predictor.passes_mean(count) and count.accelerators >= wanted), shown
     )
     passed = shown.passed if found is None else found[1][0] > 0 or (None if found[1][1] else False)
-    limited_by, causes = predictor.limited_by(failing)
     findings = tuple(predictor.findings(wanted))
     return Prediction(
         question=PredictionQuestion(
@@ -107,14 +106,17 @@ def predict(
         ),
         accelerators=wanted,
         outcome="undecided" if passed is None else "pass" if passed else "fail",
-        limited_by=limited_by,
-        causes=causes,
+        limited_by=predictor.limited_by(failing),
         max_accelerators=None if found is None else found[0],
         max_accelerators_interval=None if found is None else found[1],
         null_max_accelerators=predictor.null_max(wanted),
         ended_by=None if found is None else predictor.ended_by(*found[1], most),
         counts=tuple(counts),
-        calibration=calibration,
+        source=calibration.source,
+        curve=calibration.curve,
+        saturated=calibration.saturated,
+        half_width_percent=calibration.half_width_percent,
+        others_mb_per_second=calibration.others_mb_per_second,
         issues=(
             *(filled(_FINDINGS[finding.numbers.get("pattern", finding.code)], finding.numbers) for finding in findings),
             *predictor.notes(wanted),
@@ -159,8 +161,6 @@ class _Predictor:
         self._others = min(1.0, busy) if busy > BUSY_SHARE else 0.0
         self._rate = demand(workload.model.name, workload).samples_per_second or math.inf
         self.saturated = calibration.saturated and not self._others  # else the readers lacked cores as well
-        delay, step = calibration.costs.step_seconds, mean_seconds(workload.train.computation_time)
-        self._slow_host = delay >= step
         self._counts: dict[int, PredictedCount] = {}
 
     def limit(self, most: int) -> tuple[int, EndedBy]:
@@ -196,8 +196,6 @@ class _Predictor:
         )
         outcomes = [one.outcome for one in runs]
         outcome = _mean_of(outcomes)
-        if self._slow_host:
-            outcome = replace(outcome, au_dlio_percent=None)
         low_rate, high_rate = (part.samples_per_second * ranks / part.ranks for part in (slower, faster))
 
         def around(by: str) -> Interval:
@@ -217,10 +215,9 @@ class _Predictor:
         inside = interval[0] < self._threshold_percent <= interval[1]
         # A measured run would have no verdict: all steps counted may have been read during the first, uncounted one.
         ahead = self._by == "au" and run.read_ahead and outcome.au_whole_percent < self._threshold_percent
-        seconds = outcome.training_seconds * run.planned_steps / run.simulated_steps
         sample_bytes = self._model.with_files_for(ranks).mean_sample_bytes
         return PredictedCount(
-            **asdict(replace(outcome, training_seconds=seconds)),
+            **asdict(outcome),
             accelerators=ranks,
             au_interval_percent=headline,
             au_sustained_interval_percent=sustained,
@@ -244,8 +241,8 @@ class _Predictor:
             return 1.0  # the wait for the first batch was measured
         readers = max(1, self._workload.reader.read_threads)
         epochs = len(np.unique(run.rows["epoch"]))
-        saved = epochs * run.outcome.time_to_first_batch_seconds * (1 - 1 / readers)
-        seconds = run.outcome.training_seconds
+        saved = epochs * run.first_batch_seconds * (1 - 1 / readers)
+        seconds = run.training_seconds
         return seconds / max(seconds - saved, seconds / 2)
 
     def null_max(self, ranks: int) -> int:
@@ -298,14 +295,14 @@ class _Predictor:
             trial = min(max(low + 1, trial), max(low + 1, high - 1), limit)
         return low
 
-    def limited_by(self, count: PredictedCount) -> tuple[LimitedBy[What], tuple[Cause, ...]]:
-        """Return what limits a count: what (storage, readers or cores) gains most AU over whole epochs; and the AUs."""
+    def limited_by(self, count: PredictedCount) -> LimitedBy[What]:
+        """Return what limits a count: what (storage, readers or cores) gains most AU over whole epochs."""
         sustained = count.verdict_au("sustained")
         said = f"the AU with {counted(count.accelerators, 'accelerator')} is {sustained:.1f} %"
         if sustained >= NOTHING_PERCENT:
-            return LimitedBy(what="nothing", confidence="high", evidence=(said,)), ()
+            return LimitedBy(what="nothing", confidence="high", evidence=(said,))
         if self._others >= OTHER_PROGRAMS_PERCENT / 100:  # as a run says there; the finding has the numbers
-            return LimitedBy(what="host CPU", confidence="medium", evidence=(said,)), ()
+            return LimitedBy(what="host CPU", confidence="medium", evidence=(said,))
         model = self._model.with_files_for(count.accelerators)
 
         def run(changed: Model, speed: float = 1.0) -> float:
@@ -332,12 +329,7 @@ class _Predictor:
             f"points of AU over whole epochs to gain: {by_storage:.1f} by storage {FASTER:g} times as fast, "
             f"{by_readers:.1f} by {MORE_READERS} times the readers, {by_cores:.1f} by a core per worker"
         )
-        causes = (
-            Cause(what="storage", au_percent=faster),
-            Cause(what="loader", au_percent=readers),
-            Cause(what="host CPU", au_percent=cores),
-        )
-        return LimitedBy(what=what, confidence=confidence, evidence=(said, gains)), causes
+        return LimitedBy(what=what, confidence=confidence, evidence=(said, gains))
 
     def findings(self, ranks: int) -> Iterator[Finding]:
         """Yield what restricts the prediction for a count."""
@@ -364,8 +356,7 @@ class _Predictor:
 
 def _mean_of(outcomes: Sequence[SimulatedFigures]) -> SimulatedFigures:
     """Return the means over runs; None where a run has none."""
-    names = [field.name for field in fields(SimulatedFigures)]
-    values = {name: [getattr(outcome, name) for outcome in outcomes] for name in names}
+    values = {part.name: [getattr(outcome, part.name) for outcome in outcomes] for part in fields(SimulatedFigures)}
     means: dict[str, Any] = {name: None if None in of else float(np.mean(of)) for name, of in values.items()}
     return SimulatedFigures(**means)
 

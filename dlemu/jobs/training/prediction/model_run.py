@@ -28,7 +28,7 @@ from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene, simula
 from dlemu.jobs.training.prediction.prediction import EndedBy, SimulatedFigures
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
-from dlemu.metrics.rates import averaged, first_batch_seconds, over_epochs, per_second
+from dlemu.metrics.rates import averaged, first_batch_seconds, over_epochs, per_second, training_ns
 from dlemu.metrics.rows import StepTable, in_order
 from dlemu.metrics.sustained import sustained_au
 from dlemu.results.wording import count
@@ -66,18 +66,24 @@ class ModelRun:
         """All figures of the run, computed as those of a measured one."""
         rows, metric = self._table, self.workload.metric
         dlio = au_dlio_percents(rows, metric.exclude_start_steps, metric.exclude_end_steps)
-        training = per_second(1.0, rows)
         return SimulatedFigures(
             au_percent=self.au("au"),
             au_sustained_percent=self.au("sustained"),
             au_whole_percent=self.au("rules"),
-            au_dlio_percent=over_epochs([v2 for v2, _ in dlio]).mean,
             au_dlio_v1_percent=over_epochs([v1 for _, v1 in dlio]).mean,
             samples_per_second=self.samples_per_second,
             app_mb_per_second=per_second(float(rows["app_bytes"].sum()) / 1e6, rows),
-            time_to_first_batch_seconds=averaged(rows, first_batch_seconds).mean or 0.0,
-            training_seconds=1 / training if training else math.nan,
         )
+
+    @property
+    def training_seconds(self) -> float:
+        """Time of the simulated steps."""
+        return training_ns(self._table) / 1e9
+
+    @property
+    def first_batch_seconds(self) -> float:
+        """Wait for the first batch of an epoch, the mean over epochs."""
+        return averaged(self._table, first_batch_seconds).mean or 0.0
 
     def au(self, by: str) -> float:
         """Return one AU in percent, a key of VERDICT_AUS: much less work than all of `outcome`."""
@@ -252,7 +258,6 @@ class Model:
             sleeps = reader.preprocess == "sleep"
             on_core = decode + (np.zeros_like(preprocessing) if sleeps else preprocessing)
             scene = Scene(
-                app_bytes=app_bytes,
                 work_bytes=work_bytes,
                 after_seconds=on_core + costs.between_seconds,
                 asleep_seconds=preprocessing if sleeps else None,
@@ -272,10 +277,12 @@ class Model:
                 ),
             )
             times = simulate(scene)
-            parts.append(step_rows(epoch, scene, times, start_seconds=start, batch_size=plan.batch_size))
+            rows = step_rows(epoch, scene, times, start_seconds=start, batch_size=plan.batch_size)
+            rows["app_bytes"] = np.rint(app_bytes).ravel()
+            parts.append(rows)
             start += float(times.free[-1]) + EPOCH_GAP_SECONDS
-        rows: StepRows = np.concatenate(parts)
-        return rows
+        run: StepRows = np.concatenate(parts)
+        return run
 
     def _trainer_cores(self) -> float:
         """Return the cores that one trainer keeps busy by `train.step_cpu_time`."""
@@ -363,7 +370,7 @@ EPOCH_GAP_SECONDS = 1.0
 
 
 def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: float, batch_size: int) -> StepRows:
-    """Return the simulated epoch as rows of a step log; its blocks follow each other without a pause."""
+    """Return the simulated epoch as rows of a step log, without bytes; its blocks follow each other without a pause."""
     ranks, steps = times.ready.shape
     rows = np.zeros((ranks, steps), STEP_DTYPE)
 
@@ -391,6 +398,5 @@ def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: f
     rows["read_ns"] = stamp(times.read) - rows["started_ns"]
     rows["decode_ns"] = rows["finished_ns"] - rows["started_ns"] - rows["read_ns"]
     rows["samples"] = batch_size
-    rows["app_bytes"] = np.rint(scene.app_bytes)
     flat: StepRows = rows.reshape(-1)
     return flat

@@ -22,7 +22,7 @@ _WORDS = {True: "pass", False: "fail", None: "too close to call"}
 
 
 def _screen(answer: Prediction, folder: str) -> Screen:
-    limit, calibration = answer.limited_by, answer.calibration
+    limit = answer.limited_by
     what = "not known" if (limit.what, limit.confidence) == ("nothing", "low") else limit.what
     passed, needed, read = answer.shown.passed, answer.shown.needed_mb_per_second, answer.shown.app_mb_per_second
     tone: Tone = "open" if passed is None else "good" if passed else "bad"
@@ -36,14 +36,14 @@ def _screen(answer: Prediction, folder: str) -> Screen:
         Said("limit", f"{what}: {limit.evidence[-1]}"),
         Said("needs", f"{rate(needed)} for {answer.accelerators} to pass; they read {rate(read)} over whole epochs"),
         Said("check", f"speed / demand alone says {answer.null_max_accelerators} pass"),
-        Said("from", calibration.source + taken_by_others(calibration.others_mb_per_second)),
+        Said("from", answer.source + taken_by_others(answer.others_mb_per_second)),
     ]
     return Screen(title=_title(answer), lines=lines, notes=answer.issues, folder=folder)
 
 
 def _sections(answer: Prediction, _: str) -> Iterator[Section]:
     yield from listed("Each number of accelerators", answer.counts)
-    yield from listed("What the storage delivers", answer.calibration.curve)
+    yield from listed("What the storage delivers", answer.curve)
 
 
 def _charts(answer: Prediction, folder: str) -> Iterator[tuple[str, Figure]]:

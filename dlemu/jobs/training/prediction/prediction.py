@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dlemu.jobs.training.prediction.calibration import Calibration
+from dlemu.jobs.training.prediction.calibration import Curve
 from dlemu.metrics.findings import Finding, LimitedBy
-from dlemu.metrics.limit import Cause, What
+from dlemu.metrics.limit import What
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.screen import with_uncertainty
 from dlemu.results.answer_files import ANSWER_VERSION
@@ -36,13 +36,9 @@ class SimulatedFigures:
     """AU without the steps excluded by `metric.exclude_start_steps` and `exclude_end_steps`."""
     au_sustained_percent: float
     au_whole_percent: float
-    au_dlio_percent: float | None
-    """None where no step is counted, or the host's delay after a step takes longer than the step."""
     au_dlio_v1_percent: float | None
     samples_per_second: float
     app_mb_per_second: float
-    time_to_first_batch_seconds: float
-    training_seconds: float
 
     def verdict_au(self, by: str) -> float:
         """Return the AU that is compared with the threshold when `metric.verdict` is `by`."""
@@ -97,8 +93,6 @@ class Prediction:
     """As in the exit status: for the requested number, else whether any passes."""
     limited_by: LimitedBy[What]
     """What limits the requested number, or the first that does not pass."""
-    causes: tuple[Cause, ...] = ()
-    """The AU that this number would have without a limit of the storage, of its readers, of the cores."""
     max_accelerators: int | None = None
     """The highest number that passes; None where a number was requested."""
     max_accelerators_interval: tuple[int, int] | None = None
@@ -109,7 +103,16 @@ class Prediction:
     """Why no more were tried; None where the search found some that fail."""
     counts: tuple[PredictedCount, ...]
     """Every number of accelerators that was simulated completely, smallest first."""
-    calibration: Calibration
+    source: str
+    """What the speed of the storage is from, as a phrase."""
+    curve: Curve
+    """What the storage delivers to so many readers."""
+    saturated: bool
+    """The storage was at its limit; otherwise it may give more than the curve says."""
+    half_width_percent: float
+    """Half width of the curve's 95 % interval, as far as the measurement itself shows."""
+    others_mb_per_second: float = 0.0
+    """Throughput that other jobs are assumed to take; `curve` is that of the whole storage."""
     issues: tuple[str, ...] = ()
     """What restricts the meaning of the prediction, as sentences: `findings`, and notes."""
     findings: tuple[Finding, ...] = ()
@@ -138,7 +141,7 @@ NO_MORE: dict[EndedBy, str] = {
 
 def _passing(answer: Prediction) -> str:
     """Say how many pass, and how many more may."""
-    at_least = "" if answer.calibration.saturated else "at least "
+    at_least = "" if answer.saturated else "at least "
     low, high = answer.shown.au_sustained_interval_percent
     value = with_uncertainty(answer.shown.verdict_au(answer.question.verdict), (high - low) / 2)
     au = f"(AU {at_least}{value.replace('±', '+-')}"

@@ -30,7 +30,7 @@ from dlemu.jobs.training.result import read_run
 from dlemu.machine.cgroup_limits import cpu_limit
 from dlemu.metrics.demand import row_group_reads
 from dlemu.metrics.verdict import HOST_LIMITS
-from dlemu.results.answer_files import read_answer, save_answer
+from dlemu.results.answer_files import decode_untrusted, read_answer, save_answer, to_json
 from dlemu.results.drive import nothing_left
 from dlemu.results.file_names import CONFIG
 from dlemu.results.wording import count
@@ -39,6 +39,8 @@ from dlemu.runner.events import OnEvent, PartMeasured, ignore
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
 
+CALIBRATION = "calibration.json"
+"""File of a prediction with its `Calibration`, for the next one `--from` it."""
 ReadForeign = Callable[[str], ForeignRun | None]
 """Reads another benchmark's run from a folder; returns None if there is none."""
 
@@ -97,6 +99,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         overrides=overrides,
     )
     write_text(folder, CONFIG, to_yaml(workload))
+    write_text(folder, CALIBRATION, to_json(calibration))
     save_answer(folder, PREDICT, answer)
     return answer, folder, workload
 
@@ -194,7 +197,8 @@ def read_known(folder: str, read_foreign: ReadForeign | None = None) -> Known:
     """Return calibration and settings from the folder of a run or of an earlier prediction; raises UserError."""
     earlier = read_prediction(folder)
     if earlier is not None:
-        return Known(calibration=earlier.calibration, workload=load_received(os.path.join(folder, CONFIG)))
+        calibration = decode_untrusted(os.path.join(folder, CALIBRATION), Calibration)
+        return Known(calibration=calibration, workload=load_received(os.path.join(folder, CONFIG)))
     foreign = read_foreign(folder) if read_foreign is not None else None
     if foreign is not None:
         return Known(calibration=calibrate_from_times(foreign), workload=foreign.workload)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from dlemu.contrib.mlperf.audit.audited_run import audit_trees
 from dlemu.contrib.mlperf.check.judge import Checked, check_folder
+from dlemu.contrib.mlperf.tests.changes import Inapplicable
 from dlemu.contrib.mlperf.tests.checkpoint_leaves import make_result
-from dlemu.contrib.mlperf.tests.forging.kinds import KINDS, Forgery, Inapplicable, single_facts
-from dlemu.contrib.mlperf.tests.golden import edit, make_tree
+from dlemu.contrib.mlperf.tests.forging.kinds import KINDS, Forgery, single_facts
+from dlemu.contrib.mlperf.tests.golden import make_tree
 from dlemu.contrib.mlperf.tests.published_tree import make_published
 
 BASES = ("2.0", "3.0", "checkpoints", "both", "published")
@@ -52,15 +53,7 @@ def make_base(name: str, folder: Path) -> Path:
         return make_published(folder)
     make_tree(folder, "3.0" if name == "both" else name)
     if name == "both":
-        with tempfile.TemporaryDirectory(prefix="dlemu-forge-") as other:
-            make_result(Path(other))
-            organisation = Path(other) / "closed/acme"
-            (organisation / "results/box").rename(organisation / "results/drive")
-            for path in list((organisation / "systems").iterdir()):
-                path.rename(path.with_stem("drive"))
-            described = organisation / "systems/drive.yaml"
-            edit(described, lambda told: told["system_under_test"]["solution"].update(submission_name="drive"))
-            shutil.copytree(organisation, folder / "closed/acme", dirs_exist_ok=True)
+        make_result(folder, system="drive")
     return folder
 
 
@@ -73,7 +66,7 @@ def forgeries(base: str, tree: Path) -> Iterator[Forgery]:
 
 def said(checked: Checked) -> Said:
     """Return everything that was found, by rule, severity and what was seen."""
-    return frozenset((one.finding.rule, one.finding.severity, one.finding.seen) for one in checked.findings)
+    return frozenset((one.rule, one.severity, one.seen) for one in checked.findings)
 
 
 def _audited(root: Path) -> Said:

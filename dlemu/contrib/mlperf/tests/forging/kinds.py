@@ -16,35 +16,47 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import yaml
+
 from dlemu.contrib.mlperf.audit import audited_run
+from dlemu.contrib.mlperf.rules.core_config import core_config_hash
 from dlemu.contrib.mlperf.tests.changes import (
+    META,
     Change,
+    Edit,
+    Inapplicable,
+    alter,
     config,
     drop,
+    each,
     edited,
+    edits,
     end,
     ended_at,
-    files_of,
+    every,
     first,
-    logged_by_dlemu,
+    found,
+    gone,
+    in_first,
+    in_last,
+    in_run,
+    last,
     metadata,
     of_the_first,
-    override,
     processes,
     put,
+    removed,
     runs,
+    scale,
     setting,
     summary,
+    text,
+    together,
 )
 from dlemu.contrib.mlperf.tests.checkpoint_leaves import leaves as calls
-from dlemu.contrib.mlperf.tests.golden import STAMP, client, config_folder, edit, moved
+from dlemu.contrib.mlperf.tests.golden import CODE, STAMP, client, config_folder, edit, moved
 
-META = "*_metadata.json"
 CALLS = f"checkpointing/*/2*/{META}"
-
-
-class Inapplicable(Exception):
-    """The tree has nothing of the kind."""
 
 
 @dataclass(frozen=True)
@@ -72,58 +84,9 @@ class Forgery:
         return any(own.rpartition(":")[2] == rule for own in self.rules)
 
 
-def _forgery(name: str, rules: str, change: Change, edition: str = "3.0") -> Forgery:
-    return Forgery(name, frozenset(rules.split()), change, edition=edition)
-
-
-def leaves(root: Path, phase: str = "") -> list[Path]:
+def leaves(root: Path, phase: str = "*") -> list[Path]:
     """The folders of calls, in order of their names; with `phase` those of one phase of training."""
-    found = sorted(path for path in root.rglob("2*_*") if path.is_dir() and len(path.name) == 15)
-    if phase:
-        found = [path for path in found if path.parent.name == phase]
-    if not found:
-        raise Inapplicable
-    return found
-
-
-def ran(root: Path) -> list[Path]:
-    """The folders that hold a summary."""
-    return [path.parent for path in every(root, "summary.json")]
-
-
-def every(root: Path, pattern: str) -> list[Path]:
-    """The paths that match, of which there is one at least."""
-    found = sorted(root.rglob(pattern))
-    if not found:
-        raise Inapplicable
-    return found
-
-
-def _first(root: Path, pattern: str) -> Path:
-    return every(root, pattern)[0]
-
-
-def for_all(paths: Iterable[Path], change: Callable[[Path], object]) -> None:
-    for path in paths:
-        change(path)
-
-
-def each(pattern: str, change: Callable[[Path], object]) -> Change:
-    """Change all that match."""
-    return lambda root: for_all(every(root, pattern), change)
-
-
-def together(*changes: Change) -> Change:
-    """Make several changes at once."""
-    return lambda root: [change(root) for change in changes]
-
-
-def one(root: Path, pattern: str) -> Path:
-    """The first path that matches below the last leaf that has one."""
-    for leaf in reversed(ran(root)):
-        for path in sorted(leaf.glob(pattern)):
-            return path
-    raise Inapplicable
+    return sorted(path for path in found(root, f"{phase}/2*_*") if path.is_dir() and len(path.name) == 15)
 
 
 def trained(root: Path) -> Path:
@@ -131,28 +94,28 @@ def trained(root: Path) -> Path:
     return next(iter(sorted(root.rglob("training"))), root)
 
 
-def trainings(root: Path) -> list[Path]:
-    """The folders of runs of training that hold a summary."""
-    found = [folder for folder in ran(trained(root)) if "checkpointing" not in folder.parts]
-    if not found:
-        raise Inapplicable
-    return found
-
-
 def organisation(root: Path) -> Path:
     """DIVISION/ORG."""
-    for division in sorted(root.iterdir()):
-        if division.name.lower() in ("closed", "open"):
-            return next(path for path in sorted(division.iterdir()) if path.is_dir())
-    raise Inapplicable
+    divisions = [path for path in sorted(root.iterdir()) if path.name.lower() in ("closed", "open")]
+    if not divisions:
+        raise Inapplicable
+    return next(path for path in sorted(divisions[0].iterdir()) if path.is_dir())
 
 
-def changed(pattern: str, change: Callable[[Any], Any]) -> Change:
-    return lambda root: edit(one(root, pattern), change)
+def epochs(content: Any) -> list[Any]:
+    """The epochs in a rank's steps, of which there are some."""
+    kept = [value for key, value in content.items() if key.isdigit()]
+    if not kept or not kept[0]["load"]:
+        raise Inapplicable
+    return kept
 
 
-def changed_first(pattern: str, change: Callable[[Any], Any]) -> Change:
-    return lambda root: edit(_first(root, pattern), change)
+def later(moment: str, seconds: float) -> str:
+    return (datetime.fromisoformat(moment) + timedelta(seconds=seconds)).isoformat()
+
+
+def _renamed(folder: Path, name: str) -> object:
+    return folder.rename(folder.with_name(name))
 
 
 def _to_year(year: int) -> Change:
@@ -161,13 +124,11 @@ def _to_year(year: int) -> Change:
     def apply(root: Path) -> None:
         for leaf in leaves(root):
             stamp = datetime.strptime(leaf.name, STAMP)
-            shift = stamp.replace(year=year) - stamp
+            moment = stamp.replace(year=year)
             for path in leaf.glob("*.json"):
-                content = moved(json.loads(path.read_text()), shift)
-                if path.name.endswith("_metadata.json"):
-                    content["run_datetime"] = stamp.replace(year=year).strftime(STAMP)
-                path.write_text(json.dumps(content))
-            leaf.rename(leaf.with_name(stamp.replace(year=year).strftime(STAMP)))
+                path.write_text(json.dumps(moved(json.loads(path.read_text()), moment - stamp)))
+            edits(leaf.glob(META), put("run_datetime", moment.strftime(STAMP)))
+            _renamed(leaf, moment.strftime(STAMP))
 
     return apply
 
@@ -176,76 +137,56 @@ def _copied_rank(jitter: float) -> Change:
     """Give one rank the steps of another, each changed by so much of itself."""
 
     def apply(root: Path) -> None:
-        root = trained(root)
-        content = json.loads(one(root, "0_output.json").read_text())
-        for epoch in (value for key, value in content.items() if key.isdigit()):
+        source = last(trained(root), "0_output.json")
+        content = json.loads(source.read_text())
+        for epoch in epochs(content):
             for name in ("load", "proc"):
                 for block, values in epoch[name].items():
                     epoch[name][block] = [value * (1 + jitter * (-1) ** index) for index, value in enumerate(values)]
-        if not any(epoch["load"] for key, epoch in content.items() if key.isdigit()):
-            raise Inapplicable
-        one(root, "1_output.json").write_text(json.dumps(content))
+        last(trained(root), "1_output.json").write_text(json.dumps(content))
 
     return apply
 
 
-def _copied_epoch(root: Path) -> None:
-    def copy(content: Any) -> None:
-        if not content["1"]["load"]:
-            raise Inapplicable
-        content["2"] = {**content["1"]}
-
-    edit(one(trained(root), "0_output.json"), copy)
+def _copied_epoch(content: Any) -> None:
+    content["2"] = {**epochs(content)[0]}
 
 
-def _copied_figures(root: Path) -> None:
-    def copy(content: Any) -> None:
-        for key in ("train_au_percentage", "train_throughput_samples_per_second"):
-            content["metric"][key][1] = content["metric"][key][0]
-
-    edit(one(trained(root), "summary.json"), copy)
+def _copied_figures(content: Any) -> None:
+    for key in ("train_au_percentage", "train_throughput_samples_per_second"):
+        content["metric"][key][1] = content["metric"][key][0]
 
 
 def _copied_stamps(root: Path) -> None:
-    source = one(root, "0_per_epoch_stats.json")
-    for path in sorted(source.parent.glob("[1-9]_per_epoch_stats.json"))[:1]:
-        shutil.copy(source, path)
-        return
-    raise Inapplicable
+    shutil.copy(last(root, "0_per_epoch_stats.json"), last(root, "1_per_epoch_stats.json"))
 
 
-def _checkpoints_overlap(root: Path) -> None:
-    def overlap(content: Any) -> None:
-        parts = [value for name, value in content["1"].items() if "_ckpt" in name]
-        if len(parts) < 2:
-            raise Inapplicable
-        length = datetime.fromisoformat(parts[1]["end"]) - datetime.fromisoformat(parts[1]["start"])
-        parts[1]["start"] = parts[0]["start"]
-        parts[1]["end"] = (datetime.fromisoformat(parts[0]["start"]) + length).isoformat()
-
-    edit(one(root, "3_per_epoch_stats.json"), overlap)
+def _overlap(content: Any) -> None:
+    """Let the second checkpoint begin with the first."""
+    before, part = [value for name, value in content["1"].items() if "_ckpt" in name][:2]
+    length = datetime.fromisoformat(part["end"]) - datetime.fromisoformat(part["start"])
+    part |= {"start": before["start"], "end": later(before["start"], length.total_seconds())}
 
 
-def _without_steps(change: Callable[[Any], None], name: str) -> Change:
+def _without_steps(name: str, change: Edit) -> Change:
     """Take the steps of every run of training away, and change one of the files that are left of each."""
 
     def apply(root: Path) -> None:
-        for folder in trainings(root):
+        for folder in runs(root):
             for path in folder.glob("*_output.json"):
                 path.unlink()
-            for path in folder.glob(name):
-                edit(path, change)
+            edits(folder.glob(name), change)
 
     return apply
 
 
-def _au(percent: float, called: str) -> Callable[[Any], None]:
+def _au(percent: float) -> Edit:
     """Have a summary print another AU, in every epoch alike."""
 
     def change(content: Any) -> None:
         metric = content["metric"]
         metric["train_au_percentage"] = [percent] * len(metric["train_au_percentage"])
-        metric |= {"train_au_mean_percentage": percent, "train_au_meet_expectation": called}
+        metric |= {"train_au_mean_percentage": percent, "train_au_meet_expectation": "fail"}
         metric["train_au_stdev_percentage"] = 0.0
 
     return change
@@ -260,85 +201,90 @@ def _short_blocks(content: Any) -> None:
 
 def _slow_first_steps(root: Path) -> None:
     """Let each first step take half a minute longer, with 100 readers that fetch batches meanwhile."""
-    for path in every(trained(root), "*_output.json"):
-        edit(path, _longer_step)
-    for path in trained(root).rglob("*per_epoch_stats.json"):
-        edit(path, _earlier_start)
-    for path in trained(root).rglob("config.yaml"):
-        edit(path, lambda told: told["workload"].setdefault("reader", {}).update(read_threads=100))
+
+    def longer(content: Any) -> None:
+        for epoch in epochs(content):
+            for name in ("load", "proc"):
+                epoch[name]["block1"][0] += 30
+
+    def earlier(content: Any) -> None:
+        for epoch in content.values():
+            for part in (epoch, epoch["block1"]):
+                part["start"] = later(part["start"], -30)
+
+    edits(found(trained(root), "*_output.json"), longer)
+    edits(trained(root).rglob("*per_epoch_stats.json"), earlier)
+    config("reader/read_threads", 100)(root)
 
 
-def _longer_step(content: Any) -> None:
-    for epoch in (value for key, value in content.items() if key.isdigit()):
-        if not epoch["load"]:
-            raise Inapplicable
-        for name in ("load", "proc"):
-            epoch[name]["block1"][0] += 30
+def waiting(root: Path) -> None:
+    """Let every step of the last run wait for its batch as long as it computes, and every block take twice as long."""
 
+    def waiting(content: Any) -> None:
+        for epoch in epochs(content):
+            waits = epoch["compute"]["block1"]
+            for key in ("load", "proc"):
+                epoch[key]["block1"] = [value + wait for value, wait in zip(epoch[key]["block1"], waits, strict=True)]
+            epoch["throughput"]["block1"] /= 2
 
-def later(moment: str, seconds: float) -> str:
-    return (datetime.fromisoformat(moment) + timedelta(seconds=seconds)).isoformat()
+    def longer(content: Any) -> None:
+        shift = 0.0
+        for epoch in content.values():
+            block = epoch["block1"]
+            length = (datetime.fromisoformat(block["end"]) - datetime.fromisoformat(block["start"])).total_seconds()
+            epoch["start"], block["start"] = later(epoch["start"], shift), later(block["start"], shift)
+            shift += length
+            epoch["end"], block["end"] = later(epoch["end"], shift), later(block["end"], shift)
 
-
-def _earlier_start(content: Any) -> None:
-    for epoch in content.values():
-        for part in (epoch, epoch["block1"]):
-            part["start"] = later(part["start"], -30)
+    edits(runs(root)[-1].glob("*_output.json"), waiting)
+    edits(runs(root)[-1].glob("*per_epoch_stats.json"), longer)
 
 
 def _of_model(name: str) -> Change:
     """Have all calls of checkpoints name another model."""
-    return each(
-        CALLS, lambda path: edit(path, lambda told: told.update(model=name, args={**told["args"], "model": name}))
-    )
+    return together(each(CALLS, put("model", name)), each(CALLS, put("args/model", name)))
 
 
 def _of_v2(root: Path) -> None:
     """Let nothing tell of v3.0, so that v2.0's rules hold."""
-    _first(root, CALLS)  # of checkpoints alone
-    for path in root.rglob("*_metadata.json"):
-        edit(path, _told_of_v2)
+    found(root, CALLS)  # of checkpoints alone
+
+    def older(content: Any) -> None:
+        for key in ("system_info", "invocation_start_time"):
+            content.pop(key, None)
+        for key in ("data_access_protocol", "systemname"):
+            content.get("args", {}).pop(key, None)
+        content.update(edition="2.0")
+
+    edits(root.rglob(META), older)
     for name in (".mlps-code-image", "fs_separation.json"):
         for path in root.rglob(name):
             path.unlink()
-
-
-def _told_of_v2(content: Any) -> None:
-    for key in ("system_info", "invocation_start_time"):
-        content.pop(key, None)
-    for key in ("data_access_protocol", "systemname"):
-        content.get("args", {}).pop(key, None)
-    content.update(edition="2.0")
 
 
 def _late(phase: str) -> Change:
     """Let a phase come after the runs, by all that it tells."""
 
     def apply(root: Path) -> None:
-        last, leaf = leaves(root, "run")[-1], leaves(root, phase)[0]
-        stamp = (datetime.strptime(last.name, STAMP) + timedelta(hours=3)).strftime(STAMP)
-        began = datetime.strptime(stamp, STAMP).isoformat()
-        for path in leaf.glob("*_metadata.json"):
-            edit(path, lambda told: told.update(run_datetime=stamp, invocation_start_time=began))
-        leaf.rename(leaf.with_name(stamp))
+        final, leaf = leaves(root, "run")[-1], leaves(root, phase)[0]
+        began = datetime.strptime(final.name, STAMP) + timedelta(hours=3)
+        stamp = began.strftime(STAMP)
+        edits(leaf.glob(META), lambda told: told.update(run_datetime=stamp, invocation_start_time=began.isoformat()))
+        _renamed(leaf, stamp)
 
     return apply
 
 
 def _tampered_code(root: Path) -> None:
-    for path in root.rglob(".code-hash.json"):
-        if "hash" in json.loads(path.read_text()):
-            (path.parent / "report.py").write_text("AU = 100\n")
-            return
-    raise Inapplicable
+    (found(root, ".code-hash.json")[0].parent / "report.py").write_text("AU = 100\n")
 
 
 def _two_images(root: Path) -> None:
-    pool = _first(root, ".code-hash.json").parent
+    pool = found(root, ".code-hash.json")[0].parent
     other = pool.with_name("code-other")
     shutil.copytree(pool, other)
-    edit(other / ".code-hash.json", lambda told: told.update(hash="f" * 32))
-    one(root, ".mlps-code-image").write_text("md5-tree-v2:" + "f" * 32)
+    edit(other / ".code-hash.json", put("hash", "f" * 32))
+    last(root, ".mlps-code-image").write_text("md5-tree-v2:" + "f" * 32)
 
 
 def _sums(begin: str, factor: float | None = 1.05) -> Change:
@@ -359,57 +305,17 @@ def _sums(begin: str, factor: float | None = 1.05) -> Change:
     return apply
 
 
-def _described(change: Callable[[Any], object]) -> Change:
-    def of_the_system(told: Any) -> None:
-        change(told["system_under_test"])
-
-    return changed_first("systems/*.yaml", of_the_system)
-
-
-def _put(*keys: str, value: Any) -> Callable[[Any], None]:
-    def change(content: Any) -> None:
-        for key in keys[:-1]:
-            content = content[key]
-        if keys[-1] not in content or content[keys[-1]] == value:
-            raise Inapplicable
-        content[keys[-1]] = value
-
-    return change
-
-
 def kv(root: Path, place: str = "option_1/trial_0") -> Path:
     """One rank's results of a run of kv_cache."""
-    return _first(root, f"kv_cache/*/run/*/{place}/**/kvcache_results_*.json")
+    return found(root, f"kv_cache/*/run/*/{place}/**/kvcache_results_*.json")[0]
 
 
-KV_SUMMARY = "kv_cache/*/run/*/summary.json"
-
-
-def _kv_told(change: Callable[[Any], Any]) -> Change:
-    return changed_first(KV_SUMMARY, change)
-
-
-def _kv_sum(name: str, factor: float) -> Change:
-    def change(told: Any) -> None:
-        told["options"]["1"][f"aggregated_{name}"] *= factor
-
-    return _kv_told(change)
-
-
-def _kv_rank(change: Callable[[Any], Any]) -> Change:
+def _kv_rank(change: Edit) -> Change:
     return lambda root: edit(kv(root), change)
 
 
-def _kv_stat(name: str, factor: float | None) -> Change:
-    def change(told: Any) -> None:
-        stats = told["summary"]["cache_stats"]
-        stats[name] = 100.0 if factor is None else stats[name] * factor
-
-    return _kv_rank(change)
-
-
-def _kv_meta(change: Callable[[Any], Any]) -> Change:
-    return changed_first("kv_cache/*/run/*/*_metadata.json", change)
+_kv_summary = partial(in_first, "kv_cache/*/run/*/summary.json")
+_kv_meta = partial(in_first, f"kv_cache/*/run/*/{META}")
 
 
 def _kv_commands(old: str, new: str, most: int | None = None) -> Change:
@@ -420,74 +326,20 @@ def _kv_commands(old: str, new: str, most: int | None = None) -> Change:
     return _kv_meta(change)
 
 
-def _gone(*keys: str) -> Callable[[Any], None]:
-    def change(content: Any) -> None:
-        for key in keys[:-1]:
-            content = content[key]
-        del content[keys[-1]]
-
-    return change
-
-
-def _trained(name: str, change: Callable[[Any], None]) -> Change:
-    return lambda root: edit(trainings(root)[-1] / name, change)
-
-
-def _copied_times(root: Path) -> None:
-    """Give a run another's block times under figures of its own, and take the steps of both away."""
-    first, second = trainings(root)[-2:]
-    start = [json.loads((run / "summary.json").read_text())["start"] for run in (first, second)]
-    shift = datetime.fromisoformat(start[1]) - datetime.fromisoformat(start[0])
-    for path in first.glob("*per_epoch_stats.json"):
-        (second / path.name).write_text(json.dumps(moved(json.loads(path.read_text()), shift)))
-    for path in (*first.glob("*_output.json"), *second.glob("*_output.json")):
-        path.unlink()
-
-
-def _in_every_config(section: str, key: str, value: object) -> Change:
-    def apply(root: Path) -> None:
-        for run in trainings(root):
-            edit(config_folder(run) / "config.yaml", lambda told: told["workload"][section].update({key: value}))
-
-    return apply
-
-
-_OF_ALL_RANKS = (
-    ("summary", "elapsed_time"),
-    ("summary", "total_requests"),
-    ("summary", "total_tokens"),
-    ("summary", "total_storage_io_time"),
-    ("summary", "avg_throughput_tokens_per_sec"),
-    ("summary", "storage_io_latency_ms"),
-    ("summary", "cache_stats", "tier_storage_read_bandwidth_gbps"),
-    ("summary", "cache_stats", "tier_storage_kv_bytes_read_gb"),
-    ("end_to_end_latencies",),
-)
-
-
-def _kv_waits(root: Path) -> None:
+def _kv_waits(told: Any) -> None:
     """Let a rank keep its latencies beside a 95th percentile that is none of theirs."""
-
-    def change(told: Any) -> None:
-        total = told["summary"]["total_storage_io_time"]
-        told["storage_latencies"] = [total / 100] * 100
-        told["summary"]["storage_io_latency_ms"]["p95"] = 1.0
-
-    edit(kv(root), change)
+    told["storage_latencies"] = [told["summary"]["total_storage_io_time"] / 100] * 100
+    told["summary"]["storage_io_latency_ms"]["p95"] = 1.0
 
 
 def _kv_tokens(root: Path) -> None:
     """Raise a rank's tokens/s, and what the summary makes of them."""
-    key, path = "avg_throughput_tokens_per_sec", kv(root)
-    told = json.loads(path.read_text())["summary"]
+    key, told = "avg_throughput_tokens_per_sec", json.loads(kv(root).read_text())["summary"]
     more = 0.05 * told["total_tokens"] / told["elapsed_time"]
-    edit(path, lambda told: told["summary"].update({key: told["summary"][key] + more}))
-    edit(
-        _first(root, KV_SUMMARY),
-        lambda told: told["options"]["1"].update(
-            {f"aggregated_{key}": told["options"]["1"][f"aggregated_{key}"] + more / 3}
-        ),
-    )
+    _kv_rank(put(f"summary/{key}", told[key] + more))(root)
+    summed = found(root, "kv_cache/*/run/*/summary.json")[0]
+    rate = json.loads(summed.read_text())["options"]["1"][f"aggregated_{key}"]
+    edit(summed, put(f"options/1/aggregated_{key}", rate + more / 3))
 
 
 def _less_work(told: Any) -> None:
@@ -497,9 +349,27 @@ def _less_work(told: Any) -> None:
         last[key] = first[key] + (last[key] - first[key]) // 10
 
 
+_OF_ALL_RANKS = (
+    *("summary/elapsed_time", "summary/total_requests", "summary/total_tokens", "summary/total_storage_io_time"),
+    *("summary/avg_throughput_tokens_per_sec", "summary/storage_io_latency_ms", "end_to_end_latencies"),
+    *(f"summary/cache_stats/tier_storage_{name}" for name in ("read_bandwidth_gbps", "kv_bytes_read_gb")),
+)
+
+
+def _copied_times(root: Path) -> None:
+    """Give a run another's block times under figures of its own, and take the steps of both away."""
+    source, copy = runs(root)[-2:]
+    start = [json.loads((run / "summary.json").read_text())["start"] for run in (source, copy)]
+    shift = datetime.fromisoformat(start[1]) - datetime.fromisoformat(start[0])
+    for path in source.glob("*per_epoch_stats.json"):
+        (copy / path.name).write_text(json.dumps(moved(json.loads(path.read_text()), shift)))
+    for path in (*source.glob("*_output.json"), *copy.glob("*_output.json")):
+        path.unlink()
+
+
 def _a_day_later(root: Path) -> None:
-    last = runs(root)[-1]
-    last.rename(last.with_name((datetime.strptime(last.name, STAMP) + timedelta(days=1)).strftime(STAMP)))
+    run = runs(root)[-1]
+    _renamed(run, (datetime.strptime(run.name, STAMP) + timedelta(days=1)).strftime(STAMP))
 
 
 def _workload(root: Path) -> Path:
@@ -512,17 +382,32 @@ def _made(root: Path) -> Path:
     return next((_workload(root) / "datagen").iterdir())
 
 
+def files_of(phase: str, files: int) -> Change:
+    """Let a phase tell another number of files."""
+
+    def change(root: Path) -> None:
+        first(root)  # of training alone
+        edits(root.rglob(f"{phase}/*/dlio_config/config.yaml"), put("workload/dataset/num_files_train", files))
+        edits(root.rglob(f"{phase}/*/{META}"), put("parameters/dataset/num_files_train", files))
+
+    return change
+
+
 def _without_code(root: Path) -> None:
-    for image in [path.parent for path in root.rglob(".code-hash.json")]:
-        shutil.rmtree(image)
+    for image in list(root.rglob(".code-hash.json")):
+        shutil.rmtree(image.parent)
     for pointer in root.rglob(".mlps-code-image"):
         pointer.unlink()
 
 
 def _second_system(root: Path) -> None:
     for suffix in ("yaml", "pdf"):
-        path = _first(root, f"systems/*.{suffix}")
+        path = found(root, f"systems/*.{suffix}")[0]
         shutil.copy(path, path.with_stem("spare"))
+
+
+def _described(key: str, value: Any) -> Change:
+    return in_first("systems/*.yaml", put(f"system_under_test/{key}", value))
 
 
 def _description(folder: Path) -> Path:
@@ -531,50 +416,42 @@ def _description(folder: Path) -> Path:
 
 
 def _able(**capabilities: Any) -> Change:
-    """Change what the system can do; None: say nothing of it."""
-
-    def change(told: Any) -> None:
-        stated = {**told["system_under_test"]["solution"]["capabilities"], **capabilities}
-        kept = {name: value for name, value in stated.items() if value is not None}
-        told["system_under_test"]["solution"]["capabilities"] = kept
-
-    return lambda folder: edit(_description(folder), change)
-
-
-def _of_checkpoints(change: Callable[[Path], object]) -> Change:
-    """Change the folder of a model's checkpoints."""
-    return lambda root: change(_first(root, "checkpointing/*"))
+    """Change what the system can do."""
+    return lambda folder: edit(
+        _description(folder), lambda told: told["system_under_test"]["solution"]["capabilities"].update(capabilities)
+    )
 
 
 def _in_memory(root: Path) -> None:
     """Put the dataset into memory, by all papers that tell of it."""
     place = "/dev/shm/unet3d"
-    config("dataset", "data_folder", value=place)(root)
-    metadata("args", "data_dir", value="/dev/shm")(root)
-    metadata("override_parameters", "dataset.data_folder", value=place)(root)
+    config("dataset/data_folder", place)(root)
+    metadata("args/data_dir", "/dev/shm")(root)
+    metadata("override_parameters/dataset.data_folder", place)(root)
 
 
 def _on_two_hosts(root: Path) -> None:
     """Let one rank of the first run have a host of its own."""
-    edit(first(root) / "summary.json", put("num_hosts", value=2))
+    edit(first(root) / "summary.json", put("num_hosts", 2))
     for path in first(root).glob("*_output.json"):
-        edit(path, put("hostname", value="other" if path.name.startswith("3_") else "node0"))
+        edit(path, put("hostname", "other" if path.name.startswith("3_") else "node0"))
 
 
-def _another_log(root: Path) -> None:
-    (first(root) / "dlio.log").write_text("[OUTPUT] 2026-01-01T00:00:00.0 Running DLIO [Training] with 8 process(es)\n")
+def _logged(line: str) -> Change:
+    """Let the log of the first run say something else."""
+    return lambda root: (first(root) / "dlio.log").write_text(f"[OUTPUT] {line}\n")
 
 
-def _drives(read_gib: float) -> Any:
+def drives(read_gib: float) -> Any:
     """Return the counters of one drive before and after a call."""
     zero = {"device_name": "nvme0n1", "sectors_read": 0, "sectors_written": 0, "time_doing_ios_ms": 0}
     after = zero | {"sectors_read": read_gib * 2**21}
     return {when: {"hosts": [{"hostname": "node0", "disks": [at]}]} for when, at in (("start", zero), ("end", after))}
 
 
-def _staggered(root: Path) -> None:
+def _staggered(folder: Path) -> None:
     """Let each rank of a call save after the one before it."""
-    for rank, path in enumerate(sorted(calls(root)[0].glob("*_per_epoch_stats.json"))):
+    for rank, path in enumerate(sorted(calls(folder)[0].glob("*_per_epoch_stats.json"))):
 
         def change(content: Any, seconds: float = 100.0 * rank) -> None:
             for part in content["1"].values():
@@ -584,30 +461,32 @@ def _staggered(root: Path) -> None:
         edit(path, change)
 
 
-def _of_rank_0(change: Callable[[Any], None]) -> Change:
-    """Change the steps of rank 0 in the first run."""
-    return lambda root: edit(one(root, "0_output.json"), change)
-
-
 def _fewer_steps(content: Any) -> None:
     for key in ("load", "proc", "compute"):
         content["1"][key]["block1"] = content["1"][key]["block1"][:-50]
 
 
 def _without_waits(content: Any) -> None:
-    for epoch in (value for key, value in content.items() if key.isdigit()):
+    for epoch in epochs(content):
         epoch["load"]["block1"] = [0.0] * len(epoch["load"]["block1"])
         epoch["proc"]["block1"][0] += 2.0
 
 
-def _two_groups(root: Path) -> None:
-    """Describe one host more, of a kind of its own."""
-    for path in (organisation(root) / "systems").glob("*.yaml"):
-        edit(path, lambda told: told["system_under_test"]["clients"].append(client()))
+def stamp(root: Path, **changes: Any) -> None:
+    """Write provenance.json beside every run, as mlpstorage does, and submission.yaml."""
+    for run in runs(root):
+        workload = yaml.safe_load((run / "dlio_config/config.yaml").read_text())["workload"]
+        core = {"algorithm": "core-config-v1", "allowlist": "training@1", "hash": core_config_hash(workload)}
+        told = {"rules_edition": "3.0", "tool": {"code_image": f"md5-tree-v2:{CODE}"}, "dlio": {"version": "3.0.4"}}
+        (run / "provenance.json").write_text(json.dumps({**told, "core_config": core, **changes}))
+        edits(run.glob(META), put("provenance_file", "provenance.json"))
+    org = organisation(root)
+    listed = [{"leaf": str(path.relative_to(org))} for path in leaves(org)]
+    (org / "submission.yaml").write_text(yaml.safe_dump({"rules_edition": "3.0", "runs": listed}))
 
 
-def _hidden(root: Path) -> None:
-    shutil.copytree(first(root), first(root).with_name(".20260301_110000"))
+def _stamped(**changes: Any) -> Change:
+    return lambda root: stamp(root, **changes)
 
 
 def _cut_block(content: Any) -> None:
@@ -616,296 +495,351 @@ def _cut_block(content: Any) -> None:
     block["end"] = (datetime.fromisoformat(block["end"]) - timedelta(seconds=10)).isoformat()
 
 
+def _override(word: str) -> Change:
+    return lambda root: every(root, "overrides.yaml", lambda content: content.append(word))
+
+
+def for_all(paths: Iterable[Path], change: Callable[[Path], object]) -> None:
+    for path in paths:
+        change(path)
+
+
+def in_trained(pattern: str, content: str) -> Change:
+    """Write another content into a file of the last run of training."""
+    return lambda root: last(trained(root), pattern).write_text(content)
+
+
+_BOMB = (
+    "a0: &a0 {x: 1}\n"
+    + "".join(f"a{n + 1}: &a{n + 1} {{x: *a{n}, y: *a{n}}}\n" for n in range(60))
+    + "workload: *a60\n"
+)
+
+
+def _configs(content: str) -> Change:
+    """Write another content into config.yaml of every run of training."""
+    return lambda root: [(config_folder(run) / "config.yaml").write_text(content) for run in runs(root)]
+
+
 _SEPARATE = "dataset.filesystem checkpoint.filesystem"
 _STDEV = "record_length_bytes_stdev"
-_ANOTHER_DAY = {"invocation_start_time": "2026-02-01T01:00:00"}
-KINDS: tuple[Forgery, ...] = (
-    # trees
-    _forgery("systems/ is gone", "submission.folders", lambda root: shutil.rmtree(organisation(root) / "systems")),
-    _forgery("a foreign folder at the top", "submission.top", lambda root: (root / "notes").mkdir()),
-    _forgery("a foreign folder of the organisation", "submission.folders submission.top",
-             lambda root: (organisation(root) / "x").mkdir()),
-    _forgery("the organisation has a blank", "submission.name",
-             lambda root: organisation(root).rename(organisation(root).with_name("a b"))),
-    _forgery("the code's image is gone", "submission.code code.image",
-             lambda root: shutil.rmtree(_first(root, ".code-hash.json").parent)),
-    _forgery("a dataset in no time", "time.datagen",
-             each(f"datagen/*/{META}", lambda path: edit(path, put("runtime", value=2.0)))),
-    _forgery("datagen goes on during the runs", "time.phases",
-             each(f"datagen/*/{META}", lambda path: edit(path, put("runtime", value=9e4)))),
-    _forgery("two groups of hosts for one", "systems.hosts", _two_groups),
-    _forgery("a file was added to the code", "code.changed", _tampered_code),
-    _forgery("two images in one result", "code.mixed", _two_images),
-    _forgery("metadata of checkpoints are gone", "files.checkpoint", each(CALLS, Path.unlink)),
-    _forgery("a leaf names another edition", "edition.differs", changed(META, lambda told: told.update(edition="2.0"))),
-    # papers
-    _forgery("metadata: []", "papers.missing", lambda root: one(root, META).write_text("[]")),
-    _forgery("metadata: {}", "papers.missing", lambda root: one(root, META).write_text("{}")),
-    _forgery("metadata without args", "papers.missing", changed(META, lambda told: told.pop("args"))),
-    _forgery("overrides.yaml: []", "papers.missing",
-             lambda root: one(root, "dlio_config/overrides.yaml").write_text("[]")),
-    _forgery("hydra.yaml: {}", "papers.missing", lambda root: one(root, "dlio_config/hydra.yaml").write_text("{}")),
-    _forgery("config.yaml: {}", "papers.missing config.incomplete",
-             lambda root: one(root, "dlio_config/config.yaml").write_text("{}")),
-    _forgery("summary.json: {}", "summary.incomplete checkpoint.differs unapplied",
-             lambda root: one(root, "summary.json").write_text("{}")),
-    _forgery("results.json: []", "results.differ", lambda root: _first(root, "results.json").write_text("[]")),
-    _forgery("results.json: {}", "results.differ", lambda root: _first(root, "results.json").write_text("{}")),
-    _forgery("called INVALID", "division.differs", changed(META, _put("verification", value="INVALID"))),
-    _forgery("called OPEN", "division.differs", changed(META, _put("verification", value="OPEN"))),
-    _forgery("run as whatif", "division.differs", changed(META, _put("args", "mode", value="whatif"))),
-    _forgery("it failed", "runs.exit", changed(META, lambda told: told.update(exit_status=1))),
-    # time
-    _forgery("in 2032", "time.year", _to_year(2032)),
-    _forgery("in 2016", "time.year", _to_year(2016)),
-    _forgery("epochs overlap", "time.order", lambda root: edit(
-        one(trained(root), "*per_epoch_stats.json"), lambda told: told["2"].update(start=told["1"]["start"]))),
-    _forgery("checkpoints overlap", "time.order", _checkpoints_overlap),
-    _forgery("datagen after the runs", "time.phases", _late("datagen")),
-    _forgery("datasize after the runs", "time.phases", _late("datasize")),
-    _forgery("the summary begins late", "time.order checkpoint.differs", lambda root: edit(
-        one(root, "summary.json"), lambda told: told.update(start=later(told["start"], 60)))),
-    _forgery("the tool was shorter", "time.length", changed(META, _put("runtime", value=1.0))),
-    _forgery("called another day", "runs.misdated", changed(META, _put("run_datetime", value="20260201_010000"))),
-    _forgery("began another day", "runs.misdated", changed(META, lambda told: told.update(_ANOTHER_DAY))),
-    # copies
-    _forgery("a rank's steps are another's", "ranks.copied", _copied_rank(0.0)),
-    _forgery("a rank's steps nearly are another's", "ranks.copied", _copied_rank(1e-9)),
-    _forgery("an epoch's steps are another's", "ranks.copied", _copied_epoch),
-    _forgery("an epoch's figures are another's", "epochs.copied", _copied_figures),
-    _forgery("a rank's stamps are another's", "ranks.copied rank.differs", _copied_stamps),
-    # what is recomputed
-    _forgery("an AU below what the blocks took", "au.impossible", _without_steps(_au(40.0, "fail"), "summary.json")),
-    _forgery("an AU below the threshold", "au.low", _without_steps(_au(89.0, "fail"), "summary.json")),
-    _forgery("rank 0 took fewer steps", "ranks.steps", _of_rank_0(_fewer_steps), "2.0"),
-    _forgery("rank 0 never waited", "steps.parts", _of_rank_0(_without_waits), "2.0"),
-    _forgery("ranks' hosts have more memory", "hosts.memory",
-             each("*_output.json", lambda path: edit(path, put("host_memory_GB", value=125.0))), "2.0"),
-    _forgery("more hosts' memory than hosts", "hosts.differ", summary("host_memory_GB", value=[2.0] * 4), "2.0"),
-    _forgery("one run on another host", "hosts.changed",
-             together(of_the_first("summary.json", "hostname", value="n7"),
-                      of_the_first("*_output.json", "hostname", value="n7")), "2.0"),
-    _forgery("blocks shorter than their steps", "blocks.short",
-             _without_steps(_short_blocks, "*per_epoch_stats.json")),
-    _forgery("prefetch hides slow first steps", "au.prefetch", _slow_first_steps),
-    Forgery("the audit itself fails", frozenset({"audit.failed"}), trainings,
-            partial(patch.object, audited_run, "audit_run", side_effect=RuntimeError("a fault"))),
-    _forgery("a model that no edition has", "checkpoint.model", _of_model("gpt-175b")),
-    _forgery("8 processes of a larger model", "checkpoint.subset", _of_model("llama3-70b")),
-    _forgery("of an edition that never synced", "checkpoint.unsynced", _of_v2),
-    # what is gone
-    _forgery("a rank's files are gone", "files.ranks",
-             lambda root: for_all(one(root, "3_per_epoch_stats.json").parent.glob("3_*.json"), Path.unlink)),
-    _forgery("sums of training are forged", "results.differ", _sums("train_throughput_mean_samples_per_second")),
-    _forgery("sums of checkpoints are forged", "results.differ", _sums("save_checkpoint_io_mean_GB_per_second")),
-    _forgery("sums of a rehearsal are forged", "results.differ", _sums("save_gib_per_second")),
-    _forgery("the pdf has 0 bytes", "files.empty", lambda root: every(root, "systems/*.pdf")[-1].write_bytes(b"")),
-    _forgery("the description has 0 bytes", "files.empty",
-             lambda root: every(root, "systems/*.yaml")[-1].write_bytes(b"")),
-    _forgery("dlio.log has 0 bytes", "files.empty", lambda root: every(root, "dlio.log")[-1].write_bytes(b"")),
-    _forgery("stdout has 0 bytes", "files.empty", lambda root: every(root, "*_run.stdout.log")[-1].write_bytes(b"")),
-    _forgery("no sidecar of the file system", _SEPARATE, lambda root: one(root, "fs_separation.json").unlink()),
-    _forgery("one file system", _SEPARATE, changed("fs_separation.json", _put("same_filesystem", value=True))),
-    # key-value caches
-    _forgery("kv: a rank's results are gone", "kv.missing", lambda root: kv(root, "option_2/trial_1").unlink()),
-    _forgery("kv: the summary is gone", "kv.missing", lambda root: _first(root, KV_SUMMARY).unlink()),
-    _forgery("kv: part of it failed", "kv.missing", _kv_told(lambda told: told.update(partial_failure=True))),
-    _forgery("kv: an option is gone", "kv.missing", lambda root: shutil.rmtree(kv(root, "option_3").parents[2])),
-    _forgery("kv: a published rate is forged", "kv.differs", _kv_sum("read_bandwidth_gbps", 1.05)),
-    _forgery("kv: published tokens/s are forged", "kv.differs", _kv_sum("storage_throughput_tokens_per_sec", 1.05)),
-    _forgery("kv: the published p95 is forged", "kv.differs", _kv_sum("p95_latency_ms", 0.5)),
-    _forgery("kv: trials are summed", "kv.aggregate", _kv_sum("read_bandwidth_gbps", 3)),
-    _forgery("kv: a rank's rate is forged", "kv.differs", _kv_stat("tier_storage_read_bandwidth_gbps", 1.05)),
-    _forgery("kv: a rank's bytes are forged", "kv.differs", _kv_stat("tier_storage_kv_bytes_written_gb", 1.05)),
-    _forgery("kv: requests are left out", "kv.differs", _kv_rank(lambda told: told["end_to_end_latencies"].pop())),
-    _forgery("kv: the clock ran longer", "kv.settings", _kv_rank(_put("summary", "elapsed_time", value=600.0))),
-    _forgery("kv: another seed", "kv.settings", _kv_rank(_put("seed", value=7))),
-    _forgery("kv: fewer users", "kv.settings", _kv_commands("--num-users 200", "--num-users 100")),
-    _forgery("the command had another override", "overrides.differ",
-             changed(META, put("executed_command", value="mpirun dlio ++workload.reader.read_type=memory"))),
-    _forgery("another setting was asked for", "overrides.differ",
-             changed(META, lambda told: told["args"].update(params=["reader.read_threads=4", "train.epochs=1"]))),
-    _forgery("kv: an option without its p95", "unapplied",
-             _kv_told(_gone("options", "1", "aggregated_p95_latency_ms"))),
-    _forgery("an epoch has no rate", "epochs.count",
-             changed("summary.json", lambda told: told["metric"]["train_throughput_samples_per_second"].pop())),
-    _forgery("no samples/s of epochs", "summary.incomplete",
-             _trained("summary.json", _gone("metric", "train_throughput_samples_per_second"))),
-    _forgery("no memory of the hosts", "summary.incomplete", _trained("summary.json", _gone("host_memory_GB"))),
-    _forgery("a call of checkpoints has no figures", "checkpoint.differs",
-             changed_first("checkpointing/*/2*/summary.json", _gone("metric"))),
-    _forgery("block times are another run's", "runs.copied", _copied_times),
-    _forgery("the log printed another AU", "papers.differ", lambda root: one(trained(root), "dlio.log").write_text(
-        "[OUTPUT]\n[METRIC] Training Accelerator Utilization [AU] (%): 1.5000 (0.1000) \n")),
-    _forgery("a workload file with a setting more", "workload.hash", _in_every_config("workflow", "mine", True)),
-    _forgery("datagen made files of one size", "dataset.differs",
-             changed_first("datagen/2*/dlio_config/config.yaml", put("workload", "dataset", _STDEV, value=0))),
-    _forgery("a file is a link", "tree.link",
-             lambda root: (trainings(root)[-1] / "notes.txt").symlink_to("/etc/hostname")),
-    _forgery("sums without their AU", "results.differ", _sums("train_au_", None)),
-    _forgery("sums of checkpoints without a rate", "results.differ", _sums("save_", None)),
-    _forgery("a reader with a setting more", "workload.differs", _in_every_config("reader", "preloaded", True)),
-    _forgery("checkpoints with a setting more", "checkpoint.settings",
-             changed_first("checkpointing/*/2*/dlio_config/config.yaml",
-                           lambda told: told["workload"].setdefault("reader", {}).update(preloaded=True))),
-    *(_forgery(f"kv: no rank has {'.'.join(keys)}", "kv.missing",
-               each("kvcache_results_*.json", partial(edit, change=_gone(*keys)))) for keys in _OF_ALL_RANKS),
-    _forgery("kv: an option without its rate", "kv.missing",
-             _kv_told(_gone("options", "1", "aggregated_read_bandwidth_gbps"))),
-    _forgery("kv: a rank without its time", "kv.missing", _kv_rank(_gone("summary", "elapsed_time"))),
-    _forgery("kv: the tool was shorter", "time.length", _kv_meta(_put("runtime", value=100.0))),
-    _forgery("kv: another folder", "papers.differ", _kv_commands("/mnt/drive/kvcache", "/dev/shm/kvcache")),
-    _forgery("kv: an option failed in part", "kv.missing",
-             _kv_told(put("options", "1", "partial_failure", value=True))),
-    _forgery("kv: an option of more ranks", "kv.differs", _kv_told(put("options", "2", "rank_count", value=9))),
-    _forgery("kv: fewer completed", "kv.differs", _kv_rank(_put("requests_completed", value=7))),
-    _forgery("kv: the waits are forged", "kv.differs", _kv_waits),
-    _forgery("kv: fewer users in one trial", "kv.settings",
-             _kv_commands("--num-users 200", "--num-users 100", 1)),
-    _forgery("kv: users of one option's summary", "kv.settings", _kv_told(put("options", "3", "num_users", value=7))),
-    _forgery("kv: memory in the summary", "kv.settings", _kv_told(lambda told: told.update(gpu_mem_gb=16.0))),
-    _forgery("kv: tokens/s of a rank are forged", "kv.differs", _kv_tokens),
-    _forgery("kv: more memory", "kv.settings", _kv_commands("--cpu-mem-gb 4", "--cpu-mem-gb 64")),
-    _forgery("kv: one trial", "kv.settings", _kv_meta(_put("args", "trials", value=1))),
-    _forgery("kv: no pause", "kv.settings", _kv_meta(_put("args", "inter_option_delay", value=0))),
-    _forgery("kv: memory served reads", "kv.tiers", _kv_stat("tier_cpu_kv_bytes_read_gb", None)),
-    _forgery("kv: tokens are counted twice", "kv.tokens", _kv_stat("storage_tokens_processed", 4)),
-    _forgery("kv: a trial is another's copy", "kv.copied",
-             lambda root: shutil.copy(kv(root), kv(root, "option_1/trial_1"))),
-    _forgery("kv: the devices read less", "kv.device", _kv_meta(_less_work)),
-    _forgery("kv: another number of ranks", "papers.differ kv.missing", _kv_meta(_put("num_processes", value=4))),
-    _forgery("kv: in the folder of another model", "papers.differ", _kv_meta(_put("model", value="tiny-1b"))),
-    _forgery("kv: an option that CLOSED has not", "kv.settings",
-             _kv_commands("--config kv.yaml", "--config kv.yaml --prefill-only")),
+_SYSTEMS = "systems/*.yaml"
+_RATES, _AU = "metric/train_throughput_samples_per_second", "metric/train_au_mean_percentage"
+_DLIO_CONFIG = "dlio_config/config.yaml"
+_LOGGED_AU = "[OUTPUT]\n[METRIC] Training Accelerator Utilization [AU] (%): 1.5000 (0.1000) \n"
+_LOG_OF_DLEMU = "2026-11-21T14:56:14 dlemu 1 as a drop-in replacement for DLIO: train on 1 rank"
+_OTHER_LOG = "2026-01-01T00:00:00.0 Running DLIO [Training] with 8 process(es)"
+Row = tuple[str, str, Change]
+_TREES: tuple[Row, ...] = (
+    ("systems/ is gone", "submission.folders", lambda root: shutil.rmtree(organisation(root) / "systems")),
+    ("a foreign folder at the top", "submission.top", lambda root: (root / "notes").mkdir()),
+    ("a foreign folder of the organisation", "submission.folders submission.top",
+     lambda root: (organisation(root) / "x").mkdir()),
+    ("the organisation has a blank", "submission.name", lambda root: _renamed(organisation(root), "a b")),
+    ("the code's image is gone", "submission.code code.image",
+     lambda root: shutil.rmtree(found(root, ".code-hash.json")[0].parent)),
+    ("no code, and nothing that names it", "submission.code", _without_code),
+    ("a dataset in no time", "time.datagen", each(f"datagen/*/{META}", put("runtime", 2.0))),
+    ("datagen goes on during the runs", "time.phases", each(f"datagen/*/{META}", put("runtime", 9e4))),
+    ("a file was added to the code", "code.changed", _tampered_code),
+    ("two images in one result", "code.mixed", _two_images),
+    ("an image that is not there", "code.image",
+     lambda root: [(run / ".mlps-code-image").write_text("md5-tree-v2:ff") for run in runs(root)]),
+    ("metadata of checkpoints are gone", "files.checkpoint", lambda root: for_all(found(root, CALLS), Path.unlink)),
+    ("a leaf names another edition", "edition.differs", in_last(META, put("edition", "2.0"))),
+    ("provenance of another edition", "provenance.differs", _stamped(rules_edition="4.0")),
+    ("provenance of another workload", "provenance.differs", _stamped(core_config={"hash": "0" * 16})),
+    ("provenance of another code", "provenance.differs", _stamped(tool={"code_image": "md5-tree-v2:ff"})),
+    ("provenance without DLIO", "provenance.broken", _stamped(dlio={})),
+    ("provenance is gone", "provenance.broken", together(stamp, drop("provenance.json"))),
+    ("a manifest of nothing", "submission.manifest",
+     together(stamp, lambda root: (organisation(root) / "submission.yaml").write_text("runs: []"))),
+    ("a benchmark that no edition has", "submission.category",
+     lambda root: (_workload(root).parents[1] / "other").mkdir()),
+    ("a workload that the edition has not", "submission.workload",
+     lambda root: _workload(root).with_name("bert").mkdir()),
+    ("a hidden run", "runs.hidden",
+     lambda root: shutil.copytree(first(root), first(root).with_name(".20260301_110000"))),
+    ("a file is a link", "tree.link", lambda root: (runs(root)[-1] / "notes.txt").symlink_to("/etc/hostname")),
+    # descriptions of systems
+    ("two groups of hosts for one", "systems.hosts",
+     each(_SYSTEMS, lambda told: told["system_under_test"]["clients"].append(client()))),
+    ("the pdf has 0 bytes", "files.empty", lambda root: found(root, "systems/*.pdf")[-1].write_bytes(b"")),
+    ("the description has 0 bytes", "files.empty", lambda root: found(root, _SYSTEMS)[-1].write_bytes(b"")),
+    ("no pdf", "error:systems.pdf", removed("systems/*.pdf")),
+    ("a system without results", "systems.missing", _second_system),
+    ("a description of something else", "systems.files",
+     lambda root: found(root, _SYSTEMS)[0].write_text("other: 1")),
+    ("a system of another name", "systems.name", _described("solution/submission_name", "other")),
+    ("more hosts described than ran", "systems.hosts", _described("clients", [client(quantity=2)])),
+    ("more memory described than there was", "systems.hosts", _described("clients", [client(16)])),
+    ("a field still to fill in", "systems.unfilled", _described("deployment", "FILL IN")),
+    # papers of a call
+    ("metadata: []", "papers.missing", text(META, "[]")),
+    ("metadata: {}", "papers.missing", text(META, "{}")),
+    ("metadata without args", "papers.missing", in_last(META, gone("args"))),
+    ("overrides.yaml: []", "papers.missing", text("dlio_config/overrides.yaml", "[]")),
+    ("hydra.yaml: {}", "papers.missing", text("dlio_config/hydra.yaml", "{}")),
+    ("config.yaml: {}", "papers.missing config.incomplete", text(_DLIO_CONFIG, "{}")),
+    ("summary.json: {}", "summary.incomplete checkpoint.differs unapplied", text("summary.json", "{}")),
+    ("results.json: []", "results.differ", lambda root: found(root, "results.json")[0].write_text("[]")),
+    ("results.json: {}", "results.differ", lambda root: found(root, "results.json")[0].write_text("{}")),
+    ("called INVALID", "division.differs", in_last(META, alter("verification", "INVALID"))),
+    ("called OPEN", "division.differs", in_last(META, alter("verification", "OPEN"))),
+    ("run as whatif", "division.differs", in_last(META, alter("args/mode", "whatif"))),
+    ("it failed", "runs.exit", in_last(META, put("exit_status", 1))),
+    ("the command had another override", "overrides.differ",
+     in_last(META, put("executed_command", "mpirun dlio ++workload.reader.read_type=memory"))),
+    ("another setting was asked for", "overrides.differ",
+     in_last(META, put("args/params", ["reader.read_threads=4", "train.epochs=1"]))),
+    ("the log printed another AU", "papers.differ", in_trained("dlio.log", _LOGGED_AU)),
+    ("dlio.log has 0 bytes", "files.empty", lambda root: found(root, "dlio.log")[-1].write_bytes(b"")),
+    ("stdout has 0 bytes", "files.empty", lambda root: found(root, "*_run.stdout.log")[-1].write_bytes(b"")),
+    ("no sidecar of the file system", _SEPARATE, lambda root: last(root, "fs_separation.json").unlink()),
+    ("one file system", _SEPARATE, in_last("fs_separation.json", alter("same_filesystem", True))),
+    ("a rank's files are gone", "files.ranks",
+     lambda root: for_all(last(root, "3_per_epoch_stats.json").parent.glob("3_*.json"), Path.unlink)),
     # what commands, logs and hosts tell
-    _forgery("a library is preloaded", "error:command.preload",
-             metadata("executed_command", value="mpirun -n 4 -x LD_PRELOAD=/opt/nosync.so -host n:4 dlio_benchmark")),
-    _forgery("an own DLIO runs", "warning:command.preload",
-             metadata("args", "mpi_params", value=["-x", "PYTHONPATH=/home/me/dlio"])),
-    _forgery("files described, objects read", "papers.differ", config("storage", value={"storage_type": "s3"})),
-    _forgery("the dataset is in memory", "data.memory", _in_memory),
-    _forgery("the drives read less than the run", "data.device",
-             metadata("cluster_snapshots", value=_drives(read_gib=900.0))),
-    _forgery("a hidden run", "runs.hidden", _hidden),
-    _forgery("a block ends before its steps", "blocks.short",
-             lambda root: edit(_first(root, "1_per_epoch*"), _cut_block)),
-    _forgery("the log of another run", "papers.differ", _another_log),
-    _forgery("three ranks on one host and one on another", "hosts.uneven", _on_two_hosts),
-    # papers of training
-    _forgery("dlemu ran in DLIO's place", "error:tool.other", logged_by_dlemu),
-    # 14,000 files of 146,600,628 bytes are 5 times 382.3 GiB.
-    _forgery("memory just below the bound", "warning:dataset.near", summary("host_memory_GB", value=[381.5])),
-    _forgery("memory just above the bound", "error:dataset.size", summary("host_memory_GB", value=[384])),
-    _forgery("few files on unknown memory", "dataset.steps", together(
-        summary("host_memory_GB", value=[]), summary("num_files_train", value=13_000),
-        config("dataset", "num_files_train", value=13_000))),
-    _forgery("another threshold", "settings.changed", config("metric", "au", value=0.85)),
-    _forgery("an override that no division allows", "overrides.unknown", override("++workload.train.seed=7")),
-    _forgery("an override that OPEN allows", "overrides.open", override("++workload.reader.data_loader=dali")),
-    _forgery("batches read ahead", "overrides.value", config("reader", "prefetch_size", value=16)),
-    _forgery("direct I/O of another workload", "overrides.odirect",
-             together(config("model", "name", value="retinanet"), config("reader", "odirect", value=True))),
-    _forgery("an accelerator of another edition", "workload.unknown", lambda root: [
-        (config_folder(run) / "overrides.yaml").write_text("- workload=unet3d_v100\n") for run in runs(root)]),
-    _forgery("data beside results", "dataset.folder", metadata("args", "results_dir", value="/data/unet3d")),
-    _forgery("metadata without the dataset", "dataset.told", metadata("parameters", value={})),
-    _forgery("datagen made fewer files", "dataset.phases", files_of("datagen", 13_000)),
-    _forgery("datasize wanted more files", "dataset.made", files_of("datasize", 15_000)),
-    _forgery("another dataset in one run", "dataset.differs",
-             of_the_first("config.yaml", "workload", "dataset", "data_folder", value="/b")),
-    _forgery("other readers in one run", "runs.differ",
-             of_the_first("config.yaml", "workload", "reader", "read_threads", value=9)),
-    _forgery("a run without its summary", "runs.ended", drop("summary.json")),
-    _forgery("a run that ended before it began", "runs.clock", of_the_first("summary.json", "end", value="2001-01-01")),
-    _forgery("a rank's file is cut", "file.broken", lambda root: (first(root) / "0_output.json").write_text("{")),
-    _forgery("data and results on one file system", "error:dataset.filesystem",
-             of_the_first("fs_separation.json", "same_filesystem", value=True)),
-    _forgery("a run without its sidecar", "error:dataset.filesystem", drop("fs_separation.json")),
-    _forgery("two hosts named for a run on one", "hosts.named", metadata("args", "hosts", value=["a", "b"])),
-    _forgery("three hosts for four ranks", "hosts.uneven", summary("num_hosts", value=3)),
-    _forgery("a run is gone", "error:runs.count", lambda root: shutil.rmtree(runs(root)[-1])),
-    _forgery("a run is not named by its time", "runs.stamp",
-             lambda root: first(root).rename(first(root).with_name("x"))),
-    _forgery("a day between two runs", "error:runs.gap", _a_day_later),
-    _forgery("no sums of training", "files.results", lambda root: _first(root, "training/*/run/results.json").unlink()),
-    _forgery("a run without its log", "files.run", drop("dlio.log")),
-    _forgery("a run without its output", "files.run", drop("training_run.stdout.log")),
-    _forgery("a run without hydra.yaml", "files.run_config", drop("dlio_config/hydra.yaml")),
-    _forgery("one rank's steps are gone", "error:files.ranks", drop("3_output.json")),
-    _forgery("a foreign phase", "files.phases", lambda root: (_workload(root) / "old").mkdir()),
-    _forgery("no datasize", "files.datasize", lambda root: shutil.rmtree(_workload(root) / "datasize")),
-    _forgery("datagen without its log", "files.datagen", lambda root: (_made(root) / "dlio.log").unlink()),
-    _forgery("datagen without hydra.yaml", "files.datagen_config",
-             lambda root: (_made(root) / "dlio_config/hydra.yaml").unlink()),
-    _forgery("two calls of datagen", "files.datagen_count",
-             lambda root: shutil.copytree(_made(root), _made(root).with_name("20260101_000000"))),
-    _forgery("datagen is not named by its time", "files.datagen_stamp",
-             lambda root: _made(root).rename(_made(root).with_name("x"))),
-    _forgery("no code, and nothing that names it", "submission.code", _without_code),
-    _forgery("a benchmark that no edition has", "submission.category",
-             lambda root: (_workload(root).parents[1] / "other").mkdir()),
-    _forgery("a workload that the edition has not", "submission.workload",
-             lambda root: _workload(root).with_name("bert").mkdir()),
-    _forgery("no pdf", "error:systems.pdf", lambda root: _first(root, "systems/*.pdf").unlink()),
-    _forgery("a system without results", "systems.missing", _second_system),
-    _forgery("a system of another name", "systems.name", _described(put("solution", "submission_name", value="other"))),
-    _forgery("more hosts described than ran", "systems.hosts", _described(put("clients", value=[client(quantity=2)]))),
-    _forgery("more memory described than there was", "systems.hosts", _described(put("clients", value=[client(16)]))),
-    _forgery("a field still to fill in", "systems.unfilled", _described(put("deployment", value="FILL IN"))),
-    # v2.0
-    _forgery("no checkpoint", "workflow.checkpoint", config("workflow", "checkpoint", value=False), "2.0"),
-    _forgery("a run without metadata", "files.metadata", drop("*_metadata.json"), "2.0"),
-    _forgery("a run without overrides.yaml", "files.run_config", drop("dlio_config/overrides.yaml"), "2.0"),
-    _forgery("five runs", "warning:runs.count", lambda root: shutil.rmtree(runs(root)[-1]), "2.0"),
-    _forgery("four runs", "error:runs.count", lambda root: for_all(runs(root)[:2], shutil.rmtree), "2.0"),
-    _forgery("a day between two runs of v2.0", "warning:runs.gap", _a_day_later, "2.0"),
-    _forgery("one rank's steps are gone from v2.0", "warning:files.ranks", drop("3_output.json"), "2.0"),
-    _forgery("no pdf in v2.0", "warning:systems.pdf", lambda root: _first(root, "systems/*.pdf").unlink(), "2.0"),
+    ("a library is preloaded", "error:command.preload",
+     metadata("executed_command", "mpirun -n 4 -x LD_PRELOAD=/opt/nosync.so -host n:4 dlio_benchmark")),
+    ("an own DLIO runs", "warning:command.preload", metadata("args/mpi_params", ["-x", "PYTHONPATH=/home/me/dlio"])),
+    ("files described, objects read", "papers.differ", config("storage", {"storage_type": "s3"})),
+    ("the dataset is in memory", "data.memory", _in_memory),
+    ("the drives read less than the run", "data.device", metadata("cluster_snapshots", drives(read_gib=900.0))),
+    ("the log of another run", "papers.differ", _logged(_OTHER_LOG)),
+    ("three ranks on one host and one on another", "hosts.uneven", _on_two_hosts),
+    ("dlemu ran in DLIO's place", "error:tool.other", _logged(_LOG_OF_DLEMU)),
+    # time
+    ("in 2032", "time.year", _to_year(2032)),
+    ("in 2016", "time.year", _to_year(2016)),
+    ("epochs overlap", "time.order",
+     in_run("*per_epoch_stats.json", lambda told: told["2"].update(start=told["1"]["start"]))),
+    ("checkpoints overlap", "time.order", in_last("3_per_epoch_stats.json", _overlap)),
+    ("datagen after the runs", "time.phases", _late("datagen")),
+    ("datasize after the runs", "time.phases", _late("datasize")),
+    ("the summary begins late", "time.order checkpoint.differs",
+     in_last("summary.json", lambda told: told.update(start=later(told["start"], 60)))),
+    ("the tool was shorter", "time.length", in_last(META, alter("runtime", 1.0))),
+    ("called another day", "runs.misdated", in_last(META, alter("run_datetime", "20260201_010000"))),
+    ("began another day", "runs.misdated", in_last(META, put("invocation_start_time", "2026-02-01T01:00:00"))),
+    # copies
+    ("a rank's steps are another's", "ranks.copied", _copied_rank(0.0)),
+    ("a rank's steps nearly are another's", "ranks.copied", _copied_rank(1e-9)),
+    ("an epoch's steps are another's", "ranks.copied", in_run("0_output.json", _copied_epoch)),
+    ("an epoch's figures are another's", "epochs.copied", in_run("summary.json", _copied_figures)),
+    ("a rank's stamps are another's", "ranks.copied rank.differs", _copied_stamps),
+    ("block times are another run's", "runs.copied", _copied_times),
+    # what is recomputed
+    ("an AU below what the blocks took", "au.impossible", _without_steps("summary.json", _au(40.0))),
+    ("an AU below the threshold", "au.low", _without_steps("summary.json", _au(89.0))),
+    ("steps that waited as long as they computed", "au.low", waiting),
+    ("blocks shorter than their steps", "blocks.short", _without_steps("*per_epoch_stats.json", _short_blocks)),
+    ("a block ends before its steps", "blocks.short", in_first("1_per_epoch*", _cut_block)),
+    ("prefetch hides slow first steps", "au.prefetch", _slow_first_steps),
+    ("sums of training are forged", "results.differ", _sums("train_throughput_mean_samples_per_second")),
+    ("sums of checkpoints are forged", "results.differ", _sums("save_checkpoint_io_mean_GB_per_second")),
+    ("sums of a rehearsal are forged", "results.differ", _sums("save_gib_per_second")),
+    ("sums without their AU", "results.differ", _sums("train_au_", None)),
+    ("sums of checkpoints without a rate", "results.differ", _sums("save_", None)),
+    # what can't be judged
+    ("no AU", "summary.incomplete", in_run("summary.json", gone(_AU))),
+    ("no metric", "summary.incomplete", summary("metric", [])),
+    ("AU is NaN", "summary.incomplete", summary(_AU, float("nan"))),
+    ("AU is text", "summary.incomplete", summary(_AU, "98.1")),
+    ("negative accelerators", "summary.incomplete", summary("num_accelerators", -15)),
+    ("config missing", "config.incomplete", 
+     lambda root: for_all((run / _DLIO_CONFIG for run in runs(root)), Path.unlink)),
+    ("config empty", "config.incomplete", _configs("")),
+    ("config without train", "config.incomplete", lambda root: every(root, "config.yaml", gone("workload/train"))),
+    ("config is a bomb", "config.incomplete", _configs(_BOMB)),
+    ("an epoch has no rate", "epochs.count", in_last("summary.json", gone(f"{_RATES}/0"))),
+    ("no samples/s of epochs", "summary.incomplete", in_run("summary.json", gone(_RATES))),
+    ("no memory of the hosts", "summary.incomplete", in_run("summary.json", gone("host_memory_GB"))),
+    ("a rank's file is cut", "file.broken", lambda root: (first(root) / "0_output.json").write_text("{")),
+    # the dataset: 14,000 files of 146,600,628 bytes are 5 times 382.3 GiB
+    ("memory just below the bound", "warning:dataset.near", summary("host_memory_GB", [381.5])),
+    ("memory just above the bound", "error:dataset.size", summary("host_memory_GB", [384])),
+    ("few files on unknown memory", "dataset.steps",
+     together(summary("host_memory_GB", []), summary("num_files_train", 13_000),
+              config("dataset/num_files_train", 13_000))),
+    ("data beside results", "dataset.folder", metadata("args/results_dir", "/data/unet3d")),
+    ("metadata without the dataset", "dataset.told", metadata("parameters", {})),
+    ("a list for the data's folder", "dataset.folder", metadata("args/data_dir", ["/data"])),
+    ("datagen made fewer files", "dataset.phases", files_of("datagen", 13_000)),
+    ("datasize wanted more files", "dataset.made", files_of("datasize", 15_000)),
+    ("datagen made files of one size", "dataset.differs",
+     in_first(f"datagen/2*/{_DLIO_CONFIG}", put(f"workload/dataset/{_STDEV}", 0))),
+    ("another dataset in one run", "dataset.differs",
+     of_the_first("config.yaml", "workload/dataset/data_folder", "/b")),
+    ("data and results on one file system", "error:dataset.filesystem",
+     of_the_first("fs_separation.json", "same_filesystem", True)),
+    ("a run without its sidecar", "error:dataset.filesystem", drop("fs_separation.json")),
+    # settings
+    ("another threshold", "settings.changed", config("metric/au", 0.85)),
+    ("an override that no division allows", "overrides.unknown", _override("++workload.train.seed=7")),
+    ("an override that OPEN allows", "overrides.open", _override("++workload.reader.data_loader=dali")),
+    ("batches read ahead", "overrides.value", config("reader/prefetch_size", 16)),
+    ("a number beyond all floats", "workload.differs workload.hash",
+     config("checkpoint/checkpoint_after_epoch", 10**400)),
+    ("direct I/O of another workload", "overrides.odirect",
+     together(config("model/name", "retinanet"), config("reader/odirect", True))),
+    ("an accelerator of another edition", "workload.unknown", lambda root: [
+        (run / "dlio_config/overrides.yaml").write_text("- workload=unet3d_v100\n") for run in runs(root)]),
+    ("a workload file with a setting more", "workload.hash", config("workflow/mine", True)),
+    ("a reader with a setting more", "workload.differs", config("reader/preloaded", True)),
+    ("other readers in one run", "runs.differ", of_the_first("config.yaml", "workload/reader/read_threads", 9)),
+    # runs
+    ("a run without its summary", "runs.ended", drop("summary.json")),
+    ("a run that ended before it began", "runs.clock", of_the_first("summary.json", "end", "2001-01-01")),
+    ("two hosts named for a run on one", "hosts.named", metadata("args/hosts", ["a", "b"])),
+    ("three hosts for four ranks", "hosts.uneven", summary("num_hosts", 3)),
+    ("a run is gone", "error:runs.count", lambda root: shutil.rmtree(runs(root)[-1])),
+    ("a run is not named by its time", "runs.stamp", lambda root: _renamed(first(root), "x")),
+    ("a day between two runs", "error:runs.gap", _a_day_later),
+    # files and folders of training
+    ("no sums of training", "files.results", removed("training/*/run/results.json")),
+    ("a run without its log", "files.run", drop("dlio.log")),
+    ("a run without its output", "files.run", drop("training_run.stdout.log")),
+    ("a run without hydra.yaml", "files.run_config", drop("dlio_config/hydra.yaml")),
+    ("one rank's steps are gone", "error:files.ranks", drop("3_output.json")),
+    ("a foreign phase", "files.phases", lambda root: (_workload(root) / "old").mkdir()),
+    ("no datasize", "files.datasize", lambda root: shutil.rmtree(_workload(root) / "datasize")),
+    ("datagen without its log", "files.datagen", lambda root: (_made(root) / "dlio.log").unlink()),
+    ("datagen without hydra.yaml", "files.datagen_config",
+     lambda root: (_made(root) / "dlio_config/hydra.yaml").unlink()),
+    ("two calls of datagen", "files.datagen_count",
+     lambda root: shutil.copytree(_made(root), _made(root).with_name("20260101_000000"))),
+    ("datagen is not named by its time", "files.datagen_stamp", lambda root: _renamed(_made(root), "x")),
     # checkpoints
-    *(_forgery(f"checkpoints: {name}", rule, _of_checkpoints(change)) for name, rule, change in (
-        ("no fsync", "checkpoint.fsync", setting("checkpoint", "fsync", False)),
-        ("ranks one after another", "checkpoint.staggered", _staggered),
-        ("a DLIO of one's own", "tool.path", edited(META, lambda told: told["args"].update(dlio_bin_path="/opt/dlio"))),
-        ("fewer layers", "checkpoint.settings", setting("model", "num_layers", 31)),
-        ("a pause between them", "checkpoint.settings", setting("checkpoint", "time_between_checkpoints", 60)),
-        ("a run under another name", "runs.hidden", lambda folder: shutil.copytree(calls(folder)[0], folder / "old")),
-        ("of another size", "checkpoint.size", setting("model", "num_layers", 31)),
-        ("a setting that no file has", "error:workload.hash", setting("checkpoint", "unheard_of", False)),
-        ("16 processes", "checkpoint.processes", processes(16)),
-        ("two processes a host", "error:checkpoint.hosts", processes(8, hosts=4)),
-        ("four processes a host", "warning:checkpoint.hosts", processes(8, hosts=2)),
-        ("none read", "checkpoint.count", lambda folder: shutil.rmtree(calls(folder)[1])),
-        ("none written", "checkpoint.count", lambda folder: shutil.rmtree(calls(folder)[0])),
-        ("three calls", "checkpoint.calls",
-         lambda folder: shutil.copytree(calls(folder)[1], folder / "20260713_120000")),
-        ("half a minute between the calls", "error:checkpoint.gap", end("2026-07-13T10:55:10.0")),
-        ("calls that overlap by the metadata", "warning:checkpoint.gap",
-         edited(META, ended_at("2026-07-13T10:55:50.0"))),
-        ("calls that overlap", "checkpoint.overlap", end("2026-07-13T10:55:50.0")),
-        ("no end of reading", "checkpoint.duration", edited("summary.json", lambda told: told.pop("end"), 1)),
-        ("remapping that is not needed", "checkpoint.remap", _able(remap_time_in_seconds=5)),
-        ("no remapping though it is needed", "checkpoint.remap", _able(simultaneous_read=False)),
-        ("remapping in no time", "checkpoint.remap", _able(simultaneous_read=False, remap_time_in_seconds=50)),
-        ("writing alone", "warning:checkpoint.simultaneous",
-         _able(simultaneous_write=False, remap_time_in_seconds=5)),
-        ("two hosts of a system for one", "error:checkpoint.simultaneous",
-         together(processes(8, hosts=2), _able(multi_host=False))),
-        ("no description", "systems.missing", lambda folder: _description(folder).unlink()),
-        ("another override", "checkpoint.overrides",
-         edited(META, lambda told: told["override_parameters"].update({"checkpoint.fsync": True}))),
-        ("no accelerator", "checkpoint.accelerator", edited(META, lambda told: told.update(accelerator=None))),
-        ("an older accelerator", "checkpoint.accelerator", edited(META, lambda told: told.update(accelerator="v100"))),
-        ("beside their results", "checkpoint.folder",
-         edited(META, lambda told: told["args"].update(results_dir="/mnt/llama3-8b/"))),
-        ("a forged rate", "checkpoint.differs",
-         edited("summary.json", lambda told: told["metric"].update(save_checkpoint_io_mean_GB_per_second=9.9))),
-        ("no ranks' files", "files.checkpoint",
-         lambda folder: for_all(calls(folder)[0].glob("*_output.json"), Path.unlink)),
-        ("no hydra.yaml", "files.checkpoint_config",
-         lambda folder: (calls(folder)[0] / "dlio_config/hydra.yaml").unlink()),
-        ("no sums", "files.checkpoint_results", lambda folder: (folder / "results.json").unlink()),
-    )),
+    ("a model that no edition has", "checkpoint.model", _of_model("gpt-175b")),
+    ("8 processes of a larger model", "checkpoint.subset", _of_model("llama3-70b")),
+    ("of an edition that never synced", "checkpoint.unsynced", _of_v2),
+    ("a call of checkpoints has no figures", "checkpoint.differs",
+     in_first("checkpointing/*/2*/summary.json", gone("metric"))),
+    ("checkpoints with a setting more", "checkpoint.settings",
+     in_first(f"checkpointing/*/2*/{_DLIO_CONFIG}", put("workload/reader", {"preloaded": True}))),
 )  # fmt: skip
+_V2: tuple[Row, ...] = (
+    ("rank 0 took fewer steps", "ranks.steps", in_last("0_output.json", _fewer_steps)),
+    ("rank 0 never waited", "steps.parts", in_last("0_output.json", _without_waits)),
+    ("ranks' hosts have more memory", "hosts.memory", each("*_output.json", put("host_memory_GB", 125.0))),
+    ("more hosts' memory than hosts", "hosts.differ", summary("host_memory_GB", [2.0] * 4)),
+    ("one run on another host", "hosts.changed",
+     together(of_the_first("summary.json", "hostname", "n7"), of_the_first("*_output.json", "hostname", "n7"))),
+    ("no checkpoint", "workflow.checkpoint", config("workflow/checkpoint", False)),
+    ("a run without metadata", "files.metadata", drop(META)),
+    ("a run without overrides.yaml", "files.run_config", drop("dlio_config/overrides.yaml")),
+    ("five runs", "warning:runs.count", lambda root: shutil.rmtree(runs(root)[-1])),
+    ("four runs", "error:runs.count", lambda root: for_all(runs(root)[:2], shutil.rmtree)),
+    ("a day between two runs of v2.0", "warning:runs.gap", _a_day_later),
+    ("one rank's steps are gone from v2.0", "warning:files.ranks", drop("3_output.json")),
+    ("no pdf in v2.0", "warning:systems.pdf", removed("systems/*.pdf")),
+    ("no AU in v2.0", "summary.incomplete", in_run("summary.json", gone(_AU))),
+    ("config empty in v2.0", "config.incomplete", _configs("")),
+    ("config is a bomb in v2.0", "config.incomplete", _configs(_BOMB)),
+)  # fmt: skip
+_KV: tuple[Row, ...] = (
+    ("a rank's results are gone", "kv.missing", lambda root: kv(root, "option_2/trial_1").unlink()),
+    ("the summary is gone", "kv.missing", removed("kv_cache/*/run/*/summary.json")),
+    ("part of it failed", "kv.missing", _kv_summary(put("partial_failure", True))),
+    ("an option is gone", "kv.missing", lambda root: shutil.rmtree(kv(root, "option_3").parents[2])),
+    ("an option without its rate", "kv.missing", _kv_summary(gone("options/1/aggregated_read_bandwidth_gbps"))),
+    ("a rank without its time", "kv.missing", _kv_rank(gone("summary/elapsed_time"))),
+    *((f"no rank has {key}", "kv.missing", each("kvcache_results_*.json", gone(key))) for key in _OF_ALL_RANKS),
+    ("an option failed in part", "kv.missing", _kv_summary(put("options/1/partial_failure", True))),
+    ("an option without its p95", "unapplied", _kv_summary(gone("options/1/aggregated_p95_latency_ms"))),
+    ("a published rate is forged", "kv.differs", _kv_summary(scale("options/1/aggregated_read_bandwidth_gbps", 1.05))),
+    ("published tokens/s are forged", "kv.differs",
+     _kv_summary(scale("options/1/aggregated_storage_throughput_tokens_per_sec", 1.05))),
+    ("the published p95 is forged", "kv.differs", _kv_summary(scale("options/1/aggregated_p95_latency_ms", 0.5))),
+    ("trials are summed", "kv.aggregate", _kv_summary(scale("options/1/aggregated_read_bandwidth_gbps", 3))),
+    ("a rank's rate is forged", "kv.differs",
+     _kv_rank(scale("summary/cache_stats/tier_storage_read_bandwidth_gbps", 1.05))),
+    ("a rank's bytes are forged", "kv.differs",
+     _kv_rank(scale("summary/cache_stats/tier_storage_kv_bytes_written_gb", 1.05))),
+    ("requests are left out", "kv.differs", _kv_rank(gone("end_to_end_latencies/0"))),
+    ("an option of more ranks", "kv.differs", _kv_summary(put("options/2/rank_count", 9))),
+    ("fewer completed", "kv.differs", _kv_rank(alter("requests_completed", 7))),
+    ("the waits are forged", "kv.differs", _kv_rank(_kv_waits)),
+    ("tokens/s of a rank are forged", "kv.differs", _kv_tokens),
+    ("the clock ran longer", "kv.settings", _kv_rank(alter("summary/elapsed_time", 600.0))),
+    ("another seed", "kv.settings", _kv_rank(alter("seed", 7))),
+    ("fewer users", "kv.settings", _kv_commands("--num-users 200", "--num-users 100")),
+    ("fewer users in one trial", "kv.settings", _kv_commands("--num-users 200", "--num-users 100", 1)),
+    ("users of one option's summary", "kv.settings", _kv_summary(put("options/3/num_users", 7))),
+    ("memory in the summary", "kv.settings", _kv_summary(put("gpu_mem_gb", 16.0))),
+    ("more memory", "kv.settings", _kv_commands("--cpu-mem-gb 4", "--cpu-mem-gb 64")),
+    ("one trial", "kv.settings", _kv_meta(alter("args/trials", 1))),
+    ("no pause", "kv.settings", _kv_meta(alter("args/inter_option_delay", 0))),
+    ("an option that CLOSED has not", "kv.settings", _kv_commands("--duration", "--prefill-only --duration")),
+    ("memory served reads", "kv.tiers", _kv_rank(put("summary/cache_stats/tier_cpu_kv_bytes_read_gb", 100.0))),
+    ("tokens are counted twice", "kv.tokens", _kv_rank(scale("summary/cache_stats/storage_tokens_processed", 4))),
+    ("a trial is another's copy", "kv.copied", lambda root: shutil.copy(kv(root), kv(root, "option_1/trial_1"))),
+    ("the devices read less", "kv.device", _kv_meta(_less_work)),
+    ("devices that no host has", "unapplied", _kv_meta(gone("cluster_snapshots"))),
+    ("another number of ranks", "papers.differ kv.missing", _kv_meta(alter("num_processes", 4))),
+    ("in the folder of another model", "papers.differ", _kv_meta(alter("model", "tiny-1b"))),
+    ("another folder", "papers.differ", _kv_commands("/mnt/drive/kvcache", "/dev/shm/kvcache")),
+    ("the tool was shorter", "time.length", _kv_meta(alter("runtime", 100.0))),
+)  # fmt: skip
+_CHECKPOINTS: tuple[Row, ...] = (
+    ("no fsync", "checkpoint.fsync", setting("checkpoint/fsync", False)),
+    ("ranks one after another", "checkpoint.staggered", _staggered),
+    ("a DLIO of one's own", "tool.path", edited(META, put("args/dlio_bin_path", "/opt/dlio"))),
+    ("fewer layers", "checkpoint.settings", setting("model/num_layers", 31)),
+    ("a pause between them", "checkpoint.settings", setting("checkpoint/time_between_checkpoints", 60)),
+    ("a run under another name", "runs.hidden", lambda folder: shutil.copytree(calls(folder)[0], folder / "old")),
+    ("of another size", "checkpoint.size", setting("model/num_layers", 31)),
+    ("a setting that no file has", "error:workload.hash", setting("checkpoint/unheard_of", False)),
+    ("16 processes", "checkpoint.processes", processes(16)),
+    ("two processes a host", "error:checkpoint.hosts", processes(8, hosts=4)),
+    ("four processes a host", "warning:checkpoint.hosts", processes(8, hosts=2)),
+    ("none read", "checkpoint.count", lambda folder: shutil.rmtree(calls(folder)[1])),
+    ("none written", "checkpoint.count", lambda folder: shutil.rmtree(calls(folder)[0])),
+    ("three calls", "checkpoint.calls", lambda folder: shutil.copytree(calls(folder)[1], folder / "20260713_120000")),
+    ("half a minute between the calls", "error:checkpoint.gap", end("2026-07-13T10:55:10.0")),
+    ("calls that overlap by the metadata", "warning:checkpoint.gap", ended_at("2026-07-13T10:55:50.0")),
+    ("calls that overlap", "checkpoint.overlap", end("2026-07-13T10:55:50.0")),
+    ("no end of reading", "checkpoint.duration", edited("summary.json", gone("end"), 1)),
+    ("remapping that is not needed", "checkpoint.remap", _able(remap_time_in_seconds=5)),
+    ("no remapping though it is needed", "checkpoint.remap", _able(simultaneous_read=False)),
+    ("remapping in no time", "checkpoint.remap", _able(simultaneous_read=False, remap_time_in_seconds=50)),
+    ("writing alone", "warning:checkpoint.simultaneous", _able(simultaneous_write=False, remap_time_in_seconds=5)),
+    ("two hosts of a system for one", "error:checkpoint.simultaneous",
+     together(processes(8, hosts=2), _able(multi_host=False))),
+    ("no description", "systems.missing", lambda folder: _description(folder).unlink()),
+    ("another override", "checkpoint.overrides", edited(META, put("override_parameters/checkpoint.fsync", True))),
+    ("no accelerator", "checkpoint.accelerator", edited(META, put("accelerator", None))),
+    ("an older accelerator", "checkpoint.accelerator", edited(META, put("accelerator", "v100"))),
+    ("beside their results", "checkpoint.folder", edited(META, put("args/results_dir", "/mnt/llama3-8b/"))),
+    ("a forged rate", "checkpoint.differs",
+     edited("summary.json", put("metric/save_checkpoint_io_mean_GB_per_second", 9.9))),
+    ("no ranks' files", "files.checkpoint",
+     lambda folder: for_all(calls(folder)[0].glob("*_output.json"), Path.unlink)),
+    ("no hydra.yaml", "files.checkpoint_config", lambda folder: (calls(folder)[0] / "dlio_config/hydra.yaml").unlink()),
+    ("no sums", "files.checkpoint_results", lambda folder: (folder / "results.json").unlink()),
+)  # fmt: skip
+
+
+def _of_checkpoints(change: Change) -> Change:
+    """Change the folder of a model's checkpoints."""
+    return lambda root: change(found(root, "checkpointing/*")[0])
+
+
+def _kinds() -> Iterator[Forgery]:
+    for name, rules, change in _TREES:
+        yield Forgery(name, frozenset(rules.split()), change)
+    for name, rules, change in _V2:
+        yield Forgery(name, frozenset(rules.split()), change, edition="2.0")
+    for name, rules, change in _KV:
+        yield Forgery(f"kv: {name}", frozenset(rules.split()), change)
+    for name, rules, change in _CHECKPOINTS:
+        yield Forgery(f"checkpoints: {name}", frozenset(rules.split()), _of_checkpoints(change))
+    fault = partial(patch.object, audited_run, "audit_run", side_effect=RuntimeError("a fault"))
+    yield Forgery("the audit itself fails", frozenset({"audit.failed"}), runs, fault)
+
+
+KINDS = tuple(_kinds())
 
 
 # Every single fact of every paper, changed by itself.
@@ -937,7 +871,7 @@ def single_facts(root: Path) -> Iterator[Forgery]:
 
 def _fact(inside: Path, keys: tuple[str, ...], value: Any) -> Forgery:
     name = f"{inside.parts[-4]}/{inside.parts[-3]} {inside.name.rpartition('_')[2]}: {'.'.join(keys)}"
-    return Forgery(name, frozenset(), lambda root: edit(root / inside, _put(*keys, value=_other(value))))
+    return Forgery(name, frozenset(), lambda root: edit(root / inside, alter("/".join(keys), _other(value))))
 
 
 def _values(content: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

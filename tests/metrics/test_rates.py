@@ -1,4 +1,4 @@
-"""Means of recorded rates over windows of time, worked out by hand: a rate stands at the end of its interval."""
+"""Rates over time: nothing is lost or counted twice; means over windows, where a rate stands at its interval's end."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dlemu.metrics.cache import delivered_between, mean_between
-from dlemu.metrics.over_time import mean_within
+from dlemu.metrics.rates import Intervals, mean_within
 
 TIMES = np.array([0, 10, 20, 40], np.int64)
 RATES = np.array([777.0, 1.0, 3.0, 5.0])
@@ -67,3 +69,26 @@ S = 1_000_000_000
 def test_what_was_delivered_is_counted_from_reading_to_reading(begin_s: int, end_s: int, megabytes: float) -> None:
     seen = delivered_between(TIMES * S, RATES, begin_s * S, end_s * S)
     assert seen == pytest.approx(megabytes, nan_ok=True)
+
+
+INTERVALS = st.lists(
+    st.tuples(st.floats(0, 100), st.floats(0.01, 50), st.floats(0, 1e6)).map(
+        lambda part: (part[0], sum(part[:2]), part[2])
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+def test_amounts_are_spread_evenly_over_their_time_and_add_up() -> None:
+    spread = Intervals(np.array([0.0, 1.0]), np.array([2.0, 2.0]), np.array([0.0, 1.0, 2.0, 4.0]))
+    rates = spread.rates(np.array([4.0, 3.0]))
+    assert rates.tolist() == [2.0, 5.0, 0.0]
+
+
+@given(INTERVALS, st.integers(1, 30))
+def test_rates_over_all_time_give_the_amounts(intervals: list[tuple[float, float, float]], bins: int) -> None:
+    starts, ends, amounts = (np.array(column) for column in zip(*intervals, strict=True))
+    edges = np.linspace(-1, 200, bins + 1)
+    rates = Intervals(starts, ends, edges).rates(amounts)
+    assert float((rates * np.diff(edges)).sum()) == pytest.approx(amounts.sum(), rel=1e-6, abs=1e-6)

@@ -1,0 +1,266 @@
+"""What a launcher's processes know of each other, and the calls by which the leaders of hosts meet.
+
+A leader is the process that forks the ranks of its host. The launcher's library carries what crosses hosts. Its own
+waits may spin on a core and see no signal, so each call is tested between sleeps of 50 microseconds to a millisecond.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlemu.ranks.comm import Connection, Frame, HostRanks, PeerLostError
+from dlemu.ranks.failure import Failure
+from dlemu.ranks.messages import decode, encode
+
+Launcher = Literal["none", "mpi", "store"]
+"""What started this process: no launcher of ranks; mpirun or srun; torchrun, or whatever sets torchrun's variables."""
+
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE", "SLURM_STEP_NUM_TASKS")
+_STORE_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_TORCHRUN = "TORCHELASTIC_RUN_ID"
+_FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  # prompt first, then up to 1 ms late
+_PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library takes
+_PINGS = 40  # the quickest of them met no queue: half of its round trip bounds the offset's error
+_LOOK_SECONDS = 0.5  # between two looks whether another host has failed
+_LAST_LOOKS, _LAST_LOOK_SECONDS = 4, 0.3  # when contact is lost: a host that fails says so before it ends
+Bytes = NDArray[np.uint8]
+Numbers = NDArray[np.int64]
+Test = Callable[[], bool]
+"""Returns whether a request is done."""
+
+
+class Launched(ABC):
+    """One of a launcher's processes.
+
+    After `connect` it makes calls with the leaders of the other hosts, in the order of their first ranks; without
+    others (`nodes` is 1) these return at once. They raise PeerLostError after `timeout_seconds`, also when
+    another host says that it has failed.
+    """
+
+    ends_all: bool
+    """Whether the launcher ends the other hosts when one fails."""
+    errors: type[Exception]
+    """What the library raises when contact is lost."""
+
+    def __init__(self, rank: int, size: int, members: Sequence[int], door: str, timeout_seconds: float) -> None:
+        """`members` are the ranks whose processes are on this host, rising; `door` names where they meet this time."""
+        self.rank, self.size, self.members, self.door = rank, size, members, door
+        self.timeout_seconds = timeout_seconds
+        self.node, self.nodes = 0, 1
+        self.pause: Callable[[float], None] = time.sleep
+        """How to sleep while waiting for other hosts; what it raises ends the wait."""
+        self.lost: Failure | None = None
+        """Why another host has failed, once it has said so."""
+        self.others = "another host"
+        """How messages name the other hosts."""
+        self._look_seconds = 0.0
+        self._offset_ns = 0
+        self._unfinished: list[object] = []
+        """Requests that were given up, and their buffers: the library may still write there."""
+
+    @abstractmethod
+    def connect(self, led: Sequence[int]) -> None:
+        """Find the other leaders, if this process leads ranks (`led`). Collective over all of the launcher's."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Take leave of the launcher, after the last call of all processes."""
+
+    def end(self, status: int) -> None:
+        """Have the launcher end all processes, where it has a call for that; may not return."""
+        self.finish()
+
+    def all_reduce_max(self, value_ns: int) -> int:
+        """Return the maximum over the hosts of a time in ns (CLOCK_MONOTONIC), by this host's clock."""
+        return int(self._highest(np.array([value_ns + self._offset_ns]))[0]) - self._offset_ns
+
+    def gather(self, payload: bytes) -> list[bytes]:
+        """Return every host's bytes on node 0, an empty list elsewhere."""
+        sizes = np.zeros(self.nodes, np.int64)
+        sizes[self.node] = len(payload)
+        sizes = self._highest(sizes)
+        padded = np.zeros(sizes.max(), np.uint8)
+        padded[: len(payload)] = np.frombuffer(payload, np.uint8)
+        pieces = [self._collect(padded[at : at + _PIECE_BYTES]) for at in range(0, padded.size, _PIECE_BYTES)]
+        if self.node != 0:
+            return []
+        whole = np.concatenate([np.empty((self.nodes, 0), np.uint8), *pieces], axis=1)
+        return [part[:size].tobytes() for part, size in zip(whole, sizes, strict=True)]
+
+    def broadcast(self, payload: bytes | bytearray) -> bytes:
+        """Return node 0's bytes on every host."""
+        size = np.array([len(payload)], np.int64)
+        self._spread(size.view(np.uint8))
+        data = np.frombuffer(payload, np.uint8).copy() if self.node == 0 else np.empty(size[0], np.uint8)
+        for start in range(0, data.size, _PIECE_BYTES):
+            self._spread(data[start : start + _PIECE_BYTES])
+        return data.tobytes()
+
+    def all_values(self, value: Any) -> list[Any]:
+        """Return the values of all hosts, in node order, on every host."""
+        found: list[bytes] = decode(self.broadcast(encode(self.gather(encode(value)))))
+        return [decode(part) for part in found]
+
+    def clock_offsets(self) -> tuple[int, ...]:
+        """Return for each host the nanoseconds to add to its CLOCK_MONOTONIC to get node 0's.
+
+        Node 0 calls the others, which answer by their clocks. Of several such pings the fastest counts, its answers
+        taken to be stamped half way through the round trip.
+        """
+        self.all_reduce_max(0)
+        stamp, offsets_ns, quickest_ns = np.zeros(1, np.int64), np.zeros(self.nodes, np.int64), 1 << 62
+        for _ in range(_PINGS):
+            sent_ns = time.monotonic_ns()
+            self._spread(stamp.view(np.uint8), spin=True)
+            stamp[0] = time.monotonic_ns()
+            stamps = self._collect(stamp.view(np.uint8), spin=True)
+            round_trip_ns = time.monotonic_ns() - sent_ns
+            if self.node == 0 and round_trip_ns < quickest_ns:
+                quickest_ns = round_trip_ns
+                offsets_ns = sent_ns + round_trip_ns // 2 - stamps.view(np.int64)[:, 0]
+        offsets_ns[0] = 0
+        self._spread(offsets_ns.view(np.uint8))
+        self._offset_ns = int(offsets_ns[self.node])
+        return tuple(map(int, offsets_ns))
+
+    def look(self, *, now: bool = False) -> None:
+        """Raise PeerLostError when another host says that it has failed; looks twice a second, unless `now`."""
+        if now or time.monotonic() >= self._look_seconds:
+            self._look_seconds = time.monotonic() + _LOOK_SECONDS
+            if self.lost is None and (message := self._read_failure()):
+                self.lost = decode(message)
+            if self.lost is not None:
+                error = PeerLostError(self.lost.message)
+                error.exit_status = self.lost.status
+                raise error
+
+    def answer(self, link: Connection) -> bool:
+        """Answer what the first rank of this host asks of all leaders; return False if it has ended instead."""
+        try:
+            kind, number = link.receive_head(Frame.BARRIER)
+        except PeerLostError:
+            return False
+        frame = Frame(kind)
+        if frame == Frame.BARRIER:
+            link.send(frame, self.all_reduce_max(number))
+        elif frame == Frame.TIMEOUT:
+            self.timeout_seconds = number / 1000
+        else:
+            payload = bytes(link.receive_bytes(number, frame))
+            match frame:
+                case Frame.GATHER:
+                    payload = encode(self.gather(payload))
+                case Frame.BROADCAST:
+                    payload = self.broadcast(payload)
+                case Frame.CLOCKS:
+                    payload = encode(self.clock_offsets())
+            link.send(frame, payload)
+        return True
+
+    @abstractmethod
+    def leave(self, failure: Failure) -> None:
+        """Send the other hosts the reason why this one has failed; returns at once."""
+
+    @abstractmethod
+    def _read_failure(self) -> bytes:
+        """Return the failure that another leader has sent, encoded; empty without one."""
+
+    @abstractmethod
+    def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> Test:
+        """Begin to fill `highest` with the maxima of the hosts' numbers."""
+
+    @abstractmethod
+    def _begin_broadcast(self, data: Bytes) -> Test:
+        """Begin to replace the data by node 0's."""
+
+    @abstractmethod
+    def _begin_gather(self, data: Bytes, received: Bytes) -> Test:
+        """Begin to fill node 0's `received`, a row for each host, with all hosts' data of equal length."""
+
+    def _highest(self, numbers: Numbers) -> Numbers:
+        highest = numbers.copy()
+        self._complete(lambda: self._begin_maximum(numbers, highest), numbers, highest)
+        return highest
+
+    def _spread(self, data: Bytes, *, spin: bool = False) -> None:
+        self._complete(lambda: self._begin_broadcast(data), data, spin=spin)
+
+    def _collect(self, data: Bytes, *, spin: bool = False) -> Bytes:
+        received = np.tile(data, (self.nodes if self.node == 0 else 0, 1))
+        self._complete(lambda: self._begin_gather(data, received), data, received, spin=spin)
+        return received
+
+    def _complete(self, begin: Callable[[], Test], *buffers: Bytes | Numbers, spin: bool = False) -> None:
+        """Begin a request, and sleep (or `spin`) until it is done; its `buffers` live as long as it does."""
+        if self.nodes == 1:  # the buffers have the result
+            return
+        deadline_seconds, sleep_seconds = time.monotonic() + self.timeout_seconds, _FIRST_SLEEP_SECONDS
+        try:
+            is_done = begin()
+            self._unfinished.append((is_done, buffers))
+            while not is_done():
+                if time.monotonic() > deadline_seconds:
+                    raise PeerLostError(f"{self.others} did not arrive within {self.timeout_seconds:g} s")
+                if spin:
+                    os.sched_yield()
+                    continue
+                self.look()
+                self.pause(sleep_seconds)
+                sleep_seconds = min(sleep_seconds * _SLEEP_GROWTH, _LONGEST_SLEEP_SECONDS)
+            self._unfinished.pop()
+        except self.errors as error:
+            for _ in range(_LAST_LOOKS):
+                with contextlib.suppress(self.errors):
+                    self.look(now=True)
+                time.sleep(_LAST_LOOK_SECONDS)
+            reason = str(error).partition("\n")[0]
+            raise PeerLostError(f"{self.others} ended without a message ({reason})") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedRanks(HostRanks):
+    """The ranks of a host that a launcher's process forks, and speaks for to other hosts."""
+
+    launched: Launched
+    settle: Callable[[int], object]
+    """Called in each rank first, with its number on this host."""
+
+
+def launcher_size(environment: Mapping[str, str] = os.environ) -> int:
+    """Return how many processes mpirun or srun started, 1 without them; where one started the other, the most."""
+    sizes = [environment.get(name, "") for name in _SIZE_VARIABLES]
+    return max((int(size) for size in sizes if size.isdecimal()), default=1)
+
+
+def on_one_host(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the launcher says that all of its processes are on this host; False where it does not say."""
+    size = str(launcher_size(environment))
+    local_sizes = [environment.get(name) for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")]
+    return size in local_sizes or environment.get("SLURM_STEP_NUM_NODES") == "1"
+
+
+def detect_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
+    """Return whether this process is one of several that mpirun, srun or torchrun started.
+
+    torchrun is the innermost, as its processes inherit the variables of the mpirun or srun that started it. Without
+    torchrun's own, its variables (of a script under srun, a Kubernetes operator) count only where no MPI launcher has
+    several ranks. A launcher of one process (`srun --pty bash`) counts as none. A bare PMIx launcher sets the rank but
+    not the size, so it counts unless a size of 1 is known.
+    """
+    has_ranks = all(environment.get(name) for name in _STORE_VARIABLES)
+    mpi_size = launcher_size({name: size for name, size in environment.items() if name != "SLURM_STEP_NUM_TASKS"})
+    if has_ranks and (_TORCHRUN in environment or (mpi_size == 1 and "PMIX_RANK" not in environment)):
+        return "none" if environment["WORLD_SIZE"] == "1" else "store"
+    if launcher_size(environment) > 1:
+        return "mpi"
+    size_known = any(name in environment for name in _SIZE_VARIABLES)
+    return "mpi" if "PMIX_RANK" in environment and not size_known else "none"
