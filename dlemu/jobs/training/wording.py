@@ -410,13 +410,12 @@ def _proof(summary: Summary, source: str) -> Iterator[Said]:
     """Yield where the bytes came from (`source`, empty where the verdict says it), and whether each was read once."""
     audit = summary.each_sample_once
     wrong = [str(epoch) for epoch, once in enumerate(audit, start=1) if once is False]
-    once = bool(audit) and all(audit)
     if wrong:
         said = "; ".join(filter(None, [f"NOT each sample was read once in epoch {', '.join(wrong)}", source]))
         yield Said("proof", said, tone="bad")
-    elif source or once:
+    elif source or (audit and all(audit)):
         each = ", each once an epoch" if source else "each sample was read once an epoch"
-        yield Said("proof", source + each * once)
+        yield Said("proof", source + each * bool(audit and all(audit)))
 
 
 def _again(summary: Summary, folder: str) -> Iterator[Said]:
