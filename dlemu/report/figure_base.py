@@ -21,20 +21,9 @@ BLUE, GREEN, RED, AMBER, PURPLE, GREY, PINK, TEAL = (
 )
 """Colours that texts may have, too. The page draws with variables of its style sheet, which at night are lighter."""
 COLOURS = (BLUE, AMBER, GREEN, PURPLE, RED, TEAL, PINK, GREY)
-VARIABLES = {
-    INK: "ink",
-    MUTED: "muted",
-    GRID: "line",
-    PAPER: "paper",
-    BLUE: "blue",
-    GREEN: "green",
-    RED: "red",
-    AMBER: "amber",
-    PURPLE: "purple",
-    GREY: "grey",
-    PINK: "pink",
-    TEAL: "teal",
-}
+VARIABLES = dict(zip((INK, MUTED, GRID, PAPER), ("ink", "muted", "line", "paper"), strict=True)) | dict(
+    zip(COLOURS, ("blue", "amber", "green", "purple", "red", "teal", "pink", "grey"), strict=True)
+)
 """Colour -> its variable in page.css."""
 LEFT = 46
 """Pixels between a figure's edge and its y axis, so that the axes of all figures are below each other."""

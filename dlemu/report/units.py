@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -132,21 +132,6 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
     return ((field.name, getattr(value, field.name)) for field in fields(value))
 
 
-def at(value: Any, key: str) -> Any:
-    """Return the value at a dotted key of a result, or None if there is none.
-
-    The parts of a key are fields of typed results, keys of mappings, or indices of lists.
-    """
-    for part in key.split("."):
-        if isinstance(value, Mapping):
-            value = value.get(part)
-        elif isinstance(value, Sequence):
-            value = value[int(part)] if int(part) < len(value) else None
-        elif value is not None:
-            value = getattr(value, part)
-    return value
-
-
 def short_names(values: Iterable[str]) -> dict[str, str]:
     """Return a short name for each value: /mnt/a/unet3d and /mnt/b/unet3d become a and b; other texts stay the same."""
     parts = {value: os.path.normpath(value).split(os.sep) if os.sep in value else [value] for value in values}
@@ -156,9 +141,3 @@ def short_names(values: Iterable[str]) -> dict[str, str]:
     before = next((n for n in range(shortest) if len({part[n] for part in parts.values()}) > 1), 0)
     after = next((n for n in range(shortest) if len({part[-1 - n] for part in parts.values()}) > 1), 0)
     return {value: os.sep.join(part[before : len(part) - after]) or value for value, part in parts.items()}
-
-
-def side_names(a: str, b: str) -> tuple[str, str]:
-    """Return the names of the sides of a comparison in figures: `A: ` and the part in which its path differs."""
-    short = short_names([a, b])
-    return f"A: {short[a]}", f"B: {short[b]}"

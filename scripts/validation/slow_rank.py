@@ -10,28 +10,20 @@ from dataclasses import replace
 from datagen.storage import posix
 from datagen.storage.storage_base import StorageSpec
 from dlemu.loaders import pytorch
-from dlemu.loaders.loader_base import LoaderSpec, Phase
+from dlemu.loaders.loader_base import LoaderSpec
 
-SLOW_RANK = 1
-DELAY_SECONDS = 0.04
+SLOW_RANK, DELAY_SECONDS = 1, 0.04
 
 
 class SlowReader(posix.DirectReader):
     """One open file of a drive that answers one request at a time, so that more readers gain nothing."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self._drive = os.open(os.path.dirname(path), os.O_RDONLY)
-
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        fcntl.flock(self._drive, fcntl.LOCK_EX)
+        drive = os.open(os.path.dirname(self._path), os.O_RDONLY)
+        fcntl.flock(drive, fcntl.LOCK_EX)
         time.sleep(DELAY_SECONDS)
-        fcntl.flock(self._drive, fcntl.LOCK_UN)
+        os.close(drive)
         return super().read_into(buffer, offset)
-
-    def close(self) -> None:
-        os.close(self._drive)
-        super().close()
 
 
 class Storage(posix.Storage):
@@ -46,11 +38,8 @@ class Loader(pytorch.Loader):
 
     def __init__(self, spec: LoaderSpec) -> None:
         if spec.rank == SLOW_RANK:
-            spec = replace(spec, phases={name: _slowed(phase) for name, phase in spec.phases.items()})
+            slow = StorageSpec(type=__name__, direct=True)
+            reading = {name: phase for name, phase in spec.phases.items() if not phase.fetch.reads_nothing}
+            slowed = {name: replace(one, fetch=replace(one.fetch, storage=slow)) for name, one in reading.items()}
+            spec = replace(spec, phases={**spec.phases, **slowed})
         super().__init__(spec)
-
-
-def _slowed(phase: Phase) -> Phase:
-    if phase.fetch.reads_nothing:
-        return phase
-    return replace(phase, fetch=replace(phase.fetch, storage=StorageSpec(type=__name__, direct=True)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dlemu.metrics.catalogue import Catalogue
 from dlemu.report.screen import Said, Screen, with_uncertainty
 from dlemu.report.table import Section, Table, Words, columns
-from dlemu.report.units import side_names, verdict_word, with_interval, with_unit
+from dlemu.report.units import short_names, verdict_word, with_interval, with_unit
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import Difference
 from dlemu.results.kinds import Parts, catalogue_of
@@ -128,7 +128,9 @@ def _charts(answer: Comparison, _: str) -> Iterator[tuple[str, Figure]]:
     """Return both sides as lines over what was varied."""
     from dlemu.studies.figures import Point, charts
 
-    (a, b), (name_a, name_b) = answer.sides, side_names(*(side.name for side in answer.sides))
+    a, b = answer.sides
+    short = short_names([a.name, b.name])
+    name_a, name_b = f"A: {short[a.name]}", f"B: {short[b.name]}"
     runs = [(name, run.settings, run.figures) for name, side in ((name_a, a), (name_b, b)) for run in side.unpaired]
     for pair in answer.runs:
         runs += [(name_a, pair.settings, pair.a), (name_b, pair.settings, pair.b)]
