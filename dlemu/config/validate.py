@@ -224,4 +224,4 @@ def _name_problems(workload: Workload, section: str, key: str) -> Iterator[str]:
         try:
             companion(package, name, "")
         except UserError as error:
-            yield f"{section}.{key}: {error}"
+            yield f"{section}.{key}: {error}".replace(f": {package} has no {name!r}", f" is {name!r}")

@@ -83,8 +83,8 @@ def test_of_a_count_that_may_be_all_of_them_nothing_is_no_number(key: str) -> No
             "dataset.data_folder=s3://bucket/x",
             "dataset.data_folder is 's3://bucket/x', a URL: wanted storage.storage_type=s3, or a path of a mounted",
         ),
-        ("dataset.format=npzz", "dataset.format: datagen.formats has no 'npzz': did you mean npz? wanted one of csv"),
-        ("reader.data_loader=pytorh", "dlemu.loaders has no 'pytorh': did you mean pytorch?"),
+        ("dataset.format=npzz", "dataset.format is 'npzz': did you mean npz? wanted one of csv"),
+        ("reader.data_loader=pytorh", "reader.data_loader is 'pytorh': did you mean pytorch?"),
         ("reader.tensors=2", "wanted both, or neither"),
         ("reader.tensors=2 reader.tensor_bytes=100 reader.data_loader=threads", "this loader collates no tensors"),
         ("reader.engine=library reader.odirect=true", "reader.engine=library reads files through the page cache"),
@@ -119,7 +119,7 @@ def test_data_that_can_not_be_made_is_refused_whatever_trains_on_it() -> None:
     check_data(load(["workflow.train=false", "reader.data_loader=pytorh", "train.compute=slep"]))
     with pytest.raises(UserError) as caught:
         check_data(load(["dataset.data_folder=s3://bucket/x", "dataset.format=npzz"]))
-    assert all(key in str(caught.value) for key in ("2 problems", "dataset.data_folder is", "dataset.format: "))
+    assert all(key in str(caught.value) for key in ("2 problems", "dataset.data_folder is", "dataset.format is "))
 
 
 def test_a_module_of_ones_own_is_let_through_when_it_is_there() -> None:

@@ -328,15 +328,15 @@ class _CheckpointRank:
         self._barrier()
         self._mark(False)
         self.peak_memory_bytes = max(self.peak_memory_bytes, _private_bytes())
-        removed = checkpoint - self._job.kept
+        removed = max(0, checkpoint - self._job.kept)
         if self._owns_folders:
             note = replace(self._job.note(checkpoint, len(self._comm.hosts)), complete=True)
             write_note(self._storage, self._job.folder_of(checkpoint), note, fsync=True)
-            if removed > 0:
+            if removed:
                 remove_checkpoint(self._storage, self._job.folder_of(removed), self._job.plan.names)
-        if removed > 0:
-            self._update_journal(removed=(*self._journal.removed, removed))
-        self._update_journal(complete=(*self._journal.complete, checkpoint), under_way=None)
+        self._update_journal(
+            complete=(*self._journal.complete, checkpoint), removed=tuple(range(1, removed + 1)), under_way=None
+        )
 
     def _evict(self) -> None:
         """Evict the files that this rank will read from the page cache."""
