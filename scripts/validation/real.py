@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from benchmarks.processes import run
 from measuring.runs import dlemu, run_job
 
@@ -220,14 +219,14 @@ def _recorded(bed: Bed, job: Job, results: str) -> Recipe:
     out, folder = os.path.join(results, "job.yaml"), os.path.join(results, "recorded")
     argv = dlemu("record", "--out", out, "--output", folder, "--no-report", "--skip", str(SKIP), "--")
     run(bed.drive.command([*argv, *job.command(bed.drive.folder, RECORDED_STEPS)]), accepted=COMPLETED)
-    with open(out) as lines:
-        said: dict[str, Any] = yaml.safe_load(lines)["recorded"]
+    with open(os.path.join(folder, "record.json")) as lines:
+        said: dict[str, Any] = json.load(lines)
     return Recipe(
         path=out,
         replayable=said["replayable"],
         reason=said["reason"],
-        device_bytes=float(said["device_bytes_per_sample"]),
-        hand_over_seconds=float(said["hand_over_seconds"]["recorded"]),
+        device_bytes=float(said["recording"]["device_bytes_per_sample"]),
+        hand_over_seconds=float(said["recording"]["hand_over"]),
     )
 
 
