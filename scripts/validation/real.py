@@ -347,7 +347,8 @@ def _predicted(
     run(_command(bed, drive, dlemu("predict", *words)), accepted=COMPLETED)
     with open(os.path.join(out, "predict.json")) as lines:
         answer = json.load(lines)
-    return float(answer["samples_per_second"]), _limit(answer["limited_by"])
+    (one,) = (count for count in answer["counts"] if count["accelerators"] == 1)
+    return float(one["samples_per_second"]), _limit(answer["limited_by"])
 
 
 def _limit(said: dict[str, Any] | None) -> str:
