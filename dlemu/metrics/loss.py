@@ -46,8 +46,7 @@ class Loss:
     @property
     def total(self) -> float:
         """The sum of all parts."""
-        parts = (self.first_step, self.reading, self.decoding, self.queueing, self.hand_over, self.uneven_computation)
-        return sum(parts)
+        return float(sum(astuple(self)))
 
 
 @dataclass(frozen=True, eq=False)
