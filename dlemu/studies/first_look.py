@@ -36,7 +36,7 @@ KEPT_FREE = 0.1
 FIRST_BYTES, WRITE_SECONDS = 32_000_000, 8.0
 """What is written first, and for how long at that rate: slow storage gets less data, which is soon read, too."""
 FILES = 48  # two for each of 24 readers; larger files than these are not read any faster
-READ_SECONDS = 4.0  # of each dataset; a fast drive's is read several times, as one time is too short to be certain
+READ_SECONDS = 16.0  # of each dataset: five levels and two repetitions; a minute with all else
 SIZES, IN_FLIGHT, PROBE_SECONDS = (4 << 10, 1 << 20), 32, 2.0
 """Requests that show the most a drive gives: requests/s of the smaller, bytes/s of the larger."""
 DRIVES_SHARE = 0.8  # files that are read at less of the drive's most are limited by more than the drive
@@ -129,7 +129,7 @@ def _fed(folder: str, name: str, accelerator: str, data_bytes: int) -> Predictio
     )
     small = replace(full, dataset=data, reader=replace(full.reader, batch_size=1))
     make_on_this_host(small, len(os.sched_getaffinity(0)), ignore, fsync=True)
-    seen = calibrate_by_probe(small, least_seconds=READ_SECONDS)
+    seen = calibrate_by_probe(small, most_seconds=READ_SECONDS)
     larger = full.dataset.record_length_bytes / sample_bytes
     storage = replace(
         seen,
