@@ -40,6 +40,9 @@ READ_SECONDS = 16.0  # of each dataset: five levels and two repetitions; a minut
 SIZES, IN_FLIGHT, PROBE_SECONDS = (4 << 10, 1 << 20), 32, 2.0
 """Requests that show the most a drive gives: requests/s of the smaller, bytes/s of the larger."""
 DRIVES_SHARE = 0.8  # files that are read at less of the drive's most are limited by more than the drive
+MEASURE_PICTURES = "workload=retinanet accelerator=b200 dataset.num_files_train=4300"
+MEASURE_SMALL = "workload=unet3d scale=laptop"
+"""What is measured next: where the storage feeds no accelerator of either at real size, smaller samples."""
 MOST = 256
 """Accelerators, at most: 42 GB/s of retinanet."""
 
@@ -59,13 +62,15 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
     except OSError as error:
         raise UserError(f"{folder} can't be used: {error.strerror}; name another folder of the drive") from error
     storage, took = describe_folder(folder), time.monotonic() - began
-    place = shlex.quote(override(("dataset", "data_folder"), f"{storage.folder}/unet3d-laptop"))
-    measured = f"dlemu size workload=unet3d scale=laptop {place} --make"
+    next_words, explained = MEASURE_PICTURES, "measures it: 1.4 GB, minutes"
+    if not any(fed[-1].max_accelerators_interval or ()):
+        next_words, explained = MEASURE_SMALL, "shows how it is measured, with samples 1/256 of real size: 1.4 GB"
+    place = shlex.quote(override(("dataset", "data_folder"), f"{storage.folder}/dlemu-set"))
     lines = [
         *map(_feeds, fed),
         *_ceilings(most, fed),
         Said("took", f"{took:.0f} s; the {size(written)} that it wrote are removed"),
-        Said("next", measured, "measures it: 1.4 GB, minutes"),
+        Said("next", f"dlemu size {next_words} {place} --make", explained),
     ]
     title = f"{storage.folder} ({storage.file_system} on {storage.device}): how many accelerators does it feed?"
     notes = [f"{cores.observed}: {cores.advice}"] * bool(cores.advice)
@@ -167,4 +172,4 @@ def _ceilings(most: tuple[float, float] | None, fed: Sequence[Prediction]) -> It
         yield Said("at most", f"{rate(top)} (1 MiB), {most[0]:,.0f} requests/s (4 KiB), {IN_FLIGHT} in flight")
         yield Said("limit", "; ".join(limits))
     width = max(one.half_width_percent for one in fed)
-    yield Said("sure", f"rates ± {width:.0f} %: predicted from files written just now, read past the page cache")
+    yield Said("accuracy", f"rates ± {width:.0f} %: predicted from files written just now, read past the page cache")

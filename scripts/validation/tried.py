@@ -1,4 +1,4 @@
-"""`dlemu try` on drives of known speed: what it reads of large and of small files, and the most that the drive gives."""
+"""`dlemu try` on drives of known speed: what it reads of large and of small files, and the most the drive gives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ def measure(bed: Bed) -> Iterator[Check]:
     for mb_per_second in RATES:
         bed.drive.set_speed(Speed(read_bytes_per_second=mb_per_second * 1_000_000))
         said = run(bed.drive.command([sys.executable, "-m", "dlemu", "try", bed.drive.folder])).output
-        for what, form in (("unet3d", "unet3d .*: reads"), ("retinanet", "retinanet .*: reads"), ("at most", "at most")):
+        for what, form in (
+            ("unet3d", "unet3d .*: reads"),
+            ("retinanet", "retinanet .*: reads"),
+            ("at most", "at most"),
+        ):
             found = re.search(rf"{form} +([\d.]+) MB/s", said)
             rate = float(found[1]) if found else None
             yield Check(
