@@ -255,8 +255,8 @@ def rows_parts(
             kind=job.name,
             workload=summary.workload,
             ranks=summary.ranks,
-            passed={"pass": True, "fail": False}.get(summary.outcome or ""),
             verdict=summary.verdict,
+            outcome=summary.outcome,
             limited_by={} if what is None else {RUN: what},
             metrics={name: Value(value) for name, value in known.items() if value is not None},
         )
