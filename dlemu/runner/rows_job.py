@@ -24,7 +24,9 @@ from dlemu.config.dump import published
 from dlemu.config.schema import Workload
 from dlemu.machine.environment import describe_folder, existing_folder
 from dlemu.metrics.catalogue import RUN, Catalogue, declared
-from dlemu.metrics.verdict import Outcome as Outcome  # kinds based on this one name these three
+from dlemu.metrics.findings import Confidence as Confidence  # kinds based on this one name these five
+from dlemu.metrics.findings import LimitedBy as LimitedBy
+from dlemu.metrics.verdict import Outcome as Outcome
 from dlemu.ranks import Comm
 from dlemu.ranks.row_log import RowLog as RowLog
 from dlemu.ranks.row_log import Rows as Rows

@@ -13,7 +13,7 @@ from dlemu.jobs.checkpoint.analyse import (
     STARVED_PERCENT,
     THREAD_PERCENT,
     WAIT_PERCENT,
-    HostActivity,
+    HostUse,
     judge,
 )
 from dlemu.jobs.checkpoint.summary import Caveat
@@ -56,7 +56,7 @@ def test_what_limits_is_named_with_its_certainty(
     known: dict[str, Any] = {"call_percent": 60.0, "fsync_percent": 25.0, "starved_percent": 1.0, "name": "write"}
     known |= {"cpu_percent": 20.0, "cpu_wait_percent": 2.0} | changes
     name = known.pop("name")
-    host = HostActivity(**{field.name: known.pop(field.name, None) for field in fields(HostActivity)})
+    host = HostUse(**{field.name: known.pop(field.name, None) for field in fields(HostUse)})
     phase = checkpoint_run().summary.write
     assert phase is not None
     limit, findings = judge(name, replace(phase, **known), host, threads=7)

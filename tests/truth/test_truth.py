@@ -28,6 +28,8 @@ NOT_COMPUTED = {
     *("object_requests.cost", "object_requests.tls_cpu_seconds", "load_by_size_seconds", "devices", "fifo"),
     *(f"tokens_from_percent.{tier}" for tier in ("gpu", "dram", "pending", "computed")),
     *(f"official.{key}" for key in ("model", "users", "clock_seconds", "slowest_seconds", "again_percent", "classes")),
+    *("official.memory_percent", "official.storage_tokens_per_second"),
+    *("kept_images", "cpu_seconds_per_gb", "host_busy_percent"),
     *("dropped_samples", "read_calls", "read_ms", "read_cpu_seconds_per_gb", "peak_memory_mb"),
     *("checkpoints[].mb_per_second", *(f"differences.{phase}_rank0_gib_per_second" for phase in ("write", "read"))),
     *(f"asynchronous_checkpoints.{key}" for key in ("steps_during", "shortest_interval_seconds")),

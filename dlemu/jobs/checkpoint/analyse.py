@@ -39,10 +39,11 @@ from dlemu.metrics.checkpoint_rates import (
 )
 from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy
 from dlemu.metrics.limit import HELD_BACK_PERCENT
-from dlemu.metrics.rates import known, mean_within
+from dlemu.metrics.rates import Window, known, mean_within
 from dlemu.metrics.t_interval import WINDOW, is_steady
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of
+from dlemu.telemetry import HostTelemetry
 
 _NEAR_CEILING = 0.7
 """Of the emulator's ceiling: from this rate on it is not known whether the storage could take more."""
@@ -109,7 +110,7 @@ def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, 
     times = tuple(times_of(part) for part in parts)
     size_bytes = sum(part.bytes for part in times)
     wall = sum(part.wall_seconds for part in times)
-    writes, host = name == "write", _host_activity(run, name, parts)
+    writes, host = name == "write", _HostActivity(run, name, parts)
     phase = PhaseSummary(
         checkpoints=times,
         slowest_gib_per_second=fmean(part.slowest_gib_per_second for part in times),
@@ -123,7 +124,13 @@ def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, 
     )
     if not size_bytes:
         return phase, ()
-    limit, findings = judge(name, phase, host, threads=int(rows["threads"].max()))
+    use = HostUse(
+        host_busy_percent=host.host_busy_percent,
+        device_busy_percent=host.device_busy_percent,
+        link_percent=host.link_percent,
+        throttled_percent=host.throttled_percent,
+    )
+    limit, findings = judge(name, phase, use, threads=int(rows["threads"].max()))
     return replace(phase, limited_by=limit), findings
 
 
@@ -161,51 +168,79 @@ def _served(facts: CheckpointRunFacts, rows: IoRows, device_mb: float | None) ->
     return min(100.0, *shares) if shares else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostActivity:
+class _HostActivity:
     """What the hosts and their devices did during the checkpoints of one phase; None where nothing recorded it."""
 
-    device_mb: float | None = None
-    """MB that the devices behind the folder wrote (or read) in all, each shared device counted once."""
-    device_busy_percent: float | None = None
-    """Utilisation of the busiest block device."""
-    host_busy_percent: float | None = None
-    """CPU utilisation of the busiest host."""
-    throttled_percent: float | None = None
-    """Share of CPU-limit periods with throttling, on the most throttled host; None without a limit."""
-    link_percent: float | None = None
-    """Utilisation of the busiest network link."""
+    def __init__(self, run: MeasuredCheckpoints, phase: Phase, parts: list[IoRows]) -> None:
+        windows = [(int(part["began_ns"].min()), int(part["ended_ns"].max())) for part in parts]
+        self._hosts = [
+            (host, [(begin - run.offset_ns(host.node), end - run.offset_ns(host.node)) for begin, end in windows])
+            for host in run.telemetry
+        ]
+        self._flow, self._rate = "sent_mb_per_second", "write_mb_per_second"
+        if phase == "read":
+            self._flow, self._rate = "received_mb_per_second", "read_mb_per_second"
 
+    def _of_hosts(self, metric: str) -> list[float]:
+        """Return the mean of a metric of the CPU on each host."""
+        return [mean_within(*host.readings("cpu", "", metric), windows) for host, windows in self._hosts]
 
-def _host_activity(run: MeasuredCheckpoints, phase: Phase, parts: list[IoRows]) -> HostActivity:
-    moved, flow = ("read", "received") if phase == "read" else ("write", "sent")
-    delivered, device_busy, host_busy, throttled, link = (list[float]() for _ in range(5))
-    seen = set()
-    for host in run.telemetry:
-        offset_ns = run.offset_ns(host.node)
-        windows = [(int(part["began_ns"].min()) - offset_ns, int(part["ended_ns"].max()) - offset_ns) for part in parts]
-        idle = [mean_within(*host.readings("cpu", "", name), windows) for name in ("idle_percent", "iowait_percent")]
-        host_busy.append(100.0 - sum(idle))
-        throttled.append(mean_within(*host.readings("cpu", "", "throttled_percent"), windows))
-        for source in host.sources("network"):
-            _, speeds = host.readings("network", source, "link_mb_per_second")
-            rate = mean_within(*host.readings("network", source, f"{flow}_mb_per_second"), windows)
-            link += [100 * rate / float(speeds[-1])] if len(speeds) else []
-        for device in host.devices:
-            if not device.counted or (host.boot_id, device.name) in seen:
-                continue
-            seen.add((host.boot_id, device.name))
-            readings = host.readings(device.probe, device.name, f"{moved}_mb_per_second")
-            delivered.append(sum(delivered_between(*readings, *window) for window in windows))
-            if device.probe == "block":
-                device_busy.append(mean_within(*host.readings("block", device.name, "busy_percent"), windows))
-    return HostActivity(
-        device_mb=known(sum(delivered)) if delivered else None,
-        device_busy_percent=_most(device_busy),
-        host_busy_percent=_most(host_busy),
-        throttled_percent=_most(throttled),
-        link_percent=_most(link),
-    )
+    @property
+    def host_busy_percent(self) -> float | None:
+        """CPU utilisation of the busiest host."""
+        idle = zip(self._of_hosts("idle_percent"), self._of_hosts("iowait_percent"), strict=True)
+        return _most(100.0 - sum(parts) for parts in idle)
+
+    @property
+    def throttled_percent(self) -> float | None:
+        """Share of CPU-limit periods with throttling, on the most throttled host; None without a limit."""
+        return _most(self._of_hosts("throttled_percent"))
+
+    @property
+    def device_mb(self) -> float | None:
+        """MB that the devices behind the folder wrote (or read) in all, each shared device counted once."""
+        activity = [
+            sum(delivered_between(*host.readings(probe, name, self._rate), *window) for window in windows)
+            for host, windows, probe, name in self._devices()
+        ]
+        return known(sum(activity)) if activity else None
+
+    @property
+    def device_busy_percent(self) -> float | None:
+        """Utilisation of the busiest block device."""
+        return _most(self._of_block_devices("busy_percent"))
+
+    @property
+    def device_depth(self) -> float | None:
+        """Mean number of requests in flight, summed over the block devices."""
+        depths = [depth for depth in self._of_block_devices("mean_queue_depth") if not math.isnan(depth)]
+        return sum(depths) if depths else None
+
+    @property
+    def link_percent(self) -> float | None:
+        """Utilisation of the busiest network link."""
+        used = []
+        for host, windows in self._hosts:
+            for source in host.sources("network"):
+                _, speeds = host.readings("network", source, "link_mb_per_second")
+                rate = mean_within(*host.readings("network", source, self._flow), windows)
+                used += [100 * rate / float(speeds[-1])] if len(speeds) else []
+        return _most(used)
+
+    def _of_block_devices(self, metric: str) -> list[float]:
+        return [
+            mean_within(*host.readings("block", name, metric), windows)
+            for host, windows, probe, name in self._devices()
+            if probe == "block"
+        ]
+
+    def _devices(self) -> Iterator[tuple[HostTelemetry, list[Window], str, str]]:
+        seen = set()
+        for host, windows in self._hosts:
+            for device in host.devices:
+                if device.counted and (host.boot_id, device.name) not in seen:
+                    seen.add((host.boot_id, device.name))
+                    yield host, windows, device.probe, device.name
 
 
 def _most(values: Iterable[float]) -> float | None:
@@ -315,7 +350,21 @@ FROM_MEMORY_PERCENT = 50.0  # as in training: dlemu.metrics.cache.NOT_READ_PERCE
 Limit = LimitedBy[Cause]
 
 
-def judge(name: Phase, phase: PhaseSummary, host: HostActivity, *, threads: int) -> tuple[Limit, tuple[Finding, ...]]:
+@dataclass(frozen=True, kw_only=True)
+class HostUse:
+    """How busy the hosts were during the checkpoints of one phase, %; None where nothing recorded it."""
+
+    host_busy_percent: float | None = None
+    """CPU utilisation of the busiest host."""
+    device_busy_percent: float | None = None
+    """Utilisation of the busiest block device."""
+    link_percent: float | None = None
+    """Utilisation of the busiest network link."""
+    throttled_percent: float | None = None
+    """Share of CPU-limit periods with throttling, on the most throttled host; None without a limit."""
+
+
+def judge(name: Phase, phase: PhaseSummary, host: HostUse, *, threads: int) -> tuple[Limit, tuple[Finding, ...]]:
     """Return what limited a phase with `threads` a rank, and what was found on the way."""
     device_full = (host.device_busy_percent or 0.0) >= BUSY_PERCENT
     if phase.from_storage_percent is not None and phase.from_storage_percent < FROM_MEMORY_PERCENT:
