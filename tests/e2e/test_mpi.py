@@ -21,6 +21,7 @@ from tests.e2e.harness import (
     assert_gone,
     dlemu,
     maps,
+    ranks_per_host,
     reported,
     small_run,
     start,
@@ -51,7 +52,7 @@ def test_datagen_and_training_on_mpi_ranks(tmp_path: Path) -> None:
     assert ended.out.count("  more ") == 1, "one process speaks"
     told = summary(tmp_path / "run")
     assert told["ranks"] == 3
-    assert told["ranks_per_host"] == [3]
+    assert ranks_per_host(tmp_path / "run") == [3]
     assert set(told["each_sample_once"]) == {True}
     assert len(steps(tmp_path / "run")) == 3 * 2 * 8
 
@@ -59,7 +60,7 @@ def test_datagen_and_training_on_mpi_ranks(tmp_path: Path) -> None:
 def test_the_verdict_is_the_exit_status(dataset: Path, tmp_path: Path) -> None:
     ended = dlemu("train", *small_run(tmp_path / "run", dataset, *SLOW), launcher=[MPIRUN, "-np", "2"])
     assert ended.status == 1, ended.err
-    assert summary(tmp_path / "run")["passed"] is False
+    assert summary(tmp_path / "run")["outcome"] == "fail"
 
 
 def test_a_mistake_is_told_once(dataset: Path, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_a_run_that_does_not_pass_says_so_by_its_exit_status(dataset: Path, tmp_
     assert "FAIL" in ended.out
     told = summary(tmp_path / "run")
     assert told["complete"] is True
-    assert told["passed"] is False
+    assert told["outcome"] == "fail"
 
 
 def test_an_emulator_that_can_not_pass_gives_no_verdict_on_the_storage(dataset: Path, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_an_emulator_that_can_not_pass_gives_no_verdict_on_the_storage(dataset: 
     assert ended.status == 4, ended.err
     assert "NO VERDICT" in ended.out
     told = summary(tmp_path / "run")
-    assert told["passed"] is None
+    assert told["outcome"] == "no verdict"
     assert told["verdict_code"] == "emulator_too_slow"
 
 
@@ -186,16 +186,12 @@ def test_the_checkpoint_is_written_synced_timed_and_outside_the_au(dataset: Path
     told, journal = (json.loads((tmp_path / "run" / name).read_text()) for name in ("summary.json", "facts.json"))
     (saved,), (stamps,) = told["checkpoints"], journal["journal"]["checkpoints"]
     assert saved["bytes"] == 30000001
-    assert saved["mb_per_second"] == pytest.approx(30.000001 / saved["seconds"])
     rows = steps(tmp_path / "run")
     assert sorted(set(rows["block"].tolist())) == [1, 2]
     before, after = rows[rows["block"] == 1], rows[rows["block"] == 2]
     ends = before["free_ns"] + before["wait_ns"] + before["compute_ns"] + before["sync_ns"]
     assert after["free_ns"].min() >= stamps["ended_ns"] > stamps["started_ns"] >= ends.max()
     assert told["metrics"]["training_seconds"] < told["metrics"]["total_seconds"] - saved["seconds"] + 1e-3
-    apart, metrics = journal["journal"]["cpu_apart"], told["metrics"]
-    assert 0 < sum(rank["checkpoints"] for rank in apart) < sum(journal["journal"]["cpu_seconds"])
-    assert 0 < metrics["read_cpu_seconds_per_gb"] < metrics["cpu_seconds_per_gb"]
 
 
 def test_evaluation_reads_the_validation_set(tmp_path: Path) -> None:

@@ -183,10 +183,10 @@ def _figures(ranks: int, most_mb: float) -> dict[str, Any]:
         "accelerator": "v100",
         "ranks": ranks,
         "epochs": 5,
-        "passed": au >= 90,
+        "outcome": "pass" if au >= 90 else "fail",
         "limited_by": {"run": "storage" if au < 90 else "nothing"},
         "metrics": {name: {"mean": mean, "half_width": None} for name, mean in of_runs.items()}
-        | {name: {"mean": mean, "half_width": 0.0, "each": [mean] * 5} for name, mean in of_epochs.items()},
+        | {name: {"mean": mean, "half_width": 0.0} for name, mean in of_epochs.items()},
     }
 
 

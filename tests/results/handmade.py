@@ -156,7 +156,6 @@ def checkpoint_run(
         ceiling_gb_per_second=8.0,
         complete=tuple(number for phase, number in order if phase == WRITE),
         removed=(1,),
-        peak_memory_bytes=(300_000_000, 400_000_000),
         cpu_seconds=(5.5, 6.5),
     ).noting(**(journal_changes or {}))
     telemetry: tuple[HostTelemetry, ...] = ()

@@ -102,7 +102,7 @@ def test_a_run_whose_summary_was_never_written_is_read(tmp_path: Path) -> None:
 def test_the_summary_is_computed_again_and_not_believed(tmp_path: Path) -> None:
     run = written(tmp_path)
     values = json.loads((tmp_path / "summary.json").read_text())
-    values["metrics"]["au_percent"]["mean"], values["passed"], values["verdict"] = 99.9, True, "PASS"
+    values["metrics"]["au_percent"]["mean"], values["outcome"], values["verdict"] = 99.9, "pass", "PASS"
     (tmp_path / "summary.json").write_text(json.dumps(values))
     assert read_run(str(tmp_path)).summary == run.summary
     forged = read_saved(str(tmp_path), Summary, "training")

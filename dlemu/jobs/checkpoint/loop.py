@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -50,7 +49,6 @@ _MOVERS = ("mover_cpu_ns", "mover_cpu_wait_ns")
 _ENDLESS_BYTES = 1 << 50  # a pebibyte: no host generates that much during the measurement
 _CEILING_SHARE = 0.25
 """Of `metric.ceiling_seconds`: generating content takes no longer to measure, by default some GB on all cores."""
-_PRIVATE = re.compile(rb"^Private_(?:Clean|Dirty):\s+(\d+) kB", re.MULTILINE)
 
 Columns = dict[str, int]
 """A file's columns of a row of `io_rows`."""
@@ -74,7 +72,6 @@ class CheckpointLog:
 class _RankResult(NamedTuple):
     rows: IoRows
     cpu_seconds: float
-    peak_memory_bytes: int
     recording: Recording
 
 
@@ -96,14 +93,13 @@ def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None
     journal = rank.run()
     recording = stopped(recorder)
     cpu_seconds = time.process_time() - rank.cpu_seconds_before
-    own = _RankResult(rank.log.rows, cpu_seconds, rank.peak_memory_bytes, recording)
+    own = _RankResult(rank.log.rows, cpu_seconds, recording)
     parts: list[_RankResult] | None = comm.gather(own)
     if parts is None:
         return None
     lost, telemetry = recorded([part.recording for part in parts], journal)
     journal = journal.noting(
         cpu_seconds=tuple(part.cpu_seconds for part in parts),
-        peak_memory_bytes=tuple(part.peak_memory_bytes for part in parts),
         lost_recorders=lost,
         requests=requests_so_far(job.live_folder),
     )
@@ -143,7 +139,6 @@ class _CheckpointRank:
             wall_clock_offset_ns=time.time_ns() - time.monotonic_ns(), started_ns=time.monotonic_ns()
         )
         self.cpu_seconds_before = 0.0
-        self.peak_memory_bytes = 0
         self._written, self._folder_sync_ns = 0, 0
         """Checkpoints whose files this rank has written; duration of its fsync of the last one's folder."""
 
@@ -327,7 +322,6 @@ class _CheckpointRank:
         """Mark the checkpoint complete when every rank has written its part, and remove the one beyond `keep_last`."""
         self._barrier()
         self._mark(False)
-        self.peak_memory_bytes = max(self.peak_memory_bytes, _private_bytes())
         removed = max(0, checkpoint - self._job.kept)
         if self._owns_folders:
             note = replace(self._job.note(checkpoint, len(self._comm.hosts)), complete=True)
@@ -367,7 +361,6 @@ class _CheckpointRank:
         self._barrier()
         self._mark(False)
         self._update_journal(under_way=None)
-        self.peak_memory_bytes = max(self.peak_memory_bytes, _private_bytes())
 
     @property
     def _compute_ns(self) -> int:
@@ -431,12 +424,3 @@ class _CheckpointRank:
         self._journal = self._journal.noting(**changes)
         if self._comm.rank == 0:
             self._journal.save(self._job.live_folder)
-
-
-def _private_bytes() -> int:
-    """Return this process's private memory; 0 if the kernel does not report it."""
-    try:
-        with open("/proc/self/smaps_rollup", "rb") as lines:
-            return 1024 * sum(map(int, _PRIVATE.findall(lines.read())))
-    except OSError:
-        return 0

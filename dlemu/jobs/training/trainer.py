@@ -20,7 +20,7 @@ from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
 from dlemu.config.duration import is_zero
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
-from dlemu.jobs.training.measured import CpuApart, Journal, StoppedEarly
+from dlemu.jobs.training.measured import Journal, StoppedEarly
 from dlemu.jobs.training.plan import Epoch, TrainingJob, accelerator_class, step_threads
 from dlemu.jobs.training.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
 from dlemu.jobs.training.result import RunLog
@@ -78,7 +78,7 @@ def run_rank(
     journal = journal.noting(requests=requests_so_far(job.live_folder))
     journal = journal.noting(ended_ns=ended_ns, scaling=try_other_readers(job, comm, trainer.log.rows))
     loader.close()
-    return _gather(comm, journal, _RankResult(trainer.log.rows.copy(), cpu_seconds, trainer.cpu_apart(), recording))
+    return _gather(comm, journal, _RankResult(trainer.log.rows.copy(), cpu_seconds, recording))
 
 
 def _recorder_of(job: TrainingJob, comm: Comm) -> Recorder | None:
@@ -116,7 +116,6 @@ class _RankResult(NamedTuple):
 
     rows: StepRows
     cpu_seconds: float
-    cpu_apart: CpuApart
     recording: Recording
 
 
@@ -125,11 +124,7 @@ def _gather(comm: Comm, journal: Journal, own: _RankResult) -> RunLog | None:
     if parts is None:
         return None
     lost, telemetry = recorded([part.recording for part in parts], journal)
-    journal = journal.noting(
-        cpu_seconds=tuple(part.cpu_seconds for part in parts),
-        cpu_apart=tuple(part.cpu_apart for part in parts),
-        lost_recorders=lost,
-    )
+    journal = journal.noting(cpu_seconds=tuple(part.cpu_seconds for part in parts), lost_recorders=lost)
     return RunLog(np.concatenate([part.rows for part in parts]), journal, telemetry)
 
 
@@ -167,7 +162,6 @@ class _Trainer:
         )
         self._saver = _saver(job, comm, self._clock) if job.saves else None
         self._cpu_seconds_before = 0.0
-        self._step_cpu_ns = 0
 
     def run(self) -> Journal:
         """Run all epochs; return the journal, of which only rank 0's is kept."""
@@ -217,20 +211,12 @@ class _Trainer:
         """Return the CPU time of this rank and its workers since the first epoch began."""
         return _cpu_seconds() - self._cpu_seconds_before
 
-    def cpu_apart(self) -> CpuApart:
-        """Return the CPU time spent on anything but reading."""
-        return CpuApart(
-            checkpoints=0.0 if self._saver is None else self._saver.cpu_ns / 1e9,
-            preprocessing=float(self.log.rows["preprocess_cpu_ns"].sum()) / 1e9,
-            steps=self._step_cpu_ns / 1e9,
-        )
-
     @cached_property
     def _burners(self) -> BurnerThreads:
         return BurnerThreads(step_threads(self._job.workload.train))
 
     def _burn_step(self, seconds: float) -> None:
-        self._step_cpu_ns += self._burners.burn(seconds)
+        self._burners.burn(seconds)
 
     def _describe(self) -> None:
         described = describe_hosts(self._comm)
