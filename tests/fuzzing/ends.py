@@ -117,7 +117,7 @@ def commands(sources: Path) -> dict[str, Command]:
         reads = [word for word in small_run(folder, data, *_QUICK) if not word.startswith(("output.", "ranks="))]
         saves = ("workload=llama3_8b", "scale=laptop", f"checkpoint.checkpoint_folder={folder}-checkpoints", few)
         jobs = shlex.join(["train", *reads, *one]), shlex.join(["checkpoint", *saves, _TIMEOUT])
-        return [DLEMU, "together", *jobs, "--no-alone", "--no-report", "--output", str(folder)]
+        return [DLEMU, "together", *jobs, "--no-report", "--output", str(folder)]
 
     return {
         "train": train(PYTORCH),
