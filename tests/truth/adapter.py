@@ -7,7 +7,7 @@ frozen run holds, and how its numbers are named, stays.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any, get_args
 
@@ -26,7 +26,7 @@ from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.metrics import figures as checkpoint_figures
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import Cause as CheckpointCause
-from dlemu.jobs.checkpoint.summary import Caveat, CheckpointSummary, PhaseSummary, RankTimes
+from dlemu.jobs.checkpoint.summary import Caveat, CheckpointSummary, PhaseSummary
 from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
 from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.thread_reads import Requests
@@ -37,17 +37,17 @@ from dlemu.jobs.training.prediction.from_reads import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
-from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE
+from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.jobs.training.summary import Summary
 from dlemu.machine.environment import HostFacts, StorageFacts
-from dlemu.metrics.au import au_percent, kept_rows
+from dlemu.metrics.au import kept_rows
 from dlemu.metrics.cache import device_metrics
-from dlemu.metrics.checkpoint_rates import CheckpointTimes, wasted_percent, young_seconds
-from dlemu.metrics.findings import Code, Finding
+from dlemu.metrics.checkpoint_rates import CheckpointTimes
+from dlemu.metrics.findings import Code
 from dlemu.metrics.limit import Cause, Limit, Scaling
 from dlemu.metrics.limit import What as TrainCause
 from dlemu.metrics.loss import find_causes, kept_loss_percent, loss_percent
-from dlemu.metrics.rates import Mean, per_second, percentiles_ms, pooled
+from dlemu.metrics.rates import Mean
 from dlemu.metrics.rows import StepTable
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
@@ -65,11 +65,7 @@ from tests.truth.frozen import Columns, FrozenRun
 from tests.truth.frozen import read as read_frozen
 
 Numbers = dict[str, Any]
-"""What was computed of a run, as JSON has it. Findings are `origin.code`, or the code alone where it is a new one."""
-
-
-STRUCK = "no longer computed"
-"""Stands for a number that no result has any more; test_truth.py lists these."""
+"""What is computed of a run, as JSON has it. Findings are `origin.code`, or the code alone where it is a new one."""
 
 
 def numbers_of(frozen: FrozenRun) -> Numbers:
@@ -177,15 +173,13 @@ def _journal(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _object_requests(requests: object, frozen: FrozenRun) -> Numbers | None:
-    """Return the counts and times of requests; their cost and the CPU time of TLS are not computed any more."""
+    """Return the counts and times of requests."""
     if requests is None:
         return None
-    assert is_dataclass(requests)
-    assert not isinstance(requests, type)
     counts = RequestCounts(np.array(_request_counts(frozen.facts["object_requests"]), np.int64))
     counters = {name: counts[name] for name in ("list", "delete", "connections_opened")}
-    times = {"last_byte_ms": waits_ms(counts.last_byte)}
-    return asdict(requests) | counters | times | dict.fromkeys(("cost", "tls_cpu_seconds"), STRUCK)
+    numbers: Numbers = _plain(requests)
+    return numbers | counters | {"last_byte_ms": waits_ms(counts.last_byte)}
 
 
 def _request_counts(requests: Mapping[str, Any] | None) -> tuple[int, ...]:
@@ -259,10 +253,6 @@ def _without(value: Any, *names: str) -> Numbers:
     return {name: item for name, item in asdict(value).items() if name not in names}
 
 
-def _codes(origin: str, findings: Iterable[Finding]) -> set[str]:
-    return {f"{origin}.{finding.code}" for finding in findings}
-
-
 # Training
 
 
@@ -318,7 +308,7 @@ def _train_numbers(frozen: FrozenRun) -> Numbers:
     run = _train_run(frozen)
     summary = run.summary
     limit, cache = summary.limited_by, summary.page_cache
-    rows, kept, hosts = run.training, _kept(run), run.facts.journal.hosts
+    rows, kept = run.training, _kept(run)
     return {
         "complete": summary.complete,
         "outcome": summary.outcome,
@@ -337,7 +327,6 @@ def _train_numbers(frozen: FrozenRun) -> Numbers:
         "findings": sorted(_train_findings(summary)),
         "from_storage_percent": cache and _mean(cache.from_storage_percent),
         "served_by_storage_percent": cache and cache.served_percent,
-        "dataset_to_memory_ratio": cache and run.facts.total_bytes / sum(host.memory_bytes for host in hosts),
         "speed_changes": [
             {"read_ms_before": None, "read_ms_after": None, **change} for change in _unsteady(summary, "speed_changed")
         ],
@@ -350,71 +339,28 @@ def _train_numbers(frozen: FrozenRun) -> Numbers:
         ],
         "stragglers": [{"rank": None, **_unnamed(late)} for late in summary.found(Code.SLOW_RANK)],
         "other_readers": next(iter(summary.found(Code.OTHER_PROGRAM_ON_DRIVE)), None),
-        "evaluation": summary.evaluation and _evaluation(run),
-        "checkpoints": [
-            {"started_ns": saved.started_ns, "ended_ns": saved.ended_ns, **asdict(timing)}
-            for saved, timing in zip(run.facts.journal.checkpoints, summary.checkpoints, strict=True)
-        ],
-        "asynchronous_checkpoints": _beside_training(summary),
-        "samples_of_epochs": _samples_of_epochs(run),
+        "evaluation": summary.evaluation,
+        "checkpoints": summary.checkpoints,
+        "asynchronous_checkpoints": summary.asynchronous_checkpoints,
+        "samples_of_epochs": [{"each_sample_once": once} for once in summary.each_sample_once],
         "object_requests": _object_requests(summary.requests, frozen),
-        "power": _power(run),
+        "power": [
+            {"host": host, "source": meter, "mean_watts": watts}
+            for host, meters in (summary.telemetry.power.items() if summary.telemetry else ())
+            for meter, watts in meters.items()
+        ],
     }
-
-
-def _evaluation(run: Run) -> Numbers:
-    rows, evaluation = run.ordered.of("phase", (EVALUATION,)), run.summary.evaluation
-    assert evaluation is not None
-    return asdict(evaluation) | {
-        "samples_per_second": evaluation.samples / evaluation.seconds,
-        "app_mb_per_second": per_second(float(rows["app_bytes"].sum()) / 1e6, rows),
-    }
-
-
-def _samples_of_epochs(run: Run) -> list[Numbers]:
-    plan, rows = run.facts.train_plan, run.training
-    return [
-        {
-            "epoch": epoch.number,
-            "samples_read": rows.of("epoch", (epoch.number,))["samples"].sum(),
-            "samples_planned": epoch.steps * plan.batch_size * plan.ranks,
-            "each_sample_once": once,
-        }
-        for epoch, once in zip(run.facts.schedule, run.summary.each_sample_once, strict=False)
-    ]
-
-
-def _beside_training(summary: Summary) -> Numbers | None:
-    found = summary.asynchronous_checkpoints
-    if found is None:
-        return None
-    during, otherwise = found.step_seconds_during, found.step_seconds_otherwise
-    return asdict(found) | {
-        "stall_seconds": float(np.mean([saved.stall_seconds for saved in summary.checkpoints])),
-        "safe_seconds": float(np.mean([saved.seconds for saved in summary.checkpoints])),
-        "slow_down_percent": 100 * (during / otherwise - 1) if during and otherwise else None,
-    }
-
-
-def _power(run: Run) -> list[Numbers]:
-    telemetry = run.summary.telemetry
-    gb_per_second = per_second(float(run.training["app_bytes"].sum()) / 1e9, run.training)
-    return [
-        {"host": host, "source": meter, "mean_watts": watts, "gb_per_second_per_watt": watts and gb_per_second / watts}
-        for host, meters in (telemetry.power.items() if telemetry else ())
-        for meter, watts in meters.items()
-    ]
 
 
 def _au_numbers(run: Run) -> Numbers:
-    metrics, kept, rows = run.summary.metrics, _kept(run), run.training
+    metrics = run.summary.metrics
     uncertainty = metrics.au_uncertainty
     return {
-        "au_counted_steps_percent": _mean(metrics.au_percent, map(au_percent, kept.by_rank)),
+        "au_counted_steps_percent": _mean(metrics.au_percent),
         "au_sustained_percent": _mean(metrics.au_sustained_percent),
         "uncertainty_percent": uncertainty and uncertainty.expanded_percent,
         "uncertainty_parts_percent": list(uncertainty.budget.values()) if uncertainty else [],
-        "au_whole_epochs_percent": _mean(metrics.au_whole_percent, map(au_percent, rows.by_rank)),
+        "au_whole_epochs_percent": _mean(metrics.au_whole_percent),
         "au_dlio_2_percent": _mean(metrics.au_dlio_percent),
         "au_dlio_1_percent": _mean(metrics.au_dlio_v1_percent),
         "prefetch_credit_percent": metrics.prefetch_credit_percent,
@@ -431,70 +377,30 @@ def _kept(run: Run) -> StepTable:
     return kept_rows(run.training, settings.exclude_start_steps, settings.exclude_end_steps)
 
 
-def _waits_ms(rows: StepTable) -> Any:
-    return percentiles_ms(rows["wait_ns"])
-
-
 def _rates(run: Run) -> Numbers:
-    metrics, rows, kept = run.summary.metrics, run.training, _kept(run)
-    per_rank = [_waits_ms(own) for own in rows.by_rank]
-    mb_of_ranks = [per_second(float(own["app_bytes"].sum()) / 1e6, own) for own in rows.by_rank]
-    rate, waits = _mean(metrics.app_mb_per_second, mb_of_ranks), kept["wait_ns"]
-    handed = np.minimum(waits, np.maximum(kept["ready_ns"] - kept["finished_ns"], 0))
-    cpu_ns = int(rows["cpu_ns"].sum() - rows["preprocess_cpu_ns"].sum())
+    metrics, rows = run.summary.metrics, run.training
     return {
         "samples": metrics.samples,
         "app_bytes": metrics.app_bytes,
         "read_calls": metrics.read_calls,
-        "samples_per_second": _mean(
-            metrics.samples_per_second, (per_second(float(own["samples"].sum()), own) for own in rows.by_rank)
-        ),
-        "app_mb_per_second": rate,
-        "app_mib_per_second": _in_mib(rate),
+        "samples_per_second": _mean(metrics.samples_per_second),
+        "app_mb_per_second": _mean(metrics.app_mb_per_second),
         "device_mb_per_second": _mean(metrics.device_mb_per_second),
         "device_bytes_percent_of_app": _mean(device_metrics(rows, delivered_by_devices(run))[1]) if len(rows) else None,
-        "request_bytes": _mean(pooled(rows, _call_bytes)) if len(rows) else None,
         "device_request_kib": _mean(metrics.device_request_kib),
         "training_seconds": metrics.training_seconds,
         "total_seconds": metrics.total_seconds,
         "first_batch_seconds": _mean(metrics.time_to_first_batch_seconds),
-        "wait_ms": _waits_ms(rows) if len(rows) else None,
         "wait_of_counted_steps_ms": metrics.wait_ms,
-        "wait_of_epochs_ms": [_waits_ms(epoch) for epoch in rows.by_epoch] if len(rows) else [],
-        "wait_of_ranks_p99_ms": [waits.p99 if waits else None for waits in per_rank],
         "read_ms": metrics.read_ms,
         "woke_late_ms": metrics.host_oversleep_ms,
-        "hand_over_share_of_wait": (int(handed.sum()) / int(waits.sum()) if waits.any() else 0.0)
-        if len(rows)
-        else None,
-        "cpu_seconds": sum(run.facts.journal.cpu_seconds) or None,
         "cpu_seconds_per_gb": metrics.cpu_seconds_per_gb,
         "read_cpu_seconds_per_gb": metrics.read_cpu_seconds_per_gb,
-        "worker_cpu_seconds_per_gb": cpu_ns / metrics.app_bytes if metrics.app_bytes and rows["cpu_ns"].any() else None,
     }
 
 
-def _mean(value: Mean | None, of_ranks: Iterable[float] | None = None) -> Numbers | None:
-    if value is None:
-        return None
-    numbers: Numbers = {"mean": value.mean, "of_epochs": value.per_epoch}
-    return numbers if of_ranks is None else numbers | {"of_ranks": list(of_ranks)}
-
-
-def _call_bytes(rows: StepTable) -> float:
-    calls = int(rows["read_calls"].sum())
-    return int(rows["app_bytes"].sum()) / calls if calls else math.nan
-
-
-def _in_mib(numbers: Numbers | None) -> Numbers | None:
-    """Return rates in 1e6 bytes/s as those in 2^20 bytes/s."""
-    if numbers is None:
-        return None
-
-    def scaled(value: Any) -> Any:
-        return [each and scaled(each) for each in value] if isinstance(value, list | tuple) else value * 1e6 / 2**20
-
-    return {name: value and scaled(value) for name, value in numbers.items()}
+def _mean(value: Mean | None) -> Numbers | None:
+    return None if value is None else {"mean": value.mean, "of_epochs": value.per_epoch}
 
 
 def _causes(run: Run) -> Numbers | None:
@@ -567,6 +473,7 @@ def _checkpoint_run(frozen: FrozenRun) -> CheckpointRun:
 def _checkpoint_numbers(frozen: FrozenRun) -> Numbers:
     run = _checkpoint_run(frozen)
     summary, what, journal = run.summary, run.summary.what, run.facts.journal
+    behind = summary.asynchronous
     return {
         "complete": summary.complete,
         "outcome": _checkpoint_outcome(summary),
@@ -576,14 +483,13 @@ def _checkpoint_numbers(frozen: FrozenRun) -> Numbers:
         "parameters": what.parameters,
         "write": _phase_numbers(run, WRITE, summary.write),
         "read": _phase_numbers(run, READ, summary.read),
-        "training_cost": _training_cost(run),
-        "asynchronous": _asynchronous(run),
+        "training_cost": summary.training,
+        "asynchronous": behind and asdict(behind) | {"safe_seconds": {"mean": behind.safe_seconds}},
         "ceiling_gb_per_second": summary.ceiling_gb_per_second,
         "peak_memory_mb": summary.peak_memory_mb,
-        "cpu_seconds": sum(journal.cpu_seconds) if journal.cpu_seconds else None,
         "total_seconds": (journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None,
         "complete_checkpoints": journal.complete,
-        "partial": _partial(run),
+        "partial": partial_of(run),
         "object_requests": _object_requests(summary.requests, frozen),
         "findings": sorted(finding.code for finding in summary.findings),
     }
@@ -594,37 +500,15 @@ def _checkpoint_outcome(summary: CheckpointSummary) -> str:
     return ("_and_".join(done) or "nothing") if summary.complete else "incomplete"
 
 
-def _partial(run: CheckpointRun) -> Numbers | None:
-    """Return what the verdict of a run that ended early says of the checkpoint under way, and how many ranks had it."""
-    partial, what = partial_of(run), run.summary.what
-    if partial is None:
-        return None
-    phase = WRITE if partial.phase == "write" else READ
-    ranks = ((run.whole["phase"] == phase) & (run.whole["checkpoint"] == partial.checkpoint)).sum()
-    return asdict(partial) | {"ranks": ranks, "of_files": what.files, "of_bytes": what.bytes}
-
-
-def _over(values: list[float]) -> Numbers:
-    """Return the distribution of one figure over the checkpoints."""
-    p50, p90, p99 = np.percentile(values, (50, 90, 99))
-    extremes = {"max": max(values), "min": min(values)}
-    return {"mean": np.mean(values), "std": np.std(values), "p50": p50, "p90": p90, "p99": p99, **extremes}
-
-
 def _phase_numbers(run: CheckpointRun, number: int, phase: PhaseSummary | None) -> Numbers | None:
     if phase is None:
         return None
     limit = phase.limited_by
-
-    def over(name: str) -> Numbers:
-        return _over([getattr(times, name) for times in phase.checkpoints])
-
     return {
         "checkpoints": [_times(run, number, times) for times in phase.checkpoints],
-        "slowest_rank_gib_per_second": over("slowest_gib_per_second") | {"mean": phase.slowest_gib_per_second},
-        "slowest_rank_seconds": over("slowest_seconds") | {"mean": phase.slowest_seconds},
-        "rank0_gib_per_second": over("rank0_gib_per_second") | {"mean": phase.rank0_gib_per_second},
-        "rank0_seconds": over("rank0_seconds"),
+        "slowest_rank_gib_per_second": {"mean": phase.slowest_gib_per_second},
+        "slowest_rank_seconds": {"mean": phase.slowest_seconds},
+        "rank0_gib_per_second": {"mean": phase.rank0_gib_per_second},
         "wall_gb_per_second": phase.wall_gb_per_second,
         "fsync_percent": phase.fsync_percent,
         "from_storage_percent": phase.from_storage_percent,
@@ -632,73 +516,20 @@ def _phase_numbers(run: CheckpointRun, number: int, phase: PhaseSummary | None) 
         "steady": phase.steady,
         "cpu_seconds_per_gb": phase.cpu_seconds_per_gb,
         "content_cpu_seconds_per_gb": phase.content_cpu_seconds_per_gb,
-        "slowest_ranks": [_rank(run, number, phase.checkpoints, rank) for rank in phase.slowest_ranks],
+        "slowest_ranks": [_without(rank, "host") for rank in phase.slowest_ranks],
         "cause": limit.what if limit else None,
         "cause_confidence": limit.confidence if limit else None,
-    }
-
-
-def _rank(run: CheckpointRun, phase: int, checkpoints: Sequence[CheckpointTimes], rank: RankTimes) -> Numbers:
-    """Return one rank's times, with what the rows alone have of it."""
-    rows = run.whole[(run.whole["phase"] == phase) & (run.whole["rank"] == rank.rank)]
-    rows = rows[np.isin(rows["checkpoint"], [times.checkpoint for times in checkpoints])]
-    return _without(rank, "host") | {
-        "bytes": rows["bytes"].max(),
-        "slowest_times": sum(times.slowest_rank == rank.rank for times in checkpoints),
-        "max_seconds": (rows["ended_ns"] - rows["began_ns"]).max() / 1e9,
-        "max_fsync_seconds": rows["fsync_ns"].max() / 1e9,
     }
 
 
 def _times(run: CheckpointRun, phase: int, times: CheckpointTimes) -> Numbers:
     rows = run.whole[(run.whole["phase"] == phase) & (run.whole["checkpoint"] == times.checkpoint)]
     return asdict(times) | {
-        "fsync_max_seconds": rows["fsync_ns"].max() / 1e9,
-        "folder_sync_seconds": rows["folder_sync_ns"].max() / 1e9,
         "rank0_gib_per_second": times.rank0_gib_per_second,
         "slowest_gib_per_second": times.slowest_gib_per_second,
         "wall_gb_per_second": times.wall_gb_per_second,
         "starved_percent": time_shares(rows)["starved_percent"],
         "from_storage_percent": accounted_percent(run.facts, rows) if phase == READ else None,
-    }
-
-
-def _training_cost(run: CheckpointRun) -> Numbers | None:
-    """Return the cost, with what follows from it by a formula that is applied to another interval, or is another's."""
-    cost, read, behind = run.summary.training, run.summary.read, run.summary.asynchronous
-    if cost is None:
-        return None
-    write = run.summary.write
-    assert write is not None
-    recovery, stall, drain = read and read.slowest_seconds, write.slowest_seconds, 0.0
-    if behind is not None:
-        stall, drain = behind.snapshot_seconds, _drains(write)["mean"]
-    mtbf = (cost.mtbf_hours or 0.0) * 3600
-    now = mtbf and wasted_percent(cost.interval_seconds, stall, recovery or 0.0, mtbf, drain)
-    return asdict(cost) | {
-        "stall_seconds": stall,
-        "recovery_seconds": recovery,
-        "young_interval_seconds": max(young_seconds(stall, mtbf), drain) if mtbf else None,
-        "wasted_percent_now": now or None,
-    }
-
-
-def _drains(write: PhaseSummary) -> Numbers:
-    return _over([part.drain_seconds for part in write.checkpoints])
-
-
-def _asynchronous(run: CheckpointRun) -> Numbers | None:
-    """Return the numbers of asynchronous checkpoints, with the settings that they were once beside."""
-    behind, workload, write = run.summary.asynchronous, run.facts.workload, run.summary.write
-    if behind is None or write is None:
-        return None
-    shortest = behind.shortest_interval_seconds
-    return asdict(behind) | {
-        "safe_seconds": _over([part.safe_seconds for part in write.checkpoints]) | {"mean": behind.safe_seconds},
-        "drain_seconds": _drains(write),
-        "compute_seconds": max(0.0, workload.checkpoint.time_between_checkpoints),
-        "per_hour": 3600 / (shortest / workload.metric.au) if shortest > 0 else math.inf,
-        "au_threshold_percent": 100 * workload.metric.au,
     }
 
 
@@ -716,16 +547,14 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
     facts = RunFacts(kind="kvcache", **_run_facts(frozen), journal=RunJournal(**_journal(frozen.facts)))
     run = RowsRun("", facts, _structured(frozen.rows("kvcache_prompts"), dtype), _telemetry(frozen), JOB)
     summary: KvSummary = run.summary
-    data, settings, was = RunRows(run), frozen.settings, frozen.numbers
+    data = RunRows(run)
     official = summary.official and {
-        **dict.fromkeys(was["official"], STRUCK),
         **asdict(summary.official),
         "option": summary.option,
         "requests": summary.prompts,
         "true_window_seconds": data.window_seconds,
         "overstated_percent": summary.official.overstated_percent,
     }
-    users = settings["kv.users"] * frozen.facts["ranks"] if summary.option else data.rate * settings["kv.think_seconds"]
     return {
         "complete": summary.complete,
         "outcome": summary.outcome,
@@ -734,13 +563,9 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
         "prompts": summary.prompts,
         "load_seconds": data.span_seconds,
         "prompts_per_second": summary.prompts_per_second,
-        "input_tokens_mean": float(data.prompts["input_tokens"].mean()),
-        "users": users,
         "first_token_seconds": summary.ttft_seconds,
         "load_from_storage_seconds": summary.load_times,
-        "load_by_size_seconds": STRUCK,
         "utilisation_percent": summary.utilisation_percent,
-        "gpu_seconds_computed": data.settings.tp * float(data.computed["compute_ns"].sum()) / 1e9,
         "gpu_seconds_won": summary.gpu_seconds_won,
         "break_even_gb_per_second": summary.break_even_gb_per_second,
         "window_seconds": data.window_seconds,
@@ -750,18 +575,11 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
         "write_gb_per_second": summary.write_gb_per_second,
         "token_bytes": Model(data.settings).token_bytes,
         "block_bytes": summary.block_bytes,
-        "tokens_from_percent": dict.fromkeys(was["tokens_from_percent"], STRUCK)
-        | {"storage": summary.tokens_from_storage_percent},
-        "blocks_read": int(data.loaded["storage_blocks"].sum()),
-        "blocks_written": int(data.written["written_blocks"].sum()),
-        "blocks_evicted": int(data.whole["evicted"].sum()),
+        "tokens_from_percent": {"storage": summary.tokens_from_storage_percent},
         "from_storage_percent": summary.from_storage_percent,
-        "devices": STRUCK,
-        "fifo": STRUCK,
         "official": official,
         "ceiling_times": summary.ceiling_times,
         "cpu_seconds_per_gb": summary.cpu_seconds_per_gb,
-        "late_p99_ms": float(np.percentile(data.prompts["late_ns"], 99)) / 1e6,
         "cause": summary.limited_by,
         "findings": [],
     }
@@ -797,9 +615,6 @@ def _pack_numbers(frozen: FrozenRun) -> Numbers:
         **{key: getattr(summary, key) for key in PACK_NUMBERS},
         **{key: int(rows[key].sum()) for key in ("read_bytes", "written_bytes")},
         "processes": summary.ranks,
-        "images_per_file": own["images_per_file"],
-        "cpu_seconds": float(rows["cpu_ns"].sum()) / 1e9,
-        "skipped": sum(file["damaged"] for file in own["packed_files"]),  # no image is left out any more
         "time_percent": {name: getattr(summary, f"{name}_percent") for name in times},
         "device": device_activity(run, (own["began_ns"], own["ended_ns"])),
         "cause": limit.what,
@@ -927,7 +742,6 @@ def _size_numbers(frozen: FrozenRun) -> Numbers:
             for count in answer.counts
         },
         "one_more_wants_mb_per_second": answer.wanted_mb_per_second,
-        "most_delivered_mb_per_second": max(trial.mb_per_second for trial in answer.trials),
         "storage_mb_per_second": answer.storage_mb_per_second,
         "storage_could_feed": answer.storage_could_feed,
         "naive_seconds": answer.naive_seconds,
