@@ -40,9 +40,12 @@ def _held() -> set[int]:
         with contextlib.suppress(OSError):  # it ended meanwhile
             mapped = (line.split() for line in (process / "maps").read_text().splitlines() if "/dev/shm/" in line)
             held |= {int(words[4]) for words in mapped}
-            held |= {opened.stat().st_ino for opened in (process / "fd").iterdir() if _is_there(opened)}
+            held |= set(map(_inode, (process / "fd").iterdir()))
     return held
 
 
-def _is_there(opened: Path) -> bool:
-    return os.readlink(opened).startswith("/dev/shm/")
+def _inode(opened: Path) -> int:
+    """Return the inode of what is open, 0 where it is not in /dev/shm."""
+    with contextlib.suppress(OSError):  # it was closed meanwhile
+        return opened.stat().st_ino if os.readlink(opened).startswith("/dev/shm/") else 0
+    return 0
