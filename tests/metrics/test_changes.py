@@ -151,14 +151,6 @@ def test_a_credit_that_runs_out_again_and_again_is_told_by_its_bytes() -> None:
     }
 
 
-def test_one_that_ran_out_once_is_a_hint() -> None:
-    rows = steps_on(credit(0.5, fast=100, slow=40), demand=150)
-    out = find_ran_out(find_speed_changes(rows))
-    assert out is not None
-    assert out.numbers["times"] == 1
-    assert out.numbers["gb"] == pytest.approx(0.5, rel=0.1)
-
-
 @pytest.mark.parametrize(
     "speed",
     [
@@ -212,20 +204,6 @@ def reads(speeds_mb_per_second: list[float], *, seconds: float = 0.5, late_s: fl
     rows["read_ns"] = length
     rows["app_bytes"] = np.array(speeds_mb_per_second) * seconds * MB
     return rows
-
-
-def test_what_was_read_before_a_change_is_counted_in_bytes() -> None:
-    rows = reads([200.0] * 60 + [80.0] * 60)
-    (fall,) = find_speed_changes(rows)
-    assert fall.at_seconds == pytest.approx(30, abs=2)
-    assert (fall.mb_per_second_before, fall.mb_per_second_after) == pytest.approx((200, 80))
-    whole = np.floor(fall.at_seconds / 0.5)
-    assert fall.gb_before == pytest.approx(min(whole, 60) * 0.1 + max(0, whole - 60) * 0.04)
-    half = rows.copy()
-    half["storage_bytes"] = half["app_bytes"] // 2
-    (same,) = find_speed_changes(half)
-    assert same.mb_per_second_before == pytest.approx(100), "what the storage gave, not what was read"
-    assert same.gb_before == pytest.approx(fall.gb_before / 2)
 
 
 def test_a_stall_by_hand() -> None:
