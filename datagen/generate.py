@@ -281,7 +281,7 @@ def _write(
         if part.is_made(storage):
             tally.add(size_bytes=expected)
             return None
-        writer = _CountingWriter(storage.create_recorded(part.path), tally)
+        writer = _CountingWriter(storage.create(part.path), tally)
         try:
             part.write(writer, buffer)
             if fsync:
