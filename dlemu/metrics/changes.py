@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.loss import took_ns, worker_time
 from dlemu.metrics.rates import Floats, Intervals, during, under_way
-from dlemu.metrics.rows import Rows, StepTable, Whole, began_ns, in_order, is_any, sum_of
+from dlemu.metrics.rows import Rows, StepTable, Whole, began_ns, cached, in_order, is_any, sum_of
 from dlemu.metrics.t_interval import quantile
 
 SIGNIFICANCE = 0.001
@@ -242,12 +242,9 @@ def storage_column(rows: StepTable) -> str:
     return "storage_bytes" if is_any(rows, "storage_bytes") else "app_bytes"
 
 
-def find_stalls(rows: Rows) -> tuple[Stall, ...]:
+@cached
+def find_stalls(table: StepTable) -> tuple[Stall, ...]:
     """Return the storage's stalls (see `Stall`), in order."""
-    return in_order(rows).once(_find_stalls)
-
-
-def _find_stalls(table: StepTable) -> tuple[Stall, ...]:
     if not len(table):
         return ()
     began = began_ns(table)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.metrics.au import blocks
-from dlemu.metrics.rows import Columns, Rows
+from dlemu.metrics.rows import Rows
 
 Values = NDArray[np.float64]
 
@@ -52,7 +52,7 @@ def steady_series(rows: Rows, *, ahead: int, window_seconds: float) -> SteadySer
     return SteadySeries(busy=busy, fed=fed)
 
 
-def _of_rank(part: Columns, ahead: int, window_ns: int) -> Values:
+def _of_rank(part: Rows, ahead: int, window_ns: int) -> Values:
     """Return busy and fed of a rank's block in each window, shape (2, windows)."""
     last = len(part) - 1 - ahead
     if last <= 1:
@@ -64,7 +64,7 @@ def _of_rank(part: Columns, ahead: int, window_ns: int) -> Values:
     return shares
 
 
-def _computed_ns(part: Columns, edges: NDArray[np.int64]) -> Values:
+def _computed_ns(part: Rows, edges: NDArray[np.int64]) -> Values:
     """Return the compute time completed by each edge."""
     begin = part["free_ns"] + part["wait_ns"]
     stamps = np.stack([begin, begin + part["compute_ns"]], axis=1).ravel()
@@ -74,7 +74,7 @@ def _computed_ns(part: Columns, edges: NDArray[np.int64]) -> Values:
     return computed
 
 
-def _read_ns(part: Columns, edges: NDArray[np.int64]) -> Values:
+def _read_ns(part: Rows, edges: NDArray[np.int64]) -> Values:
     """Return the compute time of what was read by each edge, as if batches were read at a constant rate."""
     took = np.maximum(part["finished_ns"] - part["started_ns"], 1)
     read = np.zeros(len(edges))
