@@ -92,7 +92,6 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
         work=work_quantiles([(reads, rows["rank"] * workers + rows["worker"])]),
         samples_per_read=max(1, round(samples / len(rows))),
         sample_bytes=app_bytes / samples,
-        page_cache_percent=facts.workload.reader.page_cache_percent,
         bytes_factor=app_bytes / planned if planned else 1.0,
         decode_seconds_per_sample=float(cpu.sum()) / samples if decodes else 0.0,
         cores=float(np.mean([min(host.cpu_usable, host.cpu_limit or np.inf) for host in hosts])) if hosts else 1.0,

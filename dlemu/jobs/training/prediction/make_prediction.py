@@ -78,7 +78,7 @@ def predict(
         raise UserError("train.computation_time is 0, so any number of accelerators passes: choose an accelerator")
     if ranks is not None:
         calibration = _as_at_first(workload, calibration, ranks)
-    predictor = _Predictor(workload, calibration, hosts=hosts, assumes_files=assumes_files)
+    predictor = _Predictor(Model(workload, calibration, hosts=hosts, assumes_files=assumes_files))
     if ranks is not None:
         counts, wanted, found = [predictor.count(ranks)], ranks, None
     else:
@@ -149,9 +149,9 @@ def _as_at_first(workload: Workload, calibration: Calibration, ranks: int) -> Ca
 class _Predictor:
     """Predicts counts of accelerators for one workload and storage, each at most once."""
 
-    def __init__(self, workload: Workload, calibration: Calibration, *, hosts: int, assumes_files: bool) -> None:
-        self._workload, self._calibration, self._hosts = workload, calibration, hosts
-        self._model = Model(workload, calibration, hosts=hosts, assumes_files=assumes_files)
+    def __init__(self, model: Model) -> None:
+        self._model, self._workload, self._calibration = model, model.workload, model.calibration
+        workload, calibration = model.workload, model.calibration
         self._threshold_percent = 100 * workload.metric.au
         self._by = workload.metric.verdict
         self._speed = max(SPEED_PERCENT, calibration.half_width_percent) / 100
@@ -230,10 +230,7 @@ class _Predictor:
     def _with_share(self, factor: float) -> Model:
         """Return the model with a host that delays a step by `factor` times the share found."""
         calibration = self._calibration
-        if not calibration.step_share:
-            return self._model
-        other = replace(calibration, step_share=factor * calibration.step_share)
-        return Model(self._workload, other, hosts=self._hosts, assumes_files=self._model.assumes_files)
+        return replace(self._model, calibration=replace(calibration, step_share=factor * calibration.step_share))
 
     def _sooner(self, run: ModelRun) -> float:
         """Return the factor by which samples/s may be higher with reads served in turn: the first W times sooner."""
@@ -310,7 +307,8 @@ class _Predictor:
             return trial.au("rules")
 
         now, faster = run(model), run(model, FASTER)
-        readers, cores = run(model.with_readers(MORE_READERS)), run(model.with_free_cores())
+        free_cores = replace(model, calibration=replace(model.calibration, cores=None))
+        readers, cores = run(model.with_readers(MORE_READERS)), run(free_cores)
         what: What = "storage" if self.saturated else "nothing"
         confidence: Confidence = "high" if self.saturated else "low"
         if max(faster, readers, cores) - now < HELPS_PERCENT:

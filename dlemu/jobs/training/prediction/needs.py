@@ -15,7 +15,6 @@ from dlemu.config import load
 from dlemu.config.overrides import take_word
 from dlemu.config.schema import Storage, Workload
 from dlemu.config.workload_files import read_plain
-from dlemu.jobs.training.prediction.batches import storage_share
 from dlemu.jobs.training.prediction.data_sheet import requests_of
 from dlemu.metrics.demand import demand
 from dlemu.metrics.verdict import Outcome
@@ -147,7 +146,7 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
     )
     if not workload.workflow.train or one.samples_per_second is None:
         return found
-    step_gb = ranks * reader.batch_size * one.sample_bytes * storage_share(workload) / 1e9
+    step_gb = ranks * reader.batch_size * one.sample_bytes / 1e9
     read = workload.metric.au * step_gb / one.computation_seconds
     first_gb = step_gb * max(1, reader.read_threads)
     request_bytes, _ = requests_of(workload, one.sample_bytes)
