@@ -169,19 +169,12 @@ def _measured_curve(scaling: Scaling | None, curve: Curve, readers: int) -> Curv
     return tuple(CurvePoint(readers=count, mb_per_second=factor * rate) for count, rate in points)
 
 
-def _first_steps(rows: StepTable) -> Rows:
+def _first_steps(rows: StepTable) -> StepTable:
     """Return the first epochs, MAX_ROWS rows at most; of a longer first epoch, its first steps."""
-    ranks, epochs = max(1, len(rows.by_rank)), rows.values("epoch")
-    kept: list[int] = []
-    count = 0
-    for epoch in epochs:
-        part = rows.of("epoch", (epoch,))
-        if kept and count + len(part) > MAX_ROWS:
-            break
-        kept.append(epoch)
-        count += len(part)
-    first = rows.of("epoch", tuple(kept))
-    return first[first["step"] <= max(FEWEST, MAX_ROWS // ranks)]
+    rows_until = np.cumsum([len(epoch) for epoch in rows.by_epoch])
+    fitting = max(1, int(np.searchsorted(rows_until, MAX_ROWS, side="right")))
+    first = rows.of("epoch", rows.values("epoch")[:fitting])
+    return first[first["step"] <= max(FEWEST, MAX_ROWS // max(1, len(rows.by_rank)))]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
