@@ -154,7 +154,6 @@ def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int =
             devices=(device,),
             notes=("a note",),
             cpu_seconds=0.01,
-            seconds=float(ends[1] - ends[0]) / 1e9,
             series=(Series("block", "nvme0n1", "read_mb_per_second"), Series("power", "package-0", "watts")),
             which=np.tile(np.array([0, 1], np.int32), len(times)),
             time_ns=np.repeat(times, 2),
@@ -162,8 +161,7 @@ def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int =
         )
         for node, host in enumerate(log.journal.hosts)
     ]
-    journal = log.journal.noting(clock_offsets_ns=((0,) * len(hosts),))
-    return RunLog(log.rows, journal, tuple(hosts))
+    return RunLog(log.rows, log.journal, tuple(hosts))
 
 
 def _saved(job: TrainingJob, epoch: int, block: int, now_ns: int) -> SavedCheckpoint:

@@ -51,8 +51,6 @@ class RecorderHead:
     notes: tuple[str, ...]
     cpu_seconds: float = 0.0
     """CPU time of the recorder itself until the last line of its log."""
-    seconds: float = 0.0
-    """Time from the first to the last line of the recorder's log."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,25 +133,22 @@ def _series(rows: pa.Table) -> tuple[tuple[Series, ...], NDArray[np.int32]]:
 
 
 _PREFIX = "telemetry_"
-Moment = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""CLOCK_MONOTONIC in ns: what a column of a table holds."""
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line after the head: new series, the readings of one probe at one moment, a note, or the begin or end."""
+    """A line after the head: new series, the readings of one probe at one moment, or a note."""
 
     series: tuple[Series, ...] = ()
     """New series; numbered consecutively through all lines."""
-    t: Moment | None = None
-    """When the readings were taken."""
+    t: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    """When the readings were taken, CLOCK_MONOTONIC in ns."""
     i: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
     """Series number of each reading."""
     v: tuple[float, ...] = ()  # values
     note: str | None = None
     """A note for the reader of the result."""
-    end: Moment | None = None
-    """Begin or end of the log, with `cpu_seconds`; of several ends the last is valid."""
-    cpu_seconds: float = 0.0  # used by the recorder itself so far
+    cpu_seconds: float | None = None
+    """CPU time of the recorder itself so far; the last one is valid."""
 
 
 class LogWriter:
@@ -248,13 +243,8 @@ def parse_log(data: bytes) -> HostTelemetry | None:
     notes = [*head.notes, *(line.note for line in lines if line.note is not None)]
     if parser.damaged_line is not None:
         notes.append(f"the telemetry of {head.host} is damaged in line {parser.damaged_line}: the rest is left out")
-    moments_ns = [moment for line in lines for moment in (line.t, line.end) if moment is not None]
-    ends = [line.cpu_seconds for line in lines if line.end is not None]
-    found = {
-        "notes": tuple(dict.fromkeys(notes)),
-        "cpu_seconds": ends[-1] if ends else 0.0,
-        "seconds": (moments_ns[-1] - moments_ns[0]) / 1e9 if moments_ns else 0.0,
-    }
+    used = [line.cpu_seconds for line in lines if line.cpu_seconds is not None]
+    found = {"notes": tuple(dict.fromkeys(notes)), "cpu_seconds": used[-1] if used else 0.0}
     return HostTelemetry(
         **(vars(head) | found),
         series=tuple(parser.series),

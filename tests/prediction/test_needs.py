@@ -35,7 +35,6 @@ def test_a_training_needs_what_its_accelerators_take(tmp_path: Path) -> None:
     assert needs["requests_per_second"] * needs["request_bytes"] == pytest.approx(needs["read_gb_per_second"] * 1e9)
     assert needs["first_step_gb_per_second"] == pytest.approx(4 * 1024 * one.mb_per_second / 1e3), "4 readers a rank"
     assert needs["first_step_seconds"] == pytest.approx(4 * one.computation_seconds / 0.9)
-    assert needs["mlperf_dataset_gb"] == pytest.approx(128 * 5 * 2048 * 2**30 / 1e9)
     assert needs["dataset_gb"] == pytest.approx(one.dataset_gb)
     found = read_needs(str(tmp_path / "n"))
     assert found is not None
@@ -49,7 +48,7 @@ def test_checkpoints_are_written_before_the_next_and_read_in_time(tmp_path: Path
     assert gb == pytest.approx(5683, rel=0.001)
     assert needs["drain_gb_per_second"] == needs["restart_gb_per_second"] == pytest.approx(gb / 600)
     assert needs["write_gb_per_second"] == pytest.approx(gb / (600 * 5 / 95)), "5 % of the time"
-    assert needs["read_gb_per_second"] == needs["mlperf_dataset_gb"] == 0
+    assert needs["read_gb_per_second"] == 0
     rarely = dlemu.predict([*words[:2], "checkpoint.interval_seconds=1e5", f"output.folder={tmp_path / 'r'}"])
     assert rarely.total.write_gb_per_second == pytest.approx(gb / 600), "NCCL's watchdog waits no longer"
 

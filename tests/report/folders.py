@@ -60,7 +60,6 @@ def telemetry_of(log: RunLog, interval_ns: int = 100_000_000) -> tuple[HostTelem
                 devices=(DISK,),
                 notes=(),
                 cpu_seconds=0.01,
-                seconds=float(times[-1] - times[0]) / 1e9,
                 series=tuple(Series(*reading[:3]) for reading in _READINGS),
                 which=np.tile(np.arange(len(_READINGS), dtype=np.int32), len(times)),
                 time_ns=np.repeat(times, len(_READINGS)),

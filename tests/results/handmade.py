@@ -43,7 +43,6 @@ def host(
         "devices": (),
         "notes": ("said of all", f"said of {node}"),
         "cpu_seconds": 0.25,
-        "seconds": 12.5,
         "series": series,
         "which": np.tile(np.arange(len(series), dtype=np.int32), len(times)),
         "time_ns": np.repeat(times, len(series)),

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.au import blocks
-from dlemu.metrics.rows import Rows
+from dlemu.metrics.rows import Rows, in_order
 
 Values = NDArray[np.float64]
 
@@ -41,7 +40,7 @@ def steady_series(rows: Rows, *, ahead: int, window_seconds: float) -> SteadySer
     each rank is by its own clock, from the end of its first step.
     """
     per_block: dict[tuple[int, int], list[Values]] = {}
-    for part in blocks(rows):
+    for part in in_order(rows).by_block:
         key = int(part["epoch"][0]), int(part["block"][0])
         per_block.setdefault(key, []).append(_of_rank(part, ahead, round(window_seconds * 1e9)))
     merged = [np.empty((2, 0))]

@@ -29,14 +29,10 @@ from dlemu.runner.run_folder import check_new, new_folder
 NEEDS = "needs.json"
 GPUS_PER_NODE = 8
 """Of NVIDIA's DGX nodes."""
-MEMORY_GB = 2048 * 1.073741824
-"""Memory of a DGX H100."""
 LOST_PERCENT = 5.0
 """Share of training that a synchronous checkpoint may take here: a choice, not a rule."""
 WATCHDOG_SECONDS = 600.0
 """Default of NCCL's watchdog, which ends a job whose ranks wait longer for one of them."""
-MLPERF_STEPS, MLPERF_MEMORY_TIMES = 500, 5
-"""Of MLPerf Storage's least dataset: steps of all accelerators, and times the hosts' memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +53,6 @@ class Needs:
     request_bytes: float = 0.0
     """Mean size of what reaches the storage: the kernel splits reads."""
     dataset_gb: float = 0.0
-    mlperf_dataset_gb: float = 0.0
-    """Least dataset that MLPerf Storage's rules allow: five times the memory of the nodes, or 500 steps."""
     checkpoint_gb: float = 0.0
     checkpoint_minutes: float = 0.0
     """Between two checkpoints (`checkpoint.interval_seconds`); of several jobs the shortest."""
@@ -150,7 +144,6 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
     read = workload.metric.au * step_gb / one.computation_seconds
     first_gb = step_gb * max(1, reader.read_threads)
     request_bytes, _ = requests_of(workload, one.sample_bytes)
-    steps_gb = MLPERF_STEPS * ranks * reader.batch_size * one.dataset_gb / max(1, one.num_samples)
     return replace(
         found,
         read_gb_per_second=read,
@@ -159,7 +152,6 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
         requests_per_second=read * 1e9 / request_bytes,
         request_bytes=request_bytes,
         dataset_gb=one.dataset_gb,
-        mlperf_dataset_gb=max(steps_gb, MLPERF_MEMORY_TIMES * nodes * MEMORY_GB),
     )
 
 
@@ -185,11 +177,10 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
     if total.read_gb_per_second:
         read, first = total.read_gb_per_second, total.first_step_gb_per_second
         requests = f"{_si(total.requests_per_second)} requests/s of {total.request_bytes / 1024:.0f} KiB"
-        least = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
         lines = [
             Said("read", f"{_gb(read)}/s, {_gb(read / total.nodes)}/s a node", requests),
             Said("first step", f"{_gb(first)}/s, or it takes {total.first_step_seconds:.2g} s", "one batch a reader"),
-            Said("data", f"{_gb(total.dataset_gb)}; for MLPerf {_gb(total.mlperf_dataset_gb)}", least),
+            Said("data", _gb(total.dataset_gb)),
         ]
     if total.checkpoint_gb:
         size, every = _gb(total.checkpoint_gb), f"every {total.checkpoint_minutes:g} min"
