@@ -90,6 +90,10 @@ def repair_causes(
         gained = without(lambda epoch: replace(epoch, workers=threads, window=max(epoch.window, ahead), rate=rate))
         return Cause(what="loader", au_percent=gained, setting=f"reader.read_threads={threads}")
 
+    def without_emulator(epoch: Scene) -> Scene:
+        nothing = HostCosts(hand_over_seconds=0.0, epoch_start_seconds=0.0, step_seconds=0.0)
+        return replace(epoch, after_seconds=epoch.after_seconds - replay.between_seconds, costs=nothing)
+
     starving = zip(replay.epochs, replay.starved_seconds, strict=True)
     causes = [
         Cause(what="storage", au_percent=without(faster(_UNLIMITED_TIMES))),
@@ -97,7 +101,7 @@ def repair_causes(
             what="host CPU",
             au_percent=au(*(replace(each, after_seconds=each.after_seconds - lack) for each, lack in starving)),
         ),
-        Cause(what="emulator", au_percent=without(replay.without_emulator)),
+        Cause(what="emulator", au_percent=without(without_emulator)),
     ]
     others = [readers(_MORE_READERS * reader.read_threads)]
     if scaling is not None and scaling.fewer_readers:
@@ -189,11 +193,6 @@ class _Replay:
     """The part in which the emulator had not yet started a worker's next batch."""
     curve: Curve
     """Rate of the storage by number of readers."""
-
-    def without_emulator(self, epoch: Scene) -> Scene:
-        """Return an epoch without the emulator's own delays."""
-        nothing = HostCosts(hand_over_seconds=0.0, epoch_start_seconds=0.0, step_seconds=0.0)
-        return replace(epoch, after_seconds=epoch.after_seconds - self.between_seconds, costs=nothing)
 
 
 def _replay_of(rows: Rows, facts: Facts, *, preprocesses: bool) -> _Replay:

@@ -101,7 +101,7 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
 
 def _with_scaling(curve: Curve, scaling: Scaling | None) -> Curve:
     """Add a point for the larger number of readers tried after the run: the run's throughput times the trial's gain."""
-    if scaling is None or scaling.again_mb_per_second is None:
+    if scaling is None:
         return curve
     same = (scaling.mb_per_second + scaling.again_mb_per_second) / 2
     last = curve[-1]

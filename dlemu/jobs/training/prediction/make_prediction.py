@@ -89,9 +89,9 @@ def predict(
         edge = {max(1, number) for number in (middle, low, high, *one_more)}
         counts = [predictor.count(number) for number in sorted(edge)]
     shown = next(count for count in counts if count.accelerators == wanted)
-    failing = next(
-        (count for count in counts if not predictor.passes_mean(count) and count.accelerators >= wanted), shown
-    )
+    threshold_percent, by = 100 * workload.metric.au, workload.metric.verdict
+    tried = [count for count in counts if count.accelerators >= wanted]
+    failing = next((count for count in tried if count.verdict_au(by) < threshold_percent), shown)
     passed = shown.passed if found is None else found[1][0] > 0 or (None if found[1][1] else False)
     findings = tuple(predictor.findings(wanted))
     return Prediction(
@@ -101,8 +101,8 @@ def predict(
             sample_divisor=sample_divisor(workload),
             overrides=tuple(overrides),
             hosts=hosts,
-            verdict=workload.metric.verdict,
-            threshold_percent=100 * workload.metric.au,
+            verdict=by,
+            threshold_percent=threshold_percent,
         ),
         accelerators=wanted,
         outcome="undecided" if passed is None else "pass" if passed else "fail",
@@ -249,10 +249,6 @@ class _Predictor:
     def _most_rate(self, ranks: int) -> float:
         """Return the samples/s that the storage gives at most."""
         return self._calibration.left_mb_per_second() * 1e6 / self._model.with_files_for(ranks).mean_sample_bytes
-
-    def passes_mean(self, count: PredictedCount) -> bool:
-        """Return whether the predicted AU reaches the threshold, whatever its interval."""
-        return count.verdict_au(self._by) >= self._threshold_percent
 
     def search(self, most: int) -> tuple[int, tuple[int, int]]:
         """Return the largest count whose predicted AU passes (0: none), and the largest that surely, possibly pass."""
