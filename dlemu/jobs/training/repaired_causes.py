@@ -17,15 +17,7 @@ from dlemu.jobs.training.measured import Facts, MeasuredTraining
 from dlemu.jobs.training.plan import prefetch_per_worker
 from dlemu.jobs.training.prediction.calibration import Curve, CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import HostCosts, Scene, simulate
-from dlemu.jobs.training.prediction.from_reads import (
-    Reads,
-    between_batches,
-    estimate_curve,
-    host_costs,
-    room_since,
-    stamps,
-    work_of_reads,
-)
+from dlemu.jobs.training.prediction.from_reads import Reads, batches_of, estimate_curve, work_of_reads
 from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.findings import Code, Finding
@@ -195,18 +187,14 @@ class _Replay:
     """Rate of the storage by number of readers."""
 
 
-def _replay_of(rows: Rows, facts: Facts, *, preprocesses: bool) -> _Replay:
+def _replay_of(rows: StepTable, facts: Facts, *, preprocesses: bool) -> _Replay:
     """Return the replay of measured rows, unchanged."""
-    begin, end, origin = stamps(rows)
-    spent = worker_time(rows, preprocesses)
+    batches, spent = batches_of(rows, facts.batches_ahead), worker_time(rows, preprocesses)
+    begin, between = batches.begin, batches.between_seconds
     storage, starved = spent.storage / 1e9, spent.starved / 1e9
-    busy = np.maximum(end - begin - storage - starved, 0.0)
+    busy = np.maximum(batches.end - begin - storage - starved, 0.0)
     reads = Reads(begin, np.maximum(begin + storage, begin + 1e-9), rows["app_bytes"].astype(float))
-    curve = estimate_curve(reads)
-    costs = host_costs(
-        rows, begin, origin, between_batches(rows, begin, end, room_since(rows, begin, facts.batches_ahead))
-    )
-    between = costs.between_seconds
+    curve, costs = estimate_curve(reads), batches.costs
     costs = replace(costs, hand_over_seconds=max(0.0, costs.hand_over_seconds - between))
     reader = facts.workload.reader
     # Built-in ones only: the run may have come from another host.
