@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -17,8 +16,7 @@ from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_chec
 from dlemu.config import check_checkpoints
 from dlemu.config.overrides import override
 from dlemu.config.schema import Checkpoint, Workload
-from dlemu.jobs.checkpoint.live import LiveCheckpoints
-from dlemu.jobs.checkpoint.loop import CheckpointLog, run_checkpoints, salvage_checkpoints
+from dlemu.jobs.checkpoint.loop import run_checkpoints
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.prepare import (
@@ -28,22 +26,21 @@ from dlemu.jobs.checkpoint.prepare import (
     with_checkpoints,
     with_writes_first,
 )
-from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_facts, make_checkpoint_run
+from dlemu.jobs.checkpoint.result import CheckpointRun, CheckpointRuns
 from dlemu.ranks import Comm
 from dlemu.report.units import size
-from dlemu.results.file_names import FACTS, KILLED, LIVE
-from dlemu.results.measured import read_facts
+from dlemu.results.file_names import FACTS, LIVE
+from dlemu.results.measured import MeasuredLog, read_facts
 from dlemu.results.wording import count
 from dlemu.runner.events import Making
-from dlemu.runner.follow import Reporter
 from dlemu.runner.job import JobKind, Look, Notify
+from dlemu.runner.recording import RankRecord
 from dlemu.runner.run_folder import Unfinished
 
 
-class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
+class Checkpoints(CheckpointRuns, JobKind[CheckpointJob, CheckpointRunFacts, CheckpointJournal, CheckpointRun]):
     """All ranks write and read a model's files."""
 
-    name = "checkpoint"
     prefix = "checkpoint-"
 
     def complete(self, workload: Workload) -> Workload:
@@ -77,27 +74,17 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
         storage = open_storage(job.workload.storage_spec.buffered)
         return replace(job, token=leave_token(storage, job.settings.checkpoint_folder))
 
-    def facts_ahead(self, job: CheckpointJob) -> CheckpointRunFacts:
-        now_ns = time.monotonic_ns()
-        journal = CheckpointJournal(wall_clock_offset_ns=time.time_ns() - now_ns, started_ns=now_ns)
-        return make_checkpoint_facts(job, journal, KILLED)
-
     def check_host(self, job: CheckpointJob, local_ranks: int) -> None:
         check_checkpoint_host(job, local_ranks)
 
-    def run_rank(self, job: CheckpointJob, comm: Comm, notify: Notify | None) -> CheckpointLog | None:
+    def run_rank(self, job: CheckpointJob, comm: Comm, notify: Notify | None) -> MeasuredLog[CheckpointJournal] | None:
+        record = RankRecord(job, comm, self.new_journal(), job.settings.checkpoint_folder)
         if notify is None:
-            return run_checkpoints(job, comm)
-        reporter = Reporter(LiveCheckpoints(os.path.join(job.live_folder, FACTS), job.live_folder), notify)
-        log = run_checkpoints(job, comm, reporter)
+            return run_checkpoints(job, comm, record)
+        reporter = self.reporter(job, notify)
+        log = run_checkpoints(job, comm, record, reporter)
         reporter.look()
         return log
-
-    def salvage(self, live_folder: str) -> CheckpointLog | None:
-        return salvage_checkpoints(live_folder)
-
-    def result(self, job: CheckpointJob, log: CheckpointLog, failure: str | None) -> CheckpointRun:
-        return make_checkpoint_run(job, log, failure)
 
     def clean_up(self, job: CheckpointJob) -> str:
         """Remove incomplete checkpoints, which only take space."""
@@ -109,7 +96,7 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
         if job.settings.node_local:
             _remove_partial(job)
 
-    def kept(self, job: CheckpointJob, log: CheckpointLog) -> str:
+    def kept(self, job: CheckpointJob, log: MeasuredLog[CheckpointJournal]) -> str:
         measured = f"what was measured is kept in {job.folder}"
         if not job.writes:  # it knows nothing of checkpoints that others wrote
             return measured

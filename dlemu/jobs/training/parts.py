@@ -13,7 +13,6 @@ import numpy as np
 
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.live import LiveTraining
 from dlemu.jobs.training.measured import exported
 from dlemu.jobs.training.preflight import advise
 from dlemu.jobs.training.result import Run, read_run
@@ -193,7 +192,6 @@ PARTS = JobParts(
     conditions=conditions,
     advise=advise,
     predict=_predict,
-    follow=LiveTraining,
     host_checks=_host_checks,
     exported=exported,
 )

@@ -114,11 +114,6 @@ class TrainingJob(Job):
         again = f"row groups are read {times:.3g} times, by each worker whose batches have rows of them: once with "
         return (*notes, f"{again}reader.worker_streams=true") if times > 1 else notes
 
-    def cut_to(self, steps: int) -> TrainingJob:
-        """Return the job of a run that ended after `steps` training steps."""
-        train = replace(self.workload.train, total_training_steps=steps)
-        return replace(self, workload=replace(self.workload, train=train))
-
     def _plan(self, layout: Layout, batch_size: int) -> Plan:
         reader, train = self.workload.reader, self.workload.train
         settings: dict[str, Any] = {

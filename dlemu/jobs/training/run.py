@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterable
 from functools import partial
-
-import numpy as np
 
 from datagen import manifest
 from datagen.errors import UserError
@@ -17,27 +13,23 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.live import LiveTraining
 from dlemu.jobs.training.measured import Facts, Journal
 from dlemu.jobs.training.plan import TrainingJob, loader_class, make_job
 from dlemu.jobs.training.preflight import check_before_making, check_host, enough, refuse_unjudged, to_make, too_small
-from dlemu.jobs.training.result import Run, RunLog, make_facts, make_run, salvage
-from dlemu.jobs.training.steplog import STEP_DTYPE, log_name
+from dlemu.jobs.training.result import Run, RunLog, TrainingRuns
+from dlemu.jobs.training.steplog import log_name
 from dlemu.jobs.training.trainer import run_rank
 from dlemu.loaders.traits_base import check_installed
 from dlemu.ranks import Comm
-from dlemu.results.file_names import FACTS, KILLED
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing, JobBegan, Making, OnEvent
-from dlemu.runner.follow import Reporter
 from dlemu.runner.job import JobKind, Look, Notify, NoVerdictError, in_time
 from dlemu.runner.ranks import Ranks
+from dlemu.runner.recording import RankRecord
 
 
-class Training(JobKind[TrainingJob, RunLog, Run]):
+class Training(TrainingRuns, JobKind[TrainingJob, Facts, Journal, Run]):
     """Each rank streams batches through a real loader to an emulated accelerator."""
-
-    name = "training"
 
     def complete(self, workload: Workload) -> Workload:
         if workload.workflow.train:
@@ -118,11 +110,6 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         _reserve_checkpoint_names(job)
         return job
 
-    def facts_ahead(self, job: TrainingJob) -> Facts:
-        now_ns = time.monotonic_ns()
-        journal = Journal(wall_clock_offset_ns=time.time_ns() - now_ns, started_ns=now_ns)
-        return make_facts(job, RunLog(np.empty(0, STEP_DTYPE), journal), KILLED, recorders=())
-
     def check_host(self, job: TrainingJob, local_ranks: int) -> None:
         check_host(job, local_ranks)
         if job.workload.checkpoint.type == "all_ranks" or job.workload.model.has_layers:
@@ -136,24 +123,19 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
 
     def run_rank(self, job: TrainingJob, comm: Comm, notify: Notify | None) -> RunLog | None:
         loader = loader_class(job.workload)
+        record = RankRecord(job, comm, self.new_journal(), job.workload.dataset.data_folder)
         if notify is None:
-            return run_rank(job, comm, loader)
-        reporter = Reporter(LiveTraining(os.path.join(job.live_folder, FACTS), job.live_folder), notify)
+            return run_rank(job, comm, record, loader)
+        reporter = self.reporter(job, notify)
 
         def on_activity(activity: str) -> None:
             reporter.look()  # what follows a run's last step follows its last progress
             notify(Doing(activity))
 
-        log = run_rank(job, comm, loader, reporter, on_activity)
+        log = run_rank(job, comm, record, loader, reporter, on_activity)
         if log is not None:
             notify(Doing(f"computing the result of {count(len(log.rows), 'step')}"))
         return log
-
-    def salvage(self, live_folder: str) -> RunLog | None:
-        return salvage(live_folder)
-
-    def result(self, job: TrainingJob, log: RunLog, failure: str | None) -> Run:
-        return make_run(job, log, failure)
 
 
 TRAINING = Training()
