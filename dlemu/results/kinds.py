@@ -8,7 +8,7 @@ installs as an entry point in the group `dlemu.jobs`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -76,8 +76,6 @@ class JobParts(Parts):
     """Given a run, returns its figures for sweeps, comparisons and pages."""
     conditions: Callable[[Any], Conditions]
     """Given a summary, returns the conditions of the run."""
-    advise: Callable[[Any, Sequence[str], Sequence[str], str | None], str] | None = None
-    """Given a `NoVerdictError` and the user's command, overrides and config folder, returns how to get a verdict."""
     predict: Callable[[Any, Any], tuple[Any, str, Workload]] | None = None
     """For `dlemu predict`: given overrides or a workload, and a `dlemu.runner.prediction_request.PredictionRequest`,
     returns the answer, its folder and the workload."""

@@ -9,19 +9,19 @@ from __future__ import annotations
 import os
 import shlex
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
-from datagen.errors import DatasetError, SpaceError, UserError
+from datagen.errors import SpaceError, UserError
 from datagen.owned import OwnFolder
 from dlemu.config.schema import Workload
 from dlemu.ranks import Comm, within
 from dlemu.results.file_names import ADVICE, FACTS
-from dlemu.results.kinds import kind_wanted, kinds
+from dlemu.results.kinds import kind_wanted
 from dlemu.results.live import write_live_facts
 from dlemu.results.measured import MeasuredLog, write_measured, write_summary
 from dlemu.results.wording import count
@@ -45,25 +45,6 @@ CONFIRM_ABOVE_BYTES = 10e9
 """Larger datasets are made only if the user agrees."""
 TRIAL_SCALE = "laptop"
 """The scale suggested for first tries, if a workload has it."""
-
-
-class NoVerdictError(DatasetError):
-    """The dataset is too small for a verdict with this many ranks; the caller adds advice."""
-
-    def __init__(
-        self, problem: str, workload: Workload, ranks: int, files_there: int, files_wanted: int, otherwise: str = ""
-    ) -> None:
-        """`files_there`: number of files that exist; `otherwise`: a sentence on how to run it without a verdict."""
-        super().__init__(problem, workload, ranks, files_there, files_wanted, otherwise)
-        self.problem, self.workload, self.ranks, self.files_there = problem, workload, ranks, files_there
-        self.files_wanted, self.otherwise = files_wanted, otherwise
-
-    def __str__(self) -> str:
-        return self.advised("")
-
-    def advised(self, advice: str) -> str:
-        """Return the message with advice on how to get a verdict."""
-        return f"{self.problem} {advice}".rstrip() + (self.otherwise and f"\n{self.otherwise}")
 
 
 @dataclass(frozen=True)
@@ -124,10 +105,6 @@ class JobKind(RunKind[J, F, N, R]):
         """Return the workload changed to make missing data first; `given`: the user set the size of the dataset."""
         raise UserError(f"a {self.name} job reads no data that could be made first: leave out --make")
 
-    def caution(self, workload: Workload, ranks: int) -> str:
-        """Return why `ranks` would get no verdict on a dataset that is about to be made; '' if they may get one."""
-        return ""
-
     def before(self, workload: Workload, ranks: Ranks, on_event: OnEvent, *, wants_verdict: bool) -> bool:
         """Do what must precede the job, such as making data; return False if there is nothing else to run."""
         return True
@@ -137,11 +114,8 @@ class JobKind(RunKind[J, F, N, R]):
         return f"the storage of {workload.dataset.data_folder}"
 
     @abstractmethod
-    def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> J:
-        """Inspect the storage, without changing anything, and return the job.
-
-        Raises UserError, DatasetError, NoVerdictError.
-        """
+    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> J:
+        """Inspect the storage, without changing anything, and return the job; raises UserError."""
 
     def live_names(self, rank: int) -> Iterable[str]:
         """Return the names of the files that a rank writes into the run's live folder."""
@@ -176,10 +150,6 @@ class JobKind(RunKind[J, F, N, R]):
     def clean_up_elsewhere(self, job: J) -> None:
         """Remove unfinished files of a failed run on another host, if it does not share the folder with rank 0's."""
 
-    def kept(self, job: J, log: MeasuredLog[N]) -> str:
-        """Return what was saved of a failed run, as a phrase."""
-        return f"kept, marked incomplete, in {job.folder}: {count(len(log), self.row_noun)} measured before that"
-
     def unfinished(self, folder: str) -> Unfinished | None:
         """Return what the killed run of a folder left in the storage, None for nothing; raises UserError, OSError."""
         return None
@@ -210,13 +180,6 @@ def run_alone(
         return run_job(kind or kind_for(workload), request, ranks, workload, on_event)
 
     return with_ranks(request.words, on_event, body, on_look)
-
-
-def cautions(workload: Workload, ranks: int) -> Iterator[str]:
-    """Yield warnings of all kinds of jobs about a dataset that is about to be made for `ranks`."""
-    for kind in kinds():
-        if kind.is_job and (caution := kind.load_job().job.caution(workload, ranks)):
-            yield caution
 
 
 def kind_for(workload: Workload) -> AnyKind:
@@ -273,7 +236,8 @@ def prepare(
     """Return the job, and its folder, which is created together with the live folder; raises UserError."""
     folder = workload.output.folder or new_folder(workload.results_name, kind.prefix)
     started_at = datetime.now().astimezone().isoformat(timespec="seconds")
-    job = in_time(kind, workload, lambda: kind.plan(workload, ranks, folder, started_at, wants_verdict=wants_verdict))
+    job = in_time(kind, workload, lambda: kind.plan(workload, ranks, wants_verdict=wants_verdict))
+    job = replace(job, folder=folder, started_at=started_at)
     names = [name for rank in range(ranks) for name in kind.live_names(rank)]
     made = make_folder(folder, ranks, names, also=kind.made_folder(job))
     try:
@@ -288,7 +252,7 @@ def prepare(
 def check_ahead(kind: AnyKind, workload: Workload) -> None:
     """Raise UserError if data that a job reads is missing, unless the job makes it; changes nothing."""
     if not workload.workflow.generate_data:
-        in_time(kind, workload, lambda: kind.plan(workload, workload.ranks, "", "", wants_verdict=False))
+        in_time(kind, workload, lambda: kind.plan(workload, workload.ranks, wants_verdict=False))
 
 
 def in_time(kind: JobKind[J, F, N, R], workload: Workload, look: Callable[[], T]) -> T:
@@ -326,4 +290,5 @@ def save_failed(kind: JobKind[J, F, N, R], job: J, made: OwnFolder, on_event: On
             on_event(Doing(removed))
         return None
     save(kind, job, log, on_event, failure)
-    return Kept(job.folder, "; ".join(filter(None, (kind.kept(job, log), removed))))
+    kept = f"kept, marked incomplete, in {job.folder}: {count(len(log), kind.row_noun)} measured before that"
+    return Kept(job.folder, "; ".join(filter(None, (kept, removed))))

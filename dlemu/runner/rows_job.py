@@ -103,8 +103,8 @@ class RowsKind(JobKind[Job, RunFacts, RunJournal, RowsRun]):
         """Yield local folders whose devices the recorder watches; the result describes the file system of the first."""
         return iter(())
 
-    def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> Job:
-        return Job(workload=workload, ranks=ranks, seed=secrets.randbits(48), folder=folder, started_at=started_at)
+    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> Job:
+        return Job(workload=workload, ranks=ranks, seed=secrets.randbits(48))
 
     def live_names(self, rank: int) -> Iterable[str]:
         return (row_log_name(rank),)

@@ -41,9 +41,9 @@ class Job:
     ranks: int
     seed: int
     """Seed of all random choices: shuffling, times, data."""
-    folder: str
-    """The run's folder."""
-    started_at: str
+    folder: str = ""
+    """The run's folder; empty until it is made, as `started_at`."""
+    started_at: str = ""
     """ISO 8601 with time zone."""
 
     @property

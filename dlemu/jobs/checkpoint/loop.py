@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 from datagen.bulk_content import BulkContent
 from datagen.errors import UserError
@@ -56,18 +55,6 @@ def run_checkpoints(
     record.stop()
     cpu_seconds = time.process_time() - rank.cpu_seconds_before
     return record.collect(rank.log.rows, cpu_seconds=cpu_seconds, peak_memory_bytes=rank.peak_memory_bytes)
-
-
-class _Asynchronous(NamedTuple):
-    """A checkpoint that is written while training goes on."""
-
-    checkpoint: int
-    ready_ns: int
-    released_ns: int
-    """When the snapshot was taken: training goes on, and writing begins."""
-    writer: CheckpointWriter
-    files: list[Columns]
-    drain: Drain
 
 
 class _CheckpointRank:
@@ -173,43 +160,45 @@ class _CheckpointRank:
 
     def _write_asynchronously(self, buffers: list[memoryview]) -> None:
         """Write asynchronously; computing also after the last one gives each checkpoint the same time to be written."""
-        behind: _Asynchronous | None = None
+        finish: Callable[[int], None] | None = None
         for checkpoint in range(1, self._job.writes + 2):
             self._clock.sleep_until(time.monotonic_ns() + self._compute_ns)
             ready_ns = self._barrier()
-            if behind is not None:
-                self._finish(behind, ready_ns)
-            if checkpoint > self._job.writes:
-                return
-            behind = self._snapshot(checkpoint, buffers, ready_ns)
+            if finish is not None:
+                finish(ready_ns)
+            if checkpoint <= self._job.writes:
+                finish = self._snapshot(checkpoint, buffers, ready_ns)
 
-    def _snapshot(self, checkpoint: int, buffers: list[memoryview], ready_ns: int) -> _Asynchronous:
+    def _snapshot(self, checkpoint: int, buffers: list[memoryview], ready_ns: int) -> Callable[[int], None]:
+        """Take a snapshot and begin to write it; return what waits until it is written.
+
+        That is called with the time when the next checkpoint is due, which the wait delays.
+        """
         writer = self._prepare(checkpoint, buffers)
         writer.wait_ready()
         self._record.mark(training=True)
         began_ns = self._barrier()
         size_bytes = self._job.plan.rank_bytes[self._comm.rank]
         self._clock.sleep_until(began_ns + round(size_bytes / self._job.settings.snapshot_gb_per_second))
-        released_ns, files = self._barrier(), list[Columns]()
+        released_ns, files = self._barrier(), list[Columns]()  # it begins here: a snapshot is no time of the storage
 
         def write() -> int:
             self._write_files(checkpoint, writer, released_ns, files)
             return time.monotonic_ns()
 
-        return _Asynchronous(checkpoint, ready_ns, released_ns, writer, files, Drain(write))
+        drain = Drain(write)
 
-    def _finish(self, behind: _Asynchronous, ready_ns: int) -> None:
-        """Wait until an asynchronous checkpoint is complete; the wait since `ready_ns` delays the next one."""
-        try:
-            ended_ns = behind.drain.wait()
-            waited_ns = self._barrier() - ready_ns
-            began_ns = behind.released_ns  # a snapshot is no time of the storage
-            stamps = (behind.ready_ns, began_ns, ended_ns, behind.released_ns)
-            self._add_checkpoint(WRITE, behind.checkpoint, behind.files, *stamps, waited_ns)
-            self._complete(behind.checkpoint)
-        except BaseException:
-            behind.writer.discard()
-            raise
+        def finish(due_ns: int) -> None:
+            try:
+                ended_ns = drain.wait()
+                waited_ns = self._barrier() - due_ns
+                self._add_checkpoint(WRITE, checkpoint, files, ready_ns, released_ns, ended_ns, released_ns, waited_ns)
+                self._complete(checkpoint)
+            except BaseException:
+                writer.discard()
+                raise
+
+        return finish
 
     def _prepare(self, checkpoint: int, buffers: list[memoryview]) -> CheckpointWriter:
         """Make the checkpoint's folder with its note (incomplete), and start generating content."""

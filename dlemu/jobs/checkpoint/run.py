@@ -54,10 +54,8 @@ class Checkpoints(CheckpointRuns, JobKind[CheckpointJob, CheckpointRunFacts, Che
     def looks_at(self, workload: Workload) -> str:
         return workload.checkpoint.checkpoint_folder
 
-    def plan(
-        self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool
-    ) -> CheckpointJob:
-        return plan_checkpoints(workload, ranks, folder, started_at)
+    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> CheckpointJob:
+        return plan_checkpoints(workload, ranks)
 
     def live_names(self, rank: int) -> Iterable[str]:
         return rows_path("", rank), finished_path("", rank)  # hosts <= ranks
@@ -95,15 +93,6 @@ class Checkpoints(CheckpointRuns, JobKind[CheckpointJob, CheckpointRunFacts, Che
     def clean_up_elsewhere(self, job: CheckpointJob) -> None:
         if job.settings.node_local:
             _remove_partial(job)
-
-    def kept(self, job: CheckpointJob, log: MeasuredLog[CheckpointJournal]) -> str:
-        measured = f"what was measured is kept in {job.folder}"
-        if not job.writes:  # it knows nothing of checkpoints that others wrote
-            return measured
-        whole = sorted(set(log.journal.complete) - set(log.journal.removed))
-        many, number = len(whole) > 1, ", ".join(map(str, whole))
-        stay = f"checkpoint{'s' * many} {number} {'are' if many else 'is'} complete and {'stay' if many else 'stays'}"
-        return f"{stay if whole else 'no checkpoint is complete'} in {job.settings.checkpoint_folder}; {measured}"
 
     def unfinished(self, folder: str) -> Unfinished | None:
         facts = read_facts(os.path.join(folder, LIVE, FACTS), CheckpointRunFacts)

@@ -249,11 +249,11 @@ def planned_dataset(spec: DatasetSpec) -> Dataset:
     )
 
 
-def make_job(workload: Workload, ranks: int, found: Dataset, *, folder: str, started_at: str) -> TrainingJob:
+def make_job(workload: Workload, ranks: int, found: Dataset, *, folder: str = "") -> TrainingJob:
     """Return the job, checked; raises UserError, or DatasetError when the dataset has fewer samples than one step."""
     shuffles = (workload.reader.file_shuffle, workload.reader.sample_shuffle)
     seed = secrets.randbits(48) if "random" in shuffles else workload.train.seed  # 48 bits are exact in JSON numbers
-    job = TrainingJob(workload=workload, ranks=ranks, found=found, seed=seed, folder=folder, started_at=started_at)
+    job = TrainingJob(workload=workload, ranks=ranks, found=found, seed=seed, folder=folder)
     job.train_plan.check("train")
     if workload.workflow.evaluation:
         if job.valid_plan is None and workload.dataset.source == "folder":

@@ -15,7 +15,7 @@ from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.measured import Facts, Journal
 from dlemu.jobs.training.plan import TrainingJob, loader_class, make_job
-from dlemu.jobs.training.preflight import check_before_making, check_host, enough, refuse_unjudged, to_make, too_small
+from dlemu.jobs.training.preflight import check_before_making, check_host, no_verdict, refuse_unjudged, to_make
 from dlemu.jobs.training.result import Run, RunLog, TrainingRuns
 from dlemu.jobs.training.steplog import log_name
 from dlemu.jobs.training.trainer import run_rank
@@ -23,7 +23,7 @@ from dlemu.loaders.traits_base import check_installed
 from dlemu.ranks import Comm
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing, JobBegan, Making, OnEvent
-from dlemu.runner.job import JobKind, Look, Notify, NoVerdictError, in_time
+from dlemu.runner.job import JobKind, Look, Notify, in_time
 from dlemu.runner.ranks import Ranks
 from dlemu.runner.recording import RankRecord
 
@@ -50,9 +50,6 @@ class Training(TrainingRuns, JobKind[TrainingJob, Facts, Journal, Run]):
     def making(self, workload: Workload, ranks: int, *, given: bool) -> Making:
         return to_make(workload, ranks, given=given)
 
-    def caution(self, workload: Workload, ranks: int) -> str:
-        return too_small(workload, ranks)
-
     def looks_at(self, workload: Workload) -> str:
         return f"the dataset in {workload.dataset.data_folder}"
 
@@ -71,7 +68,7 @@ class Training(TrainingRuns, JobKind[TrainingJob, Facts, Journal, Run]):
         ranks.run(lambda comm: make_dataset(workload, comm, on_event))
         return trains
 
-    def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> TrainingJob:
+    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> TrainingJob:
         """Inspect the dataset; with `wants_verdict`, refuse one that is too small for a verdict."""
         if workload.workflow.checkpoint:
             from dlemu.checkpoints.checkpoint_plan import plan_checkpoint  # most runs save no checkpoints
@@ -82,13 +79,13 @@ class Training(TrainingRuns, JobKind[TrainingJob, Facts, Journal, Run]):
         if makes and manifest.read(data.data_folder, storage) is None:  # refuses a file: nothing can be made there
             problem = no_dataset(data.data_folder, storage)
             if problem:
-                raise NoVerdictError(problem, workload, ranks, 0, enough(workload, ranks).num_files_train)
+                raise no_verdict(problem, workload, ranks, 0)
         found = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
         if wants_verdict:
             own = workload.notes if data.source == "folder" else ()
             files = found.train.num_files
             refuse_unjudged(workload, ranks, files, files_there=found.spec.num_files_train, notes=own)
-        return make_job(workload, ranks, found, folder=folder, started_at=started_at)
+        return make_job(workload, ranks, found)
 
     def look_at_points(self) -> Look:
         """Inspect each dataset once, however many runs of the sweep read it."""
