@@ -9,6 +9,7 @@ import pytest
 
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Workload
+from dlemu.jobs.training.pattern import READ_DTYPE, judge_level
 from dlemu.jobs.training.prediction.batches import planned_job
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels
@@ -69,6 +70,27 @@ def test_what_differs_between_two_passes_is_part_of_the_interval() -> None:
     assert steady.half_width_percent < 1
     assert 2 < moved.half_width_percent < 8
     assert 60 < moved.curve[-1].mb_per_second < 66
+
+
+@pytest.mark.parametrize("decode_seconds", [0.001, 0.002, 0.01, 0.05])
+def test_decoding_makes_no_storage_faster_or_slower(decode_seconds: float) -> None:
+    """One reader alone gets 200 MB/s while it reads, all together 300 MB/s, whatever they do between two reads."""
+    size, decode_ns, levels = 1_000_000, round(decode_seconds * 1e9), []
+    for readers in (1, 2, 4, 8, 16, 32, 64):
+        took_ns = round(1e9 * max(0.005 + decode_seconds, readers * size / 300e6))
+        rows = []
+        for reader in range(readers):
+            for begin_ns in range(reader * took_ns // readers, 4_000_000_000, took_ns):
+                rows.append((begin_ns, begin_ns + took_ns, size, 1, decode_ns, decode_ns, reader))
+        levels.append(judge_level(np.array(rows, READ_DTYPE), readers, 0, 2.0))
+    job = planned_job(asked(ranks=2, batch=1, size=size, step_seconds=0.025, readers=2, steps=100), 1)
+    curve = {
+        point.readers: point.mb_per_second
+        for point in calibrate_from_levels(job, levels, HostCosts(), cores=2, folder="virtual").curve
+    }
+    assert curve[1] == pytest.approx(200, rel=0.05)
+    assert curve[64] == pytest.approx(300, rel=0.03)
+    assert 250 < curve[2] < 310
 
 
 def test_one_pass_of_a_hundred_times_the_speed_is_no_storage_that_stands_still() -> None:

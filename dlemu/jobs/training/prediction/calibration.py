@@ -55,11 +55,6 @@ def most_mb_per_second(curve: Curve) -> float:
     return max(point.mb_per_second for point in curve)
 
 
-def scaled(curve: Curve, factor: float) -> Curve:
-    """Return the curve of a storage that is `factor` times as fast."""
-    return tuple(CurvePoint(readers=point.readers, mb_per_second=point.mb_per_second * factor) for point in curve)
-
-
 def flat(mb_per_second: float) -> Curve:
     """Return the curve of a storage that gives any number of readers the same throughput."""
     return (CurvePoint(readers=1, mb_per_second=mb_per_second),)

@@ -23,7 +23,6 @@ from dlemu.jobs.training.prediction.calibration import (
     Curve,
     CurvePoint,
     rates,
-    scaled,
     smoothed,
 )
 from dlemu.jobs.training.prediction.event_model import HostCosts
@@ -303,29 +302,29 @@ def calibrate_from_levels(
 ) -> Calibration:
     """Return the calibration from a probe's levels, one or more for each number of readers, which begin at one."""
     measured = _merged(levels)
-    curve = smoothed(_scaling_pooled(measured), [len(level.rows) for level in measured])
+    half = [level for level in measured if 2 * level.readers <= measured[-1].readers]
     highest_mb_per_second = max(level.mb_per_second for level in measured)
+    saturated = bool(half) and highest_mb_per_second < UNSATURATED_GAIN * half[-1].mb_per_second
+    decodes = _decoding_share(measured[0]) >= MIN_DECODE_SHARE
+    if decodes:  # the curve is of the storage, so decoding does not count as a reader's time
+        measured = _while_reading(measured, saturated=saturated)
+    curve = smoothed(_scaling_pooled(measured), [len(level.rows) for level in measured])
     scaling = [
         level
         for level, point in zip(measured, curve, strict=True)
         if point.mb_per_second >= SCALING_SHARE * point.readers * curve[0].mb_per_second
     ]
     rows = measured[0].rows  # of one reader
-    total_ns = (rows["end_ns"] - rows["begin_ns"]).sum()
-    decodes = rows["decode_ns"].sum() >= MIN_DECODE_SHARE * total_ns
-    if decodes:  # the curve is of the storage, so decoding does not count as a reader's time
-        curve = scaled(curve, 1 / (1 - float(rows["decode_ns"].sum() / total_ns)))
     samples = int(rows["samples"].sum())
     parallel = [level for level in scaling if level.readers > 1]
     parallel = parallel or [next((level for level in measured if level.readers >= MIN_PARALLEL_READERS), measured[-1])]
-    half = [level for level in measured if 2 * level.readers <= measured[-1].readers]
     every = np.concatenate([level.rows for level in levels])
     mean_bytes = float(every["app_bytes"].sum()) / int(every["samples"].sum())
     expected_bytes = float(bytes_by_file(job.workload.dataset).mean()) or mean_bytes
     return Calibration(
         source=f"a probe of {folder} with {', '.join(str(level.readers) for level in measured)} readers",
         curve=curve,
-        saturated=bool(half) and highest_mb_per_second < UNSATURATED_GAIN * half[-1].mb_per_second,
+        saturated=saturated,
         half_width_percent=max(measured, key=lambda level: level.seconds).half_width_percent,  # the repeated level
         work=work_quantiles(
             [
@@ -341,6 +340,26 @@ def calibrate_from_levels(
         busy_cores=busy_cores,
         costs=costs,
     )
+
+
+def _decoding_share(level: Level) -> float:
+    rows = level.rows
+    return float(rows["decode_ns"].sum() / (rows["end_ns"] - rows["begin_ns"]).sum())
+
+
+def _while_reading(measured: Sequence[Level], *, saturated: bool) -> list[Level]:
+    """Return what the same numbers of readers would get if they only read.
+
+    While a share of n readers decodes, n * (1 - share) read: throughputs are interpolated between those numbers.
+    """
+    readers = np.array([level.readers for level in measured], float)
+    speeds = np.array([level.mb_per_second for level in measured])
+    reading = np.maximum.accumulate(readers * [1 - _decoding_share(level) for level in measured])
+    while_reading = np.interp(readers, [0.0, *reading], [0.0, *speeds])
+    if not saturated:
+        more = readers > reading[-1]
+        while_reading[more] = speeds[-1] * readers[more] / reading[-1]
+    return [replace(level, mb_per_second=float(speed)) for level, speed in zip(measured, while_reading, strict=True)]
 
 
 def _merged(levels: Sequence[Level]) -> list[Level]:

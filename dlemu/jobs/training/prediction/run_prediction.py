@@ -18,7 +18,7 @@ from datagen.withheld import without_secrets
 from dlemu.config import check_runnable, datagen_command, load, load_received, to_yaml
 from dlemu.config.overrides import take_word
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.pattern import Level, probe_pattern
+from dlemu.jobs.training.pattern import MAX_SECONDS, Level, probe_pattern
 from dlemu.jobs.training.plan import make_job
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed, most_mb_per_second
 from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive
@@ -143,13 +143,10 @@ def calibrate_by_probe(
     workload: Workload,
     *,
     readers: int = 0,
-    least_seconds: float = 0.0,
+    most_seconds: float = MAX_SECONDS,
     on_event: OnEvent = ignore,
 ) -> Calibration:
-    """Measure the storage with the workload's reads, most precisely for `readers` (0: the fewest to saturate).
-
-    A small dataset is read again until `least_seconds` have passed.
-    """
+    """Measure the storage with the workload's reads, most precisely for `readers` (0: the fewest to saturate)."""
     found = inspect(
         workload.dataset,
         command_hint=lambda: (
@@ -166,9 +163,7 @@ def calibrate_by_probe(
         on_event(PartMeasured(level, f"{level.readers} reader{several} {level.mb_per_second:,.1f} MB/s"))
 
     evicts = how in ("evicted", "large")
-    levels, costs = probe_pattern(job, evicts=evicts, again=readers, on_level=notify)
-    while time.monotonic() < began + least_seconds:
-        levels += probe_pattern(job, evicts=evicts, with_costs=False, on_level=notify)[0]
+    levels, costs = probe_pattern(job, evicts=evicts, again=readers, most_seconds=most_seconds, on_level=notify)
     return calibrate_from_levels(
         job,
         levels,
