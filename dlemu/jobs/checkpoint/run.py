@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import StorageBase, open_storage
-from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
+from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.io_rows import finished_path, rows_path
 from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
 from dlemu.config import check_checkpoints
@@ -86,34 +86,26 @@ class Checkpoints(CheckpointRuns, JobKind[CheckpointJob, CheckpointRunFacts, Che
 
     def clean_up(self, job: CheckpointJob) -> str:
         """Remove incomplete checkpoints, which only take space."""
-        removed, left = _remove_partial(job)
-        ends = ((removed, "was removed"), (left, "can't be removed and is left"))
-        return "; ".join(f"{', '.join(map(job.folder_of, some))}, not complete, {end}" for some, end in ends if some)
+        storage, left = open_storage(job.workload.storage_spec.buffered), None
+        if job.token:
+            with contextlib.suppress(OSError, DlemuError):
+                storage.remove(f"{job.settings.checkpoint_folder.rstrip('/')}/{job.token}")
+        try:
+            left = _unfinished(storage, job.settings, job.seed, job.plan)
+            if left is not None:
+                left.remove()
+        except (OSError, DlemuError):
+            return f"{left.what}, can't be removed and is left" if left else ""
+        return f"{left.what}, was removed" if left else ""
 
     def clean_up_elsewhere(self, job: CheckpointJob) -> None:
         if job.settings.node_local:
-            _remove_partial(job)
+            self.clean_up(job)
 
     def unfinished(self, folder: str) -> Unfinished | None:
         facts = read_facts(os.path.join(folder, LIVE, FACTS), CheckpointRunFacts)
-        settings, storage = facts.workload.checkpoint, open_storage(facts.workload.storage_spec.buffered)
-        folders = [folder_of(settings.checkpoint_folder, number) for number in _partial(storage, settings, facts.seed)]
-        if not folders:
-            return None
-        paths = [f"{folder}/{name}" for folder in folders for name in files_in(storage, folder)]
-        names = plan_checkpoint(facts.workload.model, settings, facts.ranks).names
-        try:
-            uploads = sum(storage.uploads(folder, names) for folder in folders)
-            under_way = f", {count(uploads, 'multipart upload')} under way" if uploads else ""
-        except (OSError, UserError) as error:
-            under_way = f", unknown uploads under way ({error})"
-        written = f"{count(len(paths), 'file')}, {size(sum(filter(None, storage.sizes(paths))))}"
-
-        def remove() -> None:
-            for folder in folders:
-                _remove(storage, folder, names)
-
-        return Unfinished(f"{', '.join(folders)}, not complete: {written}{under_way}", remove)
+        storage = open_storage(facts.workload.storage_spec.buffered)
+        return _unfinished(storage, facts.workload.checkpoint, facts.seed, facts.plan)
 
     def look_at_points(self) -> Look:
         return _check_point
@@ -153,26 +145,21 @@ def _check_point(workload: Workload) -> None:
         )
 
 
-def _remove_partial(job: CheckpointJob) -> tuple[list[int], list[int]]:
-    """Remove this run's incomplete checkpoints; return the numbers of those removed, and of those that could not be."""
-    removed, left = list[int](), list[int]()
-    with contextlib.suppress(OSError, DlemuError):
-        storage = open_storage(job.workload.storage_spec.buffered)
-        if job.token:
-            with contextlib.suppress(OSError, DlemuError):
-                storage.remove(f"{job.settings.checkpoint_folder.rstrip('/')}/{job.token}")
-        for number in _partial(storage, job.settings, job.seed):
-            left.append(number)
-            _remove(storage, job.folder_of(number), job.plan.names)
-            removed.append(left.pop())
-    return removed, left
+def _unfinished(storage: StorageBase, settings: Checkpoint, seed: int, plan: CheckpointPlan) -> Unfinished | None:
+    """Return the incomplete checkpoints of the run with a seed, None without one. Raises UserError, OSError."""
+    folders = [folder_of(settings.checkpoint_folder, number) for number in _partial(storage, settings, seed)]
+    if not folders:
+        return None
+    paths = [f"{folder}/{name}" for folder in folders for name in files_in(storage, folder)]
+    written = f"{count(len(paths), 'file')}, {size(sum(filter(None, storage.sizes(paths))))}"
 
+    def remove() -> None:
+        for folder in folders:
+            with contextlib.suppress(OSError, UserError):  # a store that does not list them
+                storage.uploads(folder, plan.names, end=True)  # killed ranks left them
+            remove_checkpoint(storage, folder, plan.names)
 
-def _remove(storage: StorageBase, folder: str, names: Collection[str]) -> None:
-    """Remove an incomplete checkpoint, and end its uploads where killed ranks left some. Raises UserError, OSError."""
-    with contextlib.suppress(OSError, UserError):  # a store that does not list them
-        storage.uploads(folder, names, end=True)
-    remove_checkpoint(storage, folder, names)
+    return Unfinished(f"{', '.join(folders)}, not complete: {written}", remove)
 
 
 def _partial(storage: StorageBase, settings: Checkpoint, seed: int) -> Iterator[int]:

@@ -14,6 +14,7 @@ import psutil
 
 from datagen import manifest
 from datagen.errors import DatasetError, SpaceError, UserError
+from datagen.inspection import Dataset
 from datagen.layout import stored_sample_bytes
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import open_storage
@@ -46,14 +47,25 @@ _SAVING_BYTES = 256 << 20
 
 def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool = False) -> None:
     """Raise UserError where the run would fail on the finished dataset: too few samples, no framework, bad settings."""
+    check_model(workload, ranks)
+    job_on(planned_dataset(workload.dataset), workload, ranks, files_there=0, wants_verdict=wants_verdict)
+    loader_class(workload)
+
+
+def check_model(workload: Workload, ranks: int) -> None:
+    """Raise UserError for ranks that can't share the model whose checkpoints they save."""
     if workload.workflow.checkpoint:
         from dlemu.checkpoints.checkpoint_plan import plan_checkpoint  # most runs save no checkpoints
 
-        plan_checkpoint(workload.model, workload.checkpoint, ranks)  # refuses ranks that can't share the model
+        plan_checkpoint(workload.model, workload.checkpoint, ranks)
+
+
+def job_on(found: Dataset, workload: Workload, ranks: int, *, files_there: int, wants_verdict: bool) -> TrainingJob:
+    """Return the job on a dataset; raises UserError where it would fail or, with `wants_verdict`, get no verdict."""
     if wants_verdict:
-        refuse_unjudged(workload, ranks, workload.dataset.num_files_train, files_there=0)
-    make_job(workload, ranks, planned_dataset(workload.dataset))
-    loader_class(workload)
+        notes = workload.notes if workload.dataset.source == "folder" else ()
+        refuse_unjudged(workload, ranks, found.train.num_files, files_there=files_there, notes=notes)
+    return make_job(workload, ranks, found)
 
 
 def check_host(job: TrainingJob, local_ranks: int) -> None:

@@ -14,8 +14,8 @@ from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.measured import Facts, Journal
-from dlemu.jobs.training.plan import TrainingJob, loader_class, make_job
-from dlemu.jobs.training.preflight import check_before_making, check_host, no_verdict, refuse_unjudged, to_make
+from dlemu.jobs.training.plan import TrainingJob, loader_class
+from dlemu.jobs.training.preflight import check_before_making, check_host, check_model, job_on, no_verdict, to_make
 from dlemu.jobs.training.result import Run, RunLog, TrainingRuns
 from dlemu.jobs.training.steplog import log_name
 from dlemu.jobs.training.trainer import run_rank
@@ -70,10 +70,7 @@ class Training(TrainingRuns, JobKind[TrainingJob, Facts, Journal, Run]):
 
     def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> TrainingJob:
         """Inspect the dataset; with `wants_verdict`, refuse one that is too small for a verdict."""
-        if workload.workflow.checkpoint:
-            from dlemu.checkpoints.checkpoint_plan import plan_checkpoint  # most runs save no checkpoints
-
-            plan_checkpoint(workload.model, workload.checkpoint, ranks)  # refuses ranks that can't share the model
+        check_model(workload, ranks)
         data, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
         makes = wants_verdict and data.source != "folder"
         if makes and manifest.read(data.data_folder, storage) is None:  # refuses a file: nothing can be made there
@@ -81,11 +78,7 @@ class Training(TrainingRuns, JobKind[TrainingJob, Facts, Journal, Run]):
             if problem:
                 raise no_verdict(problem, workload, ranks, 0)
         found = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
-        if wants_verdict:
-            own = workload.notes if data.source == "folder" else ()
-            files = found.train.num_files
-            refuse_unjudged(workload, ranks, files, files_there=found.spec.num_files_train, notes=own)
-        return make_job(workload, ranks, found)
+        return job_on(found, workload, ranks, files_there=found.spec.num_files_train, wants_verdict=wants_verdict)
 
     def look_at_points(self) -> Look:
         """Inspect each dataset once, however many runs of the sweep read it."""
