@@ -78,7 +78,7 @@ class RowsRun(MeasuredRun):
 class RowsKind(JobKind[Job, RunFacts, RunJournal, RowsRun]):
     """A kind of job whose ranks append rows of integers."""
 
-    facts_type, journal_type = RunFacts, RunJournal
+    facts_type, journal_type, run_type = RunFacts, RunJournal, RowsRun
     columns: ClassVar[Mapping[str, str]]
     """Column name -> meaning; one column is `rank`."""
     summary_type: ClassVar[type[RowsSummary]]

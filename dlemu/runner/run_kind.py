@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -74,6 +75,12 @@ class RunKind(ABC, Generic[J, F, N, R]):
     """`kind` in facts.json and summary.json."""
     facts_type: type[F]
     journal_type: type[N]
+    run_type: type[R]
+    follow: Callable[[str, str], Follower]
+    """Returns what follows a run, given the path of the facts from before its first row, and its live folder.
+
+    Raises UserError for damaged facts.
+    """
     row_noun: ClassVar[str] = "row"
     """What messages call a row."""
 
@@ -85,13 +92,8 @@ class RunKind(ABC, Generic[J, F, N, R]):
     def saved_rows(self, folder: str) -> Rows:
         """Return the rows of a saved run; raises UserError where they are missing or damaged."""
 
-    @abstractmethod
     def run_of(self, folder: str, facts: F, rows: Rows, telemetry: Telemetry) -> R:
-        """Return the run."""
-
-    @abstractmethod
-    def follow(self, facts_path: str, live_folder: str) -> Follower:
-        """Return what follows a run, given the facts from before its first row; raises UserError for damaged ones."""
+        return self.run_type(folder, facts, rows, telemetry)
 
     def own_facts(self, job: J) -> dict[str, Any]:
         """Return the fields that only this kind's facts have."""

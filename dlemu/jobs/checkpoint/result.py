@@ -16,7 +16,6 @@ from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.tables import read_rows
 from dlemu.runner.run_kind import RunKind
-from dlemu.telemetry import Telemetry
 
 _MAX_PARTS = 10**6
 """Limit on a run's ranks, and on a model's experts over all layers: more can only be a damaged file, and cost time."""
@@ -36,19 +35,14 @@ class CheckpointRuns(RunKind[CheckpointJob, CheckpointRunFacts, CheckpointJourna
     """How runs of checkpoints are made and read."""
 
     name = "checkpoint"
-    facts_type, journal_type, row_noun = CheckpointRunFacts, CheckpointJournal, "file"
+    facts_type, journal_type, run_type = CheckpointRunFacts, CheckpointJournal, CheckpointRun
+    follow, row_noun = LiveCheckpoints, "file"
 
     def live_rows(self, live_folder: str) -> IoRows:
         return read_logs(live_folder)
 
     def saved_rows(self, folder: str) -> IoRows:
         return read_rows(folder, ROWS, IO_DTYPE)
-
-    def run_of(self, folder: str, facts: CheckpointRunFacts, rows: Any, telemetry: Telemetry) -> CheckpointRun:
-        return CheckpointRun(folder, facts, rows, telemetry)
-
-    def follow(self, facts_path: str, live_folder: str) -> LiveCheckpoints:
-        return LiveCheckpoints(facts_path, live_folder)
 
     def own_facts(self, job: CheckpointJob) -> dict[str, Any]:
         return {

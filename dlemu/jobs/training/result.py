@@ -54,7 +54,8 @@ class TrainingRuns(RunKind[TrainingJob, Facts, Journal, Run]):
     """How training runs are made and read."""
 
     name = "training"
-    facts_type, journal_type, row_noun = Facts, Journal, "step"
+    facts_type, journal_type, run_type, row_noun = Facts, Journal, Run, "step"
+    follow = LiveTraining
 
     def live_rows(self, live_folder: str) -> StepRows:
         names = sorted(name for name in os.listdir(live_folder) if name.startswith("rank_"))
@@ -70,10 +71,7 @@ class TrainingRuns(RunKind[TrainingJob, Facts, Journal, Run]):
         if early is not None:
             train = replace(facts.workload.train, total_training_steps=early.steps)
             facts = replace(facts, workload=replace(facts.workload, train=train))
-        return Run(folder, facts, rows, telemetry)
-
-    def follow(self, facts_path: str, live_folder: str) -> LiveTraining:
-        return LiveTraining(facts_path, live_folder)
+        return super().run_of(folder, facts, rows, telemetry)
 
     def own_facts(self, job: TrainingJob) -> dict[str, Any]:
         plan = job.train_plan
