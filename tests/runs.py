@@ -76,6 +76,12 @@ def make_job(
     )
 
 
+def cut(job: TrainingJob, steps: int) -> TrainingJob:
+    """The job of a run that ended after so many training steps."""
+    train = replace(job.workload.train, total_training_steps=steps)
+    return replace(job, workload=replace(job.workload, train=train))
+
+
 def dlio_place(folder: Path) -> DlioFolders:
     """Where `dlemu train` puts DLIO's files."""
     return DlioFolders(folder=str(folder), config_folder=str(folder / "dlio_config"))

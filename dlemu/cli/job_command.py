@@ -55,7 +55,7 @@ def job_command(kind: Kind) -> click.Command:
         from dlemu.cli.frontends import Terminal, job_request, show_job
 
         request = job_request(overrides, config_dir, make=make, yes=yes)
-        raise SystemExit(show_job(request, Terminal(overrides, config_dir, as_json=as_json), job))
+        raise SystemExit(show_job(request, Terminal(as_json=as_json), job))
 
     usage = inspect.cleandoc(kind.usage or kind.help)
     return click.command(name=kind.command, help=f"{usage}\n\n{_EXIT}")(command)

@@ -14,7 +14,8 @@ import pytest
 from datagen.errors import SpaceError, UserError
 from dlemu.jobs.checkpoint.measured import UnderWay
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
-from dlemu.jobs.training.result import RunLog, make_facts, make_run, read_run
+from dlemu.jobs.training.result import RunLog, make_run, read_run
+from dlemu.jobs.training.run import TRAINING
 from dlemu.metrics.findings import Code, Number
 from dlemu.results import live
 from dlemu.results.file_names import KILLED, LIVE
@@ -32,8 +33,7 @@ def killed(folder: Path, steps: int = 7) -> RunLog:
     job = make_job(ranks=3, folder=str(folder))
     log = make_log(job)
     journal = log.journal.noting(ended_ns=None, cpu_seconds=())
-    nothing = RunLog(log.rows[:0], journal.noting(hosts=(), rank_nodes=()))
-    write_live_facts(str(folder), make_facts(job, nothing, KILLED, recorders=()), advice="")
+    write_live_facts(str(folder), TRAINING.facts_ahead(job), advice="")
     journal.save(job.live_folder)
     done = log.rows[(log.rows["epoch"] == 1) & (log.rows["step"] <= steps)]
     for rank in range(job.ranks):

@@ -67,7 +67,7 @@ class KvCacheKind(rows_job.RowsKind):
     def looks_at(self, workload: Workload) -> str:
         return f"kv.folder {workload.section(KvSettings).folder}"
 
-    def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> Job:
+    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> Job:
         settings = workload.section(KvSettings)
         files = settings.tp * max(len(each.sizes) for each in plans_of(settings, ranks))
         if files > run_folder.MAX_FILES:
@@ -76,7 +76,7 @@ class KvCacheKind(rows_job.RowsKind):
                 f"a rank would write {files:,} files: wanted {run_folder.MAX_FILES:,} at most; set {instead}, more "
                 "ranks, or a shorter load"
             )
-        return super().plan(workload, ranks, folder, started_at, wants_verdict=wants_verdict)
+        return super().plan(workload, ranks, wants_verdict=wants_verdict)
 
     def made_folder(self, job: Job) -> str | None:
         return run_folder.blocks_folder(job) if run_folder.is_local(job) else None
@@ -100,9 +100,6 @@ class KvCacheKind(rows_job.RowsKind):
     def clean_up_elsewhere(self, job: Job) -> None:
         if run_folder.made_here() in owned.claimed(run_folder.run_folder(job)):  # else others may still use it
             run_folder.remove_failed(job)
-
-    def kept(self, job: Job, log: rows_job.RowsLog) -> str:
-        return f"kept, marked incomplete, in {job.folder}"
 
     def measure(self, job: Job, comm: Comm, log: rows_job.RowLog, notify: Notify | None) -> None:
         settings = job.workload.section(KvSettings)

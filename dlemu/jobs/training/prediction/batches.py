@@ -30,8 +30,6 @@ def planned_job(workload: Workload, ranks: int) -> TrainingJob:
         ranks=ranks,
         found=planned_dataset(workload.dataset),
         seed=workload.train.seed,
-        folder="",
-        started_at="",
     )
 
 

@@ -156,7 +156,7 @@ def calibrate_by_probe(
         ),
         storage=workload.storage_spec,
     )
-    job = make_job(workload, 1, found, folder=os.devnull, started_at="")
+    job = make_job(workload, 1, found, folder=os.devnull)
     how = treatment_of(workload, found.total_bytes)
     began, others = time.monotonic(), _others_cpu_seconds()
 
