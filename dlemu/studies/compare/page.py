@@ -57,13 +57,13 @@ def _compared(pair: RunPair, catalogue: Catalogue, said: str) -> Iterator[Said]:
             continue
         percent, width = both.difference_percent, both.half_width_percent
         sure = f"too few {catalogue.repetition}s: no interval" if width is None else f"± {width:.1f}"
-        change = "" if percent is None else ": the same" if both.a == both.b else f": {percent:+.1f} % ({sure})"
-        if percent and f" {abs(percent):.1f} %" in said:
-            change = ""
+        change = ""
+        if percent is not None and not (percent and f" {abs(percent):.1f} %" in said):
+            change = ": the same" if both.a.mean == both.b.mean else f": {percent:+.1f} % ({sure})"
         if metric.unit == "%":
-            values = [with_uncertainty(both.a, both.a_half_width), with_uncertainty(both.b, both.b_half_width)]
+            values = [with_uncertainty(side.mean, side.half_width) for side in (both.a, both.b)]
         else:
-            values = [with_unit(both.a, metric.unit), with_unit(both.b, metric.unit)]
+            values = [with_unit(side.mean, metric.unit) for side in (both.a, both.b)]
         yield Said(metric.title, f"{' and '.join(values)}{change}")
 
 
@@ -107,8 +107,7 @@ def difference_rows(metrics: Mapping[str, Difference], catalogue: Catalogue) -> 
     for metric in catalogue:
         if (both := metrics.get(metric.name)) is None:
             continue
-        sides = ((both.a, both.a_half_width), (both.b, both.b_half_width))
-        shown = (with_interval(value, half, metric.unit) for value, half in sides)
+        shown = (with_interval(side.mean, side.half_width, metric.unit) for side in (both.a, both.b))
         percent, width = both.difference_percent, both.half_width_percent
         change = "-" if percent is None else "can't be told" if both.distinct is False else f"{percent:+.1f} %"
         rows.append((f"{metric.title}, {metric.unit}", *shown, change, "-" if width is None else f"{width:.1f}"))

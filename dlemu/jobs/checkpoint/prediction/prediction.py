@@ -34,8 +34,6 @@ class PredictedPhase:
     """Time until the slowest rank is done."""
     seconds_interval: tuple[float, float]
     """Prediction interval of `seconds`, at 90 % or more if the storage performs as described."""
-    gib_per_second: float
-    """Bytes of all ranks / `seconds`, GiB = 2^30 bytes: the metric of MLPerf Storage's rules."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy, Number
 from dlemu.metrics.limit import OTHER_PROGRAMS_PERCENT, What
 from dlemu.metrics.t_interval import quantile
-from dlemu.results.drive import OUTSIDE, SPEED_PERCENT
+from dlemu.results.drive import OUTSIDE, SPEED_PERCENT, taken_by_others
 from dlemu.results.wording import count as counted
 from dlemu.results.wording import filled
 
@@ -112,11 +112,10 @@ def predict(
         null_max_accelerators=predictor.null_max(wanted),
         ended_by=None if found is None else predictor.ended_by(*found[1], most),
         counts=tuple(counts),
-        source=calibration.source,
+        source=calibration.source + taken_by_others(calibration.others_mb_per_second),
         curve=calibration.curve,
         saturated=calibration.saturated,
         half_width_percent=calibration.half_width_percent,
-        others_mb_per_second=calibration.others_mb_per_second,
         issues=(
             *(filled(_FINDINGS[finding.numbers.get("pattern", finding.code)], finding.numbers) for finding in findings),
             *predictor.notes(wanted),
