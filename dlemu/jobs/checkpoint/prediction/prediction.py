@@ -69,7 +69,7 @@ WATCHDOG_SECONDS = 600.0
 """NCCL's watchdog ends a job whose ranks wait longer for one of them (PyTorch's default for a process group)."""
 WATCHDOG = "longer_than_watchdog"
 """Code of a finding that only predictions have."""
-FINDINGS: Wording = {
+FINDINGS: Wording[str] = {
     WATCHDOG: "training waits {seconds:,.0f} s for a checkpoint, and NCCL's watchdog ends a job after "
     "{watchdog_seconds:g}: raise its timeout (init_process_group), or save asynchronously",
     OUTSIDE: "measured with {measured_ranks:count rank}, predicted for {ranks}: the storage is assumed to "
