@@ -134,11 +134,8 @@ class Conditions:
 class Difference:
     """One metric of both sides."""
 
-    a: float
-    a_half_width: float | None
-    """Half width of the 95 % interval; None with fewer than three repetitions. The same for `b_half_width`."""
-    b: float
-    b_half_width: float | None
+    a: Value
+    b: Value
     difference_percent: float | None
     """100 x (A / B - 1); None where B is 0."""
     half_width_percent: float | None
@@ -157,14 +154,7 @@ def difference(a: Value, b: Value) -> Difference:
     width = None
     if a.mean and b.mean and a.half_width is not None and b.half_width is not None:
         width = 100 * abs(a.mean / b.mean) * math.hypot(a.half_width / a.mean, b.half_width / b.mean)
-    return Difference(
-        a=a.mean,
-        a_half_width=a.half_width,
-        b=b.mean,
-        b_half_width=b.half_width,
-        difference_percent=percent,
-        half_width_percent=width,
-    )
+    return Difference(a=a, b=b, difference_percent=percent, half_width_percent=width)
 
 
 def differing(a: Conditions, b: Conditions) -> list[str]:

@@ -347,8 +347,9 @@ def test_what_a_probe_would_feed_is_by_its_best_reads(measured: list[Any], tmp_p
     assert ("unet3d", "h100") in feeds
     for (name, accelerator), fed in feeds.items():
         one = demand(name, load([f"workload={name}", f"accelerator={accelerator}"]))
-        assert (fed.mb_per_second_each, fed.threshold_percent) == (one.mb_per_second, one.au_threshold_percent)
-        each = fed.mb_per_second_each * fed.threshold_percent / 100
+        assert one.mb_per_second is not None
+        each = fed.needed_mb_per_second
+        assert each == one.au_threshold_percent / 100 * one.mb_per_second
         assert fed.accelerators * each <= 4000 < (fed.accelerators + 1) * each
     writes, _ = probe_target(
         str(tmp_path), accesses=("write",), sizes=(4096,), engine="threads", file_bytes=MIB,

@@ -564,7 +564,7 @@ def _checkpoint_numbers(frozen: FrozenRun) -> Numbers:
         "files": what.files,
         "bytes": what.bytes,
         "tensor_bytes": what.tensor_bytes,
-        "parameters": what.parameters,
+        "parameters": run.facts.written.parameters,
         "write": _phase_numbers(run, WRITE, summary.write),
         "read": _phase_numbers(run, READ, summary.read),
         "training_cost": _training_cost(run),
@@ -956,7 +956,13 @@ def _compare_numbers(frozen: FrozenRun) -> Numbers:
         pair = compare_runs(checkpoint_figures(_checkpoint_run(a)), checkpoint_figures(_checkpoint_run(b)), (), {}, {})
     return {
         "differences": {
-            name: asdict(value) | {"distinct": value.distinct}
+            name: {
+                **{side: getattr(value, side).mean for side in ("a", "b")},
+                **{f"{side}_half_width": getattr(value, side).half_width for side in ("a", "b")},
+                "difference_percent": value.difference_percent,
+                "half_width_percent": value.half_width_percent,
+                "distinct": value.distinct,
+            }
             for name, value in pair.metrics.items()
             if name != _NOT_FROZEN
         }

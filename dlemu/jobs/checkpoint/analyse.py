@@ -235,7 +235,6 @@ def _facts_of(facts: CheckpointRunFacts) -> CheckpointFacts:
     settings, journal, sizes = facts.workload.checkpoint, facts.journal, facts.written
     chosen = {name: getattr(settings, name) for name in _SETTINGS}
     return CheckpointFacts(
-        parameters=sizes.parameters,
         files=sizes.files,
         bytes=sizes.bytes,
         tensor_bytes=sizes.tensor_bytes,

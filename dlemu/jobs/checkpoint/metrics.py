@@ -93,7 +93,7 @@ def conditions(summary: CheckpointSummary) -> Conditions:
     what = summary.what
     loud = [finding for finding in summary.findings if finding.severity == "loud"]
     codes = {finding.code for finding in loud}
-    work = ("parameters", "files", "bytes", "tensor_bytes")
+    work = ("files", "bytes", "tensor_bytes")
     part = {key: what.how[key] for key in ("ranks_of_job", "first_rank")}
     return Conditions(
         title=summary.title,

@@ -105,8 +105,6 @@ class Asynchronous:
 class CheckpointFacts:
     """What was written and read, and how."""
 
-    parameters: int
-    """Parameters of the model; 0 if unknown."""
     files: int
     bytes: int
     tensor_bytes: int

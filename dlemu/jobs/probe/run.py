@@ -171,13 +171,12 @@ def fed_by(need: Demand, mb_per_second: float) -> Iterator[Fed]:
     """Yield how many accelerators of one kind a storage would feed; nothing for a workload that computes nothing."""
     if not need.mb_per_second:
         return
-    threshold = need.au_threshold_percent
+    needed = need.au_threshold_percent / 100 * need.mb_per_second
     yield Fed(
         workload=need.workload,
         accelerator=need.accelerator,
-        mb_per_second_each=need.mb_per_second,
-        threshold_percent=threshold,
-        accelerators=int(mb_per_second / (threshold / 100 * need.mb_per_second)),
+        needed_mb_per_second=needed,
+        accelerators=int(mb_per_second / needed),
         sample_divisor=need.sample_divisor,
     )
 

@@ -115,7 +115,6 @@ def analyse(run: MeasuredTraining) -> Summary:
             num_files_train=facts.num_files_train,
             num_samples_per_file=facts.num_samples_per_file,
             total_bytes=facts.total_bytes,
-            is_own=workload.dataset.source == "folder",
         ),
         how=_how(facts),
         telemetry=summarise_telemetry(run),

@@ -157,8 +157,6 @@ class DatasetFacts:
     num_samples_per_file: int
     total_bytes: int
     """Bytes of the files in use."""
-    is_own: bool = False
-    """The user's own files, which dlemu did not generate (`dataset.source=folder`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,9 +247,9 @@ class Summary(JobSummary):
 
     @property
     def name(self) -> str:
-        """The workload's name; of a user's own files without a workload, that of their folder."""
-        own = self.dataset.is_own and self.workload == "default"  # no workload was named
-        return (own and os.path.basename(os.path.abspath(self.dataset.data_folder))) or self.workload
+        """The workload's name; where none was named, that of the dataset's folder."""
+        named = self.workload != "default"
+        return self.workload if named else os.path.basename(os.path.abspath(self.dataset.data_folder))
 
     def found(self, code: Code, pattern: str | None = None) -> list[dict[str, Number]]:
         """Return the numbers of the findings with a code, those that explain the limit included."""

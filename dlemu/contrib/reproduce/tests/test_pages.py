@@ -59,7 +59,7 @@ def reproduced(document: str, folder: Path, results: dict[str, Any] | None = Non
     for name, result in (results or known).items():
         command: Any = "probe" if name.startswith("probe") else "sweep"
         save_answer(str(folder / name), kind_of_command(command).answer, result)
-        steps.append(StepDone(name=name, command=command, words=(), seconds=1.0, folder=name))
+        steps.append(StepDone(name=name, command=command, words=(), folder=name))
     question = DocumentQuestion(document=document, drives=DRIVES, **settings)
     return Reproduced(complete=True, question=question, capacity_tb=(4.0, 2.0), steps=tuple(steps))
 

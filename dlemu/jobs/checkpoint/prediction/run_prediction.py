@@ -131,7 +131,6 @@ def predict(
         return PredictedPhase(
             seconds=seconds,
             seconds_interval=(seconds / (1 + share), seconds / max(1 - share, 0.01)),
-            gib_per_second=sizes.bytes / GIB / seconds,
         )
 
     write, read = phase(storage.writes), phase(storage.reads)

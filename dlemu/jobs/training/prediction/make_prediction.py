@@ -24,12 +24,12 @@ from dlemu.jobs.training.prediction.prediction import (
 )
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.metrics.demand import demand, sample_divisor
-from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy, Number
+from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy
 from dlemu.metrics.limit import OTHER_PROGRAMS_PERCENT, What
 from dlemu.metrics.t_interval import quantile
-from dlemu.results.drive import OUTSIDE, SPEED_PERCENT
+from dlemu.results.drive import OUTSIDE, SPEED_PERCENT, taken_by_others
+from dlemu.results.wording import Wording, sentences
 from dlemu.results.wording import count as counted
-from dlemu.results.wording import filled
 
 MOST = 10_000
 """Default for the largest count tried: ends the search on a storage that no count saturates."""
@@ -45,11 +45,11 @@ NOTHING_PERCENT = 98.0
 HELPS_PERCENT = 2.0
 """Points of AU that removing a limit must gain for it to be named."""
 _EVALUATIONS = "evaluations are not included: no AU counts them, but they lengthen the run"
-_FINDINGS: dict[Number, str] = {
-    "readers": "no measurement had {readers:count reader}: the speed with {tried} is assumed",
-    "saturation": "the storage never reached its limit, so it gives at least this: calibrate with a run "
+_FINDINGS: Wording[str] = {
+    f"{OUTSIDE}.readers": "no measurement had {readers:count reader}: the speed with {tried} is assumed",
+    f"{OUTSIDE}.saturation": "the storage never reached its limit, so it gives at least this: calibrate with a run "
     "that waits for data (--from RUN)",
-    "samples": "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for {sample_bytes:,.0f}",
+    f"{OUTSIDE}.samples": "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for {sample_bytes:,.0f}",
     Code.OTHER_PROGRAM_ON_CORES: "{busy_cores:.1f} of {cores:g} cores were busy with other work in the probe, and the "
     "intervals allow for that: stop it and predict again",
 }
@@ -112,13 +112,12 @@ def predict(
         null_max_accelerators=predictor.null_max(wanted),
         ended_by=None if found is None else predictor.ended_by(*found[1], most),
         counts=tuple(counts),
-        source=calibration.source,
+        source=calibration.source + taken_by_others(calibration.others_mb_per_second),
         curve=calibration.curve,
         saturated=calibration.saturated,
         half_width_percent=calibration.half_width_percent,
-        others_mb_per_second=calibration.others_mb_per_second,
         issues=(
-            *(filled(_FINDINGS[finding.numbers.get("pattern", finding.code)], finding.numbers) for finding in findings),
+            *sentences(findings, _FINDINGS),
             *predictor.notes(wanted),
         ),
         findings=findings,
