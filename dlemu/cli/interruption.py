@@ -14,51 +14,43 @@ from rich.console import Console
 from datagen.errors import SpaceError
 from datagen.withheld import without_secrets
 from dlemu.cli import complain
+from dlemu.cli.frontends import Terminal
 from dlemu.config.overrides import override, take_word
 from dlemu.ranks import Interrupted, interrupt_on
-from dlemu.report.progress import ProgressLines
 from dlemu.report.table import Cell, Line, print_lines
 from dlemu.report.units import number, with_uncertainty
-from dlemu.results.progress import Progress
 from dlemu.results.wording import count
-from dlemu.runner.events import Doing, Warned
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 from dlemu.studies.answers import SweepPoint, Trial
 from dlemu.studies.prerequisites import SizingEvent
 
 
-class Watched:
-    """Shows the events of a search or a sweep on stderr, a line for each trial or point.
+class Watched(Terminal):
+    """Shows the events of a search or a sweep on stderr too, a line for each trial or point.
 
     From the first event on, SIGINT and SIGTERM keep finished parts.
     """
 
     folder = ""
     """Folder of the answer, once it has begun."""
-    runs: int | None = None
-    """Planned runs, where results do not decide on them."""
     wants_page = True
 
     def __init__(self, option: str = "") -> None:
         """`option`: that of the command which names the folder, if it is not the setting output.folder."""
-        self._console, self._option = Console(stderr=True), option
-        self._lines = ProgressLines(self._console)
+        super().__init__()
+        self._option = option
 
-    def __call__(self, event: SizingEvent | RunEnded[Any, Any] | Progress) -> None:
+    def __call__(self, event: SizingEvent | RunEnded[Any, Any]) -> None:
         """Show an event."""
-        if isinstance(event, Progress):
-            self._lines.show([f"  {event}"], last=event.is_over)
+        if not isinstance(event, RunsPlanned | RunBegan | RunEnded):
+            super().__call__(event)
             return
         self._lines.leave()
         if isinstance(event, RunsPlanned):
-            self.folder, self.runs, self.wants_page = event.folder, event.runs, event.wants_page
+            self.folder, self.wants_page = event.folder, event.wants_page
             interrupt_on(signal.SIGINT, signal.SIGTERM)
             self._print(f"results: {event.folder}")
         match event:
-            case Doing(text):
-                self._print(text)
-            case Warned(text):
-                self._print(Line(text, "caution"))
             case RunsPlanned(runs=None) if event.finished_runs:
                 self._print(f"continuing after {count(event.finished_runs, 'finished run')}")
             case RunsPlanned(runs=int(runs)) if runs > 1:
@@ -97,4 +89,4 @@ class Watched:
         return f"continue with `{shlex.join(['dlemu', *words, override(('output', 'folder'), self.folder)])}`"
 
     def _print(self, line: Cell) -> None:
-        print_lines([line], self._console)
+        print_lines([line], Console(stderr=True))

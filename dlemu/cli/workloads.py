@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,8 @@ from dlemu.cli.options import config_dir_option
 
 if TYPE_CHECKING:
     from dlemu.checkpoints.checkpoint_plan import CheckpointSizes
-    from dlemu.config.schema import Workload
     from dlemu.metrics.demand import Demand
 
-Row = tuple[str, str, str]
 _DEMAND = ("workload", "accelerator", "GB", "kB a sample", "batch", "samples/s", "MB/s", "AU")
 _SIZE = ("workload", "parameters", "ranks", "TPxPPxDP", "ZeRO", "files", "GB", "GiB", "rank GiB")
 
@@ -43,17 +40,19 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
     from dlemu.config import load, workload_names
     from dlemu.metrics.demand import demand
     from dlemu.report.table import Table, columns, print_table
+    from dlemu.report.units import explained, plain
     from dlemu.results.kinds import kind_wanted
 
     if words:
         workload = load([word if "=" in word else f"workload={word}" for word in words], config_dir=config_dir)
-        table = Table(
-            title=f"workload {workload.model.name}",
-            columns=columns("", "value", "", right=(1,)),
-            rows=[*_rows(workload)],
-            notes=[f"- {note}" for note in workload.notes],
-        )
-        print_table(table, Console())
+        needed = demand(workload.model.name, workload)
+        if as_json:
+            click.echo(json.dumps([asdict(needed)], indent=2))
+            return
+        parts = [needed, *([workload.recorded] if workload.recorded.version else [])]
+        shown = [(key.replace("_", " "), plain(value, key)) for part in parts for key, value, _ in explained(part)]
+        notes = [f"- {note}" for note in workload.notes]
+        print_table(Table(columns=columns("one accelerator", "", right=(1,)), rows=shown, notes=notes), Console())
         return
     demands: list[Demand] = []
     sizes: dict[str, CheckpointSizes] = {}
@@ -114,35 +113,3 @@ def _short(value: float | None) -> str:
     if value is None:
         return "no limit"
     return f"{value:.2g}" if value < 1 else f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
-
-
-def _rows(workload: Workload) -> Iterator[Row]:
-    from dlemu.config.duration import mean_seconds
-    from dlemu.metrics.demand import demand
-    from dlemu.report.units import size
-    from dlemu.results.wording import count
-
-    data, reader, train = workload.dataset, workload.reader, workload.train
-    asked = demand(workload.model.name, workload)
-    yield "files", f"{asked.num_files:,}", data.format
-    yield "samples", f"{asked.num_samples:,}", f"{data.num_samples_per_file:,} in each file"
-    yield "dataset", f"{asked.dataset_gb:,.4g} GB", data.data_folder
-    yield "sample", size(asked.sample_bytes), "mean"
-    recorded = workload.recorded
-    if recorded.version:
-        yield "recorded", count(recorded.ranks, "rank"), f"{recorded.samples_per_second:,.4g} samples/s"
-        yield "  coverage", f"{recorded.coverage_percent:.1f} %", "of the bytes that the job read were recorded"
-        states = {True: "yes", False: "no", None: "not verified"}
-        yield "  replayable", states[recorded.replayable], recorded.reason
-    yield "batch", str(reader.batch_size), f"{count(reader.read_threads, 'worker')} per rank"
-    yield "step", f"{1e3 * asked.computation_seconds:,.4g} ms", f"mean, {train.computation_time.type}"
-    if asked.samples_per_second is None or asked.mb_per_second is None:
-        yield "demand", "no limit", "train.computation_time is 0: no computation"
-        return
-    yield "demand of one accelerator", f"{asked.samples_per_second:,.4g} /s", "samples, when it never waits"
-    yield "", f"{asked.mb_per_second:,.4g} MB/s", f"{workload.metric.au:.0%} of it to pass"
-    burned = asked.samples_per_second * mean_seconds(reader.preprocess_time)
-    if burned and reader.preprocess == "burn":
-        yield "", f"{burned:,.3g} cores", "preprocessing in the workers"
-    if cores := mean_seconds(train.step_cpu_time) / asked.computation_seconds:
-        yield "", f"{cores:,.3g} cores", "the trainer itself"

@@ -247,7 +247,7 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
         places = (".".join(path[:length]) for length in range(1, len(path) + 1))  # the sections it is in, and itself
         foreign = key if _SECRET.fullmatch(key) else next((one for one in places if one in without_counterpart), "")
         named = foreign if "." in foreign else key  # of a section at the top, each key that requests something
-        if foreign and _is_inert(key, value):
+        if foreign and (value in (None, _DEFAULTS[key]) if key in _DEFAULTS else value in _INERT):
             continue
         if foreign in UNSUPPORTED.keys() - no_effect.keys():
             unsupported.append(f"{named}: not supported yet: {UNSUPPORTED[foreign]}")
@@ -287,10 +287,6 @@ def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str
     if has_paths(storage_type):
         return unused | NO_EFFECT_ON_FOLDERS
     return unused | NO_EFFECT_ON_OBJECTS
-
-
-def _is_inert(key: str, value: Any) -> bool:
-    return value in (None, _DEFAULTS[key]) if key in _DEFAULTS else value in _INERT
 
 
 def _may_be_null(path: KeyPath) -> bool:

@@ -11,7 +11,7 @@ from datagen.errors import UserError
 from dlemu.config.schema import Workload
 from dlemu.ranks import detect_launcher
 from dlemu.results.kinds import Kind
-from dlemu.runner.events import Doing, Warned
+from dlemu.runner.events import Event
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 from dlemu.studies.answers import SizeAnswer, SweepAnswer, SweepPoint, Trial
 
@@ -53,5 +53,5 @@ class Child:
         return cls(kind, workload, (*options, *words), tuple(shlex.split(launcher.format(ranks=workload.ranks))))
 
 
-SizingEvent = RunsPlanned | Doing | Warned | RunBegan | RunEnded[Trial, SizeAnswer] | RunEnded[SweepPoint, SweepAnswer]
+SizingEvent = Event | RunsPlanned | RunBegan | RunEnded[Trial, SizeAnswer] | RunEnded[SweepPoint, SweepAnswer]
 OnEvent = Callable[[SizingEvent], None]

@@ -36,7 +36,7 @@ def test_a_file_of_ones_own_is_shown_with_its_demand(tmp_path: Path) -> None:
         "reader: {batch_size: 8, read_threads: 2, preprocess_time: 0.001}\ntrain: {computation_time: 0.02}\n"
     )
     shown = re.sub(r"\s+", " ", CliRunner().invoke(command, [str(tmp_path / "my.yaml")]).output)
-    for words in ("files 10", "5,500 bytes", "400 /s samples", "2.2 MB/s", "0.4 cores preprocessing"):
+    for words in ("num files 10", "5,500 bytes", "400 samples/s", "mb per second 2.2", "cores 0.4"):
         assert words in shown
 
 

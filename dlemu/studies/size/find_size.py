@@ -37,7 +37,7 @@ from dlemu.report.units import size as bytes_in_words
 from dlemu.results.answer_files import save_answer
 from dlemu.results.wording import count, scaled
 from dlemu.runner.cold import treatment_of
-from dlemu.runner.events import Doing, Warned, ignore
+from dlemu.runner.events import Doing, PartMeasured, Warned, ignore
 from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SIZE, FullSize, Question, SizeAnswer, Trial
@@ -61,7 +61,6 @@ def size(
     config_dir: str | None = None,
     at_least: int | None = None,
     most: int = 4096,  # ends the search where no count reaches the storage's limit
-    confidence_percent: float = 95.0,  # as k = 2 of docs/uncertainty.md
     trial_seconds: float = 120.0,  # most trials are decided sooner; the others are repeated
     make: Callable[[Workload], None] | None = None,
     on_event: OnEvent = ignore,
@@ -74,7 +73,6 @@ def size(
         config_dir: a folder with workload/NAME.yaml.
         at_least: number of accelerators that must pass for the answer's `passed`, instead of 1.
         most: largest number of accelerators to try.
-        confidence_percent: confidence of the verdicts.
         trial_seconds: largest compute time of a trial.
         make: makes missing files of the workload's dataset, before it is inspected. Unless the overrides have a number
             of files, a new dataset suffices for MADE_FOR accelerators, or for one more than `at_least`.
@@ -117,7 +115,6 @@ def size(
         overrides=tuple(without_secrets(own_words)),
         launcher=launcher,
         threshold_percent=100 * workload.metric.au,
-        confidence_percent=confidence_percent,
         trial_seconds=trial_seconds,
         cached=workload.metric.cached,
         settings_digest=digest([workload]),
@@ -141,11 +138,11 @@ def size(
     if known.others:
         on_event(Warned(known.others))
     accelerators = count(enough_for, "accelerator") + scaled(sample_divisor(workload), workload.scale)
-    on_event(
-        Doing(f"dataset: {bytes_in_words(found.total_bytes)}, page cache: {page_cache}; enough for {accelerators}")
-    )
+    dataset = bytes_in_words(found.total_bytes)
+    on_event(Doing(f"searching with a dataset of {dataset} (page cache: {page_cache}), enough for {accelerators}"))
     probed, needed = number(known.probe_mb_per_second), number(known.mb_per_accelerator)
-    on_event(Doing(f"read probe: {probed} MB/s; one accelerator needs {needed} MB/s; expected to pass: {first}"))
+    text = f"{probed} MB/s; one accelerator needs {needed} MB/s; expected to pass: {first}"
+    on_event(PartMeasured(levels, text))
     own_words += ["reader.evict_page_cache=epochs"] * (page_cache == "evicted")
     plan = _trial_plan(job, question, [*(["--config-dir", config_dir] if config_dir else []), *own_words])
     answer = runs.search(known, max(1, first), partial(run_trial, plan))
