@@ -152,7 +152,7 @@ def host_readings(
         "series": tuple(Series(*name) for name in values),
         "which": np.tile(np.arange(len(values), dtype=np.int32), len(times)),
         "time_ns": np.repeat(times, len(values)),
-        "value": np.stack(columns, axis=1).ravel(),
+        "value": np.array(columns).reshape(len(values), len(times)).T.ravel(),
     }
     return HostTelemetry(**(facts | changes))
 
