@@ -250,13 +250,10 @@ class LibraryCalls:
 class LibraryEngine(SampleEngine):
     """Reads by the library call that a training script would make."""
 
-    def __init__(
-        self, storage: StorageBase, file_format: FormatBase, samples: int, folder: str, *, in_parts: bool = False
-    ) -> None:
-        """Create the engine; `in_parts` is that of the format's `LibraryReads`."""
+    def __init__(self, storage: StorageBase, file_format: FormatBase, samples: int, folder: str) -> None:
         self._format = file_format
         self._samples = samples
-        self._calls = LibraryCalls(self, storage, folder, whole=samples == 1 or not in_parts)
+        self._calls = LibraryCalls(self, storage, folder, whole=samples == 1 or not file_format.library_reads_parts)
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
         def from_storage() -> Sample:

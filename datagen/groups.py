@@ -21,6 +21,7 @@ from datagen.formats.format_base import (
     NAMED,
     DamagedError,
     FormatBase,
+    Sample,
     Source,
     StoredFile,
     ended_early,
@@ -123,7 +124,7 @@ class GroupReader(RangeReader):
     ) -> None:
         """With `matched`, make the read calls of the format's library."""
         super().__init__(storage, 0 if matched else transfer_bytes)
-        self.values: list[Values] = []  # with `verify`, the payload of the last batch
+        self.values: list[tuple[int, Sample]] = []  # with `verify`, the payload of the last batch, and its files
         self._format = file_format
         self._layout = layout
         self._spec = spec
@@ -240,7 +241,7 @@ class GroupReader(RangeReader):
             for (start, size), column in zip(places, columns, strict=True):
                 out[start : start + size] = column
         if self._verify:
-            self.values += values_of_columns(file, opened.payload(group), columns)
+            self.values += [(file, values) for values in samples_of_columns(opened.payload(group), columns)]
         return places, end
 
     def _fill_spans(self, source: Source, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
@@ -311,14 +312,6 @@ def open_groups(
         return groups
 
 
-class Values(NamedTuple):
-    """A part of a file's payload as it was read."""
-
-    file: int
-    data: memoryview
-    payload_offset: int
-
-
 class CachedSource(Source):
     """A `Source` with parts of the file in memory, given as (offset, bytes): only other parts are read."""
 
@@ -334,11 +327,11 @@ class CachedSource(Source):
         return self._source.read(offset, size_bytes)
 
 
-def values_of_columns(file: int, payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]) -> list[Values]:
+def samples_of_columns(payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]) -> list[Sample]:
     """Return decoded columns as parts of the payload, of which `payload` lists (bytes, offset) of each column.
 
     Raises DamagedError: the columns have more or fewer bytes.
     """
     if [len(column) for column in columns] != [size for size, _ in payload]:
         raise DamagedError("a row group's values do not match its schema,")
-    return [Values(file, column, offset) for column, (_, offset) in zip(columns, payload, strict=True)]
+    return [Sample(column, column, offset) for column, (_, offset) in zip(columns, payload, strict=True)]

@@ -284,6 +284,12 @@ class FormatBase(abc.ABC):
     index_suffixes: ClassVar[tuple[str, ...]] = ()
     """Suffixes of the index files beside a data file that scripts keep in memory."""
     reads_parts: ClassVar[bool] = False  # of a file of several samples, `open` reads only what they need
+    library_reads_parts: ClassVar[bool] = False  # and so does the library that most training scripts use
+    transfer_bytes: ClassVar[int] = 0
+    """Maximum bytes of that library's read calls, which dlemu's own reader then also uses; 0: no maximum.
+
+    Values and how they were measured: docs/loaders.md, "Size of requests".
+    """
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         """Return the settings that this format does not support: for each the key, its value and the value expected."""
@@ -446,31 +452,12 @@ class UnreadFormat(FormatBase):
         """Return the size of each file, by running index."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LibraryReads:
-    """How the library used by most training scripts reads a format; a format's module may define it as `LIBRARY`.
-
-    Values and how they were measured: docs/loaders.md, "Size of requests".
-    """
-
-    call: str = ""  # the library function that scripts call; empty if unknown
-    in_parts: bool = False  # from a file of several samples, the library reads only the bytes that one sample needs
-    transfer_bytes: int = 0
-    """Maximum bytes of the library's read calls, which dlemu's own reader then also uses; 0: no maximum."""
-
-
 def format_named(name: str) -> FormatBase:
     """Return the format of this name. Raises UserError."""
     found = registry.find(FORMATS, name, "Format")()
     if not isinstance(found, FormatBase):
         raise UserError(f"dataset.format={name}: its `Format` is not derived from {FormatBase.__module__}.FormatBase")
     return found
-
-
-def library_reads(format_name: str) -> LibraryReads:
-    """Return the `LIBRARY` of a format's module, or defaults if it defines none. Raises UserError."""
-    reads: LibraryReads = registry.companion(FORMATS, format_name, "LIBRARY", LibraryReads())
-    return reads
 
 
 def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:

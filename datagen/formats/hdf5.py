@@ -26,7 +26,6 @@ from datagen.formats._hdf5_read import OLD_NAME, Hdf5File, Known, hdf5
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="h5py")
 ENDINGS = ("hdf5", "h5")
 LABELS = "labels"
 

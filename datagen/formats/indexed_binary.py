@@ -16,7 +16,6 @@ from datagen.layout import Layout, even_places
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="np.fromfile", in_parts=True)
 ENTRY_BYTES = 8
 OFFSETS, SIZES = 0, 1  # positions of the two index files in `SIDES`
 
@@ -57,6 +56,7 @@ class Format(base.RecordFormat):
     sides = SIDES
     index_suffixes = SUFFIXES
     looks_up = True
+    library_reads_parts = True
 
     def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         return base.sample_bytes(spec, shapes)

@@ -11,9 +11,6 @@ from typing import BinaryIO
 import numpy as np
 
 from datagen.formats import indexed_binary
-from datagen.formats.format_base import LibraryReads
-
-LIBRARY = LibraryReads(call="np.memmap", in_parts=True)
 
 
 class Format(indexed_binary.Format):

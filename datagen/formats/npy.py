@@ -11,7 +11,6 @@ from datagen.formats._buffered import BufferedFile, read_by_stdio
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="np.load")
 NAME = "the array"
 
 

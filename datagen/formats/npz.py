@@ -24,7 +24,6 @@ from datagen.formats._buffered import BufferedFile
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="np.load", transfer_bytes=256 << 10)
 X_NAME = "array x"
 
 
@@ -32,6 +31,7 @@ class Format(base.FormatBase):
     """Reads and writes .npz."""
 
     compressions = ("none", "zip")
+    transfer_bytes = 256 << 10
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes | None:
         if spec.compression == "zip":

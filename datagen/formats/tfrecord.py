@@ -31,7 +31,6 @@ from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import Writer
 
 TENSORFLOW_BYTES = 256 << 10  # default `buffer_size` of tf.data.TFRecordDataset
-LIBRARY = base.LibraryReads(call="tf.data.TFRecordDataset", in_parts=True, transfer_bytes=TENSORFLOW_BYTES)
 ENDINGS = ("tfrecord", "tfrecords")
 INDEX_LINES = 1 << 14  # lines of an index written at a time
 HEAD_BYTES = 12  # bytes before a record's data: its length and the checksum of the length
@@ -81,6 +80,8 @@ class Format(base.RecordFormat):
     """Reads and writes TFRecord files."""
 
     sides = (Index(),)
+    library_reads_parts = True
+    transfer_bytes = TENSORFLOW_BYTES
     stream_calls = base.StreamCalls(
         lambda _: itertools.repeat(TENSORFLOW_BYTES), TENSORFLOW_BYTES, retries_short_reads=True
     )

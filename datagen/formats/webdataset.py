@@ -24,7 +24,6 @@ from datagen.layout import even_places
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="tarfile")
 ENDINGS = ("tar",)
 BLOCK = tarfile.BLOCKSIZE
 _SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), 156  # positions of fields in a header
