@@ -30,7 +30,7 @@ from datagen.inspection import Dataset
 from datagen.layout import Layout, Places, Runs, Samples, as_places, even_places, nominal_sample_bytes, shifted
 from datagen.records import RecordReader
 from datagen.spec import DatasetSpec, Decode, EngineName
-from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, open_storage
+from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, local_folder, open_storage
 
 CROP_BYTES = 1 << 20  # bytes of records read at a time before they are cropped: they stay in a processor's cache
 
@@ -82,12 +82,8 @@ class FetchSpec:
 
         Raises UserError: the storage has no local paths.
         """
-        folder = open_storage(self.storage.buffered).local_path(self.layout.folder)
-        if folder is None:
-            raise UserError(
-                f"{needed_by} opens {self.format} files by path, which storage {self.storage.type} does not have: set "
-                "reader.data_loader=pytorch or threads, which read through the storage, or put the dataset in a folder"
-            )
+        remedy = "set reader.data_loader=pytorch or threads, which read through the storage"
+        folder = local_folder(open_storage(self.storage.buffered), self.layout.folder, needed_by, remedy)
         storage = replace(FOLDERS, direct=self.storage.direct)
         return replace(self, layout=replace(self.layout, folder=folder), storage=storage)
 
@@ -310,8 +306,10 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> SampleEngine | RecordRe
     if isinstance(file_format, UnreadFormat):
         return NullEngine(spec.nominal_sample_bytes)
     samples = spec.layout.num_samples_per_file
+    if spec.engine == "library":
+        local_folder(storage, spec.layout.folder, "reader.engine=library")
     if spec.engine == "library" and not isinstance(file_format, GroupFormat):
-        return LibraryEngine(storage, file_format, samples, spec.layout.folder)
+        return LibraryEngine(storage, file_format, samples)
     matched = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
     wanted = 0 if storage.is_remote else spec.transfer_bytes or file_format.transfer_bytes
     transfer_bytes = -(-wanted // storage.alignment) * storage.alignment

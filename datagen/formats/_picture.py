@@ -131,9 +131,9 @@ class PictureFormat(base.FormatBase):
         file.blank_rest()
         return PictureFile(self, file.image, scratch, file.read_rest)
 
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read the whole file; Pillow decodes it, as in most scripts."""
-        sample = super().load(file, index, samples, indexes)
+        sample = super().load(path, index, samples)
         return sample._replace(decode=lambda: pillow_pixels(sample.data))
 
 

@@ -60,8 +60,8 @@ class Format(base.FormatBase):
             _read_by_zipfile(file, entry)
         return _samples(file.image, used[0], samples, scratch)
 
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
-        with np.load(file) as archive:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
+        with open(path, "rb") as file, np.load(file) as archive:  # np.load would leave one that is damaged open
             entries = [
                 Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
                 for info in archive.zip.infolist()

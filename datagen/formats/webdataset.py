@@ -115,9 +115,9 @@ class Format(base.RecordFormat):
         except (tarfile.TarError, EOFError, ValueError) as error:
             raise base.DamagedError(f"tarfile can't read it ({error})") from error
 
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read as scripts without an index do: from member to member."""
-        with tarfile.open(file.name, "r:", fileobj=file) as archive:
+        with tarfile.open(path, "r:") as archive:
             number, key, parts = -1, None, []
             for member in archive:
                 if not member.isfile():
