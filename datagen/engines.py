@@ -11,20 +11,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from datagen.buffers import AlignedBuffer, FileMemory
+from datagen.errors import DlemuError
 from datagen.formats._buffered import BufferedFile
 from datagen.formats.format_base import (
     MAX_KEPT_FILES,
-    NAMED,
     FormatBase,
     OpenFile,
     Sample,
     Source,
-    StoredFile,
     ended_early,
     read_failure,
     reading,
 )
-from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 T = TypeVar("T")
@@ -100,7 +98,7 @@ class FastEngine(SampleEngine):
             if opened is None or path != opened[0]:
                 opened = self._open = self._opened(path, out)
             return opened[2].sample(index)
-        except NAMED:
+        except DlemuError:
             raise
         except Exception as error:
             raise read_failure(path, error) from error
@@ -174,99 +172,29 @@ class FastEngine(SampleEngine):
         self.close()
 
 
-class LibraryCalls:
-    """Has libraries read files for an engine, which counts their reads.
+def by_library(engine: Engine, storage: StorageBase, path: str, load: Callable[[str], T]) -> T:
+    """Return what a library makes of a file of this host, given its path; add its reads to those of an engine.
 
-    If the storage has local paths, bytes and calls are those that the kernel counts for this thread. Otherwise, with
-    `whole`, an object is fetched into memory, as by np.load(io.BytesIO(data)), or parts of it are read when requested.
-    The last file stays open for further samples of a batch, and index files are kept in memory. Within a library's
-    call, CPU time counts as decoding and the rest as reading.
+    Bytes and calls are those that the kernel counts for this thread. Within the library's call, CPU time counts as
+    decoding and the rest as reading. Raises as `read_failure`.
     """
-
-    def __init__(self, engine: Engine, storage: StorageBase, folder: str, *, whole: bool) -> None:
-        self._engine = engine
-        self._storage = storage
-        self._by_path = storage.local_path(folder) is not None
-        self._whole = whole
-        self._last: tuple[Source, StoredFile] | None = None  # whose reads count, and what the library reads
-        self._indexes: OrderedDict[str, memoryview] = OrderedDict()
-
-    def call(self, path: str, from_path: Callable[[str], T], from_storage: Callable[[], T]) -> T:
-        """Return what a library makes of a file of this host or else, by `open` and `index`, of one of the storage.
-
-        Raises as `read_failure`.
-        """
-        wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-        with reading(path):
-            if self._by_path:
-                with _thread_reads(self._engine):
-                    loaded = from_path(self._storage.local_path(path) or path)
-            else:
-                try:
-                    loaded = from_storage()
-                finally:
-                    self._count()
-        self._engine.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
-        return loaded
-
-    def open(self, path: str) -> StoredFile:
-        """Open a file, or rewind it if it is the last one."""
-        if self._last is None or self._last[1].name != path:
-            self.finish()
-            self._last = self._opened(path, self._whole)
-        self._last[1].seek(0)
-        return self._last[1]
-
-    def _opened(self, path: str, whole: bool) -> tuple[Source, StoredFile]:
-        if not (whole and self._storage.is_remote):
-            source = Source(path, self._storage.open(path))
-            return source, StoredFile(source)
-        with contextlib.closing(Source(path, self._storage.open_whole(path))) as source:
-            return source, StoredFile(Source(path, MemoryReader(source.read(0, source.size_bytes))))
-
-    def index(self, path: str) -> memoryview:
-        """Return the bytes of an index file."""
-        if path not in self._indexes:
-            source, file = self._opened(path, whole=True)
-            with contextlib.closing(file.source):
-                self._indexes[path] = memoryview(file.readall())
-            self._engine.count(*source.counts()[:2])
-            if len(self._indexes) > MAX_KEPT_FILES:
-                self._indexes.popitem(last=False)
-        return self._indexes[path]
-
-    def _count(self) -> None:
-        if self._last is not None:
-            self._engine.count(*self._last[0].counts()[:2])
-
-    def finish(self) -> None:
-        """Close the last file; index files stay in memory."""
-        if self._last is not None:
-            self._count()
-            self._last[1].source.close()
-            self._last = None
+    wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+    with reading(path), _thread_reads(engine):
+        loaded = load(storage.local_path(path) or path)
+    engine.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
+    return loaded
 
 
 class LibraryEngine(SampleEngine):
     """Reads by the library call that a training script would make."""
 
-    def __init__(
-        self, storage: StorageBase, file_format: FormatBase, samples: int, folder: str, *, in_parts: bool = False
-    ) -> None:
-        """Create the engine; `in_parts` is that of the format's `LibraryReads`."""
+    def __init__(self, storage: StorageBase, file_format: FormatBase, samples: int) -> None:
+        self._storage = storage
         self._format = file_format
         self._samples = samples
-        self._calls = LibraryCalls(self, storage, folder, whole=samples == 1 or not in_parts)
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
-        def from_storage() -> Sample:
-            indexes = [self._calls.index(path + suffix) for suffix in self._format.index_suffixes]
-            return self._format.load(self._calls.open(path), index, self._samples, indexes)
-
-        return self._calls.call(path, lambda local: self._format.load_path(local, index, self._samples), from_storage)
-
-    def finish(self) -> None:
-        self._calls.finish()
+        return by_library(self, self._storage, path, lambda local: self._format.load(local, index, self._samples))
 
 
 @contextlib.contextmanager

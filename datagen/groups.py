@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from datagen.buffers import AlignedBuffer
-from datagen.engines import LibraryCalls
-from datagen.errors import DatasetError, SpaceError
+from datagen.engines import by_library
+from datagen.errors import DatasetError, DlemuError, SpaceError
 from datagen.formats.format_base import (
-    NAMED,
     DamagedError,
     FormatBase,
+    Sample,
     Source,
     StoredFile,
     ended_early,
@@ -123,11 +123,11 @@ class GroupReader(RangeReader):
     ) -> None:
         """With `matched`, make the read calls of the format's library."""
         super().__init__(storage, 0 if matched else transfer_bytes)
-        self.values: list[Values] = []  # with `verify`, the payload of the last batch
+        self.values: list[tuple[int, Sample]] = []  # with `verify`, the payload of the last batch, and its files
         self._format = file_format
         self._layout = layout
         self._spec = spec
-        self._library = LibraryCalls(self, storage, layout.folder, whole=False) if engine == "library" else None
+        self._by_library = engine == "library"
         self._decodes = engine == "library" or decode == "full"
         self._verify = verify
         self._matched = matched
@@ -149,7 +149,7 @@ class GroupReader(RangeReader):
         runs = runs_of(samples, self._layout.num_samples_per_file)
         try:
             return as_places(self._read(runs, out) if runs else ())
-        except NAMED:
+        except DlemuError:
             raise
         except Exception as error:
             raise read_failure(self._open[1].source.path if self._open else "", error) from error
@@ -219,8 +219,11 @@ class GroupReader(RangeReader):
         """
         file, group = this
         columns: Sequence[memoryview] = ()
-        if self._library is not None:
-            columns = self._by_library(self._library, opened.source, group)
+        decode = self._format.decode_group
+        if self._by_library:
+            columns = by_library(
+                self, self._storage, opened.source.path, lambda local: decode(local, group, self._spec)
+            )
         else:
             spans = opened.spans(group)
             needed = sum(-(-(at % self._alignment + size) // self._alignment) * self._alignment for at, size in spans)
@@ -232,7 +235,7 @@ class GroupReader(RangeReader):
                 stored = (memory[start : start + size] for start, size in places)
                 parts = [(at, data) for (at, _), data in zip(spans, stored, strict=True)]
                 stream = StoredFile(CachedSource(opened.source, parts))
-                columns = self._format.decode_group(stream, group, self._spec)
+                columns = decode(stream, group, self._spec)
         if self._decodes:
             *starts, end = itertools.accumulate(map(len, columns), initial=0)
             _check_fits(end, out)
@@ -240,7 +243,7 @@ class GroupReader(RangeReader):
             for (start, size), column in zip(places, columns, strict=True):
                 out[start : start + size] = column
         if self._verify:
-            self.values += values_of_columns(file, opened.payload(group), columns)
+            self.values += [(file, values) for values in samples_of_columns(opened.payload(group), columns)]
         return places, end
 
     def _fill_spans(self, source: Source, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
@@ -257,19 +260,6 @@ class GroupReader(RangeReader):
             if got < start + size:
                 raise ended_early(source.path, start + size - got, offset + got - start)
         return starts, end
-
-    def _by_library(self, library: LibraryCalls, source: Source, group: int) -> list[memoryview]:
-        """Have the library read and decode the columns of a row group: by its path or, without paths, the open file."""
-
-        def from_storage() -> list[memoryview]:
-            source.counts()
-            try:
-                return decode(StoredFile(source), group, self._spec)
-            finally:
-                self.count(*source.counts()[:2])
-
-        decode = self._format.decode_group
-        return library.call(source.path, lambda local: decode(local, group, self._spec), from_storage)
 
 
 def _check_fits(wanted: int, out: memoryview) -> None:
@@ -311,14 +301,6 @@ def open_groups(
         return groups
 
 
-class Values(NamedTuple):
-    """A part of a file's payload as it was read."""
-
-    file: int
-    data: memoryview
-    payload_offset: int
-
-
 class CachedSource(Source):
     """A `Source` with parts of the file in memory, given as (offset, bytes): only other parts are read."""
 
@@ -334,11 +316,11 @@ class CachedSource(Source):
         return self._source.read(offset, size_bytes)
 
 
-def values_of_columns(file: int, payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]) -> list[Values]:
+def samples_of_columns(payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]) -> list[Sample]:
     """Return decoded columns as parts of the payload, of which `payload` lists (bytes, offset) of each column.
 
     Raises DamagedError: the columns have more or fewer bytes.
     """
     if [len(column) for column in columns] != [size for size, _ in payload]:
         raise DamagedError("a row group's values do not match its schema,")
-    return [Values(file, column, offset) for column, (_, offset) in zip(columns, payload, strict=True)]
+    return [Sample(column, column, offset) for column, (_, offset) in zip(columns, payload, strict=True)]

@@ -16,7 +16,7 @@ from datagen.engines import FastEngine
 from datagen.errors import DatasetError
 from datagen.formats.format_base import FORMATS, StoredFile, reading
 from datagen.generate import CountingWriter, Files, Part, files_of
-from datagen.groups import GroupFormat, open_groups, values_of_columns
+from datagen.groups import GroupFormat, open_groups, samples_of_columns
 from datagen.registry import is_built_in
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.null import NullWriter
@@ -165,7 +165,7 @@ class _Checker:
                 raise DatasetError("its columns or row groups differ from those it was made with")
             for group in groups.groups_of(0, spec.num_samples_per_file):
                 columns = groups_format.decode_group(StoredFile(groups.source), group, spec)
-                for values in values_of_columns(running_index, groups.payload(group), columns):
+                for values in samples_of_columns(groups.payload(group), columns):
                     yield values.data, values.payload_offset
 
     def _of_samples(self, running_index: int, wanted: int) -> Iterator[tuple[memoryview, int]]:

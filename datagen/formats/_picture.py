@@ -22,8 +22,6 @@ from datagen.registry import library
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import Writer
 
-PILLOW_READS = base.LibraryReads(call="Pillow", transfer_bytes=128 << 10)
-"""Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)."""
 MIN_PADDING_BYTES = STAMP_BYTES
 """Minimum padding of a file: the first bytes of its content unchanged, whose stamp identifies the file."""
 CHANNELS = (1, 3)  # numbers of channels: grey, or red, green and blue
@@ -64,6 +62,8 @@ class PictureFormat(base.FormatBase):
     """Reads and writes images of one format."""
 
     one_sample = only_bytes = True
+    transfer_bytes = 128 << 10
+    """Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)."""
     longest_side: ClassVar[int]
 
     @abc.abstractmethod
@@ -131,9 +131,9 @@ class PictureFormat(base.FormatBase):
         file.blank_rest()
         return PictureFile(self, file.image, scratch, file.read_rest)
 
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read the whole file; Pillow decodes it, as in most scripts."""
-        sample = super().load(file, index, samples, indexes)
+        sample = super().load(path, index, samples)
         return sample._replace(decode=lambda: pillow_pixels(sample.data))
 
 

@@ -15,7 +15,6 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
 PARSER_BYTES = 256 << 10  # `DEFAULT_CHUNKSIZE` in pandas' parsers.pyx
-LIBRARY = base.LibraryReads(call="pandas.read_csv", transfer_bytes=PARSER_BYTES)
 COMMA, LINE_FEED = b",\n"
 NUMBER_BYTES = 4  # maximum bytes of a number with its comma
 TEXTS = np.frombuffer(b"".join(f"{number},".ljust(NUMBER_BYTES).encode() for number in range(256)), np.uint32)
@@ -25,6 +24,7 @@ class Format(base.FormatBase):
     """Reads and writes .csv."""
 
     only_bytes = True
+    transfer_bytes = PARSER_BYTES
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> None:
         """Return None: the length of the text depends on the numbers."""

@@ -264,10 +264,6 @@ class SideFile(abc.ABC):
         """Write the side file sequentially, as a pure function of `job`: the data file is not read."""
 
 
-AnyFile = BinaryIO | StoredFile  # an open file, of this host or of a storage without paths; its `name` is its path
-Indexes = Sequence[memoryview]  # the bytes of the index files of a data file
-
-
 class FormatBase(abc.ABC):
     """A file format. A format must implement the abstract methods only.
 
@@ -281,9 +277,12 @@ class FormatBase(abc.ABC):
     sides: ClassVar[tuple[SideFile, ...]] = ()
     """Side files, which are generated, counted, resumed and verified along with each data file."""
     own_files = False  # the files are a user's own: pictures need not be what their names say, nor end cleanly
-    index_suffixes: ClassVar[tuple[str, ...]] = ()
-    """Suffixes of the index files beside a data file that scripts keep in memory."""
     reads_parts: ClassVar[bool] = False  # of a file of several samples, `open` reads only what they need
+    transfer_bytes: ClassVar[int] = 0
+    """Maximum bytes of the usual library's read calls, which dlemu's own reader then also uses; 0: no maximum.
+
+    Values and how they were measured: docs/loaders.md, "Size of requests".
+    """
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         """Return the settings that this format does not support: for each the key, its value and the value expected."""
@@ -326,22 +325,14 @@ class FormatBase(abc.ABC):
         """
         raise NotImplementedError  # such a format is never asked
 
-    def load(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
+    def load(self, path: str, index: int, samples: int) -> Sample:
         """Read sample `index` of a file of `samples` samples by the library call that a training script would make.
 
-        By default the file is read whole and parsed. A file of this host may be opened anew by its name.
+        By default the file is read whole and parsed.
         """
-        data = memoryview(file.read() or b"")
-        return self.parse(data, samples, lambda size: memoryview(bytearray(size))).sample(index)
-
-    def load_path(self, path: str, index: int, samples: int) -> Sample:
-        """Do as `load` with a file of this host."""
-        indexes = []
-        for suffix in self.index_suffixes:
-            with open(path + suffix, "rb") as beside:
-                indexes.append(memoryview(beside.read()))
         with open(path, "rb") as file:
-            return self.load(file, index, samples, indexes)
+            data = memoryview(file.read())
+        return self.parse(data, samples, lambda size: memoryview(bytearray(size))).sample(index)
 
 
 OpenSide = Callable[[int], Source | None]
@@ -446,31 +437,12 @@ class UnreadFormat(FormatBase):
         """Return the size of each file, by running index."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LibraryReads:
-    """How the library used by most training scripts reads a format; a format's module may define it as `LIBRARY`.
-
-    Values and how they were measured: docs/loaders.md, "Size of requests".
-    """
-
-    call: str = ""  # the library function that scripts call; empty if unknown
-    in_parts: bool = False  # from a file of several samples, the library reads only the bytes that one sample needs
-    transfer_bytes: int = 0
-    """Maximum bytes of the library's read calls, which dlemu's own reader then also uses; 0: no maximum."""
-
-
 def format_named(name: str) -> FormatBase:
     """Return the format of this name. Raises UserError."""
     found = registry.find(FORMATS, name, "Format")()
     if not isinstance(found, FormatBase):
         raise UserError(f"dataset.format={name}: its `Format` is not derived from {FormatBase.__module__}.FormatBase")
     return found
-
-
-def library_reads(format_name: str) -> LibraryReads:
-    """Return the `LIBRARY` of a format's module, or defaults if it defines none. Raises UserError."""
-    reads: LibraryReads = registry.companion(FORMATS, format_name, "LIBRARY", LibraryReads())
-    return reads
 
 
 def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:
@@ -510,7 +482,7 @@ class DamagedError(Exception):
         self.offset = offset
 
 
-def read_failure(path: str, error: Exception) -> Exception:
+def read_failure(path: str, error: Exception) -> DlemuError:
     """Return the error for whatever a format or its library raised while it read a file: what is wrong, what to do.
 
     Libraries raise anything: SyntaxError, OverflowError, their own errors, and OSError without a number.
@@ -519,19 +491,17 @@ def read_failure(path: str, error: Exception) -> Exception:
         return unreadable(path, error)
     if isinstance(error, DamagedError):
         return damaged(path, str(error), error.offset)
+    if isinstance(error, MemoryError):
+        return DatasetError(f"{path}: no memory for what it says it holds ({error}): restore it, or free some memory")
     return damaged(path, f"damaged, or not of this format ({type(error).__name__}: {str(error)[:200]})", None)
-
-
-NAMED = (DlemuError, MemoryError)
-"""Errors that name what is wrong already, and are passed on."""
 
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Raise `read_failure` for what reading a file raises."""
+    """Raise `read_failure` for what reading a file raises; dlemu's own errors name it already."""
     try:
         yield
-    except NAMED:
+    except DlemuError:
         raise
     except Exception as error:
         raise read_failure(path, error) from error

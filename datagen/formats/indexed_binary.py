@@ -6,8 +6,6 @@ Megatron-like datasets. A file may have hundreds of millions of records, so noth
 
 from __future__ import annotations
 
-from typing import BinaryIO
-
 import numpy as np
 
 from datagen.buffers import AlignedBuffer
@@ -16,7 +14,6 @@ from datagen.layout import Layout, even_places
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="np.fromfile", in_parts=True)
 ENTRY_BYTES = 8
 OFFSETS, SIZES = 0, 1  # positions of the two index files in `SIDES`
 
@@ -55,7 +52,6 @@ class Format(base.RecordFormat):
     """Reads and writes FILE, FILE.off.idx and FILE.sz.idx."""
 
     sides = SIDES
-    index_suffixes = SUFFIXES
     looks_up = True
 
     def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
@@ -72,27 +68,24 @@ class Format(base.RecordFormat):
     def locate(self, opened: base.OpenedFile) -> None:
         """Return None: records are looked up as they are read."""
 
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read the whole index, then the record."""
         found = []
-        for suffix, entries in zip(SUFFIXES, indexes, strict=True):
+        for suffix in SUFFIXES:
+            with open(path + suffix, "rb") as side:
+                entries = side.read()
             if len(entries) // ENTRY_BYTES < samples:
-                problem = f"an index of {len(entries) // ENTRY_BYTES} records, not {samples},"
-                raise base.DamagedError(f"{suffix}: {problem}")
+                raise base.DamagedError(f"{suffix}: an index of {len(entries) // ENTRY_BYTES} records, not {samples},")
             found.append(int(np.frombuffer(entries, "<u8", samples)[index]))
         offset, size = found
-        if isinstance(file, base.StoredFile):  # without a path
-            file.seek(offset)
-            data = memoryview(file.read(size) or b"")
-        else:
-            data = self.load_record(file, offset, size)
+        data = self.load_record(path, offset, size)
         if len(data) != size:
             raise base.DamagedError(f"the file ends within record {index}", offset + len(data))
         return base.Sample(data, data, offset)
 
-    def load_record(self, file: BinaryIO, offset: int, size: int) -> memoryview:
+    def load_record(self, path: str, offset: int, size: int) -> memoryview:
         """Return the bytes of a record, fewer at the end of the file, as scripts read it."""
-        return np.fromfile(file, np.uint8, size, offset=offset).data
+        return np.fromfile(path, np.uint8, size, offset=offset).data
 
 
 class IndexedFile(base.RecordFile):

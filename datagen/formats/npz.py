@@ -24,7 +24,6 @@ from datagen.formats._buffered import BufferedFile
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="np.load", transfer_bytes=256 << 10)
 X_NAME = "array x"
 
 
@@ -32,6 +31,7 @@ class Format(base.FormatBase):
     """Reads and writes .npz."""
 
     compressions = ("none", "zip")
+    transfer_bytes = 256 << 10
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes | None:
         if spec.compression == "zip":
@@ -60,8 +60,8 @@ class Format(base.FormatBase):
             _read_by_zipfile(file, entry)
         return _samples(file.image, used[0], samples, scratch)
 
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
-        with np.load(file) as archive:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
+        with open(path, "rb") as file, np.load(file) as archive:  # np.load would leave one that is damaged open
             entries = [
                 Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
                 for info in archive.zip.infolist()

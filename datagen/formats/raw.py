@@ -7,8 +7,6 @@ from datagen.formats import format_base as base
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="open().read")
-
 
 class Format(base.FormatBase):
     """Reads and writes bytes."""

@@ -24,7 +24,6 @@ from datagen.layout import even_places
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="tarfile")
 ENDINGS = ("tar",)
 BLOCK = tarfile.BLOCKSIZE
 _SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), 156  # positions of fields in a header
@@ -116,9 +115,9 @@ class Format(base.RecordFormat):
         except (tarfile.TarError, EOFError, ValueError) as error:
             raise base.DamagedError(f"tarfile can't read it ({error})") from error
 
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read as scripts without an index do: from member to member."""
-        with tarfile.open(file.name, "r:", fileobj=file) as archive:
+        with tarfile.open(path, "r:") as archive:
             number, key, parts = -1, None, []
             for member in archive:
                 if not member.isfile():

@@ -57,9 +57,9 @@ class Storage(StorageBase):
         self.server = options.endpoint
 
     def open(self, path: str) -> ObjectReader:
-        client, key = self._place(path)
-        response = client.request(Request(kind="head", method="HEAD", key=key))
-        return ObjectReader(self, client, key, _size_in(response), response.header("etag"))
+        client, head = self._head(path)
+        response = client.request(head)
+        return ObjectReader(self, client, head.key, _size_in(response), response.header("etag"))
 
     def open_whole(self, path: str) -> Reader:
         client, key = self._place(path)
@@ -114,23 +114,27 @@ class Storage(StorageBase):
         yield itertools.chain([first], found)
 
     def size_bytes(self, path: str) -> int:
-        client, key = self._place(path)
-        return _size_in(client.request(Request(kind="head", method="HEAD", key=key)))
+        client, request = self._head(path)
+        return _size_in(client.request(request))
 
     def sizes(self, paths: Iterable[str]) -> Iterator[int | None]:
-        together: list[tuple[Client, Request]] = []
-        for path in paths:
-            client, key = self._place(path)
-            together.append((client, Request(kind="head", method="HEAD", key=key, accepted=(404,))))
-            if len(together) == HEAD_BATCH:
-                yield from _sizes(together)
-                together = []
-        yield from _sizes(together)
+        waiting = iter(paths)
+        while batch := list(itertools.islice(waiting, HEAD_BATCH)):
+            heads = [self._head(path, accepted=(404,)) for path in batch]
+            for client in dict.fromkeys(client for client, _ in heads):
+                client.request_all([request for one, request in heads if one is client], HEADS_IN_FLIGHT)
+            for _, request in heads:
+                response = request.response
+                yield _size_in(response) if response is not None and response.succeeded else None
+
+    def _head(self, path: str, accepted: tuple[int, ...] = ()) -> tuple[Client, Request]:
+        client, key = self._place(path)
+        return client, Request(kind="head", method="HEAD", key=key, accepted=accepted)
 
     def remove(self, path: str) -> None:
-        client, key = self._place(path)
-        client.request(Request(kind="head", method="HEAD", key=key))  # DELETE of a missing object is no error in S3
-        client.request(Request(kind="delete", method="DELETE", key=key))
+        client, head = self._head(path)
+        client.request(head)  # DELETE of a missing object is no error in S3
+        client.request(Request(kind="delete", method="DELETE", key=head.key))
 
     def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
         client, prefix = self._place(folder)
@@ -284,11 +288,3 @@ def _entries(client: Client, prefix: str, page: Page) -> list[Entry]:
 def _size_in(response: Exchange) -> int:
     """Return the object's size from the response to a HEAD; the client has checked that it states one."""
     return number_in(response.header("content-length")) or 0
-
-
-def _sizes(heads: Sequence[tuple[Client, Request]]) -> Iterator[int | None]:
-    for client in {id(client): client for client, _ in heads}.values():
-        client.request_all([request for one, request in heads if one is client], HEADS_IN_FLIGHT)
-    for _, request in heads:
-        response = request.response
-        yield _size_in(response) if response is not None and response.succeeded else None

@@ -450,6 +450,20 @@ def write_whole(storage: StorageBase, path: str, data: Bytes, *, sync: bool) -> 
         raise
 
 
+def local_folder(storage: StorageBase, folder: str, needed_by: str, remedy: str = "leave it out") -> str:
+    """Return the path by which libraries on this host open the files of a folder.
+
+    `needed_by` is the setting that needs it, `remedy` what to do without. Raises UserError: the storage has no paths.
+    """
+    local = storage.local_path(folder)
+    if local is None:
+        raise UserError(
+            f"{needed_by} opens files by path, which storage {storage.spec.type} does not have: {remedy}, or put the "
+            "dataset in a folder"
+        )
+    return local
+
+
 def leads_elsewhere(folder: str, below: str, storage: StorageBase) -> bool:
     """Return whether a symbolic link on the way from `folder` down to `below` leads somewhere else."""
     top, path = storage.local_path(folder), storage.local_path(below)

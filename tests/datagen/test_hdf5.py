@@ -155,7 +155,7 @@ def test_files_of_others(options: Settings, samples: int, name: str, tmp_path: P
     opened = Format().open(MemorySource(data), samples)
     for index in range(samples):
         assert bytes(opened.sample(index).plain_payload) == array[index].tobytes()
-        assert bytes(Format().load_path(str(path), index, samples).data) == array[index].tobytes()
+        assert bytes(Format().load(str(path), index, samples).data) == array[index].tobytes()
 
 
 def refused(data: bytes, samples: int = 1) -> str:

@@ -254,18 +254,15 @@ NOT_DATA = {
 """What files outside of `storage/` ask of the system, none of it about data."""
 
 
-LOADS = ("load", "load_path")
-
-
 def test_only_storages_touch_files() -> None:
-    """Formats may open a path by the library call of `reader.engine=library`, in `LOADS`; all else asks the storage."""
+    """Formats may open a path by the library call of `reader.engine=library`, in `load`; all else asks the storage."""
     root = Path(posix.__file__).parent.parent
     for path in root.rglob("*.py"):
         name = str(path.relative_to(root))
         if name.startswith("storage/") or name in NO_DATA_AT_ALL:
             continue
         tree = ast.parse(path.read_text())
-        loads = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in LOADS]
+        loads = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "load"]
         allowed = {id(node) for load in loads for node in ast.walk(load)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and id(node) not in allowed:

@@ -95,9 +95,9 @@ def test_the_usual_way_without_tensorflow_finds_records_of_any_lengths(sizes: tu
     path = tmp_path / "records"
     path.write_bytes(b"".join(framed(bytes([255 - size]) * size) for size in sizes))
     for number, size in enumerate(sizes):
-        assert bytes(Format().load_path(str(path), number, len(sizes)).data) == bytes([255 - size]) * size
+        assert bytes(Format().load(str(path), number, len(sizes)).data) == bytes([255 - size]) * size
     with pytest.raises(DatasetError, match=r"no record 5: it holds 5|no record 3: it holds 3"), reading("file.dat"):
-        Format().load_path(str(path), len(sizes), len(sizes))
+        Format().load(str(path), len(sizes), len(sizes))
 
 
 def test_an_example_of_others_in_another_order() -> None:

@@ -278,7 +278,7 @@ def library_cores(workload: Workload) -> float | None:
     try:
         while read < train.num_files and time.monotonic() - began < _MEASURED_SECONDS:
             with format_base.reading(train.path(read)):
-                sample = reader.load_path(train.path(read), 0, train.num_samples_per_file)
+                sample = reader.load(train.path(read), 0, train.num_samples_per_file)
                 if sample.decode is not None:
                     sample.decode()
             read += 1
