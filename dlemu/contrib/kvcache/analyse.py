@@ -71,7 +71,7 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
     saved = float((done["without_ns"] - done["compute_ns"]).sum()) / 1e9
     stored_blocks = int((done["storage_blocks"] + done["pending_blocks"]).sum())
     full_bytes = stored_blocks * settings.block_tokens * Model(settings).token_bytes
-    in_memory = sum(int(done[name].sum()) for name in ("gpu_blocks", "dram_blocks", "pending_blocks"))
+    in_memory = int((done["memory_blocks"] + done["pending_blocks"]).sum())
     stored_tokens = int(done["cached_tokens"].sum()) - settings.block_tokens * in_memory
     return KvSummary(
         **run.common_fields(),
@@ -318,4 +318,4 @@ def _issues(data: RunRows, complete: bool, official: Official | None) -> Iterato
         of_all = f"{official.served:,} of {len(data.prompts):,} were served"
         yield f"requests wait in an unbounded queue, and {of_all}: latencies reflect how long it ran"
     if official is None and complete and not len(data.reading):
-        yield "nothing was read: no prompt had a prefix on storage; use a longer load, or less kv.gpu_gb and kv.dram_gb"
+        yield "nothing was read: no prompt had a prefix on storage; use a longer load, or less kv.memory_gb"

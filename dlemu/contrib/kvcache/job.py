@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -158,7 +159,7 @@ def plans_of(settings: KvSettings, ranks: int) -> Sequence[RankPlan | RankTurns]
     if settings.option:
         return [draw_turns(settings, rank) for rank in range(ranks)]
     load = make_load(settings, ranks)
-    return [plan_rank(settings, load, numbers) for numbers in assign_prompts(load, ranks)]
+    return [plan_rank(settings, prompts) for prompts in assign_prompts(load, ranks)]
 
 
 def measure_ceiling(plan: RankPlan | RankTurns, bulk: BulkContent, seconds: float, notify: Notify | None) -> int:
@@ -174,14 +175,16 @@ def measure_ceiling(plan: RankPlan | RankTurns, bulk: BulkContent, seconds: floa
     with closing(Mover(Blocks(unread, "", bulk, 0, few, plan.sizes), seconds=seconds + 60)) as mover:
         begin_ns, served, waiting = time.monotonic_ns(), 0, 0
         until_ns = begin_ns + round(seconds * 1e9)
-        while not served or time.monotonic_ns() < until_ns:
-            for batch in plan.batches(served % len(plan)):
+        for batches in itertools.chain.from_iterable(plan.batches() for _ in itertools.count()):
+            for batch in batches:
                 if batch.objects:
                     mover.submit(batch)
                     waiting += 1
             served += 1
             while waiting > _CEILING_BATCHES and mover.wait(until_ns) is not None:
                 waiting -= 1
+            if time.monotonic_ns() >= until_ns:
+                break
         while waiting and mover.wait(time.monotonic_ns() + 10**10) is not None:  # 10 s: far more than they need
             waiting -= 1
         return round(3600e9 * served / (time.monotonic_ns() - begin_ns))

@@ -34,6 +34,8 @@ class Prompt:
     output_tokens: int
     blocks: Numbers
     """Numbers of its complete blocks, in order: those of two prompts are equal exactly as far as their prefixes are."""
+    number: int = 0
+    """Its place in the load of all ranks."""
 
 
 Load = Sequence[Prompt]

@@ -68,7 +68,7 @@ OPTIONS = {
 
 
 _NOT_APPLICABLE = (
-    *("trace", "speed", "ttft", "load", "tp", "gpu_gb", "dram_gb"),
+    *("trace", "speed", "ttft", "load", "tp", "memory_gb"),
     *("block_tokens", "trace_block_tokens", "think_seconds", "turns"),
     *("prompt_tokens", "turn_tokens", "output_tokens", "system_prompts", "system_tokens"),
 )
@@ -128,10 +128,10 @@ class RankTurns:
     def __len__(self) -> int:
         return len(self.turns)
 
-    def batches(self, number: int) -> Iterator[Batch]:
-        """Yield the write and the reads of a turn, those of its own file alone."""
-        yield Batch(Operation.WRITE, 0, (number,))
-        yield Batch(Operation.READ, 0, (number,) * self.turns[number].reads)
+    def batches(self) -> Iterator[tuple[Batch, ...]]:
+        """Yield the write and the reads of each turn, those of its own file alone."""
+        for number, turn in enumerate(self.turns):
+            yield Batch(Operation.WRITE, 0, (number,)), Batch(Operation.READ, 0, (number,) * turn.reads)
 
     @property
     def option(self) -> Option:
@@ -307,8 +307,8 @@ class TurnsReplay:
     def _read(self, request: Row, number: int) -> Iterator[Step]:
         if number in self._memory:
             self._memory.move_to_end(number)
-            request.dram_blocks += 1
-            request.dram_bytes += self._plan.sizes[number]
+            request.memory_blocks += 1
+            request.memory_bytes += self._plan.sizes[number]
         elif number in self._storage:
             self._storage.move_to_end(number)
             yield Operation.READ, number
@@ -371,8 +371,8 @@ def official_result(
     rows: rows_job.Rows, begins: Mapping[int, int], settings: KvSettings, window_seconds: float
 ) -> Official:
     clock, window = settings.seconds, max(window_seconds, 1e-9)
-    sums = {name: int(rows[name].sum()) for name in ("read_bytes", "begun_bytes", "written_bytes", "dram_bytes")}
-    stored, written, memory = sums["read_bytes"], sums["written_bytes"], sums["dram_bytes"]
+    sums = {name: int(rows[name].sum()) for name in ("read_bytes", "begun_bytes", "written_bytes", "memory_bytes")}
+    stored, written, memory = sums["read_bytes"], sums["written_bytes"], sums["memory_bytes"]
     done = rows[rows["computed_ns"] > 0]
     stops_ns = np.array([begins[rank] + clock * 1e9 for rank in done["rank"].tolist()])
     storage_seconds = (done["read_call_ns"] + done["write_call_ns"]) / 1e9

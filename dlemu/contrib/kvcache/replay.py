@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
-from dlemu.contrib.kvcache.plan import RankPlan, Tier, cached_tokens
+from dlemu.contrib.kvcache.plan import BlockCache, RankPlan, cached_tokens
 from dlemu.contrib.kvcache.summary import Row
 
 DRAIN_SHARE, DRAIN_NS = 0.5, 10_000_000_000
@@ -28,11 +28,12 @@ class Replay:
     def __init__(self, plan: RankPlan, mover: Mover, *, on_served: Callable[[Row], object]) -> None:
         self._plan, self._mover, self._on_served = plan, mover, on_served
         self._settings = plan.model.settings
-        objects = len(plan.sizes)
+        self._cache, objects = BlockCache(plan.model), len(plan.sizes)
         self._computed, self._evicted, self._submitted = (np.zeros(objects, np.bool_) for _ in range(3))
         """Of each object, whether it was computed, evicted, and the write of it requested."""
         self._users = np.zeros(objects, np.int32)  # of each object: batches in progress that read or write it
         self._served: dict[int, Row] = {}  # prompts in progress by index in the plan
+        self._writes: dict[int, Sequence[int]] = {}  # what they write when they are computed
         self._queue: deque[int] = deque()  # indices of prompts that no copy of the model has taken yet
         self._ends: list[tuple[int, int]] = []  # heap of (end of computing, index)
         self._idle: list[int] = []  # for each idle copy of the model, since when; a heap
@@ -47,11 +48,11 @@ class Replay:
         prompts = self._plan.prompts
         copies = max(1, self._plan.accelerators // self._settings.tp)
         self._idle = [begin_ns] * copies
-        span_ns = prompts[-1].prompt.at_ns if prompts else 0
+        span_ns = prompts[-1].at_ns if prompts else 0
         give_up_ns = begin_ns + span_ns + max(DRAIN_NS, round(DRAIN_SHARE * span_ns))
         index = 0
         while index < len(prompts) or self._served:
-            next_ns = begin_ns + prompts[index].prompt.at_ns if index < len(prompts) else _NEVER_NS
+            next_ns = begin_ns + prompts[index].at_ns if index < len(prompts) else _NEVER_NS
             due_ns = min(next_ns, self._ends[0][0] if self._ends else _NEVER_NS, give_up_ns)
             batch = self._mover.wait(due_ns)
             if batch is not None:
@@ -67,22 +68,22 @@ class Replay:
                 on_progress(index)
 
     def _arrive(self, index: int, at_ns: int, now_ns: int) -> None:
-        planned, model = self._plan.prompts[index], self._plan.model
-        prompt, reads, before_storage, blocks = planned.prompt, list[int](), None, 0
+        prompt, model = self._plan.prompts[index], self._plan.model
+        use = self._cache.use(prompt)
+        self._writes[index] = use.writes
+        reads, before_storage, blocks = list[int](), None, 0
         self._served[index] = served = Row(
-            prompt=planned.number,
+            prompt=prompt.number,
             arrived_ns=at_ns,
             late_ns=now_ns - at_ns,
             input_tokens=prompt.input_tokens,
             output_tokens=prompt.output_tokens,
         )
-        for tier, number in planned.found:
+        for number, in_memory in use.found:
             if not self._computed[number]:
                 break  # the prompt that produces it is still being computed
-            if tier is Tier.GPU:
-                served.gpu_blocks += 1
-            elif tier is Tier.DRAM:
-                served.dram_blocks += 1
+            if in_memory:
+                served.memory_blocks += 1
             else:
                 before_storage = blocks if before_storage is None else before_storage
                 if self._mover.is_written(number):
@@ -92,14 +93,14 @@ class Replay:
             blocks += 1
         served.storage_blocks, served.read_bytes = len(reads), len(reads) * model.block_bytes
         served.cached_tokens = cached_tokens(self._settings, prompt, blocks)
-        in_memory = cached_tokens(self._settings, prompt, blocks if before_storage is None else before_storage)
+        without = cached_tokens(self._settings, prompt, blocks if before_storage is None else before_storage)
         served.compute_ns, served.without_ns = (
             round(1e9 * model.prefill_seconds(cached, prompt.input_tokens - cached))
-            for cached in (served.cached_tokens, in_memory)
+            for cached in (served.cached_tokens, without)
         )
         for number in reads:
             self._users[number] += 1
-        for number in planned.evicts:
+        for number in use.evicts:
             self.evicted += 1
             self._evicted[number] = True
             self._remove_if_free(number)
@@ -121,10 +122,10 @@ class Replay:
         heapq.heappush(self._ends, (max(served.start_ns, served.loaded_ns) + served.compute_ns, index))
 
     def _end(self, at_ns: int, index: int) -> None:
-        served, planned = self._served[index], self._plan.prompts[index]
+        served, computed = self._served[index], self._writes.pop(index)
         served.computed_ns = at_ns
-        self._computed[planned.writes] = True
-        writes = [number for number in planned.writes if not self._evicted[number]]
+        self._computed[computed] = True
+        writes = [number for number in computed if not self._evicted[number]]
         served.written_blocks, served.written_bytes = len(writes), len(writes) * self._plan.model.block_bytes
         if writes:
             self._submitted[writes] = True

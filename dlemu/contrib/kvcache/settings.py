@@ -85,10 +85,8 @@ class KvSettings:
     """Maximum bytes of one read or write call: a multiple of 4096."""
     verify: bool = False
     """Compare every byte that is read (costs CPU); without it, only the stamp in every 4096 bytes."""
-    gpu_gb: Annotated[float, at_least(0, 10**9), GB] = 0.0
-    """Accelerator memory per rank that keeps blocks, in GB of the full-size model; emulated, not allocated."""
-    dram_gb: Annotated[float, at_least(0, 10**9), GB] = 0.0
-    """Host memory per rank that keeps blocks, in GB of the full-size model; emulated, not allocated."""
+    memory_gb: Annotated[float, at_least(0, 10**9), GB] = 0.0
+    """Memory per rank (accelerators' and host's) that keeps blocks, in GB of the full-size model; emulated."""
     capacity_gb: Annotated[float, at_least(0, 10**9), GB] = 0.0
     """Storage capacity per rank: beyond it the least recently used blocks are evicted; 0: no limit."""
 

@@ -22,8 +22,7 @@ class Row:
     input_tokens: Annotated[int, "tokens of the prompt"] = 0
     output_tokens: Annotated[int, "tokens of the answer"] = 0
     cached_tokens: Annotated[int, "tokens of the prompt whose keys and values were found: they are not computed"] = 0
-    gpu_blocks: Annotated[int, "blocks found in the accelerators' memory (emulated)"] = 0
-    dram_blocks: Annotated[int, "blocks found in the host's memory (emulated)"] = 0
+    memory_blocks: Annotated[int, "blocks found in memory (emulated)"] = 0
     pending_blocks: Annotated[int, "blocks found in memory because they were still being written to storage"] = 0
     storage_blocks: Annotated[int, "blocks read from storage"] = 0
     read_bytes: Annotated[int, "bytes read from storage"] = 0
@@ -42,7 +41,7 @@ class Row:
     accelerators: Annotated[int, "whole replay: number of emulated accelerators"] = 0
     evicted: Annotated[int, "whole replay: blocks evicted from storage to make room for others"] = 0
     priority: Annotated[int, "official load: class of service, 3 interactive, 2 responsive, 1 batch"] = 0
-    dram_bytes: Annotated[int, "official load: bytes read from the host's memory (emulated)"] = 0
+    memory_bytes: Annotated[int, "official load: bytes read from the host's memory (emulated)"] = 0
     begun_bytes: Annotated[int, "official load: bytes of a read that was in progress when the run ended"] = 0
     ceiling_per_hour: Annotated[int, "whole replay: prompts per hour that it could move without storage"] = 0
 
