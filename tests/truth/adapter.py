@@ -709,7 +709,6 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
     pytest.importorskip("dlemu.contrib.kvcache")
     from dlemu.contrib.kvcache.analyse import RunRows
     from dlemu.contrib.kvcache.job import JOB
-    from dlemu.contrib.kvcache.model import Model
     from dlemu.contrib.kvcache.summary import COLUMNS, KvSummary
 
     dtype = np.dtype([(name, np.int64) for name in COLUMNS])
@@ -720,12 +719,12 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
     official = summary.official and {
         **dict.fromkeys(was["official"], STRUCK),
         **asdict(summary.official),
-        "option": summary.option,
+        "option": settings["kv.option"],
         "requests": summary.prompts,
         "true_window_seconds": data.window_seconds,
         "overstated_percent": summary.official.overstated_percent,
     }
-    users = settings["kv.users"] * frozen.facts["ranks"] if summary.option else data.rate * settings["kv.think_seconds"]
+    users = settings["kv.users"] * frozen.facts["ranks"] if official else data.rate * settings["kv.think_seconds"]
     return {
         "complete": summary.complete,
         "outcome": summary.outcome,
@@ -748,7 +747,7 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
         "written_bytes": summary.written_bytes,
         "read_gb_per_second": summary.read_gb_per_second,
         "write_gb_per_second": summary.write_gb_per_second,
-        "token_bytes": Model(data.settings).token_bytes,
+        "token_bytes": data.settings.token_bytes,
         "block_bytes": summary.block_bytes,
         "tokens_from_percent": dict.fromkeys(was["tokens_from_percent"], STRUCK)
         | {"storage": summary.tokens_from_storage_percent},

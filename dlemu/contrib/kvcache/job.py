@@ -36,6 +36,7 @@ from dlemu.extend import (
     thread_accounting,
 )
 from dlemu.results.progress import Progress
+from dlemu.results.wording import count
 
 _LEFT = "blocks that can't be removed are left in {}"
 _PROGRESSES = 100  # of a run: how often it tells how many prompts have arrived
@@ -96,11 +97,11 @@ class KvCacheKind(rows_job.RowsKind):
             yield environment.existing_folder(run_folder.blocks_folder(job))
 
     def clean_up(self, job: Job) -> str:
-        return "" if run_folder.remove_failed(job) else _LEFT.format(run_folder.run_folder(job))
+        return "" if run_folder.remove_run(job, failed=True) else _LEFT.format(run_folder.run_folder(job))
 
     def clean_up_elsewhere(self, job: Job) -> None:
         if run_folder.made_here() in owned.claimed(run_folder.run_folder(job)):  # else others may still use it
-            run_folder.remove_failed(job)
+            run_folder.remove_run(job, failed=True)
 
     def kept(self, job: Job, log: rows_job.RowsLog) -> str:
         return f"kept, marked incomplete, in {job.folder}"
@@ -118,8 +119,8 @@ class KvCacheKind(rows_job.RowsKind):
 
         def report(arrived: int) -> None:
             if notify is not None and arrived % max(1, len(plan) // _PROGRESSES) == 0:
-                at = f"{arrived} of {len(plan)} prompts of rank 0 arrived"
-                notify(Progress(at=at, done=arrived, total=len(plan)))
+                total = len(plan) if settings.loop == "open" else 0  # in a closed loop it is not known
+                notify(Progress(at=f"{count(arrived, 'prompt')} of rank 0 arrived", done=arrived, total=total))
 
         with run_folder.created_rank_folder(job, comm.rank, len(plan.sizes)) as folder:
             storage = storage_base.open_storage(run_folder.storage_spec_of(job))
@@ -159,7 +160,7 @@ def plans_of(settings: KvSettings, ranks: int) -> Sequence[RankPlan | RankTurns]
     if settings.option:
         return [draw_turns(settings, rank) for rank in range(ranks)]
     load = make_load(settings, ranks)
-    return [plan_rank(settings, prompts) for prompts in assign_prompts(load, ranks)]
+    return [plan_rank(settings, prompts) for prompts in assign_prompts(settings, load, ranks)]
 
 
 def measure_ceiling(plan: RankPlan | RankTurns, bulk: BulkContent, seconds: float, notify: Notify | None) -> int:
@@ -169,7 +170,7 @@ def measure_ceiling(plan: RankPlan | RankTurns, bulk: BulkContent, seconds: floa
     if notify is not None:
         notify(Doing("measuring the emulator's own ceiling"))
     # Without storage latency few threads are enough, and more would only wait for each other.
-    few = replace(plan.model.settings, threads=min(plan.model.settings.threads, _CEILING_THREADS))
+    few = replace(plan.settings, threads=min(plan.settings.threads, _CEILING_THREADS))
     unread = storage_base.open_storage(storage_base.NULL_STORAGE)
     # The timeout never expires, because null storage never hangs.
     with closing(Mover(Blocks(unread, "", bulk, 0, few, plan.sizes), seconds=seconds + 60)) as mover:

@@ -6,12 +6,11 @@ Pure. What depends on time (a block that is still being written) is decided by `
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dlemu.contrib.kvcache.load import Load, Prompt
-from dlemu.contrib.kvcache.model import Model
 from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.extend import UserError
@@ -39,30 +38,25 @@ class Lru(OrderedDict[int, int]):
         return evicted
 
 
-@dataclass(frozen=True, eq=False)
-class CacheUse:
-    """What a prompt does to the cache. Objects are blocks on storage, numbered in the order of writing."""
-
-    found: Sequence[tuple[int, bool]]
-    """The cached prefix: the object of each block, and whether it is found in memory."""
-    writes: Sequence[int]
-    evicts: Sequence[int]
-
-
 class BlockCache:
-    """Blocks that a rank has in memory and on storage, each with least-recently-used eviction."""
+    """Blocks that a rank has in memory and on storage, each with least-recently-used eviction.
 
-    def __init__(self, model: Model) -> None:
-        settings = model.settings
+    Objects are blocks on storage, numbered in the order of writing.
+    """
+
+    def __init__(self, settings: KvSettings) -> None:
         # Memory is scaled by kv.shrink, so that it holds as many tokens as with the full-size model.
         memory_bytes = int(settings.memory_gb * 1e9 / settings.shrink)
-        stored = int(settings.capacity_gb * 1e9) // model.block_bytes if settings.capacity_gb else None
-        self._memory, self._storage = Lru(memory_bytes // model.block_bytes), Lru(stored)
+        stored = int(settings.capacity_gb * 1e9) // settings.block_bytes if settings.capacity_gb else None
+        self._memory, self._storage = Lru(memory_bytes // settings.block_bytes), Lru(stored)
         self.objects = 0
         """How many have been written."""
 
-    def use(self, prompt: Prompt) -> CacheUse:
-        """Find a prompt's longest cached prefix, and store all its blocks."""
+    def use(self, prompt: Prompt) -> tuple[list[tuple[int, bool]], list[int], list[int]]:
+        """Store a prompt's blocks; return its cached prefix, the objects to be written, and those evicted.
+
+        The prefix has the object of each block, and whether it is found in memory.
+        """
         blocks = prompt.blocks.tolist()
         found, writes, evicts = list[tuple[int, bool]](), list[int](), list[int]()
         for block in blocks:
@@ -79,14 +73,14 @@ class BlockCache:
                 self.objects += 1
             evicts += self._storage.put(block, number)
             self._memory.put(block, number)
-        return CacheUse(found, writes, evicts)
+        return found, writes, evicts
 
 
 @dataclass(frozen=True, eq=False)
 class RankPlan:
     """The prompts of one rank, and what they need."""
 
-    model: Model
+    settings: KvSettings
     prompts: Sequence[Prompt]
     accelerators: int
     sizes: Sequence[int]
@@ -99,58 +93,62 @@ class RankPlan:
 
     def batches(self) -> Iterator[tuple[Batch, ...]]:
         """Yield the reads and the writes of each prompt, in order."""
-        cache = BlockCache(self.model)
+        cache = BlockCache(self.settings)
         for prompt in self.prompts:
-            use = cache.use(prompt)
-            reads = tuple(number for number, in_memory in use.found if not in_memory)
-            yield Batch(Operation.READ, 0, reads), Batch(Operation.WRITE, 0, use.writes)
+            found, writes, _ = cache.use(prompt)
+            reads = [number for number, in_memory in found if not in_memory]
+            yield Batch(Operation.READ, 0, reads), Batch(Operation.WRITE, 0, writes)
 
 
-def assign_prompts(load: Load, ranks: int) -> list[list[Prompt]]:
-    """Return the prompts of each rank, numbered.
+def assign_prompts(settings: KvSettings, load: Load, ranks: int) -> list[list[Prompt]]:
+    """Return the prompts of each rank, with their numbers and users.
 
     A prompt goes to the rank that has seen most of its blocks, if that is half of them or more; else to the rank with
-    the fewest tokens so far.
+    the fewest tokens so far; in a random closed loop, to its user's. Those of a trace are dealt out to a rank's users.
     """
+    is_closed = settings.loop == "closed"
     owner: dict[int, int] = {}
     shares: list[list[Prompt]] = [[] for _ in range(ranks)]
     tokens = [0] * ranks
     for number, prompt in enumerate(load):
+        if is_closed and not settings.trace:
+            shares[prompt.user % ranks].append(replace(prompt, number=number))
+            continue
         blocks = prompt.blocks.tolist()
-        seen = [0] * ranks
-        for block in blocks:
-            if block in owner:
-                seen[owner[block]] += 1
-        rank = max(range(ranks), key=lambda one: seen[one])
+        seen = Counter(owner[block] for block in blocks if block in owner)
+        rank = max(range(ranks), key=seen.__getitem__)
         if not blocks or seen[rank] < AFFINITY * len(blocks):
-            rank = min(range(ranks), key=lambda one: tokens[one])
+            rank = min(range(ranks), key=tokens.__getitem__)
         for block in blocks:
             owner.setdefault(block, rank)
         tokens[rank] += prompt.input_tokens
-        shares[rank].append(replace(prompt, number=number))
+        place = len(shares[rank])
+        shares[rank].append(replace(prompt, number=number, user=place % settings.users_at_once if is_closed else place))
     return shares
 
 
 def plan_rank(settings: KvSettings, prompts: Sequence[Prompt]) -> RankPlan:
     """Return the plan of a rank for its prompts; raises UserError if `kv.capacity_gb` can't hold the longest."""
-    model = Model(settings)
-    longest_bytes = max((len(prompt.blocks) for prompt in prompts), default=0) * model.block_bytes
-    if settings.capacity_gb and settings.capacity_gb * 1e9 < longest_bytes:
+    capacity_bytes = settings.capacity_gb * 1e9 or math.inf
+    longest_bytes = max((len(prompt.blocks) for prompt in prompts), default=0) * settings.block_bytes
+    if capacity_bytes < longest_bytes:
         raise UserError(
             f"kv.capacity_gb is {settings.capacity_gb:g}, and the longest prompt alone has {longest_bytes / 1e9:.3g} "
             "GB: wanted more, or 0 for no limit"
         )
-    cache, evicted, peak_objects, busy_seconds = BlockCache(model), 0, 0, 0.0
+    cache, busy_seconds, users = BlockCache(settings), 0.0, len({prompt.user for prompt in prompts})
     for prompt in prompts:
-        use = cache.use(prompt)
-        cached = cached_tokens(settings, prompt, len(use.found))
-        busy_seconds += model.prefill_seconds(cached, prompt.input_tokens - cached)
-        peak_objects = max(peak_objects, cache.objects - evicted)
-        evicted += len(use.evicts)
-    span_seconds = max(1.0, prompts[-1].at_ns / 1e9) if prompts else 1.0
-    copies = max(1, math.ceil(busy_seconds / (BUSY_SHARE * span_seconds)))
+        cached = cached_tokens(settings, prompt, len(cache.use(prompt)[0]))
+        busy_seconds += settings.prefill_seconds(prompt.input_tokens, cached)
+    objects, span_seconds = cache.objects, prompts[-1].after_ns / 1e9 if prompts else 0.0
+    if settings.loop == "closed":  # as long as it takes if prompts wait for nothing
+        span_seconds = (busy_seconds + sum(prompt.after_ns for prompt in prompts) / 1e9) / max(1, users)
+        if settings.capacity_gb:  # what is evicted, and so written again, depends on the order of arrival
+            objects = sum(len(prompt.blocks) for prompt in prompts)
+    copies = max(1, min(users, math.ceil(busy_seconds / (BUSY_SHARE * max(1.0, span_seconds)))))
+    peak_bytes = int(min(objects * settings.block_bytes, capacity_bytes))
     accelerators = settings.accelerators or settings.tp * copies
-    return RankPlan(model, prompts, accelerators, [model.shard_bytes] * cache.objects, peak_objects * model.block_bytes)
+    return RankPlan(settings, prompts, accelerators, [settings.shard_bytes] * objects, peak_bytes)
 
 
 def cached_tokens(settings: KvSettings, prompt: Prompt, blocks: int) -> int:

@@ -41,11 +41,12 @@ def loaded(folder: Path) -> KvSummary:
 
 
 OFFICIAL = ("workload=mlperf_kv", "kv.users=3", "kv.seed=7", "kv.threads=3", "kv.option=2")
+CLOSED = ("kv.loop=closed", "kv.users=3", "kv.think_seconds=0")
 OF_OWN_LOAD = ("kv.think_seconds", "kv.system_prompts", "kv.threads=2")  # an option has its own
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [("kv.tp=2", "kv.capacity_gb=0.2"), OFFICIAL])
+@pytest.mark.parametrize("changes", [("kv.tp=2", "kv.capacity_gb=0.2"), CLOSED, OFFICIAL])
 def test_a_run_is_measured_shown_and_leaves_nothing_on_the_storage(changes: tuple[str, ...], tmp_path: Path) -> None:
     given, official = words(tmp_path, "run", "ranks=2", *changes), changes is OFFICIAL
     done = dlemu(*(word for word in given if not (official and word.startswith(OF_OWN_LOAD))), "--json")
@@ -60,7 +61,14 @@ def test_a_run_is_measured_shown_and_leaves_nothing_on_the_storage(changes: tupl
         assert found["read_bytes"] % found["block_bytes"] == 0
         assert found["tokens_from_storage_percent"] > 10, "conversations that grow"
     assert left(tmp_path) == []
-    assert len(pq.read_table(run / "kvcache.parquet")) == found["prompts"] + 2, "those that nobody served too"
+    table = pq.read_table(run / "kvcache.parquet")
+    assert len(table) == found["prompts"] + 2, "those that nobody served too"
+    if changes is CLOSED:
+        assert found["arrivals"] == "random, 6 users in a closed loop"
+        spans = zip(*(table[name].to_pylist() for name in ("rank", "prompt", "arrived_ns", "computed_ns")), strict=True)
+        each = [(rank, begin, end) for rank, number, begin, end in spans if number >= 0]
+        for rank, begin, _ in each:
+            assert sum(one == rank and at <= begin < end for one, at, end in each) <= 3, "users of each rank"
     assert loaded(run).read_bytes == found["read_bytes"]
     page = dlemu("report", str(run))
     assert page.status == 0, page.err
