@@ -61,7 +61,7 @@ class KvSettings:
     trace_block_tokens: Annotated[int, at_least(1, 65_536), TOKENS] = 512
     """Tokens that each of the trace's `hash_ids` stands for."""
     loop: Literal["open", "closed"] = "open"
-    """`open`: prompts arrive by the load's clock; `closed`: each user waits for an answer before the next prompt."""
+    """`open`: prompts arrive by the load's clock; `closed`: each user waits for its answers."""
     speed: Annotated[float, at_least(0.001, 1e6), Unit("times")] = 1.0
     """Multiply the arrival rate, or the users of a closed loop, by this."""
     seconds: Annotated[float, at_least(0), SECONDS] = 60.0
@@ -98,7 +98,7 @@ class KvSettings:
     verify: bool = False
     """Compare every byte that is read (costs CPU); without it, only the stamp in every 4096 bytes."""
     memory_gb: Annotated[float, at_least(0, 10**9), GB] = 0.0
-    """Memory per rank (accelerators' and host's) that keeps blocks, in GB of the full-size model; emulated."""
+    """Memory of a rank that keeps blocks, in GB of the full-size model; emulated, not allocated."""
     capacity_gb: Annotated[float, at_least(0, 10**9), GB] = 0.0
     """Storage capacity per rank: beyond it the least recently used blocks are evicted; 0: no limit."""
 
