@@ -121,7 +121,7 @@ def pack_codes() -> dict[str, Iterable[str]]:
 # What all kinds of run have
 
 
-_GONE = ("_price", "kv.layout", "kv.pipe_gb_per_second", "kv.gpu_gb", "kv.dram_gb")
+_GONE = ("_price", "kv.layout", "kv.pipe_gb_per_second")
 """Ends of the settings that there are no more."""
 
 
@@ -703,6 +703,7 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
     official = summary.official and {
         **dict.fromkeys(was["official"], STRUCK),
         **asdict(summary.official),
+        **{f"true_{way}_gib_per_second": rate for way, rate in true.items()},
         "option": settings["kv.option"],
         "requests": summary.prompts,
         "true_window_seconds": data.window_seconds,

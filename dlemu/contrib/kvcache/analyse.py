@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.contrib.kvcache.official import official_result
+from dlemu.contrib.kvcache.official import GIB, official_result
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import RANK_ROW, KvSummary, Limit, Official, Spread
 from dlemu.extend import cache as page_cache
@@ -53,7 +53,7 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
     """Return the summary of a run; if it failed, of the rows measured until then."""
     data = RunRows(run)
     settings, (outcome, why_none) = data.settings, _outcome(data)
-    official = official_result(data.prompts, data.begins, settings, data.window_seconds) if settings.option else None
+    official = official_result(data.prompts, data.begins, settings) if settings.option else None
     backlog = data.backlog if data.is_complete and official is None else None
     moved, window, done = data.read_bytes + data.written_bytes, data.window_seconds, data.computed
     busy, waited = float(done["compute_ns"].sum()) / 1e9, float(data.waits.sum())
@@ -168,8 +168,8 @@ class RunRows:
         found = {}
         for name, seconds in (("ttft", self.ttft), ("load", self.load_seconds)):
             if len(seconds):
-                p50, p95, p99, maximum = np.percentile(seconds, (50, 95, 99, 100)).tolist()
-                found[name] = Spread(mean=float(seconds.mean()), p50=p50, p95=p95, p99=p99, max=maximum)
+                p50, p95, p99 = np.percentile(seconds, (50, 95, 99)).tolist()
+                found[name] = Spread(p50=p50, p95=p95, p99=p99)
         return found
 
     @cached_property
@@ -283,13 +283,15 @@ def _verdict(data: RunRows, outcome: str, official: Official | None) -> str:
     failure, word, rate = data.run.facts.failure, outcome and f"{outcome}: ", f"{data.rate:.3g} prompts/s"
     if failure is not None:
         return f"INCOMPLETE: {failure}"
-    if not data.is_complete or (official is not None and official.overstated_percent is None):
+    moved = np.array([data.read_bytes, data.written_bytes]) / GIB
+    if not data.is_complete or (official is not None and not moved.sum()):
         return f"{word}nothing was measured"
     if official is not None:
-        true = f"read {official.true_read_gib_per_second:.3g} and write {official.true_write_gib_per_second:.3g} GiB/s"
+        read, written = (moved / max(data.window_seconds, 1e-9)).tolist()
+        above = 100 * ((official.read_gib_per_second + official.write_gib_per_second) / (read + written) - 1)
         published = f"read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g}"
-        above = f"MLPerf Storage's tool would publish {published} ({official.overstated_percent:+.0f} %)"
-        return f"option {data.settings.option}: {true}; {above}"
+        tool = f"MLPerf Storage's tool would publish {published} ({above:+.0f} %)"
+        return f"option {data.settings.option}: read {read:.3g} and write {written:.3g} GiB/s; {tool}"
     if data.is_closed:
         rate = f"{data.arrivals}: {rate}"
     if not data.latencies:

@@ -168,7 +168,7 @@ def test_the_published_rate_exceeds_the_drive_and_the_true_one_does_not(option: 
     assert len(rows) == len([turn for turn in plan.turns if turn.at_ns < 20 * SECOND]), "every request is on record"
     ends = int(max(rows["loaded_ns"].max(), rows["written_ns"].max()))
     window = (ends - int(rows["arrived_ns"].min())) / SECOND
-    told = official_result(rows, {0: BEGIN_NS}, plan.settings, window)
+    told = official_result(rows, {0: BEGIN_NS}, plan.settings)
     moved = sum(plan.sizes[batch.objects[0]] for batch in drive.done)
     assert int(rows["read_bytes"].sum() + rows["written_bytes"].sum()) == moved
     true = moved / window
