@@ -84,7 +84,7 @@ class RankPlan:
     prompts: Sequence[Prompt]
     accelerators: int
     sizes: Sequence[int]
-    """Bytes of a shard of each object."""
+    """Bytes of a shard of each object; of a closed loop, whose order is not known, about the most that are written."""
     peak_bytes: int
     """Maximum bytes on storage, not counting the shards that the threads are writing."""
 
@@ -140,15 +140,13 @@ def plan_rank(settings: KvSettings, prompts: Sequence[Prompt]) -> RankPlan:
     for prompt in prompts:
         cached = cached_tokens(settings, prompt, len(cache.use(prompt)[0]))
         busy_seconds += settings.prefill_seconds(prompt.input_tokens, cached)
-    objects, span_seconds = cache.objects, prompts[-1].after_ns / 1e9 if prompts else 0.0
+    span_seconds = prompts[-1].after_ns / 1e9 if prompts else 0.0
     if settings.loop == "closed":  # as long as it takes if prompts wait for nothing
         span_seconds = (busy_seconds + sum(prompt.after_ns for prompt in prompts) / 1e9) / max(1, users)
-        if settings.capacity_gb:  # what is evicted, and so written again, depends on the order of arrival
-            objects = sum(len(prompt.blocks) for prompt in prompts)
     copies = max(1, min(users, math.ceil(busy_seconds / (BUSY_SHARE * max(1.0, span_seconds)))))
-    peak_bytes = int(min(objects * settings.block_bytes, capacity_bytes))
+    peak_bytes = int(min(cache.objects * settings.block_bytes, capacity_bytes))
     accelerators = settings.accelerators or settings.tp * copies
-    return RankPlan(settings, prompts, accelerators, [settings.shard_bytes] * objects, peak_bytes)
+    return RankPlan(settings, prompts, accelerators, [settings.shard_bytes] * cache.objects, peak_bytes)
 
 
 def cached_tokens(settings: KvSettings, prompt: Prompt, blocks: int) -> int:

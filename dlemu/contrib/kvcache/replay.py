@@ -17,6 +17,7 @@ import numpy as np
 from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
 from dlemu.contrib.kvcache.plan import BlockCache, RankPlan, cached_tokens
 from dlemu.contrib.kvcache.summary import Row
+from dlemu.extend import DlemuError
 
 DRAIN_SHARE, DRAIN_NS = 0.5, 10_000_000_000
 """Timeout for everything in progress after the last arrival: this share of the load's duration, at least DRAIN_NS."""
@@ -85,6 +86,8 @@ class Replay:
     def _arrive(self, index: int, at_ns: int, now_ns: int) -> None:
         prompt, settings = self._plan.prompts[index], self._settings
         found, self._writes[index], evicts = self._cache.use(prompt)
+        if self._cache.objects > len(self._plan.sizes):  # in another order than planned; fewer prompts make up for that
+            raise DlemuError("evicted blocks were written again more often than planned: set a larger kv.capacity_gb")
         reads, before_storage, blocks = list[int](), None, 0
         self._served[index] = served = Row(
             prompt=prompt.number,

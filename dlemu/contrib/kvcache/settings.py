@@ -61,7 +61,7 @@ class KvSettings:
     trace_block_tokens: Annotated[int, at_least(1, 65_536), TOKENS] = 512
     """Tokens that each of the trace's `hash_ids` stands for."""
     loop: Literal["open", "closed"] = "open"
-    """`open`: prompts arrive by the load's clock; `closed`: each user waits for an answer before the next prompt."""
+    """`open`: prompts arrive by the load's clock; `closed`: each user waits for its answers."""
     speed: Annotated[float, at_least(0.001, 1e6), Unit("times")] = 1.0
     """Multiply the arrival rate, or the users of a closed loop, by this."""
     seconds: Annotated[float, at_least(0), SECONDS] = 60.0
@@ -71,7 +71,7 @@ class KvSettings:
     users: Annotated[int, at_least(0, 10**6)] = 16
     """Users per rank of a random load or a closed loop; 0: those of `option`."""
     think_seconds: Annotated[float, at_least(0), SECONDS] = 10.0
-    """Mean time between two prompts of a user; in a closed loop, between answer and prompt."""
+    """Mean time between two prompts of a user; in a closed loop, after a first token."""
     turns: Annotated[float, at_least(1, 1000)] = 5.0
     """Mean number of prompts in a random conversation."""
     prompt_tokens: Annotated[int, at_least(1, 10**6), TOKENS] = 4096
@@ -98,7 +98,7 @@ class KvSettings:
     verify: bool = False
     """Compare every byte that is read (costs CPU); without it, only the stamp in every 4096 bytes."""
     memory_gb: Annotated[float, at_least(0, 10**9), GB] = 0.0
-    """Memory per rank (accelerators' and host's) that keeps blocks, in GB of the full-size model; emulated."""
+    """Memory of a rank that keeps blocks, in GB of the full-size model; emulated, not allocated."""
     capacity_gb: Annotated[float, at_least(0, 10**9), GB] = 0.0
     """Storage capacity per rank: beyond it the least recently used blocks are evicted; 0: no limit."""
 
