@@ -120,8 +120,25 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recording:
-    """What was measured of the job's steady training, without warm-up and evaluation. Times in s."""
+class Measured:
+    """What is measured of a job and of its replay. Times in s."""
+
+    samples_per_second: float
+    """All ranks together, while training."""
+    wait_p50: float
+    """Wait of the trainer for a batch; where `computation_from` is `device`, wait of the accelerator."""
+    wait_p99: float
+    hand_over: float
+    """Median time that the trainer took to receive a batch that was ready."""
+    calls_per_sample: float
+    device_bytes_per_sample: float
+    worker_cpu_per_sample: float
+    """CPU time of a worker process per sample, with system time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording(Measured):
+    """What was measured of the job's steady training, without warm-up and evaluation."""
 
     ranks: int
     loaders: int
@@ -134,8 +151,6 @@ class Recording:
     """
     steps: int
     """Batches of a rank that the figures are computed from."""
-    samples_per_second: float
-    """All ranks together, while training."""
     computation: Spread
     """Compute time of a batch on its accelerator, and what a replay needs less than the job to receive a batch."""
     computation_from: Literal["device", "ready steps", "all steps"]
@@ -144,20 +159,11 @@ class Recording:
     """CPU time of the trainer per batch, without that of receiving it from a worker."""
     gradient_accumulation_steps: int
     synchronous: bool
-    wait_p50: float
-    """Wait of the trainer for a batch, s; where `computation_from` is `device`, wait of the accelerator."""
-    wait_p99: float
-    hand_over: float
-    """Median time that the trainer took to receive a batch that was ready."""
     parts: Parts
     preprocess: Spread
     """CPU time of a worker per sample, without system time."""
-    worker_cpu_per_sample: float
-    """CPU time of a worker process per sample, with system time."""
     read_bytes_per_sample: float
     """Bytes read by system calls, or from memory-mapped files; 0 of files mapped by others than NumPy: not known."""
-    calls_per_sample: float
-    device_bytes_per_sample: float
     device_bytes_counted: bool = True
     """False where the data's file system is one of those whose bytes the kernel does not count (FUSE, networks)."""
     opens_per_sample: float
@@ -196,19 +202,12 @@ class Recording:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay:
+class Replay(Measured):
     """What was measured in a replay on the same storage."""
 
     folder: str
     """Name of the replay's folder, beside record.json."""
     engine: str
-    samples_per_second: float
-    wait_p50: float
-    wait_p99: float
-    hand_over: float
-    calls_per_sample: float
-    device_bytes_per_sample: float
-    worker_cpu_per_sample: float
     core_wait_percent: float = 0.0  # of the trainers' time
 
     def error_percent(self, recorded: Recording) -> float:
