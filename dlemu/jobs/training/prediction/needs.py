@@ -1,13 +1,15 @@
-"""What jobs need of a storage that is still to be bought, by arithmetic alone: reads, room and checkpoints."""
+"""What jobs need of a storage that is still to be bought, by arithmetic alone: reads, room, checkpoints, network."""
 
 from __future__ import annotations
 
 import math
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Literal
 
+from datagen.errors import UserError
 from datagen.settings import build
 from datagen.withheld import without_secrets
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
@@ -27,12 +29,26 @@ from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
 
 NEEDS = "needs.json"
-GPUS_PER_NODE = 8
-"""Of NVIDIA's DGX nodes."""
+NvidiaClass = Literal["good", "better", "best", "above"]
+GPUS_PER_NODE, GPUS_PER_UNIT = 8, 256
+"""Of NVIDIA's DGX nodes and of the scalable units of its DGX SuperPOD."""
+_CLASSES: tuple[tuple[NvidiaClass, float, float, float, float], ...] = (
+    ("good", 4, 2, 15, 7.5),
+    ("better", 8, 4, 40, 20),
+    ("best", 40, 20, 125, 62.5),
+)
+"""Reads and writes of a node, and of a scalable unit, in GB/s: DGX SuperPOD's reference architecture (H100), tables 5
+and 6; a unit's as a quarter of four units'."""
+MEMORY_GB = 2048 * 1.073741824
+"""Memory of a DGX H100."""
 LOST_PERCENT = 5.0
 """Share of training that a synchronous checkpoint may take here: a choice, not a rule."""
 WATCHDOG_SECONDS = 600.0
 """Default of NCCL's watchdog, which ends a job whose ranks wait longer for one of them."""
+MLPERF_STEPS, MLPERF_MEMORY_TIMES = 500, 5
+"""Of MLPerf Storage's least dataset: steps of all accelerators, and times the hosts' memory."""
+PORT_GB_PER_SECOND = {100: 12.5, 400: 50.0}
+"""Gb/s of a network port -> its line rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +69,8 @@ class Needs:
     request_bytes: float = 0.0
     """Mean size of what reaches the storage: the kernel splits reads."""
     dataset_gb: float = 0.0
+    mlperf_dataset_gb: float = 0.0
+    """Least dataset that MLPerf Storage's rules allow: five times the memory of the nodes, or 500 steps."""
     checkpoint_gb: float = 0.0
     checkpoint_minutes: float = 0.0
     """Between two checkpoints (`checkpoint.interval_seconds`); of several jobs the shortest."""
@@ -62,6 +80,11 @@ class Needs:
     """Asynchronous checkpoints: one is written before the next is due."""
     restart_gb_per_second: float = 0.0
     """All ranks read in time what they wrote."""
+
+    @property
+    def most_gb_per_second(self) -> float:
+        """The highest of reads, asynchronous writes and restart."""
+        return max(self.read_gb_per_second, self.drain_gb_per_second, self.restart_gb_per_second)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +96,18 @@ class NeedsAnswer:
     jobs: tuple[Needs, ...]
     total: Needs
     restart_minutes: float
+    nvidia_class: NvidiaClass
+    times_class: float
+    """The larger of reads and writes, relative to that class, or to the best."""
+
+    def ports(self) -> dict[int, int]:
+        """Return how many ports carry the highest of reads, asynchronous writes and restart, at line rate, by Gb/s."""
+        return {port: math.ceil(self.total.most_gb_per_second / rate) for port, rate in PORT_GB_PER_SECOND.items()}
+
+    def ports_of_node(self) -> dict[int, int]:
+        """Return the ports of a node of the job that needs most of them."""
+        most = max(job.most_gb_per_second / job.nodes for job in self.jobs)
+        return {port: math.ceil(most / rate) for port, rate in PORT_GB_PER_SECOND.items()}
 
     @property
     def outcome(self) -> Outcome:
@@ -83,11 +118,11 @@ class NeedsAnswer:
 def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:
     """Return what jobs need of their storage, its folder, and the first job; None where it is known which storage.
 
-    The jobs are one, or the `jobs` in a YAML file. Raises UserError.
+    The jobs are one, those of `workload=a,b`, or the `jobs` in a YAML file. Raises UserError.
     """
     if request.describes_storage or request.make is not None:
         return None
-    lists = [] if isinstance(source, Workload) else _settings_of_each(source)
+    lists = [] if isinstance(source, Workload) else list(_settings_of_each(source, request.config_dir))
     jobs = [source] if isinstance(source, Workload) else [load(words, config_dir=request.config_dir) for words in lists]
     if len(jobs) == 1 and jobs[0].workflow.train:  # its storage is probed where a dataset is named, or is there
         keys = [word.lstrip("+").partition("=")[0] for words in lists for word in words]
@@ -110,17 +145,29 @@ class _Mix:
     """The settings of each, such as `workload=unet3d ranks=8`."""
 
 
-def _settings_of_each(words: Sequence[str]) -> list[list[str]]:
-    """Return the settings of each job: those of a file of jobs with all other words, or the words alone."""
-    mix = next((word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word), None)
-    if mix is None:
-        return [list(words)]
-    shared = [word for word in words if word != mix]
-    return [[*shlex.split(job), *shared] for job in build(_Mix, read_plain(mix)).jobs]
+def _settings_of_each(words: Sequence[str], config_dir: str | None) -> Iterator[list[str]]:
+    for mix in (word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word):
+        shared = [word for word in words if word != mix]
+        for job in build(_Mix, read_plain(mix)).jobs:
+            yield from _settings_of_each([*shlex.split(job), *shared], config_dir)
+        return
+    names = next((word for word in words if word.startswith("workload=") and "," in word), "")
+    others = [word for word in words if word != names]
+    if not names:
+        yield others
+    for name in filter(None, names.removeprefix("workload=").split(",")):
+        alone = [f"workload={name}"]
+        has_accelerators = load(alone, config_dir=config_dir).accelerators
+        yield alone + [word for word in others if has_accelerators or not word.startswith("accelerator=")]
 
 
 def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
     ranks, reader, checkpoint = workload.ranks, workload.reader, workload.checkpoint
+    if reader.page_cache_percent:
+        raise UserError(
+            f"reader.page_cache_percent is {reader.page_cache_percent:g}: what memory serves of the reads is measured, "
+            "not predicted; wanted 0 for all that the job reads"
+        )
     one = demand(workload.model.name, workload)
     nodes = request.hosts or math.ceil(ranks / GPUS_PER_NODE)
     saved_gb, seconds = 0.0, checkpoint.interval_seconds
@@ -144,6 +191,7 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
     read = workload.metric.au * step_gb / one.computation_seconds
     first_gb = step_gb * max(1, reader.read_threads)
     request_bytes, _ = requests_of(workload, one.sample_bytes)
+    steps_gb = MLPERF_STEPS * ranks * reader.batch_size * one.dataset_gb / max(1, one.num_samples)
     return replace(
         found,
         read_gb_per_second=read,
@@ -152,6 +200,7 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
         requests_per_second=read * 1e9 / request_bytes,
         request_bytes=request_bytes,
         dataset_gb=one.dataset_gb,
+        mlperf_dataset_gb=max(steps_gb, MLPERF_MEMORY_TIMES * nodes * MEMORY_GB),
     )
 
 
@@ -163,7 +212,29 @@ def _add_up(jobs: Sequence[Needs], request: PredictionRequest, overrides: tuple[
     sums["first_step_seconds"] = max(values["first_step_seconds"])
     sums["request_bytes"] = sums["read_gb_per_second"] * 1e9 / requests if requests else 0.0
     total = Needs(workload=" + ".join(values["workload"]), accelerator=jobs[0].accelerator, **sums)
-    return NeedsAnswer(overrides=overrides, jobs=tuple(jobs), total=total, restart_minutes=request.restart_minutes)
+    name, times = _nvidia_class(total)
+    return NeedsAnswer(
+        overrides=overrides,
+        jobs=tuple(jobs),
+        total=total,
+        restart_minutes=request.restart_minutes,
+        nvidia_class=name,
+        times_class=times,
+    )
+
+
+def _nvidia_class(needs: Needs) -> tuple[NvidiaClass, float]:
+    """Return the least class that gives reads and asynchronous writes to as many accelerators, and their share of it.
+
+    A few nodes may use what one node may; many share what their scalable units get.
+    """
+    units, times = needs.accelerators / GPUS_PER_UNIT, 0.0
+    for name, node_read, node_write, unit_read, unit_write in _CLASSES:
+        of_read = needs.read_gb_per_second / max(node_read, units * unit_read)
+        times = max(of_read, needs.drain_gb_per_second / max(node_write, units * unit_write))
+        if times <= 1:
+            return name, times
+    return "above", times
 
 
 def read_needs(folder: str) -> NeedsAnswer | None:
@@ -177,22 +248,35 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
     if total.read_gb_per_second:
         read, first = total.read_gb_per_second, total.first_step_gb_per_second
         requests = f"{_si(total.requests_per_second)} requests/s of {total.request_bytes / 1024:.0f} KiB"
+        least = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
         lines = [
             Said("read", f"{_gb(read)}/s, {_gb(read / total.nodes)}/s a node", requests),
             Said("first step", f"{_gb(first)}/s, or it takes {total.first_step_seconds:.2g} s", "one batch a reader"),
-            Said("data", _gb(total.dataset_gb)),
+            Said("data", f"{_gb(total.dataset_gb)} as set; for MLPerf {_gb(total.mlperf_dataset_gb)}", least),
         ]
     if total.checkpoint_gb:
         size, every = _gb(total.checkpoint_gb), f"every {total.checkpoint_minutes:g} min"
         write = f"{_gb(total.drain_gb_per_second)}/s, or {_gb(total.write_gb_per_second)}/s if training waits"
         lines += [
-            Said("write", write, f"{size} {every}; waiting costs {LOST_PERCENT:g} % of the time"),
-            Said("restart", f"{_gb(total.restart_gb_per_second)}/s", f"{size} in {answer.restart_minutes:g} min"),
+            Said("write", write, f"{size} {every}; if waiting may cost {LOST_PERCENT:g} % of the time"),
+            Said(
+                "restart",
+                f"{_gb(total.restart_gb_per_second)}/s",
+                f"{size}, if it may take {answer.restart_minutes:g} min",
+            ),
         ]
+    of_all, of_node = (
+        " or ".join(f"{number} of {speed} Gb/s" for speed, number in ports.items())
+        for ports in (answer.ports(), answer.ports_of_node())
+    )
+    is_above = answer.nvidia_class == "above"
+    known = f"{answer.times_class:.2g} times the best class" if is_above else f'class "{answer.nvidia_class}"'
     again = f"is yours enough? dlemu predict {shlex.join(answer.overrides)} --mb-per-second X | --drive SHEET"
     beside = "one beside the others: dlemu predict workload=... --mb-per-second X --others-mb-per-second Y"
     lines += [
-        Said("from", "batch and step time of the workload's file, by arithmetic", "as sure as these; dlemu workloads"),
+        Said("network", f"ports at line rate: the storage {of_all}, a node {of_node}"),
+        Said("class", f"{known} of storage for NVIDIA's DGX SuperPOD"),
+        Said("from", "batch and step time of the workload's settings, by arithmetic", "not measured"),
         Said("next", again if len(jobs) == 1 else beside),
     ]
     rows = [
