@@ -19,11 +19,12 @@ from datagen.formats.format_base import (
     OpenFile,
     Sample,
     Source,
+    StoredFile,
     ended_early,
     unreadable,
 )
 from datagen.storage.memory import MemoryReader
-from datagen.storage.storage_base import LibraryFile, Reader, ReadTotals, StorageBase, StoredFile, read_in_transfers
+from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 T = TypeVar("T")
 READER_VERSION = 1
@@ -173,11 +174,10 @@ class FastEngine(SampleEngine):
 class LibraryCalls:
     """Has libraries read files for an engine, which counts their reads.
 
-    If the storage has local paths, bytes and calls are those that the kernel counts for this thread. Otherwise files
-    are opened by the client library of the storage's settings, if one is named (s3torchconnector, fsspec); else, with
-    `whole`, an object is fetched into memory, or parts of it are read when requested. The last file stays open for
-    further samples of a batch, and index files are kept in memory. Within a library's call, CPU time counts as
-    decoding and the rest as reading.
+    If the storage has local paths, bytes and calls are those that the kernel counts for this thread. Otherwise, with
+    `whole`, an object is fetched into memory, as by np.load(io.BytesIO(data)), or parts of it are read when requested.
+    The last file stays open for further samples of a batch, and index files are kept in memory. Within a library's
+    call, CPU time counts as decoding and the rest as reading.
     """
 
     def __init__(self, engine: Engine, storage: StorageBase, folder: str, *, whole: bool) -> None:
@@ -185,8 +185,7 @@ class LibraryCalls:
         self._storage = storage
         self._by_path = storage.local_path(folder) is not None
         self._whole = whole
-        self._last: LibraryFile | None = None
-        self._counted = ReadTotals(0, 0)  # of the last file
+        self._last: tuple[Source, StoredFile] | None = None  # whose reads count, and what the library reads
         self._indexes: OrderedDict[str, memoryview] = OrderedDict()
 
     def call(self, path: str, from_path: Callable[[str], T], from_storage: Callable[[], T]) -> T:
@@ -200,7 +199,10 @@ class LibraryCalls:
                 with _thread_reads(self._engine):
                     loaded = from_path(self._storage.local_path(path) or path)
             else:
-                loaded = self._from_storage(from_storage)
+                try:
+                    loaded = from_storage()
+                finally:
+                    self._count()
         except OSError as error:
             raise unreadable(path, error) from error
         except DlemuError:
@@ -211,52 +213,42 @@ class LibraryCalls:
         self._engine.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
         return loaded
 
-    def _from_storage(self, load: Callable[[], T]) -> T:
-        try:
-            return load()
-        except Exception:
-            if self._last is not None and self._last.failure is not None:
-                raise self._last.failure from None
-            raise
-        finally:
-            self._count()
-
-    def open(self, path: str) -> LibraryFile:
+    def open(self, path: str) -> StoredFile:
         """Open a file, or rewind it if it is the last one."""
-        if self._last is None or self._last.name != path:
+        if self._last is None or self._last[1].name != path:
             self.finish()
             self._last = self._opened(path, self._whole)
-        self._last.seek(0)
-        return self._last
+        self._last[1].seek(0)
+        return self._last[1]
 
-    def _opened(self, path: str, whole: bool) -> LibraryFile:
-        opened = self._storage.open_by_library(path, whole=whole)
-        if opened is None and whole and self._storage.is_remote:
-            return FetchedFile(path, self._storage)
-        return opened or StoredFile(path, self._storage.open(path))
+    def _opened(self, path: str, whole: bool) -> tuple[Source, StoredFile]:
+        if not (whole and self._storage.is_remote):
+            source = Source(path, self._storage.open(path))
+            return source, StoredFile(source)
+        with contextlib.closing(Source(path, self._storage.open_whole(path))) as source:
+            return source, StoredFile(Source(path, MemoryReader(source.read(0, source.size_bytes))))
 
     def index(self, path: str) -> memoryview:
         """Return the bytes of an index file."""
         if path not in self._indexes:
-            with self._opened(path, whole=True) as file:
+            source, file = self._opened(path, whole=True)
+            with contextlib.closing(file.source):
                 self._indexes[path] = memoryview(file.readall())
-                self._engine.count(*file.read_totals())
+            self._engine.count(*source.counts()[:2])
             if len(self._indexes) > MAX_KEPT_FILES:
                 self._indexes.popitem(last=False)
         return self._indexes[path]
 
     def _count(self) -> None:
         if self._last is not None:
-            totals = self._last.read_totals()
-            self._engine.count(*(now - then for now, then in zip(totals, self._counted, strict=True)))
-            self._counted = totals
+            self._engine.count(*self._last[0].counts()[:2])
 
     def finish(self) -> None:
         """Close the last file; index files stay in memory."""
         if self._last is not None:
             self._count()
-            self._last.close()
-            self._last, self._counted = None, ReadTotals(0, 0)
+            self._last[1].source.close()
+            self._last = None
 
 
 class LibraryEngine(SampleEngine):
@@ -279,23 +271,6 @@ class LibraryEngine(SampleEngine):
 
     def finish(self) -> None:
         self._calls.finish()
-
-
-class FetchedFile(StoredFile):
-    """An object fetched whole into memory, as scripts do: np.load(io.BytesIO(reader.read()))."""
-
-    def __init__(self, path: str, storage: StorageBase) -> None:
-        reader = storage.open_whole(path)
-        try:
-            data = memoryview(bytearray(reader.size_bytes))
-            app_bytes = reader.read_into(data, 0)
-            self._read_totals = ReadTotals(app_bytes, reader.read_calls)
-        finally:
-            reader.close()
-        super().__init__(path, MemoryReader(data))
-
-    def read_totals(self) -> ReadTotals:
-        return self._read_totals
 
 
 @contextlib.contextmanager

@@ -17,11 +17,11 @@ from typing import NamedTuple, Protocol
 from datagen.buffers import AlignedBuffer
 from datagen.engines import LibraryCalls
 from datagen.errors import DatasetError, SpaceError
-from datagen.formats.format_base import FormatBase, Sizes, Source, SourceStream, damaged, ended_early, unreadable
+from datagen.formats.format_base import FormatBase, Sizes, Source, StoredFile, damaged, ended_early, unreadable
 from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
 from datagen.records import RangeReader
 from datagen.spec import DatasetSpec, Decode, EngineName
-from datagen.storage.storage_base import LibraryFile, StorageBase
+from datagen.storage.storage_base import StorageBase
 
 Span = tuple[int, int]  # (offset, bytes) of a part of a file
 
@@ -76,7 +76,7 @@ class GroupFormat(FormatBase):
         """
 
     @abc.abstractmethod
-    def decode_group(self, where: str | LibraryFile | SourceStream, index: int, spec: DatasetSpec) -> list[memoryview]:
+    def decode_group(self, where: str | StoredFile, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Decode the columns requested of row group `index` by the library, as a training script does.
 
         `where` is a path, or an open file with its path as `name`. Return the columns' buffers.
@@ -219,7 +219,7 @@ class GroupReader(RangeReader):
             if self._decodes or self._verify:
                 stored = (memory[start : start + size] for start, size in places)
                 parts = [(at, data) for (at, _), data in zip(spans, stored, strict=True)]
-                stream = SourceStream(CachedSource(opened.source, parts))
+                stream = StoredFile(CachedSource(opened.source, parts))
                 columns = self._format.decode_group(stream, group, self._spec)
         if self._decodes:
             *starts, end = itertools.accumulate(map(len, columns), initial=0)
@@ -251,25 +251,14 @@ class GroupReader(RangeReader):
         return starts, end
 
     def _by_library(self, library: LibraryCalls, source: Source, group: int) -> list[memoryview]:
-        """Have the library read and decode the columns of a row group.
-
-        Without paths, it reads by the client library of the storage, or else through the file that is open here.
-        """
+        """Have the library read and decode the columns of a row group: by its path or, without paths, the open file."""
 
         def from_storage() -> list[memoryview]:
-            file = self._storage.open_by_library(source.path, whole=False)
-            if file is None:
-                source.counts()
-                columns = decode(SourceStream(source), group, self._spec)
+            source.counts()
+            try:
+                return decode(StoredFile(source), group, self._spec)
+            finally:
                 self.count(*source.counts()[:2])
-                return columns
-            with file:
-                try:
-                    return decode(file, group, self._spec)
-                except Exception as error:
-                    raise file.failure or error from None
-                finally:
-                    self.count(*file.read_totals())
 
         decode = self._format.decode_group
         return library.call(source.path, lambda local: decode(local, group, self._spec), from_storage)

@@ -29,6 +29,8 @@ from datagen.formats.format_base import (
     HEADERS_AT_ONCE_BYTES,
     DamagedError,
     RecordFormat,
+    Source,
+    StoredFile,
     Version,
     format_named,
     learn_offsets,
@@ -43,7 +45,7 @@ from datagen.regular import open_regular
 from datagen.scan import SHOWN_NAMES, format_of_ending, sizes_on_disk
 from datagen.spec import DatasetSpec
 from datagen.storage.posix import cache_restored as cache_restored  # recordings read by it, too
-from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, StoredFile, open_storage
+from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, open_storage
 from datagen.thread_pool import of_each
 
 RAW = "raw"
@@ -411,12 +413,16 @@ def _in_each(
     return of_each(storage, files, in_thread)
 
 
-def _opened(path: str, storage: StorageBase) -> BinaryIO:
+@contextlib.contextmanager
+def _opened(path: str, storage: StorageBase) -> Iterator[BinaryIO]:
     """Open a file to read its headers."""
     local = storage.local_path(path)
     if local is not None:
-        return os.fdopen(open_regular(local), "rb")
-    return io.BufferedReader(StoredFile(path, storage.open(path)), HEADERS_AT_ONCE_BYTES)
+        with os.fdopen(open_regular(local), "rb") as file:
+            yield file
+        return
+    with contextlib.closing(Source(path, storage.open(path))) as source:
+        yield io.BufferedReader(StoredFile(source), HEADERS_AT_ONCE_BYTES)
 
 
 def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:

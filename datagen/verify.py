@@ -14,7 +14,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.content import explain, find_stamps
 from datagen.engines import FastEngine
 from datagen.errors import DatasetError
-from datagen.formats.format_base import FORMATS, SourceStream
+from datagen.formats.format_base import FORMATS, StoredFile
 from datagen.generate import Files, Part, files_of
 from datagen.groups import GroupFormat, open_groups, values_of_columns
 from datagen.registry import is_built_in
@@ -166,7 +166,7 @@ class _Checker:
             if not groups.payload(0):
                 raise DatasetError("its columns or row groups differ from those it was made with")
             for group in groups.groups_of(0, spec.num_samples_per_file):
-                columns = groups_format.decode_group(SourceStream(groups.source), group, spec)
+                columns = groups_format.decode_group(StoredFile(groups.source), group, spec)
                 for values in values_of_columns(running_index, path, groups.payload(group), columns):
                     yield values.data, values.payload_offset
 

@@ -113,7 +113,7 @@ def datagen(
 
 
 def size(
-    source: Source = (),
+    source: Sequence[str] | Mapping[str, object] = (),
     *,
     launcher: str = "",
     config_dir: str | None = None,
@@ -132,7 +132,7 @@ def size(
     from dlemu.studies.size import find_size
 
     return find_size.size(
-        _source(source, settings),
+        overrides_of(source, settings),
         launcher=launcher,
         config_dir=config_dir,
         at_least=at_least,
@@ -304,8 +304,8 @@ def overrides_of(source: Source, settings: Mapping[str, object], *, several: boo
     """Return overrides in the form of the command line, KEY=VALUE."""
     if isinstance(source, Workload):
         raise UserError(
-            f"a Workload and settings ({', '.join(settings)}) were given: wanted only one of them; put the settings "
-            "into the overrides that the Workload is loaded from"
+            f"a Workload was given where settings are wanted ({', '.join(settings) or 'none were given'}): put all of "
+            "them into the overrides that the Workload is loaded from"
         )
     if isinstance(source, str):
         raise UserError(f"{source!r} is a string: wanted a list of overrides, as in [{source!r}], or keywords")

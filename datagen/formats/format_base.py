@@ -28,7 +28,7 @@ from datagen.content import Content
 from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
 from datagen.layout import Layout
 from datagen.spec import BLOCK_BYTES, Compression, DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Reader, Writer, read_in_transfers
+from datagen.storage.storage_base import Reader, Writer, read_in_transfers
 
 Sizes = NDArray[np.int64]
 Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one
@@ -149,12 +149,11 @@ class Source:
         self.reader.close()
 
 
-class SourceStream(io.RawIOBase):
-    """A `Source` as a Python file object."""
+class StoredFile(io.RawIOBase):
+    """A `Source` as a Python file object, for libraries that take one (np.load, h5py, pyarrow); it stays open."""
 
     def __init__(self, source: Source) -> None:
-        self.name = source.path
-        self._source = source
+        self.name, self.source = source.path, source
         self._at = 0
 
     def readable(self) -> bool:
@@ -164,22 +163,32 @@ class SourceStream(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._source.size_bytes}[whence]
-        return self._at
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.source.size_bytes}[whence]
+        if at < 0:
+            raise ValueError(f"seek to {at}")
+        self._at = at
+        return at
 
     def tell(self) -> int:
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        left = max(0, self._source.size_bytes - self._at)
-        data = bytes(self._source.read(self._at, left if size < 0 else min(size, left)))
-        self._at += len(data)
-        return data
+        return bytes(self._next(self.source.size_bytes if size < 0 else size))
+
+    def readall(self) -> bytes:
+        return self.read()
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
+        view = memoryview(buffer).cast("B")
+        data = self._next(len(view))
+        view[: len(data)] = data
         return len(data)
+
+    def _next(self, most_bytes: int) -> memoryview:
+        """Read by one call, up to the end of the file."""
+        data = self.source.read(self._at, max(0, min(most_bytes, self.source.size_bytes - self._at)))
+        self._at += len(data)
+        return data
 
 
 def block_bytes_of(reader: Reader) -> int:
@@ -257,7 +266,7 @@ class SideFile(abc.ABC):
         """Write the side file sequentially, as a pure function of `job`: the data file is not read."""
 
 
-AnyFile = BinaryIO | LibraryFile  # an open file, of this host or of a storage without paths; its `name` is its path
+AnyFile = BinaryIO | StoredFile  # an open file, of this host or of a storage without paths; its `name` is its path
 Indexes = Sequence[memoryview]  # the bytes of the index files of a data file
 
 
@@ -394,7 +403,7 @@ class RecordFormat(FormatBase):
         version = version_of(source.path, source.size_bytes)
         if version not in _known:
             try:
-                learn_offsets(version, self.offsets(io.BufferedReader(SourceStream(source), HEADERS_AT_ONCE_BYTES)))
+                learn_offsets(version, self.offsets(io.BufferedReader(StoredFile(source), HEADERS_AT_ONCE_BYTES)))
             except DamagedError as error:
                 raise damaged(source.path, str(error), error.offset) from error
         known = _known[version]

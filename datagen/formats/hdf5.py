@@ -24,7 +24,7 @@ from datagen.errors import SpaceError
 from datagen.formats import format_base as base
 from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known, hdf5
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
 LIBRARY = base.LibraryReads(call="h5py")
 ENDINGS = ("hdf5", "h5")
@@ -73,7 +73,7 @@ class Format(base.FormatBase):
 
     def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         try:
-            with hdf5().File(file if isinstance(file, LibraryFile) else file.name, "r") as opened:
+            with hdf5().File(file if isinstance(file, base.StoredFile) else file.name, "r") as opened:
                 names = [f"records_{i}" for i in range(len(opened)) if f"records_{i}" in opened] or [OLD_NAME]
                 data = b"".join(np.ascontiguousarray(opened[name][index]).tobytes() for name in names)
         except HDF5_ERRORS as error:

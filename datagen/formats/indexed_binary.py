@@ -14,7 +14,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.formats import format_base as base
 from datagen.layout import Layout, even_places
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
 LIBRARY = base.LibraryReads(call="np.fromfile", in_parts=True)
 ENTRY_BYTES = 8
@@ -81,7 +81,7 @@ class Format(base.RecordFormat):
                 raise base.damaged(file.name + suffix, problem, 0)
             found.append(int(np.frombuffer(entries, "<u8", samples)[index]))
         offset, size = found
-        if isinstance(file, LibraryFile):  # without a path
+        if isinstance(file, base.StoredFile):  # without a path
             file.seek(offset)
             data = memoryview(file.read(size) or b"")
         else:

@@ -22,7 +22,7 @@ from datagen.formats import _parquet_layout as layout
 from datagen.formats import format_base as base
 from datagen.groups import CachedSource, GroupBytes, GroupFormat
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
 LIBRARY = base.LibraryReads(call="pyarrow.parquet")
 HAS_COLUMNS = True
@@ -91,9 +91,7 @@ class Format(GroupFormat):
     def open_groups(self, source: base.Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
         return GroupsFile(_with_footer(source) if matched else source, spec, matched)
 
-    def decode_group(
-        self, where: str | LibraryFile | base.SourceStream, index: int, spec: DatasetSpec
-    ) -> list[memoryview]:
+    def decode_group(self, where: str | base.StoredFile, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Return the buffers of the columns requested; lists are flattened.
 
         Columns of variable-length values also have a buffer of offsets.

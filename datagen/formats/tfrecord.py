@@ -28,7 +28,7 @@ from datagen.formats import format_base as base
 from datagen.formats._parquet_layout import varint
 from datagen.layout import Layout, even_places
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
 TENSORFLOW_BYTES = 256 << 10  # default `buffer_size` of tf.data.TFRecordDataset
 LIBRARY = base.LibraryReads(call="tf.data.TFRecordDataset", in_parts=True, transfer_bytes=TENSORFLOW_BYTES)
@@ -126,7 +126,7 @@ class Format(base.RecordFormat):
 
     def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example."""
-        if not isinstance(file, LibraryFile):
+        if not isinstance(file, base.StoredFile):
             return self._load(file, index, samples)
         buffered = io.BufferedReader(file)
         try:

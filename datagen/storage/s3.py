@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 from datagen.errors import UserError
-from datagen.storage._client_files import S3_LIBRARIES, S3Library
 from datagen.storage._http_exchange import Exchange, number_in
 from datagen.storage._request_counts import RequestCounts
 from datagen.storage._s3_client import Client, Request, Span
@@ -23,7 +22,7 @@ from datagen.storage._s3_options import Options
 from datagen.storage._s3_signing import Credentials, Signer
 from datagen.storage._s3_upload import ObjectWriter, abort, abort_recorded
 from datagen.storage._s3_xml import PAGE_KEYS, Page, page_in, uploads_in
-from datagen.storage.storage_base import Entry, Fill, LibraryFile, Listed, Reader, StorageBase, StorageSpec
+from datagen.storage.storage_base import Entry, Fill, Listed, Reader, StorageBase, StorageSpec
 
 SCHEME = "s3://"
 INVALID_NAMES = ("", ".", "..")
@@ -53,7 +52,6 @@ class Storage(StorageBase):
         self._clients: dict[str, Client] = {}
         self._folders: dict[str, tuple[Client, str]] = {}  # folder -> its client and the key prefix of its objects
         self._lock = threading.Lock()
-        self._by_library: S3Library | None = None
         self._ahead = threading.local()
         """Its `requests` are those sent by `announce`, by path."""
         self.server = options.endpoint
@@ -155,26 +153,6 @@ class Storage(StorageBase):
         for key, upload in found if end else ():
             abort(client, key, upload)
         return len(found)
-
-    def check_library(self) -> None:
-        self._library()
-
-    def open_by_library(self, path: str, *, whole: bool) -> LibraryFile | None:
-        opener = self._library()
-        if opener is None:
-            return None
-        client, key = self._place(path)
-        return opener.open(path, client.bucket, key, whole=whole)
-
-    def _library(self) -> S3Library | None:
-        """Return the client library of the option `storage_library`, created once per process; None without one."""
-        options = self._options
-        if options.library not in S3_LIBRARIES:
-            return None
-        with self._lock:
-            if self._by_library is None:
-                self._by_library = S3_LIBRARIES[options.library](options)
-            return self._by_library
 
     def preflight(self, folder: str) -> None:
         """List one key, which fails if endpoint, credentials or bucket are wrong."""

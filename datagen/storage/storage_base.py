@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Protocol
 
 from datagen import registry
 from datagen.buffers import AlignedBuffer
@@ -38,8 +37,6 @@ _FOLDER_TYPES = {
 """
 _LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
 """Options by which mlpstorage picks an object-storage client; mounted file systems ignore them."""
-LIBRARIES_OF_OBJECTS = ("s3torchconnector", "s3fs")
-"""Values of `storage_library` with which `reader.engine=library` can read from an S3 server."""
 INTERNAL_TYPES = ("memory", "null")  # backends for dlemu's own use and its tests; users can't select them
 
 
@@ -420,18 +417,6 @@ class StorageBase(abc.ABC):
         """
         return None
 
-    def open_by_library(self, path: str, *, whole: bool) -> LibraryFile | None:
-        """Open a file with the client library that training scripts use for this storage (s3torchconnector, s3fs).
-
-        `whole` announces a read of the whole file. None if the backend has no such library: the caller then uses
-        `open`. Raises as `open`, and UserError if the library can't be imported.
-        """
-        return None
-
-    def check_library(self) -> None:
-        """Raise UserError if the library of `open_by_library` can't be imported."""
-        return
-
     def device_folders(self, folders: Iterable[str]) -> Iterator[str]:
         """Yield one local folder for each block device below `folders`, for telemetry; skips missing folders."""
         devices = set()
@@ -467,70 +452,6 @@ def write_whole(storage: StorageBase, path: str, data: Bytes, *, sync: bool) -> 
         if isinstance(error, OSError) and error.filename is None:
             error.filename = path
         raise
-
-
-class ReadTotals(NamedTuple):
-    """Bytes and read calls that the storage has served for an open file so far."""
-
-    app_bytes: int
-    read_calls: int
-
-
-class LibraryFile(io.RawIOBase, abc.ABC):
-    """A Python file object for libraries that take one (np.load, h5py, Pillow, pyarrow)."""
-
-    failure: Exception | None = None
-    """The first error that a read raised; a format library may otherwise misreport it as a damaged file."""
-
-    def __init__(self, path: str) -> None:
-        self.name = path
-
-    @abc.abstractmethod
-    def read_totals(self) -> ReadTotals: ...
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-
-class StoredFile(LibraryFile):
-    """A `Reader` of any backend as a Python file object."""
-
-    def __init__(self, path: str, reader: Reader) -> None:
-        super().__init__(path)
-        self.reader = reader
-        self._at = 0
-
-    def read_totals(self) -> ReadTotals:
-        return ReadTotals(self.reader.app_bytes, self.reader.read_calls)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.reader.size_bytes}[whence]
-        if at < 0:
-            raise ValueError(f"seek to {at}")
-        self._at = at
-        return at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
-        view = memoryview(buffer).cast("B")
-        got = self.reader.read_into(view[: max(0, self.reader.size_bytes - self._at)], self._at)
-        self._at += got
-        return got
-
-    def readall(self) -> bytes:
-        """Read the rest of the file by one call."""
-        rest = bytearray(max(0, self.reader.size_bytes - self._at))
-        return bytes(memoryview(rest)[: self.readinto(rest)])
-
-    def close(self) -> None:
-        if not self.closed:
-            self.reader.close()
-        super().close()
 
 
 def leads_elsewhere(folder: str, below: str, storage: StorageBase) -> bool:

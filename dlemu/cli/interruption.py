@@ -15,25 +15,16 @@ from datagen.errors import SpaceError
 from datagen.withheld import without_secrets
 from dlemu.cli import complain
 from dlemu.config.overrides import override, take_word
-from dlemu.metrics.demand import sample_divisor
-from dlemu.metrics.t_interval import plus_minus
 from dlemu.ranks import Interrupted, interrupt_on
 from dlemu.report.progress import ProgressLines
 from dlemu.report.table import Cell, Line, print_lines
-from dlemu.report.units import number, size
+from dlemu.report.units import number, with_uncertainty
 from dlemu.results.progress import Progress
-from dlemu.results.wording import count, scaled
+from dlemu.results.wording import count
+from dlemu.runner.events import Doing, Warned
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 from dlemu.studies.answers import SweepPoint, Trial
-from dlemu.studies.prerequisites import SearchBegan, SizingEvent
-
-_PAGE_CACHE = {
-    "direct": "read with O_DIRECT, bypassing the page cache",
-    "remote": "read over the network, not cached on this host",
-    "large": "five times the memory of this host or more",
-    "evicted": "dropped from the page cache before each epoch",
-    "cached": "the page cache may serve reads: this sizes memory as much as storage",
-}
+from dlemu.studies.prerequisites import SizingEvent
 
 
 class Watched:
@@ -64,16 +55,10 @@ class Watched:
             interrupt_on(signal.SIGINT, signal.SIGTERM)
             self._print(f"results: {event.folder}")
         match event:
-            case SearchBegan():
-                small = scaled(sample_divisor(event.workload), event.workload.scale)
-                enough = f"enough for {count(event.enough_for, 'accelerator')}{small}"
-                self._print(f"dataset: {size(event.total_bytes)}, {_PAGE_CACHE[event.page_cache]}; {enough}")
-                if event.known.others:
-                    self._print(Line(event.known.others, "caution"))
-                self._print(
-                    f"read probe: {number(event.known.probe_mb_per_second)} MB/s; one accelerator needs "
-                    f"{number(event.known.mb_per_accelerator)} MB/s; expected to pass: {event.expected}"
-                )
+            case Doing(text):
+                self._print(text)
+            case Warned(text):
+                self._print(Line(text, "caution"))
             case RunsPlanned(runs=None) if event.finished_runs:
                 self._print(f"continuing after {count(event.finished_runs, 'finished run')}")
             case RunsPlanned(runs=int(runs)) if runs > 1:
@@ -81,12 +66,9 @@ class Watched:
             case RunBegan():
                 self._print(f"{event.label} ...")
             case RunEnded(run=Trial() as trial):
-                au = trial.au_sustained_percent
-                self._print(
-                    f"  au {au:.2f} % {plus_minus(au, trial.half_width_percent, 2)} "
-                    f"({'decided' if trial.settled else 'open'}), {number(trial.mb_per_second)} MB/s, "
-                    f"{trial.seconds:.0f} s"
-                )
+                au = with_uncertainty(trial.au_sustained_percent, trial.half_width_percent)
+                state, rate = "decided" if trial.settled else "open", number(trial.mb_per_second)
+                self._print(f"  AU {au} ({state}), {rate} MB/s, {trial.seconds:.0f} s")
                 if trial.page_cache_warning:
                     self._print(Line(f"  {trial.page_cache_warning}", "caution"))
             case RunEnded(run=SweepPoint() as point):

@@ -116,8 +116,6 @@ def _storage_problems(workload: Workload) -> Iterator[str]:
                 f"reader.transfer_size is {reader.transfer_size}: an object is read by requests; wanted "
                 "reader.range_bytes, the size of one"
             )
-        if not has_files and reader.engine == "library":
-            opened.check_library()
     except UserError as error:
         yield str(error)
     for key, default in (("range_bytes", 0), ("io_depth", 1)):

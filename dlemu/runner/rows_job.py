@@ -21,7 +21,9 @@ from datagen.errors import UserError
 from dlemu.config.schema import Workload
 from dlemu.machine.environment import describe_folder, existing_folder
 from dlemu.metrics.catalogue import RUN, Catalogue, declared
-from dlemu.metrics.verdict import Outcome as Outcome  # kinds based on this one name these three
+from dlemu.metrics.findings import Confidence as Confidence  # kinds based on this one name these five
+from dlemu.metrics.findings import LimitedBy as LimitedBy
+from dlemu.metrics.verdict import Outcome as Outcome
 from dlemu.ranks import Comm
 from dlemu.ranks.row_log import RowLog as RowLog
 from dlemu.ranks.row_log import Rows as Rows
@@ -181,8 +183,8 @@ def rows_parts(
             kind=job.name,
             workload=summary.workload,
             ranks=summary.ranks,
-            passed={"pass": True, "fail": False}.get(summary.outcome or ""),
             verdict=summary.verdict,
+            outcome=summary.outcome,
             limited_by={} if what is None else {RUN: what},
             metrics={name: Value(value) for name, value in known.items() if value is not None},
         )

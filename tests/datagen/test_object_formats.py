@@ -1,11 +1,7 @@
-"""Every format is made in, verified in and read from object stores, byte by byte, by every engine and library."""
+"""Every format is made in, verified in and read from object stores, byte by byte, by every engine."""
 
 from __future__ import annotations
 
-import importlib.util
-import multiprocessing
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -13,15 +9,14 @@ import numpy as np
 import pytest
 
 from datagen import registry
-from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetched, Fetcher, FetchSpec
 from datagen.formats.format_base import UnreadFormat
 from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import LIBRARIES_OF_OBJECTS, StorageSpec, open_storage
+from datagen.storage.storage_base import StorageSpec
 from datagen.verify import verify
-from tests.object_stores import S3, rclone_server, storage_of, why_no_rclone
+from tests.object_stores import storage_of
 
 pytestmark = pytest.mark.usefixtures("keys")
 FORMATS = [
@@ -31,7 +26,6 @@ FORMATS = [
 ]
 Engine = Literal["fast", "library"]
 each_format = pytest.mark.parametrize("name", FORMATS)
-each_library = pytest.mark.parametrize("library", LIBRARIES_OF_OBJECTS)
 
 
 def spec_of(name: str, folder: str) -> DatasetSpec:
@@ -57,12 +51,6 @@ def read(spec: DatasetSpec, storage: StorageSpec, engine: Engine) -> Fetched:
     fetched = fetcher.fetch(samples, memoryview(bytearray(fetch.slot_bytes(len(samples)))))
     fetcher.close()
     return fetched
-
-
-def with_library(server: S3, library: str) -> StorageSpec:
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed: pip install 'dlemu[{library}]'")
-    return server.spec(options={"storage_library": library})
 
 
 @each_format
@@ -96,57 +84,3 @@ def test_a_library_fetches_what_its_samples_need_and_no_more(server: Any, name: 
     data_gets = [request for request in server.requests if request.method == "GET" and "/train/" in request.key]
     if name in ("npz", "hdf5", "webdataset"):
         assert fetched.read_calls == len(data_gets) == 3  # each object once, whole
-
-
-@pytest.fixture(scope="module")
-def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    if why_no_rclone():
-        pytest.skip(why_no_rclone())
-    with rclone_server(tmp_path_factory.mktemp("libraries")) as server:
-        yield server
-
-
-@each_library
-@each_format
-def test_the_libraries_of_scripts_read_every_format(name: str, library: str, real_server: S3) -> None:
-    spec, storage = spec_of(name, f"{library}/{name}"), with_library(real_server, library)
-    make(spec, storage)
-    fetched = read(spec, storage, "library")
-    assert fetched.remote_bytes == fetched.app_bytes > 0
-    assert fetched.read_calls > 0
-
-
-@each_library
-def test_the_libraries_of_scripts_survive_the_fork_to_a_worker(library: str, real_server: S3) -> None:
-    spec, storage = spec_of("npz", f"forked/{library}"), with_library(real_server, library)
-    make(spec, storage)
-    read(spec, storage, "library")  # so that it has threads and connections here
-    context = multiprocessing.get_context("fork")
-    for _ in range(2):
-        worker = context.Process(target=read, args=(spec, storage, "library"))
-        worker.start()
-        worker.join(60)
-        assert worker.exitcode == 0
-    read(spec, storage, "library")
-
-
-@each_library
-def test_what_a_library_of_scripts_fails_at_is_told_as_that(
-    library: str, real_server: S3, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec, storage = spec_of("hdf5", f"failing/{library}"), with_library(real_server, library)
-    make(spec, storage)
-    found = inspect(spec, storage=storage)
-    fetch = FetchSpec(found, found.train, storage=storage, engine="library")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
-    fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(1)))
-    with pytest.raises(DatasetError, match=rf"failing/{library}/train/.*: {library} can't read it \(.*credentials"):
-        fetcher.fetch([0], out)
-
-
-def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "s3torchconnector", None)
-    options = (("endpoint_url", "http://h"), ("storage_library", "s3torchconnector"))
-    storage = open_storage(StorageSpec(type="s3", root="bucket", options=options))
-    with pytest.raises(UserError, match=r"storage_library=s3torchconnector needs .*'dlemu\[s3torchconnector\]'"):
-        storage.check_library()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import os
 import pickle
@@ -15,11 +16,11 @@ import pytest
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
+from datagen.formats.format_base import Source, StoredFile
 from datagen.storage import posix
 from datagen.storage.storage_base import (
     StorageBase,
     StorageSpec,
-    StoredFile,
     open_storage,
     read_whole,
     storage_spec,
@@ -198,15 +199,15 @@ def test_libraries_read_a_file_of_any_storage(name: str, tmp_path: Path) -> None
     data = io.BytesIO()
     np.save(data, np.arange(1000))
     write(backend, path, data.getvalue())
-    with StoredFile(path, backend.open(path)) as file:
+    with contextlib.closing(Source(path, backend.open(path))) as source:
+        file = StoredFile(source)
         assert np.load(file).tolist() == list(range(1000))
         assert file.seek(-8, io.SEEK_END) == len(data.getvalue()) - 8
         assert int.from_bytes(file.readall(), "little") == 999
         assert file.read(1) == b""
         with pytest.raises(ValueError, match="seek"):
             file.seek(-1)
-        assert file.reader.app_bytes >= 8000
-    file.close()
+        assert source.reader.app_bytes >= 8000
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from tests.e2e.harness import (
     assert_gone,
     dlemu,
     maps,
+    ranks_per_host,
     reported,
     small_run,
     start,
@@ -51,7 +51,7 @@ def test_datagen_and_training_on_mpi_ranks(tmp_path: Path) -> None:
     assert ended.out.count("  more ") == 1, "one process speaks"
     told = summary(tmp_path / "run")
     assert told["ranks"] == 3
-    assert told["ranks_per_host"] == [3]
+    assert ranks_per_host(tmp_path / "run") == [3]
     assert set(told["each_sample_once"]) == {True}
     assert len(steps(tmp_path / "run")) == 3 * 2 * 8
 
@@ -59,14 +59,7 @@ def test_datagen_and_training_on_mpi_ranks(tmp_path: Path) -> None:
 def test_the_verdict_is_the_exit_status(dataset: Path, tmp_path: Path) -> None:
     ended = dlemu("train", *small_run(tmp_path / "run", dataset, *SLOW), launcher=[MPIRUN, "-np", "2"])
     assert ended.status == 1, ended.err
-    assert summary(tmp_path / "run")["passed"] is False
-
-
-def test_a_mistake_is_told_once(dataset: Path, tmp_path: Path) -> None:
-    ended = dlemu("train", *small_run(tmp_path / "run", dataset, "reader.batchsize=4"), launcher=[MPIRUN, "-np", "3"])
-    assert ended.status == 2, ended.err
-    assert ended.err.count("did you mean reader.batch_size?") == 1
-    assert "Traceback" not in ended.err
+    assert summary(tmp_path / "run")["outcome"] == "fail"
 
 
 @pytest.mark.parametrize("victim", [0, 2, "stand-in"])
@@ -142,21 +135,6 @@ def test_ranks_that_are_not_alike_run_themselves(dataset: Path, tmp_path: Path) 
     assert [sum(each) for each in ranks] == [1, 1]
     os.killpg(process.pid, signal.SIGINT)
     assert wait(process).status != 0
-
-
-def test_a_damaged_file_ends_all_ranks_with_its_name(dataset: Path, tmp_path: Path) -> None:
-    copy, folder = tmp_path / "data", tmp_path / "run"
-    shutil.copytree(dataset, copy)
-    process = start("train", *small_run(folder, copy, *LONG), launcher=[MPIRUN, "-np", "3"])
-    until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
-    victim = sorted((copy / "train").iterdir())[20]
-    os.truncate(victim, 5000)
-    ended = wait(process)
-    assert ended.status != 0
-    assert str(victim) in ended.err
-    assert f"kept, marked incomplete, in {folder}: " in ended.err
-    assert "Traceback" not in ended.err
-    assert str(victim) in summary(folder)["failure"]
 
 
 def test_ctrl_c_to_mpirun_keeps_what_was_measured(dataset: Path, tmp_path: Path) -> None:

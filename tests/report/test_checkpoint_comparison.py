@@ -64,9 +64,6 @@ def test_a_run_that_took_twice_as_long_is_told_with_its_uncertainty(quick: Check
     assert metrics["write_fsync_percent"].a == pytest.approx(metrics["write_fsync_percent"].b)
     assert metrics["write_slowest_seconds"].half_width_percent is not None, "three checkpoints are repetitions"
     assert "reading: no significant difference in time" in comparison.verdict
-    pair = comparison.runs[0]
-    seconds = [of.metrics["write_slowest_seconds"].each for of in (pair.a, pair.b)]
-    assert [len(each) for each in seconds] == [3, 3]
     known = figures(quick).metrics.keys()
     assert known <= {metric.name for metric in CATALOGUE}, "each has its words"
     assert comparison.issues == (), "nothing was set otherwise"

@@ -112,15 +112,18 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     ),
     "steps of nobody": lambda live: (live / "rank_00000.steps").write_bytes(b"\x01" * 2240),
     "facts that are null": lambda live: (live / "facts.json").write_text("null"),
+    "checkpoints: a journal that is text": lambda live: (live / "journal.json").write_text("hello"),
+    "checkpoints: rows of nobody": lambda live: (live / "checkpoint_00001.rows").write_bytes(b"\x01" * 8 * 1000),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_live_part_is_named(name: str, tmp_path: Path) -> None:
-    killed(tmp_path)
+    leave, read = (killed_checkpoints, read_checkpoint_run) if "checkpoints" in name else (killed, read_run)
+    leave(tmp_path)
     DAMAGE[name](tmp_path / LIVE)
     with pytest.raises(UserError, match=str(tmp_path)):
-        read_run(str(tmp_path))
+        read(str(tmp_path))
 
 
 def test_what_is_no_file_in_a_live_part_is_never_opened(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -32,7 +31,6 @@ from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.report.units import size
 from dlemu.results.answer_files import decode_untrusted
-from dlemu.results.file_names import KILLED
 from dlemu.results.live import going_on
 from dlemu.results.progress import Progress
 from dlemu.runner.events import Event, JobBegan, Saved
@@ -40,7 +38,6 @@ from dlemu.runner.job import JobRequest, run_alone
 from dlemu.runner.job import prepare as prepare_job
 from dlemu.runner.ranks import RunFailedError
 from tests.checkpoints.models import SMALL_WORDS
-from tests.runs import kind_held
 
 SMALL = {
     **SMALL_WORDS,
@@ -242,23 +239,6 @@ def killed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointRun:
     return done
 
 
-def test_what_the_ranks_of_a_killed_run_had_measured_is_a_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done, folder = killed(tmp_path, monkeypatch), str(tmp_path / "result")
-    assert kind_held(tmp_path / "result") == "checkpoint"
-    again = read_checkpoint_run(folder)
-    order = ["rank", "phase", "checkpoint", "file"]
-    assert np.array_equal(np.sort(again.rows, order=order), np.sort(done.rows, order=order))
-    assert (again.summary.write, again.summary.read) == (done.summary.write, done.summary.read)
-    assert (again.summary.complete, again.summary.failure) == (False, KILLED)
-    assert again.summary.what.kept == (1, 2, 3)
-    with pytest.raises(SpaceError, match=r"`dlemu report .*` shows it; set output\.folder"):
-        run(tmp_path)
-    with going_on(folder), pytest.raises(UserError, match="is still running"):
-        read_checkpoint_run(folder)
-
-
 def test_what_a_killed_run_left_of_a_checkpoint_is_named_and_removed_only_on_demand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,22 +266,6 @@ def test_what_a_killed_run_left_of_a_checkpoint_is_named_and_removed_only_on_dem
     assert files_of(tmp_path, 3) == [theirs]
     assert len(files_of(tmp_path, 2)) > 1
     assert "not complete: " not in report("--remove-unfinished").stderr
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda live: (live / "journal.json").write_text("hello"),
-        lambda live: (live / "checkpoint_00001.rows").write_bytes(b"\x01" * 8 * 1000),
-    ],
-)
-def test_a_damaged_live_part_is_named(
-    damage: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed(tmp_path, monkeypatch)
-    damage(tmp_path / "result" / "live")
-    with pytest.raises(UserError, match=str(tmp_path)):
-        read_checkpoint_run(str(tmp_path / "result"))
 
 
 def test_there_must_be_room_and_a_folder_that_all_hosts_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

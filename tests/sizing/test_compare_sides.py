@@ -22,10 +22,12 @@ from dlemu.studies.compare.page import screen
 from dlemu.studies.compare.sides import Settings, Side, read_side, read_sides, side_of_runs
 from tests.report.folders import write_run
 
+OUTCOMES = {True: "pass", False: "fail", None: "no verdict"}
+
 
 def figures(total_seconds: float | None = 100.0, **changes: Any) -> JobFigures:
     metrics = {name: changes.pop(name) for name in [one.name for one in CATALOGUE] if name in changes}
-    run = JobFigures(kind="training", workload="unet3d", ranks=18, epochs=5, passed=True)
+    run = JobFigures(kind="training", workload="unet3d", ranks=18, epochs=5, outcome="pass")
     return replace(run, metrics=training_metrics({"total_seconds": total_seconds} | metrics), **changes)
 
 
@@ -93,7 +95,9 @@ def test_a_count_is_a_bound_unless_one_more_was_shown_to_fail(
     of_a: dict[int, bool | None], of_b: dict[int, bool | None], words: str
 ) -> None:
     a, b = (
-        side_of_runs(name, {(("ranks", str(n)),): figures(None, ranks=n, passed=passed) for n, passed in tried.items()})
+        side_of_runs(
+            name, {(("ranks", str(n)),): figures(None, ranks=n, outcome=OUTCOMES[one]) for n, one in tried.items()}
+        )
         for name, tried in (("a", of_a), ("b", of_b))
     )
     assert compare(a, b).verdict == words
@@ -157,8 +161,9 @@ def test_checkpoints_that_one_side_read_from_memory_are_compared_by_their_writin
     verdict = compare(cold, warm).verdict
     assert verdict.startswith("writing: A and B take the same time")
     assert verdict.endswith("; reading: not comparable: B's data came from memory")
-    labels = [line.label for line in screen(compare(cold, warm), "").lines]
-    assert labels[-1] == "written, one checkpoint", "and none read"
+    table = screen(compare(cold, warm), "").table
+    assert table is not None
+    assert [row[0] for row in table.rows] == ["written, one checkpoint, s"], "and none read"
     assert "; memory served both, not storage: reading: A and B" in compare(warm, warm).verdict
 
 

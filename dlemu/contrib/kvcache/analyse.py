@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.contrib.kvcache.model import Model
-from dlemu.contrib.kvcache.official import official_result
+from dlemu.contrib.kvcache.official import GIB, official_result
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import RANK_ROW, KvSummary, Limit, Official, Spread
 from dlemu.extend import cache as page_cache
@@ -25,6 +25,7 @@ MIN_CEILING = 2.0
 """Below this ceiling (a multiple of the load) the emulator was measured rather than the storage."""
 MIN_OVERSTATED_PERCENT = 0.5  # less would be shown as "0 % too high"
 _MOMENTS = 100
+_HOW = ("block_tokens", "odirect", "threads", "trace")
 _LATE_SHARE = 0.1  # arrivals handled later than this share of the loads' p95 count as a limit of the emulator
 
 Floats = NDArray[np.float64]
@@ -56,7 +57,7 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
     settings, failure = data.settings, run.facts.failure
     complete = failure is None and bool(len(data.whole))
     backlog = data.backlog if complete and not settings.option else None
-    official = official_result(data.prompts, data.begins, settings, data.window_seconds) if settings.option else None
+    official = official_result(data.prompts, data.begins, settings) if settings.option else None
     sustained = None if backlog is None else backlog.sustained
     ttft, loads = (spread(times) if sustained else None for times in (data.ttft, data.load_seconds))
     outcome, why_none = _outcome(data, backlog, ttft, loads)
@@ -77,16 +78,10 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
         **run.common_fields(),
         verdict=verdict,
         outcome=outcome,
-        folder=run.facts.workload.storage.resolved(settings.folder),
         option=settings.option,
-        trace=settings.trace,
-        block_tokens=settings.block_tokens,
-        block_bytes=Model(settings).block_bytes,
-        odirect=settings.odirect,
-        threads=settings.threads,
+        how={name: getattr(settings, name) for name in _HOW} | {"block_bytes": Model(settings).block_bytes},
         prompts=len(data.prompts),
         prompts_per_second=data.rate,
-        accelerators=int(data.whole["accelerators"].sum()),
         sustained=sustained,
         backlog_seconds=None if backlog is None else backlog.storage_seconds,
         ttft_seconds=ttft,
@@ -94,8 +89,6 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
         utilisation_percent=100 * busy / (busy + waited) if sustained and busy + waited else None,
         gpu_seconds_won=0.0 if settings.option else settings.tp * (saved - waited),
         break_even_gb_per_second=full_bytes / 1e9 / (saved * settings.tp) if saved > 0 and stored_blocks else None,
-        read_bytes=data.read_bytes,
-        written_bytes=data.written_bytes,
         read_gb_per_second=data.read_bytes / 1e9 / window if window else 0.0,
         write_gb_per_second=data.written_bytes / 1e9 / window if window else 0.0,
         # The last token of a prompt is always computed.
@@ -112,8 +105,8 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
 def spread(seconds: Floats) -> Spread | None:
     if not len(seconds):
         return None
-    p50, p95, p99, maximum = np.percentile(seconds, (50, 95, 99, 100)).tolist()
-    return Spread(mean=float(seconds.mean()), p50=p50, p95=p95, p99=p99, max=maximum)
+    p50, p95, p99 = np.percentile(seconds, (50, 95, 99)).tolist()
+    return Spread(p50=p50, p95=p95, p99=p99)
 
 
 class RunRows:
@@ -254,11 +247,12 @@ def _limit(data: RunRows, backlog: Backlog | None) -> Limit | None:
 
 
 def _official_verdict(data: RunRows, official: Official) -> str:
-    above = official.overstated_percent
-    if above is None:
+    read, written = (moved / GIB / max(data.window_seconds, 1e-9) for moved in (data.read_bytes, data.written_bytes))
+    if not read + written:
         return "nothing was measured"
+    above = 100 * ((official.read_gib_per_second + official.write_gib_per_second) / (read + written) - 1)
     too_much = f", {above:.0f} % too high" if above >= MIN_OVERSTATED_PERCENT else ""
-    true = f"read {official.true_read_gib_per_second:.3g} and write {official.true_write_gib_per_second:.3g} GiB/s"
+    true = f"read {read:.3g} and write {written:.3g} GiB/s"
     published = f"read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g}"
     return f"option {data.settings.option}: {true}; MLPerf Storage's tool would publish {published}{too_much}"
 

@@ -367,28 +367,18 @@ class TurnsReplay:
         self._ready.append(worker)
 
 
-def official_result(
-    rows: rows_job.Rows, begins: Mapping[int, int], settings: KvSettings, window_seconds: float
-) -> Official:
-    clock, window = settings.seconds, max(window_seconds, 1e-9)
-    sums = {name: int(rows[name].sum()) for name in ("read_bytes", "begun_bytes", "written_bytes", "dram_bytes")}
-    stored, written, memory = sums["read_bytes"], sums["written_bytes"], sums["dram_bytes"]
+def official_result(rows: rows_job.Rows, begins: Mapping[int, int], settings: KvSettings) -> Official:
+    """Return what the tool would publish of these requests, by its own formulas."""
+    clock = settings.seconds
     done = rows[rows["computed_ns"] > 0]
     stops_ns = np.array([begins[rank] + clock * 1e9 for rank in done["rank"].tolist()])
     storage_seconds = (done["read_call_ns"] + done["write_call_ns"]) / 1e9
     by_rank = [done["rank"] == rank for rank in np.unique(done["rank"])]
-    storage_rates = [
-        done["output_tokens"][own].sum() / storage_seconds[own].sum() for own in by_rank if storage_seconds[own].any()
-    ]
     return Official(
-        read_gib_per_second=(stored + sums["begun_bytes"]) / GIB / clock,
-        write_gib_per_second=written / GIB / clock,
-        true_read_gib_per_second=stored / GIB / window,
-        true_write_gib_per_second=written / GIB / window,
+        read_gib_per_second=int(rows["read_bytes"].sum() + rows["begun_bytes"].sum()) / GIB / clock,
+        write_gib_per_second=int(rows["written_bytes"].sum()) / GIB / clock,
         served=len(done),
         late=int((done["computed_ns"] > stops_ns).sum()),
         storage_p95_seconds=max((float(np.percentile(storage_seconds[own], 95)) for own in by_rank), default=None),
-        memory_percent=100 * memory / (stored + memory) if stored + memory else None,
         tokens_per_second=int(done["output_tokens"].sum()) / clock,
-        storage_tokens_per_second=float(sum(storage_rates)),
     )

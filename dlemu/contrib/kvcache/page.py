@@ -24,12 +24,15 @@ _LIMITS: dict[Limit, str] = {
     "emulator": "this host is too busy for this load: use more cores, or a smaller kv.speed",
     "arrivals": "all requests were served: try more kv.users",
 }
+_WORK = ("block_bytes", "block_tokens", "trace")
 _REHEARSAL = f"A rehearsal: kv-cache.py did not run. CLOSED results come from mlpstorage, unchanged. {TRADEMARK}"
 
 
 def _screen(summary: KvSummary, folder: str) -> Screen:
     official, notes = summary.official, list(summary.issues)
-    title = f"{summary.workload}: KV cache on storage, {count(summary.ranks, 'rank')}, in {summary.folder}"
+    title = f"{summary.workload}: KV cache on storage, {count(summary.ranks, 'rank')}"
+    if summary.environment.storage is not None:
+        title += f", on {summary.environment.storage.folder}"
     if official is not None:
         title = f"MLPerf Storage kv_cache, option {summary.option}: {title}"
         notes.append(_REHEARSAL)
@@ -63,15 +66,8 @@ def conditions(summary: KvSummary) -> Conditions:
         started_at=summary.started_at,
         hosts=summary.environment.hosts,
         storage=summary.environment.storage,
-        facts={"folder": summary.folder},
-        work={
-            "block_bytes": summary.block_bytes,
-            "option": summary.option,
-            "block_tokens": summary.block_tokens,
-            **rate,
-            "trace": summary.trace,
-        },
-        how={"odirect": summary.odirect, "threads": summary.threads, "ranks": summary.ranks},
+        work={"option": summary.option, **{name: summary.how[name] for name in _WORK}, **rate},
+        how={**summary.how, "ranks": summary.ranks},
         from_memory=("run",) if served is not None and served < page_cache.NOT_READ_PERCENT else (),
         warnings=summary.issues,
     )

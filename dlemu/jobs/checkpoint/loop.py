@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,7 +33,6 @@ _MOVERS = ("mover_cpu_ns", "mover_cpu_wait_ns")
 _ENDLESS_BYTES = 1 << 50  # a pebibyte: no host generates that much during the measurement
 _CEILING_SHARE = 0.25
 """Of `metric.ceiling_seconds`: generating content takes no longer to measure, by default some GB on all cores."""
-_PRIVATE = re.compile(rb"^Private_(?:Clean|Dirty):\s+(\d+) kB", re.MULTILINE)
 
 Columns = dict[str, int]
 """A file's columns of a row of `io_rows`."""
@@ -54,7 +52,7 @@ def run_checkpoints(
     rank.run()
     record.stop()
     cpu_seconds = time.process_time() - rank.cpu_seconds_before
-    return record.collect(rank.log.rows, cpu_seconds=cpu_seconds, peak_memory_bytes=rank.peak_memory_bytes)
+    return record.collect(rank.log.rows, cpu_seconds=cpu_seconds)
 
 
 class _CheckpointRank:
@@ -66,7 +64,6 @@ class _CheckpointRank:
         self._clock = MonotonicClock()
         self.log = RowLog(IO_DTYPE, job.live_path(rows_path("", comm.rank)))
         self.cpu_seconds_before = 0.0
-        self.peak_memory_bytes = 0
         self._written, self._folder_sync_ns = 0, 0
         """Checkpoints whose files this rank has written; duration of its fsync of the last one's folder."""
 
@@ -245,7 +242,6 @@ class _CheckpointRank:
         """Mark the checkpoint complete when every rank has written its part, and remove the one beyond `keep_last`."""
         self._barrier()
         self._record.mark(training=False)
-        self.peak_memory_bytes = max(self.peak_memory_bytes, _private_bytes())
         removed = max(0, checkpoint - self._job.kept)
         if self._owns_folders:
             note = replace(self._job.note(checkpoint, len(self._comm.hosts)), complete=True)
@@ -285,7 +281,6 @@ class _CheckpointRank:
         self._barrier()
         self._record.mark(training=False)
         self._record.note(under_way=None)
-        self.peak_memory_bytes = max(self.peak_memory_bytes, _private_bytes())
 
     @property
     def _compute_ns(self) -> int:
@@ -343,12 +338,3 @@ class _CheckpointRank:
             fsync_ns=sum(file["synced_ns"] - file["moved_ns"] for file in files) + folder_sync_ns,
             folder_sync_ns=folder_sync_ns,
         )
-
-
-def _private_bytes() -> int:
-    """Return this process's private memory; 0 if the kernel does not report it."""
-    try:
-        with open("/proc/self/smaps_rollup", "rb") as lines:
-            return 1024 * sum(map(int, _PRIVATE.findall(lines.read())))
-    except OSError:
-        return 0

@@ -44,8 +44,6 @@ class CheckpointJournal(RunJournal):
     """Checkpoints that all ranks have written."""
     removed: tuple[int, ...] = ()
     """Those of `complete` that were deleted again under `checkpoint.keep_last`."""
-    peak_memory_bytes: tuple[int, ...] = ()
-    """Each rank's maximum private memory, sampled at the end of each checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)

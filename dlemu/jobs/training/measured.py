@@ -27,18 +27,6 @@ READ_BINS = 160
 
 
 @dataclass(frozen=True, kw_only=True)
-class CpuApart:
-    """The part of the CPU seconds of a rank and its workers that was not for reading."""
-
-    checkpoints: float = 0.0
-    """Used by the threads that made and wrote checkpoints."""
-    preprocessing: float = 0.0
-    """Used up by workers on purpose, as emulated preprocessing: `reader.preprocess=burn`."""
-    steps: float = 0.0
-    """Used up by the trainer on purpose: `train.step_cpu_time`."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class StoppedEarly:
     """How far a run came that was stopped early."""
 
@@ -53,8 +41,6 @@ class Journal(RunJournal):
 
     ceiling_au_percent: float | None = None
     """AU that the same loop reached without storage; None when it was not measured."""
-    cpu_apart: tuple[CpuApart, ...] = ()
-    """One per rank."""
     checkpoints: tuple[SavedCheckpoint, ...] = ()
     eviction_seconds: tuple[float, ...] = ()
     """Duration of each eviction of the dataset from the page cache."""

@@ -78,7 +78,6 @@ def figures(run: Run) -> JobFigures:
         epochs=len(steps),
         cut_steps=steps if any(planned < whole for planned in steps) else None,
         computation_seconds=mean_seconds(run.facts.workload.train.computation_time),
-        passed=summary.passed,
         verdict=summary.verdict,
         outcome=summary.outcome,
         limited_by={RUN: limit.what if limit else None},

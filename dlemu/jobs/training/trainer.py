@@ -19,7 +19,7 @@ from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
 from dlemu.config.duration import is_zero
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
-from dlemu.jobs.training.measured import CpuApart, Journal, StoppedEarly
+from dlemu.jobs.training.measured import Journal, StoppedEarly
 from dlemu.jobs.training.plan import Epoch, TrainingJob, accelerator_class, step_threads
 from dlemu.jobs.training.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
 from dlemu.jobs.training.result import RunLog
@@ -76,7 +76,7 @@ def run_rank(
     record.stop()
     record.journal = record.journal.noting(scaling=try_other_readers(job, comm, trainer.log.rows))
     loader.close()
-    return record.collect(trainer.log.rows.copy(), cpu_seconds=cpu_seconds, cpu_apart=trainer.cpu_apart())
+    return record.collect(trainer.log.rows.copy(), cpu_seconds=cpu_seconds)
 
 
 def _dataset_folders(job: TrainingJob) -> Iterator[str]:
@@ -131,7 +131,6 @@ class _Trainer:
         )
         self._saver = _saver(job, comm, self._clock) if job.saves else None
         self._cpu_seconds_before = 0.0
-        self._step_cpu_ns = 0
 
     def run(self) -> None:
         """Run all epochs."""
@@ -181,20 +180,12 @@ class _Trainer:
         """Return the CPU time of this rank and its workers since the first epoch began."""
         return _cpu_seconds() - self._cpu_seconds_before
 
-    def cpu_apart(self) -> CpuApart:
-        """Return the CPU time spent on anything but reading."""
-        return CpuApart(
-            checkpoints=0.0 if self._saver is None else self._saver.cpu_ns / 1e9,
-            preprocessing=float(self.log.rows["preprocess_cpu_ns"].sum()) / 1e9,
-            steps=self._step_cpu_ns / 1e9,
-        )
-
     @cached_property
     def _burners(self) -> BurnerThreads:
         return BurnerThreads(step_threads(self._job.workload.train))
 
     def _burn_step(self, seconds: float) -> None:
-        self._step_cpu_ns += self._burners.burn(seconds)
+        self._burners.burn(seconds)
 
     def _evict(self, *, write_first: bool) -> None:
         """Drop the dataset's pages from this host's page cache; its ranks share the files among them."""
