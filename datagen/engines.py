@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from datagen.buffers import AlignedBuffer, FileMemory
-from datagen.errors import DatasetError, DlemuError
 from datagen.formats._buffered import BufferedFile
 from datagen.formats.format_base import (
     MAX_KEPT_FILES,
+    NAMED,
     FormatBase,
     OpenFile,
     Sample,
     Source,
     StoredFile,
     ended_early,
-    unreadable,
+    read_failure,
+    reading,
 )
 from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
@@ -99,8 +100,10 @@ class FastEngine(SampleEngine):
             if opened is None or path != opened[0]:
                 opened = self._open = self._opened(path, out)
             return opened[2].sample(index)
-        except OSError as error:
-            raise unreadable(path, error) from error
+        except NAMED:
+            raise
+        except Exception as error:
+            raise read_failure(path, error) from error
 
     def _opened(self, path: str, out: memoryview) -> tuple[str, Source | None, OpenFile]:
         """Open a file, or take it from those kept open."""
@@ -116,7 +119,7 @@ class FastEngine(SampleEngine):
             self._storage.announce([path, *self._expected])
         reader = self._storage.open_whole(path) if self._whole else self._storage.open(path)
         if self._by_one_call:
-            return path, None, self._format.parse(path, self._read_whole(path, reader, begun), 1, self._memory.scratch)
+            return path, None, self._format.parse(self._read_whole(path, reader, begun), 1, self._memory.scratch)
         self.read_ns += time.monotonic_ns() - begun  # for small files on a network, opening takes most of the time
         source = Source(path, reader, self._storage.alignment, self._transfer_bytes, self._memory)
         try:
@@ -191,10 +194,10 @@ class LibraryCalls:
     def call(self, path: str, from_path: Callable[[str], T], from_storage: Callable[[], T]) -> T:
         """Return what a library makes of a file of this host or else, by `open` and `index`, of one of the storage.
 
-        Raises DlemuError: the storage's error, or DatasetError for whatever else a library raises.
+        Raises as `read_failure`.
         """
         wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-        try:
+        with reading(path):
             if self._by_path:
                 with _thread_reads(self._engine):
                     loaded = from_path(self._storage.local_path(path) or path)
@@ -203,13 +206,6 @@ class LibraryCalls:
                     loaded = from_storage()
                 finally:
                     self._count()
-        except OSError as error:
-            raise unreadable(path, error) from error
-        except DlemuError:
-            raise
-        except Exception as error:  # libraries raise anything: SyntaxError, OverflowError, their own errors
-            what = f"{type(error).__name__}: {str(error)[:200]}"
-            raise DatasetError(f"{path} is damaged, or is not of this format: its library reports {what}") from error
         self._engine.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
         return loaded
 

@@ -17,7 +17,15 @@ from datagen.buffers import AlignedBuffer, address_of
 from datagen.content import Content, explain
 from datagen.engines import FastEngine, LibraryEngine, NullEngine, SampleEngine
 from datagen.errors import DatasetError, UserError
-from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named, library_reads, own_damaged
+from datagen.formats.format_base import (
+    RecordFormat,
+    Sample,
+    UnreadFormat,
+    format_named,
+    library_reads,
+    own_damaged,
+    reading,
+)
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
 from datagen.layout import Layout, Places, Runs, Samples, as_places, even_places, nominal_sample_bytes, shifted
@@ -272,7 +280,8 @@ class Fetcher:
         if self._verify:
             self._compare(read, file)
         if self._decode and read.decode is not None:
-            read = read._replace(data=read.decode())
+            with reading(path):
+                read = read._replace(data=read.decode())
             if self._spec.in_place:
                 self._engine.finish()  # the decoded sample is going to overwrite the memory of the file
         return read
@@ -281,7 +290,8 @@ class Fetcher:
         """Raise DatasetError if a sample is not what was generated for its file."""
         layout, content = self._spec.layout, self._content
         running_index = layout.running_index(file)
-        at = read.first_difference(content, running_index)
+        with reading(layout.path(file)):
+            at = read.first_difference(content, running_index)
         if at is None:
             return
         _, words = explain(read.plain_payload, at, content, running_index)

@@ -281,7 +281,7 @@ def _write(
         if part.is_made(storage):
             tally.add(size_bytes=expected)
             return None
-        writer = _CountingWriter(storage.create_recorded(part.path), tally)
+        writer = CountingWriter(storage.create(part.path), tally)
         try:
             part.write(writer, buffer)
             if fsync:
@@ -295,7 +295,7 @@ def _write(
     return writer.position
 
 
-class _CountingWriter(WriterAround):
+class CountingWriter(WriterAround):
     """Reports every write to the tally, which raises StoppedError when another thread failed."""
 
     def __init__(self, writer: Writer, tally: Tally) -> None:

@@ -17,7 +17,16 @@ from typing import NamedTuple, Protocol
 from datagen.buffers import AlignedBuffer
 from datagen.engines import LibraryCalls
 from datagen.errors import DatasetError, SpaceError
-from datagen.formats.format_base import FormatBase, Sizes, Source, StoredFile, damaged, ended_early, unreadable
+from datagen.formats.format_base import (
+    NAMED,
+    DamagedError,
+    FormatBase,
+    Source,
+    StoredFile,
+    ended_early,
+    read_failure,
+    reading,
+)
 from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
 from datagen.records import RangeReader
 from datagen.spec import DatasetSpec, Decode, EngineName
@@ -48,7 +57,7 @@ class GroupsFile(Protocol):
     source: Source  # the file, maybe with parts of it in memory
 
     def groups_of(self, index: int, count: int) -> range:
-        """Return the row groups that hold `count` rows from `index` on; raises DatasetError if there are none."""
+        """Return the row groups that hold `count` rows from `index` on."""
 
     def spans(self, group: int) -> list[Span]:
         """Return the spans to be read, which hold the columns requested."""
@@ -64,12 +73,8 @@ class GroupFormat(FormatBase):
     """A format whose rows are stored in row groups, of which whole columns are read."""
 
     @abc.abstractmethod
-    def group_bytes(self, spec: DatasetSpec, shapes: Sizes) -> GroupBytes:
-        """Return the memory of the largest row group in files with these record shapes."""
-
-    @abc.abstractmethod
     def open_groups(self, source: Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
-        """Open a file for reading row groups; raises DatasetError if it is not of this format.
+        """Open a file for reading row groups.
 
         With `matched`, read its structure, and later the spans, as the library does, which requests read-ahead for all
         spans of a group first.
@@ -141,10 +146,17 @@ class GroupReader(RangeReader):
             SpaceError: the rows are spread over more row groups than consecutive rows would be.
         """
         self.values = []
-        flat: list[int] = []
         runs = runs_of(samples, self._layout.num_samples_per_file)
-        if not runs:
-            return as_places(flat)
+        try:
+            return as_places(self._read(runs, out) if runs else ())
+        except NAMED:
+            raise
+        except Exception as error:
+            raise read_failure(self._open[1].source.path if self._open else "", error) from error
+
+    def _read(self, runs: list[Run], out: memoryview) -> list[int]:
+        """Do as `read`; return the places as a flat list."""
+        flat: list[int] = []
         read = set()
         at = 0
         kept, self._kept = self._kept, None
@@ -167,7 +179,7 @@ class GroupReader(RangeReader):
         index = end % self._layout.num_samples_per_file
         if index and last[1] in last_opened.groups_of(index, 1):
             self._kept = _Kept(end, last, bytes(out[begin:at]) if kept is None else kept.data, places)
-        return as_places(flat)
+        return flat
 
     def _groups(self, runs: Iterable[Run]) -> Iterator[tuple[int, GroupsFile, tuple[int, int]]]:
         """Yield each row group of each run: its first sample, the open file, and the group (file, number)."""
@@ -228,7 +240,7 @@ class GroupReader(RangeReader):
             for (start, size), column in zip(places, columns, strict=True):
                 out[start : start + size] = column
         if self._verify:
-            self.values += values_of_columns(file, opened.source.path, opened.payload(group), columns)
+            self.values += values_of_columns(file, opened.payload(group), columns)
         return places, end
 
     def _fill_spans(self, source: Source, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
@@ -239,11 +251,7 @@ class GroupReader(RangeReader):
             return self.fill([((source.path, source.reader, None), 0, 0, *span) for span in spans], out, 0)
         *starts, end = itertools.accumulate((size for _, size in spans), initial=0)
         calls, begun = source.reader.read_calls, time.monotonic_ns()
-        try:
-            # There may be hundreds of a few KiB
-            got = source.reader.read_stretches(spans, out[:end])
-        except OSError as error:
-            raise unreadable(source.path, error) from error
+        got = source.reader.read_stretches(spans, out[:end])  # there may be hundreds of a few KiB
         self.count(got, source.reader.read_calls - calls, time.monotonic_ns() - begun)
         for (offset, size), start in zip(spans, starts, strict=True) if got < end else ():
             if got < start + size:
@@ -273,16 +281,16 @@ def _check_fits(wanted: int, out: memoryview) -> None:
 
 
 def largest_group_bytes(
-    file_format: GroupFormat, layout: Layout, spec: DatasetSpec, storage: StorageBase
+    file_format: GroupFormat, paths: Iterable[str], spec: DatasetSpec, storage: StorageBase
 ) -> GroupBytes:
-    """Return the memory of the largest row group, from the footer of each file in use."""
+    """Return the memory of the largest row group, from the footer of each of these files."""
 
     def largest(path: str) -> GroupBytes:
         groups = open_groups(file_format, path, spec, storage)
-        with contextlib.closing(groups.source):
+        with contextlib.closing(groups.source), reading(path):
             return groups.largest_bytes()
 
-    return GroupBytes.maximum(map(largest, map(layout.path, range(layout.num_files))))
+    return GroupBytes.maximum(map(largest, paths))
 
 
 def open_groups(
@@ -295,15 +303,12 @@ def open_groups(
     matched: bool = False,
 ) -> GroupsFile:
     """Open a file of row groups. Raises DatasetError."""
-    try:
+    with contextlib.ExitStack() as stack, reading(path):
         source = Source(path, storage.open(path), storage.alignment, transfer_bytes)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    try:
-        return file_format.open_groups(source, spec, matched=matched)
-    except BaseException:
-        source.close()
-        raise
+        stack.callback(source.close)
+        groups = file_format.open_groups(source, spec, matched=matched)
+        stack.pop_all()
+        return groups
 
 
 class Values(NamedTuple):
@@ -329,13 +334,11 @@ class CachedSource(Source):
         return self._source.read(offset, size_bytes)
 
 
-def values_of_columns(
-    file: int, path: str, payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]
-) -> list[Values]:
+def values_of_columns(file: int, payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]) -> list[Values]:
     """Return decoded columns as parts of the payload, of which `payload` lists (bytes, offset) of each column.
 
-    Raises DatasetError: the columns have more or fewer bytes.
+    Raises DamagedError: the columns have more or fewer bytes.
     """
     if [len(column) for column in columns] != [size for size, _ in payload]:
-        raise damaged(path, "a row group's values do not match its schema,", 0)
+        raise DamagedError("a row group's values do not match its schema,")
     return [Values(file, column, offset) for column, (_, offset) in zip(columns, payload, strict=True)]

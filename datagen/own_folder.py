@@ -28,12 +28,10 @@ from datagen.formats.format_base import (
     FORMATS,
     HEADERS_AT_ONCE_BYTES,
     DamagedError,
-    RecordFormat,
     Source,
     StoredFile,
     Version,
     format_named,
-    learn_offsets,
     version_of,
     what_is_damaged,
 )
@@ -439,7 +437,7 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
         try:
             engine.read(path, 0, memoryview(b""))
             engine.finish()
-        except (DlemuError, ValueError, LookupError) as error:
+        except DlemuError as error:
             errors[path] = error
     if 0 < len(errors) < len(paths):
         ((damaged, problem),) = errors.items()
@@ -471,18 +469,9 @@ def group_rows(file: BinaryIO, _: Version | None = None) -> int:
     return max(1, sum(rows) // max(1, len(rows)))
 
 
-def _counter(file_format: RecordFormat) -> Finder:
-    def count(file: BinaryIO, version: Version) -> int:
-        offsets = file_format.offsets(file)
-        learn_offsets(version, offsets)
-        return len(offsets) - 1
-
-    return count
-
-
 COUNTERS: dict[str, Finder] = {
     "parquet": count_rows,
-    "webdataset": _counter(Webdataset()),
-    "tfrecord": _counter(Tfrecord()),
+    "webdataset": lambda file, version: len(Webdataset().known_offsets(file, version)) - 1,
+    "tfrecord": lambda file, version: len(Tfrecord().known_offsets(file, version)) - 1,
 }
 """Functions that count the samples of a file from its footer or record headers, for formats with several a file."""

@@ -149,7 +149,6 @@ def host_readings(
         "devices": (),
         "notes": (),
         "cpu_seconds": 0.01,
-        "seconds": float(times[-1] - times[0]) / 1e9,
         "series": tuple(Series(*name) for name in values),
         "which": np.tile(np.arange(len(values), dtype=np.int32), len(times)),
         "time_ns": np.repeat(times, len(values)),
@@ -180,8 +179,7 @@ def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int =
     read = {("block", "nvme0n1", "read_mb_per_second"): rate, ("power", "package-0", "watts"): 40.0}
     facts = {"devices": (device,), "notes": ("a note",), "interval_seconds": interval_ns / 1e9}
     hosts = [host_readings(node, times, read, host=host.host, **facts) for node, host in enumerate(log.journal.hosts)]
-    journal = log.journal.noting(clock_offsets_ns=((0,) * len(hosts),))
-    return RunLog(log.rows, journal, tuple(hosts))
+    return RunLog(log.rows, log.journal, tuple(hosts))
 
 
 def _saved(job: TrainingJob, epoch: int, block: int, now_ns: int) -> SavedCheckpoint:

@@ -10,6 +10,7 @@ exactly the read calls that the usual Python library of the format makes, withou
 from __future__ import annotations
 
 import abc
+import contextlib
 import errno
 import io
 import math
@@ -47,18 +48,15 @@ class Sample(NamedTuple):
     """The part of the file's payload that was read for this sample; empty if only `decode` can produce it."""
     payload_offset: int  # offset of that part in the file's payload
     decode: Callable[[], memoryview] | None = None
-    """Decodes `data` (to pixels, numbers or plain bytes); None if `data` is not encoded. Raises DatasetError."""
+    """Decodes `data` (to pixels, numbers or plain bytes); None if `data` is not encoded."""
     rebuild: Callable[[Content, int], memoryview] | None = None
     """Returns the expected `payload`, given the dataset's content and the file's running index.
 
-    None if the payload is the content itself. Raises DatasetError.
+    None if the payload is the content itself.
     """
 
     def first_difference(self, content: Content, file: int) -> int | None:
-        """Return the index in `plain_payload` of the first byte that was not generated for `file`; None if all were.
-
-        Raises DatasetError: the sample can't be decoded.
-        """
+        """Return the index in `plain_payload` of the first byte that was not generated for `file`; None if all were."""
         actual = self.plain_payload
         if self.rebuild is None:
             return content.first_difference(actual, file, self.payload_offset)
@@ -71,7 +69,7 @@ class Sample(NamedTuple):
 
     @property
     def plain_payload(self) -> memoryview:
-        """Return the payload, decoded if needed. Raises DatasetError."""
+        """Return the payload, decoded if needed."""
         return self.payload if self.decode is None or len(self.payload) else self.decode()
 
 
@@ -204,7 +202,7 @@ class OpenFile(abc.ABC):
 
     @abc.abstractmethod
     def sample(self, index: int) -> Sample:
-        """Return a sample. Raises DatasetError: there is no such sample, or it is damaged."""
+        """Return a sample."""
 
     def forget(self) -> None:
         """Release the samples read so far, whose memory is going to be reused; keep the structure of the file."""
@@ -271,7 +269,10 @@ Indexes = Sequence[memoryview]  # the bytes of the index files of a data file
 
 
 class FormatBase(abc.ABC):
-    """A file format. A format must implement the abstract methods only."""
+    """A file format. A format must implement the abstract methods only.
+
+    What reads may raise any exception: `read_failure` makes of it the error that names the file.
+    """
 
     compressions: ClassVar[tuple[Compression, ...]] = ("none",)
     """Values of `dataset.compression` that the format supports."""
@@ -310,17 +311,16 @@ class FormatBase(abc.ABC):
     def open(self, source: Source, samples: int, *, matched: bool = False) -> OpenFile:
         """Open a file of `samples` samples, to read them by as few calls as possible: here one for the whole file.
 
-        With `matched`, a format that `reads_parts` makes the read calls of its library instead. Raises DatasetError:
-        the file is truncated or not of this format.
+        With `matched`, a format that `reads_parts` makes the read calls of its library instead.
         """
-        return self.parse(source.path, source.read(0, source.size_bytes), samples, source.scratch)
+        return self.parse(source.read(0, source.size_bytes), samples, source.scratch)
 
     parse_matched: Callable[[Any, int, Scratch], OpenFile] | None = None
     """A method that does as `parse`, and reads the file (`_buffered.BufferedFile`) by the library's calls: the same
     offsets and lengths in the same order. None: the library reads a file by one call.
     """
 
-    def parse(self, path: str, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
+    def parse(self, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
         """Do as `open`, given all bytes of the file. A format implements this or `open`, unless it is one of records
         or row groups.
         """
@@ -329,10 +329,10 @@ class FormatBase(abc.ABC):
     def load(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
         """Read sample `index` of a file of `samples` samples by the library call that a training script would make.
 
-        A file of this host may be opened anew by its name. Raises DatasetError: the file is damaged or not of this
-        format.
+        By default the file is read whole and parsed. A file of this host may be opened anew by its name.
         """
-        raise UserError("reader.engine=library has no library for this format: set reader.engine=fast")
+        data = memoryview(file.read() or b"")
+        return self.parse(data, samples, lambda size: memoryview(bytearray(size))).sample(index)
 
     def load_path(self, path: str, index: int, samples: int) -> Sample:
         """Do as `load` with a file of this host."""
@@ -392,30 +392,24 @@ class RecordFormat(FormatBase):
 
     @abc.abstractmethod
     def open_records(self, opened: OpenedFile) -> RecordFile:
-        """Open a file for reading records. Raises DatasetError: the file can't be of this format."""
+        """Open a file for reading records."""
 
     def locate(self, opened: OpenedFile) -> Offsets | None:
-        """Return the offset of each record and the end of the last one; None for a format that looks them up.
-
-        Raises DatasetError: the file has fewer records, or is damaged.
-        """
-        source = opened.source
-        version = version_of(source.path, source.size_bytes)
-        if version not in _known:
-            try:
-                learn_offsets(version, self.offsets(io.BufferedReader(StoredFile(source), HEADERS_AT_ONCE_BYTES)))
-            except DamagedError as error:
-                raise damaged(source.path, str(error), error.offset) from error
-        known = _known[version]
+        """Return the offset of each record and the end of the last one; None for a format that looks them up."""
+        file = io.BufferedReader(StoredFile(opened.source), HEADERS_AT_ONCE_BYTES)
+        known = self.known_offsets(file, version_of(opened.source.path, opened.source.size_bytes))
         if len(known) <= opened.samples:
-            raise no_such_record(source.path, len(known) - 1, len(known) - 1)
+            raise no_such_record(len(known) - 1, len(known) - 1)
         return known[: opened.samples + 1]
 
-    def offsets(self, file: BinaryIO) -> list[int]:
-        """Do as `locate`, by reading the header of each record. A format without headers has none.
+    def known_offsets(self, file: BinaryIO, version: Version) -> Offsets:
+        """Return the offset of each record of a file and its end; they are kept until the file changes."""
+        if version not in _known:
+            _known[version] = np.array(self.offsets(file), np.int64)
+        return _known[version]
 
-        Raises DamagedError.
-        """
+    def offsets(self, file: BinaryIO) -> list[int]:
+        """Read the header of each record; return their offsets and the end. A format without headers has none."""
         raise NotImplementedError  # only formats of records are asked
 
 
@@ -509,11 +503,38 @@ def unreadable(path: str, error: OSError) -> DlemuError:
 
 
 class DamagedError(Exception):
-    """A file is damaged at an offset; the caller adds the path to the message (`damaged`)."""
+    """A file is damaged at an offset; `read_failure` adds the path to the message."""
 
-    def __init__(self, problem: str, offset: int = 0) -> None:
+    def __init__(self, problem: str, offset: int | None = 0) -> None:
         super().__init__(problem)
         self.offset = offset
+
+
+def read_failure(path: str, error: Exception) -> Exception:
+    """Return the error for whatever a format or its library raised while it read a file: what is wrong, what to do.
+
+    Libraries raise anything: SyntaxError, OverflowError, their own errors, and OSError without a number.
+    """
+    if isinstance(error, OSError) and error.errno:
+        return unreadable(path, error)
+    if isinstance(error, DamagedError):
+        return damaged(path, str(error), error.offset)
+    return damaged(path, f"damaged, or not of this format ({type(error).__name__}: {str(error)[:200]})", None)
+
+
+NAMED = (DlemuError, MemoryError)
+"""Errors that name what is wrong already, and are passed on."""
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Raise `read_failure` for what reading a file raises."""
+    try:
+        yield
+    except NAMED:
+        raise
+    except Exception as error:
+        raise read_failure(path, error) from error
 
 
 def own_damaged(error: DatasetError) -> DatasetError:
@@ -544,9 +565,9 @@ class RecordFile(abc.ABC):
         self._record_bytes = record_bytes
 
     def span(self, index: int, count: int) -> tuple[int, int]:
-        """Return offset and bytes in the file of consecutive records. Raises DatasetError if there are none."""
+        """Return offset and bytes in the file of consecutive records."""
         if not 0 <= index <= index + count <= self._samples:
-            raise no_such_record(self._source.path, index, self._samples)
+            raise no_such_record(index, self._samples)
         if self._offsets is None:
             return index * self._record_bytes, count * self._record_bytes
         start = int(self._offsets[index])
@@ -556,11 +577,11 @@ class RecordFile(abc.ABC):
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
         """Return (start in `data`, bytes) of each sample; `data` was read from `span(index, count)`.
 
-        With `verify`, checksums in the file are checked. Raises DatasetError if the records are damaged.
+        With `verify`, checksums in the file are checked.
         """
 
     def largest_bytes(self) -> int:
-        """Return the bytes of the largest record, from the file or its index. Raises DatasetError."""
+        """Return the bytes of the largest record, from the file or its index."""
         return self._record_bytes if self._offsets is None else int(np.diff(self._offsets).max())
 
 
@@ -570,11 +591,6 @@ HEADERS_AT_ONCE_BYTES = 32 << 10
 
 _known: dict[Version, Offsets] = {}
 """A reader that looks for headers makes requests that no training job makes: they are read once for all uses."""
-
-
-def learn_offsets(file: Version, offsets: Sequence[int]) -> None:
-    """Keep the offsets of a file whose headers were read."""
-    _known[file] = np.array(offsets, np.int64)
 
 
 def version_of(path: str, size_bytes: int) -> Version:
@@ -589,9 +605,7 @@ def version_of(path: str, size_bytes: int) -> Version:
     return path, status.st_size, status.st_mtime_ns
 
 
-def no_such_record(path: str, index: int, samples: int) -> DatasetError:
+def no_such_record(index: int, samples: int) -> DamagedError:
     """Return the error for a file that has fewer records than the settings say."""
-    return DatasetError(
-        f"{path} has no record {index}: it holds {samples}. "
-        "Set dataset.num_samples_per_file to what its files hold, or make the dataset again with `dlemu datagen`"
-    )
+    what = f"no record {index}: it holds {samples}; if all files do, set dataset.num_samples_per_file to that"
+    return DamagedError(what, None)

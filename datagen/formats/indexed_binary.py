@@ -78,7 +78,7 @@ class Format(base.RecordFormat):
         for suffix, entries in zip(SUFFIXES, indexes, strict=True):
             if len(entries) // ENTRY_BYTES < samples:
                 problem = f"an index of {len(entries) // ENTRY_BYTES} records, not {samples},"
-                raise base.damaged(file.name + suffix, problem, 0)
+                raise base.DamagedError(f"{suffix}: {problem}")
             found.append(int(np.frombuffer(entries, "<u8", samples)[index]))
         offset, size = found
         if isinstance(file, base.StoredFile):  # without a path
@@ -87,11 +87,11 @@ class Format(base.RecordFormat):
         else:
             data = self.load_record(file, offset, size)
         if len(data) != size:
-            raise base.damaged(file.name, f"the file ends within record {index}", offset + len(data))
+            raise base.DamagedError(f"the file ends within record {index}", offset + len(data))
         return base.Sample(data, data, offset)
 
     def load_record(self, file: BinaryIO, offset: int, size: int) -> memoryview:
-        """Return the bytes of a record, fewer at the end of the file, as scripts read it. Raises DatasetError."""
+        """Return the bytes of a record, fewer at the end of the file, as scripts read it."""
         return np.fromfile(file, np.uint8, size, offset=offset).data
 
 
@@ -111,7 +111,7 @@ class IndexedFile(base.RecordFile):
                 self._index, self.scattered = (offsets, sizes), True
         elif rest or not self._record_bytes:
             problem = f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index"
-            raise base.damaged(source.path, problem + " (FILE.off.idx, FILE.sz.idx);", 0)
+            raise base.DamagedError(problem + " (FILE.off.idx, FILE.sz.idx);")
 
     def span(self, index: int, count: int) -> tuple[int, int]:
         if self._index is None or not 0 <= index <= index + count <= self._samples:
@@ -121,7 +121,7 @@ class IndexedFile(base.RecordFile):
         start, size = _entry(offsets, at), _entry(sizes, at)
         if start + size > self._source.size_bytes:
             problem = f"its index puts the end of record {index} at {start + size}, beyond the end of the file,"
-            raise base.damaged(self._source.path, problem, start)
+            raise base.DamagedError(problem, start)
         return start, size
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:

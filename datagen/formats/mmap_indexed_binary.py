@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 from datagen.formats import indexed_binary
-from datagen.formats.format_base import LibraryReads, damaged
+from datagen.formats.format_base import LibraryReads
 
 LIBRARY = LibraryReads(call="np.memmap", in_parts=True)
 
@@ -23,7 +23,4 @@ class Format(indexed_binary.Format):
 
     def load_record(self, file: BinaryIO, offset: int, size: int) -> memoryview:
         """Copy the record from an np.memmap."""
-        try:
-            return np.array(np.memmap(file.name, np.uint8, "r")[offset : offset + size]).data
-        except ValueError as error:  # an empty file can't be mapped
-            raise damaged(file.name, f"it can't be mapped ({error})", 0) from error
+        return np.array(np.memmap(file.name, np.uint8, "r")[offset : offset + size]).data

@@ -22,11 +22,8 @@ class Format(base.FormatBase):
         for piece in job.payload(buffer):
             writer.write(piece)
 
-    def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> RawFile:
+    def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> RawFile:
         return RawFile(data)
-
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
-        return RawFile(memoryview(file.read() or b"")).sample(index)
 
 
 class RawFile(base.OpenFile):

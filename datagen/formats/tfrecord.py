@@ -142,12 +142,9 @@ class Format(base.RecordFormat):
         length, crc = HEAD.unpack(head)
         proven = length == record_bytes - FRAME_BYTES and masked_crc(head[:8]) == crc
         if rest or index >= samples or not proven:
-            try:
-                found = self.offsets(file)
-            except base.DamagedError as error:
-                raise base.damaged(file.name, str(error), error.offset) from error
+            found = self.offsets(file)
             if index + 1 >= len(found):
-                raise base.no_such_record(file.name, index, len(found) - 1)
+                raise base.no_such_record(index, len(found) - 1)
             file.seek(found[index])
             (length, _) = HEAD.unpack(file.read(HEAD_BYTES))
         data = memoryview(file.read(length))
@@ -246,7 +243,7 @@ class TfrecordFile(base.RecordFile):
         self._image_bytes = 0
         if opened.offsets is None and (rest or record_bytes < FRAME_BYTES):
             problem = f"its {source.size_bytes} bytes are not {samples} records of one length,"
-            raise base.damaged(source.path, problem, source.size_bytes)
+            raise base.DamagedError(problem, source.size_bytes)
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
         before, size = self._before, self._record_bytes
@@ -277,7 +274,7 @@ class TfrecordFile(base.RecordFile):
             ):
                 problem = "a record's data does not match its checksum (CRC32C)"
             if problem:
-                raise base.damaged(self._source.path, problem, offset)
+                raise base.DamagedError(problem, offset)
             start, image_bytes = image_extent(record[HEAD_BYTES:-4])
             start += HEAD_BYTES
             self._before, self._image_bytes = bytes(record[:start]), image_bytes

@@ -20,7 +20,7 @@ from datagen.storage._request_counts import RequestCounts
 from datagen.storage._s3_client import Client, Request, Span
 from datagen.storage._s3_options import Options
 from datagen.storage._s3_signing import Credentials, Signer
-from datagen.storage._s3_upload import ObjectWriter, abort, abort_recorded
+from datagen.storage._s3_upload import ObjectWriter, abort
 from datagen.storage._s3_xml import PAGE_KEYS, Page, page_in, uploads_in
 from datagen.storage.storage_base import Entry, Fill, Listed, Reader, StorageBase, StorageSpec
 
@@ -101,11 +101,8 @@ class Storage(StorageBase):
             client.request_all(requests, self.spec.io_depth)
         return got
 
-    def create(self, path: str, *, recorded: bool = False) -> ObjectWriter:
-        return ObjectWriter(*self._place(path), checksums=self._options.checksums, recorded=recorded)
-
-    def create_recorded(self, path: str) -> ObjectWriter:
-        return self.create(path, recorded=True)
+    def create(self, path: str) -> ObjectWriter:
+        return ObjectWriter(*self._place(path), checksums=self._options.checksums)
 
     @contextlib.contextmanager
     def entries(self, folder: str) -> Iterator[Iterator[Entry]]:
@@ -134,14 +131,6 @@ class Storage(StorageBase):
         client, key = self._place(path)
         client.request(Request(kind="head", method="HEAD", key=key))  # DELETE of a missing object is no error in S3
         client.request(Request(kind="delete", method="DELETE", key=key))
-
-    def remove_unfinished(self, folder: str) -> None:
-        """Abort the unfinished uploads that `create_recorded` recorded in this folder, and no others."""
-        client, prefix = self._place(folder)
-        before = prefix.rstrip("/") + "/" if prefix else ""
-        for entry in itertools.chain.from_iterable(_pages(client, f"{before}.")):
-            if not entry.is_dir():
-                abort_recorded(client, before, f".{entry.name}")
 
     def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
         client, prefix = self._place(folder)

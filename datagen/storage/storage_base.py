@@ -340,10 +340,6 @@ class StorageBase(abc.ABC):
     def create(self, path: str) -> Writer:
         """Begin writing the file `path`; its folder exists."""
 
-    def create_recorded(self, path: str) -> Writer:
-        """Do as `create`, in such a way that `remove_unfinished` can clean up even after a crash at any moment."""
-        return self.create(path)
-
     @abc.abstractmethod
     def entries(self, folder: str) -> AbstractContextManager[Iterator[Entry]]:
         """List a folder, in any order. Raises FileNotFoundError if there is none.
@@ -384,7 +380,7 @@ class StorageBase(abc.ABC):
         return
 
     def remove_unfinished(self, folder: str) -> None:
-        """Remove what interrupted writers of `create_recorded` left in a folder, and nothing else."""
+        """Remove temporary files that killed writers left in a folder, and nothing else."""
         return
 
     def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:

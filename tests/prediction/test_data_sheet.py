@@ -206,10 +206,6 @@ ELBENCHO = {
     "config": {"hosts": "2", "threads": "16", "io_depth": "2", "block_size": "1048576"},
     "last_done": {"iops": "6000", "bytes/s": str(6000 << 20)},
 }
-CSV = """ISO date,label,hosts,threads,block size,IO depth,operation,IOPS [last],MiB/s [last]
-2026-01-02T03:04:05,,1,8,1048576,1,MKDIRS,,
-2026-01-02T03:04:05,,1,8,1048576,1,WRITE,3000,3000
-"""
 
 
 @pytest.mark.parametrize(
@@ -218,7 +214,6 @@ CSV = """ISO date,label,hosts,threads,block size,IO depth,operation,IOPS [last],
         (f"note: a warning\n{json.dumps(FIO)}", [(131072, 64, 60_000.0)], [(4096, 1, 8000.0)]),
         (f'{json.dumps(ELBENCHO)}\n{{"phase_type": "DELFILES", "config": {{}}}}\n', None, None),
         (json.dumps(ELBENCHO), [(1 << 20, 64, 6000.0)], []),
-        (CSV, [], [(1 << 20, 8, 3000.0)]),
     ],
 )
 def test_what_fio_and_elbencho_wrote_is_taken_as_it_is(text: str, reads: Any, writes: Any, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def host(
     times = np.arange(begin_ns - 300 * MS, end_ns + 300 * MS, 100 * MS)
     growth = 1 + grows * np.arange(len(times), dtype=np.float64)
     facts: dict[str, Any] = {"probes": ("cpu", "block"), "notes": ("said of all", f"said of {node}")}
-    facts |= {"cpu_seconds": 0.25, "seconds": 12.5}
+    facts["cpu_seconds"] = 0.25
     return host_readings(node, times, {name: growth * value for name, value in values.items()}, **(facts | changes))
 
 

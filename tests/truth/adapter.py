@@ -217,7 +217,6 @@ def _head(node: int, host: Mapping[str, Any]) -> dict[str, Any]:
         "devices": tuple(DeviceFacts(**device) for device in host["devices"]),
         "notes": (),
         "cpu_seconds": 0.0,
-        "seconds": 0.0,
     }
 
 
@@ -285,7 +284,6 @@ def _train_run(frozen: FrozenRun) -> Run:
         eviction_seconds=tuple(facts.get("eviction_seconds", ())),
         stopped_after_steps=early and early["steps"],
         scaling=scaling and Scaling(**{"again_mb_per_second": 0.0, **scaling}),
-        clock_offsets_ns=tuple(map(tuple, facts.get("clock_offsets_ns", ()))),
     )
     return Run(
         "",

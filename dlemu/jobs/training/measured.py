@@ -39,8 +39,6 @@ class Journal(RunJournal):
     """Training steps that each rank completed in a run that was stopped early; None for one that was not."""
     scaling: Scaling | None = None
     """Rates of other numbers of readers after the run; None where they were not tried."""
-    clock_offsets_ns: tuple[tuple[int, ...], ...] = ()
-    """At the start of each epoch: what to add to each host's CLOCK_MONOTONIC to get the first host's, in node order."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -256,15 +256,11 @@ def make_job(workload: Workload, ranks: int, found: Dataset, *, folder: str = ""
     job = TrainingJob(workload=workload, ranks=ranks, found=found, seed=seed, folder=folder)
     job.train_plan.check("train")
     if workload.workflow.evaluation:
-        if job.valid_plan is None and workload.dataset.source == "folder":
-            raise UserError(
-                "workflow.evaluation=true, but dataset.source=folder has only a training set: turn evaluation off"
-            )
         if job.valid_plan is None:
-            raise UserError(
-                "workflow.evaluation=true, but dataset.num_files_eval=0: generate a validation set with "
-                "dataset.num_files_eval=N (for `dlemu datagen` too), or turn evaluation off"
-            )
+            why = "dataset.num_files_eval=0: generate a validation set with that setting (for `dlemu datagen` too)"
+            if workload.dataset.source == "folder":
+                why = "dataset.source=folder has only a training set"
+            raise UserError(f"workflow.evaluation=true, but {why}, or turn evaluation off")
         job.valid_plan.check("valid")
     return job
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
 from dlemu.jobs.training.measured import Journal
 from dlemu.jobs.training.plan import Epoch, TrainingJob, accelerator_class, step_threads
-from dlemu.jobs.training.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
+from dlemu.jobs.training.prefetch import BatchQueue, PrefetchQueue
 from dlemu.jobs.training.result import RunLog
 from dlemu.jobs.training.scaling import try_other_readers
 from dlemu.jobs.training.steplog import EVALUATION, TRAINING, StepLog, log_name
@@ -143,7 +142,6 @@ class _Trainer:
         for epoch in self._job.schedule:
             if self._job.evicts_before(epoch.number):
                 self._evict(write_first=epoch.number == 1)
-            self._synchronise_clocks()
             self._record.mark(training=True)
             stopped = self._train(epoch)
             self._record.mark(training=False)
@@ -196,12 +194,6 @@ class _Trainer:
         seconds = (self._comm.all_reduce_max(self._clock.now_ns()) - began_ns) / 1e9
         self._record.note(eviction_seconds=(*self._record.journal.eviction_seconds, seconds))
 
-    def _synchronise_clocks(self) -> None:
-        offsets_ns = self._comm.synchronise_clocks()
-        if len(offsets_ns) > 1:
-            with contextlib.suppress(OSError):  # a full disk is reported when the results are written
-                self._record.note(clock_offsets_ns=(*self._record.journal.clock_offsets_ns, offsets_ns))
-
     def _note_saved(self, complete: list[SavedCheckpoint]) -> None:
         self._record.note(checkpoints=(*self._record.journal.checkpoints, *complete))
 
@@ -209,7 +201,7 @@ class _Trainer:
         batches = self._loader.batches(phase, epoch, steps)
         reader, train = self._job.workload.reader, self._job.workload.train
         if train.synchronous or reader.read_threads == 0:
-            return OnDemandQueue(batches, self._clock)
+            return BatchQueue(batches, self._clock)
         return PrefetchQueue(batches, self._clock, self._job.workload.timeout_seconds, self._comm.rank)
 
     def _train(self, epoch: Epoch) -> bool:

@@ -128,8 +128,6 @@ class Calibration:
     """The other explanation of a run's times, which carries over to other accelerators; None where there is none."""
     step_share: float = 0.0
     """Delay of the host after each step, beside that of `costs`, as a share of the accelerator's computation."""
-    page_cache_percent: float = 0.0
-    """Share of the dataset that memory held in the measurement (`reader.page_cache_percent`): `curve` includes it."""
     others_mb_per_second: float = 0.0
     notes: tuple[str, ...] = ()
     """What the description of the storage does not agree on, as sentences."""

@@ -111,6 +111,7 @@ _AS_MEASURED = (
 )
 """Settings that change what a read takes in a way that only a measurement with them shows."""
 _CACHED = ("reader.evict_page_cache", "train.epochs")  # with metric.cached: which share of the reads memory serves
+_IN_MEMORY = ("reader.page_cache_percent",)
 _NOT_IN_A_SPEED = (
     *("reader.decode", "reader.verify", "reader.pin_memory", "reader.tensors", "dataset.compression", "metric.cached"),
 )
@@ -120,12 +121,13 @@ _NOT_SIMULATED = ("train.compute", "checkpoint.asynchronous")
 def _not_modelled(workload: Workload, request: PredictionRequest, known: Known | None) -> Iterator[str]:
     """Yield a problem for each setting that changes a run's numbers, but that neither model nor source knows."""
     reader = workload.reader
-    names, source = _NOT_IN_A_SPEED * request.describes_storage, "a speed" if request.describes_storage else "a probe"
+    names, source = _IN_MEMORY + _NOT_IN_A_SPEED * request.describes_storage, "a probe"
+    if request.describes_storage:
+        source = request.from_folder or "a speed"
     if known is not None:
-        names, source = _AS_MEASURED + _CACHED * workload.metric.cached, request.from_folder or ""
-        names += ("reader.page_cache_percent",) * bool(known.calibration.page_cache_percent)
+        names = _IN_MEMORY + _AS_MEASURED + _CACHED * workload.metric.cached
     harmless = {
-        "metric.cached": reader.odirect or reader.evict_page_cache == "epochs" or reader.page_cache_percent,
+        "metric.cached": reader.odirect or reader.evict_page_cache == "epochs",
         "reader.tensors": workload.recorded.version,  # recorded with what they cost
         "checkpoint.asynchronous": not workload.workflow.checkpoint,
     }
