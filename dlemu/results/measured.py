@@ -7,10 +7,8 @@ summary again from the rows, whatever summary.json says.
 from __future__ import annotations
 
 import os
-import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,9 +21,9 @@ from dlemu.config import to_yaml
 from dlemu.config.schema import Workload
 from dlemu.metrics.rows import Rows
 from dlemu.results.answer_files import check_version, decode_untrusted, to_json
-from dlemu.results.file_names import ADVICE, CONFIG, FACTS, KILLED, LIVE, SUMMARY, TELEMETRY
+from dlemu.results.file_names import ADVICE, CONFIG, FACTS, SUMMARY, TELEMETRY
 from dlemu.results.kinds import SummaryHead
-from dlemu.results.live import RunJournal, salvaged
+from dlemu.results.live import RunJournal
 from dlemu.results.parts import SCHEMA_VERSION, Environment, JobSummary
 from dlemu.results.tables import read_telemetry, write_table
 from dlemu.telemetry import RecorderHead, Telemetry, to_table
@@ -111,7 +109,6 @@ class MeasuredRun(ABC):
 
 
 F = TypeVar("F", bound=RunFacts)
-R = TypeVar("R", bound=MeasuredRun)
 S = TypeVar("S", bound=JobSummary)
 
 
@@ -154,21 +151,6 @@ def read_readings(folder: str, facts: RunFacts) -> Telemetry:
         raise UserError(f"{os.path.join(folder, TELEMETRY)} is damaged ({error}): copy it again") from error
 
 
-def read_live(
-    folder: str, kind: type[F], salvage: Callable[[str], MeasuredLog[N] | None], first: str
-) -> tuple[F, MeasuredLog[N]]:
-    """Return facts and log of a run that was killed before it was saved, from its live/ folder.
-
-    Raises UserError when it is still in progress, or was killed before its first row, which messages call `first`.
-    """
-    facts = read_facts(os.path.join(folder, LIVE, FACTS), kind)
-    log = salvaged(folder, salvage)
-    if log is None or not len(log):
-        raise UserError(f"{folder} holds a run that was killed before its first {first} was measured: run it again")
-    heads = tuple(host.head for host in log.telemetry)
-    return replace(facts, journal=log.journal, recorders=heads, failure=KILLED), log
-
-
 def check_hosts(run: MeasuredRun) -> None:
     """Raise UserError for a run with rows whose facts do not say on which hosts these were measured."""
     facts, journal = run.facts, run.facts.journal
@@ -177,13 +159,3 @@ def check_hosts(run: MeasuredRun) -> None:
         raise UserError(f"{run.folder} is damaged: its journal does not say on which host each of its ranks ran")
     if not {head.node for head in facts.recorders} <= set(range(len(journal.hosts))):
         raise UserError(f"{run.folder} is damaged: it was recorded on hosts that its journal does not list")
-
-
-def computed(run: R) -> R:
-    """Compute the summary of a run, and return the run; raises UserError for a damaged one."""
-    try:
-        _ = run.summary
-    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError, struct.error) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise UserError(f"{run.folder} is damaged: its numbers can't be computed ({what}); copy it again") from error
-    return run

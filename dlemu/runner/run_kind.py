@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,23 +13,15 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from datagen.errors import UserError
 from datagen.storage.storage_base import StorageSpec
 from datagen.withheld import scrubbed
 from dlemu.config.dump import published
 from dlemu.config.schema import Workload
 from dlemu.metrics.rows import Rows
 from dlemu.results.file_names import FACTS, KILLED, LIVE
-from dlemu.results.live import RunJournal, read_journal
-from dlemu.results.measured import (
-    MeasuredLog,
-    MeasuredRun,
-    RunFacts,
-    check_hosts,
-    computed,
-    read_facts,
-    read_live,
-    read_readings,
-)
+from dlemu.results.live import RunJournal, read_journal, salvaged
+from dlemu.results.measured import MeasuredLog, MeasuredRun, RunFacts, check_hosts, read_facts, read_readings
 from dlemu.results.progress import Follower
 from dlemu.runner.run_folder import request_folder, requests_so_far
 from dlemu.telemetry import Telemetry, read_logs
@@ -139,13 +132,23 @@ class RunKind(ABC, Generic[J, F, N, R]):
 
     def read(self, folder: str) -> R:
         """Read a run's folder, or what a killed one left in live/, and compute all metrics anew; raises UserError."""
-        path = os.path.join(folder, FACTS)
-        if os.path.lexists(path) or not os.path.isfile(os.path.join(folder, LIVE, FACTS)):
+        path, live = os.path.join(folder, FACTS), os.path.join(folder, LIVE, FACTS)
+        if os.path.lexists(path) or not os.path.isfile(live):
             facts = read_facts(path, self.facts_type)
             run = self.run_of(folder, facts, self.saved_rows(folder), read_readings(folder, facts))
         else:
-            facts, log = read_live(folder, self.facts_type, self.salvage, self.row_noun)
+            facts, log = read_facts(live, self.facts_type), salvaged(folder, self.salvage)
+            if log is None or not len(log):
+                first = f"before its first {self.row_noun} was measured"
+                raise UserError(f"{folder} holds a run that was killed {first}: run it again")
+            heads = tuple(host.head for host in log.telemetry)
+            facts = replace(facts, journal=log.journal, recorders=heads, failure=KILLED)
             run = self.run_of(folder, facts, log.rows, log.telemetry)
         self.check(run)
         check_hosts(run)
-        return computed(run)
+        try:
+            _ = run.summary
+        except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError, struct.error) as error:
+            what = f"its numbers can't be computed ({type(error).__name__}: {error})"
+            raise UserError(f"{folder} is damaged: {what}; copy it again") from error
+        return run

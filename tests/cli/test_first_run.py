@@ -52,7 +52,7 @@ def test_the_first_words_take_it_whole_and_the_second_try_it() -> None:
     text = refused(["workload=unet3d"], 18, 0)
     full, small = words_to_add(text)
     assert full[:2] == ["--make", "dataset.num_files_train=2520"]
-    assert {"scale=laptop", "--make", "dataset.data_folder=data/unet3d-laptop"} == set(small)
+    assert {"scale=laptop", "--make", "dataset.data_folder=data/unet3d-laptop"} <= set(small)
     assert "Wanted 2,520 files (369.4 GB) for 18 ranks x batch 7" in text
 
 

@@ -43,8 +43,8 @@ def test_a_search_is_interrupted_and_goes_on(dataset: Path, tmp_path: Path) -> N
     assert json.loads(ended.out) == answer
     run = json.loads((folder / answer["trials"][1]["folder"] / "summary.json").read_text())
     assert run["complete"]
-    early = json.loads((folder / answer["trials"][1]["folder"] / "facts.json").read_text())["journal"]["stopped_early"]
-    assert early["steps"] == sum(run["metrics"]["steps_per_epoch"]) < early["planned_steps"]
+    journal = json.loads((folder / answer["trials"][1]["folder"] / "facts.json").read_text())["journal"]
+    assert journal["stopped_after_steps"] == sum(run["metrics"]["steps_per_epoch"])
 
     again = dlemu("size", *words(folder, dataset))
     assert again.status == 2

@@ -31,7 +31,7 @@ from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
 from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.jobs.training.activity import delivered_by_devices
-from dlemu.jobs.training.measured import Facts, Journal, StoppedEarly
+from dlemu.jobs.training.measured import Facts, Journal
 from dlemu.jobs.training.parts import figures as training_figures
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
@@ -282,7 +282,7 @@ def _train_run(frozen: FrozenRun) -> Run:
         ceiling_au_percent=facts.get("ceiling_au_percent"),
         checkpoints=tuple(SavedCheckpoint(**saved) for saved in facts.get("checkpoints", ())),
         eviction_seconds=tuple(facts.get("eviction_seconds", ())),
-        stopped_early=early and StoppedEarly(**early),
+        stopped_after_steps=early and early["steps"],
         scaling=scaling and Scaling(**{"again_mb_per_second": 0.0, **scaling}),
     )
     return Run(

@@ -126,7 +126,7 @@ def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, 
         return phase, ()
     use = HostUse(
         host_busy_percent=highest(host.busy_percents),
-        device_busy_percent=max(host.of_block_devices("busy_percent"), default=None),
+        device_busy_percent=highest(host.of_block_devices("busy_percent")),
         link_percent=host.link_percent(f"{'sent' if writes else 'received'}_mb_per_second"),
         throttled_percent=host.most("cpu", "throttled_percent"),
     )

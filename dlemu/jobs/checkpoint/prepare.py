@@ -237,20 +237,6 @@ def _not_readable(job: CheckpointJob, note: StoredNote, plan: CheckpointPlan) ->
         )
 
 
-def leave_token(storage: StorageBase, folder: str) -> str:
-    """Create an empty file in the checkpoint folder, for other hosts to look for; return its name."""
-    name = f".dlemu-shared-{secrets.token_hex(4)}"
-    try:
-        storage.make_folder(folder)
-        storage.create(f"{folder.rstrip('/')}/{name}").commit()
-    except OSError as error:
-        raise UserError(
-            f"checkpoint.checkpoint_folder {folder} can't be written: {error.strerror or error}; set it to a folder "
-            "that you can write to"
-        ) from error
-    return name
-
-
 def _sees(storage: StorageBase, path: str) -> bool:
     folder, name = os.path.split(path)
 

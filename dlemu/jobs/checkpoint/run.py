@@ -21,7 +21,6 @@ from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.prepare import (
     check_checkpoint_host,
-    leave_token,
     plan_checkpoints,
     with_checkpoints,
     with_writes_first,
@@ -66,11 +65,20 @@ class Checkpoints(CheckpointRuns, JobKind[CheckpointJob, CheckpointRunFacts, Che
         return storage.local_path(job.settings.checkpoint_folder) if job.writes else None
 
     def begin(self, job: CheckpointJob) -> CheckpointJob:
-        """Create a token file in the checkpoint folder, by which other hosts check that they share it."""
+        """Create an empty file in the checkpoint folder, by which other hosts check that they share it."""
         if not job.writes:
             return job
-        storage = open_storage(job.workload.storage_spec.buffered)
-        return replace(job, token=leave_token(storage, job.settings.checkpoint_folder))
+        storage, folder = open_storage(job.workload.storage_spec.buffered), job.settings.checkpoint_folder
+        name = f".dlemu-shared-{secrets.token_hex(4)}"
+        try:
+            storage.make_folder(folder)
+            storage.create(f"{folder.rstrip('/')}/{name}").commit()
+        except OSError as error:
+            raise UserError(
+                f"checkpoint.checkpoint_folder {folder} can't be written: {error.strerror or error}; set it to a "
+                "folder that you can write to"
+            ) from error
+        return replace(job, token=name)
 
     def check_host(self, job: CheckpointJob, local_ranks: int) -> None:
         check_checkpoint_host(job, local_ranks)

@@ -27,15 +27,6 @@ READ_BINS = 160
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoppedEarly:
-    """How far a run came that was stopped early."""
-
-    steps: int
-    """Training steps that each rank completed."""
-    planned_steps: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Journal(RunJournal):
     """What rank 0 writes during the run, so that it is known even if the run is killed."""
 
@@ -44,8 +35,8 @@ class Journal(RunJournal):
     checkpoints: tuple[SavedCheckpoint, ...] = ()
     eviction_seconds: tuple[float, ...] = ()
     """Duration of each eviction of the dataset from the page cache."""
-    stopped_early: StoppedEarly | None = None
-    """None for a run that ran to its planned end."""
+    stopped_after_steps: int | None = None
+    """Training steps that each rank completed in a run that was stopped early; None for one that was not."""
     scaling: Scaling | None = None
     """Rates of other numbers of readers after the run; None where they were not tried."""
 

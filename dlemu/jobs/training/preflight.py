@@ -268,16 +268,17 @@ def _advice(workload: Workload, ranks: int, files_there: int) -> str:
     files = need.num_files_train
     if files_there >= files:
         return f"The folder already has {files_there:,} files: set dataset.num_files_train={files_there}."
-    words = ["--make"]
+    words, evicting = ["--make"], "reader.evict_page_cache=epochs"
     if files_there:
         words.append(_folder_beside(workload, str(files)))
     if not suffices:
         words.append(f"dataset.num_files_train={files}")
     if _fits_page_cache(workload, nominal_bytes(need)):
-        words.append("reader.evict_page_cache=epochs")
+        words.append(evicting)
     said = f"Wanted {files:,} files ({size(nominal_bytes(need))}) for {load_text}: add `{shlex.join(words)}`"
     if nominal_bytes(need) > CONFIRM_ABOVE_BYTES and TRIAL_SCALE in workload.scales and not workload.scale:
         trial = [f"scale={TRIAL_SCALE}", _folder_beside(workload, TRIAL_SCALE), "--make"]
+        trial += [evicting] * _fits_page_cache(workload, 0)  # a few GB do
         said += f"; to try it with less, add `{shlex.join(trial)}`"
     return f"{said} (in Python, make=True for --make)."
 

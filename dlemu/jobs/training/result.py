@@ -67,9 +67,9 @@ class TrainingRuns(RunKind[TrainingJob, Facts, Journal, Run]):
 
     def run_of(self, folder: str, facts: Facts, rows: Rows, telemetry: Telemetry) -> Run:
         """Return the run; one that was stopped early gets `train.total_training_steps` of what it took."""
-        early = facts.journal.stopped_early
-        if early is not None:
-            train = replace(facts.workload.train, total_training_steps=early.steps)
+        steps = facts.journal.stopped_after_steps
+        if steps is not None:
+            train = replace(facts.workload.train, total_training_steps=steps)
             facts = replace(facts, workload=replace(facts.workload, train=train))
         return super().run_of(folder, facts, rows, telemetry)
 

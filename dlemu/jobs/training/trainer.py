@@ -18,7 +18,7 @@ from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
 from dlemu.config.duration import is_zero
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
-from dlemu.jobs.training.measured import Journal, StoppedEarly
+from dlemu.jobs.training.measured import Journal
 from dlemu.jobs.training.plan import Epoch, TrainingJob, accelerator_class, step_threads
 from dlemu.jobs.training.prefetch import BatchQueue, PrefetchQueue
 from dlemu.jobs.training.result import RunLog
@@ -146,7 +146,9 @@ class _Trainer:
             stopped = self._train(epoch)
             self._record.mark(training=False)
             if stopped:
-                self._record.note(stopped_early=self._stopped_early())
+                taken = int((self.log.rows["phase"] == TRAINING).sum())
+                planned = sum(each.steps for each in self._job.schedule)
+                self._record.note(stopped_after_steps=taken if taken < planned else None)
                 break
             if epoch.evaluation:
                 self._evaluate(epoch)
@@ -233,11 +235,6 @@ class _Trainer:
             return None
         spec = self._job.accelerator_spec(self._comm.rank)
         return draw_ns(duration, spec, epoch.number, epoch.steps) / 1e9
-
-    def _stopped_early(self) -> StoppedEarly | None:
-        taken = int((self.log.rows["phase"] == TRAINING).sum())
-        planned = sum(epoch.steps for epoch in self._job.schedule)
-        return StoppedEarly(steps=taken, planned_steps=planned) if taken < planned else None
 
     def _checkpoint(self, epoch: int, block: int) -> int:
         """Save a checkpoint; return when training continues, on this rank's clock."""
