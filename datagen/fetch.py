@@ -308,8 +308,8 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> SampleEngine | RecordRe
     samples = spec.layout.num_samples_per_file
     if spec.engine == "library":
         local_folder(storage, spec.layout.folder, "reader.engine=library")
-    if spec.engine == "library" and not isinstance(file_format, GroupFormat):
-        return LibraryEngine(storage, file_format, samples)
+        if not isinstance(file_format, GroupFormat):
+            return LibraryEngine(storage, file_format, samples)
     matched = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
     wanted = 0 if storage.is_remote else spec.transfer_bytes or file_format.transfer_bytes
     transfer_bytes = -(-wanted // storage.alignment) * storage.alignment

@@ -87,7 +87,7 @@ class Files:
     def parts(self, running_index: int) -> list[Part]:
         """Return a data file and its side files."""
         layout, file = self._place(running_index)
-        job = self.job(running_index)
+        job = FileJob(self.spec, self.content, running_index, tuple(self.shapes[running_index].tolist()))
         size = None if self.sizes is None else int(self.sizes[running_index])
         parts = [Part(layout.path(file), size, partial(self.format.write, job), False)]
         for side, sizes in self.sides:
@@ -105,9 +105,6 @@ class Files:
         if running_index < self.train.num_files:
             return self.train, running_index
         return self.valid, running_index - self.train.num_files
-
-    def job(self, running_index: int) -> FileJob:
-        return FileJob(self.spec, self.content, running_index, tuple(self.shapes[running_index].tolist()))
 
     def size_bytes(self, running_index: int) -> int:
         """Return the bytes of a data file; if they depend on the contents, the bytes of its samples instead."""

@@ -271,16 +271,18 @@ def _check_fits(wanted: int, out: memoryview) -> None:
 
 
 def largest_group_bytes(
-    file_format: GroupFormat, paths: Iterable[str], spec: DatasetSpec, storage: StorageBase
+    file_format: GroupFormat, layout: Layout, files: Sequence[int], spec: DatasetSpec, storage: StorageBase
 ) -> GroupBytes:
     """Return the memory of the largest row group, from the footer of each of these files."""
+    from datagen.thread_pool import of_each  # here, as training comes without it
 
-    def largest(path: str) -> GroupBytes:
-        groups = open_groups(file_format, path, spec, storage)
-        with contextlib.closing(groups.source), reading(path):
-            return groups.largest_bytes()
+    def largest(own: StorageBase, numbers: Sequence[int]) -> Iterator[GroupBytes]:
+        for path in map(layout.path, numbers):
+            groups = open_groups(file_format, path, spec, own)
+            with contextlib.closing(groups.source), reading(path):
+                yield groups.largest_bytes()
 
-    return GroupBytes.maximum(map(largest, paths))
+    return GroupBytes.maximum(of_each(storage, files, largest))
 
 
 def open_groups(

@@ -264,7 +264,7 @@ class _Inspection:
             record = int(self._format.record_bytes(spec, shapes).max())
         if isinstance(self._format, GroupFormat):
             files = range(layout.num_files) if known is None else (int(known.argmax()),)
-            group = largest_group_bytes(self._format, map(layout.path, files), spec, self._storage)
+            group = largest_group_bytes(self._format, layout, files, spec, self._storage)
         largest = int(shapes.prod(axis=1).max()) * spec.element_bytes
         sizes = sizes_on_disk(layout, self._storage) if known is None else known
         return _Sizes(sizes, largest, known is not None, group, record)
@@ -289,8 +289,7 @@ class _Inspection:
             record, offsets = located_records(self._format, layout, self._storage)
             self._offsets |= offsets
         if isinstance(self._format, GroupFormat):
-            paths = map(layout.path, range(layout.num_files))
-            group = largest_group_bytes(self._format, paths, spec, self._storage)
+            group = largest_group_bytes(self._format, layout, range(layout.num_files), spec, self._storage)
         if sizes is None:
             sizes = sizes_on_disk(layout, self._storage)
         return _Sizes(sizes, group=group, record=record)
