@@ -49,17 +49,12 @@ def with_unit(value: float, unit: str) -> str:
     return percent(value) if unit == "%" else f"{number(value)} {unit}".rstrip()
 
 
-def with_interval(value: float, half_width: float | None, unit: str) -> str:
-    """Return a number, with the half width of its interval if known; intervals of percentages stay within 0 to 100."""
-    if half_width is None:
-        return number(value)
-    width = plus_minus(value, half_width, 2) if unit == "%" else f"+- {number(half_width)}"
-    return f"{number(value)} {width}"
-
-
-def value_with_interval(value: Value | None, unit: str) -> str:
-    """Return a mean, with the half width of its confidence interval if known; `-` for None."""
-    return "-" if value is None else with_interval(value.mean, value.half_width, unit)
+def with_interval(value: Value, unit: str) -> str:
+    """Return a mean, with the half width of its interval if known; intervals of percentages stay within 0 to 100."""
+    if value.half_width is None:
+        return number(value.mean)
+    width = plus_minus(value.mean, value.half_width, 2) if unit == "%" else f"+- {number(value.half_width)}"
+    return f"{number(value.mean)} {width}"
 
 
 def size(size_bytes: int) -> str:

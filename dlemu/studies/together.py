@@ -17,7 +17,7 @@ from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Section, Table, columns
-from dlemu.report.units import value_with_interval
+from dlemu.report.units import with_interval
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, in_words
 from dlemu.results.kinds import Parts, catalogue_of, kind_wanted, kinds, read_figures
@@ -310,7 +310,7 @@ def sections(answer: Together, _: str) -> Iterator[Section]:
             catalogue, known = catalogue_of(measured.figures.kind), measured.figures.metrics
             rows = difference_rows(one.cost, catalogue)
             for metric in (metric for metric in catalogue.compared if metric.name in known and not one.cost):
-                value = value_with_interval(known[metric.name], metric.unit)  # it has run in one way only
+                value = with_interval(known[metric.name], metric.unit)  # it has run in one way only
                 rows.append((metric.label, value if one.beside else "", "" if one.beside else value, "", ""))
         if one.beside:
             notes = [f"others ran during {one.beside.overlap_percent:.0f} % of its time"]

@@ -75,7 +75,7 @@ def size(
         source: overrides as of `dlemu train`, without `ranks`; or a workload, whose `ranks` are ignored.
         launcher: the command that starts the ranks, with `{ranks}` in it; also `launcher=...` among the overrides.
         config_dir: a folder with workload/NAME.yaml.
-        at_least: number of accelerators that must pass for the answer's `passed`, instead of 1.
+        at_least: number of accelerators that must pass for the answer's `outcome`, instead of 1.
         most: largest number of accelerators to try.
         confidence_percent: confidence of the verdicts.
         trial_seconds: largest compute time of a trial.
