@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from datagen.errors import DatasetError, UserError
+from datagen.errors import UserError
 from datagen.registry import installed_part
 from datagen.regular import open_standard_streams
 from datagen.withheld import check_letters
@@ -113,13 +113,12 @@ def datagen(
 
 
 def size(
-    source: Source = (),
+    source: Sequence[str] | Mapping[str, object] = (),
     *,
     launcher: str = "",
     config_dir: str | None = None,
     at_least: int | None = None,
     most: int = 4096,
-    confidence_percent: float = 95.0,
     trial_seconds: float = 120.0,
     make: bool = False,
     on_progress: Callable[[SizingEvent], None] | None = None,
@@ -132,12 +131,11 @@ def size(
     from dlemu.studies.size import find_size
 
     return find_size.size(
-        _source(source, settings),
+        overrides_of(source, settings),
         launcher=launcher,
         config_dir=config_dir,
         at_least=at_least,
         most=most,
-        confidence_percent=confidence_percent,
         trial_seconds=trial_seconds,
         make=make_dataset if make else None,
         on_event=on_progress or ignore,
@@ -304,8 +302,8 @@ def overrides_of(source: Source, settings: Mapping[str, object], *, several: boo
     """Return overrides in the form of the command line, KEY=VALUE."""
     if isinstance(source, Workload):
         raise UserError(
-            f"a Workload and settings ({', '.join(settings)}) were given: wanted only one of them; put the settings "
-            "into the overrides that the Workload is loaded from"
+            f"a Workload was given where settings are wanted ({', '.join(settings) or 'none were given'}): put all of "
+            "them into the overrides that the Workload is loaded from"
         )
     if isinstance(source, str):
         raise UserError(f"{source!r} is a string: wanted a list of overrides, as in [{source!r}], or keywords")
@@ -334,29 +332,26 @@ def _run(
     """Run a job on ranks of this host; return the run, typed as its kind has it."""
     from dlemu.dlio.export import export_beside
     from dlemu.report.progress import log_writer
-    from dlemu.runner.job import JobRequest, MakeFirst, NoVerdictError, run_alone
+    from dlemu.runner.job import JobRequest, MakeFirst, run_alone
 
     make_first = MakeFirst(size_is_given, lambda making, ranks: None) if make else None
     request = JobRequest(load=lambda: workload, make_first=make_first, keeps_run=True)
     with main_thread(command, starts_ranks=True), _Caller(on_progress or ignore) as caller:
         on_event = to_all(caller, export_beside, log_writer(f"dlemu.{command}(...)"))
-        try:
-            result = run_alone(request, on_event, kind_of_command(command).load_job().job, caller.look)
-        except NoVerdictError as error:
-            files = f"dataset.num_files_train={error.files_wanted}"
-            advice = f"Wanted {files}" + ("." if error.files_there else "; make=True makes the dataset first.")
-            raise DatasetError(error.advised(advice)) from error
+        result = run_alone(request, on_event, kind_of_command(command).load_job().job, caller.look)
     assert result is not None  # this process leads, and the workload asks for more than its data
     return result.run
 
 
 def _make(workload: Workload, on_progress: Callable[[Event], None] | None, *, fsync: bool) -> DatasetMade:
     """Make what is missing of a dataset with ranks of this host."""
+    from dlemu.jobs.training.preflight import too_small
     from dlemu.runner import datasets
     from dlemu.runner.job import JobRequest
 
     with main_thread("datagen", starts_ranks=True), _Caller(on_progress or ignore) as caller:
-        made = datasets.make(JobRequest(load=lambda: workload), caller, fsync=fsync, on_look=caller.look)
+        request = JobRequest(load=lambda: workload)
+        made = datasets.make(request, caller, caution=too_small, fsync=fsync, on_look=caller.look)
     assert made is not None  # this process leads
     return made
 

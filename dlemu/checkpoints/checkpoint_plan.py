@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
 
@@ -13,7 +13,7 @@ from dlemu.checkpoints.shards import FileLayout, Role, Shard, parameters, shards
 from dlemu.config.schema import Checkpoint, Model, Workload
 
 FORMATS = "dlemu.checkpoints.formats"
-GB, GIB = 1e9, 2**30
+GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,11 @@ class CheckpointSizes:
     data: int
     """`tensor` to `data`: how the job's ranks divide the model, as in `model.parallelism`."""
     zero_stage: int
+
+    @property
+    def tensor_gib(self) -> float:
+        """`tensor_bytes` in the unit that DLIO calls GB, 2^30 bytes."""
+        return self.tensor_bytes / GIB
 
 
 @dataclass(frozen=True)
@@ -85,14 +90,15 @@ class CheckpointPlan:
     def sizes(self) -> CheckpointSizes:
         """What it consists of, and who writes it; computed once, and pickled with the plan."""
         grid = self.grid
-        files = [(layout.size_bytes, layout.tensor_bytes) for rank in self.ranks for layout in self.files(rank)]
+        each = [[(layout.size_bytes, layout.tensor_bytes) for layout in self.files(rank)] for rank in self.ranks]
+        files = [file for own in each for file in own]
         return CheckpointSizes(
             parameters=parameters(self.model),
             format=self.format,
             files=len(files),
             bytes=sum(size_bytes for size_bytes, _ in files),
             tensor_bytes=sum(tensor_bytes for _, tensor_bytes in files),
-            largest_rank_bytes=max(self.rank_bytes),
+            largest_rank_bytes=max(sum(size_bytes for size_bytes, _ in own) for own in each),
             ranks=len(self.ranks),
             first_rank=self.ranks.start,
             ranks_of_job=grid.ranks,
@@ -141,60 +147,12 @@ def plan_checkpoint(model: Model, settings: Checkpoint, ranks: int) -> Checkpoin
     return CheckpointPlan(model, grid, settings.format, range(settings.first_rank, settings.first_rank + ranks))
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointSize:
-    """Size of what the emulated ranks write of one checkpoint: tensors only, no headers. GB = 1e9, GiB = 2^30 bytes."""
-
-    workload: str
-    parameters: int
-    """Parameters of the model; 0 if unknown."""
-    ranks: int
-    """Ranks that the run emulates."""
-    job_ranks: int
-    """All ranks of the job."""
-    tensor: int
-    pipeline: int
-    data: int
-    expert: int
-    """`tensor` to `expert`: how the job's ranks divide the model, as in `model.parallelism`."""
-    zero_stage: int
-    files: int
-    model_gb: float
-    optimizer_gb: float
-    total_gb: float
-    total_gib: float
-    """`total_gb` in the unit that DLIO calls GB."""
-    largest_rank_gib: float
-    smallest_rank_gib: float
-
-
-def checkpoint_size(name: str, workload: Workload) -> CheckpointSize:
-    """Return the size of what the workload's `ranks` write of its checkpoint; `name` is the workload's name.
+def checkpoint_sizes(workload: Workload) -> CheckpointSizes:
+    """Return what the workload's `ranks` write of its checkpoint: tensors alone, without the headers of its format.
 
     Raises:
         UserError: the model can't be divided over that many ranks.
     """
-    plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
-    grid, shards = plan.grid, [plan.shards(rank) for rank in plan.ranks]
-    rank_bytes = [sum(shard.bytes for shard in own) for own in shards]
-    model, optimizer = (
-        sum(shard.bytes for own in shards for shard in own if shard.role == role) for role in ("model", "optimizer")
-    )
-    return CheckpointSize(
-        workload=name,
-        parameters=parameters(plan.model),
-        ranks=len(plan.ranks),
-        job_ranks=grid.ranks,
-        tensor=grid.tensor,
-        pipeline=grid.pipeline,
-        data=grid.data,
-        expert=grid.expert,
-        zero_stage=grid.zero_stage,
-        files=sum(map(len, shards)),
-        model_gb=model / GB,
-        optimizer_gb=optimizer / GB,
-        total_gb=(model + optimizer) / GB,
-        total_gib=(model + optimizer) / GIB,
-        largest_rank_gib=max(rank_bytes) / GIB,
-        smallest_rank_gib=min(rank_bytes) / GIB,
-    )
+    settings = workload.checkpoint
+    plan = plan_checkpoint(workload.model, replace(settings, format="raw"), workload.ranks)
+    return replace(plan.sizes, format=settings.format)

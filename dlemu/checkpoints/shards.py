@@ -116,7 +116,10 @@ def shards_of_rank(model: Model, grid: Grid, rank: int) -> tuple[Shard, ...]:
     place = grid.place(rank)
     if grid.zero_stage == 0 and rank >= grid.model_ranks and not grid.all_ranks:
         return tuple(_expert_shards(model, grid, place))
-    shards = [*_sized_shard(model, grid, rank)]
+    shards = list[Shard]()
+    if model.type != "transformer" and model.model_size_bytes > 0:
+        tensor = Tensor("a", (model.model_size_bytes,), "int8", Part("model", rank, grid.ranks))
+        shards.append(Shard(f"model_states-{rank}.pt", (tensor,), "model"))
     if model.has_layers:
         shards += [*_layer_shards(model, grid, place), *_expert_shards(model, grid, place)]
     optimizer = _optimizer_tensors(model, grid, rank)
@@ -148,12 +151,6 @@ def _expert_parameters(model: Model) -> int:
         return 0
     each = sum(map(math.prod, _feed_forward_shapes(model, _expert_width(model))))
     return _expert_layers(model) * model.transformer.num_experts * each
-
-
-def _sized_shard(model: Model, grid: Grid, rank: int) -> Iterator[Shard]:
-    if model.type != "transformer" and model.model_size_bytes > 0:
-        part = Part("model", rank, grid.ranks)
-        yield Shard(f"model_states-{rank}.pt", (Tensor("a", (model.model_size_bytes,), "int8", part),), "model")
 
 
 def _layer_shards(model: Model, grid: Grid, place: Place) -> Iterator[Shard]:

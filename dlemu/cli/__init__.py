@@ -175,12 +175,10 @@ def guarded(command: click.Command, name: str) -> None:
 
 def _meant(name: str, known: Mapping[str, str]) -> str:
     """Return what an unknown first word may have been: a command, a setting without its command, a folder."""
-    from dlemu.config.sections import SYNONYMS
-    from dlemu.config.translate import is_known
-
     key, equals, value = name.lstrip("+").partition("=")
-    if equals or key in SYNONYMS or is_known(key):
-        setting = f"{SYNONYMS.get(key, key)}={value or '...'}"
+    meant = _setting(key)
+    if equals or meant:
+        setting = f"{meant or key}={value or '...'}"
         return f"{setting} is a setting, which follows a command, as in `dlemu train {setting}`"
     if os.sep in name:
         return "it is no folder, either: wanted one that exists, as in `dlemu /mnt/nvme`"
@@ -192,17 +190,21 @@ def _intended_setting(error: click.NoSuchOption) -> str:
 
     Empty if an option was intended, or if the command takes no settings.
     """
-    from dlemu.config.sections import SYNONYMS
-    from dlemu.config.translate import is_known
-
     if not error.ctx or not any(parameter.name == "overrides" for parameter in error.ctx.command.params):
         return ""
     key = error.option_name.lstrip("-").replace("-", "_")
-    meant = SYNONYMS.get(key, key)
+    meant = _setting(key) or key * ("." in key)
     if " " in meant:
         return f"there is no option {error.option_name}: did you mean {meant}?"
-    is_setting = key in SYNONYMS or "." in key or is_known(key)
-    return f"settings are given as KEY=VALUE, without dashes: {meant}=..." if is_setting else ""
+    return f"settings are given as KEY=VALUE, without dashes: {meant}=..." if meant else ""
+
+
+def _setting(key: str) -> str:
+    """Return the setting that a key means, by a name of other tools too, or what is there instead; empty for none."""
+    from dlemu.config.sections import SYNONYMS
+    from dlemu.config.translate import is_known
+
+    return SYNONYMS.get(key, "") or key * is_known(key)
 
 
 def _see_current_folder() -> None:

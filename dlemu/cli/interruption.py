@@ -14,66 +14,43 @@ from rich.console import Console
 from datagen.errors import SpaceError
 from datagen.withheld import without_secrets
 from dlemu.cli import complain
+from dlemu.cli.frontends import Terminal
 from dlemu.config.overrides import override, take_word
-from dlemu.metrics.demand import sample_divisor
-from dlemu.metrics.t_interval import plus_minus
 from dlemu.ranks import Interrupted, interrupt_on
-from dlemu.report.progress import ProgressLines
 from dlemu.report.table import Cell, Line, print_lines
-from dlemu.report.units import number, size
-from dlemu.results.progress import Progress
-from dlemu.results.wording import count, scaled
+from dlemu.report.units import number, with_uncertainty
+from dlemu.results.wording import count
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 from dlemu.studies.answers import SweepPoint, Trial
-from dlemu.studies.prerequisites import SearchBegan, SizingEvent
-
-_PAGE_CACHE = {
-    "direct": "read with O_DIRECT, bypassing the page cache",
-    "remote": "read over the network, not cached on this host",
-    "large": "five times the memory of this host or more",
-    "evicted": "dropped from the page cache before each epoch",
-    "cached": "the page cache may serve reads: this sizes memory as much as storage",
-}
+from dlemu.studies.prerequisites import SizingEvent
 
 
-class Watched:
-    """Shows the events of a search or a sweep on stderr, a line for each trial or point.
+class Watched(Terminal):
+    """Shows the events of a search or a sweep on stderr too, a line for each trial or point.
 
     From the first event on, SIGINT and SIGTERM keep finished parts.
     """
 
     folder = ""
     """Folder of the answer, once it has begun."""
-    runs: int | None = None
-    """Planned runs, where results do not decide on them."""
     wants_page = True
 
     def __init__(self, option: str = "") -> None:
         """`option`: that of the command which names the folder, if it is not the setting output.folder."""
-        self._console, self._option = Console(stderr=True), option
-        self._lines = ProgressLines(self._console)
+        super().__init__()
+        self._option = option
 
-    def __call__(self, event: SizingEvent | RunEnded[Any, Any] | Progress) -> None:
+    def __call__(self, event: SizingEvent | RunEnded[Any, Any]) -> None:
         """Show an event."""
-        if isinstance(event, Progress):
-            self._lines.show([f"  {event}"], last=event.is_over)
+        if not isinstance(event, RunsPlanned | RunBegan | RunEnded):
+            super().__call__(event)
             return
         self._lines.leave()
         if isinstance(event, RunsPlanned):
-            self.folder, self.runs, self.wants_page = event.folder, event.runs, event.wants_page
+            self.folder, self.wants_page = event.folder, event.wants_page
             interrupt_on(signal.SIGINT, signal.SIGTERM)
             self._print(f"results: {event.folder}")
         match event:
-            case SearchBegan():
-                small = scaled(sample_divisor(event.workload), event.workload.scale)
-                enough = f"enough for {count(event.enough_for, 'accelerator')}{small}"
-                self._print(f"dataset: {size(event.total_bytes)}, {_PAGE_CACHE[event.page_cache]}; {enough}")
-                if event.known.others:
-                    self._print(Line(event.known.others, "caution"))
-                self._print(
-                    f"read probe: {number(event.known.probe_mb_per_second)} MB/s; one accelerator needs "
-                    f"{number(event.known.mb_per_accelerator)} MB/s; expected to pass: {event.expected}"
-                )
             case RunsPlanned(runs=None) if event.finished_runs:
                 self._print(f"continuing after {count(event.finished_runs, 'finished run')}")
             case RunsPlanned(runs=int(runs)) if runs > 1:
@@ -81,12 +58,9 @@ class Watched:
             case RunBegan():
                 self._print(f"{event.label} ...")
             case RunEnded(run=Trial() as trial):
-                au = trial.au_sustained_percent
-                self._print(
-                    f"  au {au:.2f} % {plus_minus(au, trial.half_width_percent, 2)} "
-                    f"({'decided' if trial.settled else 'open'}), {number(trial.mb_per_second)} MB/s, "
-                    f"{trial.seconds:.0f} s"
-                )
+                au = with_uncertainty(trial.au_sustained_percent, trial.half_width_percent)
+                state, rate = "decided" if trial.settled else "open", number(trial.mb_per_second)
+                self._print(f"  AU {au} ({state}), {rate} MB/s, {trial.seconds:.0f} s")
                 if trial.page_cache_warning:
                     self._print(Line(f"  {trial.page_cache_warning}", "caution"))
             case RunEnded(run=SweepPoint() as point):
@@ -115,4 +89,4 @@ class Watched:
         return f"continue with `{shlex.join(['dlemu', *words, override(('output', 'folder'), self.folder)])}`"
 
     def _print(self, line: Cell) -> None:
-        print_lines([line], self._console)
+        print_lines([line], Console(stderr=True))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
 
 import click
 
 from dlemu.cli.options import answer_options, configured, making, print_config
 from dlemu.results.kinds import Kind
 
-_Command = Callable[..., None]
 _EXIT = (
     "Exit status: 0 it completed (and passed, where it is judged), 1 it failed, 2 a usage error (a full disk and "
     "damaged files too), 3 a worker or a rank failed, 4 it completed with no verdict (NO VERDICT, UNDECIDED), "
@@ -23,11 +21,7 @@ def job_command(kind: Kind) -> click.Command:
     """Return the click command that runs a kind of job; `kind.usage` is its help."""
     job = None if kind.command == "train" else kind  # for `dlemu train`, the workload decides
 
-    @configured
-    @making("data that the job reads")
-    @answer_options("summary.json")
-    @_exported(kind)
-    def command(
+    def run(
         overrides: tuple[str, ...],
         config_dir: str | None,
         cfg: bool,
@@ -55,14 +49,12 @@ def job_command(kind: Kind) -> click.Command:
         from dlemu.cli.frontends import Terminal, job_request, show_job
 
         request = job_request(overrides, config_dir, make=make, yes=yes)
-        raise SystemExit(show_job(request, Terminal(overrides, config_dir, as_json=as_json), job))
+        raise SystemExit(show_job(request, Terminal(as_json=as_json), job))
 
+    exporting = click.option(
+        "--export-dlio", metavar="FILE", help="Write the settings as a DLIO workload file, and stop."
+    )
+    own = exporting(run) if kind.is_exported else run  # DLIO has such jobs as well
+    command = configured(making("data that the job reads")(answer_options("summary.json")(own)))
     usage = inspect.cleandoc(kind.usage or kind.help)
     return click.command(name=kind.command, help=f"{usage}\n\n{_EXIT}")(command)
-
-
-def _exported(kind: Kind) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds --export-dlio, for kinds of jobs that DLIO has as well."""
-    if not kind.is_exported:
-        return lambda command: command
-    return click.option("--export-dlio", metavar="FILE", help="Write the settings as a DLIO workload file, and stop.")

@@ -15,14 +15,6 @@ from dlemu.cli.options import Number, answer_options, configured, making
 @click.option("--at-least", type=click.IntRange(min=1), help="Exit with 1 when fewer than this many pass (for CI).")
 @click.option("--most", type=click.IntRange(min=1), default=4096, show_default=True, help="Try at most this many.")
 @click.option(
-    "--confidence",
-    "confidence_percent",
-    type=Number(50, 99.99),
-    default=95.0,
-    show_default=True,
-    help="Confidence of verdicts, in percent.",
-)
-@click.option(
     "--trial-seconds",
     type=Number(1, 1e6),
     default=120.0,

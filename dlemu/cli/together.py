@@ -12,13 +12,10 @@ from dlemu.cli.options import answer_options, config_dir_option
 @click.command(name="together")
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB JOB [JOB]...")
 @config_dir_option
-@click.option("--alone/--no-alone", default=True, show_default=True, help="Run each alone first.")
 @click.option("--output", metavar="FOLDER", default="", help="Where results go; an interrupted run continues there.")
 @answer_options("together.json")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
-def command(
-    jobs: tuple[str, ...], config_dir: str | None, alone: bool, output: str, as_json: bool, report: bool
-) -> None:
+def command(jobs: tuple[str, ...], config_dir: str | None, output: str, as_json: bool, report: bool) -> None:
     """Run several jobs in parallel on one storage, and report what each costs the others.
 
     \b
@@ -46,5 +43,5 @@ def command(
     ]
     watched = Watched(option="--output")
     with watched.keeping("jobs that ran alone"):
-        answer, folder = run_together(asked, alone=alone, folder=output, config_dir=config_dir, on_event=watched)
+        answer, folder = run_together(asked, folder=output, config_dir=config_dir, on_event=watched)
     show_answer(answer, folder, "together", as_json=as_json, page=report)

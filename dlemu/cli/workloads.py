@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from dlemu.cli.options import config_dir_option
 
 if TYPE_CHECKING:
-    from dlemu.checkpoints.checkpoint_plan import CheckpointSize
-    from dlemu.config.schema import Workload
+    from dlemu.checkpoints.checkpoint_plan import CheckpointSizes
     from dlemu.metrics.demand import Demand
 
-T = TypeVar("T")
-Row = tuple[str, str, str]
+_DEMAND = ("workload", "accelerator", "GB", "kB a sample", "batch", "samples/s", "MB/s", "AU")
+_SIZE = ("workload", "parameters", "ranks", "TPxPPxDP", "ZeRO", "files", "GB", "GiB", "rank GiB")
 
 
 @click.command(name="workloads")
@@ -38,23 +36,27 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
     """
     from rich.console import Console
 
-    from dlemu.checkpoints.checkpoint_plan import checkpoint_size
+    from dlemu.checkpoints.checkpoint_plan import checkpoint_sizes
     from dlemu.config import load, workload_names
     from dlemu.metrics.demand import demand
     from dlemu.report.table import Table, columns, print_table
+    from dlemu.report.units import explained, plain
     from dlemu.results.kinds import kind_wanted
 
     if words:
         workload = load([word if "=" in word else f"workload={word}" for word in words], config_dir=config_dir)
-        table = Table(
-            title=f"workload {workload.model.name}",
-            columns=columns("", "value", "", right=(1,)),
-            rows=[*_rows(workload)],
-            notes=[f"- {note}" for note in workload.notes],
-        )
-        print_table(table, Console())
+        needed = demand(workload.model.name, workload)
+        if as_json:
+            click.echo(json.dumps([asdict(needed)], indent=2))
+            return
+        parts = [needed, *([workload.recorded] if workload.recorded.version else [])]
+        shown = [(key.replace("_", " "), plain(value, key)) for part in parts for key, value, _ in explained(part)]
+        notes = [f"- {note}" for note in workload.notes]
+        print_table(Table(columns=columns("one accelerator", "", right=(1,)), rows=shown, notes=notes), Console())
         return
-    demands, sizes, commands = [], [], []
+    demands: list[Demand] = []
+    sizes: dict[str, CheckpointSizes] = {}
+    commands: dict[str, str] = {}
     for name in workload_names(config_dir):
         workload = load([f"workload={name}"], config_dir=config_dir)
         if workload.workflow.train:
@@ -62,58 +64,48 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
                 chosen = [f"workload={name}", *([f"accelerator={accelerator}"] if accelerator else [])]
                 demands.append(demand(name, load(chosen, config_dir=config_dir)))
         elif workload.workflow.checkpoint:
-            sizes.append(checkpoint_size(name, workload))
+            sizes[name] = checkpoint_sizes(workload)
         else:
-            commands.append({"workload": name, "command": kind_wanted(workload).command})
+            commands[name] = kind_wanted(workload).command
     if as_json:
-        click.echo(json.dumps([*map(asdict, demands), *map(asdict, sizes), *commands], indent=2))
+        others = [{"workload": name, **asdict(one)} for name, one in sizes.items()]
+        others += [{"workload": name, "command": command} for name, command in commands.items()]
+        click.echo(json.dumps([*map(asdict, demands), *others], indent=2))
         return
-    _print_all(demands, sizes)
-    for other in commands:
-        click.echo(f"dlemu {other['command']} workload={other['workload']}")
+    for title, heads, rows in (
+        ("what one busy accelerator demands, and the datasets", _DEMAND, [*map(_demand, demands)]),
+        ("size of one checkpoint, and of its largest rank", _SIZE, [_size(*one) for one in sizes.items()]),
+    ):
+        head = columns(*heads, right=range(2, len(heads)), whole=range(len(heads)))
+        print_table(Table(title=title, columns=head, rows=rows, dense=True), Console())
+    for name, command in commands.items():
+        click.echo(f"dlemu {command} workload={name}")
 
 
-def _print(title: str, items: Iterable[T], shown: Mapping[str, Callable[[T], str]]) -> None:
-    """Print a table with a row for each item; columns of numbers are aligned right."""
-    from rich.console import Console
-
-    from dlemu.report.table import Table, columns, print_table
-
-    rows = [tuple(text(item) for text in shown.values()) for item in items]
-    right = [number for number, cells in enumerate(zip(*rows, strict=True)) if cells[-1][:1].isdigit()]
-    heads = columns(*shown, right=right, whole=range(len(shown)))
-    print_table(Table(title=title, columns=heads, rows=rows, dense=True), Console())
-
-
-def _print_all(demands: Sequence[Demand], sizes: Sequence[CheckpointSize]) -> None:
-    _print(
-        "what one busy accelerator demands, and the datasets",
-        demands,
-        {
-            "workload": lambda one: one.workload,
-            "accelerator": lambda one: one.accelerator or "-",
-            "GB": lambda one: _short(one.dataset_gb),
-            "kB a sample": lambda one: _short(one.sample_bytes / 1e3),
-            "batch": lambda one: str(one.batch_size),
-            "samples/s": lambda one: _short(one.samples_per_second),
-            "MB/s": lambda one: _short(one.mb_per_second),
-            "AU": lambda one: f"{one.au_threshold_percent:g} %",
-        },
+def _demand(one: Demand) -> tuple[str, ...]:
+    return (
+        one.workload,
+        one.accelerator or "-",
+        _short(one.dataset_gb),
+        _short(one.sample_bytes / 1e3),
+        str(one.batch_size),
+        _short(one.samples_per_second),
+        _short(one.mb_per_second),
+        f"{one.au_threshold_percent:g} %",
     )
-    _print(
-        "size of one checkpoint, and of its largest rank",
-        sizes,
-        {
-            "workload": lambda size: size.workload,
-            "parameters": lambda size: f"{size.parameters / 1e9:,.1f}e9",
-            "ranks": lambda size: f"{size.ranks:,}",
-            "TPxPPxDP": lambda size: f"{size.tensor}x{size.pipeline}x{size.data}",
-            "ZeRO": lambda size: str(size.zero_stage),
-            "files": lambda size: f"{size.files:,}",
-            "GB": lambda size: f"{size.total_gb:,.0f}",
-            "GiB": lambda size: f"{size.total_gib:,.0f}",
-            "rank GiB": lambda size: f"{size.largest_rank_gib:,.1f}",
-        },
+
+
+def _size(name: str, one: CheckpointSizes) -> tuple[str, ...]:
+    return (
+        name,
+        f"{one.parameters / 1e9:,.1f}e9",
+        f"{one.ranks:,}",
+        f"{one.tensor}x{one.pipeline}x{one.data}",
+        str(one.zero_stage),
+        f"{one.files:,}",
+        f"{one.tensor_bytes / 1e9:,.0f}",
+        f"{one.tensor_gib:,.0f}",
+        f"{one.largest_rank_bytes / 2**30:,.1f}",
     )
 
 
@@ -121,35 +113,3 @@ def _short(value: float | None) -> str:
     if value is None:
         return "no limit"
     return f"{value:.2g}" if value < 1 else f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
-
-
-def _rows(workload: Workload) -> Iterator[Row]:
-    from dlemu.config.duration import mean_seconds
-    from dlemu.metrics.demand import demand
-    from dlemu.report.units import size
-    from dlemu.results.wording import count
-
-    data, reader, train = workload.dataset, workload.reader, workload.train
-    asked = demand(workload.model.name, workload)
-    yield "files", f"{asked.num_files:,}", data.format
-    yield "samples", f"{asked.num_samples:,}", f"{data.num_samples_per_file:,} in each file"
-    yield "dataset", f"{asked.dataset_gb:,.4g} GB", data.data_folder
-    yield "sample", size(asked.sample_bytes), "mean"
-    recorded = workload.recorded
-    if recorded.version:
-        yield "recorded", count(recorded.ranks, "rank"), f"{recorded.samples_per_second:,.4g} samples/s"
-        yield "  coverage", f"{recorded.coverage_percent:.1f} %", "of the bytes that the job read were recorded"
-        states = {True: "yes", False: "no", None: "not verified"}
-        yield "  replayable", states[recorded.replayable], recorded.reason
-    yield "batch", str(reader.batch_size), f"{count(reader.read_threads, 'worker')} per rank"
-    yield "step", f"{1e3 * asked.computation_seconds:,.4g} ms", f"mean, {train.computation_time.type}"
-    if asked.samples_per_second is None or asked.mb_per_second is None:
-        yield "demand", "no limit", "train.computation_time is 0: no computation"
-        return
-    yield "demand of one accelerator", f"{asked.samples_per_second:,.4g} /s", "samples, when it never waits"
-    yield "", f"{asked.mb_per_second:,.4g} MB/s", f"{workload.metric.au:.0%} of it to pass"
-    burned = asked.samples_per_second * mean_seconds(reader.preprocess_time)
-    if burned and reader.preprocess == "burn":
-        yield "", f"{burned:,.3g} cores", "preprocessing in the workers"
-    if cores := mean_seconds(train.step_cpu_time) / asked.computation_seconds:
-        yield "", f"{cores:,.3g} cores", "the trainer itself"

@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from itertools import chain
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
@@ -86,13 +85,6 @@ def _comments(section: Any, kind: Any) -> Iterator[tuple[int, str]]:
             yield begin.index - begin.column, f"{' ' * begin.column}# {summary(text)}{choices}\n"
         if is_dataclass(hint) and isinstance(value, yaml.MappingNode):
             yield from _comments(value, hint)
-
-
-def withheld_words(workload: Workload) -> list[str]:
-    """Return overrides that restore what `to_yaml` withholds, for dlemu's own child processes."""
-    wanted, public = as_in_yaml(workload), as_in_yaml(published(workload))
-    sections = ("storage", "dataset", "checkpoint", "output", *workload.kinds)
-    return [*chain.from_iterable(_differences((name,), wanted[name], public[name]) for name in sections)]
 
 
 def datagen_command(workload: Workload) -> str:

@@ -23,7 +23,7 @@ from dlemu.config.workload_files import SUFFIX, composed, read_plain, resolved, 
 
 DEFAULT_WORKLOAD = "default"
 
-LOADER, NAME = ("reader", "data_loader"), ("model", "name")
+LOADER, FORMAT, NAME = ("reader", "data_loader"), ("dataset", "format"), ("model", "name")
 NOT_INSTALLED = "TensorFlow is not installed"
 """How a note on another loader begins."""
 
@@ -85,10 +85,12 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
         _check_recorded_scale(choice, tree)
     note = ""
     loader = dict(file).get(LOADER) if LOADER not in dict(given_layer) else None
-    if loader == "tensorflow" and find_spec("tensorflow") is None:
+    is_installed = find_spec("tensorflow") is not None
+    if loader == "tensorflow" and not (is_installed and dict(layer((), tree)).get(FORMAT) == "tfrecord"):
         other = "pytorch" if find_spec("torch") is not None else "threads"
         put(tree, LOADER, other)
-        note = f"{NOT_INSTALLED}: reader.data_loader={other} reads the same files"
+        why = "TensorFlow has a reader for tfrecord alone" if is_installed else NOT_INSTALLED
+        note = f"{why}: reader.data_loader={other} reads the same files"
     try:
         settings = build(settings_tree(), translated(tree))
         if settings.scale and ("scale",) in dict(given_layer) and not dict(file).get(("scale",)):
@@ -129,14 +131,14 @@ def _with_own_data(workload: Workload, given: dict[KeyPath, Any], file: dict[Key
 
     check_folder(workload, "dataset.data_folder", data.data_folder)
     is_of_folder = ("dataset", "source") in file
-    if ("dataset", "format") not in given | file:
+    if FORMAT not in given | file:
         data = replace(data, format="")  # nobody chose it: the files decide
     if not is_of_folder or ("dataset", "num_files_train") not in file:
         data = replace(data, num_files_train=0)  # that of another dataset
     own = inspect_own_folder(
         data,
         workload.storage_spec,
-        strict=is_of_folder or ("dataset", "format") in given,
+        strict=is_of_folder or FORMAT in given,
         decodes=workload.reader.decode == "full",
     )
     stated = ("record_length_bytes",) if data.format in FLAT else ()

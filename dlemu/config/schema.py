@@ -167,7 +167,7 @@ class Reader:
     batch_size_eval: Annotated[int, at_least(1)] = 1
     """Samples of one step of an evaluation."""
     read_threads: Annotated[int, at_least(0, MOST_PROCESSES)] = 1
-    """Workers of each rank that read; 0: the trainer does. With tensorflow and tfrecord: files read at a time."""
+    """Workers of each rank that read; 0: the trainer does. With tensorflow: files read at a time."""
     prefetch_size: Annotated[int, at_least(0, MOST_PROCESSES)] = 2
     """Batches ready or under way over all workers of a rank, as DLIO counts; 0: two for each worker."""
     file_shuffle: Shuffle = "off"
@@ -177,11 +177,11 @@ class Reader:
     worker_streams: bool = False
     """Workers read contiguous parts of the epoch, as of an IterableDataset, not batches in turn (pytorch, threads)."""
     computation_threads: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
-    """Batches that TensorFlow parses at a time (tensorflow with tfrecord)."""
+    """Batches that TensorFlow parses at a time (tensorflow)."""
     transfer_size: Annotated[int, at_least(0, MAX_BYTES), BYTES] = 0
     """Maximum bytes of one read call, with `engine=fast`, `odirect` or TensorFlow's reader; 0: see docs/loaders.md."""
     shuffle_size: Annotated[int, at_least(1)] = 1024
-    """Samples in the window that `sample_shuffle` draws from (tensorflow with tfrecord)."""
+    """Samples in the window that `sample_shuffle` draws from (tensorflow)."""
     odirect: bool = False
     """Bypass the page cache when reading (O_DIRECT)."""
     range_bytes: Annotated[int, at_least(0), BYTES] = 0

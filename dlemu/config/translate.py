@@ -15,7 +15,7 @@ from typing import Any
 
 from datagen.errors import UserError
 from datagen.registry import built_in, companion
-from datagen.storage.storage_base import LIBRARIES_OF_OBJECTS, has_paths, is_direct
+from datagen.storage.storage_base import has_paths, is_direct
 from datagen.withheld import SECRET_NAMES
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Workload
@@ -247,7 +247,7 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
         places = (".".join(path[:length]) for length in range(1, len(path) + 1))  # the sections it is in, and itself
         foreign = key if _SECRET.fullmatch(key) else next((one for one in places if one in without_counterpart), "")
         named = foreign if "." in foreign else key  # of a section at the top, each key that requests something
-        if foreign and _is_inert(key, value):
+        if foreign and (value in (None, _DEFAULTS[key]) if key in _DEFAULTS else value in _INERT):
             continue
         if foreign in UNSUPPORTED.keys() - no_effect.keys():
             unsupported.append(f"{named}: not supported yet: {UNSUPPORTED[foreign]}")
@@ -286,17 +286,7 @@ def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str
     unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in used}
     if has_paths(storage_type):
         return unused | NO_EFFECT_ON_FOLDERS
-    unused |= NO_EFFECT_ON_OBJECTS
-    storage = tree.get("storage")
-    options = storage.get("storage_options") if isinstance(storage, Mapping) else None
-    library = options.get("storage_library") if isinstance(options, Mapping) else None
-    if engine == "library" and library in LIBRARIES_OF_OBJECTS:
-        del unused[f"{_OPTION}.storage_library"]
-    return unused
-
-
-def _is_inert(key: str, value: Any) -> bool:
-    return value in (None, _DEFAULTS[key]) if key in _DEFAULTS else value in _INERT
+    return unused | NO_EFFECT_ON_OBJECTS
 
 
 def _may_be_null(path: KeyPath) -> bool:

@@ -238,7 +238,8 @@ def _settings_not_in_dlio(workload: Workload) -> list[str]:
         given, plain = getattr(workload, section), getattr(Workload(), section)
         for field in fields(given):
             if field.name in keys and getattr(given, field.name) != getattr(plain, field.name):
-                settings.append(f"{section}.{field.name}={_yaml_text(getattr(given, field.name))}")
+                value = getattr(given, field.name)
+                settings.append(f"{section}.{field.name}={str(value).lower() if isinstance(value, bool) else value}")
     return settings
 
 
@@ -249,7 +250,3 @@ def _model_settings_not_in_dlio(model: Model) -> list[str]:
     given = [f"model.transformer.{key}={getattr(shape, key)}" for key in own if getattr(shape, key)]
     expert = model.parallelism.expert
     return given + ([f"model.parallelism.expert={expert}"] if expert > 1 else [])
-
-
-def _yaml_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -7,8 +7,8 @@ import gc
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from dlemu.ranks import die_with_parent
@@ -26,8 +26,8 @@ def init_worker(nice: int, rank_process: int) -> None:
 
     A worker that a fork server started dies with the server, which ends with the rank.
     """
-    parent = os.getppid()
-    die_with_parent(parent if _is_fork_server_child(parent, rank_process) else rank_process)
+    by_server = multiprocessing.get_start_method(allow_none=True) == "forkserver"
+    die_with_parent(os.getppid() if by_server else rank_process)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(nice)
     gc.freeze()  # objects inherited from the rank stay on pages shared with it
@@ -38,26 +38,8 @@ T = TypeVar("T")
 
 def call_niced(call: Callable[[], T], nice: int) -> T:
     """Call in a thread whose niceness is raised by `nice`; threads that the call starts inherit it (Linux)."""
-    made: list[T] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        os.nice(nice)
-        try:
-            made.append(call())
-        except BaseException as error:  # carried to the caller, whatever it is
-            failed.append(error)
-
-    starter = threading.Thread(target=run, name="dlemu-starter")
-    starter.start()
-    starter.join()
-    if failed:
-        raise failed[0]
-    return made[0]
-
-
-def _is_fork_server_child(parent: int, rank_process: int) -> bool:
-    return parent != rank_process and multiprocessing.get_start_method(allow_none=True) == "forkserver"
+    with ThreadPoolExecutor(1, "dlemu-starter", initializer=os.nice, initargs=(nice,)) as starter:
+        return starter.submit(call).result()
 
 
 def keep_freed_memory() -> None:

@@ -1,13 +1,10 @@
-"""The `tensorflow` loader: it chooses the pipeline by the dataset's format, and runs it."""
+"""The `tensorflow` loader: tfrecord files by the record reader of `tf.data`."""
 
 from __future__ import annotations
 
 import itertools
-import queue
 import time
-import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -15,23 +12,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from datagen.errors import DatasetError, DlemuError, UserError
+from datagen.errors import DatasetError, UserError
 from datagen.formats.format_base import damaged, own_damaged
 from datagen.layout import NO_PLACES
 from dlemu.config.duration import is_zero
 from dlemu.loaders._process import call_niced, keep_freed_memory
-from dlemu.loaders._slots import SharedSlots
-from dlemu.loaders.loader_base import (
-    Batch,
-    BatchMaker,
-    BatchTrace,
-    Interleave,
-    LoaderSpec,
-    Phase,
-    Preprocessing,
-    Samples,
-)
-from dlemu.loaders.traits_base import traits_of
+from dlemu.loaders.loader_base import Batch, BatchTrace, Interleave, LoaderSpec, Phase, Preprocessing
+from dlemu.loaders.loader_base import Loader as LoaderBase
 from dlemu.machine.thread_accounting import process_storage_bytes
 from dlemu.plan.samples import hash_samples
 from dlemu.plan.streams import StreamBatchPlan
@@ -60,8 +47,9 @@ class Records:
     share) with their framing; `read_calls`, 0; `sample_hash`, of the samples' numbers: each record's place in its file.
     """
 
-    def __init__(self, spec: LoaderSpec, phase: Phase, turns: Interleave) -> None:
-        self._spec, self._phase, self._turns = spec, phase, turns
+    def __init__(self, spec: LoaderSpec, phase: Phase) -> None:
+        assert spec.interleave is not None  # with tfrecord files, the only ones it reads
+        self._spec, self._phase, self._turns = spec, phase, spec.interleave
         self._plan = cast(StreamBatchPlan, phase.plan)
         self._in_memory = phase.fetch.reads_nothing
         self._traced: Any = None
@@ -323,18 +311,15 @@ def _clock(steps: Any) -> Any:
     return tf.data.experimental.from_variant(times, tf.TensorSpec([], tf.float64))
 
 
-class Loader:
-    """The `tensorflow` loader.
+class Loader(LoaderBase):
+    """The `tensorflow` loader, for tfrecord files: a batch is a tensor of strings, one per sample.
 
-    With tfrecord files a batch is a tensor of strings, one per sample. TensorFlow decides their order; each epoch holds
-    exactly the planned samples. With all other formats a batch is uint8 arrays over a shared slot, in planned order.
+    TensorFlow decides their order; each epoch holds exactly the planned samples.
     """
 
     def __init__(self, spec: LoaderSpec) -> None:
         self._spec = spec
-        phases, turns = dict(spec.phases), spec.interleave
-        self._records = {} if turns is None else {name: Records(spec, phase, turns) for name, phase in phases.items()}
-        self._mapped = _Mapped(spec, phases if turns is None else {})
+        self._records = {name: Records(spec, phase) for name, phase in spec.phases.items()}
 
     def start(self) -> None:
         """Configure TensorFlow for a rank: few threads of its own, because ranks share the cores, and no GPU.
@@ -359,94 +344,9 @@ class Loader:
         """Deliver the batches of one epoch."""
         if not steps:
             return iter(())
-        records = self._records.get(phase)
-        if records is not None:
-            running = _run(records.dataset(epoch, steps), self._spec.computation_threads, self._spec.nice)
-            return records.batches(epoch, running, steps)
-        made: dict[int, BatchTrace | DlemuError] = {}
-        dataset = self._mapped.dataset(phase, epoch, steps, made)
-        running = _run(dataset, max(1, self._spec.read_threads), self._spec.nice)
-        return self._mapped.batches(phase, running, made)
-
-    def explain(self, error: Exception) -> DlemuError | None:
-        """Threads do not die by themselves."""
-        return None
-
-    def close(self) -> None:
-        """Free the slots; threads end with the pipelines that own them."""
-        self._mapped.close()
-
-
-class _Mapped:
-    """Batches of formats that `tf.data` has no reader for: a parallel map over steps reads each into a shared slot.
-
-    A map over step numbers, not `from_generator`: a generator runs in one thread at a time, and each of its tensors is
-    copied. Here `read_threads` batches are read at a time, and only step numbers pass through `tf.data`.
-    """
-
-    def __init__(self, spec: LoaderSpec, phases: dict[str, Phase]) -> None:
-        own = replace(spec, phases=phases)
-        self._threads, self._prefetch = max(1, spec.read_threads), spec.prefetch_size
-        self._slots = traits_of("tensorflow").batch_buffers(spec)
-        self._memory = SharedSlots(self._slots, own.slot_bytes)
-        self._resize = {name: phase.fetch.resize_bytes for name, phase in phases.items()}
-        self._rank = spec.rank
-        self._idle: queue.SimpleQueue[BatchMaker] = queue.SimpleQueue()
-        for worker in range(self._threads):
-            self._idle.put(BatchMaker(own, worker))
-
-    def dataset(self, phase: str, epoch: int, steps: int, made: dict[int, BatchTrace | DlemuError]) -> Any:
-        """Return the pipeline of an epoch's steps; the trace of each is left in `made`."""
-
-        def make(step: np.int64) -> np.int64:
-            made[int(step)] = self._make(phase, epoch, int(step))
-            return step
-
-        numbers = tf.data.Dataset.range(1, steps + 1)
-        ready = numbers.map(
-            _plain(lambda step: tf.numpy_function(make, [step], tf.int64)),
-            num_parallel_calls=self._threads,
-            deterministic=True,
-        )
-        return ready.prefetch(self._prefetch) if self._prefetch else ready
-
-    def _make(self, phase: str, epoch: int, step: int) -> BatchTrace | DlemuError:
-        """Return the trace or, as a value, the error: TensorFlow would turn a raised one into text."""
-        slot = step % self._slots
-        maker = self._idle.get()
-        try:
-            return maker.make(phase, epoch, step, slot, self._memory.slot(slot))
-        except DlemuError as error:
-            return error
-        except Exception:
-            return DlemuError(f"a reader thread of rank {self._rank} failed:\n{traceback.format_exc()}")
-        finally:
-            self._idle.put(maker)
-
-    def batches(
-        self, phase: str, elements: Iterator[list[Any]], made: dict[int, BatchTrace | DlemuError]
-    ) -> Iterator[Batch]:
-        """Deliver the batches of the running pipeline, in order."""
-        for (step,) in elements:
-            trace = made.pop(int(step.numpy()))
-            if isinstance(trace, DlemuError):
-                raise trace
-            yield Batch(self._samples(phase, trace), trace)
-
-    def _samples(self, phase: str, trace: BatchTrace) -> Any:
-        """Return the samples as arrays over the slot: no copy."""
-        slot, resize = self._memory.slot(trace.slot), self._resize[phase]
-        if resize:
-            return np.frombuffer(slot, np.uint8, trace.samples * resize).reshape(trace.samples, -1)
-        return Samples(slot, trace.places, _array)
-
-    def close(self) -> None:
-        """Free the slots."""
-        self._memory.close()
-
-
-def _array(slot: memoryview, start: int, size: int) -> NDArray[np.uint8]:
-    return np.frombuffer(slot, np.uint8, size, start)
+        records = self._records[phase]
+        running = _run(records.dataset(epoch, steps), self._spec.computation_threads, self._spec.nice)
+        return records.batches(epoch, running, steps)
 
 
 def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:

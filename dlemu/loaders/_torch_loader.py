@@ -31,6 +31,7 @@ from dlemu.loaders._direct_queue import DirectQueue, NotInTime, direct_context
 from dlemu.loaders._process import init_worker
 from dlemu.loaders._slots import SharedSlots
 from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Samples, TimedBatches
+from dlemu.loaders.loader_base import Loader as LoaderBase
 from dlemu.machine.cgroup_limits import out_of_memory_hint, shared_memory_problem
 from dlemu.ranks.failure import killed_by
 from dlemu.ranks.process_control import ignore
@@ -173,7 +174,7 @@ class _Epoch(TimedBatches):
         return self._next()
 
 
-class Loader:
+class Loader(LoaderBase):
     """The `pytorch` loader. Batches are uint8 tensors over the shared slots: one (B, resize), or `Samples`."""
 
     def __init__(self, spec: LoaderSpec) -> None:

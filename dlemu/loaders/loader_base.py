@@ -232,12 +232,16 @@ class TimedBatches(Iterator[Batch]):
 
 
 class Loader(Protocol):
-    """Streams batches in planned order. Built before its workers exist; `start` brings them up."""
+    """Streams batches in planned order. Built before its workers exist; `start` brings them up.
+
+    A loader that inherits from it need not declare what it has none of: workers to start, to explain or to end.
+    """
 
     def __init__(self, spec: LoaderSpec) -> None: ...
 
     def start(self) -> None:
         """Bring the workers up; from here on no batch pays for starting them."""
+        return
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         """Deliver the batches of one epoch, if possible as `TimedBatches`, which spare the trainer a thread.
@@ -247,9 +251,11 @@ class Loader(Protocol):
 
     def explain(self, error: Exception) -> DlemuError | None:
         """Turn a framework's exception about a dead worker into one for users; None for any other."""
+        return None
 
     def close(self) -> None:
         """End the workers and wait for them."""
+        return
 
 
 class BatchMaker:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from datagen.errors import DlemuError
 from datagen.layout import NO_PLACES
 from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec
+from dlemu.loaders.loader_base import Loader as LoaderBase
 from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.plan.samples import PlanAhead
 
@@ -18,14 +18,11 @@ class Traits(LoaderTraits):
     pins = False
 
 
-class Loader:
+class Loader(LoaderBase):
     """The `none` loader. Batches carry no data and 0 bytes."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         self._spec = spec
-
-    def start(self) -> None:
-        """There is nothing to start."""
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         """Deliver the planned batches in order."""
@@ -34,10 +31,3 @@ class Loader:
             planned, now_ns = plan.batch(epoch, step), time.monotonic_ns()
             samples = len(planned.samples)
             yield Batch(None, BatchTrace(0, NO_PLACES, now_ns, now_ns, 0, 0, 0, samples, 0, 0, planned.sample_hash))
-
-    def explain(self, error: Exception) -> DlemuError | None:
-        """There are no workers that could die."""
-        return None
-
-    def close(self) -> None:
-        """There is nothing to end."""

@@ -1,4 +1,4 @@
-"""TensorFlow's own `tf.data`: its record reader for tfrecord, a parallel map over dlemu's `BatchMaker` for the rest.
+"""TensorFlow's own `tf.data` with its record reader, for tfrecord files.
 
 Only the traits are here, such as how far it reads ahead; the `Loader`, which imports TensorFlow, is in `_tf_loader`.
 """
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from dlemu.loaders._tf_loader import Loader as Loader
     from dlemu.loaders.loader_base import LoaderSpec
 
-STREAMED = "tfrecord"
-"""The format whose files `tf.data` reads itself, from their beginning."""
 _BUFFER_BYTES = 256 << 10
 """The read size of tf.data.TFRecordDataset where `reader.transfer_size` is not set."""
 _TURN_BYTES = 2 << 20
@@ -34,16 +32,17 @@ _RANK_BYTES = 64 << 20
 
 
 class Traits(LoaderTraits):
-    """TensorFlow itself reads tfrecord files; of other formats it hands on the batches that `BatchMaker` reads."""
+    """TensorFlow itself reads tfrecord files, from their beginning; it has no reader of other formats."""
 
     framework = "TensorFlow"
     packages = ("tensorflow-cpu", "tensorflow")
     module = "tensorflow"
     extra = "tensorflow"
+    formats = ("tfrecord",)
     pins = False
 
     def reads_files(self, dataset_format: str) -> bool:
-        return dataset_format == STREAMED
+        return dataset_format in self.formats
 
     def interleave(self, reader: Reader, dataset: DatasetSpec) -> Interleave | None:
         """Return the turns of `read_threads` files.
@@ -52,7 +51,7 @@ class Traits(LoaderTraits):
         that end within one turn, so that no thread is idle at each file's end. With longer files, reading less ahead
         is more exact: bytes read before a run's counted steps begin make a short epoch look faster than its storage.
         """
-        if dataset.format != STREAMED:
+        if not self.reads_files(dataset.format):
             return None
         files = max(1, reader.read_threads)
         block_length = max(1, _TURN_BYTES // max(1, nominal_sample_bytes(dataset)))
@@ -60,40 +59,29 @@ class Traits(LoaderTraits):
         return Interleave(files=files, block_length=block_length, files_ahead=2 * files if in_one_turn else 0)
 
     def settings_used(self, dataset_format: str) -> Collection[str]:
-        streams = ("reader.computation_threads", "reader.transfer_size", "reader.shuffle_size")
-        return streams if dataset_format == STREAMED else super().settings_used(dataset_format)
+        return ("reader.computation_threads", "reader.transfer_size", "reader.shuffle_size")
 
     def batches_ahead(self, spec: LoaderSpec) -> int:
-        if spec.interleave is None:
-            return spec.prefetch_size + max(1, spec.read_threads)
-        waiting = spec.shuffle_window + samples_read_ahead(spec, spec.interleave)
-        return spec.prefetch_size + spec.computation_calls + 1 + ceil(waiting / spec.phases["train"].batch_size)
-
-    def batch_buffers(self, spec: LoaderSpec) -> int:
-        """Return how many batches there is memory for, with formats that TensorFlow does not read itself.
-
-        In addition to those under way or ready: one that the pipeline hands over, two with the trainer, one begun.
-        """
-        return self.batches_ahead(spec) + 4
+        return spec.prefetch_size + spec.computation_calls + 1 + ceil(_waiting(spec) / spec.phases["train"].batch_size)
 
     def rank_bytes(self, spec: LoaderSpec) -> int:
         """Return the bytes of a rank's stream: records read ahead, batches in the making, batches ready or in use."""
-        if spec.interleave is None:
-            return super().rank_bytes(spec)
         fetch, batch = spec.phases["train"].fetch, spec.phases["train"].batch_size
         record = fetch.nominal_sample_bytes
         shipped = fetch.resize_bytes or record
-        waiting = spec.shuffle_window + samples_read_ahead(spec, spec.interleave)
         making, ready = spec.computation_calls + 1, spec.prefetch_size + 2
-        return waiting * record + batch * (making * (record + shipped) + ready * shipped) + _RANK_BYTES
+        return _waiting(spec) * record + batch * (making * (record + shipped) + ready * shipped) + _RANK_BYTES
 
     def notes(self, dataset_format: str) -> tuple[str, ...]:
-        if dataset_format != STREAMED:
-            return ()
         return (
             "the ceiling leaves out TensorFlow's record reader (docs/loaders.md): if AU is low, check whether the "
             "cores were busy before blaming the storage",
         )
+
+
+def _waiting(spec: LoaderSpec) -> int:
+    """Return the samples that have been read and are in no batch yet."""
+    return spec.shuffle_window + (samples_read_ahead(spec, spec.interleave) if spec.interleave else 0)
 
 
 def samples_read_ahead(spec: LoaderSpec, turns: Interleave) -> int:

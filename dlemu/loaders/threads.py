@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datagen.errors import DlemuError
 from dlemu.loaders._slots import SharedSlots
 from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Samples, TimedBatches
+from dlemu.loaders.loader_base import Loader as LoaderBase
 from dlemu.loaders.traits_base import LoaderTraits
 
 
@@ -50,7 +51,7 @@ class _Epoch(TimedBatches):
         return Batch(Samples(self.slots.slot(trace.slot), trace.places, _view), trace)
 
 
-class Loader:
+class Loader(LoaderBase):
     """The `threads` loader. A batch is its samples' bytes, as views of a slot."""
 
     def __init__(self, spec: LoaderSpec) -> None:
@@ -90,10 +91,6 @@ class Loader:
             raise
         except Exception as error:
             raise DlemuError(f"a reader thread of rank {self._spec.rank} failed:\n{traceback.format_exc()}") from error
-
-    def explain(self, error: Exception) -> DlemuError | None:
-        """Threads do not die by themselves."""
-        return None
 
     def close(self) -> None:
         """End the threads and free the slots."""

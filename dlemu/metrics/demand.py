@@ -35,6 +35,8 @@ class Demand:
     samples_per_second: float | None
     """One accelerator's demand at 100 % utilisation; None without computation time, for then demand has no limit."""
     mb_per_second: float | None
+    cores: float | None
+    """Cores that one accelerator's workers keep busy by preprocessing (`reader.preprocess=burn`), and its trainer."""
     au_threshold_percent: float
     """The AU at which a run passes."""
     sample_divisor: float | None = None
@@ -48,6 +50,7 @@ def demand(name: str, workload: Workload) -> Demand:
     samples = data.num_files_train * data.num_samples_per_file
     seconds = mean_seconds(workload.train.computation_time)
     rate = reader.batch_size / seconds if seconds > 0 else None
+    burned = mean_seconds(reader.preprocess_time) * (reader.preprocess == "burn")
     return Demand(
         workload=name,
         accelerator=workload.accelerator,
@@ -61,6 +64,7 @@ def demand(name: str, workload: Workload) -> Demand:
         computation_seconds=seconds,
         samples_per_second=rate,
         mb_per_second=None if rate is None else rate * sample_bytes / MB,
+        cores=None if rate is None else rate * burned + mean_seconds(workload.train.step_cpu_time) / seconds,
         au_threshold_percent=100 * workload.metric.au,
         sample_divisor=sample_divisor(workload),
     )

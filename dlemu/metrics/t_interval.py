@@ -114,14 +114,6 @@ def percent_interval(percent: float, half_width: float) -> Interval:
     return max(0.0, percent - half_width), percent + half_width if percent > 100 else min(100.0, percent + half_width)
 
 
-def plus_minus(percent: float, half_width: float, digits: int) -> str:
-    """Return `+- 1.5` when both ends are from 0 to 100, else the two ends: `(98.2 to 100.0)`."""
-    low, high = percent_interval(percent, half_width)
-    if (low, high) == (percent - half_width, percent + half_width):
-        return f"+- {half_width:.{digits}f}"
-    return f"({low:.{digits}f} to {high:.{digits}f})"
-
-
 WINDOW = 5
 """The number of last rounds that must be steady."""
 MOST_ROUNDS = 25

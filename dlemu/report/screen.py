@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from rich.console import Console
 from rich.padding import Padding
 
 from dlemu.report.table import Line, Table, Tone, print_table, rich_text
+from dlemu.report.units import with_uncertainty as with_uncertainty
 
 MOST_NOTES = 2
 """Notes on the first screen; --details has all."""
@@ -68,19 +68,6 @@ def print_screen(screen: Screen, console: Console, *, details: bool = False) -> 
             console.print(Padding(shown, (0, 0, 0, 2)))
         else:
             console.print("  ", shown, sep="", soft_wrap=True)
-
-
-def with_uncertainty(percent: float, half_width: float | None, threshold: float = math.nan) -> str:
-    """Return a percentage with as many digits as its 95 % interval carries, and the interval: `97.3 % ± 0.4`.
-
-    It has more digits where it would look like the threshold that it misses or passes.
-    """
-    known = half_width is not None and 0.05 <= half_width < math.inf
-    digits = 0 if known and half_width is not None and half_width >= 1 else 1
-    while digits < 3 and round(percent, digits) == threshold != percent:
-        digits += 1
-    value = f"{percent:.{digits}f}"
-    return f"{value} % ± {half_width:.{digits}f}" if known else f"{value.removesuffix('.0')} %"
 
 
 def rate(mb_per_second: float) -> str:

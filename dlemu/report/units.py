@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from dlemu.config.meanings import first_sentence, meanings
-from dlemu.metrics.t_interval import plus_minus
 from dlemu.results.figures import Value
 
 _UNITS = {
@@ -37,24 +37,29 @@ def number(value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
-def percent(value: float | None) -> str:
-    """Return a percentage with two decimals."""
-    return "-" if value is None else f"{value:.2f} %"
+def with_uncertainty(percent: float, half_width: float | None, threshold: float = math.nan) -> str:
+    """Return a percentage with as many digits as its 95 % interval carries, and the interval: `97.3 % ± 0.4`.
+
+    It has more digits where it would look like the threshold that it misses or passes.
+    """
+    known = half_width is not None and 0.05 <= half_width < math.inf
+    digits = 0 if known and half_width is not None and half_width >= 1 else 1
+    while digits < 3 and round(percent, digits) == threshold != percent:
+        digits += 1
+    value = f"{percent:.{digits}f}"
+    return f"{value} % ± {half_width:.{digits}f}" if known else f"{value.removesuffix('.0')} %"
 
 
 def with_unit(value: float, unit: str) -> str:
-    """Return a number with its unit, as in a headline: a count unchanged, a percentage with two decimals."""
-    if isinstance(value, int):
-        return f"{value:,} {unit}".rstrip()
-    return percent(value) if unit == "%" else f"{number(value)} {unit}".rstrip()
+    """Return a number with its unit, as in a headline: a count unchanged."""
+    return f"{f'{value:,}' if isinstance(value, int) else number(value)} {unit}".rstrip()
 
 
 def with_interval(value: Value, unit: str) -> str:
-    """Return a mean, with the half width of its interval if known; intervals of percentages stay within 0 to 100."""
-    if value.half_width is None:
-        return number(value.mean)
-    width = plus_minus(value.mean, value.half_width, 2) if unit == "%" else f"+- {number(value.half_width)}"
-    return f"{number(value.mean)} {width}"
+    """Return a mean, with the half width of its interval if known; a percentage as every AU is written."""
+    if unit == "%":
+        return with_uncertainty(value.mean, value.half_width)
+    return number(value.mean) + ("" if value.half_width is None else f" +- {number(value.half_width)}")
 
 
 def size(size_bytes: int) -> str:

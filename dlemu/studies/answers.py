@@ -51,6 +51,7 @@ class Question:
     launcher: str = ""
     threshold_percent: float = 90.0
     confidence_percent: float = 95.0
+    """Of the verdicts; as k = 2 of docs/uncertainty.md."""
     trial_seconds: float = 120.0
     cached: bool = False
     settings_digest: str

@@ -11,10 +11,9 @@ from datagen.errors import UserError
 from dlemu.config.schema import Workload
 from dlemu.ranks import detect_launcher
 from dlemu.results.kinds import Kind
-from dlemu.runner.cold import Treatment
+from dlemu.runner.events import Event
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 from dlemu.studies.answers import SizeAnswer, SweepAnswer, SweepPoint, Trial
-from dlemu.studies.size.size_verdict import Known
 
 
 def check_launcher(command: str, launcher: str) -> None:
@@ -54,20 +53,5 @@ class Child:
         return cls(kind, workload, (*options, *words), tuple(shlex.split(launcher.format(ranks=workload.ranks))))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchBegan:
-    """The dataset is checked and the storage is probed: the first trial follows."""
-
-    workload: Workload
-    page_cache: Treatment
-    total_bytes: int
-    """Size of the dataset."""
-    enough_for: int
-    """Accelerators that the dataset has enough samples for."""
-    known: Known
-    expected: int
-    """The largest number of accelerators that the model of docs/prediction.md expects to pass."""
-
-
-SizingEvent = RunsPlanned | SearchBegan | RunBegan | RunEnded[Trial, SizeAnswer] | RunEnded[SweepPoint, SweepAnswer]
+SizingEvent = Event | RunsPlanned | RunBegan | RunEnded[Trial, SizeAnswer] | RunEnded[SweepPoint, SweepAnswer]
 OnEvent = Callable[[SizingEvent], None]

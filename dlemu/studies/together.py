@@ -17,7 +17,6 @@ from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Section, Table, columns
-from dlemu.report.units import with_interval
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, in_words
 from dlemu.results.kinds import Parts, catalogue_of, kind_wanted, kinds, read_figures
@@ -71,34 +70,25 @@ class JobTogether:
     command: str
     number: int
     """From 1, in the order in which the jobs were asked for."""
-    alone: MeasuredJob | None
-    """None until it has run, and with --no-alone."""
-    beside: MeasuredJob | None
-    """Its run together with the others; None until it has run."""
+    alone: MeasuredJob
+    beside: MeasuredJob
+    """Its run together with the others."""
 
     @property
     def title(self) -> str:
         """Its command and workload."""
-        measured = self.beside or self.alone
-        if measured is None:
-            return self.command
-        return f"{self.command} {measured.figures.workload}{scaled(measured.figures.sample_divisor)}"
+        return f"{self.command} {self.beside.figures.workload}{scaled(self.beside.figures.sample_divisor)}"
 
     @property
     def cost(self) -> dict[str, Difference]:
         """Metric -> difference of together (A) to alone (B), for the metrics that both runs have."""
-        if self.alone is None or self.beside is None:
-            return {}
         beside, alone = self.beside.figures.metrics, self.alone.figures.metrics
         return {name: difference(beside[name], alone[name]) for name in beside if name in alone}
 
     @property
     def loss(self) -> Loss | None:
         """What it lost most of its main metrics, the certain before others; None where not both runs have one."""
-        cost = self.cost
-        if self.beside is None or not cost:
-            return None
-        catalogue = catalogue_of(self.beside.figures.kind)
+        cost, catalogue = self.cost, catalogue_of(self.beside.figures.kind)
         main = [metric for metric in catalogue.headlines if metric.name in cost]
         known = main or [metric for metric in catalogue.compared if metric.name in cost]
         losses = [Loss(metric, cost[metric.name]) for metric in known]
@@ -139,15 +129,16 @@ class Together:
     turns: tuple[Turn, ...]
     """Each job alone, then all of them: by their index in the question, what was measured."""
     verdict: str = ""
-    """What the job lost that lost most, as a sentence; empty before all have run both ways, and with --no-alone."""
+    """What the job lost that lost most, as a sentence; empty before all have run both ways."""
 
     @property
     def jobs(self) -> list[JobTogether]:
-        """What the others cost each job."""
-        alone = {job: run for turn in self.turns if len(turn) == 1 for job, run in turn.items()}
-        beside = {job: run for turn in self.turns if len(turn) > 1 for job, run in turn.items()}
+        """What the others cost each job; none before all have run both ways."""
+        if len(self.turns) <= len(self.question.jobs):
+            return []
+        *alone, beside = self.turns
         return [
-            JobTogether(command=words[0], number=at + 1, alone=alone.get(at), beside=beside.get(at))
+            JobTogether(command=words[0], number=at + 1, alone=alone[at][at], beside=beside[at])
             for at, words in enumerate(self.question.jobs)
         ]
 
@@ -158,7 +149,7 @@ class Together:
             f"job {one.number} ({one.command}) ran with others for {one.beside.overlap_percent:.0f} % of its time: "
             "make the shorter ones longer (train.epochs, checkpoint.num_checkpoints_write) to see what they cost it"
             for one in self.jobs
-            if one.beside is not None and one.beside.overlap_percent < WANTED_OVERLAP_PERCENT
+            if one.beside.overlap_percent < WANTED_OVERLAP_PERCENT
         ]
 
 
@@ -181,12 +172,11 @@ Jobs = dict[int, Child]
 def run_together(
     asked: Sequence[Sequence[str]],
     *,
-    alone: bool = True,
     folder: str = "",
     config_dir: str | None = None,
     on_event: Callable[[Any], object] = ignore,
 ) -> tuple[Together, str]:
-    """Run jobs alone, unless `alone` is false, then side by side; return the answer and its folder.
+    """Run jobs alone, then side by side; return the answer and its folder.
 
     `asked`: the overrides of each job, after its command (train, ...) if it is not the one that the workload
     needs. An interrupted study in `folder` is continued. Raises UserError before the first job for wrong settings of
@@ -200,7 +190,7 @@ def run_together(
         jobs=tuple((one.kind.command, *without_secrets(one.words)) for one in jobs.values()),
         settings_digest=digest([one.workload for one in jobs.values()]),
     )
-    turns: list[Jobs] = [*([{number: one} for number, one in jobs.items()] if alone else []), jobs]
+    turns: list[Jobs] = [*({number: one} for number, one in jobs.items()), jobs]
     planned = [
         Planned(
             what=turn,
@@ -292,12 +282,11 @@ def overlap_percent(own: Span, others: Sequence[Span]) -> float:
 
 def screen(answer: Together, folder: str) -> Screen:
     """Return what is said first of concurrent jobs: which lost most, and what each lost."""
-    headline = answer.verdict or ("INCOMPLETE" if not answer.complete else "the jobs did not run alone")
-    lines = [Said("answer", headline, tone="strong")]
+    lines = [Said("answer", answer.verdict or "INCOMPLETE", tone="strong")]
     for one in answer.jobs:
         cost = f": {one.loss}".replace("+-", "±") if one.loss else ""
         lines.append(Said(f"job {one.number}", f"{one.title}{cost}"))
-    title = f"{len(answer.jobs)} jobs on one storage: what does each cost the others?"
+    title = f"{len(answer.question.jobs)} jobs on one storage: what does each cost the others?"
     return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
 
@@ -305,15 +294,8 @@ def sections(answer: Together, _: str) -> Iterator[Section]:
     """Yield a table of each job's metrics, together with the others and alone."""
     head = columns("metric", "together", "alone", "change", "+-", right=range(1, 5), whole=range(5))
     for one in answer.jobs:
-        rows, notes = list[tuple[str, ...]](), list[str]()
-        if measured := one.beside or one.alone:
-            catalogue, known = catalogue_of(measured.figures.kind), measured.figures.metrics
-            rows = difference_rows(one.cost, catalogue)
-            for metric in (metric for metric in catalogue.compared if metric.name in known and not one.cost):
-                value = with_interval(known[metric.name], metric.unit)  # it has run in one way only
-                rows.append((metric.label, value if one.beside else "", "" if one.beside else value, "", ""))
-        if one.beside:
-            notes = [f"others ran during {one.beside.overlap_percent:.0f} % of its time"]
+        rows = difference_rows(one.cost, catalogue_of(one.beside.figures.kind))
+        notes = [f"others ran during {one.beside.overlap_percent:.0f} % of its time"]
         yield Table(title=f"Job {one.number}: {one.title}", columns=head, rows=rows, notes=notes)
 
 

@@ -119,13 +119,11 @@ RATIOS = (
 SHAPES = (
     *(Case(ratio=ratio, ranks=8) for ratio in (0.8, 2)),
     *(Case(ratio=ratio, ranks=1, dataset=FOUR_MB) for ratio in (0.8, 2)),
-    *(Case(ratio=ratio, dataset=FOUR_MB, loader="tensorflow") for ratio in (0.8, 1.25)),
     *(Case(ratio=ratio, dataset=RECORDS, batch=4, loader="tensorflow", odirect=False) for ratio in (0.5, 2)),
 )
 REQUESTS = (
     *(Case(ratio=ratio, dataset=PAGES, batch=16, threads=4, reads_per_second=2000) for ratio in (0.8, 1.25, 2)),
     Case(ratio=2, ranks=4, dataset=MORE_PAGES, batch=4, threads=2, reads_per_second=1000),
-    Case(ratio=2, ranks=1, dataset=MORE_PAGES, batch=8, threads=8, reads_per_second=1000, loader="tensorflow"),
 )
 
 

@@ -56,7 +56,6 @@ class ObjectCase(Case):
 
 RATES = (
     *(ObjectCase(ratio=ratio) for ratio in (0.8, 1.25, 2, 4)),
-    ObjectCase(ratio=2, loader="tensorflow"),
     ObjectCase(ratio=2, batch=4, io_depth=4),
 )
 LATENCIES = (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-from dlemu.checkpoints.checkpoint_plan import checkpoint_size, plan_checkpoint
+from dlemu.checkpoints.checkpoint_plan import checkpoint_sizes, plan_checkpoint
 from dlemu.checkpoints.grid import Grid, Place, grid_of
 from dlemu.checkpoints.shards import parameters
 from dlemu.config import load
@@ -80,27 +80,26 @@ def test_the_ranks_that_take_part_have_their_part_of_the_job(settings: dict[str,
     assert some.tensor_bytes() == sum(shard.bytes for rank in (5, 6, 7) for shard in whole.shards(rank))
 
 
-def test_the_size_of_a_checkpoint_tells_its_largest_and_its_smallest_rank() -> None:
+def test_the_sizes_of_a_checkpoint_are_those_of_its_tensors() -> None:
     """Three layers on two stages: one has two of them, and the smaller one."""
     workload = load(["workload=llama3_8b"])
     model = transformer(layers=3, pipeline=2, zero_stage=1)
-    size = checkpoint_size("tiny", replace(workload, model=model, checkpoint=Checkpoint(), ranks=2))
+    sizes = checkpoint_sizes(replace(workload, model=model, checkpoint=Checkpoint(), ranks=2))
     plan = plan_checkpoint(model, Checkpoint(), 2)
     first, second = (sum(shard.bytes for shard in plan.shards(rank)) for rank in (0, 1))
     assert first != second
-    assert size.smallest_rank_gib * 2**30 == pytest.approx(min(first, second))
-    assert size.largest_rank_gib * 2**30 == pytest.approx(max(first, second))
-    assert (size.total_gb * 1e9, size.total_gib * 2**30) == pytest.approx((first + second, first + second))
-    assert size.model_gb + size.optimizer_gb == pytest.approx(size.total_gb)
-    assert (size.ranks, size.job_ranks, size.pipeline) == (2, 2, 2)
-    assert size.files == len(plan.shards(0)) + len(plan.shards(1))
+    assert sizes.largest_rank_bytes == max(first, second)
+    assert sizes.tensor_bytes == sizes.bytes == first + second
+    assert sizes.tensor_bytes == plan.tensor_bytes("model") + plan.tensor_bytes("optimizer")
+    assert (sizes.ranks, sizes.ranks_of_job, sizes.pipeline, sizes.format) == (2, 2, 2, "torch")
+    assert sizes.files == len(plan.shards(0)) + len(plan.shards(1))
 
 
 def test_the_size_of_a_checkpoint_names_the_model_and_how_ranks_share_it() -> None:
     workload = load(["workload=llama3_8b"])
     model = transformer(layers=3, tensor=2, pipeline=3, zero_stage=1, num_experts=4, expert=2)
     settings = Checkpoint(job_ranks=24)
-    size = checkpoint_size("tiny", replace(workload, model=model, checkpoint=settings, ranks=12))
-    assert (size.workload, size.parameters) == ("tiny", parameters(model))
-    assert (size.ranks, size.job_ranks, size.tensor, size.pipeline) == (12, 24, 2, 3)
-    assert (size.data, size.expert, size.zero_stage) == (4, 2, 1)
+    sizes = checkpoint_sizes(replace(workload, model=model, checkpoint=settings, ranks=12))
+    assert sizes.parameters == parameters(model)
+    assert (sizes.ranks, sizes.ranks_of_job, sizes.tensor, sizes.pipeline) == (12, 24, 2, 3)
+    assert (sizes.data, sizes.zero_stage) == (4, 1)

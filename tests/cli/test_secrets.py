@@ -10,8 +10,6 @@ import pytest
 import dlemu
 from datagen.errors import UserError
 from datagen.withheld import without_secrets
-from dlemu.config import load
-from dlemu.config.dump import published, withheld_words
 from dlemu.metrics.verdict import COMPLETED
 from tests.e2e.harness import start, wait
 from tests.parts import of_parts
@@ -104,12 +102,6 @@ def test_no_message_quotes_a_secret(tmp_path: Path) -> None:
     ):
         run(tmp_path, "train", *given, *wrong, "output.folder=wrong", status=(1, 2))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()], "what is refused writes nothing"
-
-
-def test_a_process_of_its_own_gets_what_is_withheld(tmp_path: Path) -> None:
-    workload = load(words(tmp_path))
-    again = load([*words(tmp_path), *withheld_words(workload)])
-    assert again.storage == workload.storage != published(workload).storage
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_every_shipped_pair_is_listed_once() -> None:
     sizes = {one["workload"]: one for one in listed if "accelerator" not in one}
     assert set(sizes) == set(workloads) - set(trained)
     assert (sizes["llama3_405b"]["files"], sizes["llama3_405b"]["ranks"]) == (1544, 512)
-    assert sizes["llama3_8b"]["total_gib"] == 104.70452117919922
+    assert sizes["llama3_8b"]["tensor_bytes"] / 2**30 == 104.70452117919922
     h100 = next(one for one in listed if (one["workload"], one["accelerator"]) == ("unet3d", "h100"))
     assert h100["mb_per_second"] == pytest.approx(3177, rel=1e-3)
 
@@ -36,7 +36,7 @@ def test_a_file_of_ones_own_is_shown_with_its_demand(tmp_path: Path) -> None:
         "reader: {batch_size: 8, read_threads: 2, preprocess_time: 0.001}\ntrain: {computation_time: 0.02}\n"
     )
     shown = re.sub(r"\s+", " ", CliRunner().invoke(command, [str(tmp_path / "my.yaml")]).output)
-    for words in ("files 10", "5,500 bytes", "400 /s samples", "2.2 MB/s", "0.4 cores preprocessing"):
+    for words in ("num files 10", "5,500 bytes", "400 samples/s", "mb per second 2.2", "cores 0.4"):
         assert words in shown
 
 

@@ -329,6 +329,14 @@ def test_without_tensorflow_another_loader_reads_its_files_and_a_note_says_so(
     assert load([f"workload={name}", "reader.data_loader=tensorflow"]).reader.data_loader == "tensorflow", "as asked"
 
 
+def test_files_that_tensorflow_has_no_reader_for_are_read_by_another_loader() -> None:
+    workload = load(["workload=resnet50", "dataset.format=npz"])
+    assert workload.reader.data_loader == "pytorch"
+    assert any("TensorFlow has a reader for tfrecord alone" in note for note in workload.notes)
+    with pytest.raises(UserError, match="for which TensorFlow has no reader; wanted one of tfrecord"):
+        check_runnable(load(["workload=resnet50", "dataset.format=npz", "reader.data_loader=tensorflow"]))
+
+
 def test_a_drive_may_be_a_bucket() -> None:
     """Settings of the storage are then for it alone."""
     words = ["workload=unet3d", "drives=/mnt/a,s3://data/unet3d", "storage.storage_options.endpoint_url=http://h:9"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from datagen.layout import stored_sample_bytes
-from dlemu.checkpoints.checkpoint_plan import checkpoint_size
+from dlemu.checkpoints.checkpoint_plan import checkpoint_sizes
 from dlemu.config import load, workload_names
 from dlemu.metrics.demand import demand
 
@@ -77,12 +77,12 @@ def test_every_workload_of_checkpoints_loads_small_and_large(name: str) -> None:
     assert (full.notes, full.unsupported, full.workflow.checkpoint) == ((), (), True)
     saves = full.checkpoint
     assert (saves.num_checkpoints_write, saves.num_checkpoints_read, saves.fsync) == (10, 10, True)
-    large, cut = checkpoint_size(name, full), checkpoint_size(name, small)
-    assert (large.ranks, cut.job_ranks) == (large.job_ranks, large.job_ranks), "the same job"
+    large, cut = checkpoint_sizes(full), checkpoint_sizes(small)
+    assert (large.ranks, cut.ranks_of_job) == (large.ranks_of_job, large.ranks_of_job), "the same job"
     assert cut.ranks == 8
-    assert small.checkpoint.num_checkpoints_write * cut.total_gb < 2
-    some = load([f"workload={name}", "ranks=8", f"checkpoint.job_ranks={large.job_ranks}"])
-    assert cut.files == checkpoint_size(name, some).files, "the shape is kept"
+    assert small.checkpoint.num_checkpoints_write * cut.tensor_bytes < 2e9
+    some = load([f"workload={name}", "ranks=8", f"checkpoint.job_ranks={large.ranks_of_job}"])
+    assert cut.files == checkpoint_sizes(some).files, "the shape is kept"
 
 
 def laptop(name: str) -> list[str]:

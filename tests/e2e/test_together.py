@@ -127,8 +127,6 @@ def test_training_and_checkpoints_run_alone_then_beside_each_other(dataset: Path
     assert answer is not None
     assert [one.command for one in answer.jobs] == ["train", "checkpoint"]
     for one in answer.jobs:
-        assert one.alone is not None
-        assert one.beside is not None
         assert one.cost
         assert 0 <= one.beside.overlap_percent <= 100
         for run in (one.alone, one.beside):

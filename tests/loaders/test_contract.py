@@ -53,6 +53,14 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return make_dataset(tmp_path_factory.mktemp("data"), **settings)
 
 
+@pytest.fixture
+def _can_read(name: str, dataset: DatasetSpec) -> None:
+    """Skip what the loader has no framework or no reader for."""
+    skip_without_framework(name)
+    if problems := traits_of(name).problems(Workload(dataset=dataset)):
+        pytest.skip(problems[0])
+
+
 def run_of(dataset: DatasetSpec, loader: str, threads: int, folder: Path, transfer_size: int = 0) -> TrainingJob:
     reader = Reader(
         data_loader=loader,
@@ -64,7 +72,7 @@ def run_of(dataset: DatasetSpec, loader: str, threads: int, folder: Path, transf
         engine="fast" if transfer_size else "matched",
     )
     workload = Workload(ranks=RANKS, dataset=dataset, reader=reader, train=Train(epochs=2))
-    return make_job(workload, RANKS, inspect(dataset), folder=str(folder), started_at="")
+    return make_job(workload, RANKS, inspect(dataset), folder=str(folder))
 
 
 def delivered(job: TrainingJob, rank: int, epoch: int) -> Iterator[Batch]:
@@ -97,11 +105,9 @@ def logged(traces: list[BatchTrace]) -> StepRows:
     return rows
 
 
+@pytest.mark.usefixtures("_can_read")
 @pytest.mark.parametrize("name", LOADERS)
 def test_each_rank_gets_exactly_its_planned_samples(name: str, dataset: DatasetSpec, tmp_path: Path) -> None:
-    skip_without_framework(name)
-    if problems := traits_of(name).problems(Workload(dataset=dataset)):
-        pytest.skip(problems[0])
     job = run_of(dataset, name, 3, tmp_path)
     traces = []
     for rank in range(RANKS):
@@ -114,9 +120,9 @@ def test_each_rank_gets_exactly_its_planned_samples(name: str, dataset: DatasetS
     assert all(trace.app_bytes > 0 for trace in traces) or dataset.format == "synthetic"
 
 
+@pytest.mark.usefixtures("_can_read")
 @pytest.mark.parametrize("name", LOADERS)
 def test_no_read_asks_for_more_than_the_transfer_size(name: str, dataset: DatasetSpec, tmp_path: Path) -> None:
-    skip_without_framework(name)
     traits, transfer_size = traits_of(name), 4096
     if "reader.transfer_size" not in traits.settings_used(dataset.format):
         pytest.skip("it reads in transfers of its own")

@@ -90,7 +90,7 @@ def test_nothing_is_made_for_a_loader_that_is_not_installed(
 
 @pytest.mark.parametrize("name", [name for name in names("dlemu.loaders") if name != "pytorch"])
 def test_pinning_is_refused_before_the_run_where_it_can_not_be(name: str) -> None:
-    dataset = DatasetSpec(format="npy", num_files_train=8)
+    dataset = DatasetSpec(format="tfrecord" if name == "tensorflow" else "npy", num_files_train=8)
     said = traits_of(name).problems(Workload(dataset=dataset, reader=Reader(pin_memory=True)))
     assert [text.partition(":")[0] for text in said] == ["reader.pin_memory is true"]
     assert not traits_of(name).problems(Workload(dataset=dataset))

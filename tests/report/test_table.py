@@ -8,8 +8,8 @@ import math
 import pytest
 from rich.console import Console
 
-from dlemu.report.screen import with_uncertainty
 from dlemu.report.table import Table, columns, html_section, print_table
+from dlemu.report.units import with_uncertainty
 
 NASTY = "[bold]<img src=x onerror=alert(1)>[/nothing]"
 

@@ -167,6 +167,5 @@ def test_comparisons_sweeps_and_pages_name_the_size_of_samples(a: Any, b: Any, s
 def test_doctor_and_probe_name_the_size_of_samples(words: list[str], small: str, own: str) -> None:
     need = demand("w", load([f"workload={own}" if word == "own" else word for word in words]))
     assert f" x {need.accelerator or 'accelerator'}{small} on this host" in judge_ceiling(need, 8, 99.0).observed
-    fed = fed_by(replace(need, mb_per_second=12.0), 80.0)
-    assert fed is not None
+    (fed,) = fed_by(replace(need, mb_per_second=12.0), 80.0)
     assert fed.kind == f"{need.accelerator or 'accelerator'}{small} on w"

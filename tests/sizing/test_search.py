@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import UserError
-from dlemu.config import load
 from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.results.answer_files import save_answer, to_json
 from dlemu.runner.run_list import Planned
 from dlemu.studies.answers import SIZE, SizeAnswer, Trial
 from dlemu.studies.size import find_size
-from dlemu.studies.size.find_size import Search, as_file, expected_count
+from dlemu.studies.size.find_size import Search, expected_count
 from dlemu.studies.size.search import REPEATS
 from dlemu.studies.size.size_verdict import build_answer
 from tests.prediction.test_calibration import workload
@@ -126,16 +125,6 @@ def test_a_folder_of_something_else_is_refused(file: str, saved: Any, reason: st
     save_answer(str(tmp_path), file, json.loads(to_json(answer)) | saved)
     with pytest.raises(UserError, match=reason):
         Search(str(tmp_path), question(), (), lambda event: None).resume()
-
-
-def test_a_workload_is_kept_for_its_trials(tmp_path: Path) -> None:
-    laptop = load(["workload=unet3d", "accelerator=h100", "scale=laptop", f"dataset.data_folder={tmp_path}"])
-    word = as_file(laptop, str(tmp_path))
-    assert load([word]) == laptop
-    assert as_file(laptop, str(tmp_path)) == word
-    Search(str(tmp_path), question(), (), lambda event: None).resume()
-    with pytest.raises(UserError, match="another workload"):
-        as_file(load(["workload=bert"]), str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,6 @@ def _head(node: int, host: Mapping[str, Any]) -> dict[str, Any]:
         "devices": tuple(DeviceFacts(**device) for device in host["devices"]),
         "notes": (),
         "cpu_seconds": 0.0,
-        "seconds": 0.0,
     }
 
 
@@ -285,7 +284,6 @@ def _train_run(frozen: FrozenRun) -> Run:
         eviction_seconds=tuple(facts.get("eviction_seconds", ())),
         stopped_early=early and StoppedEarly(**early),
         scaling=scaling and Scaling(**{"again_mb_per_second": 0.0, **scaling}),
-        clock_offsets_ns=tuple(map(tuple, facts.get("clock_offsets_ns", ()))),
     )
     return Run(
         "",
@@ -690,7 +688,6 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
     pytest.importorskip("dlemu.contrib.kvcache")
     from dlemu.contrib.kvcache.analyse import RunRows
     from dlemu.contrib.kvcache.job import JOB
-    from dlemu.contrib.kvcache.model import Model
     from dlemu.contrib.kvcache.summary import COLUMNS, KvSummary
 
     dtype = np.dtype([(name, np.int64) for name in COLUMNS])
@@ -707,13 +704,13 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
         **dict.fromkeys(was["official"], STRUCK),
         **asdict(summary.official),
         **{f"true_{way}_gib_per_second": rate for way, rate in true.items()},
-        "option": summary.option,
+        "option": settings["kv.option"],
         "requests": summary.prompts,
         "true_window_seconds": data.window_seconds,
         "overstated_percent": 100
         * ((summary.official.read_gib_per_second + summary.official.write_gib_per_second) / sum(true.values()) - 1),
     }
-    users = settings["kv.users"] * frozen.facts["ranks"] if summary.option else data.rate * settings["kv.think_seconds"]
+    users = settings["kv.users"] * frozen.facts["ranks"] if official else data.rate * settings["kv.think_seconds"]
     return {
         "complete": summary.complete,
         "outcome": summary.outcome,
@@ -736,8 +733,8 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
         "written_bytes": data.written_bytes,
         "read_gb_per_second": summary.read_gb_per_second,
         "write_gb_per_second": summary.write_gb_per_second,
-        "token_bytes": Model(data.settings).token_bytes,
-        "block_bytes": summary.how["block_bytes"],
+        "token_bytes": data.settings.token_bytes,
+        "block_bytes": summary.block_bytes,
         "tokens_from_percent": dict.fromkeys(was["tokens_from_percent"], STRUCK)
         | {"storage": summary.tokens_from_storage_percent},
         "blocks_read": int(data.loaded["storage_blocks"].sum()),

@@ -22,8 +22,7 @@ class Row:
     input_tokens: Annotated[int, "tokens of the prompt"] = 0
     output_tokens: Annotated[int, "tokens of the answer"] = 0
     cached_tokens: Annotated[int, "tokens of the prompt whose keys and values were found: they are not computed"] = 0
-    gpu_blocks: Annotated[int, "blocks found in the accelerators' memory (emulated)"] = 0
-    dram_blocks: Annotated[int, "blocks found in the host's memory (emulated)"] = 0
+    memory_blocks: Annotated[int, "blocks found in memory (emulated)"] = 0
     pending_blocks: Annotated[int, "blocks found in memory because they were still being written to storage"] = 0
     storage_blocks: Annotated[int, "blocks read from storage"] = 0
     read_bytes: Annotated[int, "bytes read from storage"] = 0
@@ -41,8 +40,7 @@ class Row:
     storage_bytes: Annotated[int, "whole replay: bytes fetched from storage, by the kernel's accounting"] = 0
     accelerators: Annotated[int, "whole replay: number of emulated accelerators"] = 0
     evicted: Annotated[int, "whole replay: blocks evicted from storage to make room for others"] = 0
-    priority: Annotated[int, "official load: class of service, 3 interactive, 2 responsive, 1 batch"] = 0
-    dram_bytes: Annotated[int, "official load: bytes read from the host's memory (emulated)"] = 0
+    memory_bytes: Annotated[int, "official load: bytes read from the host's memory (emulated)"] = 0
     begun_bytes: Annotated[int, "official load: bytes of a read that was in progress when the run ended"] = 0
     ceiling_per_hour: Annotated[int, "whole replay: prompts per hour that it could move without storage"] = 0
 
@@ -86,19 +84,28 @@ _OfficialRead = Annotated[float | None, Metric("MLPerf read", "GiB/s", "neither"
 
 @dataclass(frozen=True, kw_only=True)
 class KvSummary(rows_job.RowsSummary):
-    """Every published number. GB are 1e9 bytes; latencies count from a prompt's arrival according to the load."""
+    """Every published number. GB are 1e9 bytes; latencies count from a prompt's arrival."""
 
-    option: int
-    """Of the official load, for which fields about emulated accelerators are None or 0; 0: another load."""
-    how: dict[str, bool | int | str]
-    """Settings of `kv` that affect the measurement, and `block_bytes`: of a block as stored, in all shards."""
+    folder: str
+    arrivals: str
+    """`random`, a trace or an option; with its rate, or its users."""
+    block_tokens: int
+    block_bytes: int
+    """Bytes of a block as stored: summed over shards, divided by `kv.shrink`, padded."""
+    odirect: bool
+    threads: int
+    """Threads per rank."""
     prompts: int
     prompts_per_second: Annotated[float, Metric("prompts", "/s", "neither", head="prompts\n/s")]
-    """Prompts that arrived by the load's clock, at all ranks together."""
+    """Prompts that arrived at all ranks; in a closed loop, were answered."""
+    tokens_per_second: Annotated[float, Metric("tokens", "/s", "higher", head="tokens\n/s")]
+    """Tokens of the prompts that were answered, cached ones included / duration of the load."""
+    accelerators: int
+    """Emulated accelerators of all ranks."""
     sustained: bool | None
     """Neither storage nor accelerators fell further and further behind; None if incomplete."""
     backlog_seconds: Annotated[float | None, Metric("waiting at the end", "s", "lower", head="backlog\ns")]
-    """Time for the reads and writes still queued when the last prompt arrived, at the run's mean rate."""
+    """Time for what was still queued when the last prompt arrived, at the run's mean rate; in a closed loop, writes."""
     ttft_seconds: Spread | None
     """Time to the first token; None, as the next two fields, if `sustained` is false or the run incomplete."""
     load_times: Spread | None

@@ -44,10 +44,10 @@ def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, meas
     from dlemu.contrib.mlperf.rules.checkpoints import CHECKPOINTS, MEMORY_FACTOR
 
     one = size.size
-    yield f"{size.model}, {one.ranks} of {one.job_ranks} processes on {_hosts(size, measured)}"
+    yield f"{size.model}, {one.ranks} of {one.ranks_of_job} processes on {_hosts(size, measured)}"
     yield ""
-    yield f"  checkpoint      {one.total_gib:>16,.6f} GiB  {one.files:,} files of {one.parameters:,} parameters"
-    yield f"  largest rank    {one.largest_rank_gib:>16,.3f} GiB"
+    yield f"  checkpoint      {one.tensor_gib:>16,.6f} GiB  {one.files:,} files of {one.parameters:,} parameters"
+    yield f"  largest rank    {one.largest_rank_bytes / 2**30:>16,.3f} GiB"
     yield f"  room            {size.room_gib:>16,.1f} GiB  {CHECKPOINTS} checkpoints, all kept"
     calls = "one call" if size.memory_factor > MEMORY_FACTOR else "clear caches between two calls"
     yield f"  each host       {size.written_gib_per_host:>16,.1f} GiB  {size.memory_factor:,.2f} x its memory: {calls}"

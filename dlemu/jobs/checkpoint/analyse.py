@@ -5,8 +5,7 @@ That includes what limited writing or reading, with what there is to do about it
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -39,11 +38,11 @@ from dlemu.metrics.checkpoint_rates import (
 )
 from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy
 from dlemu.metrics.limit import HELD_BACK_PERCENT
-from dlemu.metrics.rates import Window, known, mean_within
+from dlemu.metrics.rates import known
 from dlemu.metrics.t_interval import WINDOW, is_steady
+from dlemu.results.host_activity import HostActivity, highest
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of
-from dlemu.telemetry import HostTelemetry
 
 _NEAR_CEILING = 0.7
 """Of the emulator's ceiling: from this rate on it is not known whether the storage could take more."""
@@ -110,25 +109,26 @@ def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, 
     times = tuple(times_of(part) for part in parts)
     size_bytes = sum(part.bytes for part in times)
     wall = sum(part.wall_seconds for part in times)
-    writes, host = name == "write", _HostActivity(run, name, parts)
+    writes, host = name == "write", _activity(run, parts)
+    device_mb = _device_mb(host, f"{name}_mb_per_second")
     phase = PhaseSummary(
         checkpoints=times,
         slowest_gib_per_second=fmean(part.slowest_gib_per_second for part in times),
         slowest_seconds=fmean(part.slowest_seconds for part in times),
         wall_gb_per_second=size_bytes / 1e9 / wall if wall else None,
         **time_shares(rows),
-        from_storage_percent=None if writes else _served(run.facts, rows, host.device_mb),
-        device_mb_per_second=host.device_mb / wall if host.device_mb is not None and wall else None,
+        from_storage_percent=None if writes else _served(run.facts, rows, device_mb),
+        device_mb_per_second=device_mb / wall if device_mb is not None and wall else None,
         steady=is_steady([part.slowest_gib_per_second for part in times]) if writes else None,
         cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / size_bytes if size_bytes else None,
     )
     if not size_bytes:
         return phase, ()
     use = HostUse(
-        host_busy_percent=host.host_busy_percent,
-        device_busy_percent=host.device_busy_percent,
-        link_percent=host.link_percent,
-        throttled_percent=host.throttled_percent,
+        host_busy_percent=highest(host.busy_percents),
+        device_busy_percent=max(host.of_block_devices("busy_percent"), default=None),
+        link_percent=host.link_percent(f"{'sent' if writes else 'received'}_mb_per_second"),
+        throttled_percent=host.most("cpu", "throttled_percent"),
     )
     limit, findings = judge(name, phase, use, threads=int(rows["threads"].max()))
     return replace(phase, limited_by=limit), findings
@@ -168,83 +168,19 @@ def _served(facts: CheckpointRunFacts, rows: IoRows, device_mb: float | None) ->
     return min(100.0, *shares) if shares else None
 
 
-class _HostActivity:
-    """What the hosts and their devices did during the checkpoints of one phase; None where nothing recorded it."""
-
-    def __init__(self, run: MeasuredCheckpoints, phase: Phase, parts: list[IoRows]) -> None:
-        windows = [(int(part["began_ns"].min()), int(part["ended_ns"].max())) for part in parts]
-        self._hosts = [
-            (host, [(begin - run.offset_ns(host.node), end - run.offset_ns(host.node)) for begin, end in windows])
-            for host in run.telemetry
-        ]
-        self._flow, self._rate = "sent_mb_per_second", "write_mb_per_second"
-        if phase == "read":
-            self._flow, self._rate = "received_mb_per_second", "read_mb_per_second"
-
-    def _of_hosts(self, metric: str) -> list[float]:
-        """Return the mean of a metric of the CPU on each host."""
-        return [mean_within(*host.readings("cpu", "", metric), windows) for host, windows in self._hosts]
-
-    @property
-    def host_busy_percent(self) -> float | None:
-        """CPU utilisation of the busiest host."""
-        idle = zip(self._of_hosts("idle_percent"), self._of_hosts("iowait_percent"), strict=True)
-        return _most(100.0 - sum(parts) for parts in idle)
-
-    @property
-    def throttled_percent(self) -> float | None:
-        """Share of CPU-limit periods with throttling, on the most throttled host; None without a limit."""
-        return _most(self._of_hosts("throttled_percent"))
-
-    @property
-    def device_mb(self) -> float | None:
-        """MB that the devices behind the folder wrote (or read) in all, each shared device counted once."""
-        activity = [
-            sum(delivered_between(*host.readings(probe, name, self._rate), *window) for window in windows)
-            for host, windows, probe, name in self._devices()
-        ]
-        return known(sum(activity)) if activity else None
-
-    @property
-    def device_busy_percent(self) -> float | None:
-        """Utilisation of the busiest block device."""
-        return _most(self._of_block_devices("busy_percent"))
-
-    @property
-    def device_depth(self) -> float | None:
-        """Mean number of requests in flight, summed over the block devices."""
-        depths = [depth for depth in self._of_block_devices("mean_queue_depth") if not math.isnan(depth)]
-        return sum(depths) if depths else None
-
-    @property
-    def link_percent(self) -> float | None:
-        """Utilisation of the busiest network link."""
-        used = []
-        for host, windows in self._hosts:
-            for source in host.sources("network"):
-                _, speeds = host.readings("network", source, "link_mb_per_second")
-                rate = mean_within(*host.readings("network", source, self._flow), windows)
-                used += [100 * rate / float(speeds[-1])] if len(speeds) else []
-        return _most(used)
-
-    def _of_block_devices(self, metric: str) -> list[float]:
-        return [
-            mean_within(*host.readings("block", name, metric), windows)
-            for host, windows, probe, name in self._devices()
-            if probe == "block"
-        ]
-
-    def _devices(self) -> Iterator[tuple[HostTelemetry, list[Window], str, str]]:
-        seen = set()
-        for host, windows in self._hosts:
-            for device in host.devices:
-                if device.counted and (host.boot_id, device.name) not in seen:
-                    seen.add((host.boot_id, device.name))
-                    yield host, windows, device.probe, device.name
+def _activity(run: MeasuredCheckpoints, parts: list[IoRows]) -> HostActivity:
+    """Return what the hosts did during checkpoints of a phase."""
+    windows = np.array([(part["began_ns"].min(), part["ended_ns"].max()) for part in parts], np.int64)
+    return HostActivity([(host, windows - run.offset_ns(host.node)) for host in run.telemetry])
 
 
-def _most(values: Iterable[float]) -> float | None:
-    return max((value for value in values if not math.isnan(value)), default=None)
+def _device_mb(activity: HostActivity, rate: str) -> float | None:
+    """Return the MB that the devices behind the folder wrote (or read) in all."""
+    delivered = [
+        sum(delivered_between(*host.readings(device.probe, device.name, rate), *window) for window in windows)
+        for host, windows, device in activity.devices
+    ]
+    return known(sum(delivered)) if delivered else None
 
 
 def _training(

@@ -19,7 +19,7 @@ from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.exported import ExportedSteps
 from dlemu.results.live import RunJournal
-from dlemu.results.measured import RunFacts
+from dlemu.results.measured import MeasuredRun, RunFacts
 from dlemu.telemetry import Telemetry
 
 READ_BINS = 160
@@ -48,8 +48,6 @@ class Journal(RunJournal):
     """None for a run that ran to its planned end."""
     scaling: Scaling | None = None
     """Rates of other numbers of readers after the run; None where they were not tried."""
-    clock_offsets_ns: tuple[tuple[int, ...], ...] = ()
-    """At the start of each epoch: what to add to each host's CLOCK_MONOTONIC to get the first host's, in node order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,16 +102,13 @@ class Series:
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredTraining:
+class MeasuredTraining(MeasuredRun):
     """The measurements of a training run."""
 
-    folder: str
-    """The run's folder."""
     facts: Facts
     rows: Rows
     """The step logs of all ranks, training and evaluation: a structured array, or a table if read from a folder."""
     telemetry: Telemetry = ()
-    """The readings of each host's recorder, in node order."""
 
     def write_rows(self) -> None:
         """Write steps.parquet; raises SpaceError."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dlemu.metrics.catalogue import Catalogue
-from dlemu.report.screen import Said, Screen, with_uncertainty
+from dlemu.metrics.catalogue import Catalogue, Metric
+from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Section, Table, Words, columns
-from dlemu.report.units import short_names, verdict_word, with_interval, with_unit
+from dlemu.report.units import short_names, verdict_word, with_interval
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import Difference
 from dlemu.results.kinds import Parts, catalogue_of
@@ -21,50 +21,33 @@ from dlemu.studies.sweep.page import points_table
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
 
+_HEAD = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5), whole=range(5))
 _OPEN_TABLES = 2
 """With more pairs than this their tables are folded, except that of the main pair."""
 
 
 def screen(answer: Comparison, folder: str) -> Screen:
-    """Return what is said first of a comparison: the verdict, and the metrics of the main pair that it rests on."""
-    pair, first, *others = answer.main_pair, *answer.verdict.replace("+-", "±").split("; ")
+    """Return what is said first of a comparison: the main pair's metrics, and the verdict that rests on them."""
+    pair, table, first, *others = answer.main_pair, None, *answer.verdict.replace("+-", "±").split("; ")
     lines = [Said("A to B", first, tone="strong"), *(Said("", text) for text in others)]
     for name, side in zip("AB", answer.sides, strict=True):
         lines.append(Said(name, side.name, side.about.get("storage", "")))
     if pair is not None and not (answer.not_comparable or pair.not_comparable):
-        lines += [
-            *_compared(pair, catalogue_of(answer.kind), first),
-            *(Said("year", line) for line in _year_lines(pair)),
-        ]
+        lines += [Said("year", line) for line in _year_lines(pair)]
+        table = Table(columns=_HEAD, rows=difference_rows(pair.metrics, _headlines(pair, catalogue_of(answer.kind))))
     elif pair is not None and catalogue_of(answer.kind).feeds_accelerators:
         words = f"dlemu compare workload={pair.a.workload} ranks={pair.a.ranks} drives=FOLDER-A,FOLDER-B --make"
         lines.append(Said("next", words, "runs the same on both, past the page cache"))
     a, b = answer.sides
-    return Screen(title=f"{a.name} against {b.name}", lines=lines, notes=answer.issues, folder=folder)
+    return Screen(title=f"{a.name} against {b.name}", lines=lines, notes=answer.issues, folder=folder, table=table)
 
 
-def _compared(pair: RunPair, catalogue: Catalogue, said: str) -> Iterator[Said]:
-    """Yield both sides' times and rates, with the change where the verdict has not `said` it.
-
-    No time of a phase in which memory served one side, or of other work.
-    """
-    decisive = [catalogue[catalogue.decisive]] if catalogue.decisive else []
-    for metric in (*catalogue.headlines, *decisive):
-        both = pair.metrics.get(metric.name)
-        if both is None or (
-            metric.phase and not (pair.compares_storage(metric.phase) and pair.a.epochs == pair.b.epochs)
-        ):
-            continue
-        percent, width = both.difference_percent, both.half_width_percent
-        sure = f"too few {catalogue.repetition}s: no interval" if width is None else f"± {width:.1f}"
-        change = ""
-        if percent is not None and not (percent and f" {abs(percent):.1f} %" in said):
-            change = ": the same" if both.a.mean == both.b.mean else f": {percent:+.1f} % ({sure})"
-        if metric.unit == "%":
-            values = [with_uncertainty(side.mean, side.half_width) for side in (both.a, both.b)]
-        else:
-            values = [with_unit(side.mean, metric.unit) for side in (both.a, both.b)]
-        yield Said(metric.title, f"{' and '.join(values)}{change}")
+def _headlines(pair: RunPair, catalogue: Catalogue) -> Iterator[Metric]:
+    """Yield the times and rates to show first: no time of a phase in which memory served one side, or of other work."""
+    for metric in catalogue:
+        is_equal = pair.compares_storage(metric.phase) and pair.a.epochs == pair.b.epochs
+        if metric.is_tile or metric.name == catalogue.decisive or (metric.phase and is_equal):
+            yield metric
 
 
 def _year_lines(pair: RunPair) -> Iterator[str]:
@@ -85,11 +68,10 @@ def sections(answer: Comparison, _: str) -> Iterator[Section]:
     if differ := answer.not_comparable or (main and main.not_comparable):
         yield Words("Not comparable", differ)
     for pair in answer.runs:
-        head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5))
         rows = [*difference_rows(pair.metrics, catalogue), *_ends(pair, catalogue)]
         folded = len(answer.runs) > _OPEN_TABLES and pair is not main
         title = f"A and B with {pair_settings(pair, catalogue)}"
-        yield Table(title=title, columns=head, rows=rows, notes=list(_year_lines(pair)), folded=folded)
+        yield Table(title=title, columns=_HEAD, rows=rows, notes=list(_year_lines(pair)), folded=folded)
     for name, side in zip("AB", answer.sides, strict=True):
         if side.unpaired:
             yield replace(points_table(side.unpaired, f"{name} alone"), folded=True)
@@ -101,11 +83,11 @@ def sections(answer: Comparison, _: str) -> Iterator[Section]:
     yield Table(title="What is the same for both", columns=columns("", "A and B"), rows=same, folded=True)
 
 
-def difference_rows(metrics: Mapping[str, Difference], catalogue: Catalogue) -> list[tuple[str, ...]]:
-    """Return a row per metric, in the catalogue's order: A and B with their intervals, A to B, and its interval."""
+def difference_rows(differences: Mapping[str, Difference], metrics: Iterable[Metric]) -> list[tuple[str, ...]]:
+    """Return a row per metric, in their order: A and B with their intervals, A to B, and its interval."""
     rows = []
-    for metric in catalogue:
-        if (both := metrics.get(metric.name)) is None:
+    for metric in metrics:
+        if (both := differences.get(metric.name)) is None:
             continue
         shown = (with_interval(side, metric.unit) for side in (both.a, both.b))
         percent, width = both.difference_percent, both.half_width_percent

@@ -8,17 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from datagen import manifest, owned
-from datagen.atomic import write_text
+from datagen import manifest
 from datagen.errors import UserError
 from datagen.formats.format_base import UnreadFormat
 from datagen.inspection import inspect
 from datagen.registry import find
-from datagen.regular import MOST_NOTE_BYTES
 from datagen.storage.storage_base import open_storage
 from datagen.withheld import without_secrets
-from dlemu.config import check_runnable, datagen_command, digest, load, to_yaml
-from dlemu.config.dump import withheld_words
+from dlemu.config import check_runnable, datagen_command, digest, load
 from dlemu.config.duration import mean_seconds
 from dlemu.config.overrides import given_keys, take_word
 from dlemu.config.schema import Workload
@@ -35,20 +32,20 @@ from dlemu.jobs.training.wording import recording_notes
 from dlemu.loaders.traits_base import check_installed
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.t_interval import FEWEST
-from dlemu.results.answer_files import read_untrusted, save_answer
-from dlemu.results.wording import count
+from dlemu.report.units import number
+from dlemu.report.units import size as bytes_in_words
+from dlemu.results.answer_files import save_answer
+from dlemu.results.wording import count, scaled
 from dlemu.runner.cold import treatment_of
-from dlemu.runner.events import ignore
+from dlemu.runner.events import Doing, PartMeasured, Warned, ignore
 from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SIZE, FullSize, Question, SizeAnswer, Trial
-from dlemu.studies.prerequisites import OnEvent, SearchBegan, check_launcher
+from dlemu.studies.prerequisites import OnEvent, check_launcher
 from dlemu.studies.size.search import next_count
 from dlemu.studies.size.size_verdict import Known, build_answer, outcome_of, sentence
 from dlemu.studies.size.trials import TrialPlan, run_trial
 
-WORKLOAD = "workload.yaml"
-"""File in the search's folder for a Workload given by a Python caller, from which the trials read it."""
 MADE_FOR = 8
 """Accelerators that a dataset made here suffices for: recipes and workloads may describe less than even one needs."""
 PROBING_READERS = (1, 16)  # 16 reach most of a drive's speed: enough for a first guess, the trials find the rest
@@ -58,13 +55,12 @@ WINDOW_STEPS = 2  # with a single step, chance decides into which window a batch
 
 
 def size(
-    source: Sequence[str] | Workload,
+    overrides: Sequence[str],
     *,
     launcher: str = "",
     config_dir: str | None = None,
     at_least: int | None = None,
     most: int = 4096,  # ends the search where no count reaches the storage's limit
-    confidence_percent: float = 95.0,  # as k = 2 of docs/uncertainty.md
     trial_seconds: float = 120.0,  # most trials are decided sooner; the others are repeated
     make: Callable[[Workload], None] | None = None,
     on_event: OnEvent = ignore,
@@ -72,12 +68,11 @@ def size(
     """Find the most accelerators that a storage keeps busy; each trial is a `dlemu train` of its own.
 
     Args:
-        source: overrides as of `dlemu train`, without `ranks`; or a workload, whose `ranks` are ignored.
+        overrides: as of `dlemu train`, without `ranks`.
         launcher: the command that starts the ranks, with `{ranks}` in it; also `launcher=...` among the overrides.
         config_dir: a folder with workload/NAME.yaml.
         at_least: number of accelerators that must pass for the answer's `outcome`, instead of 1.
         most: largest number of accelerators to try.
-        confidence_percent: confidence of the verdicts.
         trial_seconds: largest compute time of a trial.
         make: makes missing files of the workload's dataset, before it is inspected. Unless the overrides have a number
             of files, a new dataset suffices for MADE_FOR accelerators, or for one more than `at_least`.
@@ -87,15 +82,11 @@ def size(
 
     Raises UserError for what is wrong before the first trial, DlemuError when a trial fails.
     """
-    words: list[str] = []
-    if isinstance(source, Workload):
-        workload = source
-    else:
-        launcher_word, words = take_word(source, "launcher")
-        launcher = launcher_word or launcher
-        if any(word.lstrip("+").startswith("ranks=") for word in words):
-            raise UserError("ranks is what `dlemu size` finds: leave it out, or give --most N to try no more than N")
-        workload = load(words, config_dir=config_dir)
+    launcher_word, words = take_word(overrides, "launcher")
+    launcher = launcher_word or launcher
+    if any(word.lstrip("+").startswith("ranks=") for word in words):
+        raise UserError("ranks is what `dlemu size` finds: leave it out, or give --most N to try no more than N")
+    workload = load(words, config_dir=config_dir)
     check_launcher("size", launcher)
     check_runnable(workload)
     check_installed(workload.reader.data_loader)
@@ -110,8 +101,7 @@ def size(
     folder = workload.output.folder or new_folder(workload.results_name, "size-")
     check_place(folder)
     if make is not None:
-        is_settled = isinstance(source, Workload) or workload.workflow.generate_data
-        if not is_settled and "dataset.num_files_train" not in given_keys(words):
+        if not workload.workflow.generate_data and "dataset.num_files_train" not in given_keys(words):
             files = _files_to_make(workload, min(most, max(MADE_FOR, (at_least or 0) + 1)))
             if files != workload.dataset.num_files_train:  # else a search goes on with or without `make`
                 words = [*words, f"dataset.num_files_train={files}"]
@@ -119,15 +109,12 @@ def size(
         _capacity(_planned_job(workload))  # refuses one that would be too small before hours are spent making it
         make(workload)
     _, own_words = take_word(words, "output.folder")
-    if isinstance(source, Workload):
-        own_words = [as_file(source, folder), *withheld_words(source)]
     question = Question(
         workload=workload.model.name,
         accelerator=workload.accelerator,
         overrides=tuple(without_secrets(own_words)),
         launcher=launcher,
         threshold_percent=100 * workload.metric.au,
-        confidence_percent=confidence_percent,
         trial_seconds=trial_seconds,
         cached=workload.metric.cached,
         settings_digest=digest([workload]),
@@ -137,7 +124,7 @@ def size(
         command_hint=lambda: f"{datagen_command(workload)} (or add --make here)",
         storage=workload.storage_spec,
     )
-    job = make_job(workload, 1, found, folder=folder, started_at="")
+    job = make_job(workload, 1, found, folder=folder)
     enough_for = _capacity(job)
     runs = Search(folder, question, (), on_event)
     runs.resume()
@@ -148,16 +135,14 @@ def size(
     levels, _ = probe_pattern(job, evicts=evicts, levels=PROBING_READERS, with_costs=False)
     known = _known(job, levels, most, f"{cores.observed}: {cores.advice}" if cores.advice else "")
     first = expected_count(job, levels, known)
-    on_event(
-        SearchBegan(
-            workload=workload,
-            page_cache=page_cache,
-            total_bytes=found.total_bytes,
-            enough_for=enough_for,
-            known=known,
-            expected=first,
-        )
-    )
+    if known.others:
+        on_event(Warned(known.others))
+    accelerators = count(enough_for, "accelerator") + scaled(sample_divisor(workload), workload.scale)
+    dataset = bytes_in_words(found.total_bytes)
+    on_event(Doing(f"searching with a dataset of {dataset} (page cache: {page_cache}), enough for {accelerators}"))
+    probed, needed = number(known.probe_mb_per_second), number(known.mb_per_accelerator)
+    text = f"{probed} MB/s; one accelerator needs {needed} MB/s; expected to pass: {first}"
+    on_event(PartMeasured(levels, text))
     own_words += ["reader.evict_page_cache=epochs"] * (page_cache == "evicted")
     plan = _trial_plan(job, question, [*(["--config-dir", config_dir] if config_dir else []), *own_words])
     answer = runs.search(known, max(1, first), partial(run_trial, plan))
@@ -169,18 +154,6 @@ def size(
     )
     save_answer(folder, SIZE, answer)
     return answer
-
-
-def as_file(workload: Workload, folder: str) -> str:
-    """Write a workload into the search's folder; return the override that selects it for trials. Raises UserError."""
-    path, text = os.path.abspath(os.path.join(folder, WORKLOAD)), to_yaml(workload)
-    if os.path.lexists(path):
-        if read_untrusted(path, MOST_NOTE_BYTES) != text.encode():
-            raise UserError(f"{folder} holds a search for another workload; set output.folder to a new folder")
-    else:
-        write_text(folder, WORKLOAD, text)
-    owned.claim(folder)
-    return f"workload={path}"
 
 
 class Search(RunList[int, Trial, SizeAnswer]):
@@ -338,4 +311,4 @@ def _files_to_make(workload: Workload, accelerators: int) -> int:
 
 def _planned_job(workload: Workload) -> TrainingJob:
     """Return the training of one accelerator on the dataset that the settings describe, without its files."""
-    return make_job(workload, 1, planned_dataset(workload.dataset), folder="", started_at="")
+    return make_job(workload, 1, planned_dataset(workload.dataset))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
-from dlemu.report.screen import Said, Screen, rate, with_uncertainty
+from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Section, Table, Tone, Words, columns
-from dlemu.report.units import duration, number, plain, verdict_word
+from dlemu.report.units import duration, number, plain, verdict_word, with_uncertainty
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts

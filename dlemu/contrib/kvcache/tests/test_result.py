@@ -168,7 +168,7 @@ def test_the_published_rate_exceeds_the_drive_and_the_true_one_does_not(option: 
     assert len(rows) == len([turn for turn in plan.turns if turn.at_ns < 20 * SECOND]), "every request is on record"
     ends = int(max(rows["loaded_ns"].max(), rows["written_ns"].max()))
     window = (ends - int(rows["arrived_ns"].min())) / SECOND
-    told = official_result(rows, {0: BEGIN_NS}, plan.model.settings)
+    told = official_result(rows, {0: BEGIN_NS}, plan.settings)
     moved = sum(plan.sizes[batch.objects[0]] for batch in drive.done)
     assert int(rows["read_bytes"].sum() + rows["written_bytes"].sum()) == moved
     true = moved / window
@@ -190,7 +190,7 @@ def test_the_tool_waits_two_seconds_for_each_worker_and_counts_what_has_moved_by
     settings = settings_of(1, "kv.seconds=5", "kv.users=3")
     slow = 3600 * SECOND
     turns = [Turn(SECOND, 1, user << 32, 12_000, 12_000, 100) for user in range(3)]
-    plan = RankTurns(draw_turns(settings, 0).model, turns, [round(slow / SECOND * RATE)] * 3)
+    plan = RankTurns(settings, turns, [round(slow / SECOND * RATE)] * 3)
     drive, replay, done = served(plan)
     assert drive.time_ns == BEGIN_NS + 5 * SECOND + 3 * JOIN_NS
     assert (done, len(replay.unfinished)) == ([], 3)

@@ -130,7 +130,7 @@ class CheckpointDatasize:
     """By mlpstorage's name."""
     hosts: int
     memory_gib_per_host: float
-    size: checkpoint_plan.CheckpointSize
+    size: checkpoint_plan.CheckpointSizes
     """Size of one checkpoint."""
     room_gib: float
     """Space for the ten checkpoints that a result writes and keeps."""
@@ -153,8 +153,8 @@ def checkpoint_datasize(
         known = ", ".join(each.workload for each in MODELS.values())
         seen = f"workload={workload.model.name}" + (f" of v{edition}" if edition else "")
         raise UserError(f"{seen} has no datasize: wanted a training workload, or one of {known} of v2.0 or v3.0")
-    size = checkpoint_plan.checkpoint_size(workload.model.name, workload)
-    written = CHECKPOINTS * size.total_gib / hosts
+    size = checkpoint_plan.checkpoint_sizes(workload)
+    written = CHECKPOINTS * size.tensor_gib / hosts
     name = edition or max(EDITIONS)
     return CheckpointDatasize(
         edition=name,
@@ -162,7 +162,7 @@ def checkpoint_datasize(
         hosts=hosts,
         memory_gib_per_host=memory_gib_per_host,
         size=size,
-        room_gib=CHECKPOINTS * size.total_gib,
+        room_gib=CHECKPOINTS * size.tensor_gib,
         written_gib_per_host=written,
         memory_factor=written / memory_gib_per_host,
         findings=tuple(_findings(model, workload, size, hosts, name)),
@@ -170,14 +170,14 @@ def checkpoint_datasize(
 
 
 def _findings(
-    model: OfficialModel, workload: Workload, size: checkpoint_plan.CheckpointSize, hosts: int, edition: str
+    model: OfficialModel, workload: Workload, size: checkpoint_plan.CheckpointSizes, hosts: int, edition: str
 ) -> Iterator[Finding]:
     official, own = model.settings().model, workload.model
     subset = replace(own.parallelism, data=official.parallelism.data)
     if replace(own, name=official.name, parallelism=subset) != official:
         seen = f"{own.name} differs from {model.name} in its dimensions or in how it is split over the ranks"
         yield by_rule("checkpoint.settings", seen, model.name, f"workload={model.workload}")
-    if size.ranks != model.ranks and not (edition == "2.0" and size.ranks == 8 and size.job_ranks == model.ranks):
+    if size.ranks != model.ranks and not (edition == "2.0" and size.ranks == 8 and size.ranks_of_job == model.ranks):
         seen, wanted = f"{size.ranks} processes", f"{model.ranks} processes in CLOSED"
         yield by_rule("checkpoint.processes", seen, wanted, f"ranks={model.ranks}")
     if size.ranks / hosts < RANKS_A_HOST:

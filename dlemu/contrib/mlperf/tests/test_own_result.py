@@ -18,7 +18,7 @@ from dlemu.contrib.mlperf.tests import golden
 from dlemu.dlio.export import export_run
 from dlemu.jobs.training.result import make_run
 from tests.results.test_live import killed
-from tests.runs import dlio_place, make_job, make_log, with_blocks, with_telemetry, write_run
+from tests.runs import cut, dlio_place, make_job, make_log, with_blocks, with_telemetry, write_run
 
 
 def leave_run(folder: Path, *, failure: str | None = None, drop_in: bool = False, name: str = "dlemu") -> None:
@@ -68,7 +68,7 @@ def test_a_run_as_it_was_left_has_no_error_and_is_one_row(tmp_path: Path, drop_i
 @pytest.mark.parametrize("steps", [5, 14, 24])
 def test_a_trial_that_ended_by_design_has_no_warning_and_one_that_lacks_steps_has(tmp_path: Path, steps: int) -> None:
     job = make_job(folder=str(tmp_path), epochs=2, steps=12)
-    trial = job.cut_to(steps)
+    trial = cut(job, steps)
     run = make_run(trial, with_telemetry(make_log(trial)), None)
     export_run(dlio_place(tmp_path / "dlio"), run)
     write_run(run)
