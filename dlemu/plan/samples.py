@@ -92,11 +92,6 @@ class Plan:
         """Steps of an epoch, the same on every rank."""
         return self.num_samples // (self.batch_size * self.ranks)
 
-    @property
-    def dropped_samples(self) -> int:
-        """Samples of an epoch that no rank reads, as they do not fill a batch on every rank."""
-        return self.num_samples - self.steps_per_epoch * self.batch_size * self.ranks
-
     def check(self, split: str) -> None:
         """Raise DatasetError when the samples do not fill one step."""
         wanted = self.batch_size * self.ranks

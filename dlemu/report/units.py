@@ -55,16 +55,11 @@ def with_unit(value: float, unit: str) -> str:
     return f"{f'{value:,}' if isinstance(value, int) else number(value)} {unit}".rstrip()
 
 
-def with_interval(value: float, half_width: float | None, unit: str) -> str:
-    """Return a number, with the half width of its interval if known; a percentage as every AU is written."""
+def with_interval(value: Value, unit: str) -> str:
+    """Return a mean, with the half width of its interval if known; a percentage as every AU is written."""
     if unit == "%":
-        return with_uncertainty(value, half_width)
-    return number(value) if half_width is None else f"{number(value)} +- {number(half_width)}"
-
-
-def value_with_interval(value: Value | None, unit: str) -> str:
-    """Return a mean, with the half width of its confidence interval if known; `-` for None."""
-    return "-" if value is None else with_interval(value.mean, value.half_width, unit)
+        return with_uncertainty(value.mean, value.half_width)
+    return number(value.mean) + ("" if value.half_width is None else f" +- {number(value.half_width)}")
 
 
 def size(size_bytes: int) -> str:

@@ -81,7 +81,7 @@ def test_checkpoints_are_uploaded_and_read_back(s3: S3, tmp_path: Path) -> None:
     ended = dlemu("checkpoint", *words, *counts, "checkpoint.verify=true", f"output.folder={tmp_path / 'run'}")
     assert ended.status == 0, ended.err
     told = (tmp_path / "run" / "log.txt").read_text()
-    assert ("requests" in told, "page cache" in told) == (True, False)
+    assert ("Requests" in told, "page cache" in told) == (True, False)
     run = json.loads((tmp_path / "run" / "summary.json").read_text())
     requests = run["requests"]
     assert run["complete"]

@@ -64,7 +64,7 @@ def test_the_bytes_of_every_file_are_counted_once_an_epoch(run: Path, dataset: P
     told = summary(run)
     on_disk = sum(path.stat().st_size for path in (dataset / "train").iterdir())
     assert told["metrics"]["app_bytes"] == pytest.approx(2 * on_disk, rel=1e-3), "np.load leaves out gaps of a zip"
-    assert told["metrics"]["read_calls"] > 2 * 48, "and reads its directory, its header and its data"
+    assert steps(run)["read_calls"].sum() > 2 * 48, "and reads its directory, its header and its data"
     assert told["each_sample_once"] == [True, True]
 
 

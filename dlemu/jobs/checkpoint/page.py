@@ -12,7 +12,7 @@ from dlemu.jobs.checkpoint.wording import RELIEF
 from dlemu.report.any_run import keys_of, listed
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Section, Table, columns
-from dlemu.report.units import duration, size, value_with_interval
+from dlemu.report.units import duration, size, with_interval
 from dlemu.results.wording import count
 
 
@@ -88,7 +88,7 @@ def sections(summary: CheckpointSummary, _: str) -> Iterator[Section]:
     """Yield what is said of a run below its first screen."""
     found = metrics_of(summary)
     rows = [
-        (metric.title, f"{value_with_interval(found[metric.name], metric.unit)} {metric.unit}", metric.meaning)
+        (metric.title, f"{with_interval(found[metric.name], metric.unit)} {metric.unit}", metric.meaning)
         for metric in CATALOGUE
         if metric.name in found
     ]

@@ -20,7 +20,6 @@ from dlemu.metrics.loss import Loss as Loss
 from dlemu.metrics.rates import Mean as Mean
 from dlemu.metrics.sustained import Uncertainty as Uncertainty
 from dlemu.metrics.verdict import PASSED, Outcome
-from dlemu.report.units import number
 from dlemu.results.parts import HostDevice, JobSummary, Requests
 from dlemu.results.wording import count, scaled
 
@@ -173,8 +172,6 @@ MEMORY = (Code.PAGE_CACHE, Code.NO_DATA_FROM_STORAGE)
 """Codes of what memory did in place of the storage: `PageCache.warning` says it."""
 LARGER_DATASET = "a dataset on it, larger than every cache on the way"
 """What measures the storage where no setting does."""
-WORKS = "dlemu works here"
-"""First words of a run that passed from memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,11 +232,6 @@ class Summary(JobSummary):
         return self.metrics.au_percent
 
     @property
-    def title(self) -> str:
-        """Workload, ranks and accelerator: `unet3d: 8 x h100`."""
-        return f"{self.name}: {self.emulated}"
-
-    @property
     def emulated(self) -> str:
         """Ranks and accelerator, with the size of their samples: `8 x h100 with samples 1/256 of real size`."""
         kind = f"{self.ranks} x {self.accelerator}" if self.accelerator else count(self.ranks, "rank")
@@ -269,20 +261,3 @@ class Summary(JobSummary):
             return False
         served = self.page_cache.served_percent
         return self.memory.severity == "loud" or (served is not None and served < PARTLY_READ_PERCENT)
-
-    @property
-    def headline(self) -> str:
-        """The verdict as people are shown it: a pass from memory is none of the storage, and says what was measured."""
-        cache, found, rate = self.page_cache, self.memory, self.metrics.app_mb_per_second
-        if not self.passed_from_memory or cache is None or found is None:
-            return self.verdict
-        busy, they = (
-            (f"all {self.ranks} accelerators were", "They") if self.ranks > 1 else ("its accelerator was", "It")
-        )
-        served = cache.from_storage_percent.mean if cache.served_percent is None else cache.served_percent
-        share = f"{100 - min(100.0, served):.0f} %" if served and served >= 0.5 else "all"
-        read = f"{they} read {number(rate.mean if rate else 0.0)} MB/s, {share} of it from memory"
-        return (
-            f"{WORKS}: {busy} busy. {read}: this is no result of your drive. Next: measure the drive with "
-            f"{found.numbers.get('would_help', LARGER_DATASET)} (metric.cached=true allowed memory)"
-        )

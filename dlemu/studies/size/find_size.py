@@ -71,7 +71,7 @@ def size(
         overrides: as of `dlemu train`, without `ranks`.
         launcher: the command that starts the ranks, with `{ranks}` in it; also `launcher=...` among the overrides.
         config_dir: a folder with workload/NAME.yaml.
-        at_least: number of accelerators that must pass for the answer's `passed`, instead of 1.
+        at_least: number of accelerators that must pass for the answer's `outcome`, instead of 1.
         most: largest number of accelerators to try.
         trial_seconds: largest compute time of a trial.
         make: makes missing files of the workload's dataset, before it is inspected. Unless the overrides have a number

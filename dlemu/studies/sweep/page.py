@@ -9,7 +9,7 @@ from dlemu.config.overrides import named
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Cell, Line, Section, Table, Tone, Words, columns
-from dlemu.report.units import short_names, verdict_word, with_interval
+from dlemu.report.units import number, short_names, verdict_word, with_interval
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import Parts, catalogue_of
@@ -95,7 +95,7 @@ def _cells(figures: JobFigures | None, catalogue: Catalogue, shown: Sequence[Met
         elif metric.digits is not None:
             yield f"{value.mean:,.{metric.digits}f}"
         else:
-            yield with_interval(value.mean, value.half_width if metric.has_interval else None, metric.unit)
+            yield with_interval(value, metric.unit) if metric.has_interval else number(value.mean)
     if catalogue.judged:
         word, limit = verdict_word(figures.passed), figures.limited_by.get(RUN)
         named = f"{word}: {limit}" if limit not in (None, "", "nothing") and word != "pass" else word
