@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from dlemu.doctor.check_base import Check
+    from dlemu.report.table import Tone
 
-_COLOURS = {"ok": "green", "skip": "dim", "warn": "yellow", "fail": "bold red"}
+_TONES: dict[str, Tone] = {"ok": "good", "skip": "plain", "warn": "caution", "fail": "bad"}
 
 
 @click.command(name="doctor")
@@ -55,17 +56,9 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
 
 def show(check: Check, console: Console) -> None:
     """Print one check: what was observed, then on separate lines what is wanted and what to do."""
-    from rich.table import Table
-    from rich.text import Text
+    from dlemu.report.table import Line, Table, columns, print_table
 
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=4)
-    grid.add_column(width=13)
-    grid.add_column(overflow="fold")
-    lines = Text(check.observed)
-    if check.wanted:
-        lines.append(f"\nwanted: {check.wanted}")
-    if check.advice:
-        lines.append(f"\nto do: {check.advice}", style="bold")
-    grid.add_row(Text(check.level, style=_COLOURS[check.level]), check.name, lines)
-    console.print(grid)
+    lines = [check.observed]
+    lines += [f"{what}: {text}" for what, text in (("wanted", check.wanted), ("to do", check.advice)) if text]
+    row = (Line(f"{check.level:<5}", _TONES[check.level]), f"{check.name:<14}", "\n".join(lines))
+    print_table(Table(columns=columns("", "", "", whole=(0, 1)), rows=[row], dense=True), console)

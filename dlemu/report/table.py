@@ -103,7 +103,12 @@ def print_table(table: Table, console: Console) -> None:
         padding=0 if table.dense else (0, 1),
     )
     for column in table.columns:
-        shown.add_column(Text(column.name.translate(VISIBLE)), justify=column.align, no_wrap=not column.wrap)
+        shown.add_column(
+            Text(column.name.translate(VISIBLE)),
+            justify=column.align,
+            no_wrap=not column.wrap,
+            overflow="fold" if column.wrap else "ellipsis",
+        )
     for row in table.rows:
         shown.add_row(*(rich_text(cell) for cell in row))
     width = console.width

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,26 +157,13 @@ def difference(a: Value, b: Value) -> Difference:
     return Difference(a=a, b=b, difference_percent=percent, half_width_percent=width)
 
 
-def differing(a: Conditions, b: Conditions) -> list[str]:
-    """Return a sentence for each difference in hosts, work or settings that are known for both sides."""
-    if not a.how or not b.how:
-        return []
-    work = _apart(a.work, b.work) if a.title == b.title else []
-    return [
-        *differing_hosts(a.hosts, b.hosts),
-        *(f"{key} was {of_a} for A and {of_b} for B" for key, of_a, of_b in _apart(a.how, b.how)),
-        *(f"{key} was {of_a} for A and {of_b} for B" for key, of_a, of_b in work if key not in a.how),
-    ]
-
-
 def differing_work(a: Conditions, b: Conditions, varied: Collection[str] = ()) -> list[str]:
     """Return the differences in the work of two sides, as phrases; not of what the runs of each side `varied`."""
-    apart = [each for each in _apart(a.work, b.work) if each[0] not in varied]
-    return [f"{key} is {of_a} for A and {of_b} for B" for key, of_a, of_b in apart]
-
-
-def _apart(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    return [(key, a[key], b[key]) for key in a if key in b and a[key] != b[key]]
+    return [
+        f"{key} is {a.work[key]} for A and {b.work[key]} for B"
+        for key in a.work
+        if key in b.work and a.work[key] != b.work[key] and key not in varied
+    ]
 
 
 def difference_in_time(total: Difference, *, repeated: str = "epochs") -> str:
@@ -204,29 +191,3 @@ def in_words(both: Difference, *, better: str, a: str = "A", b: str = "B") -> st
     words = ("higher", "lower") if better == "neither" else ("better", "worse")
     is_first = (percent > 0) != (better == "lower")
     return f"{a} is {abs(percent):.1f} % {words[not is_first]} than {b} (+- {width:.1f})"
-
-
-HOST_FACTS = ("processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")
-"""Facts of a host that affect measurements of storage."""
-
-
-def differing_hosts(a: Sequence[HostFacts], b: Sequence[HostFacts]) -> Iterator[str]:
-    """Yield a sentence for each difference between the hosts of two sides."""
-    names = [sorted(host.host for host in hosts) for hosts in (a, b)]
-    if names[0] != names[1]:
-        hosts = f"A was measured on {_listed(names[0])} and B on {_listed(names[1])}"
-        yield f"{hosts}: the difference is not due to the storage alone"
-    for key in HOST_FACTS:
-        facts = [sorted({_plain(getattr(host, key)) for host in hosts}) for hosts in (a, b)]
-        if facts[0] != facts[1]:
-            yield f"the hosts' {key} was {_listed(facts[0])} for A and {_listed(facts[1])} for B"
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {version}" for name, version in value.items())
-    return str(value)
-
-
-def _listed(values: Sequence[str]) -> str:
-    return ", ".join(values[:4]) + (" ..." if len(values) > 4 else "") if values else "nothing known"

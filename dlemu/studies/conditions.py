@@ -11,11 +11,15 @@ from typing import Any
 from datagen.errors import UserError
 from dlemu.report.any_run import keys_of
 from dlemu.report.table import Table
+from dlemu.report.units import plain
 from dlemu.results.figures import Conditions
 from dlemu.results.kinds import JobParts, kind_of
 from dlemu.results.measured import read_saved
 from dlemu.results.parts import Environment
 from dlemu.runner.run_list import DIGEST
+
+HOST_FACTS = ("processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")
+"""Facts of a host that affect measurements of storage."""
 
 
 def conditions_of(parts: JobParts, summary: Any) -> Conditions:
@@ -34,6 +38,15 @@ def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:
         if kind is not None and kind.is_job:
             parts = kind.load_job()
             yield conditions_of(parts, read_saved(folder, parts.answer_type, kind.name))
+
+
+def settings_of(side: Conditions) -> dict[str, str]:
+    """Return what is the same for two runs of which only the storage differs, as text: hosts, work, settings."""
+    known: dict[str, Any] = {"hosts": sorted(host.host for host in side.hosts)}
+    for name in HOST_FACTS:
+        known[name] = sorted({plain(getattr(host, name), name) for host in side.hosts})
+    known |= side.work | side.how
+    return {key.replace("_", " "): plain(value, key) for key, value in known.items() if value is not None}
 
 
 def background(question: Any, folder: str, runs: Iterable[str]) -> Iterator[Table]:

@@ -74,7 +74,7 @@ def test_what_was_set_otherwise_is_told(quick: CheckpointRun) -> None:
     facts = replace(quick.facts, workload=replace(quick.facts.workload, checkpoint=saves))
     other = replace(quick, facts=facts)
     comparison = compare(side_of(quick), side_of(other))
-    assert "fsync was True for A and False for B" in comparison.issues
+    assert "fsync: yes for A, no for B" in comparison.issues
     assert comparison.runs[0].metrics["write_fsync_percent"].b.mean == 0
     halves = (replace(quick, rows=quick.rows[quick.rows["phase"] == phase]) for phase in (1 - READ, READ))
     wrote, read = map(side_of, halves)

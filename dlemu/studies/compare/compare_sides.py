@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from datagen.errors import UserError
 from dlemu.metrics.catalogue import RUN, Catalogue
@@ -15,6 +14,7 @@ from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import count
 from dlemu.studies.answers import ComparedSide, Comparison, RunPair, SweepPoint
 from dlemu.studies.compare.sides import Settings, Side, issues_between
+from dlemu.studies.conditions import settings_of
 
 _BOTH_IN_MEMORY = "memory served both, not storage"
 _WORK = ("workload", "ranks", "accelerator", "computation_seconds")
@@ -80,15 +80,13 @@ def _shown(side: Side, pairs: Sequence[Pair], about: Conditions | None) -> Compa
 
 def _facts(side: Conditions) -> dict[str, str]:
     """Return where, on what and how one side was measured."""
-    facts: dict[str, Any] = {"measured": side.started_at or None, "hosts": [host.host for host in side.hosts]}
-    for host in side.hosts[:1]:
-        facts |= {name: getattr(host, name) for name in figures.HOST_FACTS}
-    facts["storage"] = side.storage and f"{side.storage.file_system} on {side.storage.device}"
-    facts["devices"] = [
+    storage = [f"{side.storage.file_system} on {side.storage.device}"] if side.storage else []
+    devices = [
         f"{device.name} ({plain(device.model)}, {plain(device.size_bytes, 'size_bytes')})" for device in side.devices
     ]
-    facts |= side.facts | side.work | side.how
-    return {key.replace("_", " "): plain(value, key) for key, value in facts.items() if value is not None}
+    places = {"measured": side.started_at, "storage": ", ".join(storage), "devices": ", ".join(devices)}
+    own = {key.replace("_", " "): value for key, value in side.facts.items()}
+    return {key: value for key, value in places.items() if value} | settings_of(side) | own
 
 
 def _from_memory(a: Side, b: Side, settings: Settings) -> FromMemory:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from datagen.errors import UserError
 from dlemu.config.overrides import DATA_FOLDER
 from dlemu.metrics.catalogue import RUN
-from dlemu.results.figures import Conditions, JobFigures, differing
+from dlemu.results.figures import Conditions, JobFigures
 from dlemu.results.kinds import kind_named, kind_of
 from dlemu.results.wording import scaled
 from dlemu.studies.answers import HOST, SIZE, SWEEP, ComparedSide, SizeAnswer, SweepAnswer, SweepPoint
-from dlemu.studies.conditions import conditions_in, conditions_of
+from dlemu.studies.conditions import conditions_in, conditions_of, settings_of
 from dlemu.studies.size.page import KIND_OF_TRIALS, figures_of_count
 
 _CUT = "the sweep is incomplete: finish it with its command"
@@ -189,8 +189,10 @@ def issues_between(a: Side, b: Side, about: tuple[Conditions | None, Conditions 
     ran = [conditions.title if (conditions := side.about_run()) else side.workload for side in (a, b)]
     if ran[0] != ran[1]:
         yield f"A ran {ran[0]} and B {ran[1]}: the difference is not due to the storage alone"
-    if about[0] is not None and about[1] is not None:
-        yield from differing(about[0], about[1])
+    if all(one is not None and one.how for one in about):  # other benchmarks do not record how
+        of_a, of_b = (settings_of(one) for one in about if one is not None)
+        differ = [key for key in of_a if key in of_b and of_a[key] != of_b[key]]
+        yield from (f"{key}: {of_a[key]} for A, {of_b[key]} for B" for key in differ)
     several = max(len(a.runs), len(b.runs)) > 1 and not a.is_search | b.is_search
     for (name, other_name), side, other in (("AB", a, b), ("BA", b, a)) if several else ():
         if lone := [_named(settings) for settings in side.runs if settings not in other.runs]:
