@@ -51,9 +51,8 @@ def make_load(settings: KvSettings, ranks: int) -> Load:
         sped_up = (replace(prompt, after_ns=round(prompt.after_ns / settings.speed)) for prompt in prompts)
         prompts = [prompt for prompt in sped_up if not settings.seconds or prompt.after_ns < settings.seconds * 1e9]
     elif settings.trace:
-        thinks = np.random.default_rng(settings.seed).exponential(settings.think_seconds * 1e9, len(prompts))
-        pairs = zip(prompts, thinks.tolist(), strict=True)
-        return [replace(prompt, after_ns=round(think_ns)) for prompt, think_ns in pairs]
+        think = np.random.default_rng(settings.seed).exponential
+        return [replace(prompt, after_ns=round(think(settings.think_seconds * 1e9))) for prompt in prompts]
     if not prompts:
         where = settings.trace or "the random load"
         raise UserError(f"{where} has no prompt within kv.seconds={settings.seconds:g}: wanted a longer time")

@@ -29,16 +29,16 @@ class Replay:
 
     def __init__(self, plan: RankPlan, mover: Mover, *, on_served: Callable[[Row], object]) -> None:
         self._plan, self._mover, self._on_served = plan, mover, on_served
-        self._settings = plan.settings
-        self._cache, objects = BlockCache(plan.settings), len(plan.sizes)
+        self._settings, self._cache, objects = plan.settings, BlockCache(plan.settings), len(plan.sizes)
         self._computed, self._evicted = (np.zeros(objects, np.bool_) for _ in range(2))  # whether each object is
-        self._users = np.zeros(objects, np.int32)  # of each object: batches in progress that read or write it
+        self._in_use = np.zeros(objects, np.int32)  # of each object: batches in progress that read or write it
         self._served: dict[int, Row] = {}  # prompts in progress by index in the plan
         self._writes: dict[int, Sequence[int]] = {}  # what they write when they are computed
         self._queue: deque[int] = deque()  # indices of prompts that no copy of the model has taken yet
-        self._unsent: dict[int, deque[int]] = {}  # user -> indices of the prompts that have not arrived yet
+        self._next: dict[int, int] = {}  # index of a prompt -> index of its user's next one
         self._events: list[tuple[int, bool, int]] = []  # heap of (moment, whether a prompt arrives or ends, its index)
         self._idle: list[int] = []  # for each idle copy of the model, since when; a heap
+        self._over_ns = 0  # when the load ends
         self.evicted = 0
 
     @property
@@ -53,11 +53,13 @@ class Replay:
             span_ns = prompts[-1].after_ns if prompts else 0
         self._over_ns = begin_ns + span_ns
         give_up_ns = self._over_ns + max(DRAIN_NS, round(DRAIN_SHARE * span_ns))
+        arrived, last = 0, dict[int, int]()  # how many did, and the last prompt of each user in the plan
         for index, prompt in enumerate(prompts):
-            self._unsent.setdefault(prompt.user, deque()).append(index)
-        for user in self._unsent:
-            self._send_next(user, begin_ns)
-        arrived = 0
+            if prompt.user in last:
+                self._next[last[prompt.user]] = index
+            else:
+                self._send(index, begin_ns)
+            last[prompt.user] = index
         while self._events or self._served:
             batch = self._mover.wait(min(self._events[0][0], give_up_ns) if self._events else give_up_ns)
             if batch is not None:
@@ -74,11 +76,8 @@ class Replay:
             elif now_ns >= give_up_ns:
                 return
 
-    def _send_next(self, user: int, since_ns: int) -> None:
-        """Let a user's next prompt arrive, in its time after `since_ns`, unless the load is over by then."""
-        if not self._unsent[user]:
-            return
-        index = self._unsent[user].popleft()
+    def _send(self, index: int, since_ns: int) -> None:
+        """Let a prompt arrive in its time after `since_ns`, unless the load is over by then."""
         at_ns = since_ns + self._plan.prompts[index].after_ns
         if at_ns <= self._over_ns:
             heapq.heappush(self._events, (at_ns, True, index))
@@ -115,7 +114,7 @@ class Replay:
             round(1e9 * settings.prefill_seconds(prompt.input_tokens, cached))
             for cached in (served.cached_tokens, without)
         )
-        self._users[reads] += 1
+        self._in_use[reads] += 1
         for number in evicts:
             self.evicted += 1
             self._evicted[number] = True
@@ -145,10 +144,11 @@ class Replay:
         writes = [number for number in computed if not self._evicted[number]]
         served.written_blocks, served.written_bytes = len(writes), len(writes) * self._settings.block_bytes
         if writes:
-            self._users[writes] += 1
+            self._in_use[writes] += 1
             self._mover.submit(Batch(Operation.WRITE, index, tuple(writes)))
         heapq.heappush(self._idle, at_ns)
-        self._send_next(self._plan.prompts[index].user, at_ns)
+        if index in self._next:
+            self._send(self._next[index], at_ns)
         self._assign()
         self._finish(index, served)
 
@@ -161,7 +161,7 @@ class Replay:
         else:
             served.written_ns, served.write_call_ns = batch.ended_ns, batch.call_ns
         for number in batch.objects:
-            self._users[number] -= 1
+            self._in_use[number] -= 1
             self._remove_if_free(number)
         self._finish(batch.owner, served)
 
@@ -171,5 +171,5 @@ class Replay:
             self._on_served(served)
 
     def _remove_if_free(self, number: int) -> None:
-        if self._evicted[number] and self._computed[number] and not self._users[number]:  # else it is never written
+        if self._evicted[number] and self._computed[number] and not self._in_use[number]:  # else it is never written
             self._mover.submit(Batch(Operation.REMOVE, -1, (number,)))
