@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from datagen.buffers import AlignedBuffer, FileMemory
-from datagen.errors import DatasetError, DlemuError
+from datagen.errors import DlemuError
 from datagen.formats._buffered import BufferedFile
 from datagen.formats.format_base import (
     MAX_KEPT_FILES,
@@ -20,10 +20,10 @@ from datagen.formats.format_base import (
     Sample,
     Source,
     ended_early,
-    unreadable,
+    read_failure,
+    reading,
 )
-from datagen.storage.memory import MemoryReader
-from datagen.storage.storage_base import LibraryFile, Reader, ReadTotals, StorageBase, StoredFile, read_in_transfers
+from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 T = TypeVar("T")
 READER_VERSION = 1
@@ -98,8 +98,10 @@ class FastEngine(SampleEngine):
             if opened is None or path != opened[0]:
                 opened = self._open = self._opened(path, out)
             return opened[2].sample(index)
-        except OSError as error:
-            raise unreadable(path, error) from error
+        except DlemuError:
+            raise
+        except Exception as error:
+            raise read_failure(path, error) from error
 
     def _opened(self, path: str, out: memoryview) -> tuple[str, Source | None, OpenFile]:
         """Open a file, or take it from those kept open."""
@@ -115,7 +117,7 @@ class FastEngine(SampleEngine):
             self._storage.announce([path, *self._expected])
         reader = self._storage.open_whole(path) if self._whole else self._storage.open(path)
         if self._by_one_call:
-            return path, None, self._format.parse(path, self._read_whole(path, reader, begun), 1, self._memory.scratch)
+            return path, None, self._format.parse(self._read_whole(path, reader, begun), 1, self._memory.scratch)
         self.read_ns += time.monotonic_ns() - begun  # for small files on a network, opening takes most of the time
         source = Source(path, reader, self._storage.alignment, self._transfer_bytes, self._memory)
         try:
@@ -170,132 +172,29 @@ class FastEngine(SampleEngine):
         self.close()
 
 
-class LibraryCalls:
-    """Has libraries read files for an engine, which counts their reads.
+def by_library(engine: Engine, storage: StorageBase, path: str, load: Callable[[str], T]) -> T:
+    """Return what a library makes of a file of this host, given its path; add its reads to those of an engine.
 
-    If the storage has local paths, bytes and calls are those that the kernel counts for this thread. Otherwise files
-    are opened by the client library of the storage's settings, if one is named (s3torchconnector, fsspec); else, with
-    `whole`, an object is fetched into memory, or parts of it are read when requested. The last file stays open for
-    further samples of a batch, and index files are kept in memory. Within a library's call, CPU time counts as
-    decoding and the rest as reading.
+    Bytes and calls are those that the kernel counts for this thread. Within the library's call, CPU time counts as
+    decoding and the rest as reading. Raises as `read_failure`.
     """
-
-    def __init__(self, engine: Engine, storage: StorageBase, folder: str, *, whole: bool) -> None:
-        self._engine = engine
-        self._storage = storage
-        self._by_path = storage.local_path(folder) is not None
-        self._whole = whole
-        self._last: LibraryFile | None = None
-        self._counted = ReadTotals(0, 0)  # of the last file
-        self._indexes: OrderedDict[str, memoryview] = OrderedDict()
-
-    def call(self, path: str, from_path: Callable[[str], T], from_storage: Callable[[], T]) -> T:
-        """Return what a library makes of a file of this host or else, by `open` and `index`, of one of the storage.
-
-        Raises DlemuError: the storage's error, or DatasetError for whatever else a library raises.
-        """
-        wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-        try:
-            if self._by_path:
-                with _thread_reads(self._engine):
-                    loaded = from_path(self._storage.local_path(path) or path)
-            else:
-                loaded = self._from_storage(from_storage)
-        except OSError as error:
-            raise unreadable(path, error) from error
-        except DlemuError:
-            raise
-        except Exception as error:  # libraries raise anything: SyntaxError, OverflowError, their own errors
-            what = f"{type(error).__name__}: {str(error)[:200]}"
-            raise DatasetError(f"{path} is damaged, or is not of this format: its library reports {what}") from error
-        self._engine.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
-        return loaded
-
-    def _from_storage(self, load: Callable[[], T]) -> T:
-        try:
-            return load()
-        except Exception:
-            if self._last is not None and self._last.failure is not None:
-                raise self._last.failure from None
-            raise
-        finally:
-            self._count()
-
-    def open(self, path: str) -> LibraryFile:
-        """Open a file, or rewind it if it is the last one."""
-        if self._last is None or self._last.name != path:
-            self.finish()
-            self._last = self._opened(path, self._whole)
-        self._last.seek(0)
-        return self._last
-
-    def _opened(self, path: str, whole: bool) -> LibraryFile:
-        opened = self._storage.open_by_library(path, whole=whole)
-        if opened is None and whole and self._storage.is_remote:
-            return FetchedFile(path, self._storage)
-        return opened or StoredFile(path, self._storage.open(path))
-
-    def index(self, path: str) -> memoryview:
-        """Return the bytes of an index file."""
-        if path not in self._indexes:
-            with self._opened(path, whole=True) as file:
-                self._indexes[path] = memoryview(file.readall())
-                self._engine.count(*file.read_totals())
-            if len(self._indexes) > MAX_KEPT_FILES:
-                self._indexes.popitem(last=False)
-        return self._indexes[path]
-
-    def _count(self) -> None:
-        if self._last is not None:
-            totals = self._last.read_totals()
-            self._engine.count(*(now - then for now, then in zip(totals, self._counted, strict=True)))
-            self._counted = totals
-
-    def finish(self) -> None:
-        """Close the last file; index files stay in memory."""
-        if self._last is not None:
-            self._count()
-            self._last.close()
-            self._last, self._counted = None, ReadTotals(0, 0)
+    wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+    with reading(path), _thread_reads(engine):
+        loaded = load(storage.local_path(path) or path)
+    engine.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
+    return loaded
 
 
 class LibraryEngine(SampleEngine):
     """Reads by the library call that a training script would make."""
 
-    def __init__(
-        self, storage: StorageBase, file_format: FormatBase, samples: int, folder: str, *, in_parts: bool = False
-    ) -> None:
-        """Create the engine; `in_parts` is that of the format's `LibraryReads`."""
+    def __init__(self, storage: StorageBase, file_format: FormatBase, samples: int) -> None:
+        self._storage = storage
         self._format = file_format
         self._samples = samples
-        self._calls = LibraryCalls(self, storage, folder, whole=samples == 1 or not in_parts)
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
-        def from_storage() -> Sample:
-            indexes = [self._calls.index(path + suffix) for suffix in self._format.index_suffixes]
-            return self._format.load(self._calls.open(path), index, self._samples, indexes)
-
-        return self._calls.call(path, lambda local: self._format.load_path(local, index, self._samples), from_storage)
-
-    def finish(self) -> None:
-        self._calls.finish()
-
-
-class FetchedFile(StoredFile):
-    """An object fetched whole into memory, as scripts do: np.load(io.BytesIO(reader.read()))."""
-
-    def __init__(self, path: str, storage: StorageBase) -> None:
-        reader = storage.open_whole(path)
-        try:
-            data = memoryview(bytearray(reader.size_bytes))
-            app_bytes = reader.read_into(data, 0)
-            self._read_totals = ReadTotals(app_bytes, reader.read_calls)
-        finally:
-            reader.close()
-        super().__init__(path, MemoryReader(data))
-
-    def read_totals(self) -> ReadTotals:
-        return self._read_totals
+        return by_library(self, self._storage, path, lambda local: self._format.load(local, index, self._samples))
 
 
 @contextlib.contextmanager

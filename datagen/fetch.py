@@ -17,13 +17,20 @@ from datagen.buffers import AlignedBuffer, address_of
 from datagen.content import Content, explain
 from datagen.engines import FastEngine, LibraryEngine, NullEngine, SampleEngine
 from datagen.errors import DatasetError, UserError
-from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named, library_reads, own_damaged
+from datagen.formats.format_base import (
+    RecordFormat,
+    Sample,
+    UnreadFormat,
+    format_named,
+    own_damaged,
+    reading,
+)
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
 from datagen.layout import Layout, Places, Runs, Samples, as_places, even_places, nominal_sample_bytes, shifted
 from datagen.records import RecordReader
 from datagen.spec import DatasetSpec, Decode, EngineName
-from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, open_storage
+from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, local_folder, open_storage
 
 CROP_BYTES = 1 << 20  # bytes of records read at a time before they are cropped: they stay in a processor's cache
 
@@ -38,7 +45,7 @@ class FetchSpec:
     storage: StorageSpec = FOLDERS
     engine: EngineName = "matched"
     transfer_bytes: int = 0
-    """Maximum bytes of a read call, where the library's calls are not made; 0: that of the format's `LibraryReads`."""
+    """Maximum bytes of a read call, where the library's calls are not made; 0: that of the format."""
     decode: Decode = "none"
     """`full` decodes what the format encodes (pixels, numbers, compressed chunks); `none` returns bytes as read."""
     resize_bytes: int = 0  # bytes to crop from each sample; 0 returns whole samples
@@ -75,12 +82,8 @@ class FetchSpec:
 
         Raises UserError: the storage has no local paths.
         """
-        folder = open_storage(self.storage.buffered).local_path(self.layout.folder)
-        if folder is None:
-            raise UserError(
-                f"{needed_by} opens {self.format} files by path, which storage {self.storage.type} does not have: set "
-                "reader.data_loader=pytorch or threads, which read through the storage, or put the dataset in a folder"
-            )
+        remedy = "set reader.data_loader=pytorch or threads, which read through the storage"
+        folder = local_folder(open_storage(self.storage.buffered), self.layout.folder, needed_by, remedy)
         storage = replace(FOLDERS, direct=self.storage.direct)
         return replace(self, layout=replace(self.layout, folder=folder), storage=storage)
 
@@ -234,8 +237,8 @@ class Fetcher:
         begin = -address_of(out) % PLACE_BYTES
         places = shifted(reader.read(samples, out[begin:]), begin)
         if isinstance(reader, GroupReader):
-            for values in reader.values:
-                self._compare(Sample(values.data, values.data, values.payload_offset), values.file)
+            for file, values in reader.values:
+                self._compare(values, file)
         elif self._verify:
             listed = samples.tolist() if isinstance(samples, np.ndarray | Runs) else samples
             for sample, (start, size) in zip(listed, places.tolist(), strict=True):
@@ -272,7 +275,8 @@ class Fetcher:
         if self._verify:
             self._compare(read, file)
         if self._decode and read.decode is not None:
-            read = read._replace(data=read.decode())
+            with reading(path):
+                read = read._replace(data=read.decode())
             if self._spec.in_place:
                 self._engine.finish()  # the decoded sample is going to overwrite the memory of the file
         return read
@@ -281,7 +285,8 @@ class Fetcher:
         """Raise DatasetError if a sample is not what was generated for its file."""
         layout, content = self._spec.layout, self._content
         running_index = layout.running_index(file)
-        at = read.first_difference(content, running_index)
+        with reading(layout.path(file)):
+            at = read.first_difference(content, running_index)
         if at is None:
             return
         _, words = explain(read.plain_payload, at, content, running_index)
@@ -301,11 +306,12 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> SampleEngine | RecordRe
     if isinstance(file_format, UnreadFormat):
         return NullEngine(spec.nominal_sample_bytes)
     samples = spec.layout.num_samples_per_file
+    if spec.engine == "library":
+        local_folder(storage, spec.layout.folder, "reader.engine=library")
     if spec.engine == "library" and not isinstance(file_format, GroupFormat):
-        in_parts = library_reads(spec.format).in_parts
-        return LibraryEngine(storage, file_format, samples, spec.layout.folder, in_parts=in_parts)
+        return LibraryEngine(storage, file_format, samples)
     matched = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
-    wanted = 0 if storage.is_remote else spec.transfer_bytes or library_reads(spec.format).transfer_bytes
+    wanted = 0 if storage.is_remote else spec.transfer_bytes or file_format.transfer_bytes
     transfer_bytes = -(-wanted // storage.alignment) * storage.alignment
     if isinstance(file_format, GroupFormat):
         settings = spec.engine, spec.decode, spec.verify, transfer_bytes

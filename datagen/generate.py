@@ -56,13 +56,6 @@ class Part:
     write: Callable[[Writer, AlignedBuffer], None]  # writes the file sequentially
     is_side: bool
 
-    def is_made(self, storage: StorageBase) -> bool:
-        """Return whether the file exists with the right size (if known). Raises OSError."""
-        try:
-            return self.has(storage.size_bytes(self.path))
-        except FileNotFoundError:
-            return False
-
     def has(self, size_bytes: int | None) -> bool:
         """Return whether a file of this size is complete; None: the file does not exist."""
         if size_bytes is None:
@@ -260,8 +253,9 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
             )
         for folder in files.folders():
             opened.sync(folder)
-        parts = (part for i in range(len(files)) for part in files.parts(i))
-        size = files.total_bytes() if files.sizes is not None else sum(opened.size_bytes(part.path) for part in parts)
+        size = files.total_bytes()
+        if files.sizes is None:
+            size = sum(size or 0 for _, _, size in _stored(files, opened))
         done = Manifest(spec=spec, complete=True, files=len(files), bytes=size, made_at=manifest.now())
         manifest.write(spec.data_folder, done, opened)
     except OSError as error:
@@ -278,10 +272,10 @@ def _write(
     """
     expected = expected if part.size_bytes is None else part.size_bytes
     try:
-        if part.is_made(storage):
+        if part.has(next(iter(storage.sizes([part.path])))):
             tally.add(size_bytes=expected)
             return None
-        writer = _CountingWriter(storage.create_recorded(part.path), tally)
+        writer = CountingWriter(storage.create(part.path), tally)
         try:
             part.write(writer, buffer)
             if fsync:
@@ -295,7 +289,7 @@ def _write(
     return writer.position
 
 
-class _CountingWriter(WriterAround):
+class CountingWriter(WriterAround):
     """Reports every write to the tally, which raises StoppedError when another thread failed."""
 
     def __init__(self, writer: Writer, tally: Tally) -> None:
@@ -372,8 +366,7 @@ def check_space(files: Files, storage: StorageBase) -> None:
     free = storage.free_bytes(folder)
     if free is None:
         return
-    parts = (part for i in range(len(files)) for part in files.parts(i))
-    made = sum(part.size_bytes or 0 for part in parts if part.is_made(storage))
+    made = sum(part.size_bytes or 0 for _, part, size in _stored(files, storage) if part.has(size))
     wanted = files.total_bytes() - made
     if wanted > free:
         each = sum((sizes for _, sizes in files.sides), files.sizes)
@@ -389,12 +382,18 @@ def check_space(files: Files, storage: StorageBase) -> None:
 
 def _missing(files: Files, storage: StorageBase) -> Iterator[str]:
     """Yield the data files that are missing or have the wrong size, or whose side files do."""
-    parts, same = itertools.tee((files.path(i), part) for i in range(len(files)) for part in files.parts(i))
     last_yielded = ""
-    for (path, part), size in zip(parts, storage.sizes(part.path for _, part in same), strict=True):
+    for path, part, size in _stored(files, storage):
         if not part.has(size) and path != last_yielded:
             last_yielded = path
             yield path
+
+
+def _stored(files: Files, storage: StorageBase) -> Iterator[tuple[str, Part, int | None]]:
+    """Yield the path of each data file with the file and each side file, and the size stored; None if it is missing."""
+    parts, same = itertools.tee((files.path(i), part) for i in range(len(files)) for part in files.parts(i))
+    for (path, part), size in zip(parts, storage.sizes(part.path for _, part in same), strict=True):
+        yield path, part, size
 
 
 def _failed(error: OSError, path: str, storage: StorageBase, size_bytes: int = 0) -> UserError:

@@ -15,13 +15,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from datagen.buffers import AlignedBuffer
-from datagen.engines import LibraryCalls
-from datagen.errors import DatasetError, SpaceError
-from datagen.formats.format_base import FormatBase, Sizes, Source, SourceStream, damaged, ended_early, unreadable
+from datagen.engines import by_library
+from datagen.errors import DatasetError, DlemuError, SpaceError
+from datagen.formats.format_base import (
+    DamagedError,
+    FormatBase,
+    Sample,
+    Source,
+    StoredFile,
+    ended_early,
+    read_failure,
+    reading,
+)
 from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
 from datagen.records import RangeReader
 from datagen.spec import DatasetSpec, Decode, EngineName
-from datagen.storage.storage_base import LibraryFile, StorageBase
+from datagen.storage.storage_base import StorageBase
 
 Span = tuple[int, int]  # (offset, bytes) of a part of a file
 
@@ -48,7 +57,7 @@ class GroupsFile(Protocol):
     source: Source  # the file, maybe with parts of it in memory
 
     def groups_of(self, index: int, count: int) -> range:
-        """Return the row groups that hold `count` rows from `index` on; raises DatasetError if there are none."""
+        """Return the row groups that hold `count` rows from `index` on."""
 
     def spans(self, group: int) -> list[Span]:
         """Return the spans to be read, which hold the columns requested."""
@@ -64,19 +73,15 @@ class GroupFormat(FormatBase):
     """A format whose rows are stored in row groups, of which whole columns are read."""
 
     @abc.abstractmethod
-    def group_bytes(self, spec: DatasetSpec, shapes: Sizes) -> GroupBytes:
-        """Return the memory of the largest row group in files with these record shapes."""
-
-    @abc.abstractmethod
     def open_groups(self, source: Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
-        """Open a file for reading row groups; raises DatasetError if it is not of this format.
+        """Open a file for reading row groups.
 
         With `matched`, read its structure, and later the spans, as the library does, which requests read-ahead for all
         spans of a group first.
         """
 
     @abc.abstractmethod
-    def decode_group(self, where: str | LibraryFile | SourceStream, index: int, spec: DatasetSpec) -> list[memoryview]:
+    def decode_group(self, where: str | StoredFile, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Decode the columns requested of row group `index` by the library, as a training script does.
 
         `where` is a path, or an open file with its path as `name`. Return the columns' buffers.
@@ -118,11 +123,11 @@ class GroupReader(RangeReader):
     ) -> None:
         """With `matched`, make the read calls of the format's library."""
         super().__init__(storage, 0 if matched else transfer_bytes)
-        self.values: list[Values] = []  # with `verify`, the payload of the last batch
+        self.values: list[tuple[int, Sample]] = []  # with `verify`, the payload of the last batch, and its files
         self._format = file_format
         self._layout = layout
         self._spec = spec
-        self._library = LibraryCalls(self, storage, layout.folder, whole=False) if engine == "library" else None
+        self._by_library = engine == "library"
         self._decodes = engine == "library" or decode == "full"
         self._verify = verify
         self._matched = matched
@@ -141,10 +146,17 @@ class GroupReader(RangeReader):
             SpaceError: the rows are spread over more row groups than consecutive rows would be.
         """
         self.values = []
-        flat: list[int] = []
         runs = runs_of(samples, self._layout.num_samples_per_file)
-        if not runs:
-            return as_places(flat)
+        try:
+            return as_places(self._read(runs, out) if runs else ())
+        except DlemuError:
+            raise
+        except Exception as error:
+            raise read_failure(self._open[1].source.path if self._open else "", error) from error
+
+    def _read(self, runs: list[Run], out: memoryview) -> list[int]:
+        """Do as `read`; return the places as a flat list."""
+        flat: list[int] = []
         read = set()
         at = 0
         kept, self._kept = self._kept, None
@@ -167,7 +179,7 @@ class GroupReader(RangeReader):
         index = end % self._layout.num_samples_per_file
         if index and last[1] in last_opened.groups_of(index, 1):
             self._kept = _Kept(end, last, bytes(out[begin:at]) if kept is None else kept.data, places)
-        return as_places(flat)
+        return flat
 
     def _groups(self, runs: Iterable[Run]) -> Iterator[tuple[int, GroupsFile, tuple[int, int]]]:
         """Yield each row group of each run: its first sample, the open file, and the group (file, number)."""
@@ -207,8 +219,11 @@ class GroupReader(RangeReader):
         """
         file, group = this
         columns: Sequence[memoryview] = ()
-        if self._library is not None:
-            columns = self._by_library(self._library, opened.source, group)
+        decode = self._format.decode_group
+        if self._by_library:
+            columns = by_library(
+                self, self._storage, opened.source.path, lambda local: decode(local, group, self._spec)
+            )
         else:
             spans = opened.spans(group)
             needed = sum(-(-(at % self._alignment + size) // self._alignment) * self._alignment for at, size in spans)
@@ -219,8 +234,8 @@ class GroupReader(RangeReader):
             if self._decodes or self._verify:
                 stored = (memory[start : start + size] for start, size in places)
                 parts = [(at, data) for (at, _), data in zip(spans, stored, strict=True)]
-                stream = SourceStream(CachedSource(opened.source, parts))
-                columns = self._format.decode_group(stream, group, self._spec)
+                stream = StoredFile(CachedSource(opened.source, parts))
+                columns = decode(stream, group, self._spec)
         if self._decodes:
             *starts, end = itertools.accumulate(map(len, columns), initial=0)
             _check_fits(end, out)
@@ -228,7 +243,7 @@ class GroupReader(RangeReader):
             for (start, size), column in zip(places, columns, strict=True):
                 out[start : start + size] = column
         if self._verify:
-            self.values += values_of_columns(file, opened.source.path, opened.payload(group), columns)
+            self.values += [(file, values) for values in samples_of_columns(opened.payload(group), columns)]
         return places, end
 
     def _fill_spans(self, source: Source, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
@@ -239,40 +254,12 @@ class GroupReader(RangeReader):
             return self.fill([((source.path, source.reader, None), 0, 0, *span) for span in spans], out, 0)
         *starts, end = itertools.accumulate((size for _, size in spans), initial=0)
         calls, begun = source.reader.read_calls, time.monotonic_ns()
-        try:
-            # There may be hundreds of a few KiB
-            got = source.reader.read_stretches(spans, out[:end])
-        except OSError as error:
-            raise unreadable(source.path, error) from error
+        got = source.reader.read_stretches(spans, out[:end])  # there may be hundreds of a few KiB
         self.count(got, source.reader.read_calls - calls, time.monotonic_ns() - begun)
         for (offset, size), start in zip(spans, starts, strict=True) if got < end else ():
             if got < start + size:
                 raise ended_early(source.path, start + size - got, offset + got - start)
         return starts, end
-
-    def _by_library(self, library: LibraryCalls, source: Source, group: int) -> list[memoryview]:
-        """Have the library read and decode the columns of a row group.
-
-        Without paths, it reads by the client library of the storage, or else through the file that is open here.
-        """
-
-        def from_storage() -> list[memoryview]:
-            file = self._storage.open_by_library(source.path, whole=False)
-            if file is None:
-                source.counts()
-                columns = decode(SourceStream(source), group, self._spec)
-                self.count(*source.counts()[:2])
-                return columns
-            with file:
-                try:
-                    return decode(file, group, self._spec)
-                except Exception as error:
-                    raise file.failure or error from None
-                finally:
-                    self.count(*file.read_totals())
-
-        decode = self._format.decode_group
-        return library.call(source.path, lambda local: decode(local, group, self._spec), from_storage)
 
 
 def _check_fits(wanted: int, out: memoryview) -> None:
@@ -284,16 +271,16 @@ def _check_fits(wanted: int, out: memoryview) -> None:
 
 
 def largest_group_bytes(
-    file_format: GroupFormat, layout: Layout, spec: DatasetSpec, storage: StorageBase
+    file_format: GroupFormat, paths: Iterable[str], spec: DatasetSpec, storage: StorageBase
 ) -> GroupBytes:
-    """Return the memory of the largest row group, from the footer of each file in use."""
+    """Return the memory of the largest row group, from the footer of each of these files."""
 
     def largest(path: str) -> GroupBytes:
         groups = open_groups(file_format, path, spec, storage)
-        with contextlib.closing(groups.source):
+        with contextlib.closing(groups.source), reading(path):
             return groups.largest_bytes()
 
-    return GroupBytes.maximum(map(largest, map(layout.path, range(layout.num_files))))
+    return GroupBytes.maximum(map(largest, paths))
 
 
 def open_groups(
@@ -306,23 +293,12 @@ def open_groups(
     matched: bool = False,
 ) -> GroupsFile:
     """Open a file of row groups. Raises DatasetError."""
-    try:
+    with contextlib.ExitStack() as stack, reading(path):
         source = Source(path, storage.open(path), storage.alignment, transfer_bytes)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    try:
-        return file_format.open_groups(source, spec, matched=matched)
-    except BaseException:
-        source.close()
-        raise
-
-
-class Values(NamedTuple):
-    """A part of a file's payload as it was read."""
-
-    file: int
-    data: memoryview
-    payload_offset: int
+        stack.callback(source.close)
+        groups = file_format.open_groups(source, spec, matched=matched)
+        stack.pop_all()
+        return groups
 
 
 class CachedSource(Source):
@@ -340,13 +316,11 @@ class CachedSource(Source):
         return self._source.read(offset, size_bytes)
 
 
-def values_of_columns(
-    file: int, path: str, payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]
-) -> list[Values]:
+def samples_of_columns(payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]) -> list[Sample]:
     """Return decoded columns as parts of the payload, of which `payload` lists (bytes, offset) of each column.
 
-    Raises DatasetError: the columns have more or fewer bytes.
+    Raises DamagedError: the columns have more or fewer bytes.
     """
     if [len(column) for column in columns] != [size for size, _ in payload]:
-        raise damaged(path, "a row group's values do not match its schema,", 0)
-    return [Values(file, column, offset) for column, (_, offset) in zip(columns, payload, strict=True)]
+        raise DamagedError("a row group's values do not match its schema,")
+    return [Sample(column, column, offset) for column, (_, offset) in zip(columns, payload, strict=True)]

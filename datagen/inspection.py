@@ -263,9 +263,8 @@ class _Inspection:
         if isinstance(self._format, RecordFormat):
             record = int(self._format.record_bytes(spec, shapes).max())
         if isinstance(self._format, GroupFormat):
-            group = self._format.group_bytes(spec, shapes)
-            if known is None and self._manifest is None:
-                group = largest_group_bytes(self._format, layout, spec, self._storage)
+            files = range(layout.num_files) if known is None else (int(known.argmax()),)
+            group = largest_group_bytes(self._format, map(layout.path, files), spec, self._storage)
         largest = int(shapes.prod(axis=1).max()) * spec.element_bytes
         sizes = sizes_on_disk(layout, self._storage) if known is None else known
         return _Sizes(sizes, largest, known is not None, group, record)
@@ -290,7 +289,8 @@ class _Inspection:
             record, offsets = located_records(self._format, layout, self._storage)
             self._offsets |= offsets
         if isinstance(self._format, GroupFormat):
-            group = largest_group_bytes(self._format, layout, spec, self._storage)
+            paths = map(layout.path, range(layout.num_files))
+            group = largest_group_bytes(self._format, paths, spec, self._storage)
         if sizes is None:
             sizes = sizes_on_disk(layout, self._storage)
         return _Sizes(sizes, group=group, record=record)

@@ -28,10 +28,10 @@ from datagen.formats.format_base import (
     FORMATS,
     HEADERS_AT_ONCE_BYTES,
     DamagedError,
-    RecordFormat,
+    Source,
+    StoredFile,
     Version,
     format_named,
-    learn_offsets,
     version_of,
     what_is_damaged,
 )
@@ -43,7 +43,7 @@ from datagen.regular import open_regular
 from datagen.scan import SHOWN_NAMES, format_of_ending, sizes_on_disk
 from datagen.spec import DatasetSpec
 from datagen.storage.posix import cache_restored as cache_restored  # recordings read by it, too
-from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, StoredFile, open_storage
+from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, open_storage
 from datagen.thread_pool import of_each
 
 RAW = "raw"
@@ -411,12 +411,16 @@ def _in_each(
     return of_each(storage, files, in_thread)
 
 
-def _opened(path: str, storage: StorageBase) -> BinaryIO:
+@contextlib.contextmanager
+def _opened(path: str, storage: StorageBase) -> Iterator[BinaryIO]:
     """Open a file to read its headers."""
     local = storage.local_path(path)
     if local is not None:
-        return os.fdopen(open_regular(local), "rb")
-    return io.BufferedReader(StoredFile(path, storage.open(path)), HEADERS_AT_ONCE_BYTES)
+        with os.fdopen(open_regular(local), "rb") as file:
+            yield file
+        return
+    with contextlib.closing(Source(path, storage.open(path))) as source:
+        yield io.BufferedReader(StoredFile(source), HEADERS_AT_ONCE_BYTES)
 
 
 def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
@@ -433,7 +437,7 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
         try:
             engine.read(path, 0, memoryview(b""))
             engine.finish()
-        except (DlemuError, ValueError, LookupError) as error:
+        except DlemuError as error:
             errors[path] = error
     if 0 < len(errors) < len(paths):
         ((damaged, problem),) = errors.items()
@@ -465,18 +469,9 @@ def group_rows(file: BinaryIO, _: Version | None = None) -> int:
     return max(1, sum(rows) // max(1, len(rows)))
 
 
-def _counter(file_format: RecordFormat) -> Finder:
-    def count(file: BinaryIO, version: Version) -> int:
-        offsets = file_format.offsets(file)
-        learn_offsets(version, offsets)
-        return len(offsets) - 1
-
-    return count
-
-
 COUNTERS: dict[str, Finder] = {
     "parquet": count_rows,
-    "webdataset": _counter(Webdataset()),
-    "tfrecord": _counter(Tfrecord()),
+    "webdataset": lambda file, version: len(Webdataset().known_offsets(file, version)) - 1,
+    "tfrecord": lambda file, version: len(Tfrecord().known_offsets(file, version)) - 1,
 }
 """Functions that count the samples of a file from its footer or record headers, for formats with several a file."""

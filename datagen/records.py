@@ -20,6 +20,7 @@ from datagen.engines import Engine
 from datagen.errors import DatasetError, SpaceError
 from datagen.formats._buffered import python_calls
 from datagen.formats.format_base import (
+    DamagedError,
     Offsets,
     OpenedFile,
     RecordFile,
@@ -28,6 +29,8 @@ from datagen.formats.format_base import (
     StreamCalls,
     block_bytes_of,
     ended_early,
+    read_failure,
+    reading,
     unreadable,
 )
 from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, as_places, runs_of, shifted
@@ -177,25 +180,32 @@ class RecordReader(RangeReader):
             file, index = divmod(first, per_file)
             opened = get(file)
             records = opened[2]
-            if count > 1 and records.scattered:
-                requests += [(opened, record, 1, *records.span(record, 1)) for record in range(index, index + count)]
-            else:
-                offset, size = records.span(index, count)
-                requests.append((opened, index, count, offset, size))
+            try:
+                if count > 1 and records.scattered:
+                    spans = [(record, 1, *records.span(record, 1)) for record in range(index, index + count)]
+                    requests += [(opened, *span) for span in spans]
+                else:
+                    offset, size = records.span(index, count)
+                    requests.append((opened, index, count, offset, size))
+            except DamagedError as error:
+                raise read_failure(opened[0], error) from error
         return requests
 
     def _places(self, requests: list[Request], starts: list[int], out: memoryview) -> Places:
         """Return the places of the samples read; with `verify`, their checksums are checked."""
         verify = self._verify
-        if len(requests) == 1:
-            ((_, _, records), index, count, _, size), start = requests[0], starts[0]
-            places = np.asarray(records.samples(index, count, out[start : start + size], verify), np.int64)
-            return shifted(places, start)
         flat: list[int] = []
-        for ((_, _, records), index, count, _, size), start in zip(requests, starts, strict=True):
-            found = records.samples(index, count, out[start : start + size], verify)
-            for place, sample_bytes in found.tolist() if isinstance(found, np.ndarray) else found:
-                flat += (start + place, sample_bytes)
+        try:
+            if len(requests) == 1:
+                (opened, index, count, _, size), start = requests[0], starts[0]
+                found = opened[2].samples(index, count, out[start : start + size], verify)
+                return shifted(np.asarray(found, np.int64), start)
+            for (opened, index, count, _, size), start in zip(requests, starts, strict=True):
+                found = opened[2].samples(index, count, out[start : start + size], verify)
+                for place, sample_bytes in found.tolist() if isinstance(found, np.ndarray) else found:
+                    flat += (start + place, sample_bytes)
+        except DamagedError as error:
+            raise read_failure(opened[0], error) from error
         return as_places(flat)
 
     def _get(self, file: int) -> OpenRecords:
@@ -215,7 +225,7 @@ class RecordReader(RangeReader):
     def located(self, file: int) -> tuple[int, Offsets | None]:
         """Return the bytes of the largest record of a file, and the offsets of records if they had to be looked for."""
         opened = self._source(file)
-        with contextlib.closing(opened.source):
+        with contextlib.closing(opened.source), reading(opened.source.path):
             offsets = self._format.locate(opened)
             return self._format.open_records(opened._replace(offsets=offsets)).largest_bytes(), offsets
 
@@ -223,7 +233,8 @@ class RecordReader(RangeReader):
         opened = self._source(file)
         source = opened.source
         try:
-            return source.path, source.reader, self._format.open_records(opened)
+            with reading(source.path):
+                return source.path, source.reader, self._format.open_records(opened)
         except BaseException:
             source.close()
             raise

@@ -14,9 +14,9 @@ from datagen.buffers import AlignedBuffer
 from datagen.content import explain, find_stamps
 from datagen.engines import FastEngine
 from datagen.errors import DatasetError
-from datagen.formats.format_base import FORMATS, SourceStream
-from datagen.generate import Files, Part, files_of
-from datagen.groups import GroupFormat, open_groups, values_of_columns
+from datagen.formats.format_base import FORMATS, StoredFile, reading
+from datagen.generate import CountingWriter, Files, Part, files_of
+from datagen.groups import GroupFormat, open_groups, samples_of_columns
 from datagen.registry import is_built_in
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.null import NullWriter
@@ -95,15 +95,13 @@ class _Checker:
         path = part.path
         finding: Damage | None
         try:
-            self._storage.size_bytes(path)
-            if part.size_bytes is not None:
-                finding = self._check_bytes(running_index, part, part.size_bytes, made, stored)
-            else:
-                finding = self._check_payload(running_index)
-        except FileNotFoundError:
-            finding = Damage("error", path, "missing", "there is no such file")
-        except OSError as error:
-            finding = Damage("error", path, "unreadable", f"it can't be read: {error.strerror or error}")
+            with reading(path):
+                if next(iter(self._storage.sizes([path]))) is None:
+                    finding = Damage("error", path, "missing", "there is no such file")
+                elif part.size_bytes is not None:
+                    finding = self._check_bytes(running_index, part, part.size_bytes, made, stored)
+                else:
+                    finding = self._check_payload(running_index)
         except DatasetError as error:
             finding = Damage("error", path, "unreadable", str(error))
         if finding is not None:
@@ -114,7 +112,7 @@ class _Checker:
     ) -> Damage | None:
         """Generate the file again, into a writer that compares instead of writing."""
         with contextlib.closing(self._storage.open(part.path)) as reader:
-            comparison = _Comparison(reader, stored, self._tally)
+            comparison = CountingWriter(_Comparison(reader, stored), self._tally)
             try:
                 part.write(comparison, made)
             except _DifferenceError as difference:
@@ -166,8 +164,8 @@ class _Checker:
             if not groups.payload(0):
                 raise DatasetError("its columns or row groups differ from those it was made with")
             for group in groups.groups_of(0, spec.num_samples_per_file):
-                columns = groups_format.decode_group(SourceStream(groups.source), group, spec)
-                for values in values_of_columns(running_index, path, groups.payload(group), columns):
+                columns = groups_format.decode_group(StoredFile(groups.source), group, spec)
+                for values in samples_of_columns(groups.payload(group), columns):
                     yield values.data, values.payload_offset
 
     def _of_samples(self, running_index: int, wanted: int) -> Iterator[tuple[memoryview, int]]:
@@ -200,18 +198,9 @@ class _DifferenceError(Exception):
 class _Comparison(NullWriter):
     """A writer that compares the bytes to be written with an existing file."""
 
-    def __init__(self, reader: Reader, buffer: AlignedBuffer, tally: Tally) -> None:
+    def __init__(self, reader: Reader, buffer: AlignedBuffer) -> None:
         self._reader = reader
         self._buffer = buffer
-        self._tally = tally
-
-    def write(self, data: Bytes) -> None:
-        super().write(data)
-        self._tally.add(size_bytes=len(data))
-
-    def skip(self, size_bytes: int) -> None:
-        super().skip(size_bytes)
-        self._tally.add(size_bytes=size_bytes)
 
     def write_at(self, data: Bytes, offset: int) -> None:
         view = self._buffer.view(len(data))

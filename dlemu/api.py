@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from datagen.errors import DatasetError, UserError
+from datagen.errors import UserError
 from datagen.registry import installed_part
 from datagen.regular import open_standard_streams
 from datagen.withheld import check_letters
@@ -332,29 +332,26 @@ def _run(
     """Run a job on ranks of this host; return the run, typed as its kind has it."""
     from dlemu.dlio.export import export_beside
     from dlemu.report.progress import log_writer
-    from dlemu.runner.job import JobRequest, MakeFirst, NoVerdictError, run_alone
+    from dlemu.runner.job import JobRequest, MakeFirst, run_alone
 
     make_first = MakeFirst(size_is_given, lambda making, ranks: None) if make else None
     request = JobRequest(load=lambda: workload, make_first=make_first, keeps_run=True)
     with main_thread(command, starts_ranks=True), _Caller(on_progress or ignore) as caller:
         on_event = to_all(caller, export_beside, log_writer(f"dlemu.{command}(...)"))
-        try:
-            result = run_alone(request, on_event, kind_of_command(command).load_job().job, caller.look)
-        except NoVerdictError as error:
-            files = f"dataset.num_files_train={error.files_wanted}"
-            advice = f"Wanted {files}" + ("." if error.files_there else "; make=True makes the dataset first.")
-            raise DatasetError(error.advised(advice)) from error
+        result = run_alone(request, on_event, kind_of_command(command).load_job().job, caller.look)
     assert result is not None  # this process leads, and the workload asks for more than its data
     return result.run
 
 
 def _make(workload: Workload, on_progress: Callable[[Event], None] | None, *, fsync: bool) -> DatasetMade:
     """Make what is missing of a dataset with ranks of this host."""
+    from dlemu.jobs.training.preflight import too_small
     from dlemu.runner import datasets
     from dlemu.runner.job import JobRequest
 
     with main_thread("datagen", starts_ranks=True), _Caller(on_progress or ignore) as caller:
-        made = datasets.make(JobRequest(load=lambda: workload), caller, fsync=fsync, on_look=caller.look)
+        request = JobRequest(load=lambda: workload)
+        made = datasets.make(request, caller, caution=too_small, fsync=fsync, on_look=caller.look)
     assert made is not None  # this process leads
     return made
 

@@ -21,7 +21,8 @@ INNER = re.compile(r"(?:datagen|dlemu\.(?!contrib\b|api\b|results\b|report\b|con
 def product() -> Iterator[Path]:
     """Yield the modules of dlemu and datagen, without the tests of optional parts."""
     for package in ("datagen", "dlemu"):
-        yield from (path for path in sorted((ROOT / package).rglob("*.py")) if "tests" not in path.parts)
+        paths = sorted((ROOT / package).rglob("*.py"))
+        yield from (path for path in paths if "tests" not in path.relative_to(ROOT).parts)
 
 
 def packages() -> dict[str, dict[str, int]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datagen.inspection import Dataset
 from datagen.layout import layouts
@@ -24,6 +26,8 @@ from dlemu.plan.samples import hash_samples
 from dlemu.results.kinds import kind_of
 from dlemu.results.measured import MeasuredRun, write_measured, write_summary
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
+
+Floats = NDArray[np.float64]
 
 MS = 1_000_000
 COMPUTE_NS = 50 * MS
@@ -70,6 +74,12 @@ def make_job(
     return TrainingJob(
         workload=workload, ranks=ranks, found=found, seed=123, folder=folder, started_at="2026-01-02T03:04:05+00:00"
     )
+
+
+def cut(job: TrainingJob, steps: int) -> TrainingJob:
+    """The job of a run that ended after so many training steps."""
+    train = replace(job.workload.train, total_training_steps=steps)
+    return replace(job, workload=replace(job.workload, train=train))
 
 
 def dlio_place(folder: Path) -> DlioFolders:
@@ -125,6 +135,28 @@ def make_log(job: TrainingJob, *, seed: int = 0, rank_nodes: tuple[int, ...] = (
     return RunLog(_skewed(np.concatenate(rows), nodes, skew_ns), journal)
 
 
+def host_readings(
+    node: int, times: NDArray[np.int64], values: Mapping[tuple[str, str, str], float | Floats], **changes: Any
+) -> HostTelemetry:
+    """What a recorder read on a host at these times: of each series the same number, or one for each time."""
+    columns = [np.broadcast_to(np.asarray(value, np.float64), len(times)) for value in values.values()]
+    facts: dict[str, Any] = {
+        "host": f"node{node}",
+        "node": node,
+        "boot_id": f"boot {node}",
+        "interval_seconds": 0.1,
+        "probes": tuple(sorted({name[0] for name in values})),
+        "devices": (),
+        "notes": (),
+        "cpu_seconds": 0.01,
+        "series": tuple(Series(*name) for name in values),
+        "which": np.tile(np.arange(len(values), dtype=np.int32), len(times)),
+        "time_ns": np.repeat(times, len(values)),
+        "value": np.array(columns).reshape(len(values), len(times)).T.ravel(),
+    }
+    return HostTelemetry(**(facts | changes))
+
+
 def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int = 500 * MS) -> RunLog:
     """The log with what a recorder on each host would have read: a drive that gave a share of all bytes, and 40 W."""
     ends = log.rows["free_ns"].min() - interval_ns, log.rows["met_ns"].max() + interval_ns
@@ -144,26 +176,10 @@ def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int =
         read_ahead_bytes=128 << 10,
         requests_counted=True,
     )
-    hosts = [
-        HostTelemetry(
-            host=host.host,
-            node=node,
-            boot_id=f"boot {node}",
-            interval_seconds=interval_ns / 1e9,
-            probes=("block", "power"),
-            devices=(device,),
-            notes=("a note",),
-            cpu_seconds=0.01,
-            seconds=float(ends[1] - ends[0]) / 1e9,
-            series=(Series("block", "nvme0n1", "read_mb_per_second"), Series("power", "package-0", "watts")),
-            which=np.tile(np.array([0, 1], np.int32), len(times)),
-            time_ns=np.repeat(times, 2),
-            value=np.tile([rate, 40.0], len(times)),
-        )
-        for node, host in enumerate(log.journal.hosts)
-    ]
-    journal = log.journal.noting(clock_offsets_ns=((0,) * len(hosts),))
-    return RunLog(log.rows, journal, tuple(hosts))
+    read = {("block", "nvme0n1", "read_mb_per_second"): rate, ("power", "package-0", "watts"): 40.0}
+    facts = {"devices": (device,), "notes": ("a note",), "interval_seconds": interval_ns / 1e9}
+    hosts = [host_readings(node, times, read, host=host.host, **facts) for node, host in enumerate(log.journal.hosts)]
+    return RunLog(log.rows, log.journal, tuple(hosts))
 
 
 def _saved(job: TrainingJob, epoch: int, block: int, now_ns: int) -> SavedCheckpoint:

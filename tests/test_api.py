@@ -140,7 +140,7 @@ def test_a_dataset_that_is_made_and_made_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_is_wrong_with_the_dataset_is_the_user_s_to_mend(tmp_path: Path) -> None:
-    with pytest.raises(dlemu.UserError, match="make=True makes the dataset"):
+    with pytest.raises(dlemu.UserError, match="make=True for --make"):
         dlemu.train(small_run(tmp_path / "run", tmp_path / "nowhere"))
     assert list(tmp_path.iterdir()) == []
 

@@ -122,7 +122,7 @@ def test_the_storage_of_the_page_holds_a_dataset_and_checkpoints_by_its_dotted_n
     for command in (("datagen", "ranks=2"), ("datagen", "verify")):
         ended = dlemu(mine, *command, *there, folder="set")
         assert ended.returncode == 0, ended.stderr
-    for loader, engine in (("pytorch", "fast"), ("threads", "library")):
+    for loader, engine in (("pytorch", "fast"), ("threads", "matched")):
         summary = trained(
             mine,
             *there,

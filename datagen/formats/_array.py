@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.errors import DatasetError
-from datagen.formats.format_base import DamagedError, FileJob, OpenFile, Sample, Scratch, damaged
+from datagen.formats.format_base import DamagedError, FileJob, OpenFile, Sample, Scratch
 
 _PREFIX = struct.Struct("<6sBxH")  # magic, major version, and in files of version 1 the length of the header
 PREFIX_BYTES = _PREFIX.size
@@ -65,9 +64,7 @@ def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[
 def parse(data: memoryview, name: str) -> Array:
     """Parse a .npy; `name` is what messages call the array.
 
-    Raises:
-        DamagedError: `data` is not a .npy, or does not match its header.
-        ValueError, SyntaxError, TypeError, LookupError, struct.error: the header can't be parsed.
+    Raises DamagedError: `data` is not a .npy, or does not match its header; anything if that can't be parsed.
     """
     magic, version, header_bytes = _PREFIX.unpack_from(data)
     if magic != MAGIC:
@@ -110,22 +107,10 @@ def _parse_header(header: bytes) -> Array | str:
     return Array(memoryview(b""), size, dtype.itemsize, fortran_order, last_axis, f"{shape} of {descr}")
 
 
-FAILURES = (DamagedError, struct.error, ValueError, SyntaxError, TypeError, LookupError)
-"""What parsing a damaged file raises; a context manager for it would cost as much as parsing a small one."""
-
-
-def unreadable(path: str, ending: str, error: Exception) -> DatasetError:
-    """Return the error for a file with this ending of which parsing raised an error."""
-    if isinstance(error, DamagedError):
-        return damaged(path, str(error), error.offset)
-    return damaged(path, f"no readable {ending} structure ({error})", 0)
-
-
 class Samples(OpenFile):
     """The samples of an array in memory; a sample is copied only if samples are interleaved."""
 
-    def __init__(self, path: str, array: Array, samples: int, name: str, scratch: Scratch) -> None:
-        self._path = path
+    def __init__(self, array: Array, samples: int, name: str, scratch: Scratch) -> None:
         self._scratch = scratch
         self._array = array
         self._samples = samples
@@ -146,8 +131,7 @@ class Samples(OpenFile):
         """Return x[..., index]: a view in Fortran order, a copy in C order."""
         array = self._array
         if array.last_axis != self._samples:
-            problem = f"{self._name} holds {array.last_axis} samples, not {self._samples} as in the settings"
-            raise damaged(self._path, problem, 0)
+            raise DamagedError(f"{self._name} holds {array.last_axis} samples, not {self._samples} as in the settings")
         size = len(array.payload) // self._samples
         if array.fortran_order:
             return array.payload[index * size : (index + 1) * size]

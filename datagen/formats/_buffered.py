@@ -11,7 +11,7 @@ import io
 import sys
 from collections.abc import Iterable, Iterator
 
-from datagen.formats.format_base import Source, damaged
+from datagen.formats.format_base import Source, ended_early
 
 _MAX_BUFFER_BYTES = 8 << 20  # maximum buffer of `open` in Python 3.14 and later
 _STDIO_BYTES = 8192  # glibc's BUFSIZ: the maximum size of its buffers
@@ -104,7 +104,7 @@ class BufferedFile:
             return self._source.call(memoryview(bytearray(1)), self.size_bytes)
         got = self._source.call(self.image[offset:stop], offset)
         if got < stop - offset:
-            raise damaged(self.path, f"the file ended {stop - offset - got} bytes early,", offset + got)
+            raise ended_early(self.path, stop - offset - got, offset + got)
         self._source.reread_bytes += got - self._mark_read(offset, stop)
         return got
 

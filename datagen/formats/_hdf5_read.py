@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from datagen.errors import DatasetError, DlemuError
-from datagen.formats.format_base import OpenFile, Sample, Source, damaged
+from datagen.errors import DlemuError
+from datagen.formats.format_base import DamagedError, OpenFile, Sample, Source
 from datagen.registry import library
 
 OLD_NAME = "records"  # name of the dataset of records in files of DLIO up to 2.0.0, which are read but never written
@@ -81,32 +81,23 @@ class Hdf5File(OpenFile):
 
     def _parts_by_hdf5(self, samples: int) -> Sequence[_Contiguous | _Chunked]:
         """Let HDF5 read the structure, and check that it fits the settings and the file."""
-        source = self._source
         self._file.probe()  # a failing storage must not first fail inside h5f.open, which would leak resources
-        try:
+        with self._by_hdf5("no readable HDF5 structure"):
             file = _open(self._file)
             # HDF5 must close the file before Python exits: later it would call a file object that no longer exists
             close = weakref.finalize(self, file.close)
             parts = [_part(dataset) for dataset in _records(file)]
-        except HDF5_ERRORS as error:
-            raise self._failed("no readable HDF5 structure", error) from error
-        self._check_storage()
         for part in parts:
             if part.samples != samples:
-                problem = f"a dataset holds {part.samples} samples, not {samples} as in the settings"
-                raise damaged(source.path, problem, 0)
-            if isinstance(part, _Contiguous) and part.end > source.size_bytes:
-                raise damaged(source.path, "a dataset ends beyond the end of the file", part.offset)
+                raise DamagedError(f"a dataset holds {part.samples} samples, not {samples} as in the settings")
+            if isinstance(part, _Contiguous) and part.end > self._source.size_bytes:
+                raise DamagedError("a dataset ends beyond the end of the file", part.offset)
         if all(isinstance(part, _Contiguous) for part in parts):
             close()
         return parts
 
     def sample(self, index: int) -> Sample:
-        try:
-            extents = [extent for part in self._parts for extent in part.extents(index)]
-        except HDF5_ERRORS as error:
-            raise self._failed(f"no readable chunks of sample {index}", error) from error
-        self._check_storage()
+        extents = self._extents(index)
         for part in self._parts:
             if isinstance(part, _Contiguous):
                 self._file.sieve(*part.extents(index)[0], part.end)
@@ -115,6 +106,12 @@ class Hdf5File(OpenFile):
         if self._is_plain:
             return Sample(data, data, offset)
         return Sample(data, memoryview(b""), offset, decode=lambda: self._decode(index))
+
+    def _extents(self, index: int) -> list[Extent]:
+        if self._is_plain:
+            return [extent for part in self._parts for extent in part.extents(index)]
+        with self._by_hdf5(f"no readable chunks of sample {index}"):
+            return [extent for part in self._parts for extent in part.extents(index)]
 
     def forget(self) -> None:
         """Release the samples read so far."""
@@ -136,7 +133,7 @@ class Hdf5File(OpenFile):
         """Let HDF5 decode a sample from its chunks, which have been read into memory."""
         self._decoded = self._decoded or self._source.scratch(self._record_bytes)
         done = 0
-        try:
+        with self._by_hdf5(f"no readable chunks of sample {index}"):
             for part in self._parts:
                 out = self._decoded[done : done + part.bytes]
                 if isinstance(part, _Chunked):
@@ -144,20 +141,17 @@ class Hdf5File(OpenFile):
                 else:
                     (out[:],) = self._file.extents(part.extents(index))
                 done += part.bytes
-        except HDF5_ERRORS as error:
-            raise self._failed(f"no readable chunks of sample {index}", error) from error
-        self._check_storage()
         return self._decoded
 
-    def _check_storage(self) -> None:
-        """Raise the storage's error if a read failed during the last call of HDF5."""
+    @contextlib.contextmanager
+    def _by_hdf5(self, problem: str) -> Iterator[None]:
+        """Raise the storage's error if a read failed during calls of HDF5, else DamagedError for what these raise."""
+        try:
+            yield
+        except HDF5_ERRORS as error:
+            raise self._file.failure or DamagedError(f"{problem} ({error})") from error
         if self._file.failure is not None:
             raise self._file.failure
-
-    def _failed(self, problem: str, error: Exception) -> DatasetError | OSError:
-        if isinstance(self._file.failure, DatasetError | OSError):
-            return self._file.failure
-        return damaged(self._source.path, f"{problem} ({error})", 0)
 
 
 @dataclass(frozen=True)

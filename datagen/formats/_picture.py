@@ -10,22 +10,18 @@ import abc
 import io
 import struct
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.content import STAMP_BYTES, Content
-from datagen.errors import DlemuError
 from datagen.formats import format_base as base
 from datagen.formats._buffered import BufferedFile
 from datagen.registry import library
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import Writer
 
-T = TypeVar("T")
-PILLOW_READS = base.LibraryReads(call="Pillow", transfer_bytes=128 << 10)
-"""Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)."""
 MIN_PADDING_BYTES = STAMP_BYTES
 """Minimum padding of a file: the first bytes of its content unchanged, whose stamp identifies the file."""
 CHANNELS = (1, 3)  # numbers of channels: grey, or red, green and blue
@@ -66,6 +62,8 @@ class PictureFormat(base.FormatBase):
     """Reads and writes images of one format."""
 
     one_sample = only_bytes = True
+    transfer_bytes = 128 << 10
+    """Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)."""
     longest_side: ClassVar[int]
 
     @abc.abstractmethod
@@ -121,8 +119,8 @@ class PictureFormat(base.FormatBase):
         assert sizes is not None
         writer.write(self.encode(job.content, job.running_index, _shape(job.shape), int(sizes[0])).data)
 
-    def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> PictureFile:
-        return PictureFile(self, path, data, scratch)
+    def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> PictureFile:
+        return PictureFile(self, data, scratch)
 
     def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> PictureFile:
         """Read as Pillow does from an open file (torchvision's `pil_loader`), undecoded."""
@@ -131,13 +129,12 @@ class PictureFormat(base.FormatBase):
         except (struct.error, KeyError, base.DamagedError):  # PictureFile reports the damage, if it is any
             file.read_rest()
         file.blank_rest()
-        return PictureFile(self, file.path, file.image, scratch, file.read_rest)
+        return PictureFile(self, file.image, scratch, file.read_rest)
 
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read the whole file; Pillow decodes it, as in most scripts."""
-        data = memoryview(file.read() or b"")
-        opened = PictureFile(self, file.name, data, lambda size: memoryview(bytearray(size)))
-        return opened.sample(0)._replace(decode=lambda: opened.guarded(lambda: pillow_pixels(data)))
+        sample = super().load(path, index, samples)
+        return sample._replace(decode=lambda: pillow_pixels(sample.data))
 
 
 class PictureFile(base.OpenFile):
@@ -146,44 +143,31 @@ class PictureFile(base.OpenFile):
     def __init__(
         self,
         file_format: PictureFormat,
-        path: str,
         data: memoryview,
         scratch: base.Scratch,
         read_rest: Callable[[], None] = lambda: None,
     ) -> None:
         self._format = file_format
-        self._path = path
         self._data = data
         self._scratch = scratch
         self._read_rest = read_rest
         self._by_pillow = False
         try:
             file_format.check(data)
-        except base.DamagedError as error:
+        except base.DamagedError:
             if not file_format.own_files:
-                raise base.damaged(path, str(error), error.offset) from error
+                raise
             self._by_pillow = True
 
     def sample(self, index: int) -> base.Sample:
         return base.Sample(self._data, self._data, 0, decode=self._decode, rebuild=self._rebuild)
 
-    def guarded(self, use: Callable[[], T]) -> T:
-        """Report errors of a library as damage of the file."""
-        try:
-            return use()
-        except DlemuError:
-            raise
-        except (OSError, ValueError, SyntaxError, RuntimeError) as error:
-            raise base.damaged(self._path, f"an image that can't be decoded ({error})", 0) from error
-
     def _decode(self) -> memoryview:
-        if self._by_pillow:
-            return self.guarded(lambda: pillow_pixels(self._data))
-        return self.guarded(lambda: self._format.decode(self._data, self._scratch))
+        return pillow_pixels(self._data) if self._by_pillow else self._format.decode(self._data, self._scratch)
 
     def _rebuild(self, content: Content, file: int) -> memoryview:
         self._read_rest()  # the padding, which readers skip
-        image = self.guarded(lambda: pillow_image(self._data))
+        image = pillow_image(self._data)
         shape = Shape(image.height, image.width, len(image.getbands()))
         if shape.channels not in CHANNELS or len(self._data) < self._format.min_bytes(shape):
             return memoryview(b"")  # no file of dlemu's

@@ -15,7 +15,6 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
 PARSER_BYTES = 256 << 10  # `DEFAULT_CHUNKSIZE` in pandas' parsers.pyx
-LIBRARY = base.LibraryReads(call="pandas.read_csv", transfer_bytes=PARSER_BYTES)
 COMMA, LINE_FEED = b",\n"
 NUMBER_BYTES = 4  # maximum bytes of a number with its comma
 TEXTS = np.frombuffer(b"".join(f"{number},".ljust(NUMBER_BYTES).encode() for number in range(256)), np.uint32)
@@ -25,6 +24,7 @@ class Format(base.FormatBase):
     """Reads and writes .csv."""
 
     only_bytes = True
+    transfer_bytes = PARSER_BYTES
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> None:
         """Return None: the length of the text depends on the numbers."""
@@ -38,31 +38,27 @@ class Format(base.FormatBase):
                 text = _text(piece)
                 writer.write(text[:-1] + b"\n" if offset + len(piece) == job.record_bytes else text)
 
-    def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> CsvFile:
-        return CsvFile(path, data, samples)
+    def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> CsvFile:
+        return CsvFile(data, samples)
 
     def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> CsvFile:
         """Read as pandas' parser does: a buffered file in pieces, until a read returns nothing."""
         while file.read(PARSER_BYTES):
             continue
-        return CsvFile(file.path, file.image, samples)
-
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
-        return CsvFile(file.name, memoryview(file.read() or b""), samples).sample(index)
+        return CsvFile(file.image, samples)
 
 
 class CsvFile(base.OpenFile):
     """One file in memory, split into lines."""
 
-    def __init__(self, path: str, data: memoryview, samples: int) -> None:
-        self._path = path
+    def __init__(self, data: memoryview, samples: int) -> None:
         self._data = data
         text = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(text == LINE_FEED)
         if len(ends) != samples or ends[-1] + 1 != len(text):
             more = " and an incomplete one" if len(text) and text[-1] != LINE_FEED else ""
             problem = f"{len(ends)} whole lines{more} where {samples} samples were wanted"
-            raise base.damaged(path, problem, len(text))
+            raise base.DamagedError(problem, len(text))
         self._bounds = [0, *(ends + 1).tolist()]
 
     def sample(self, index: int) -> base.Sample:
@@ -70,16 +66,17 @@ class CsvFile(base.OpenFile):
         line = self._data[first : last - 1]
         # All lines of a file have equally many numbers, which gives the offset of this line in the payload
         numbers = int(np.count_nonzero(np.frombuffer(line, np.uint8) == COMMA)) + 1
-        return base.Sample(line, memoryview(b""), index * numbers, decode=lambda: self._decode(line, first))
+        return base.Sample(line, memoryview(b""), index * numbers, decode=lambda: _decoded(line, first))
 
-    def _decode(self, line: memoryview, offset: int) -> memoryview:
-        try:
-            numbers = memoryview(bytes(map(int, bytes(line).split(b","))))
-            if _text(numbers)[:-1] != line:  # such as spaces, signs, and leading zeros
-                raise ValueError("wanted digits and commas")
-        except ValueError as error:
-            raise base.damaged(self._path, f"a line that is not of numbers from 0 to 255 ({error})", offset) from error
-        return numbers
+
+def _decoded(line: memoryview, offset: int) -> memoryview:
+    try:
+        numbers = memoryview(bytes(map(int, bytes(line).split(b","))))
+        if _text(numbers)[:-1] != line:  # such as spaces, signs, and leading zeros
+            raise ValueError("wanted digits and commas")
+    except ValueError as error:
+        raise base.DamagedError(f"a line that is not of numbers from 0 to 255 ({error})", offset) from error
+    return numbers
 
 
 def _text(numbers: memoryview) -> bytes:

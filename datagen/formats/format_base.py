@@ -10,6 +10,7 @@ exactly the read calls that the usual Python library of the format makes, withou
 from __future__ import annotations
 
 import abc
+import contextlib
 import errno
 import io
 import math
@@ -28,7 +29,7 @@ from datagen.content import Content
 from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
 from datagen.layout import Layout
 from datagen.spec import BLOCK_BYTES, Compression, DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Reader, Writer, read_in_transfers
+from datagen.storage.storage_base import Reader, Writer, read_in_transfers
 
 Sizes = NDArray[np.int64]
 Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one
@@ -47,18 +48,15 @@ class Sample(NamedTuple):
     """The part of the file's payload that was read for this sample; empty if only `decode` can produce it."""
     payload_offset: int  # offset of that part in the file's payload
     decode: Callable[[], memoryview] | None = None
-    """Decodes `data` (to pixels, numbers or plain bytes); None if `data` is not encoded. Raises DatasetError."""
+    """Decodes `data` (to pixels, numbers or plain bytes); None if `data` is not encoded."""
     rebuild: Callable[[Content, int], memoryview] | None = None
     """Returns the expected `payload`, given the dataset's content and the file's running index.
 
-    None if the payload is the content itself. Raises DatasetError.
+    None if the payload is the content itself.
     """
 
     def first_difference(self, content: Content, file: int) -> int | None:
-        """Return the index in `plain_payload` of the first byte that was not generated for `file`; None if all were.
-
-        Raises DatasetError: the sample can't be decoded.
-        """
+        """Return the index in `plain_payload` of the first byte that was not generated for `file`; None if all were."""
         actual = self.plain_payload
         if self.rebuild is None:
             return content.first_difference(actual, file, self.payload_offset)
@@ -71,7 +69,7 @@ class Sample(NamedTuple):
 
     @property
     def plain_payload(self) -> memoryview:
-        """Return the payload, decoded if needed. Raises DatasetError."""
+        """Return the payload, decoded if needed."""
         return self.payload if self.decode is None or len(self.payload) else self.decode()
 
 
@@ -149,12 +147,11 @@ class Source:
         self.reader.close()
 
 
-class SourceStream(io.RawIOBase):
-    """A `Source` as a Python file object."""
+class StoredFile(io.RawIOBase):
+    """A `Source` as a Python file object, for libraries that take one (np.load, h5py, pyarrow); it stays open."""
 
     def __init__(self, source: Source) -> None:
-        self.name = source.path
-        self._source = source
+        self.name, self.source = source.path, source
         self._at = 0
 
     def readable(self) -> bool:
@@ -164,22 +161,32 @@ class SourceStream(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._source.size_bytes}[whence]
-        return self._at
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.source.size_bytes}[whence]
+        if at < 0:
+            raise ValueError(f"seek to {at}")
+        self._at = at
+        return at
 
     def tell(self) -> int:
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        left = max(0, self._source.size_bytes - self._at)
-        data = bytes(self._source.read(self._at, left if size < 0 else min(size, left)))
-        self._at += len(data)
-        return data
+        return bytes(self._next(self.source.size_bytes if size < 0 else size))
+
+    def readall(self) -> bytes:
+        return self.read()
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
+        view = memoryview(buffer).cast("B")
+        data = self._next(len(view))
+        view[: len(data)] = data
         return len(data)
+
+    def _next(self, most_bytes: int) -> memoryview:
+        """Read by one call, up to the end of the file."""
+        data = self.source.read(self._at, max(0, min(most_bytes, self.source.size_bytes - self._at)))
+        self._at += len(data)
+        return data
 
 
 def block_bytes_of(reader: Reader) -> int:
@@ -195,7 +202,7 @@ class OpenFile(abc.ABC):
 
     @abc.abstractmethod
     def sample(self, index: int) -> Sample:
-        """Return a sample. Raises DatasetError: there is no such sample, or it is damaged."""
+        """Return a sample."""
 
     def forget(self) -> None:
         """Release the samples read so far, whose memory is going to be reused; keep the structure of the file."""
@@ -257,12 +264,11 @@ class SideFile(abc.ABC):
         """Write the side file sequentially, as a pure function of `job`: the data file is not read."""
 
 
-AnyFile = BinaryIO | LibraryFile  # an open file, of this host or of a storage without paths; its `name` is its path
-Indexes = Sequence[memoryview]  # the bytes of the index files of a data file
-
-
 class FormatBase(abc.ABC):
-    """A file format. A format must implement the abstract methods only."""
+    """A file format. A format must implement the abstract methods only.
+
+    What reads may raise any exception: `read_failure` makes of it the error that names the file.
+    """
 
     compressions: ClassVar[tuple[Compression, ...]] = ("none",)
     """Values of `dataset.compression` that the format supports."""
@@ -271,9 +277,12 @@ class FormatBase(abc.ABC):
     sides: ClassVar[tuple[SideFile, ...]] = ()
     """Side files, which are generated, counted, resumed and verified along with each data file."""
     own_files = False  # the files are a user's own: pictures need not be what their names say, nor end cleanly
-    index_suffixes: ClassVar[tuple[str, ...]] = ()
-    """Suffixes of the index files beside a data file that scripts keep in memory."""
     reads_parts: ClassVar[bool] = False  # of a file of several samples, `open` reads only what they need
+    transfer_bytes: ClassVar[int] = 0
+    """Maximum bytes of the usual library's read calls, which dlemu's own reader then also uses; 0: no maximum.
+
+    Values and how they were measured: docs/loaders.md, "Size of requests".
+    """
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         """Return the settings that this format does not support: for each the key, its value and the value expected."""
@@ -301,38 +310,29 @@ class FormatBase(abc.ABC):
     def open(self, source: Source, samples: int, *, matched: bool = False) -> OpenFile:
         """Open a file of `samples` samples, to read them by as few calls as possible: here one for the whole file.
 
-        With `matched`, a format that `reads_parts` makes the read calls of its library instead. Raises DatasetError:
-        the file is truncated or not of this format.
+        With `matched`, a format that `reads_parts` makes the read calls of its library instead.
         """
-        return self.parse(source.path, source.read(0, source.size_bytes), samples, source.scratch)
+        return self.parse(source.read(0, source.size_bytes), samples, source.scratch)
 
     parse_matched: Callable[[Any, int, Scratch], OpenFile] | None = None
     """A method that does as `parse`, and reads the file (`_buffered.BufferedFile`) by the library's calls: the same
     offsets and lengths in the same order. None: the library reads a file by one call.
     """
 
-    def parse(self, path: str, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
+    def parse(self, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
         """Do as `open`, given all bytes of the file. A format implements this or `open`, unless it is one of records
         or row groups.
         """
         raise NotImplementedError  # such a format is never asked
 
-    def load(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
+    def load(self, path: str, index: int, samples: int) -> Sample:
         """Read sample `index` of a file of `samples` samples by the library call that a training script would make.
 
-        A file of this host may be opened anew by its name. Raises DatasetError: the file is damaged or not of this
-        format.
+        By default the file is read whole and parsed.
         """
-        raise UserError("reader.engine=library has no library for this format: set reader.engine=fast")
-
-    def load_path(self, path: str, index: int, samples: int) -> Sample:
-        """Do as `load` with a file of this host."""
-        indexes = []
-        for suffix in self.index_suffixes:
-            with open(path + suffix, "rb") as beside:
-                indexes.append(memoryview(beside.read()))
         with open(path, "rb") as file:
-            return self.load(file, index, samples, indexes)
+            data = memoryview(file.read())
+        return self.parse(data, samples, lambda size: memoryview(bytearray(size))).sample(index)
 
 
 OpenSide = Callable[[int], Source | None]
@@ -383,30 +383,24 @@ class RecordFormat(FormatBase):
 
     @abc.abstractmethod
     def open_records(self, opened: OpenedFile) -> RecordFile:
-        """Open a file for reading records. Raises DatasetError: the file can't be of this format."""
+        """Open a file for reading records."""
 
     def locate(self, opened: OpenedFile) -> Offsets | None:
-        """Return the offset of each record and the end of the last one; None for a format that looks them up.
-
-        Raises DatasetError: the file has fewer records, or is damaged.
-        """
-        source = opened.source
-        version = version_of(source.path, source.size_bytes)
-        if version not in _known:
-            try:
-                learn_offsets(version, self.offsets(io.BufferedReader(SourceStream(source), HEADERS_AT_ONCE_BYTES)))
-            except DamagedError as error:
-                raise damaged(source.path, str(error), error.offset) from error
-        known = _known[version]
+        """Return the offset of each record and the end of the last one; None for a format that looks them up."""
+        file = io.BufferedReader(StoredFile(opened.source), HEADERS_AT_ONCE_BYTES)
+        known = self.known_offsets(file, version_of(opened.source.path, opened.source.size_bytes))
         if len(known) <= opened.samples:
-            raise no_such_record(source.path, len(known) - 1, len(known) - 1)
+            raise no_such_record(len(known) - 1, len(known) - 1)
         return known[: opened.samples + 1]
 
-    def offsets(self, file: BinaryIO) -> list[int]:
-        """Do as `locate`, by reading the header of each record. A format without headers has none.
+    def known_offsets(self, file: BinaryIO, version: Version) -> Offsets:
+        """Return the offset of each record of a file and its end; they are kept until the file changes."""
+        if version not in _known:
+            _known[version] = np.array(self.offsets(file), np.int64)
+        return _known[version]
 
-        Raises DamagedError.
-        """
+    def offsets(self, file: BinaryIO) -> list[int]:
+        """Read the header of each record; return their offsets and the end. A format without headers has none."""
         raise NotImplementedError  # only formats of records are asked
 
 
@@ -443,31 +437,12 @@ class UnreadFormat(FormatBase):
         """Return the size of each file, by running index."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LibraryReads:
-    """How the library used by most training scripts reads a format; a format's module may define it as `LIBRARY`.
-
-    Values and how they were measured: docs/loaders.md, "Size of requests".
-    """
-
-    call: str = ""  # the library function that scripts call; empty if unknown
-    in_parts: bool = False  # from a file of several samples, the library reads only the bytes that one sample needs
-    transfer_bytes: int = 0
-    """Maximum bytes of the library's read calls, which dlemu's own reader then also uses; 0: no maximum."""
-
-
 def format_named(name: str) -> FormatBase:
     """Return the format of this name. Raises UserError."""
     found = registry.find(FORMATS, name, "Format")()
     if not isinstance(found, FormatBase):
         raise UserError(f"dataset.format={name}: its `Format` is not derived from {FormatBase.__module__}.FormatBase")
     return found
-
-
-def library_reads(format_name: str) -> LibraryReads:
-    """Return the `LIBRARY` of a format's module, or defaults if it defines none. Raises UserError."""
-    reads: LibraryReads = registry.companion(FORMATS, format_name, "LIBRARY", LibraryReads())
-    return reads
 
 
 def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:
@@ -500,11 +475,36 @@ def unreadable(path: str, error: OSError) -> DlemuError:
 
 
 class DamagedError(Exception):
-    """A file is damaged at an offset; the caller adds the path to the message (`damaged`)."""
+    """A file is damaged at an offset; `read_failure` adds the path to the message."""
 
-    def __init__(self, problem: str, offset: int = 0) -> None:
+    def __init__(self, problem: str, offset: int | None = 0) -> None:
         super().__init__(problem)
         self.offset = offset
+
+
+def read_failure(path: str, error: Exception) -> DlemuError:
+    """Return the error for whatever a format or its library raised while it read a file: what is wrong, what to do.
+
+    Libraries raise anything: SyntaxError, OverflowError, their own errors, and OSError without a number.
+    """
+    if isinstance(error, OSError) and error.errno:
+        return unreadable(path, error)
+    if isinstance(error, DamagedError):
+        return damaged(path, str(error), error.offset)
+    if isinstance(error, MemoryError):
+        return DatasetError(f"{path}: no memory for what it says it holds ({error}): restore it, or free some memory")
+    return damaged(path, f"damaged, or not of this format ({type(error).__name__}: {str(error)[:200]})", None)
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Raise `read_failure` for what reading a file raises; dlemu's own errors name it already."""
+    try:
+        yield
+    except DlemuError:
+        raise
+    except Exception as error:
+        raise read_failure(path, error) from error
 
 
 def own_damaged(error: DatasetError) -> DatasetError:
@@ -535,9 +535,9 @@ class RecordFile(abc.ABC):
         self._record_bytes = record_bytes
 
     def span(self, index: int, count: int) -> tuple[int, int]:
-        """Return offset and bytes in the file of consecutive records. Raises DatasetError if there are none."""
+        """Return offset and bytes in the file of consecutive records."""
         if not 0 <= index <= index + count <= self._samples:
-            raise no_such_record(self._source.path, index, self._samples)
+            raise no_such_record(index, self._samples)
         if self._offsets is None:
             return index * self._record_bytes, count * self._record_bytes
         start = int(self._offsets[index])
@@ -547,11 +547,11 @@ class RecordFile(abc.ABC):
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
         """Return (start in `data`, bytes) of each sample; `data` was read from `span(index, count)`.
 
-        With `verify`, checksums in the file are checked. Raises DatasetError if the records are damaged.
+        With `verify`, checksums in the file are checked.
         """
 
     def largest_bytes(self) -> int:
-        """Return the bytes of the largest record, from the file or its index. Raises DatasetError."""
+        """Return the bytes of the largest record, from the file or its index."""
         return self._record_bytes if self._offsets is None else int(np.diff(self._offsets).max())
 
 
@@ -561,11 +561,6 @@ HEADERS_AT_ONCE_BYTES = 32 << 10
 
 _known: dict[Version, Offsets] = {}
 """A reader that looks for headers makes requests that no training job makes: they are read once for all uses."""
-
-
-def learn_offsets(file: Version, offsets: Sequence[int]) -> None:
-    """Keep the offsets of a file whose headers were read."""
-    _known[file] = np.array(offsets, np.int64)
 
 
 def version_of(path: str, size_bytes: int) -> Version:
@@ -580,9 +575,7 @@ def version_of(path: str, size_bytes: int) -> Version:
     return path, status.st_size, status.st_mtime_ns
 
 
-def no_such_record(path: str, index: int, samples: int) -> DatasetError:
+def no_such_record(index: int, samples: int) -> DamagedError:
     """Return the error for a file that has fewer records than the settings say."""
-    return DatasetError(
-        f"{path} has no record {index}: it holds {samples}. "
-        "Set dataset.num_samples_per_file to what its files hold, or make the dataset again with `dlemu datagen`"
-    )
+    what = f"no record {index}: it holds {samples}; if all files do, set dataset.num_samples_per_file to that"
+    return DamagedError(what, None)

@@ -22,11 +22,10 @@ import numpy as np
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
 from datagen.formats import format_base as base
-from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known, hdf5
+from datagen.formats._hdf5_read import OLD_NAME, Hdf5File, Known, hdf5
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="h5py")
 ENDINGS = ("hdf5", "h5")
 LABELS = "labels"
 
@@ -71,13 +70,10 @@ class Format(base.FormatBase):
     def open(self, source: base.Source, samples: int, *, matched: bool = False) -> Hdf5File:
         return Hdf5File(source, samples, self._known, matched=matched)
 
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
-        try:
-            with hdf5().File(file if isinstance(file, LibraryFile) else file.name, "r") as opened:
-                names = [f"records_{i}" for i in range(len(opened)) if f"records_{i}" in opened] or [OLD_NAME]
-                data = b"".join(np.ascontiguousarray(opened[name][index]).tobytes() for name in names)
-        except HDF5_ERRORS as error:
-            raise base.damaged(file.name, f"h5py can't read sample {index} ({error})", 0) from error
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
+        with hdf5().File(path, "r") as opened:
+            names = [f"records_{i}" for i in range(len(opened)) if f"records_{i}" in opened] or [OLD_NAME]
+            data = b"".join(np.ascontiguousarray(opened[name][index]).tobytes() for name in names)
         return base.Sample(memoryview(data), memoryview(data), index * len(data))
 
 

@@ -6,17 +6,14 @@ Megatron-like datasets. A file may have hundreds of millions of records, so noth
 
 from __future__ import annotations
 
-from typing import BinaryIO
-
 import numpy as np
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats import format_base as base
 from datagen.layout import Layout, even_places
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="np.fromfile", in_parts=True)
 ENTRY_BYTES = 8
 OFFSETS, SIZES = 0, 1  # positions of the two index files in `SIDES`
 
@@ -55,7 +52,6 @@ class Format(base.RecordFormat):
     """Reads and writes FILE, FILE.off.idx and FILE.sz.idx."""
 
     sides = SIDES
-    index_suffixes = SUFFIXES
     looks_up = True
 
     def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
@@ -72,27 +68,24 @@ class Format(base.RecordFormat):
     def locate(self, opened: base.OpenedFile) -> None:
         """Return None: records are looked up as they are read."""
 
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read the whole index, then the record."""
         found = []
-        for suffix, entries in zip(SUFFIXES, indexes, strict=True):
+        for suffix in SUFFIXES:
+            with open(path + suffix, "rb") as side:
+                entries = side.read()
             if len(entries) // ENTRY_BYTES < samples:
-                problem = f"an index of {len(entries) // ENTRY_BYTES} records, not {samples},"
-                raise base.damaged(file.name + suffix, problem, 0)
+                raise base.DamagedError(f"{suffix}: an index of {len(entries) // ENTRY_BYTES} records, not {samples},")
             found.append(int(np.frombuffer(entries, "<u8", samples)[index]))
         offset, size = found
-        if isinstance(file, LibraryFile):  # without a path
-            file.seek(offset)
-            data = memoryview(file.read(size) or b"")
-        else:
-            data = self.load_record(file, offset, size)
+        data = self.load_record(path, offset, size)
         if len(data) != size:
-            raise base.damaged(file.name, f"the file ends within record {index}", offset + len(data))
+            raise base.DamagedError(f"the file ends within record {index}", offset + len(data))
         return base.Sample(data, data, offset)
 
-    def load_record(self, file: BinaryIO, offset: int, size: int) -> memoryview:
-        """Return the bytes of a record, fewer at the end of the file, as scripts read it. Raises DatasetError."""
-        return np.fromfile(file, np.uint8, size, offset=offset).data
+    def load_record(self, path: str, offset: int, size: int) -> memoryview:
+        """Return the bytes of a record, fewer at the end of the file, as scripts read it."""
+        return np.fromfile(path, np.uint8, size, offset=offset).data
 
 
 class IndexedFile(base.RecordFile):
@@ -111,7 +104,7 @@ class IndexedFile(base.RecordFile):
                 self._index, self.scattered = (offsets, sizes), True
         elif rest or not self._record_bytes:
             problem = f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index"
-            raise base.damaged(source.path, problem + " (FILE.off.idx, FILE.sz.idx);", 0)
+            raise base.DamagedError(problem + " (FILE.off.idx, FILE.sz.idx);")
 
     def span(self, index: int, count: int) -> tuple[int, int]:
         if self._index is None or not 0 <= index <= index + count <= self._samples:
@@ -121,7 +114,7 @@ class IndexedFile(base.RecordFile):
         start, size = _entry(offsets, at), _entry(sizes, at)
         if start + size > self._source.size_bytes:
             problem = f"its index puts the end of record {index} at {start + size}, beyond the end of the file,"
-            raise base.damaged(self._source.path, problem, start)
+            raise base.DamagedError(problem, start)
         return start, size
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:

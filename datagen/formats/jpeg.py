@@ -24,7 +24,6 @@ from datagen.content import Content
 from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
     MIN_PADDING_BYTES,
-    PILLOW_READS,
     PictureFormat,
     Shape,
     check_pixels,
@@ -35,7 +34,6 @@ from datagen.formats._picture import (
 from datagen.formats.format_base import DamagedError, Scratch
 from datagen.registry import library
 
-LIBRARY = PILLOW_READS
 ENDINGS = ("jpeg", "jpg")
 HAS_OWN_LENGTH = True
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"

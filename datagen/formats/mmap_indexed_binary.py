@@ -6,14 +6,9 @@ can't be mapped and are read as `indexed_binary`.
 
 from __future__ import annotations
 
-from typing import BinaryIO
-
 import numpy as np
 
 from datagen.formats import indexed_binary
-from datagen.formats.format_base import LibraryReads, damaged
-
-LIBRARY = LibraryReads(call="np.memmap", in_parts=True)
 
 
 class Format(indexed_binary.Format):
@@ -21,9 +16,6 @@ class Format(indexed_binary.Format):
 
     mapped = True
 
-    def load_record(self, file: BinaryIO, offset: int, size: int) -> memoryview:
+    def load_record(self, path: str, offset: int, size: int) -> memoryview:
         """Copy the record from an np.memmap."""
-        try:
-            return np.array(np.memmap(file.name, np.uint8, "r")[offset : offset + size]).data
-        except ValueError as error:  # an empty file can't be mapped
-            raise damaged(file.name, f"it can't be mapped ({error})", 0) from error
+        return np.array(np.memmap(path, np.uint8, "r")[offset : offset + size]).data

@@ -11,7 +11,6 @@ from datagen.formats._buffered import BufferedFile, read_by_stdio
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="np.load")
 NAME = "the array"
 
 
@@ -26,22 +25,17 @@ class Format(base.FormatBase):
         for piece in job.payload(buffer):
             writer.write(piece)
 
-    def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> _array.Samples:
+    def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> _array.Samples:
         """Parse the array; a sample is copied only if samples are interleaved."""
-        try:
-            return _array.Samples(path, _array.parse(data, NAME), samples, NAME, scratch)
-        except _array.FAILURES as error:
-            raise _array.unreadable(path, ".npy", error) from error
+        return _array.Samples(_array.parse(data, NAME), samples, NAME, scratch)
 
     def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> _array.Samples:
         """Read as np.load does: the header by Python's buffered file, the items by np.fromfile."""
         file.read(_array.header_bytes(file.read(_array.PREFIX_BYTES)))
-        opened = self.parse(file.path, file.image, samples, scratch)
+        opened = self.parse(file.image, samples, scratch)
         read_by_stdio(file, file.size_bytes - opened.payload_bytes, opened.payload_bytes)
         return opened
 
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
-        try:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
+        with open(path, "rb") as file:  # np.load would leave one that is damaged open
             return _array.sample_of(np.load(file), index, samples)
-        except (ValueError, IndexError, EOFError) as error:
-            raise base.damaged(file.name, f"np.load can't read it ({error})", 0) from error

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import struct
-import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, cast
@@ -25,7 +24,6 @@ from datagen.formats._buffered import BufferedFile
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="np.load", transfer_bytes=256 << 10)
 X_NAME = "array x"
 
 
@@ -33,6 +31,7 @@ class Format(base.FormatBase):
     """Reads and writes .npz."""
 
     compressions = ("none", "zip")
+    transfer_bytes = 256 << 10
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes | None:
         if spec.compression == "zip":
@@ -50,39 +49,30 @@ class Format(base.FormatBase):
         entries = [_write_member(writer, "x.npy", level, records), _write_member(writer, "y.npy", level, labels)]
         writer.write(directory(entries, writer.position))
 
-    def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> _array.Samples:
+    def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> _array.Samples:
         """Parse the archive; samples are copied only if they are compressed or interleaved."""
-        try:
-            return _samples(path, data, _members_to_read(_entries(data), samples, len(data))[0], samples, scratch)
-        except _array.FAILURES as error:
-            raise _array.unreadable(path, ".npz", error) from error
+        return _samples(data, _members_to_read(_entries(data), samples, len(data))[0], samples, scratch)
 
     def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> _array.Samples:
         """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
-        try:
-            used = _members_to_read(_list_by_zipfile(file), samples, file.size_bytes)
-            for entry in sorted(used, key=lambda entry: entry.start):
-                _read_by_zipfile(file, entry)
-            return _samples(file.path, file.image, used[0], samples, scratch)
-        except _array.FAILURES as error:
-            raise _array.unreadable(file.path, ".npz", error) from error
+        used = _members_to_read(_list_by_zipfile(file), samples, file.size_bytes)
+        for entry in sorted(used, key=lambda entry: entry.start):
+            _read_by_zipfile(file, entry)
+        return _samples(file.image, used[0], samples, scratch)
 
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
-        try:
-            with np.load(file) as archive:
-                entries = [
-                    Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
-                    for info in archive.zip.infolist()
-                ]
-                main, *others = _members_to_read(entries, samples, 0)
-                used = sorted([main, *others], key=lambda entry: entry.start)
-                arrays = {entry.name: archive[entry.name] for entry in used}
-                return _array.sample_of(arrays[main.name], index, samples)
-        except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise base.damaged(file.name, f"np.load can't read array x ({error})", 0) from error
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
+        with open(path, "rb") as file, np.load(file) as archive:  # np.load would leave one that is damaged open
+            entries = [
+                Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
+                for info in archive.zip.infolist()
+            ]
+            main, *others = _members_to_read(entries, samples, 0)
+            used = sorted([main, *others], key=lambda entry: entry.start)
+            arrays = {entry.name: archive[entry.name] for entry in used}
+            return _array.sample_of(arrays[main.name], index, samples)
 
 
-def _samples(path: str, data: memoryview, entry: Entry, samples: int, scratch: base.Scratch) -> _array.Samples:
+def _samples(data: memoryview, entry: Entry, samples: int, scratch: base.Scratch) -> _array.Samples:
     """Parse the member `entry` of the archive `data` as the array that holds the samples."""
     member, start = packed_member(data, entry)
     if entry.method != STORED:
@@ -91,7 +81,7 @@ def _samples(path: str, data: memoryview, entry: Entry, samples: int, scratch: b
         array = _array.parse(member, X_NAME)
     except base.DamagedError as error:
         raise base.DamagedError(str(error), entry.start) from error
-    return _array.Samples(path, array, samples, X_NAME, scratch)
+    return _array.Samples(array, samples, X_NAME, scratch)
 
 
 LOAD_BYTES = 1 << 18

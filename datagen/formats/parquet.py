@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,8 @@ from datagen.formats import _parquet_layout as layout
 from datagen.formats import format_base as base
 from datagen.groups import CachedSource, GroupBytes, GroupFormat
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="pyarrow.parquet")
 HAS_COLUMNS = True
 FOOTER_BYTES = 64 << 10
 """Bytes that pyarrow reads first, from the end of a file (`kDefaultFooterReadSize` in parquet/properties.h)."""
@@ -35,7 +33,6 @@ READ_SLACK_BYTES = 8192  # maximum bytes that alignment adds to the read of a sp
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 """Maximum bytes of a decoded number of each physical type; the schema has those of fixed-length byte arrays."""
 _OFFSET_BYTES = 8  # offset of a value of variable length in Arrow: 4 bytes, or 8 in its large types
-_MAX_PAGE_OVERHEAD_BYTES = 64  # maximum bytes that compression adds to a small page
 TAIL_BYTES = layout.LENGTH_BYTES + len(layout.MAGIC)  # the footer's length and the magic number
 
 
@@ -74,36 +71,17 @@ class Format(GroupFormat):
         plan = layout.plan_of(job.spec, job.record_bytes)
         (write_plain if job.spec.compression == "none" else write_compressed)(job, plan, writer, buffer)
 
-    def group_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> GroupBytes:
-        """Do as `GroupFormat.group_bytes`.
-
-        On incompressible data, Snappy adds most per byte, a sixth (MaxCompressedLength in github.com/google/snappy,
-        snappy.cc), and gzip most per page; each column chunk has a page more, its dictionary.
-        """
-        sizes = [0] if spec.parquet.columns else np.unique(base.sample_bytes(spec, shapes)).tolist()
-        stored = plain = 0
-        for group in (layout.plan_of(spec, size).group(0) for size in sizes):
-            plain = max(plain, spans_bytes(layout.joined(group.spans())))
-            pages = sum(len(chunk.pages) + 1 for chunk in group.chunks)
-            stored = max(stored, plain * 7 // 6 + pages * _MAX_PAGE_OVERHEAD_BYTES)
-        return GroupBytes(plain if spec.compression == "none" else stored, plain)
-
     def open_groups(self, source: base.Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
         return GroupsFile(_with_footer(source) if matched else source, spec, matched)
 
-    def decode_group(
-        self, where: str | LibraryFile | base.SourceStream, index: int, spec: DatasetSpec
-    ) -> list[memoryview]:
+    def decode_group(self, where: str | base.StoredFile, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Return the buffers of the columns requested; lists are flattened.
 
         Columns of variable-length values also have a buffer of offsets.
         """
-        path = where if isinstance(where, str) else where.name
-        with parsing(path, "no readable Parquet file"):
-            opened = where if isinstance(where, str) else pa.PythonFile(where, mode="r")
-            file = pq.ParquetFile(opened, memory_map=False, pre_buffer=False)
-        with parsing(path, f"pyarrow can't read row group {index}"):
-            table = file.read_row_group(index, names_of(spec), use_threads=False)
+        opened = where if isinstance(where, str) else pa.PythonFile(where, mode="r")
+        file = pq.ParquetFile(opened, memory_map=False, pre_buffer=False)
+        table = file.read_row_group(index, names_of(spec), use_threads=False)
         return [data for column in table.columns for chunk in column.chunks for data in _buffers(chunk)]
 
 
@@ -187,7 +165,7 @@ class GroupsFile:
         plan = self._plan
         rows = plan.rows if plan else sum(self._rows)
         if index + count > rows:
-            raise base.no_such_record(self.source.path, index + count - 1, rows)
+            raise base.no_such_record(index + count - 1, rows)
         if plan:
             return range(index // plan.group_rows, (index + count - 1) // plan.group_rows + 1)
         first, last = np.searchsorted(self._ends, [index, index + count - 1], side="right").tolist()
@@ -211,9 +189,8 @@ class GroupsFile:
     def _plan_of_table(self) -> layout.FilePlan | None:
         """The uncompressed layout of a file with the columns and row groups of the settings, else None."""
         schema = self._metadata.schema
-        with parsing(self.source.path, "the schema can't be parsed", self.source.size_bytes):
-            stored = [schema.column(index) for index in range(len(schema))]
-            columns = [(column.path, column.physical_type, column.length) for column in stored]
+        stored = [schema.column(index) for index in range(len(schema))]
+        columns = [(column.path, column.physical_type, column.length) for column in stored]
         plan = layout.plan_of(self._spec, max(columns[0][2], 1) if columns else 1)
         same_rows = self._rows == [plan.group(index).rows for index in range(plan.groups)]
         return plan if same_rows and columns == [column.in_schema for column in plan.columns] else None
@@ -234,7 +211,7 @@ class GroupsFile:
                 start = min(start, chunk.dictionary_page_offset)
             size = chunk.total_compressed_size
             if start < len(layout.MAGIC) or size < 0 or start + size > self.source.size_bytes:
-                raise base.damaged(self.source.path, f"row group {group} has a column outside the file,", start)
+                raise base.DamagedError(f"row group {group} has a column outside the file,", start)
             chunks.append((start, size))
         return sorted(chunks)
 
@@ -249,10 +226,9 @@ class GroupsFile:
 
     def _requested_chunks(self, group: int) -> list[tuple[int, Any]]:
         """Return (column index, metadata) of the requested column chunks."""
-        with parsing(self.source.path, f"row group {group} can't be found", self.source.size_bytes):
-            row_group = self._metadata.row_group(group)
-            chunks = [(index, row_group.column(index)) for index in range(row_group.num_columns)]
-            names = [chunk.path_in_schema.partition(".")[0] for _, chunk in chunks]
+        row_group = self._metadata.row_group(group)
+        chunks = [(index, row_group.column(index)) for index in range(row_group.num_columns)]
+        names = [chunk.path_in_schema.partition(".")[0] for _, chunk in chunks]
         return [column for column, name in zip(chunks, names, strict=True) if not self._names or name in self._names]
 
 
@@ -271,26 +247,14 @@ def footer_bytes(source: base.Source) -> int:
     tail = bytes(source.read(max(source.size_bytes - TAIL_BYTES, 0), min(TAIL_BYTES, source.size_bytes)))
     size = int.from_bytes(tail[:4], "little")
     if tail[4:] != layout.MAGIC or len(layout.MAGIC) + size + TAIL_BYTES > source.size_bytes:
-        raise base.damaged(source.path, "no Parquet footer: the file is truncated or not Parquet", source.size_bytes)
+        raise base.DamagedError("no Parquet footer: the file is truncated or not Parquet", source.size_bytes)
     return size
 
 
 def _metadata(source: base.Source) -> Any:
     size = footer_bytes(source) + TAIL_BYTES
     footer = layout.MAGIC + bytes(source.read(source.size_bytes - size, size))
-    with parsing(source.path, "the footer can't be parsed", source.size_bytes - size):
-        return pq.read_metadata(pa.BufferReader(footer))
-
-
-@contextmanager
-def parsing(path: str, what: str, offset: int = 0) -> Iterator[None]:
-    """Report errors of pyarrow as a damaged file."""
-    try:
-        yield
-    except (pa.ArrowException, EOFError, OSError, ValueError) as error:
-        if getattr(error, "errno", None):  # the file system's; a codec's has none
-            raise
-        raise base.damaged(path, f"{what} ({error})", offset) from error
+    return pq.read_metadata(pa.BufferReader(footer))
 
 
 def names_of(spec: DatasetSpec) -> list[str] | None:

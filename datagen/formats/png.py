@@ -19,7 +19,6 @@ from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
     MIN_PADDING_BYTES,
     PILLOW_BYTES,
-    PILLOW_READS,
     PictureFormat,
     Shape,
     padding_then_codes,
@@ -27,7 +26,6 @@ from datagen.formats._picture import (
 )
 from datagen.formats.format_base import DamagedError
 
-LIBRARY = PILLOW_READS
 HAS_OWN_LENGTH = True
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PADDING = b"dlEm"

@@ -7,8 +7,6 @@ from datagen.formats import format_base as base
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="open().read")
-
 
 class Format(base.FormatBase):
     """Reads and writes bytes."""
@@ -22,11 +20,8 @@ class Format(base.FormatBase):
         for piece in job.payload(buffer):
             writer.write(piece)
 
-    def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> RawFile:
+    def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> RawFile:
         return RawFile(data)
-
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
-        return RawFile(memoryview(file.read() or b"")).sample(index)
 
 
 class RawFile(base.OpenFile):

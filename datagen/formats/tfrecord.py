@@ -12,7 +12,6 @@ have key = 1 and value = 2; Feature.bytes_list = 1, .int64_list = 3; BytesList.v
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import struct
@@ -28,10 +27,9 @@ from datagen.formats import format_base as base
 from datagen.formats._parquet_layout import varint
 from datagen.layout import Layout, even_places
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
 TENSORFLOW_BYTES = 256 << 10  # default `buffer_size` of tf.data.TFRecordDataset
-LIBRARY = base.LibraryReads(call="tf.data.TFRecordDataset", in_parts=True, transfer_bytes=TENSORFLOW_BYTES)
 ENDINGS = ("tfrecord", "tfrecords")
 INDEX_LINES = 1 << 14  # lines of an index written at a time
 HEAD_BYTES = 12  # bytes before a record's data: its length and the checksum of the length
@@ -81,6 +79,7 @@ class Format(base.RecordFormat):
     """Reads and writes TFRecord files."""
 
     sides = (Index(),)
+    transfer_bytes = TENSORFLOW_BYTES
     stream_calls = base.StreamCalls(
         lambda _: itertools.repeat(TENSORFLOW_BYTES), TENSORFLOW_BYTES, retries_short_reads=True
     )
@@ -124,36 +123,28 @@ class Format(base.RecordFormat):
                 raise base.DamagedError(f"a record of {length} bytes ends beyond the end of the file", at)
         return found
 
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example."""
-        if not isinstance(file, LibraryFile):
-            return self._load(file, index, samples)
-        buffered = io.BufferedReader(file)
-        try:
-            return self._load(buffered, index, samples)
-        finally:
-            buffered.detach()  # else it would close the file, which may be read again
+        with open(path, "rb") as file:
+            data = self._record(file, index, samples)
+        start, size = image_extent(data)
+        payload = data[start : start + size]
+        return base.Sample(payload, payload, index * size)
 
-    def _load(self, file: BinaryIO, index: int, samples: int) -> base.Sample:
-        """Do as `load`. If all records have one length, the checksum of the length found at its multiple proves it."""
+    def _record(self, file: BinaryIO, index: int, samples: int) -> memoryview:
+        """Read a record. If all have one length, the checksum of the length found at its multiple proves it."""
         record_bytes, rest = divmod(file.seek(0, os.SEEK_END), samples)
         file.seek(index * record_bytes)
         head = file.read(HEAD_BYTES).ljust(HEAD_BYTES, b"\0")
         length, crc = HEAD.unpack(head)
         proven = length == record_bytes - FRAME_BYTES and masked_crc(head[:8]) == crc
         if rest or index >= samples or not proven:
-            try:
-                found = self.offsets(file)
-            except base.DamagedError as error:
-                raise base.damaged(file.name, str(error), error.offset) from error
+            found = self.offsets(file)
             if index + 1 >= len(found):
-                raise base.no_such_record(file.name, index, len(found) - 1)
+                raise base.no_such_record(index, len(found) - 1)
             file.seek(found[index])
             (length, _) = HEAD.unpack(file.read(HEAD_BYTES))
-        data = memoryview(file.read(length))
-        start, size = image_extent(data)
-        payload = data[start : start + size]
-        return base.Sample(payload, payload, index * size)
+        return memoryview(file.read(length))
 
 
 class Packer:
@@ -246,7 +237,7 @@ class TfrecordFile(base.RecordFile):
         self._image_bytes = 0
         if opened.offsets is None and (rest or record_bytes < FRAME_BYTES):
             problem = f"its {source.size_bytes} bytes are not {samples} records of one length,"
-            raise base.damaged(source.path, problem, source.size_bytes)
+            raise base.DamagedError(problem, source.size_bytes)
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
         before, size = self._before, self._record_bytes
@@ -277,7 +268,7 @@ class TfrecordFile(base.RecordFile):
             ):
                 problem = "a record's data does not match its checksum (CRC32C)"
             if problem:
-                raise base.damaged(self._source.path, problem, offset)
+                raise base.DamagedError(problem, offset)
             start, image_bytes = image_extent(record[HEAD_BYTES:-4])
             start += HEAD_BYTES
             self._before, self._image_bytes = bytes(record[:start]), image_bytes

@@ -15,7 +15,6 @@ from datagen.content import Content
 from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
     MIN_PADDING_BYTES,
-    PILLOW_READS,
     PictureFormat,
     Shape,
     feed_decoder,
@@ -23,7 +22,6 @@ from datagen.formats._picture import (
 )
 from datagen.formats.format_base import DamagedError
 
-LIBRARY = PILLOW_READS
 ENDINGS = ("tiff", "tif")
 HAS_OWN_LENGTH = True
 _HEADER = struct.Struct("<2sHL")  # byte order, 42, and the offset of the directory

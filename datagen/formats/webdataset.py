@@ -24,7 +24,6 @@ from datagen.layout import even_places
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="tarfile")
 ENDINGS = ("tar",)
 BLOCK = tarfile.BLOCKSIZE
 _SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), 156  # positions of fields in a header
@@ -35,7 +34,6 @@ _FILE_TYPES = (ord("0"), 0)
 class Member(NamedTuple):
     """A parsed header."""
 
-    name: str
     size_bytes: int
     kind: int
 
@@ -117,27 +115,24 @@ class Format(base.RecordFormat):
         except (tarfile.TarError, EOFError, ValueError) as error:
             raise base.DamagedError(f"tarfile can't read it ({error})") from error
 
-    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read as scripts without an index do: from member to member."""
-        try:
-            with tarfile.open(file.name, "r:", fileobj=file) as archive:
-                number, key, parts = -1, None, []
-                for member in archive:
-                    if not member.isfile():
-                        continue
-                    mine = key_of(member.name)
-                    number += mine != key
-                    key = mine
-                    if number > index:
-                        break
-                    if number == index:
-                        extracted = archive.extractfile(member)
-                        assert extracted is not None  # a plain file has data
-                        parts.append(extracted.read())
-        except (tarfile.TarError, EOFError) as error:
-            raise base.damaged(file.name, f"tarfile can't read it ({error})", 0) from error
+        with tarfile.open(path, "r:") as archive:
+            number, key, parts = -1, None, []
+            for member in archive:
+                if not member.isfile():
+                    continue
+                mine = key_of(member.name)
+                number += mine != key
+                key = mine
+                if number > index:
+                    break
+                if number == index:
+                    extracted = archive.extractfile(member)
+                    assert extracted is not None  # a plain file has data
+                    parts.append(extracted.read())
         if not parts:
-            raise base.no_such_record(file.name, index, number + 1)
+            raise base.no_such_record(index, number + 1)
         data = memoryview(b"".join(parts))
         return base.Sample(data, data, index * len(data))
 
@@ -175,14 +170,14 @@ class TarRecords(base.RecordFile):
         size = 0
         if is_even:
             if source.size_bytes < BLOCK:
-                raise base.damaged(source.path, "no tar header", 0)
-            first = parse(source.read(0, BLOCK), source.path, 0)
+                raise base.DamagedError("no tar header")
+            first = parse(source.read(0, BLOCK), 0)
             if first is None:
-                raise base.no_such_record(source.path, 0, 0)
+                raise base.no_such_record(0, 0)
             size = first.whole_bytes
         super().__init__(opened, size)
         if is_even and source.size_bytes != samples * size + len(TAIL):
-            raise base.damaged(source.path, f"it does not hold {samples} members of one size,", source.size_bytes)
+            raise base.DamagedError(f"it does not hold {samples} members of one size,", source.size_bytes)
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
         whole = self._record_bytes
@@ -203,15 +198,15 @@ class TarRecords(base.RecordFile):
         """Return start and length of the data of a sample, which is all of `record`."""
         at, begin, end, size = 0, -1, 0, len(record)
         while at < size:
-            member = parse(record[at : at + BLOCK], self._source.path, offset + at)
+            member = parse(record[at : at + BLOCK], offset + at)
             if member is None or at + member.whole_bytes > size:
-                raise base.damaged(self._source.path, "a sample ends where none did before,", offset + at)
+                raise base.DamagedError("a sample ends where none did before,", offset + at)
             if member.kind in _FILE_TYPES:
                 begin = at + BLOCK if begin < 0 else begin
                 end = at + BLOCK + member.size_bytes
             at += member.whole_bytes
         if begin < 0:
-            raise base.damaged(self._source.path, "a sample without a file,", offset)
+            raise base.DamagedError("a sample without a file,", offset)
         return begin, end - begin
 
 
@@ -227,8 +222,8 @@ def _alike(heads: NDArray[np.uint8]) -> bool:
     return bool((digits < 8).all() and (digits @ 8 ** np.arange(5, -1, -1) == sums).all())
 
 
-def parse(block: memoryview, path: str, offset: int) -> Member | None:
-    """Parse a header; return None for a block of zeros (end of the tar). Raises DatasetError."""
+def parse(block: memoryview, offset: int) -> Member | None:
+    """Parse a header; return None for a block of zeros (end of the tar). Raises DamagedError."""
     data = bytes(block)
     if not data.strip(b"\0"):
         return None
@@ -239,7 +234,5 @@ def parse(block: memoryview, path: str, offset: int) -> Member | None:
         size = data[_SIZE]
         size_bytes = int.from_bytes(size[1:], "big") if size[0] & _BASE_256 else int(size.strip(b" \0") or b"0", 8)
     except ValueError as error:
-        raise base.damaged(path, f"no tar header ({error})", offset) from error
-    name = data[:100].partition(b"\0")[0].decode(errors="replace")
-    folder = data[345:500].partition(b"\0")[0].decode(errors="replace") if data[257:262] == b"ustar" else ""
-    return Member(f"{folder}/{name}" if folder else name, size_bytes, data[_TYPE])
+        raise base.DamagedError(f"no tar header ({error})", offset) from error
+    return Member(size_bytes, data[_TYPE])

@@ -33,7 +33,6 @@ class Given(msgspec.Struct, forbid_unknown_fields=True):
     use_full_object_uri: bool = False
     uri_scheme: str = "s3"
     secure: bool = True
-    storage_library: str = ""
     ca_bundle: str = ""
     checksum_writes: bool = True
 
@@ -56,8 +55,7 @@ class Options:
                 "storage.storage_type=fsspec"
             )
         self.profile, self.full_uri, self.checksums = given.s3_profile, given.use_full_object_uri, given.checksum_writes
-        self.library, self.attempts = given.storage_library, given.s3_max_attempts
-        self.timeout_seconds = given.timeout_seconds
+        self.attempts, self.timeout_seconds = given.s3_max_attempts, given.timeout_seconds
         self.endpoint = self._endpoint(given)
         self.region = str(given.region or self._setting("region", "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1")
         is_aws = self.endpoint == AWS
@@ -70,12 +68,6 @@ class Options:
             # By botocore's rules; SSL_CERT_FILE and SSL_CERT_DIR are left to OpenSSL
             named = given.ca_bundle or self._setting("ca_bundle", "AWS_CA_BUNDLE")
             self.ca_bundle = str(named or os.environ.get("REQUESTS_CA_BUNDLE") or "")
-
-    @property
-    def client_endpoint(self) -> str:
-        """URL of the server for a client library; of several servers, each process uses one, by its PID."""
-        address = self.addresses[os.getpid() % len(self.addresses)]
-        return f"{'https' if address.is_tls else 'http'}://{address.authority}"
 
     def tls(self) -> ssl.SSLContext | None:
         """Return an SSL context that trusts `ca_bundle`, else SSL_CERT_FILE, else the system's CAs; None for http."""

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
-import re
 from collections import Counter
 from collections.abc import Sequence
 
 from datagen.errors import UserError
 from datagen.storage._http_exchange import number_in
-from datagen.storage._s3_client import Client, Request, Span
+from datagen.storage._s3_client import Client, Request
 from datagen.storage._s3_xml import check_completed, upload_id_in
 from datagen.storage.storage_base import Bytes, Writer
 
 PART_BYTES, MAX_PARTS = 16 << 20, 10_000  # S3 takes 10,000 parts, hence an object of at most 156 GiB
 PARTS_IN_FLIGHT = 4  # they stay in memory until they are sent: 64 MiB per object
 MARK = "x-amz-meta-dlemu-upload"  # metadata header of an object: a random ID of the upload that wrote it
-RECORD_NAME = re.compile(r"\.(.+)\.dlemu-([0-9a-f]{24})\.upload", re.DOTALL)
-KEY, UPLOAD = "key", "dlemu_upload"  # JSON keys of a record: the object's key, and its upload ID
-RECORD_BYTES = 4 << 10  # maximum size of a record
 
 
 class ObjectWriter(Writer):
     """An object being written: one PUT if it is small, else a multipart upload with several parts in flight.
 
-    Parts with skipped bytes stay in memory until these are written. With `recorded`, a small object next to it (the
-    record) names the upload while it is unfinished, so that after a crash `abort_recorded` aborts it, and no other.
+    Parts with skipped bytes stay in memory until these are written.
     """
 
-    def __init__(self, client: Client, key: str, *, checksums: bool, recorded: bool = False) -> None:
-        self._client, self._key, self._checksums, self._recorded = client, key, checksums, recorded
+    def __init__(self, client: Client, key: str, *, checksums: bool) -> None:
+        self._client, self._key, self._checksums = client, key, checksums
         self._mark = os.urandom(12).hex()
         self._parts: dict[int, bytearray] = {}  # parts in memory, by number from 0
         self._written = Counter[int]()  # bytes written to each
@@ -97,14 +91,12 @@ class ObjectWriter(Writer):
             if not self._is_there():
                 raise
         self._upload = ""
-        self._remove_record()
 
     def discard(self) -> None:
         self._parts.clear()
         upload, self._upload = self._upload, ""
         if upload:
             abort(self._client, self._key, upload)
-            self._remove_record()
 
     def _padded(self, number: int, size_bytes: int) -> bytearray:
         """Return a part in memory, with zeros up to a size where it is shorter."""
@@ -119,11 +111,6 @@ class ObjectWriter(Writer):
             return (head.header(MARK), number_in(head.header("content-length"))) == (self._mark, self._size_bytes)
         return False
 
-    def _remove_record(self) -> None:
-        if self._recorded:
-            with contextlib.suppress(FileNotFoundError, UserError):  # harmless: the upload is complete
-                self._client.request(Request(kind="delete", method="DELETE", key=record_key(self._key, self._mark)))
-
     def _send(self, numbers: Sequence[int]) -> None:
         if not numbers:
             return
@@ -132,9 +119,6 @@ class ObjectWriter(Writer):
             begin.signed_headers, begin.parse = ((MARK, self._mark),), upload_id_in
             self._client.request(begin)
             self._upload = begin.content
-            if self._recorded:
-                record = json.dumps({KEY: self._key, UPLOAD: self._upload}).encode()
-                self._client.request(self._put(memoryview(record), (), key=record_key(self._key, self._mark)))
         requests = {}
         for number in numbers:
             query = (("partNumber", str(number + 1)), ("uploadId", self._upload))
@@ -152,43 +136,12 @@ class ObjectWriter(Writer):
             request.body = ()
             del self._parts[number]
 
-    def _put(
-        self, body: memoryview, query: Sequence[tuple[str, str]], *, method: str = "PUT", key: str = ""
-    ) -> Request:
+    def _put(self, body: memoryview, query: Sequence[tuple[str, str]], *, method: str = "PUT") -> Request:
         """Return a request with a body, signed with its SHA-256 so that the server detects damage in transit."""
         digest = hashlib.sha256(body).hexdigest() if self._checksums else "UNSIGNED-PAYLOAD"
         parts = (body,) if body else ()
         self._client.counts.add("sent_bytes", len(body))
-        return Request(kind="put", method=method, key=key or self._key, query=query, body=parts, payload_sha256=digest)
-
-
-def record_key(key: str, mark: str) -> str:
-    """Return the key of the record of an upload, next to the object, under a name that only dlemu uses."""
-    folder, slash, name = key.rpartition("/")
-    return f"{folder}{slash}.{name}.dlemu-{mark}.upload"
-
-
-def abort_recorded(client: Client, folder: str, name: str) -> None:
-    """Abort the upload that the record `folder + name` names, and remove the record; leave any other object alone.
-
-    `folder` is the key prefix of the name, with its slash.
-    """
-    match = RECORD_NAME.fullmatch(name)
-    if match is None:
-        return
-    span, key = Span(0, RECORD_BYTES), folder + match[1]
-    accepted = (404, 416)  # the record is missing or empty
-    response = client.request(Request(kind="get", method="GET", key=folder + name, span=span, accepted=accepted))
-    if not response.succeeded or number_in(response.header("content-range").rpartition("/")[2]) != len(response.body):
-        return
-    try:
-        record = json.loads(response.body)
-    except (ValueError, RecursionError):
-        return
-    upload = record.get(UPLOAD) if isinstance(record, dict) and record.get(KEY) == key else None
-    if isinstance(upload, str) and upload:
-        abort(client, key, upload)
-        client.request(Request(kind="delete", method="DELETE", key=folder + name))
+        return Request(kind="put", method=method, key=self._key, query=query, body=parts, payload_sha256=digest)
 
 
 def abort(client: Client, key: str, upload: str) -> None:

@@ -17,11 +17,9 @@ from typing import Any
 from datagen import owned
 from datagen.errors import UserError
 from datagen.registry import library
-from datagen.storage._client_files import open_by_fsspec
 from datagen.storage.storage_base import (
     Bytes,
     Entry,
-    LibraryFile,
     Listed,
     Option,
     Reader,
@@ -63,9 +61,6 @@ class Storage(StorageBase):
 
     def open(self, path: str) -> FsspecReader:
         return FsspecReader(self._files, self._url(path), self.size_bytes(path), self._errors)
-
-    def open_by_library(self, path: str, *, whole: bool) -> LibraryFile | None:
-        return open_by_fsspec(self._files, self._url(path), path, "fsspec")
 
     def create(self, path: str) -> FsspecWriter:
         return FsspecWriter(self._files, self._url(path), self._errors, renames=self._is_local)

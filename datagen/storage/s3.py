@@ -15,15 +15,14 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 from datagen.errors import UserError
-from datagen.storage._client_files import S3_LIBRARIES, S3Library
 from datagen.storage._http_exchange import Exchange, number_in
 from datagen.storage._request_counts import RequestCounts
 from datagen.storage._s3_client import Client, Request, Span
 from datagen.storage._s3_options import Options
 from datagen.storage._s3_signing import Credentials, Signer
-from datagen.storage._s3_upload import ObjectWriter, abort, abort_recorded
+from datagen.storage._s3_upload import ObjectWriter, abort
 from datagen.storage._s3_xml import PAGE_KEYS, Page, page_in, uploads_in
-from datagen.storage.storage_base import Entry, Fill, LibraryFile, Listed, Reader, StorageBase, StorageSpec
+from datagen.storage.storage_base import Entry, Fill, Listed, Reader, StorageBase, StorageSpec
 
 SCHEME = "s3://"
 INVALID_NAMES = ("", ".", "..")
@@ -53,15 +52,14 @@ class Storage(StorageBase):
         self._clients: dict[str, Client] = {}
         self._folders: dict[str, tuple[Client, str]] = {}  # folder -> its client and the key prefix of its objects
         self._lock = threading.Lock()
-        self._by_library: S3Library | None = None
         self._ahead = threading.local()
         """Its `requests` are those sent by `announce`, by path."""
         self.server = options.endpoint
 
     def open(self, path: str) -> ObjectReader:
-        client, key = self._place(path)
-        response = client.request(Request(kind="head", method="HEAD", key=key))
-        return ObjectReader(self, client, key, _size_in(response), response.header("etag"))
+        client, head = self._head(path)
+        response = client.request(head)
+        return ObjectReader(self, client, head.key, _size_in(response), response.header("etag"))
 
     def open_whole(self, path: str) -> Reader:
         client, key = self._place(path)
@@ -103,11 +101,8 @@ class Storage(StorageBase):
             client.request_all(requests, self.spec.io_depth)
         return got
 
-    def create(self, path: str, *, recorded: bool = False) -> ObjectWriter:
-        return ObjectWriter(*self._place(path), checksums=self._options.checksums, recorded=recorded)
-
-    def create_recorded(self, path: str) -> ObjectWriter:
-        return self.create(path, recorded=True)
+    def create(self, path: str) -> ObjectWriter:
+        return ObjectWriter(*self._place(path), checksums=self._options.checksums)
 
     @contextlib.contextmanager
     def entries(self, folder: str) -> Iterator[Iterator[Entry]]:
@@ -119,31 +114,27 @@ class Storage(StorageBase):
         yield itertools.chain([first], found)
 
     def size_bytes(self, path: str) -> int:
-        client, key = self._place(path)
-        return _size_in(client.request(Request(kind="head", method="HEAD", key=key)))
+        client, request = self._head(path)
+        return _size_in(client.request(request))
 
     def sizes(self, paths: Iterable[str]) -> Iterator[int | None]:
-        together: list[tuple[Client, Request]] = []
-        for path in paths:
-            client, key = self._place(path)
-            together.append((client, Request(kind="head", method="HEAD", key=key, accepted=(404,))))
-            if len(together) == HEAD_BATCH:
-                yield from _sizes(together)
-                together = []
-        yield from _sizes(together)
+        waiting = iter(paths)
+        while batch := list(itertools.islice(waiting, HEAD_BATCH)):
+            heads = [self._head(path, accepted=(404,)) for path in batch]
+            for client in dict.fromkeys(client for client, _ in heads):
+                client.request_all([request for one, request in heads if one is client], HEADS_IN_FLIGHT)
+            for _, request in heads:
+                response = request.response
+                yield _size_in(response) if response is not None and response.succeeded else None
+
+    def _head(self, path: str, accepted: tuple[int, ...] = ()) -> tuple[Client, Request]:
+        client, key = self._place(path)
+        return client, Request(kind="head", method="HEAD", key=key, accepted=accepted)
 
     def remove(self, path: str) -> None:
-        client, key = self._place(path)
-        client.request(Request(kind="head", method="HEAD", key=key))  # DELETE of a missing object is no error in S3
-        client.request(Request(kind="delete", method="DELETE", key=key))
-
-    def remove_unfinished(self, folder: str) -> None:
-        """Abort the unfinished uploads that `create_recorded` recorded in this folder, and no others."""
-        client, prefix = self._place(folder)
-        before = prefix.rstrip("/") + "/" if prefix else ""
-        for entry in itertools.chain.from_iterable(_pages(client, f"{before}.")):
-            if not entry.is_dir():
-                abort_recorded(client, before, f".{entry.name}")
+        client, head = self._head(path)
+        client.request(head)  # DELETE of a missing object is no error in S3
+        client.request(Request(kind="delete", method="DELETE", key=head.key))
 
     def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
         client, prefix = self._place(folder)
@@ -155,26 +146,6 @@ class Storage(StorageBase):
         for key, upload in found if end else ():
             abort(client, key, upload)
         return len(found)
-
-    def check_library(self) -> None:
-        self._library()
-
-    def open_by_library(self, path: str, *, whole: bool) -> LibraryFile | None:
-        opener = self._library()
-        if opener is None:
-            return None
-        client, key = self._place(path)
-        return opener.open(path, client.bucket, key, whole=whole)
-
-    def _library(self) -> S3Library | None:
-        """Return the client library of the option `storage_library`, created once per process; None without one."""
-        options = self._options
-        if options.library not in S3_LIBRARIES:
-            return None
-        with self._lock:
-            if self._by_library is None:
-                self._by_library = S3_LIBRARIES[options.library](options)
-            return self._by_library
 
     def preflight(self, folder: str) -> None:
         """List one key, which fails if endpoint, credentials or bucket are wrong."""
@@ -317,11 +288,3 @@ def _entries(client: Client, prefix: str, page: Page) -> list[Entry]:
 def _size_in(response: Exchange) -> int:
     """Return the object's size from the response to a HEAD; the client has checked that it states one."""
     return number_in(response.header("content-length")) or 0
-
-
-def _sizes(heads: Sequence[tuple[Client, Request]]) -> Iterator[int | None]:
-    for client in {id(client): client for client, _ in heads}.values():
-        client.request_all([request for one, request in heads if one is client], HEADS_IN_FLIGHT)
-    for _, request in heads:
-        response = request.response
-        yield _size_in(response) if response is not None and response.succeeded else None

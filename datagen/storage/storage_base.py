@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Protocol
 
 from datagen import registry
 from datagen.buffers import AlignedBuffer
@@ -38,8 +37,6 @@ _FOLDER_TYPES = {
 """
 _LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
 """Options by which mlpstorage picks an object-storage client; mounted file systems ignore them."""
-LIBRARIES_OF_OBJECTS = ("s3torchconnector", "s3fs")
-"""Values of `storage_library` with which `reader.engine=library` can read from an S3 server."""
 INTERNAL_TYPES = ("memory", "null")  # backends for dlemu's own use and its tests; users can't select them
 
 
@@ -343,10 +340,6 @@ class StorageBase(abc.ABC):
     def create(self, path: str) -> Writer:
         """Begin writing the file `path`; its folder exists."""
 
-    def create_recorded(self, path: str) -> Writer:
-        """Do as `create`, in such a way that `remove_unfinished` can clean up even after a crash at any moment."""
-        return self.create(path)
-
     @abc.abstractmethod
     def entries(self, folder: str) -> AbstractContextManager[Iterator[Entry]]:
         """List a folder, in any order. Raises FileNotFoundError if there is none.
@@ -387,7 +380,7 @@ class StorageBase(abc.ABC):
         return
 
     def remove_unfinished(self, folder: str) -> None:
-        """Remove what interrupted writers of `create_recorded` left in a folder, and nothing else."""
+        """Remove temporary files that killed writers left in a folder, and nothing else."""
         return
 
     def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
@@ -419,18 +412,6 @@ class StorageBase(abc.ABC):
         The kernel counts reads by that path in /proc/PID/io, and the device below it can be monitored.
         """
         return None
-
-    def open_by_library(self, path: str, *, whole: bool) -> LibraryFile | None:
-        """Open a file with the client library that training scripts use for this storage (s3torchconnector, s3fs).
-
-        `whole` announces a read of the whole file. None if the backend has no such library: the caller then uses
-        `open`. Raises as `open`, and UserError if the library can't be imported.
-        """
-        return None
-
-    def check_library(self) -> None:
-        """Raise UserError if the library of `open_by_library` can't be imported."""
-        return
 
     def device_folders(self, folders: Iterable[str]) -> Iterator[str]:
         """Yield one local folder for each block device below `folders`, for telemetry; skips missing folders."""
@@ -469,68 +450,18 @@ def write_whole(storage: StorageBase, path: str, data: Bytes, *, sync: bool) -> 
         raise
 
 
-class ReadTotals(NamedTuple):
-    """Bytes and read calls that the storage has served for an open file so far."""
+def local_folder(storage: StorageBase, folder: str, needed_by: str, remedy: str = "leave it out") -> str:
+    """Return the path by which libraries on this host open the files of a folder.
 
-    app_bytes: int
-    read_calls: int
-
-
-class LibraryFile(io.RawIOBase, abc.ABC):
-    """A Python file object for libraries that take one (np.load, h5py, Pillow, pyarrow)."""
-
-    failure: Exception | None = None
-    """The first error that a read raised; a format library may otherwise misreport it as a damaged file."""
-
-    def __init__(self, path: str) -> None:
-        self.name = path
-
-    @abc.abstractmethod
-    def read_totals(self) -> ReadTotals: ...
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-
-class StoredFile(LibraryFile):
-    """A `Reader` of any backend as a Python file object."""
-
-    def __init__(self, path: str, reader: Reader) -> None:
-        super().__init__(path)
-        self.reader = reader
-        self._at = 0
-
-    def read_totals(self) -> ReadTotals:
-        return ReadTotals(self.reader.app_bytes, self.reader.read_calls)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.reader.size_bytes}[whence]
-        if at < 0:
-            raise ValueError(f"seek to {at}")
-        self._at = at
-        return at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
-        view = memoryview(buffer).cast("B")
-        got = self.reader.read_into(view[: max(0, self.reader.size_bytes - self._at)], self._at)
-        self._at += got
-        return got
-
-    def readall(self) -> bytes:
-        """Read the rest of the file by one call."""
-        rest = bytearray(max(0, self.reader.size_bytes - self._at))
-        return bytes(memoryview(rest)[: self.readinto(rest)])
-
-    def close(self) -> None:
-        if not self.closed:
-            self.reader.close()
-        super().close()
+    `needed_by` is the setting that needs it, `remedy` what to do without. Raises UserError: the storage has no paths.
+    """
+    local = storage.local_path(folder)
+    if local is None:
+        raise UserError(
+            f"{needed_by} opens files by path, which storage {storage.spec.type} does not have: {remedy}, or put the "
+            "dataset in a folder"
+        )
+    return local
 
 
 def leads_elsewhere(folder: str, below: str, storage: StorageBase) -> bool:

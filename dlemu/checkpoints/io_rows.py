@@ -152,11 +152,6 @@ class SavedCheckpoint:
         return (self.ended_ns - self.started_ns) / 1e9
 
     @property
-    def writing_seconds(self) -> float:
-        """Duration without an asynchronous checkpoint's snapshot, which is no time of the storage."""
-        return (self.ended_ns - (self.released_ns or self.started_ns)) / 1e9
-
-    @property
     def stall_seconds(self) -> float:
         """How long training stalled for the checkpoint."""
         return ((self.released_ns or self.ended_ns) - self.started_ns) / 1e9

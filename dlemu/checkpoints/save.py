@@ -35,8 +35,6 @@ class TrainingSaver:
     clock: Clock
     seed: int = 0
     """Seed of the content."""
-    cpu_ns: int = field(default=0, init=False)
-    """CPU time of the threads that generated and wrote this rank's checkpoints."""
     sync_seconds: float = math.inf
     """Timeout of an fsync; for large checkpoints at least the time that their bytes take at 10 MB/s."""
     _in_progress: tuple[Drain, SavedCheckpoint] | None = field(default=None, init=False)
@@ -131,12 +129,7 @@ class TrainingSaver:
             sync_seconds=max(self.sync_seconds, sum(file.size_bytes for file in files) / 10e6),  # slower: it hangs
         )
         writer.wait_ready()
-        writer.write(self._count_cpu)
-        self.cpu_ns += writer.content_cpu_ns
-
-    def _count_cpu(self, _number: int, moved: dict[str, int]) -> None:
-        """Add the CPU time of the threads that wrote a file."""
-        self.cpu_ns += moved["mover_cpu_ns"]
+        writer.write(lambda _number, _moved: None)
 
 
 def _number(epoch: int, block: int) -> int:

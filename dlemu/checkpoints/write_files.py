@@ -81,11 +81,6 @@ class CheckpointWriter:
             self._pool.shutdown()
             self._ring.close()
 
-    @property
-    def content_cpu_ns(self) -> int:
-        """CPU time of generating content, including that before the first write."""
-        return self._ring.cpu_ns
-
     def discard(self) -> None:
         """Remove the files written so far: an incomplete checkpoint only takes space."""
         with contextlib.suppress(DlemuError):  # of a server: the failure that led here is the one to report

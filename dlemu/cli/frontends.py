@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from functools import partial
 
 import click
-import psutil
 from rich.console import Console
 
 from datagen.errors import UserError
@@ -26,7 +24,7 @@ from dlemu.metrics.verdict import EXIT_STATUSES, Outcome
 from dlemu.ranks import detect_launcher
 from dlemu.report.progress import ProgressLines, log_writer
 from dlemu.report.units import size
-from dlemu.results.kinds import Kind, kind_wanted
+from dlemu.results.kinds import Kind
 from dlemu.results.live import report_command
 from dlemu.results.progress import Progress
 from dlemu.results.wording import count
@@ -43,10 +41,8 @@ from dlemu.runner.events import (
     Warned,
     to_all,
 )
-from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE, JobRequest, MakeFirst, NoVerdictError, run_alone
+from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE, JobRequest, MakeFirst, run_alone
 from dlemu.runner.ranks import RunFailedError
-
-_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun", "srun")
 
 
 def job_request(
@@ -77,8 +73,6 @@ def show_job(
         if error.kept is not None:
             report_result(terminal.makes_page, error.kept.folder)
         return error.exit_status
-    except UserError as error:
-        raise terminal.advised(error) from error
     if result is None:
         return 0
     show_answer(result.summary, result.folder, result.kind, as_json=terminal.as_json, page=terminal.makes_page)
@@ -89,19 +83,11 @@ def show_job(
 class Terminal:
     """Shows the events of a job: progress on stderr, datasets made on stdout (with `as_json` on stderr)."""
 
-    def __init__(self, overrides: Sequence[str] = (), config_dir: str | None = None, *, as_json: bool = False) -> None:
-        self._overrides, self._config_dir, self.as_json = overrides, config_dir, as_json
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.as_json = as_json
         self.makes_page = False
         """The job's `output.report`, once it has begun."""
         self._lines = ProgressLines(Console(stderr=True))
-
-    def advised(self, error: UserError) -> UserError:
-        """Return a NoVerdictError (too little data for a verdict) with advice; other errors unchanged."""
-        if not isinstance(error, NoVerdictError):
-            return error
-        advise = kind_wanted(error.workload).load_job().advise
-        assert advise is not None  # as that kind of job raised the error
-        return UserError(error.advised(advise(error, typed_command(), self._overrides, self._config_dir)))
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
@@ -136,22 +122,6 @@ class Terminal:
                 show_answer(event.answer, event.folder, event.kind, as_json=self.as_json, page=False, unsaved=True)
             case Warned():
                 complain(event.message)
-
-
-def typed_command() -> list[str]:
-    """Return the command line as typed, including the launcher if it runs on this host; without secrets."""
-    for process in psutil.Process().parents():
-        try:
-            words = process.cmdline()
-        except psutil.Error:
-            continue
-        if words and os.path.basename(words[0]) in _LAUNCHERS:
-            return without_secrets(words)
-    program = sys.argv[0]
-    if os.path.basename(program) == "__main__.py":
-        return without_secrets(["python", "-m", "dlemu", *sys.argv[1:]])
-    short = os.path.basename(program)
-    return without_secrets([short if shutil.which(short) == program else program, *sys.argv[1:]])
 
 
 def allow(workload: Workload, folder: str, ranks: int | None, making_bytes: int, *, yes: bool) -> None:

@@ -49,7 +49,7 @@ def job_command(kind: Kind) -> click.Command:
         from dlemu.cli.frontends import Terminal, job_request, show_job
 
         request = job_request(overrides, config_dir, make=make, yes=yes)
-        raise SystemExit(show_job(request, Terminal(overrides, config_dir, as_json=as_json), job))
+        raise SystemExit(show_job(request, Terminal(as_json=as_json), job))
 
     exporting = click.option(
         "--export-dlio", metavar="FILE", help="Write the settings as a DLIO workload file, and stop."

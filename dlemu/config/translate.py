@@ -15,7 +15,7 @@ from typing import Any
 
 from datagen.errors import UserError
 from datagen.registry import built_in, companion
-from datagen.storage.storage_base import LIBRARIES_OF_OBJECTS, has_paths, is_direct
+from datagen.storage.storage_base import has_paths, is_direct
 from datagen.withheld import SECRET_NAMES
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Workload
@@ -286,13 +286,7 @@ def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str
     unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in used}
     if has_paths(storage_type):
         return unused | NO_EFFECT_ON_FOLDERS
-    unused |= NO_EFFECT_ON_OBJECTS
-    storage = tree.get("storage")
-    options = storage.get("storage_options") if isinstance(storage, Mapping) else None
-    library = options.get("storage_library") if isinstance(options, Mapping) else None
-    if engine == "library" and library in LIBRARIES_OF_OBJECTS:
-        del unused[f"{_OPTION}.storage_library"]
-    return unused
+    return unused | NO_EFFECT_ON_OBJECTS
 
 
 def _may_be_null(path: KeyPath) -> bool:

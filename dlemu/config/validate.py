@@ -14,7 +14,7 @@ from datagen.registry import companion, names
 from datagen.regular import check_local
 from datagen.settings import problems
 from datagen.spec import build, joined_problems
-from datagen.storage.storage_base import open_storage
+from datagen.storage.storage_base import local_folder, open_storage
 from dlemu.config.duration import is_zero
 from dlemu.config.schema import Model, Workload
 from dlemu.config.sections import sections
@@ -116,8 +116,8 @@ def _storage_problems(workload: Workload) -> Iterator[str]:
                 f"reader.transfer_size is {reader.transfer_size}: an object is read by requests; wanted "
                 "reader.range_bytes, the size of one"
             )
-        if not has_files and reader.engine == "library":
-            opened.check_library()
+        if reader.engine == "library":
+            local_folder(opened, workload.dataset.data_folder, "reader.engine=library")
     except UserError as error:
         yield str(error)
     for key, default in (("range_bytes", 0), ("io_depth", 1)):

@@ -16,7 +16,7 @@ from dlemu.machine.cgroup_limits import HostMemory, cpu_limit, host_memory
 from dlemu.machine.environment import StorageFacts, describe_folder, existing_folder
 from dlemu.metrics.demand import Demand, demand
 from dlemu.telemetry import DeviceFacts
-from dlemu.telemetry._devices import device_facts, device_stack, mounts
+from dlemu.telemetry._devices import device_stack, mounts
 
 Level = Literal["ok", "skip", "warn", "fail"]
 """`skip`: settings switch the check off."""
@@ -95,8 +95,8 @@ class Facts:
     @cached_property
     def device(self) -> DeviceFacts | None:
         """The block device that `folder` is on, the first of several; None when there is none (memory, a network)."""
-        devices = () if self.folder is None else device_stack(self.folder, mounts()).devices
-        return next((device_facts(device) for device in devices if device.counted), None)
+        devices = [] if self.folder is None else device_stack(self.folder, mounts())[0]
+        return next((device for device in devices if device.counted), None)
 
     @cached_property
     def dataset(self) -> Dataset | DlemuError | None:

@@ -23,7 +23,7 @@ as of 2026-07 (https://github.com/mlcommons/DLIO_local_changes): samples/s count
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,11 +35,6 @@ from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 def kept_rows(rows: Rows, exclude_start: int, exclude_end: int) -> StepTable:
     """Return the rows left when each block of each rank loses its first and last steps."""
     return in_order(rows).trimmed(exclude_start, exclude_end)
-
-
-def blocks(rows: Rows) -> Iterator[StepTable]:
-    """Yield each rank's rows of each block, in step order."""
-    yield from in_order(rows).by_block
 
 
 def au_percent(rows: Rows) -> float:
@@ -55,7 +50,7 @@ def au_dlio_percents(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -
     Blocks are weighted by their steps, ranks equally.
     """
     epochs: dict[int, dict[int, list[tuple[Rated, Rated, int]]]] = {}
-    for block in blocks(rows):
+    for block in in_order(rows).by_block:
         (epoch,), (rank,), times = block.values("epoch"), block.values("rank"), block_times(block)
         rated = rate_v2(times, exclude_start, exclude_end), rate_v1(times), len(block)
         epochs.setdefault(epoch, {}).setdefault(rank, []).append(rated)

@@ -120,32 +120,31 @@ class Delivered(NamedTuple):
 
 def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
     """Return all devices' MB/s, and their bytes as a percentage of the application's; None without devices."""
-    epochs = by_epoch(rows)
-    megabytes = [sum(map(_delivered_total, [part] * len(devices), devices)) if devices else np.nan for part in epochs]
-    seconds = [training_ns(part) / 1e9 for part in epochs]
-    app_megabytes = [float(sum_of(part, "app_bytes")) / 1e6 for part in epochs]
-    rate = Mean(mean=known(_ratio(sum(megabytes), sum(seconds))), per_epoch=all_known(map(_ratio, megabytes, seconds)))
-    share = Mean(
-        mean=known(100 * _ratio(sum(megabytes), sum(app_megabytes))),
-        per_epoch=all_known(100 * _ratio(mb, app_mb) for mb, app_mb in zip(megabytes, app_megabytes, strict=True)),
-    )
-    return rate, share
+    epochs, delivered = by_epoch(rows), _delivered(rows, devices)
+    megabytes = delivered if devices else [math.nan] * len(epochs)
+    app_megabytes = [sum_of(part, "app_bytes") / 1e6 for part in epochs]
+    return _ratios(megabytes, [training_ns(part) / 1e9 for part in epochs]), _ratios(megabytes, app_megabytes, 100)
 
 
 def device_request_kib(rows: Rows, megabytes: list[Delivered], requests: list[Delivered]) -> Mean:
     """Return the mean size of the devices' reads, KiB, from their MB/s and reads/s; None if they read nothing."""
-    epochs = [
-        [sum(_delivered_total(part, device) for device in devices) for devices in (megabytes, requests)]
-        for part in by_epoch(rows)
-    ]
-    kib = [_ratio(mb * 1e6 / 1024, reads) for mb, reads in epochs]
-    counted = [epoch for epoch, size in zip(epochs, kib, strict=True) if math.isfinite(size)]
-    mean = _ratio(sum(mb for mb, _ in counted) * 1e6 / 1024, sum(reads for _, reads in counted))
-    return Mean(mean=known(mean), per_epoch=all_known(kib))
+    # an epoch of which too much is missing counts as one without reads
+    moved, reads = (np.nan_to_num(_delivered(rows, devices)).tolist() for devices in (megabytes, requests))
+    return _ratios(moved, reads, 1e6 / 1024)
 
 
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else float("nan")
+def _ratios(parts: list[float], wholes: list[float], unit: float = 1.0) -> Mean:
+    """Return `unit` times part / whole of all epochs together, and of each; None where a part or whole is missing."""
+
+    def ratio(part: float, whole: float) -> float:
+        return unit * part / whole if whole else math.nan
+
+    return Mean(mean=known(ratio(sum(parts), sum(wholes))), per_epoch=all_known(map(ratio, parts, wholes)))
+
+
+def _delivered(rows: Rows, devices: list[Delivered]) -> list[float]:
+    """Return the MB or reads of all devices in each epoch; NaN if too much is missing."""
+    return [sum(_delivered_total(part, device) for device in devices) for part in by_epoch(rows)]
 
 
 def _delivered_total(rows: Rows, device: Delivered) -> float:

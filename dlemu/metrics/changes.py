@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.loss import took_ns, worker_time
 from dlemu.metrics.rates import Floats, Intervals, during, under_way
-from dlemu.metrics.rows import Rows, StepTable, Whole, began_ns, in_order, is_any, sum_of
+from dlemu.metrics.rows import Rows, StepTable, Whole, began_ns, cached, in_order, is_any, sum_of
 from dlemu.metrics.t_interval import quantile
 
 SIGNIFICANCE = 0.001
@@ -100,6 +100,27 @@ class Supply:
     limits: NDArray[np.bool_]
     """Whether the throughput is all that the storage could deliver; else it is a lower bound."""
 
+    def __len__(self) -> int:
+        return len(self.at_seconds)
+
+    def __getitem__(self, part: slice | NDArray[np.bool_]) -> Supply:
+        return Supply(self.at_seconds[part], self.mb_per_second[part], self.limits[part])
+
+    @property
+    def level(self) -> float:
+        """The median speed: of exact windows and higher bounds, or of all."""
+        exact = self.mb_per_second[self.limits]
+        if len(exact) < MIN_WINDOWS:
+            return float(np.median(self.mb_per_second))
+        return float(np.median(self.mb_per_second[self.limits | (self.mb_per_second > np.median(exact))]))
+
+    @property
+    def gehan_scores(self) -> Floats:
+        """For each window how many others it is certainly faster than, minus how many are certainly faster."""
+        above = (self.mb_per_second[:, np.newaxis] > self.mb_per_second) & self.limits[np.newaxis, :]
+        scores: Floats = (above.sum(axis=1) - above.sum(axis=0)).astype(float)
+        return scores
+
 
 def find_unsteadiness(rows: Rows, *, preprocesses: bool) -> tuple[Finding, ...]:
     """Return what was not steady of the storage: each change of its speed, each stall, and what explains the changes.
@@ -147,29 +168,32 @@ def _lost_time(table: StepTable) -> bool:
 
 def _without(supply: Supply, stalls: tuple[Stall, ...]) -> Supply:
     """Return the supply without the windows in which the storage stalled: stalls are reported on their own."""
-    running = np.ones(len(supply.at_seconds), np.bool_)
-    length = float(np.median(np.diff(supply.at_seconds))) if len(running) > 1 else 0.0
+    running = np.ones(len(supply), np.bool_)
+    length = float(np.median(np.diff(supply.at_seconds))) if len(supply) > 1 else 0.0
     for stall in stalls:
         end = stall.at_seconds + stall.seconds
         running &= (supply.at_seconds + length <= stall.at_seconds) | (supply.at_seconds >= end)
-    return Supply(supply.at_seconds[running], supply.mb_per_second[running], supply.limits[running])
+    return supply[running]
 
 
 def changes_of(supply: Supply) -> tuple[SpeedChange, ...]:
     """Return the changes of a throughput over time, in order."""
-    if not len(supply.mb_per_second):
-        return ()
-    bounds = _merged(supply, sorted(_splits(supply, 0, len(supply.mb_per_second))))
-    levels = [_level(supply, begin, end) for begin, end in zip([0, *bounds], [*bounds, None], strict=True)]
-    return tuple(
-        SpeedChange(
-            at_seconds=float(supply.at_seconds[bound]),
-            mb_per_second_before=before,
-            mb_per_second_after=after,
-            percent=100 * after / before,
-        )
-        for bound, before, after in zip(bounds, levels, levels[1:], strict=False)
-    )
+    bounds = _splits(supply)
+    while bounds:
+        levels = [supply[slice(*edges)].level for edges in itertools.pairwise([0, *bounds, len(supply)])]
+        factors = [_factor(before, after) for before, after in itertools.pairwise(levels)]
+        if min(factors) >= MIN_FACTOR:
+            return tuple(
+                SpeedChange(
+                    at_seconds=float(supply.at_seconds[bound]),
+                    mb_per_second_before=before,
+                    mb_per_second_after=after,
+                    percent=100 * after / before,
+                )
+                for bound, (before, after) in zip(bounds, itertools.pairwise(levels), strict=True)
+            )
+        del bounds[int(np.argmin(factors))]  # the levels of its two neighbours are then one
+    return ()
 
 
 def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
@@ -218,12 +242,9 @@ def storage_column(rows: StepTable) -> str:
     return "storage_bytes" if is_any(rows, "storage_bytes") else "app_bytes"
 
 
-def find_stalls(rows: Rows) -> tuple[Stall, ...]:
+@cached
+def find_stalls(table: StepTable) -> tuple[Stall, ...]:
     """Return the storage's stalls (see `Stall`), in order."""
-    return in_order(rows).once(_find_stalls)
-
-
-def _find_stalls(table: StepTable) -> tuple[Stall, ...]:
     if not len(table):
         return ()
     began = began_ns(table)
@@ -244,59 +265,52 @@ def _find_stalls(table: StepTable) -> tuple[Stall, ...]:
     return tuple(stalls)
 
 
-def _splits(supply: Supply, begin: int, end: int) -> Iterator[int]:
-    """Yield the indices of the windows from `begin` to `end` that start with a change, searching either side again."""
-    split = _split(supply, begin, end)
-    if split is None:
-        split = _split_for_a_while(supply, begin, end)
-    if split is None:
-        split = _split_within(supply, begin, end)
-    if split is not None:
-        yield split
-        yield from _splits(supply, begin, split)
-        yield from _splits(supply, split, end)
+def _splits(supply: Supply) -> list[int]:
+    """Return the indices of the windows that start with a change, in order, searching either side of each again."""
+    split = _split(supply, SIGNIFICANCE) or _split_for_a_while(supply) or _split_within(supply)
+    if not split:
+        return []
+    return [*_splits(supply[:split]), split, *(split + later for later in _splits(supply[split:]))]
 
 
-def _split_for_a_while(supply: Supply, begin: int, end: int) -> int | None:
+def _split_for_a_while(supply: Supply) -> int | None:
     """Return the start of a speed that later ended: such a change cancels out over the whole in Pettitt's test.
 
     Kuiper's test (Tests concerning random points on a circle, Indagationes Mathematicae 22, 1960) uses the range of the
     same sums: between their minimum and maximum, the speed is above, or below, that before and after.
     """
-    if end - begin < 3 * MIN_WINDOWS:
+    if len(supply) < 3 * MIN_WINDOWS:
         return None
-    scores = _gehan_scores(supply.mb_per_second[begin:end], supply.limits[begin:end])
-    squares = float((scores**2).sum())
-    sums = np.cumsum(scores)
-    first, last = sorted((begin + 1 + int(sums.argmin()), begin + 1 + int(sums.argmax())))
-    if not squares or min(first - begin, last - first, end - last) < MIN_WINDOWS:
+    scores = supply.gehan_scores
+    squares, sums = float((scores**2).sum()), np.cumsum(scores)
+    first, last = sorted((1 + int(sums.argmin()), 1 + int(sums.argmax())))
+    if not squares or min(first, last - first, len(supply) - last) < MIN_WINDOWS:
         return None
     square = float(sums.max() - sums.min()) ** 2 / squares
     if 2 * (4 * square - 1) * math.exp(-2 * square) >= SIGNIFICANCE:
         return None
-    before, after = _level(supply, begin, first), _level(supply, first, last)
-    return None if _factor(before, after) < MIN_FACTOR else first
+    return None if _factor(supply[:first].level, supply[first:last].level) < MIN_FACTOR else first
 
 
-def _split_within(supply: Supply, begin: int, end: int) -> int | None:
+def _split_within(supply: Supply) -> int | None:
     """Return a change found in a part of the windows, where several changes cancel out over the whole.
 
     Seeded binary segmentation (Kovacs, Buehlmann, Li, Munk, Biometrika 110, 2023); false alarms by Bonferroni.
     """
-    parts, length = [], (end - begin) // 2
+    parts, length = [], len(supply) // 2
     while length >= 2 * MIN_WINDOWS:
-        parts += [(first, first + length) for first in range(begin, end - length + 1, max(1, length // 2))]
+        parts += [(first, first + length) for first in range(0, len(supply) - length + 1, max(1, length // 2))]
         length //= 2
-    found = (_split(supply, *part, SIGNIFICANCE / len(parts)) for part in parts)
-    return next((split for split in found if split is not None), None)
+    found = ((first, _split(supply[first:last], SIGNIFICANCE / len(parts))) for first, last in parts)
+    return next((first + split for first, split in found if split), None)
 
 
-def _split(supply: Supply, begin: int, end: int, significance: float = SIGNIFICANCE) -> int | None:
-    """Return the change that Pettitt's test finds in the windows from `begin` to `end`; None if not significant."""
-    count = end - begin
+def _split(supply: Supply, significance: float) -> int | None:
+    """Return the change that Pettitt's test finds in the windows; None if not significant."""
+    count = len(supply)
     if count < 2 * MIN_WINDOWS:
         return None
-    scores = _gehan_scores(supply.mb_per_second[begin:end], supply.limits[begin:end])
+    scores = supply.gehan_scores
     squares = float((scores**2).sum())
     if not squares:
         return None
@@ -305,38 +319,8 @@ def _split(supply: Supply, begin: int, end: int, significance: float = SIGNIFICA
         return None
     left = np.arange(MIN_WINDOWS, count - MIN_WINDOWS + 1)
     weights = np.sqrt(left * (count - left))  # without them the split is biased to the middle
-    split = begin + MIN_WINDOWS + int((sums / weights).argmax())
-    before, after = _level(supply, begin, split), _level(supply, split, end)
-    return None if _factor(before, after) < MIN_FACTOR else split
-
-
-def _gehan_scores(values: Floats, limits: NDArray[np.bool_]) -> Floats:
-    """Return for each window how many others it is certainly faster than, minus how many are certainly faster."""
-    above = (values[:, np.newaxis] > values) & limits[np.newaxis, :]
-    scores: Floats = (above.sum(axis=1) - above.sum(axis=0)).astype(float)
-    return scores
-
-
-def _merged(supply: Supply, bounds: list[int]) -> list[int]:
-    """Remove the smallest change and compute the levels again until all changes are of MIN_FACTOR or more."""
-    while bounds:
-        edges = [0, *bounds, len(supply.mb_per_second)]
-        levels = [_level(supply, begin, end) for begin, end in itertools.pairwise(edges)]
-        factors = [_factor(before, after) for before, after in itertools.pairwise(levels)]
-        least = int(np.argmin(factors))
-        if factors[least] >= MIN_FACTOR:
-            return bounds
-        bounds = bounds[:least] + bounds[least + 1 :]
-    return bounds
-
-
-def _level(supply: Supply, begin: int, end: int | None) -> float:
-    """Return the median speed of the windows from `begin` to `end`: of exact ones and higher bounds, or of all."""
-    values, limits = supply.mb_per_second[begin:end], supply.limits[begin:end]
-    exact = values[limits]
-    if len(exact) < MIN_WINDOWS:
-        return float(np.median(values))
-    return float(np.median(values[limits | (values > np.median(exact))]))
+    split = MIN_WINDOWS + int((sums / weights).argmax())
+    return None if _factor(supply[:split].level, supply[split:].level) < MIN_FACTOR else split
 
 
 def _factor(before: float, after: float) -> float:
@@ -397,8 +381,6 @@ def find_ran_out(changes: Sequence[SpeedChange]) -> Finding | None:
 
 _MIN_READS, _MIN_INDEPENDENT = 8, 3.0
 """Least number of reads, and of independent ones, on either side of a change."""
-_MAX_READS = 20_000
-"""With more reads, neighbours are averaged."""
 MAX_ROWS = 200_000
 """Steps of all ranks. In longer runs a window of time has so many reads that heavy tails average out."""
 
@@ -414,33 +396,33 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | No
     begun, took, size_bytes = _reads(rows, preprocesses)
     if len(begun) < 2 * _MIN_READS:
         return None
-    active = _concurrency(begun, took)
+    edges, count, lengths = under_way(begun, begun + took)
+    active = (
+        during(begun, begun + took, edges, count * lengths) / took
+    )  # mean number of reads meanwhile, itself included
     usual = active >= _MIN_READERS_SHARE * np.median(active)
     begun, took, size_bytes, active = (values[usual] for values in (begun, took, size_bytes, active))
-    group = max(1, -(-len(begun) // _MAX_READS))
-    concurrent = max(1.0, float(active.mean()) / group)  # values that count as one
-    times = _means(np.log(took / size_bytes), group)
-    speeds = _means(np.log(size_bytes * active / took), group)
+    concurrent = max(1.0, float(active.mean()))  # reads that count as one
+    times, speeds = np.log(took / size_bytes), np.log(size_bytes * active / took)
     split = _best_split(times, concurrent)
     if split is None:
         return None
     longer, slower = _t_value(times, split, concurrent), -_t_value(speeds, split, concurrent)
-    critical = _critical_t(len(times), concurrent)
+    independent = len(times) / concurrent
+    # exceeded by chance at the rate SIGNIFICANCE over all possible splits (Bonferroni)
+    critical = quantile(1 - SIGNIFICANCE / 2 / max(1.0, independent), max(1, round(independent) - 2))
     if min(abs(longer), abs(slower)) < critical or longer * slower < 0:  # only the number of readers changed
         return None
-    place = split * group
-    before, after = np.median(took[:place]), np.median(took[place:])
+    before, after = np.median(took[:split]), np.median(took[split:])
     per_byte = math.exp(abs(float(times[:split].mean() - times[split:].mean())))
     if min(per_byte, max(before / after, after / before)) < MIN_FACTOR:
         return None
-    moment = float(begun[place - 1] + begun[place]) / 2
-
-    def rate(part: slice) -> float:
-        return float(size_bytes[part].sum() / (took[part] / active[part]).sum()) / 1e6
-
-    rate_before, rate_after = rate(slice(None, place)), rate(slice(place, None))
+    rate_before, rate_after = (
+        float(size_bytes[part].sum() / (took[part] / active[part]).sum()) / 1e6
+        for part in (slice(None, split), slice(split, None))
+    )
     return SpeedChange(
-        at_seconds=moment,
+        at_seconds=float(begun[split - 1] + begun[split]) / 2,
         mb_per_second_before=rate_before,
         mb_per_second_after=rate_after,
         percent=100 * rate_after / rate_before,
@@ -451,35 +433,17 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | No
 
 def _reads(rows: StepTable, preprocesses: bool) -> tuple[Floats, Floats, Floats]:
     """Return the start of each batch's read, how long it was blocked in reads, s, and its bytes, ordered by start."""
-    parts = []
-    for own in in_order(rows).by_rank:
-        start = int(own["free_ns"].min())
-        read = worker_time(own, preprocesses).storage / 1e9
-        used = (own["app_bytes"] > 0) & (took_ns(own) > 0) & (read > 0)
-        if own["storage_bytes"].any():  # else unknown
-            used &= own["storage_bytes"] >= _MIN_FROM_STORAGE * own["app_bytes"]
-        parts.append(np.stack([(own["started_ns"] - start) / 1e9, read, own["app_bytes"].astype(float)])[:, used])
-    begun, took, size_bytes = np.concatenate(parts, axis=1)
-    order = np.argsort(begun, kind="stable")
-    return begun[order], took[order], size_bytes[order]
-
-
-def _concurrency(begun: Floats, took: Floats) -> Floats:
-    """Return for each read the mean number of reads under way while it was, itself included."""
-    edges, active, lengths = under_way(begun, begun + took)
-    return during(begun, begun + took, edges, active * lengths) / took
-
-
-def _means(values: Floats, group: int) -> Floats:
-    """Return the mean of each `group` neighbouring values."""
-    whole = len(values) // group * group
-    return np.asarray(values[:whole].reshape(-1, group).mean(axis=1))
+    begun, read = (rows["started_ns"] - began_ns(rows)) / 1e9, worker_time(rows, preprocesses).storage / 1e9
+    used = (rows["app_bytes"] > 0) & (took_ns(rows) > 0) & (read > 0)
+    if is_any(rows, "storage_bytes"):  # else unknown
+        used &= rows["storage_bytes"] >= _MIN_FROM_STORAGE * rows["app_bytes"]
+    order = np.flatnonzero(used)[np.argsort(begun[used], kind="stable")]
+    return begun[order], read[order], rows["app_bytes"][order].astype(float)
 
 
 def _best_split(values: Floats, concurrent: float) -> int | None:
     """Return the split into two parts whose means fit the values best (least squares); None for too few values."""
-    part = max(_MIN_READS, math.ceil(_MIN_INDEPENDENT * concurrent))
-    count = len(values)
+    part, count = max(_MIN_READS, math.ceil(_MIN_INDEPENDENT * concurrent)), len(values)
     if count < 2 * part:
         return None
     left = np.arange(part, count - part + 1)
@@ -493,9 +457,3 @@ def _t_value(values: Floats, split: int, concurrent: float) -> float:
     variance = (((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()) / (len(values) - 2)
     error = math.sqrt(variance * concurrent * (1 / len(before) + 1 / len(after)))
     return float(after.mean() - before.mean()) / max(error, 1e-12)
-
-
-def _critical_t(count: int, concurrent: float) -> float:
-    """Return the t value exceeded by chance at the rate SIGNIFICANCE over all possible splits (Bonferroni)."""
-    independent = count / concurrent
-    return quantile(1 - SIGNIFICANCE / 2 / max(1.0, independent), max(1, round(independent) - 2))

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy, Number
 from dlemu.metrics.loss import Causes, Work
@@ -150,14 +150,6 @@ class Limit(LimitedBy[What]):
     """All causes known, each with the AU without it; the limit itself first."""
 
 
-class _Explained(NamedTuple):
-    """What the largest part of the lost time is due to."""
-
-    what: What
-    confidence: Confidence
-    findings: tuple[Finding, ...] = ()
-
-
 def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limit:
     """Return what limited the steps that `causes`, `work` and `au` (in percent) were computed from."""
     numbers = _numbers(causes, work, context)
@@ -193,7 +185,7 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
         host_cpu=percent.get("host CPU", 0.0),
         emulator=percent.get("emulator", 0.0),
     )
-    return Limit(what=found.what, confidence=found.confidence, shares=shares, numbers=numbers, findings=found.findings)
+    return replace(found, shares=shares, numbers=numbers)
 
 
 def _numbers(causes: Causes, work: Work, context: Context) -> dict[str, Number]:
@@ -217,7 +209,7 @@ def _numbers(causes: Causes, work: Work, context: Context) -> dict[str, Number]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _explain(largest: What, share: float, causes: Causes, work: Work, context: Context) -> _Explained:
+def _explain(largest: What, share: float, causes: Causes, work: Work, context: Context) -> Limit:
     """Return what the largest part of the loss, a `share` of it, is due to."""
     # 3/4: three times all others together; 1/2: as much as all others
     confidence: Confidence = "high" if share >= 0.75 and work.cpu_known else "medium" if share >= 0.5 else "low"
@@ -227,7 +219,7 @@ def _explain(largest: What, share: float, causes: Causes, work: Work, context: C
         pressed = (Finding.of(Code.MEMORY_PRESSURE, percent=pressure),)
         busy = device is not None and device.busy_percent >= BUSY_PERCENT
         if largest == "host CPU" or (largest == "storage" and not busy):
-            return _Explained("host CPU", confidence, pressed)
+            return Limit(what="host CPU", confidence=confidence, findings=pressed)
         confidence = _lowest(confidence, "medium")
     if largest == "storage":
         found = _reads(confidence, work, context)
@@ -246,7 +238,7 @@ def _explain(largest: What, share: float, causes: Causes, work: Work, context: C
         found = _no_core(confidence, context) if _no_core_free(work, context) else _emulator(confidence, context)
     else:
         found = _loader(confidence, causes, work, context)
-    return found._replace(findings=(*pressed, *found.findings))
+    return replace(found, findings=(*pressed, *found.findings))
 
 
 def lost_to_reads(causes: Causes) -> bool:
@@ -263,24 +255,24 @@ def reads_may_be_too_few(causes: Causes, work: Work, ranks: int, io_depth: int |
     return lost_to_reads(causes) and requests < 2 * FEW_REQUESTS
 
 
-def _reads(confidence: Confidence, work: Work, context: Context) -> _Explained:
+def _reads(confidence: Confidence, work: Work, context: Context) -> Limit:
     """Return the limit where workers were blocked in reads: the storage, or the loader's readers, requests or queue."""
     if not work.cpu_known and context.from_storage_percent is not None and context.from_storage_percent < 5:
         return _few_workers("low", context)  # the page cache served at least 95 %
     if context.other_program is not None:
         # On a shared drive, more readers may get more only by taking it from the other programs: no proof of a reserve.
-        return _Explained("storage", confidence, (context.other_program,))
+        return Limit(what="storage", confidence=confidence, findings=(context.other_program,))
     if (better := _better_trial(work, context)) is not None:
-        return _Explained("loader", "high", (better,))
+        return Limit(what="loader", confidence="high", findings=(better,))
     few, certain = _too_few_readers(work, context)
     if context.deeper_queue is not None and not (few and certain == "high"):
         sure: Confidence = "high" if context.scaling is not None else "medium"
-        return _Explained("loader", _lowest(confidence, sure), (context.deeper_queue,))
+        return Limit(what="loader", confidence=_lowest(confidence, sure), findings=(context.deeper_queue,))
     if few:
         return _few_workers(_lowest(confidence, certain), context)
     full = context.is_object_store and (context.network_percent or 0) >= BUSY_PERCENT
     findings = (Finding.of(Code.NETWORK_FULL, percent=context.network_percent),) if full else ()
-    return _Explained("storage", _lowest(confidence, certain), findings)
+    return Limit(what="storage", confidence=_lowest(confidence, certain), findings=findings)
 
 
 def _better_trial(work: Work, context: Context) -> Finding | None:
@@ -327,7 +319,7 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
     return False, "high" if requests >= 2 * FEW_REQUESTS else "medium"
 
 
-def _loader(confidence: Confidence, causes: Causes, work: Work, context: Context) -> _Explained:
+def _loader(confidence: Confidence, causes: Causes, work: Work, context: Context) -> Limit:
     """Return the limit where batches were not started in time, or workers were in emulated preprocessing."""
     if causes.pause > causes.queueing:
         lacks_core = work.burns and _no_core_free(work, context)  # a sleep needs no core
@@ -336,17 +328,21 @@ def _loader(confidence: Confidence, causes: Causes, work: Work, context: Context
         return _no_core(confidence, context)
     if work.late_share >= STARVED_SHARE:  # the ranks themselves woke late: then workers do, too
         return _emulator(_lowest(confidence, "medium"), context)
-    return _Explained("loader", confidence, (Finding(Code.PREFETCH_TOO_SHALLOW, numbers={"pattern": "not_begun"}),))
+    return Limit(
+        what="loader",
+        confidence=confidence,
+        findings=(Finding(Code.PREFETCH_TOO_SHALLOW, numbers={"pattern": "not_begun"}),),
+    )
 
 
-def _few_workers(confidence: Confidence, context: Context) -> _Explained:
+def _few_workers(confidence: Confidence, context: Context) -> Limit:
     numbers: dict[str, Number] = {"read_threads": context.read_threads}
     if context.is_object_store:
         numbers["pattern"] = "requests"
-    return _Explained("loader", confidence, (Finding(Code.TOO_FEW_READERS, numbers=numbers),))
+    return Limit(what="loader", confidence=confidence, findings=(Finding(Code.TOO_FEW_READERS, numbers=numbers),))
 
 
-def _no_core(confidence: Confidence, context: Context) -> _Explained:
+def _no_core(confidence: Confidence, context: Context) -> Limit:
     """Return the lack of cores as the limit, and who has them."""
     throttled = context.cpu_throttled_percent or 0.0
     quota = Finding.of(Code.CPU_QUOTA, used_percent=context.cpu_limit_used_percent or 0.0, throttled_percent=throttled)
@@ -360,11 +356,11 @@ def _no_core(confidence: Confidence, context: Context) -> _Explained:
             own_percent=context.own_busy_percent or 0.0,
         )
         findings = (others, quota) if throttled >= HELD_BACK_PERCENT else (others,)
-    return _Explained("host CPU", confidence, findings)
+    return Limit(what="host CPU", confidence=confidence, findings=findings)
 
 
-def _emulator(confidence: Confidence, context: Context, *findings: Finding) -> _Explained:
-    return _Explained("host CPU" if context.collates else "emulator", confidence, findings)
+def _emulator(confidence: Confidence, context: Context, *findings: Finding) -> Limit:
+    return Limit(what="host CPU" if context.collates else "emulator", confidence=confidence, findings=findings)
 
 
 def _is_out_of_cpu_time(context: Context) -> bool:

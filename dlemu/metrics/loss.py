@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.rates import Floats, Intervals
-from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, began_ns, in_order, is_any, steps_of, sum_of
+from dlemu.metrics.rows import Rows, StepTable, Whole, began_ns, cached, in_order, is_any, steps_of, sum_of
 
 PARTS = ("reading", "decoding", "queueing", "hand_over")
 """What delays a batch, in the order of the columns of `Steps.parts_ns`; each is explained in `Loss`."""
@@ -54,7 +54,7 @@ class Steps:
     """Steps, each of all accelerators together: arrays with one entry per step, times summed over the accelerators."""
 
     epoch: Whole
-    critical: Columns
+    critical: StepTable
     """The row of the accelerator that finished the step last, shape (steps,)."""
     accelerators: Whole
     """Number of accelerators, each of which has a row for the step."""
@@ -67,13 +67,12 @@ class Steps:
     """The rest of `lost_ns`, split by `PARTS`, shape (steps, 4)."""
 
 
-def by_step(rows: Rows) -> Steps:
-    """Combine the rows of all ranks into steps, in the order of epochs, blocks and steps."""
-    return in_order(rows).once(_by_step)
+@cached
+def by_step(table: StepTable) -> Steps:
+    """Combine the rows of all ranks into steps, in the order of epochs, blocks and steps.
 
-
-def _by_step(table: StepTable) -> Steps:
-    """A step's critical row is the one with the least sync; of equal ones, the longest wait."""
+    A step's critical row is the one with the least sync; of equal ones, the longest wait.
+    """
     steps, compute, wait, sync = steps_of(table), table["compute_ns"], table["wait_ns"], table["sync_ns"]
     accelerators, computed, lost = steps.sum(1), steps.sum(compute), steps.sum(wait + sync)
     late = table[steps.first(sync, -wait)]
@@ -82,7 +81,7 @@ def _by_step(table: StepTable) -> Steps:
     return Steps(steps.epoch, late, accelerators, computed + lost, lost, uneven, parts)
 
 
-def wait_parts(rows: Columns) -> Whole:
+def wait_parts(rows: Rows) -> Whole:
     """Return each row's wait split by `PARTS`, in ns, shape (rows, 4).
 
     Hand-over: after `finished_ns`, or before the host requested a batch not started; queueing: the rest before
@@ -103,12 +102,24 @@ def wait_parts(rows: Columns) -> Whole:
 
 def loss_percent(rows: Rows, kept: Rows) -> Loss:
     """Return the loss of all rows, in % of all accelerators' time; what rows outside `kept` lost is `first_step`."""
-    return _loss(rows, by_step(kept), slice(None))
+    all_ns, steps = total_ns(rows), by_step(kept)
+    if not all_ns:
+        return Loss()
+    first_step_ns = sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns") - int(steps.lost_ns.sum())
+    reading, decoding, queueing, hand_over = (100.0 * steps.parts_ns.sum(axis=0) / all_ns).tolist()
+    return Loss(
+        first_step=100.0 * first_step_ns / all_ns,
+        reading=reading,
+        decoding=decoding,
+        queueing=queueing,
+        hand_over=hand_over,
+        uneven_computation=100.0 * float(steps.uneven_ns.sum()) / all_ns,
+    )
 
 
 def kept_loss_percent(kept: Rows) -> Loss:
     """Return the loss of the kept steps' rows, in % of their time; the parts add up to 100 - `au`."""
-    return _loss(kept, by_step(kept), slice(None))
+    return loss_percent(kept, kept)
 
 
 def emulated_percent(kept: Rows) -> float:
@@ -119,23 +130,6 @@ def emulated_percent(kept: Rows) -> float:
 def total_ns(rows: Rows) -> int:
     """Return the time of all accelerators in these rows: wait + computation + sync."""
     return sum(sum_of(rows, name) for name in ("wait_ns", "compute_ns", "sync_ns"))
-
-
-def _loss(rows: Rows, steps: Steps, counted: slice) -> Loss:
-    """Return the loss of the `counted` steps by reason and that of all other rows as `first_step`, in % of all rows."""
-    all_ns = total_ns(rows)
-    if not all_ns:
-        return Loss()
-    first_step_ns = sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns") - int(steps.lost_ns[counted].sum())
-    reading, decoding, queueing, hand_over = (100.0 * steps.parts_ns[counted].sum(axis=0) / all_ns).tolist()
-    return Loss(
-        first_step=100.0 * first_step_ns / all_ns,
-        reading=reading,
-        decoding=decoding,
-        queueing=queueing,
-        hand_over=hand_over,
-        uneven_computation=100.0 * float(steps.uneven_ns[counted].sum()) / all_ns,
-    )
 
 
 def _split(lost_ns: Whole, parts: Whole) -> NDArray[np.float64]:
@@ -210,11 +204,11 @@ class WorkerTime(NamedTuple):
     starved: Floats
 
 
-def worker_time(rows: Columns, preprocesses: bool, *, cpu_known: bool | None = None) -> WorkerTime:
-    """Return how each row's worker spent its time on the batch; `cpu_known`: `cpu_is_known` of all the run's rows."""
+def worker_time(rows: Rows, preprocesses: bool) -> WorkerTime:
+    """Return how each row's worker spent its time on the batch."""
     took = np.maximum(took_ns(rows), 0).astype(float)
     read = np.minimum(rows["read_ns"], took)
-    if not (cpu_is_known(rows) if cpu_known is None else cpu_known):
+    if not cpu_is_known(rows):
         burned = np.minimum(rows["preprocess_cpu_ns"], took - read)
         return WorkerTime(read, burned, took - read - burned, np.zeros_like(took))
     computing = np.minimum(rows["cpu_ns"], took)
@@ -225,13 +219,13 @@ def worker_time(rows: Columns, preprocesses: bool, *, cpu_known: bool | None = N
     return WorkerTime(blocked - pause, pause + burned, computing - burned, starved)
 
 
-def took_ns(rows: Columns) -> NDArray[np.int64]:
+def took_ns(rows: Rows) -> NDArray[np.int64]:
     """Return how long each batch's worker worked on it."""
     took: NDArray[np.int64] = rows["finished_ns"] - rows["started_ns"]
     return took
 
 
-def cpu_is_known(rows: Columns) -> bool:
+def cpu_is_known(rows: Rows) -> bool:
     """Return whether the workers' time on a core was measured in any of the rows."""
     return is_any(rows, "cpu_ns")
 
@@ -266,7 +260,7 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bo
 
 
 def _busy_workers_shares(
-    rows: StepTable, late: Columns, since: Whole, until: Whole, *, preprocesses: bool, workers: int
+    rows: StepTable, late: StepTable, since: Whole, until: Whole, *, preprocesses: bool, workers: int
 ) -> NDArray[np.float64]:
     """Return what a rank's workers did while a late batch waited for them, as shares of that time, shape (late, 4)."""
     shares = np.zeros((len(late), 4))
@@ -318,12 +312,9 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
     )
 
 
-def waits_of(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+@cached
+def waits_of(rows: StepTable) -> tuple[Whole, Whole]:
     """Return begin and end of each step's longest wait, for steps with one, by the clock of the first rank."""
-    return in_order(rows).once(_waits_of)
-
-
-def _waits_of(rows: StepTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     steps = steps_of(rows)
     longest, free = steps.maximum(rows["wait_ns"]), rows["free_ns"][steps.first()]
     return free[longest > 0], (free + longest)[longest > 0]

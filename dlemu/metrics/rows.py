@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol, TypeVar, overload
+from functools import cached_property, wraps
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,6 @@ Made = TypeVar("Made")
 
 LABELS = ("rank", "epoch", "phase", "block")
 """Columns with one value per block; a table is sorted by these and `step`."""
-
-
-class Columns(Protocol):
-    """Rows of which only columns are used: a structured array or a StepTable."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, name: str, /) -> NDArray[Any]: ...
 
 
 class StepTable:
@@ -156,7 +148,17 @@ def in_order(rows: Rows) -> StepTable:
     return table_of({name: rows[name].astype(np.int64) for name in rows.dtype.names or ()})
 
 
-def is_any(rows: Columns, name: str) -> bool:
+def cached(compute: Callable[[StepTable], Made]) -> Callable[[Rows], Made]:
+    """Decorate a function of a table: it takes any rows, and its value is cached in the table."""
+
+    @wraps(compute)
+    def once(rows: Rows) -> Made:
+        return in_order(rows).once(compute)
+
+    return once
+
+
+def is_any(rows: Rows, name: str) -> bool:
     """Return whether a column has any value other than 0."""
     return bool(rows[name].any())
 
@@ -204,12 +206,9 @@ class Steps:
         return order[np.searchsorted(self.of_row[order], np.arange(len(self)))]
 
 
+@cached
 def steps_of(table: StepTable) -> Steps:
     """Return the steps that a table's rows belong to."""
-    return table.once(_steps_of)
-
-
-def _steps_of(table: StepTable) -> Steps:
     keys = np.stack([table[name] for name in ("epoch", "block", "step")])
     order = np.lexsort(keys[::-1])
     new = np.append(True, (np.diff(keys[:, order]) != 0).any(axis=0))[: len(table)]

@@ -11,33 +11,19 @@ time per sample of each folder (docs/metrics.md, section 6).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.findings import Code, Finding
+from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.loss import PARTS, total_ns, wait_parts
-from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, in_order, steps_of, sum_of
+from dlemu.metrics.rows import Rows, StepTable, in_order, steps_of, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
 _MIN_LOSS_PERCENT = 0.5
 """An owner is reported if it caused at least this loss, in points of utilisation."""
 _MIN_RATIO = 3
 """It must also have caused this many times the mean loss of the others: by chance every rank is last now and then."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Delays:
-    """Who delayed each step, and for how long; arrays with one entry per step."""
-
-    owner: Whole
-    """Owner (rank or host number) of the row that ended last."""
-    row: Whole
-    """Index of that row."""
-    delay_ns: Whole
-    cost_ns: Whole
-    """The delay times the step's number of accelerators."""
 
 
 def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str]) -> list[Finding]:
@@ -51,67 +37,54 @@ def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str])
         return []
     table = in_order(kept)
     nodes = list(rank_nodes or [0] * (max(table.values("rank")) + 1))
-    by_rank = _delays(table, range(len(nodes)))
+
+    def named(node: int) -> str:
+        return hosts[node] if node < len(hosts) else ""
+
     ranks = [
-        _straggler(table, by_rank, owner, rank=owner, host=_name(hosts, nodes[owner]))
-        for owner in _owners_to_report(table, by_rank, range(len(nodes)))
+        Finding(Code.SLOW_RANK, "caution", {"rank": rank, "host": named(nodes[rank]), **numbers})
+        for rank, numbers in _late_owners(table, range(len(nodes)))
     ]
     if len(set(nodes)) in (1, len(nodes)):  # a host is all ranks, or one
         return ranks
-    by_host = _delays(table, nodes)
-    return [
-        *(
-            _straggler(table, by_host, owner, rank=None, host=_name(hosts, owner))
-            for owner in _owners_to_report(table, by_host, nodes)
-        ),
-        *ranks,
+    of_hosts = [
+        Finding(Code.SLOW_RANK, "caution", {"pattern": "host", "host": named(node), **numbers})
+        for node, numbers in _late_owners(table, nodes)
     ]
+    return of_hosts + ranks
 
 
-def _owners_to_report(kept: StepTable, delays: _Delays, owners: Sequence[int]) -> list[int]:
-    """Return the owners to report, worst first. `owners[rank]` is the owner of each rank."""
-    caused = np.bincount(delays.owner, weights=delays.cost_ns, minlength=max(owners) + 1)
-    present = np.unique([owners[rank] for rank in kept.values("rank")])
-    all_ns = total_ns(kept)
-    if len(present) < 2 or not all_ns:
-        return []
-    others = (caused[present].sum() - caused) / (len(present) - 1)
-    return [
-        int(owner)
-        for owner in present[np.argsort(-caused[present], kind="stable")]
-        if 100 * caused[owner] / all_ns >= _MIN_LOSS_PERCENT and caused[owner] >= _MIN_RATIO * others[owner]
-    ]
+def _late_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, dict[str, Number]]]:
+    """Yield the owners to report with their numbers, worst first. `owners[rank]` is the owner of each rank.
 
-
-def _delays(kept: StepTable, owners: Sequence[int]) -> _Delays:
-    """Return each step's delay by the owner of its last end: the time since the latest end of other owners' ranks."""
+    A step's delay is that of its last end: the time since the latest end of other owners' ranks.
+    """
     steps, compute = steps_of(kept), kept["compute_ns"]
     ends, owner_of_row = kept["wait_ns"] + compute, np.asarray(owners)[kept["rank"]]
     row = steps.first(-ends)
-    owner = owner_of_row[row]
-    others = steps.maximum(np.where(owner_of_row == owner[steps.of_row], 0, ends))
-    delay_ns = np.maximum(0, ends[row] - np.maximum(others, steps.maximum(compute)))
-    return _Delays(owner, row, delay_ns, delay_ns * steps.sum(1))
-
-
-def _straggler(kept: StepTable, delays: _Delays, owner: int, *, rank: int | None, host: str) -> Finding:
-    delayed = (delays.owner == owner) & (delays.delay_ns > 0)
-    mine = kept[delays.row[delayed]]
-    parts = wait_parts(mine).sum(axis=0)
-    return Finding.of(
-        Code.SLOW_RANK,
-        "caution",
-        **({"pattern": "host"} if rank is None else {"rank": rank}),
-        host=host,
-        loss_percent=100.0 * float(delays.cost_ns[delayed].sum()) / total_ns(kept),
-        steps=len(mine),
-        mean_delay_ms=float(delays.delay_ns[delayed].mean()) / 1e6,
-        mainly=PARTS[int(parts.argmax())],
-    )
-
-
-def _name(hosts: Sequence[str], node: int) -> str:
-    return hosts[node] if node < len(hosts) else ""
+    late = owner_of_row[row]
+    others_end = steps.maximum(np.where(owner_of_row == late[steps.of_row], 0, ends))
+    delay_ns = np.maximum(0, ends[row] - np.maximum(others_end, steps.maximum(compute)))
+    cost_ns = delay_ns * steps.sum(1)  # the delay times the step's number of accelerators
+    caused = np.bincount(late, weights=cost_ns, minlength=max(owners) + 1)
+    present, all_ns = np.unique(owner_of_row), total_ns(kept)
+    if len(present) < 2 or not all_ns:
+        return
+    others = (caused[present].sum() - caused) / (len(present) - 1)
+    for owner in present[np.argsort(-caused[present], kind="stable")].tolist():
+        if 100 * caused[owner] / all_ns < _MIN_LOSS_PERCENT or caused[owner] < _MIN_RATIO * others[owner]:
+            continue
+        delayed = (late == owner) & (delay_ns > 0)
+        mine = kept[row[delayed]]
+        yield (
+            owner,
+            {
+                "loss_percent": 100.0 * float(cost_ns[delayed].sum()) / all_ns,
+                "steps": len(mine),
+                "mean_delay_ms": float(delay_ns[delayed].mean()) / 1e6,
+                "mainly": PARTS[int(wait_parts(mine).sum(axis=0).argmax())],
+            },
+        )
 
 
 _SLOW_FOLDER_RATIO = 2.0
@@ -158,7 +131,7 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[F
     )
 
 
-def _samples_by_folder(rows: Columns, plan: Plan, folders: int) -> Iterator[tuple[NDArray[np.int64], float]]:
+def _samples_by_folder(rows: StepTable, plan: Plan, folders: int) -> Iterator[tuple[NDArray[np.int64], float]]:
     """Yield for each row its number of samples in each folder, shape (folders,), and its read time in ms."""
     ranks, epochs, steps, hashes, read_ns = (rows[name] for name in ("rank", "epoch", "step", "sample_hash", "read_ns"))
     for rank in np.unique(ranks).tolist():

@@ -20,7 +20,7 @@ import numpy as np
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.loss import total_ns
 from dlemu.metrics.rates import Floats, Intervals, Mean, by_epoch, known
-from dlemu.metrics.rows import Rows, StepTable, Whole, in_order, sum_of
+from dlemu.metrics.rows import Rows, StepTable, Whole, cached, in_order, sum_of
 from dlemu.metrics.t_interval import Values, estimate
 
 
@@ -43,16 +43,13 @@ class Supply:
         return 100.0 * self.read_ns / self.time_ns if self.time_ns > 0 else math.nan
 
 
-def supplies_of(rows: Rows) -> list[Supply]:
+@cached
+def supplies_of(table: StepTable) -> list[Supply]:
     """Return the supply of each epoch, from the training rows of all ranks.
 
     It is measured from the start of the first batch until a rank starts its last one, without the time between blocks.
     In an epoch in which no batch is complete by then, it is measured until the first rank has all of them (`at_least`).
     """
-    return in_order(rows).once(_supplies_of)
-
-
-def _supplies_of(table: StepTable) -> list[Supply]:
     reads: dict[int, list[_Read]] = {epoch: [] for epoch in table.values("epoch")}
     for own in table.by_rank_and_epoch:
         start, started, finished = training_spans(own)[0].min(), own["started_ns"], own["finished_ns"]

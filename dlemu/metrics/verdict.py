@@ -19,6 +19,8 @@ Outcome = Literal["pass", "fail", "undecided", "no verdict"]
 """The answer to a question about the storage; `undecided`: too close to the threshold for the uncertainty."""
 EXIT_STATUSES: dict[Outcome, int] = {"pass": 0, "fail": 1, "undecided": 4, "no verdict": 4}
 """docs/results.md, section 1. The last two share a status: neither answers the question about the storage."""
+PASSED: dict[Outcome | None, bool] = {"pass": True, "fail": False}
+"""Outcome -> whether it passed, where there is a verdict."""
 COMPLETED = tuple(sorted(set(EXIT_STATUSES.values())))
 """Exit statuses of a command whose measurement completed, whatever the result."""
 HOST_LIMITS = ("host CPU", "emulator")
@@ -63,7 +65,7 @@ class Verdict:
     @property
     def passed(self) -> bool | None:
         """None without a pass or fail."""
-        return {"pass": True, "fail": False}.get(self.outcome)
+        return PASSED.get(self.outcome)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,6 @@ from dlemu.results.figures import Value
 _UNITS = {
     "_percent": "%",
     "_mb_per_second": "MB/s",
-    "_mib_per_second": "MiB/s",
     "samples_per_second": "samples/s",
     "seconds_per_gb": "s / GB",
     "_seconds": "s",
@@ -25,8 +24,6 @@ _UNITS = {
     "_mb": "MB",
     "_kib": "KiB",
     "watts": "W",
-    "_percent_of_app": "%",
-    "_share_of_wait": "share, 0 to 1",
 }
 _LONG_LIST = 24  # longer ones show ten at each end
 

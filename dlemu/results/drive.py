@@ -63,8 +63,8 @@ def nothing_left(others_mb_per_second: float, mb_per_second: float) -> UserError
 class Line:
     """One line of a data sheet; exactly one of `mb_per_second`, `iops` and `latency_us` is above 0."""
 
-    size: int | str
-    """Bytes per request; 4k and 1m are binary, as in fio."""
+    size: int | str = READ_AHEAD_BYTES
+    """Bytes per request; 4k and 1m are binary, as in fio. 128 KiB is that of most sheets' sequential reads."""
     depth: int = 1
     """Requests in flight."""
     mb_per_second: float = 0.0
@@ -102,7 +102,8 @@ def per_second(rates: Sequence[Rate], request_bytes: int, depth: int) -> float:
     """Return the requests/s for any size and depth.
 
     The drive's time per request is interpolated linearly between two sizes (a cost per request and a cost per byte);
-    smaller requests take as long as the smallest, larger ones as long per byte as the largest.
+    larger requests take as long per byte as the largest. Smaller ones take as long per byte as the smallest down to
+    128 KiB, at which sheets tell a drive's best rate, and as long as one of that size below.
     """
     sizes = sorted({rate.size_bytes for rate in rates})
     alone = _alone_seconds(rates, request_bytes)
@@ -112,6 +113,7 @@ def per_second(rates: Sequence[Rate], request_bytes: int, depth: int) -> float:
         given = float(np.interp(depth, [one for one, _ in known], [one for _, one in known]))
         seconds.append(1 / given)
     took = float(np.interp(request_bytes, sizes, seconds)) * max(1.0, request_bytes / sizes[-1])
+    took *= min(1.0, max(request_bytes, READ_AHEAD_BYTES) / sizes[0])
     # The smaller of depth / latency and the drive's largest rate: the asymptotic bounds of Denning and Buzen, The
     # Operational Analysis of Queueing Network Models (1978).
     return min(1 / took, depth / alone) if alone else 1 / took

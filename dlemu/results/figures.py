@@ -12,7 +12,7 @@ import numpy as np
 from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.metrics.rates import Mean
 from dlemu.metrics.t_interval import half_width
-from dlemu.metrics.verdict import Outcome
+from dlemu.metrics.verdict import PASSED, Outcome
 from dlemu.results.parts import HostDevice
 from dlemu.results.wording import scaled
 
@@ -25,9 +25,7 @@ class Value:
 
     mean: float
     half_width: float | None = None
-    """None with fewer than three repetitions."""
-    each: tuple[float, ...] = ()
-    """The value of each repetition: an epoch, or a checkpoint."""
+    """None with fewer than three repetitions: epochs, or checkpoints."""
 
     def over(self, count: int) -> Value:
         """Return the share of each of `count` equal parts."""
@@ -51,8 +49,6 @@ class JobFigures:
     """Planned steps of each epoch, where `train.total_training_steps` cuts epochs short; None where all are whole."""
     computation_seconds: float | None = None
     """Mean of `train.computation_time`; None for jobs without steps and for results of other tools."""
-    passed: bool | None = None
-    """None for jobs that neither pass nor fail, and for runs without a verdict."""
     verdict: str = ""
     outcome: Outcome | None = None
     """None for jobs that neither pass nor fail."""
@@ -62,6 +58,11 @@ class JobFigures:
     """Value of the judged metric (AU in training) at which it passes."""
     metrics: dict[str, Value] = field(default_factory=dict)
     """Name -> value of the metrics that are known."""
+
+    @property
+    def passed(self) -> bool | None:
+        """None for jobs that neither pass nor fail, and for runs without a verdict."""
+        return PASSED.get(self.outcome)
 
     @property
     def title(self) -> str:
@@ -86,7 +87,7 @@ def half_width_of(values: Sequence[float]) -> float | None:
 
 def mean_over(values: Sequence[float]) -> Value:
     """Return the mean over repetitions with its interval."""
-    return Value(float(np.mean(values)), half_width_of(values), tuple(values))
+    return Value(float(np.mean(values)), half_width_of(values))
 
 
 def value_of(figure: Mean | float | None) -> Value | None:
@@ -96,7 +97,7 @@ def value_of(figure: Mean | float | None) -> Value | None:
     if figure.mean is None:
         return None
     each = tuple(value for value in figure.per_epoch if value is not None)
-    return Value(figure.mean, half_width_of(each), each)
+    return Value(figure.mean, half_width_of(each))
 
 
 SAME_PERCENT = 0.05
@@ -133,11 +134,8 @@ class Conditions:
 class Difference:
     """One metric of both sides."""
 
-    a: float
-    a_half_width: float | None
-    """Half width of the 95 % interval; None with fewer than three repetitions. The same for `b_half_width`."""
-    b: float
-    b_half_width: float | None
+    a: Value
+    b: Value
     difference_percent: float | None
     """100 x (A / B - 1); None where B is 0."""
     half_width_percent: float | None
@@ -156,14 +154,7 @@ def difference(a: Value, b: Value) -> Difference:
     width = None
     if a.mean and b.mean and a.half_width is not None and b.half_width is not None:
         width = 100 * abs(a.mean / b.mean) * math.hypot(a.half_width / a.mean, b.half_width / b.mean)
-    return Difference(
-        a=a.mean,
-        a_half_width=a.half_width,
-        b=b.mean,
-        b_half_width=b.half_width,
-        difference_percent=percent,
-        half_width_percent=width,
-    )
+    return Difference(a=a, b=b, difference_percent=percent, half_width_percent=width)
 
 
 def differing_work(a: Conditions, b: Conditions, varied: Collection[str] = ()) -> list[str]:

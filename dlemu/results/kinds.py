@@ -8,7 +8,7 @@ installs as an entry point in the group `dlemu.jobs`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # every command imports this module
     from dlemu.metrics.catalogue import Catalogue
     from dlemu.results.exported import ExportedCheckpoints, ExportedSteps
     from dlemu.results.figures import Conditions, JobFigures
-    from dlemu.results.progress import Follower
 
 PACKAGES = ("dlemu.jobs", "dlemu.studies")
 ENTRY_POINTS = "dlemu.jobs"
@@ -77,14 +76,9 @@ class JobParts(Parts):
     """Given a run, returns its figures for sweeps, comparisons and pages."""
     conditions: Callable[[Any], Conditions]
     """Given a summary, returns the conditions of the run."""
-    advise: Callable[[Any, Sequence[str], Sequence[str], str | None], str] | None = None
-    """Given a `NoVerdictError` and the user's command, overrides and config folder, returns how to get a verdict."""
     predict: Callable[[Any, Any], tuple[Any, str, Workload]] | None = None
     """For `dlemu predict`: given overrides or a workload, and a `dlemu.runner.prediction_request.PredictionRequest`,
     returns the answer, its folder and the workload."""
-    follow: Callable[[str, str], Follower] | None = None
-    """Given the path of the facts from before the first step, and the live folder, returns what follows the run;
-    raises UserError. A kind of rows (`dlemu.runner.rows_job`) needs none."""
     host_checks: Callable[[], Mapping[str, Any]] = dict
     """Returns the checks of `dlemu doctor` for this kind only by name, as `CHECKS` of a file of `dlemu.doctor`."""
     exported: Callable[[Any], ExportedSteps | ExportedCheckpoints] | None = None

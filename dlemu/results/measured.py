@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import os
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.config import to_yaml
 from dlemu.config.schema import Workload
+from dlemu.metrics.rows import Rows
 from dlemu.results.answer_files import check_version, decode_untrusted, to_json
 from dlemu.results.file_names import ADVICE, CONFIG, FACTS, KILLED, LIVE, SUMMARY, TELEMETRY
 from dlemu.results.kinds import SummaryHead
@@ -63,34 +67,47 @@ def common_fields(facts: RunFacts) -> dict[str, Any]:
     }
 
 
-class MeasuredRun(Protocol):
+N = TypeVar("N", bound=RunJournal)
+
+
+@dataclass(frozen=True)
+class MeasuredLog(Generic[N]):
+    """What the ranks of a run measured: collected on rank 0, or read from the files of a killed run."""
+
+    rows: NDArray[np.void]
+    """Rows of all ranks."""
+    journal: N
+    telemetry: Telemetry = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredRun(ABC):
     """One run: what its ranks measured, and all metrics computed from it."""
 
-    @property
-    def folder(self) -> str:
-        """Folder of its files."""
-        ...
+    folder: str
+    """Folder of its files."""
+    facts: RunFacts
+    rows: Rows
+    """Rows of all ranks; times are of each host's own clock."""
+    telemetry: Telemetry
+    """Readings of each host's recorder, in node order."""
 
     @property
-    def facts(self) -> RunFacts: ...
+    @abstractmethod
+    def summary(self) -> Any:
+        """All metrics, computed from the other fields."""
 
-    @property
-    def telemetry(self) -> Telemetry: ...
-
-    @property
-    def summary(self) -> object:
-        """All metrics."""
-        ...
-
+    @abstractmethod
     def write_rows(self) -> None:
-        """Write the tables of its rows into its folder; raises SpaceError."""
-        ...
+        """Write the table of its rows into its folder; raises SpaceError."""
 
-
-def sent_state(run: Any) -> dict[str, Any]:
-    """Return the state of a run for pickling: its fields and summary; other cached values are computed again."""
-    names = (*(field.name for field in fields(run)), "summary")
-    return {name: value for name, value in vars(run).items() if name in names}
+    def __getstate__(self) -> dict[str, Any]:
+        """Return its fields and its summary; other cached values are computed again."""
+        names = (*(field.name for field in fields(self)), "summary")
+        return {name: value for name, value in vars(self).items() if name in names}
 
 
 F = TypeVar("F", bound=RunFacts)
@@ -137,22 +154,9 @@ def read_readings(folder: str, facts: RunFacts) -> Telemetry:
         raise UserError(f"{os.path.join(folder, TELEMETRY)} is damaged ({error}): copy it again") from error
 
 
-class LiveLog(Protocol):
-    """The log of a killed run, from the files of its ranks."""
-
-    @property
-    def journal(self) -> RunJournal: ...
-
-    @property
-    def telemetry(self) -> Telemetry: ...
-
-    def __len__(self) -> int: ...
-
-
-L = TypeVar("L", bound=LiveLog)
-
-
-def read_live(folder: str, kind: type[F], salvage: Callable[[str], L | None], first: str) -> tuple[F, L]:
+def read_live(
+    folder: str, kind: type[F], salvage: Callable[[str], MeasuredLog[N] | None], first: str
+) -> tuple[F, MeasuredLog[N]]:
     """Return facts and log of a run that was killed before it was saved, from its live/ folder.
 
     Raises UserError when it is still in progress, or was killed before its first row, which messages call `first`.
@@ -165,11 +169,11 @@ def read_live(folder: str, kind: type[F], salvage: Callable[[str], L | None], fi
     return replace(facts, journal=log.journal, recorders=heads, failure=KILLED), log
 
 
-def check_hosts(run: MeasuredRun, *, rows: int) -> None:
+def check_hosts(run: MeasuredRun) -> None:
     """Raise UserError for a run with rows whose facts do not say on which hosts these were measured."""
     facts, journal = run.facts, run.facts.journal
     nodes = set(journal.rank_nodes)
-    if rows and (len(journal.rank_nodes) != facts.ranks or not nodes <= set(range(len(journal.hosts)))):
+    if len(run.rows) and (len(journal.rank_nodes) != facts.ranks or not nodes <= set(range(len(journal.hosts)))):
         raise UserError(f"{run.folder} is damaged: its journal does not say on which host each of its ranks ran")
     if not {head.node for head in facts.recorders} <= set(range(len(journal.hosts))):
         raise UserError(f"{run.folder} is damaged: it was recorded on hosts that its journal does not list")

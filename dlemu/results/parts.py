@@ -53,12 +53,9 @@ class Requests:
     """
 
     get: int
-    head: int
     put: int
     received_bytes: int
     """Bytes in the bodies of responses."""
-    sent_bytes: int = 0
-    """Bytes in the bodies of requests: what was written."""
     failed: int
     """Responses with an error status, and broken connections."""
     retried: int

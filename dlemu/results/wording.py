@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from string import Formatter
-from typing import Any
+from typing import Any, TypeVar
 
 from dlemu.metrics.findings import Finding
 
-Wording = Mapping[str, str | Callable[..., str]]
-"""Code -> its sentence: a format string for the finding's numbers, or a function of them.
+T = TypeVar("T")
+Wording = Mapping[str, T]
+"""Code, or `CODE.PATTERN` of one that has forms -> what is said of it: format strings for the finding's numbers.
 
 `{readers:count reader}` gives "1 reader", "2 readers"; `{ranks:several , or fewer}` gives the words behind `several`
 unless there is 1; `{at_seconds:clock}` gives a time since training began, 00:06 or 1:00:06.
@@ -57,26 +58,17 @@ class _Filling(Formatter):
         return str(super().format_field(value, format_spec))
 
 
-def sentence(finding: Finding, words: Wording, ranks: int = 0) -> str:
-    """Return a finding as a sentence; raises KeyError for a code without wording. `ranks` is 0 where not known."""
-    text = words[finding.code]
-    return text(**finding.numbers) if callable(text) else filled(text, {"ranks": ranks} | finding.numbers)
-
-
 def filled(text: str, numbers: Mapping[str, Any]) -> str:
-    """Return a sentence of a `Wording` with its numbers."""
+    """Return a format string of a `Wording` with its numbers."""
     return _Filling().vformat(text, (), numbers)
 
 
-def sentences(
-    findings: Iterable[Finding], words: Wording, continuing: Container[str] = (), *, ranks: int = 0
-) -> tuple[str, ...]:
-    """Return the findings as sentences; those with a code in `continuing` are appended to the previous sentence."""
-    parts: list[str] = []
-    for finding in findings:
-        text = sentence(finding, words, ranks)
-        if finding.code in continuing:
-            parts[-1] += f"; {text}"
-        else:
-            parts.append(text)
-    return tuple(parts)
+def words_of(finding: Finding, words: Wording[T]) -> T:
+    """Return what is said of a finding, its numbers not filled in; raises KeyError for a code without wording."""
+    pattern = finding.numbers.get("pattern")
+    return words[finding.code if pattern is None else f"{finding.code}.{pattern}"]
+
+
+def sentences(findings: Iterable[Finding], words: Wording[str]) -> tuple[str, ...]:
+    """Return the findings as sentences."""
+    return tuple(filled(words_of(finding, words), finding.numbers) for finding in findings)

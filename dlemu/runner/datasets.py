@@ -21,19 +21,27 @@ from dlemu.ranks.process_control import comes_into_sight
 from dlemu.results.progress import Progress, seconds_left
 from dlemu.results.wording import count
 from dlemu.runner.events import DatasetMade, DatasetVerified, OnEvent, Warned
-from dlemu.runner.job import JobRequest, cautions
+from dlemu.runner.job import JobRequest
 from dlemu.runner.ranks import Ranks, with_ranks
 
 
 def make(
-    request: JobRequest, on_event: OnEvent, *, fsync: bool = False, on_look: Callable[[], None] | None = None
+    request: JobRequest,
+    on_event: OnEvent,
+    *,
+    caution: Callable[[Workload, int], str] = lambda workload, ranks: "",
+    fsync: bool = False,
+    on_look: Callable[[], None] | None = None,
 ) -> DatasetMade | None:
-    """Make the missing files of a dataset; return a summary on rank 0. Raises UserError, RunFailedError."""
+    """Make the missing files of a dataset; return a summary on rank 0. Raises UserError, RunFailedError.
+
+    `caution` returns what to warn of before that, for so many ranks; empty for nothing.
+    """
 
     def body(ranks: Ranks) -> DatasetMade | None:
         workload = ranks.configure(lambda: _checked(request))
-        for caution in cautions(workload, ranks.count) if ranks.leads else ():
-            on_event(Warned(caution))
+        if ranks.leads and (warning := caution(workload, ranks.count)):
+            on_event(Warned(warning))
         return ranks.run(lambda comm: make_dataset(workload, comm, on_event, fsync=fsync))
 
     return with_ranks(request.words, on_event, body, on_look)

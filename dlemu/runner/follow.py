@@ -7,7 +7,6 @@ import os
 import shlex
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 from datagen.errors import UserError
@@ -132,12 +131,8 @@ class RunFollower:
             kind = kind_of(self.folder) if os.path.exists(facts_path) else None
             if kind is None:
                 return None
-            from dlemu.runner.rows_job import LiveRows, RowsKind  # a run that reports itself needs none
-
-            parts = kind.load_job()
-            if parts.follow is None and not isinstance(parts.job, RowsKind):
-                raise UserError(f"{kind.noun} says nothing of its progress: wait for it to end")
-            self._follower = (parts.follow or partial(LiveRows, parts))(facts_path, self._live)
+            self._follower = kind.load_job().job.follow(facts_path, self._live)
+            assert self._follower is not None
         progress = self._follower.look()
         self._readings.look()
         devices = (

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import os
 import shlex
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from datagen.errors import DatasetError, SpaceError, UserError
+from datagen.errors import SpaceError, UserError
 from datagen.owned import OwnFolder
-from datagen.storage.storage_base import StorageSpec
 from dlemu.config.schema import Workload
 from dlemu.ranks import Comm, within
-from dlemu.results.file_names import ADVICE, LIVE
-from dlemu.results.kinds import kind_wanted, kinds
-from dlemu.results.live import RunJournal, write_live_facts
-from dlemu.results.measured import MeasuredRun, write_measured, write_summary
+from dlemu.results.file_names import ADVICE, FACTS
+from dlemu.results.kinds import kind_wanted
+from dlemu.results.live import write_live_facts
+from dlemu.results.measured import MeasuredLog, write_measured, write_summary
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing, Event, JobBegan, Making, NotSaved, OnEvent, Saved
+from dlemu.runner.follow import Reporter
 from dlemu.runner.ranks import Ranks, with_ranks
 from dlemu.runner.run_folder import (
     SAVING_SECONDS,
@@ -37,73 +37,14 @@ from dlemu.runner.run_folder import (
     drop_live,
     make_folder,
     new_folder,
-    request_folder,
 )
-from dlemu.telemetry import Telemetry
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """A complete, checked description of a run; picklable, the same on every rank."""
-
-    workload: Workload
-    ranks: int
-    seed: int
-    """Seed of all random choices: shuffling, times, data."""
-    folder: str
-    """The run's folder."""
-    started_at: str
-    """ISO 8601 with time zone."""
-
-    @property
-    def live_folder(self) -> str:
-        """Folder of the ranks' logs while they run."""
-        return os.path.join(self.folder, LIVE)
-
-    @property
-    def request_folder(self) -> str:
-        """Folder in which processes count their requests to an object store."""
-        return request_folder(self.live_folder)
-
-    @property
-    def storage_spec(self) -> StorageSpec:
-        """The storage as ranks and workers use it: requests to an object store are counted."""
-        return replace(self.workload.storage_spec, account=self.request_folder)
-
-
-class Log(Sized, Protocol):
-    """What the ranks of a run measured, collected on rank 0; its length is the number of rows."""
-
-    @property
-    def journal(self) -> RunJournal: ...
-
-    @property
-    def telemetry(self) -> Telemetry: ...
-
+from dlemu.runner.run_kind import F, J, N, R, RunKind
+from dlemu.runner.run_kind import Job as Job
 
 CONFIRM_ABOVE_BYTES = 10e9
 """Larger datasets are made only if the user agrees."""
 TRIAL_SCALE = "laptop"
 """The scale suggested for first tries, if a workload has it."""
-
-
-class NoVerdictError(DatasetError):
-    """The dataset is too small for a verdict with this many ranks; the caller adds advice."""
-
-    def __init__(
-        self, problem: str, workload: Workload, ranks: int, files_there: int, files_wanted: int, otherwise: str = ""
-    ) -> None:
-        """`files_there`: number of files that exist; `otherwise`: a sentence on how to run it without a verdict."""
-        super().__init__(problem, workload, ranks, files_there, files_wanted, otherwise)
-        self.problem, self.workload, self.ranks, self.files_there = problem, workload, ranks, files_there
-        self.files_wanted, self.otherwise = files_wanted, otherwise
-
-    def __str__(self) -> str:
-        return self.advised("")
-
-    def advised(self, advice: str) -> str:
-        """Return the message with advice on how to get a verdict."""
-        return f"{self.problem} {advice}".rstrip() + (self.otherwise and f"\n{self.otherwise}")
 
 
 @dataclass(frozen=True)
@@ -148,16 +89,11 @@ Look = Callable[[Workload], None]
 """Checks that the storage has what a workload needs; raises UserError."""
 
 T = TypeVar("T")
-J = TypeVar("J", bound=Job)
-L = TypeVar("L", bound=Log)
-R = TypeVar("R", bound=MeasuredRun)
 
 
-class JobKind(ABC, Generic[J, L, R]):
+class JobKind(RunKind[J, F, N, R]):
     """The interface of a kind of job. Its methods are called in the order in which they are listed here."""
 
-    name: ClassVar[str]
-    """`kind` in facts.json and summary.json."""
     prefix: ClassVar[str] = ""
     """Prefix of run folders' names in results/WORKLOAD/."""
 
@@ -169,10 +105,6 @@ class JobKind(ABC, Generic[J, L, R]):
         """Return the workload changed to make missing data first; `given`: the user set the size of the dataset."""
         raise UserError(f"a {self.name} job reads no data that could be made first: leave out --make")
 
-    def caution(self, workload: Workload, ranks: int) -> str:
-        """Return why `ranks` would get no verdict on a dataset that is about to be made; '' if they may get one."""
-        return ""
-
     def before(self, workload: Workload, ranks: Ranks, on_event: OnEvent, *, wants_verdict: bool) -> bool:
         """Do what must precede the job, such as making data; return False if there is nothing else to run."""
         return True
@@ -182,11 +114,8 @@ class JobKind(ABC, Generic[J, L, R]):
         return f"the storage of {workload.dataset.data_folder}"
 
     @abstractmethod
-    def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> J:
-        """Inspect the storage, without changing anything, and return the job.
-
-        Raises UserError, DatasetError, NoVerdictError.
-        """
+    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> J:
+        """Inspect the storage, without changing anything, and return the job; raises UserError."""
 
     def live_names(self, rank: int) -> Iterable[str]:
         """Return the names of the files that a rank writes into the run's live folder."""
@@ -200,10 +129,6 @@ class JobKind(ABC, Generic[J, L, R]):
         """Write to the storage what the other hosts need, and return the job. Raises UserError, OSError."""
         return job
 
-    @abstractmethod
-    def facts_ahead(self, job: J) -> object:
-        """Return the facts.json of a killed run: it is written before the run, and remains if the run is killed."""
-
     def check_host(self, job: J, local_ranks: int) -> None:
         """Raise UserError or SpaceError if this host can't run its ranks; called once per host."""
 
@@ -211,16 +136,12 @@ class JobKind(ABC, Generic[J, L, R]):
         """Import the modules that ranks share, before they are forked. Raises UserError."""
 
     @abstractmethod
-    def run_rank(self, job: J, comm: Comm, notify: Notify | None) -> L | None:
+    def run_rank(self, job: J, comm: Comm, notify: Notify | None) -> MeasuredLog[N] | None:
         """Run one rank to its end; return the log of all ranks on rank 0, else None. Only rank 0 has `notify`."""
 
-    @abstractmethod
-    def salvage(self, live_folder: str) -> L | None:
-        """Return the log of a failed run from the files that its ranks left; None if nothing was measured."""
-
-    @abstractmethod
-    def result(self, job: J, log: L, failure: str | None) -> R:
-        """Return the measured run; `failure` says why it is incomplete, None if it is complete."""
+    def reporter(self, job: J, notify: Notify) -> Reporter:
+        """Return what rank 0 calls at every row, so that the progress of all ranks is reported."""
+        return Reporter(self.follow(os.path.join(job.live_folder, FACTS), job.live_folder), notify)
 
     def clean_up(self, job: J) -> str:
         """Remove unfinished files of a failed run; return a phrase for what was removed or left, empty for nothing."""
@@ -228,10 +149,6 @@ class JobKind(ABC, Generic[J, L, R]):
 
     def clean_up_elsewhere(self, job: J) -> None:
         """Remove unfinished files of a failed run on another host, if it does not share the folder with rank 0's."""
-
-    def kept(self, job: J, log: L) -> str:
-        """Return what was saved of a failed run, as a phrase."""
-        return f"kept, marked incomplete, in {job.folder}: {count(len(log), 'step')} measured before that"
 
     def unfinished(self, folder: str) -> Unfinished | None:
         """Return what the killed run of a folder left in the storage, None for nothing; raises UserError, OSError."""
@@ -246,7 +163,7 @@ class JobKind(ABC, Generic[J, L, R]):
         return nullcontext(())
 
 
-AnyKind = JobKind[Any, Any, Any]
+AnyKind = JobKind[Any, Any, Any, Any]
 
 
 def run_alone(
@@ -265,13 +182,6 @@ def run_alone(
     return with_ranks(request.words, on_event, body, on_look)
 
 
-def cautions(workload: Workload, ranks: int) -> Iterator[str]:
-    """Yield warnings of all kinds of jobs about a dataset that is about to be made for `ranks`."""
-    for kind in kinds():
-        if kind.is_job and (caution := kind.load_job().job.caution(workload, ranks)):
-            yield caution
-
-
 def kind_for(workload: Workload) -> AnyKind:
     kind: AnyKind = kind_wanted(workload).load_job().job
     return kind
@@ -287,7 +197,7 @@ def checked(workload: Workload, kind: AnyKind | None = None) -> Workload:
 
 
 def run_job(
-    kind: JobKind[J, L, R], request: JobRequest, ranks: Ranks, workload: Workload, on_event: OnEvent
+    kind: JobKind[J, F, N, R], request: JobRequest, ranks: Ranks, workload: Workload, on_event: OnEvent
 ) -> JobResult | None:
     """Run a job with these ranks and a `checked` workload; returns and raises what `run_alone` does."""
     wants_verdict = request.wants_verdict
@@ -321,12 +231,13 @@ def _with_making(kind: AnyKind, make: MakeFirst, workload: Workload, ranks: int)
 
 
 def prepare(
-    kind: JobKind[J, L, R], workload: Workload, ranks: int, *, wants_verdict: bool = False
+    kind: JobKind[J, F, N, R], workload: Workload, ranks: int, *, wants_verdict: bool = False
 ) -> tuple[J, OwnFolder]:
     """Return the job, and its folder, which is created together with the live folder; raises UserError."""
     folder = workload.output.folder or new_folder(workload.results_name, kind.prefix)
     started_at = datetime.now().astimezone().isoformat(timespec="seconds")
-    job = in_time(kind, workload, lambda: kind.plan(workload, ranks, folder, started_at, wants_verdict=wants_verdict))
+    job = in_time(kind, workload, lambda: kind.plan(workload, ranks, wants_verdict=wants_verdict))
+    job = replace(job, folder=folder, started_at=started_at)
     names = [name for rank in range(ranks) for name in kind.live_names(rank)]
     made = make_folder(folder, ranks, names, also=kind.made_folder(job))
     try:
@@ -341,15 +252,15 @@ def prepare(
 def check_ahead(kind: AnyKind, workload: Workload) -> None:
     """Raise UserError if data that a job reads is missing, unless the job makes it; changes nothing."""
     if not workload.workflow.generate_data:
-        in_time(kind, workload, lambda: kind.plan(workload, workload.ranks, "", "", wants_verdict=False))
+        in_time(kind, workload, lambda: kind.plan(workload, workload.ranks, wants_verdict=False))
 
 
-def in_time(kind: JobKind[J, L, R], workload: Workload, look: Callable[[], T]) -> T:
+def in_time(kind: JobKind[J, F, N, R], workload: Workload, look: Callable[[], T]) -> T:
     """Call `look`, which accesses the storage before the ranks start; raises DlemuError if it takes too long."""
     return within(workload.timeout_seconds, look, f"looking at {kind.looks_at(workload)}")
 
 
-def save(kind: JobKind[J, L, R], job: J, log: L, on_event: OnEvent, failure: str | None = None) -> R:
+def save(kind: JobKind[J, F, N, R], job: J, log: MeasuredLog[N], on_event: OnEvent, failure: str | None = None) -> R:
     """Write the run's folder and return the run, marked incomplete after a `failure`. Raises SpaceError, DlemuError."""
     run = kind.result(job, log, failure)
 
@@ -369,7 +280,7 @@ def save(kind: JobKind[J, L, R], job: J, log: L, on_event: OnEvent, failure: str
     return run
 
 
-def save_failed(kind: JobKind[J, L, R], job: J, made: OwnFolder, on_event: OnEvent, failure: str) -> Kept | None:
+def save_failed(kind: JobKind[J, F, N, R], job: J, made: OwnFolder, on_event: OnEvent, failure: str) -> Kept | None:
     """Save what the ranks of a failed run left in its live folder; if that is nothing, remove the run's folder."""
     removed = kind.clean_up(job)
     log = kind.salvage(job.live_folder)
@@ -379,4 +290,5 @@ def save_failed(kind: JobKind[J, L, R], job: J, made: OwnFolder, on_event: OnEve
             on_event(Doing(removed))
         return None
     save(kind, job, log, on_event, failure)
-    return Kept(job.folder, "; ".join(filter(None, (kind.kept(job, log), removed))))
+    kept = f"kept, marked incomplete, in {job.folder}: {count(len(log), kind.row_noun)} measured before that"
+    return Kept(job.folder, "; ".join(filter(None, (kept, removed))))

@@ -1,76 +1,108 @@
-"""What the first rank of each host does for the others: describe the host, start and stop its telemetry recorder."""
+"""What a rank records of its run beside its rows: rank 0 the journal, the first rank of each host its telemetry."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
 
-from dlemu.config.schema import Telemetry
+import numpy as np
+from numpy.typing import NDArray
+
+from datagen.storage.storage_base import open_storage
 from dlemu.machine.cgroup_limits import limiting_groups
-from dlemu.machine.environment import HostFacts, describe_host
+from dlemu.machine.environment import HostFacts, StorageFacts, describe_host
 from dlemu.ranks import Comm, within
 from dlemu.results.live import RunJournal
+from dlemu.results.measured import MeasuredLog
+from dlemu.runner.run_folder import request_folder, requests_so_far
+from dlemu.runner.run_kind import Job
 from dlemu.telemetry import HostTelemetry, Recorder, Scope, Task, start_recorder
 
-
-def recorder_for(
-    settings: Telemetry,
-    folders: Callable[[], Iterator[str]],
-    live_folder: str,
-    comm: Comm,
-    *,
-    timeout_seconds: float,
-    what: str,
-    request_folder: str = "",
-) -> Recorder | None:
-    """Start this host's recorder on its first rank; None on others, or if telemetry is off. All ranks must call this.
-
-    `folders` returns the folders whose devices are watched; `what` names them in messages. `request_folder`, if given,
-    has the counts of object requests.
-    """
-    if not settings.enabled:
-        return None
-    processes = comm.broadcast(comm.gather((comm.node, os.getpid())))
-    if comm.local_rank != 0:
-        return None
-    ranks = {rank: process for rank, (node, process) in enumerate(processes) if node == comm.node}
-    scope = Scope(
-        folders=within(timeout_seconds, lambda: tuple(folders()), f"looking for the devices of {what}"),
-        ranks=ranks,
-        cpu_groups=limiting_groups(),
-        request_folder=request_folder,
-    )
-    task = Task(scope=scope, node=comm.node, interval_seconds=settings.interval_seconds)
-    return start_recorder(task, live_folder)
+N = TypeVar("N", bound=RunJournal)
+T = TypeVar("T")
 
 
-def describe_hosts(comm: Comm) -> tuple[tuple[HostFacts, ...], tuple[int, ...]] | None:
-    """Return each node's facts in node order, and the node of each rank, on rank 0; None elsewhere. Collective."""
-    host = describe_host() if comm.local_rank == 0 else None
-    nodes: list[tuple[int, HostFacts | None]] | None = comm.gather((comm.node, host))
-    if nodes is None:
-        return None
-    hosts = {node: described for node, described in nodes if described is not None}
-    return tuple(hosts[node] for node in sorted(hosts)), tuple(node for node, _ in nodes)
+class RankRecord(Generic[N]):
+    """One rank's part of the record of a run. Methods that are collective must be called by all ranks."""
 
+    def __init__(self, job: Job, comm: Comm, journal: N, what: str) -> None:
+        """`what` names the storage that is measured, in messages."""
+        self._job, self._comm, self._what = job, comm, what
+        self.journal = journal
+        """Only rank 0's is kept."""
+        self._recorder: Recorder | None = None
+        self._telemetry: HostTelemetry | None = None
 
-class Recording(NamedTuple):
-    """What a rank returns of its host's recorder at the end."""
+    def start(self, folders: Callable[[], Iterable[str]]) -> None:
+        """Start this host's recorder, unless telemetry is off; collective.
 
-    telemetry: HostTelemetry | None
-    """None on ranks without a recorder."""
-    is_lost: bool
-    """Whether the recorder died before its last reading."""
+        `folders` returns the local folders whose devices are watched.
+        """
+        job, comm = self._job, self._comm
+        if not job.workload.telemetry.enabled:
+            return
+        processes = comm.broadcast(comm.gather((comm.node, os.getpid())))
+        if comm.local_rank != 0:
+            return
+        counts_requests = open_storage(job.workload.storage_spec.buffered).counts_requests
+        scope = Scope(
+            folders=self._in_time("looking for the devices of", lambda: tuple(folders())),
+            ranks={rank: process for rank, (node, process) in enumerate(processes) if node == comm.node},
+            cpu_groups=limiting_groups(),
+            request_folder=request_folder(job.live_folder) if counts_requests else "",
+        )
+        task = Task(scope=scope, node=comm.node, interval_seconds=job.workload.telemetry.interval_seconds)
+        self._recorder = start_recorder(task, job.live_folder)
 
+    def _in_time(self, doing: str, look: Callable[[], T]) -> T:
+        return within(self._job.workload.timeout_seconds, look, f"{doing} {self._what}")
 
-def stopped(recorder: Recorder | None) -> Recording:
-    """Stop this rank's recorder, if it has one, and return its telemetry."""
-    return Recording(None, is_lost=False) if recorder is None else Recording(recorder.stop(), recorder.lost)
+    def describe(self, find_storage: Callable[[], StorageFacts | None]) -> None:
+        """Note the hosts, the host of each rank, and the storage; collective."""
+        host = describe_host() if self._comm.local_rank == 0 else None
+        nodes: list[tuple[int, HostFacts | None]] | None = self._comm.gather((self._comm.node, host))
+        if nodes is not None:
+            hosts = {node: described for node, described in nodes if described is not None}
+            self.note(
+                hosts=tuple(hosts[node] for node in sorted(hosts)),
+                rank_nodes=tuple(node for node, _ in nodes),
+                storage=self._in_time("finding the devices behind", find_storage),
+            )
 
+    def note(self, **changes: object) -> None:
+        """Set fields of the journal; rank 0 saves it, so that they are known even if the run is killed."""
+        self.journal = self.journal.noting(**changes)
+        if self._comm.rank == 0:
+            self.journal.save(self._job.live_folder)
 
-def recorded(parts: Sequence[Recording], journal: RunJournal) -> tuple[tuple[int, ...], tuple[HostTelemetry, ...]]:
-    """Return the nodes whose recorders were lost, and the telemetry of all hosts by node; `parts` has one per rank."""
-    lost = tuple(node for node, part in zip(journal.rank_nodes, parts, strict=True) if part.is_lost)
-    hosts = (part.telemetry for part in parts if part.telemetry is not None)
-    return lost, tuple(sorted(hosts, key=lambda host: host.node))
+    def mark(self, *, training: bool) -> None:
+        """Have the recorder read all counters now, at the boundary between what is measured and everything else."""
+        if self._recorder is not None:
+            self._recorder.mark(training=training)
+
+    def stop(self) -> None:
+        """Note the end of the run, stop the recorder, and count the requests to an object store; collective."""
+        ended_ns = self._comm.all_reduce_max(time.monotonic_ns())
+        if self._recorder is not None:
+            self._telemetry = self._recorder.stop()
+        if self._comm.rank == 0:  # saved with the rows
+            self.journal = self.journal.noting(ended_ns=ended_ns, requests=requests_so_far(self._job.live_folder))
+
+    def collect(self, rows: NDArray[np.void], **of_rank: object) -> MeasuredLog[N] | None:
+        """Return the log of all ranks on rank 0, None elsewhere; collective, after `stop`.
+
+        Each of `of_rank` is a rank's value of a field of the journal that has one per rank.
+        """
+        is_lost = self._recorder is not None and self._recorder.lost
+        parts = self._comm.gather((rows, self._telemetry, is_lost, of_rank))
+        if parts is None:
+            return None
+        all_rows, telemetry, lost, values = zip(*parts, strict=True)
+        journal = self.journal.noting(
+            lost_recorders=tuple(node for node, gone in zip(self.journal.rank_nodes, lost, strict=True) if gone),
+            **{name: tuple(own[name] for own in values) for name in of_rank},
+        )
+        hosts = sorted(filter(None, telemetry), key=lambda host: host.node)
+        return MeasuredLog(np.concatenate(all_rows), journal, tuple(hosts))

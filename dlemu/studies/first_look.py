@@ -36,10 +36,13 @@ KEPT_FREE = 0.1
 FIRST_BYTES, WRITE_SECONDS = 32_000_000, 8.0
 """What is written first, and for how long at that rate: slow storage gets less data, which is soon read, too."""
 FILES = 48  # two for each of 24 readers; larger files than these are not read any faster
-READ_SECONDS = 4.0  # of each dataset; a fast drive's is read several times, as one time is too short to be certain
+READ_SECONDS = 16.0  # of each dataset: five levels and two repetitions; a minute with all else
 SIZES, IN_FLIGHT, PROBE_SECONDS = (4 << 10, 1 << 20), 32, 2.0
 """Requests that show the most a drive gives: requests/s of the smaller, bytes/s of the larger."""
 DRIVES_SHARE = 0.8  # files that are read at less of the drive's most are limited by more than the drive
+MEASURE_PICTURES = "workload=retinanet accelerator=b200 dataset.num_files_train=4300"
+MEASURE_SMALL = "workload=unet3d scale=laptop"
+"""What is measured next: where the storage feeds no accelerator of either at real size, smaller samples."""
 MOST = 256
 """Accelerators, at most: 42 GB/s of retinanet."""
 
@@ -59,13 +62,15 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
     except OSError as error:
         raise UserError(f"{folder} can't be used: {error.strerror}; name another folder of the drive") from error
     storage, took = describe_folder(folder), time.monotonic() - began
-    place = shlex.quote(override(("dataset", "data_folder"), f"{storage.folder}/unet3d-laptop"))
-    measured = f"dlemu size workload=unet3d scale=laptop {place} --make"
+    next_words, explained = MEASURE_PICTURES, "measures it: 1.4 GB, minutes"
+    if not any(fed[-1].max_accelerators_interval or ()):
+        next_words, explained = MEASURE_SMALL, "shows how it is measured, with samples 1/256 of real size: 1.4 GB"
+    place = shlex.quote(override(("dataset", "data_folder"), f"{storage.folder}/dlemu-set"))
     lines = [
         *map(_feeds, fed),
         *_ceilings(most, fed),
         Said("took", f"{took:.0f} s; the {size(written)} that it wrote are removed"),
-        Said("next", measured, "measures it: 1.4 GB, minutes"),
+        Said("next", f"dlemu size {next_words} {place} --make", explained),
     ]
     title = f"{storage.folder} ({storage.file_system} on {storage.device}): how many accelerators does it feed?"
     notes = [f"{cores.observed}: {cores.advice}"] * bool(cores.advice)
@@ -129,7 +134,7 @@ def _fed(folder: str, name: str, accelerator: str, data_bytes: int) -> Predictio
     )
     small = replace(full, dataset=data, reader=replace(full.reader, batch_size=1))
     make_on_this_host(small, len(os.sched_getaffinity(0)), ignore, fsync=True)
-    seen = calibrate_by_probe(small, least_seconds=READ_SECONDS)
+    seen = calibrate_by_probe(small, most_seconds=READ_SECONDS)
     larger = full.dataset.record_length_bytes / sample_bytes
     storage = replace(
         seen,
@@ -167,4 +172,4 @@ def _ceilings(most: tuple[float, float] | None, fed: Sequence[Prediction]) -> It
         yield Said("at most", f"{rate(top)} (1 MiB), {most[0]:,.0f} requests/s (4 KiB), {IN_FLIGHT} in flight")
         yield Said("limit", "; ".join(limits))
     width = max(one.half_width_percent for one in fed)
-    yield Said("sure", f"rates ± {width:.0f} %: predicted from files written just now, read past the page cache")
+    yield Said("accuracy", f"rates ± {width:.0f} %: predicted from files written just now, read past the page cache")

@@ -49,12 +49,8 @@ class MeasuredJob:
     """Share of its time in which at least one other job ran; 100 for a run alone."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Turn:
-    """Jobs that ran at the same time: one alone, or all."""
-
-    runs: dict[int, MeasuredJob]
-    """Index of the job in the question -> what was measured of it."""
+Turn = dict[int, MeasuredJob]
+"""Jobs that ran at the same time, one alone, or all: index of the job in the question -> what was measured of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +104,8 @@ class Loss(NamedTuple):
     @property
     def percent(self) -> float:
         """The share of its speed that the job lost, %; below 0: gained."""
-        fast, slow = (self.cost.b, self.cost.a) if self.metric.better == "higher" else (self.cost.a, self.cost.b)
+        beside, alone = self.cost.a.mean, self.cost.b.mean
+        fast, slow = (alone, beside) if self.metric.better == "higher" else (beside, alone)
         return 100 * (1 - slow / fast) if fast and self.metric.better != "neither" else 0.0
 
     @property
@@ -118,7 +115,8 @@ class Loss(NamedTuple):
 
     def __str__(self) -> str:
         told = in_words(self.cost, better=self.metric.better, a="together", b="alone")
-        return f"{self.metric.title} {self.cost.b:,.3g} {self.metric.unit} alone, {self.cost.a:,.3g} together: {told}"
+        beside, alone = self.cost.a.mean, self.cost.b.mean
+        return f"{self.metric.title} {alone:,.3g} {self.metric.unit} alone, {beside:,.3g} together: {told}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +127,7 @@ class Together:
     complete: bool
     question: TogetherQuestion
     turns: tuple[Turn, ...]
-    """Each job alone, then all of them."""
+    """Each job alone, then all of them: by their index in the question, what was measured."""
     verdict: str = ""
     """What the job lost that lost most, as a sentence; empty before all have run both ways."""
 
@@ -140,7 +138,7 @@ class Together:
             return []
         *alone, beside = self.turns
         return [
-            JobTogether(command=words[0], number=at + 1, alone=alone[at].runs[at], beside=beside.runs[at])
+            JobTogether(command=words[0], number=at + 1, alone=alone[at][at], beside=beside[at])
             for at, words in enumerate(self.question.jobs)
         ]
 
@@ -220,7 +218,7 @@ class Study(RunList[Jobs, Turn, Together]):
 
     def is_of(self, run: Turn, planned: Planned[Jobs]) -> bool:
         """Return whether a turn that has run is the planned one."""
-        return run.runs.keys() == planned.what.keys()
+        return run.keys() == planned.what.keys()
 
     def make_folder(self, planned: Planned[Jobs]) -> str:
         """Make and return the folder of the study, in which each job has its own."""
@@ -243,7 +241,7 @@ class Study(RunList[Jobs, Turn, Together]):
             others = spans[:at] + spans[at + 1 :]
             share = overlap_percent(spans[at], others) if others else 100.0
             runs[number] = MeasuredJob(folder=os.path.basename(own), figures=read[at][1], overlap_percent=share)
-        return Turn(runs=runs)
+        return runs
 
 
 def _child(words: Sequence[str], config_dir: str | None) -> Child:

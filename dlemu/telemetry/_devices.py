@@ -30,28 +30,6 @@ class Mount:
     options: dict[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Device:
-    """One block device of the stack under the dataset."""
-
-    name: str
-    kind: str
-    """disk, partition, md, dm, loop, nvme path."""
-    below: tuple[str, ...]
-    """Names of the devices that it is made of."""
-    counted: bool
-    """Its counters are the dataset's traffic: the file system is on it (or on a device without counters above it)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceStack:
-    """The devices under one folder, and notes, such as why there are none."""
-
-    mount: Mount | None
-    devices: tuple[Device, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
 def mounts(proc: str = "/proc") -> list[Mount]:
     """Return the mounts that this process sees, in the order of mounting."""
     with open(f"{proc}/self/mountinfo", errors="surrogateescape") as lines:
@@ -64,23 +42,29 @@ def mount_of(path: str, table: list[Mount]) -> Mount | None:
     return max(reversed(above), key=lambda mount: len(mount.point), default=None)
 
 
-def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> DeviceStack:
-    """Return the devices under a folder."""
+def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[list[DeviceFacts], list[str]]:
+    """Return the devices under a folder, and notes, such as why there are none.
+
+    Counted as the dataset's are those that the file system is on, or the paths of an NVMe head that counts nothing.
+    """
     path = os.path.realpath(folder)
     mount = mount_of(path, table)
     if mount is None:
-        return DeviceStack(mount=None, notes=(printable(f"no mount point is known above {path}"),))
-    if mount.file_system == "overlay":
-        return _stack_under_overlay(path, mount, table, sys)
-    tops = _top_devices(mount, sys)
+        return [], [printable(f"no mount point is known above {path}")]
+    upper = mount.options.get("upperdir", "")
+    if mount.file_system == "overlay" and os.path.isdir(upper):  # a container's own files, where they can be seen
+        devices, notes = device_stack(upper, [other for other in table if other.file_system != "overlay"], sys)
+        note = printable(f"{path} is on an overlay file system; the devices are those of its upper folder {upper}")
+        return devices, [note, *notes]
+    tops, notes = _top_devices(mount, sys), list[str]()
     if not tops:
-        return DeviceStack(mount=mount, notes=(_why_no_device(path, mount),))
-    devices: dict[str, Device] = {}
-    notes: list[str] = []
+        return [], [_why_no_device(path, mount)]
+    found = {device.name: device for top in tops for device in _stack(top, table, sys, notes)}
+    counted = set()
     for top in tops:
-        for device in _stack(top, table, sys, notes):
-            devices.setdefault(device.name, device)
-    return DeviceStack(mount=mount, devices=tuple(_mark_counted(tops, devices, sys)), notes=tuple(notes))
+        paths = [name for name in found[top].below if found[name].kind == "nvme path"]
+        counted |= set(paths) if paths and not _has_io_counts(top, sys) else {top}
+    return [replace(device, counted=device.name in counted) for device in found.values()], notes
 
 
 def _parse_mount(line: str) -> Mount:
@@ -97,16 +81,6 @@ def _parse_mount(line: str) -> Mount:
 
 def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), text)
-
-
-def _stack_under_overlay(path: str, mount: Mount, table: list[Mount], sys: str) -> DeviceStack:
-    """Return the devices of an overlay's upper folder (a container's own files), if this process can see it."""
-    upper = mount.options.get("upperdir", "")
-    if not os.path.isdir(upper):
-        return DeviceStack(mount=mount, notes=(_why_no_device(path, mount),))
-    below = device_stack(upper, [other for other in table if other.file_system != "overlay"], sys)
-    note = printable(f"{path} is on an overlay file system; the devices are those of its upper folder {upper}")
-    return replace(below, mount=mount, notes=(note, *below.notes))
 
 
 def _top_devices(mount: Mount, sys: str) -> list[str]:
@@ -126,29 +100,33 @@ def _btrfs_devices(member: str, sys: str) -> list[str]:
     return []
 
 
-def _stack(name: str, table: list[Mount], sys: str, notes: list[str]) -> Iterator[Device]:
+def _stack(name: str, table: list[Mount], sys: str, notes: list[str]) -> Iterator[DeviceFacts]:
     """Yield a device and all devices below it, by their names in /sys/class/block."""
-    kind, below = _kind(name, sys), _devices_below(name, sys)
-    if kind == "loop":
+    here = disk = f"{sys}/class/block/{name}"
+    kind = next((kind for kind in ("partition", "md", "dm", "loop") if os.path.exists(f"{here}/{kind}")), "disk")
+    if kind == "partition":
+        disk = os.path.dirname(os.path.realpath(here))
+        below = [os.path.basename(disk)]
+    elif kind == "loop":
         below = _devices_below_loop(name, table, sys, notes)
-    yield Device(name=name, kind=kind, below=tuple(below), counted=False)
+    else:
+        below = _list_names(f"{here}/slaves") or _nvme_paths(name, sys)
+    if kind == "disk" and re.fullmatch(r"nvme\d+c\d+n\d+", name):
+        kind = "nvme path"
+    yield DeviceFacts(
+        probe="block",
+        name=name,
+        kind=kind,
+        below=tuple(below),
+        counted=False,
+        size_bytes=_read_number(f"{here}/size", _SECTOR_BYTES),
+        model=read_text(f"{disk}/device/model") or None,
+        scheduler=(re.findall(r"\[(.+)\]", read_text(f"{disk}/queue/scheduler")) or [None])[0],
+        read_ahead_bytes=_read_number(f"{disk}/queue/read_ahead_kb", 1024),
+        requests_counted=read_text(f"{disk}/queue/iostats") != "0",
+    )
     for under in below:
         yield from _stack(under, table, sys, notes)
-
-
-def _kind(name: str, sys: str) -> str:
-    here = f"{sys}/class/block/{name}"
-    for kind, mark in (("partition", "partition"), ("md", "md"), ("dm", "dm"), ("loop", "loop")):
-        if os.path.exists(f"{here}/{mark}"):
-            return kind
-    return "nvme path" if re.fullmatch(r"nvme\d+c\d+n\d+", name) else "disk"
-
-
-def _devices_below(name: str, sys: str) -> list[str]:
-    here = f"{sys}/class/block/{name}"
-    if os.path.exists(f"{here}/partition"):
-        return [os.path.basename(os.path.dirname(os.path.realpath(here)))]
-    return _list_names(f"{here}/slaves") or _nvme_paths(name, sys)
 
 
 def _nvme_paths(name: str, sys: str) -> list[str]:
@@ -171,16 +149,6 @@ def _devices_below_loop(name: str, table: list[Mount], sys: str, notes: list[str
     return [top for top in tops if top != name]
 
 
-def _mark_counted(tops: list[str], devices: dict[str, Device], sys: str) -> Iterator[Device]:
-    """Set `counted`: for the devices that the file system is on, or the paths of an NVMe head that counts nothing."""
-    counted = set()
-    for top in tops:
-        paths = [name for name in devices[top].below if devices[name].kind == "nvme path"]
-        counted |= set(paths) if paths and not _has_io_counts(top, sys) else {top}
-    for device in devices.values():
-        yield replace(device, counted=device.name in counted)
-
-
 def _has_io_counts(name: str, sys: str) -> bool:
     """Return whether a device has ever counted a read or a write."""
     return any(int(field) for field in read_text(f"{sys}/class/block/{name}/stat").split()[0:5:4])
@@ -197,24 +165,6 @@ def _why_no_device(path: str, mount: Mount) -> str:
         "lustre": "its client counts requests, cache hits included, so it is not known what the servers delivered",
     }.get(mount.file_system, f"it names no block device of this host; {missing}")
     return printable(f"{path} is on {mount.file_system} ({mount.source}): {why}")
-
-
-def device_facts(device: Device, sys: str = "/sys") -> DeviceFacts:
-    """Return the properties of a device in sysfs that matter for reads."""
-    here = f"{sys}/class/block/{device.name}"
-    disk = os.path.dirname(os.path.realpath(here)) if device.kind == "partition" else here
-    return DeviceFacts(
-        probe="block",
-        name=device.name,
-        kind=device.kind,
-        below=device.below,
-        counted=device.counted,
-        size_bytes=_read_number(f"{here}/size", _SECTOR_BYTES),
-        model=read_text(f"{disk}/device/model") or None,
-        scheduler=(re.findall(r"\[(.+)\]", read_text(f"{disk}/queue/scheduler")) or [None])[0],
-        read_ahead_bytes=_read_number(f"{disk}/queue/read_ahead_kb", 1024),
-        requests_counted=read_text(f"{disk}/queue/iostats") != "0",
-    )
 
 
 def _read_number(path: str, unit: int) -> int | None:

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 import numpy as np
@@ -51,8 +51,6 @@ class RecorderHead:
     notes: tuple[str, ...]
     cpu_seconds: float = 0.0
     """CPU time of the recorder itself until the last line of its log."""
-    seconds: float = 0.0
-    """Time from the first to the last line of the recorder's log."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,38 +126,29 @@ def from_tables(heads: Sequence[RecorderHead], readings: pa.Table) -> Telemetry:
 
 def _series(rows: pa.Table) -> tuple[tuple[Series, ...], NDArray[np.int32]]:
     """Return the series of one host's rows, by first appearance, and for each row the index of its series."""
-    import pyarrow as pa
-
-    combined = np.zeros(len(rows), np.int64)
-    for name in Series._fields:
-        column = rows[name].cast(pa.string()).combine_chunks().dictionary_encode()
-        combined = combined * (len(column.dictionary) + 1) + column.indices.to_numpy()
-    _, first, which = np.unique(combined, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    positions = np.empty(len(order), np.int32)
-    positions[order] = np.arange(len(order), dtype=np.int32)
-    heads = rows.select(Series._fields).take(first[order]).to_pylist()
-    return tuple(Series(**names) for names in heads), positions[which]
+    names = zip(*(rows[name].to_pylist() for name in Series._fields), strict=True)
+    places: dict[tuple[str, ...], int] = {}
+    which = np.fromiter((places.setdefault(each, len(places)) for each in names), np.int32, len(rows))
+    return tuple(map(Series._make, places)), which
 
 
 _PREFIX = "telemetry_"
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line after the head: new series, the readings of one probe at one moment, a note, or the begin or end."""
+    """A line after the head: new series, the readings of one probe at one moment, or a note."""
 
     series: tuple[Series, ...] = ()
     """New series; numbered consecutively through all lines."""
-    t: int | None = None
+    t: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     """When the readings were taken, CLOCK_MONOTONIC in ns."""
-    i: tuple[int, ...] = ()
+    i: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
     """Series number of each reading."""
     v: tuple[float, ...] = ()  # values
     note: str | None = None
     """A note for the reader of the result."""
-    end: int | None = None
-    """Begin or end of the log, CLOCK_MONOTONIC in ns, with `cpu_seconds`; of several ends the last is valid."""
-    cpu_seconds: float = 0.0  # used by the recorder itself so far
+    cpu_seconds: float | None = None
+    """CPU time of the recorder itself so far; the last one is valid."""
 
 
 class LogWriter:
@@ -236,20 +225,11 @@ class LogParser:
             except msgspec.DecodeError:
                 self.damaged_line = self._number
                 return
-            if not self._is_consistent(line):
+            if len(line.i) != len(line.v) or max(line.i, default=-1) >= len(self.series):
                 self.damaged_line = self._number
                 return
             self.series += line.series
             yield line
-
-    def _is_consistent(self, line: LogLine) -> bool:
-        """Return whether a line's readings belong to known series, and its times are valid."""
-        moments = (moment for moment in (line.t, line.end) if moment is not None)
-        return (
-            len(line.i) == len(line.v)
-            and all(0 <= number < len(self.series) for number in line.i)
-            and all(abs(moment) < 2**63 for moment in moments)
-        )
 
 
 def parse_log(data: bytes) -> HostTelemetry | None:
@@ -263,13 +243,8 @@ def parse_log(data: bytes) -> HostTelemetry | None:
     notes = [*head.notes, *(line.note for line in lines if line.note is not None)]
     if parser.damaged_line is not None:
         notes.append(f"the telemetry of {head.host} is damaged in line {parser.damaged_line}: the rest is left out")
-    moments_ns = [moment for line in lines for moment in (line.t, line.end) if moment is not None]
-    ends = [line.cpu_seconds for line in lines if line.end is not None]
-    found = {
-        "notes": tuple(dict.fromkeys(notes)),
-        "cpu_seconds": ends[-1] if ends else 0.0,
-        "seconds": (moments_ns[-1] - moments_ns[0]) / 1e9 if moments_ns else 0.0,
-    }
+    used = [line.cpu_seconds for line in lines if line.cpu_seconds is not None]
+    found = {"notes": tuple(dict.fromkeys(notes)), "cpu_seconds": used[-1] if used else 0.0}
     return HostTelemetry(
         **(vars(head) | found),
         series=tuple(parser.series),

@@ -162,8 +162,7 @@ class Recording:
                 probes=tuple(entry.name for entry in self._scheduled),
                 devices=tuple(device for entry in self._scheduled for device in entry.probe.devices),
                 notes=tuple(notes),
-            ),
-            LogLine(end=now()),
+            )
         )
 
     def run(self, control: int) -> None:
@@ -190,7 +189,7 @@ class Recording:
             self._read_one(entry)
         if command == STOP:
             self.read(early_share=_LAST_EARLY_SHARE)
-        self._log.write(LogLine(end=self._now(), cpu_seconds=time.process_time()))
+        self._log.write(LogLine(cpu_seconds=time.process_time()))
 
     def read(self, early_share: float = _EARLY_SHARE) -> None:
         """Read the probes that are due within this share of the interval."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from dlemu.telemetry._devices import device_facts, device_stack, mounts
-from dlemu.telemetry.probe_base import AbsentError, ProbeBase, Rates, Reading, Scope, readings
+from dlemu.telemetry._devices import device_stack, mounts
+from dlemu.telemetry.probe_base import AbsentError, DeviceFacts, ProbeBase, Rates, Reading, Scope, readings
 
 _SECTOR_BYTES = 512  # unit of the sector counts in sysfs, whatever the device's own block size
 _COLUMNS = (
@@ -27,19 +27,18 @@ class Probe(ProbeBase):
     exact = True
 
     def __init__(self, scope: Scope) -> None:
-        table, devices = mounts(scope.proc), {}
-        notes: list[str] = []
+        table, devices, notes = mounts(scope.proc), dict[str, DeviceFacts](), list[str]()
         for folder in scope.folders:
-            under = device_stack(folder, table, scope.sys)
-            notes += [note for note in under.notes if note not in notes]
-            devices.update({device.name: device for device in under.devices})
+            found, why = device_stack(folder, table, scope.sys)
+            notes += [note for note in why if note not in notes]
+            devices.update({device.name: device for device in found})
         if not devices:
             raise AbsentError("; ".join(notes))
-        self.devices = tuple(device_facts(device, scope.sys) for device in devices.values())
-        uncounted = [facts.name for facts in self.devices if not facts.requests_counted]
+        self.devices = tuple(devices.values())
         notes += [
             f"{name} does not count requests, so its figures are 0; as root: `echo 1 > /sys/block/{name}/queue/iostats`"
-            for name in uncounted
+            for name, device in devices.items()
+            if not device.requests_counted
         ]
         self.notes = tuple(notes)
         self._stats = {name: os.open(f"{scope.sys}/class/block/{name}/stat", os.O_RDONLY) for name in devices}

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from dlemu.telemetry.probe_base import COST_SHARE, AbsentError, ProbeBase, Reading, Scope
+from dlemu.telemetry.probe_base import COST_SHARE, AbsentError, ProbeBase, Reading, Scope, read_text
 
 _CPU_COLUMNS = slice(11, 15)  # of /proc/PID/stat, counted after the name: utime, stime, and the same of reaped children
 _READS_PER_LISTING = 8
@@ -58,16 +58,11 @@ class Probe(ProbeBase):
         processes = [process]
         with contextlib.suppress(OSError):
             for task in os.listdir(f"{self._proc}/{process}/task"):
-                for child in self._text(f"{process}/task/{task}/children").split():
+                for child in read_text(f"{self._proc}/{process}/task/{task}/children").split():
                     processes += self._with_descendants(int(child))
         return processes
 
     def _cpu_seconds(self, process: int) -> float | None:
-        columns = self._text(f"{process}/stat").rpartition(")")[2].split()
+        """Return the CPU time of a process; None if it has ended or belongs to another user."""
+        columns = read_text(f"{self._proc}/{process}/stat").rpartition(")")[2].split()
         return sum(map(int, columns[_CPU_COLUMNS])) / self._ticks_per_second if columns else None
-
-    def _text(self, path: str) -> str:
-        """Return a file's content; empty if the process has ended or belongs to another user."""
-        with contextlib.suppress(OSError), open(f"{self._proc}/{path}") as lines:
-            return lines.read()
-        return ""

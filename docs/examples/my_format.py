@@ -12,11 +12,8 @@ class Format(FormatBase):
         job.content.fill(data, job.running_index, 0)
         writer.write(data)
 
-    def parse(self, path, data, samples, scratch):
+    def parse(self, data, samples, scratch):
         return Samples(data, samples)
-
-    def load(self, file, index, samples, indexes):
-        return Samples(memoryview(file.read()), samples).sample(index)
 
 
 class Samples(OpenFile):

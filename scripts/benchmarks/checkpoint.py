@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from functools import partial
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from measuring.runs import section
@@ -16,6 +17,7 @@ from benchmarks.bench import Bench
 from benchmarks.figure import Figure, Unmeasured, alone, compare, each, ratio_at_least, ratio_at_most, value_at_most
 from benchmarks.peer import Peer, PeerFailed, PeerSaved
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
+from dlemu.checkpoints.io_rows import WRITE
 from dlemu.config import load
 from dlemu.jobs.checkpoint.result import read_checkpoint_run
 
@@ -110,7 +112,8 @@ def _as_peer(bench: Bench) -> PeerSaved:
     first_ns = int(done.whole["began_ns"].min()) + done.facts.journal.wall_clock_offset_ns
     shutil.rmtree(folder)
     shutil.rmtree(result)
-    return PeerSaved(first_ns / 1e9 - begun, write.rank0_gib_per_second, read.rank0_gib_per_second, ended.pss_bytes)
+    rates = (fmean(times.rank0_gib_per_second for times in phase.checkpoints) for phase in (write, read))
+    return PeerSaved(first_ns / 1e9 - begun, *rates, ended.pss_bytes)
 
 
 def _by_dlemu(bench: Bench, direct: bool) -> TransferRates:
@@ -125,6 +128,9 @@ def _by_dlemu(bench: Bench, direct: bool) -> TransferRates:
     bench.dlemu(*words)
     with open(os.path.join(result, "summary.json")) as lines:
         summary: dict[str, Any] = json.load(lines)
+    whole = read_checkpoint_run(result).whole
+    written = whole[whole["phase"] == WRITE]
+    content = float(written["content_cpu_ns"].sum()) / float(written["bytes"].sum())
     shutil.rmtree(folder)
     shutil.rmtree(result)
     write, read = summary["write"], summary["read"]
@@ -133,7 +139,7 @@ def _by_dlemu(bench: Bench, direct: bool) -> TransferRates:
         read["wall_gb_per_second"],
         write["cpu_seconds_per_gb"],
         read["cpu_seconds_per_gb"],
-        write["cpu_seconds_per_gb"] - write["content_cpu_seconds_per_gb"],
+        write["cpu_seconds_per_gb"] - content,
     )
 
 

@@ -13,7 +13,7 @@ from measuring.runs import section
 from benchmarks.bench import Bench, Took
 from benchmarks.figure import Figure, Unmeasured, compare, each, ratio_at_least, ratio_at_most
 from datagen.errors import UserError
-from datagen.formats.format_base import library_reads
+from datagen.formats.format_base import format_named
 from datagen.storage.posix import DirectReader
 from datagen.storage.storage_base import FOLDERS, open_storage
 
@@ -24,7 +24,7 @@ CROP_BYTES = 2_097_152
 READERS = 2
 ROUNDS = 6
 FROM_DRIVE_ROUNDS = 3
-TRANSFER, WHOLE = library_reads("npz").transfer_bytes, 1 << 30
+TRANSFER, WHOLE = format_named("npz").transfer_bytes, 1 << 30
 """What a read call of dlemu asks for by itself, and more than any file has."""
 FEW_EPOCHS, MANY_EPOCHS = 2, 22
 """Epochs of the two runs whose difference is free of start-up."""

@@ -31,6 +31,7 @@ from validation import (
     real,
     short_epochs,
     sizes,
+    tried,
     verdicts,
 )
 from validation.bed import Bed, make_bed
@@ -55,6 +56,7 @@ GROUPS = {
     "coverage": Group(coverage.measure, by_name=True),
     "kvcache": Group(kvcache.measure, by_name=True),
     "sizes": Group(sizes.measure, by_name=True),
+    "try": Group(tried.measure),
     "prediction": Group(prediction.measure, latency.why_no_model, by_name=True),
     "beside": Group(beside.measure, by_name=True),
     "published": Group(published.measure, by_name=True),

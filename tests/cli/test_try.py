@@ -56,12 +56,12 @@ def test_it_answers_in_eight_lines_and_leaves_the_folder_as_it_was(
     assert lines[0].startswith(str(drive))
     for line, name in zip(lines[1:3], ("unet3d", "retinanet"), strict=True):
         assert re.search(rf"  {name} +.*(h100|b200).*: reads .*B/s, [\d,]+ files/s; \d+ needs? .*B/s", line), line
-    for line, label in zip(lines[3:], ("at most", "limit", "sure", "took", "next"), strict=True):
+    for line, label in zip(lines[3:], ("at most", "limit", "accuracy", "took", "next"), strict=True):
         assert line.startswith(f"  {label} "), line
     assert "requests/s" in lines[3]
     _, command, *words = shlex.split(lines[-1].removeprefix("  next ").partition("  (")[0])
     assert (command, words.pop()) == ("size", "--make")
-    assert load(words).dataset.data_folder == f"{drive}/unet3d-laptop"
+    assert load(words).dataset.data_folder == f"{drive}/dlemu-set"
     assert str(drive / ".try.dlemu-") in said.err
     assert (left(drive), users.changed()) == (before, [])
 
@@ -76,7 +76,7 @@ def test_without_o_direct_it_says_nothing_of_the_drives_most(drive: Path, monkey
     monkeypatch.setattr(run, "_check_direct", refuse)
     screen: Screen = look.first_look(str(drive))
     labels = [line.label for line in screen.lines]
-    assert labels == ["unet3d", "retinanet", "sure", "took", "next"]
+    assert labels == ["unet3d", "retinanet", "accuracy", "took", "next"]
     assert screen.notes[-1].startswith(".try.dlemu-0.part in it is of a `dlemu try` that was killed")
     assert left(drive) == [".try.dlemu-0.part"]
 

@@ -102,19 +102,6 @@ def test_what_cannot_be_trained_is_said(override: str, said: str, monkeypatch: p
     assert said in str(caught.value)
 
 
-def test_a_library_of_objects_that_is_not_installed_is_said_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "s3torchconnector", None)
-    objects = [
-        "storage.storage_type=s3",
-        "storage.storage_root=bucket",
-        "++storage.storage_options.endpoint_url=http://h",
-    ]
-    given = [*objects, "++storage.storage_options.storage_library=s3torchconnector"]
-    check_runnable(load(given))
-    with pytest.raises(UserError, match=r"pip install 'dlemu\[s3torchconnector\]'"):
-        check_runnable(load([*given, "reader.engine=library"]))
-
-
 def test_data_that_can_not_be_made_is_refused_whatever_trains_on_it() -> None:
     check_data(load(["workflow.train=false", "reader.data_loader=pytorh", "train.compute=slep"]))
     with pytest.raises(UserError) as caught:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError, SpaceError
-from datagen.formats.format_base import FileJob
+from datagen.formats.format_base import FileJob, reading
 from datagen.formats.hdf5 import Format
 from datagen.spec import DatasetSpec, Hdf5
 from tests.datagen.sources import MemorySource, expected, job, written
@@ -155,11 +155,11 @@ def test_files_of_others(options: Settings, samples: int, name: str, tmp_path: P
     opened = Format().open(MemorySource(data), samples)
     for index in range(samples):
         assert bytes(opened.sample(index).plain_payload) == array[index].tobytes()
-        assert bytes(Format().load_path(str(path), index, samples).data) == array[index].tobytes()
+        assert bytes(Format().load(str(path), index, samples).data) == array[index].tobytes()
 
 
 def refused(data: bytes, samples: int = 1) -> str:
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(DatasetError) as caught, reading("file.dat"):
         Format().open(MemorySource(data), samples).sample(0).plain_payload.tobytes()
     return str(caught.value)
 
@@ -194,5 +194,5 @@ def test_a_file_with_other_bytes_around_its_records_is_not_taken_for_a_known_one
     data = written(Format(), made({}))
     reader = Format()
     reader.open(MemorySource(data), 1)
-    with pytest.raises(DatasetError, match="structure"):
+    with pytest.raises(DatasetError, match="structure"), reading("file.dat"):
         reader.open(MemorySource(bytes(8) + data[8:]), 1)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from datagen.formats.format_base import OpenedFile, Source
+from datagen.formats.format_base import OpenedFile, Source, reading
 from datagen.formats.indexed_binary import IndexedFile
 from datagen.inspection import inspect
 from datagen.layout import layouts
@@ -77,7 +77,7 @@ def test_records_of_other_lengths_lie_where_the_index_says(sizes: list[int], gap
     ],
 )
 def test_a_bad_index_is_told(offsets: list[int] | None, sizes: list[int] | None, words: str) -> None:
-    with pytest.raises(DatasetError, match=words):
+    with pytest.raises(DatasetError, match=words), reading("file.dat"):
         opened(bytes(10), offsets, sizes, 3).span(2, 1)
 
 

@@ -16,7 +16,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.errors import DatasetError
 from datagen.formats import npy, npz
-from datagen.formats.format_base import FileJob, FormatBase
+from datagen.formats.format_base import FileJob, FormatBase, reading
 from datagen.spec import Compression, DatasetSpec
 from datagen.storage import null
 from tests.datagen import sources
@@ -154,5 +154,5 @@ FOREIGN = [b"", b"\x93NUMPY", b"\x93NUMPY\x01\x00\x05\x00abcde", b"PK\x03\x04" +
     ],
 )
 def test_what_can_not_be_read_is_named(made: Any, data: bytes, samples: int, words: str) -> None:
-    with pytest.raises(DatasetError, match=words):
+    with pytest.raises(DatasetError, match=words), reading("file.dat"):
         made.Format().open(MemorySource(data), samples).sample(samples - 1)

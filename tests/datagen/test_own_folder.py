@@ -23,7 +23,7 @@ import pytest
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats import format_base, tfrecord, webdataset
-from datagen.formats.format_base import OpenedFile
+from datagen.formats.format_base import OpenedFile, reading
 from datagen.formats.tfrecord import masked_crc
 from datagen.formats.webdataset import TAIL, TarRecords
 from datagen.generate import prepare
@@ -388,7 +388,7 @@ def test_members_with_long_names_are_samples_of_their_own(kind: int) -> None:
     spans = [records.span(sample, 1) for sample in range(3)]
     assert [offset for offset, _ in spans[1:]] == [offset + size for offset, size in spans[:2]]
     assert sum(size for _, size in spans) <= source.size_bytes - len(TAIL)
-    with pytest.raises(DatasetError, match="3"):
+    with pytest.raises(DatasetError, match="3"), reading("file.dat"):
         webdataset.Format().locate(file._replace(samples=4))
 
 

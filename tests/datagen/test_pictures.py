@@ -18,6 +18,7 @@ from datagen.content import Content
 from datagen.errors import DatasetError, UserError
 from datagen.formats import jpeg, png
 from datagen.formats._picture import PictureFormat, Shape
+from datagen.formats.format_base import reading
 from datagen.layout import layouts, nominal_sample_bytes
 from datagen.spec import DatasetSpec
 from tests.datagen.conftest import make
@@ -87,7 +88,7 @@ def test_pictures_of_others(codec: PictureFormat, shape: tuple[int, ...], option
 @each_codec
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8", b"\x89PNG\r\n\x1a\n", b"GIF89a" + bytes(50)], ids=repr)
 def test_foreign_bytes_are_an_error(codec: PictureFormat, data: bytes) -> None:
-    with pytest.raises(DatasetError, match=r"file\.dat: "):
+    with pytest.raises(DatasetError, match=r"file\.dat: "), reading("file.dat"):
         opened(data, codec)
 
 
@@ -95,7 +96,7 @@ def test_foreign_bytes_are_an_error(codec: PictureFormat, data: bytes) -> None:
 def test_damage_that_only_a_decoder_sees(codec: PictureFormat) -> None:
     data = bytearray(codec.encode(Content(1), FILE, Shape(30, 40, 1), 1300).tobytes())
     data[-100:-20] = b"\xff" * 80
-    with pytest.raises(DatasetError, match="can't be decoded"):
+    with pytest.raises(DatasetError, match="damaged"), reading("file.dat"):
         opened(bytes(data), codec).decode()
 
 

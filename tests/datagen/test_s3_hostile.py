@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import re
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +29,7 @@ from datagen.storage._s3_xml import (
 )
 from datagen.storage.storage_base import StorageBase, read_whole
 from tests.datagen.test_s3 import DATA, _idle, counts_of, read, write
-from tests.object_stores import KEYS, fault, own_server, storage_of, upload_of_others
+from tests.object_stores import KEYS, fault, own_server, storage_of
 
 pytestmark = pytest.mark.usefixtures("keys")
 SOCKET_BYTES = 16 << 20
@@ -213,7 +212,6 @@ CALLS: dict[str, Callable[[StorageBase], object]] = {
     "put": lambda storage: write(storage, "data/a", b"x"),
     "delete": lambda storage: storage.remove("data/a"),
     "upload": lambda storage: write(storage, "data/b"),
-    "leftovers": lambda storage: storage.remove_unfinished("data"),
     "preflight": lambda storage: storage.preflight("data"),
 }
 
@@ -382,47 +380,6 @@ def test_a_completion_that_says_something_else_is_no_success(body: bytes) -> Non
             writer.commit()
         writer.discard()
         assert (server.objects, server.uploads) == ({}, {})
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_leftovers_are_those_of_recorded_writers_and_nobody_elses(server: Any) -> None:
-    storage = storage_of(server)
-    for key in ("data/a", "data/b", "data/below/a", "other"):
-        server.uploads[f"of-others-{key}"] = upload_of_others(key)
-    mark = f"dlemu-{'0' * 24}"
-    records: dict[str, bytes | dict[str, object]] = {
-        f"a.{mark}": b"a file of somebody's",
-        f"b.{mark}": {"key": "other", "dlemu_upload": "of-others-other"},
-        f"c.{mark}": {"key": "data/c", "dlemu_upload": 5},
-        f"d.{mark}": b"[" * 4000,
-        f"e.{mark}": b"",
-        f"f.{mark}": json.dumps({"key": "data/f", "dlemu_upload": "of-others-data/a"}).encode().ljust(9999),
-        "a": {"key": "data/a", "dlemu_upload": "of-others-data/a"},
-        "": b"x",
-    }
-    kept = {
-        f"data/.{name}.upload": one if isinstance(one, bytes) else json.dumps(one).encode()
-        for name, one in records.items()
-    }
-    server.objects |= kept
-    uploads = dict(server.uploads)
-    left = storage.create_recorded("data/left")
-    left.write(DATA)
-    storage.create("data/unrecorded").write(DATA)
-    (ours,) = [number for number, one in server.uploads.items() if one.key == "data/left"]
-    (record,) = set(server.objects) - set(kept)
-    assert re.fullmatch(r"data/\.left\.dlemu-[0-9a-f]{24}\.upload", record)
-    storage_of(server).remove_unfinished("data")
-    assert ours not in server.uploads
-    assert {one.key for number, one in server.uploads.items() if number not in uploads} == {"data/unrecorded"}
-    assert uploads.items() <= server.uploads.items()
-    assert server.objects == kept
-    for end in ("commit", "discard"):
-        writer = storage.create_recorded("data/again")
-        writer.write(DATA)
-        getattr(writer, end)()
-        assert not [key for key in server.objects if ".again." in key]
-    storage.remove_unfinished("nowhere")
 
 
 # Refusals

@@ -21,18 +21,18 @@ def server(**given: Any) -> Options:
 def test_what_nobody_says_is_as_documented() -> None:
     options = Options({"endpoint_url": HERE})
     assert (options.path_style, options.attempts, options.timeout_seconds, options.endpoint) == (True, 5, 30, HERE)
-    assert (options.region, options.checksums, options.full_uri, options.library) == ("us-east-1", True, False, "")
+    assert (options.region, options.checksums, options.full_uri) == ("us-east-1", True, False)
     assert (options.profile, options.ca_bundle, options.tls()) == ("", "", None)
 
 
 def test_each_option_is_taken() -> None:
     given: dict[str, Any] = {
         "region": "r", "s3_force_path_style": False, "s3_max_attempts": 2, "s3_profile": "p", "timeout_seconds": "0.5",
-        "use_full_object_uri": True, "uri_scheme": "s3", "storage_library": "s3fs", "checksum_writes": "False",
+        "use_full_object_uri": True, "uri_scheme": "s3", "checksum_writes": "False",
     }  # fmt: skip
     options = Options({"endpoint_url": HERE} | given)
     assert (options.path_style, options.attempts, options.timeout_seconds) == (False, 2, 0.5)
-    assert (options.region, options.checksums, options.full_uri, options.library) == ("r", False, True, "s3fs")
+    assert (options.region, options.checksums, options.full_uri) == ("r", False, True)
     assert options.profile == "p"
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
 from datagen.formats.csv import Format
+from datagen.formats.format_base import reading
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.verify import verify
@@ -39,7 +40,8 @@ def test_lines_are_the_records(first: int, second: int, samples: int) -> None:
 @settings(max_examples=300, deadline=None)
 def test_what_is_read_is_what_is_written(line: bytes) -> None:
     try:
-        numbers = Format().open(MemorySource(line + b"\n"), 1).sample(0).plain_payload
+        with reading("file.dat"):
+            numbers = Format().open(MemorySource(line + b"\n"), 1).sample(0).plain_payload
     except DatasetError:
         return
     assert ",".join(map(str, numbers)).encode() == line
@@ -56,7 +58,7 @@ def test_what_is_read_is_what_is_written(line: bytes) -> None:
     ],
 )
 def test_lines_that_are_missing(data: bytes, samples: int, words: str) -> None:
-    with pytest.raises(DatasetError, match=words):
+    with pytest.raises(DatasetError, match=words), reading("file.dat"):
         Format().open(MemorySource(data), samples)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import os
 import pickle
@@ -15,11 +16,11 @@ import pytest
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
+from datagen.formats.format_base import Source, StoredFile
 from datagen.storage import posix
 from datagen.storage.storage_base import (
     StorageBase,
     StorageSpec,
-    StoredFile,
     open_storage,
     read_whole,
     storage_spec,
@@ -198,15 +199,15 @@ def test_libraries_read_a_file_of_any_storage(name: str, tmp_path: Path) -> None
     data = io.BytesIO()
     np.save(data, np.arange(1000))
     write(backend, path, data.getvalue())
-    with StoredFile(path, backend.open(path)) as file:
+    with contextlib.closing(Source(path, backend.open(path))) as source:
+        file = StoredFile(source)
         assert np.load(file).tolist() == list(range(1000))
         assert file.seek(-8, io.SEEK_END) == len(data.getvalue()) - 8
         assert int.from_bytes(file.readall(), "little") == 999
         assert file.read(1) == b""
         with pytest.raises(ValueError, match="seek"):
             file.seek(-1)
-        assert file.reader.app_bytes >= 8000
-    file.close()
+        assert source.reader.app_bytes >= 8000
 
 
 @pytest.mark.parametrize(
@@ -253,18 +254,15 @@ NOT_DATA = {
 """What files outside of `storage/` ask of the system, none of it about data."""
 
 
-LOADS = ("load", "load_path")
-
-
 def test_only_storages_touch_files() -> None:
-    """Formats may open a path by the library call of `reader.engine=library`, in `LOADS`; all else asks the storage."""
+    """Formats may open a path by the library call of `reader.engine=library`, in `load`; all else asks the storage."""
     root = Path(posix.__file__).parent.parent
     for path in root.rglob("*.py"):
         name = str(path.relative_to(root))
         if name.startswith("storage/") or name in NO_DATA_AT_ALL:
             continue
         tree = ast.parse(path.read_text())
-        loads = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in LOADS]
+        loads = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "load"]
         allowed = {id(node) for load in loads for node in ast.walk(load)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and id(node) not in allowed:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from datagen.errors import DatasetError
-from datagen.formats.format_base import OpenedFile
+from datagen.formats.format_base import OpenedFile, reading
 from datagen.formats.webdataset import BLOCK, TAIL, TarRecords
 from datagen.layout import shifted
 from tests.datagen.sources import MemorySource
@@ -31,7 +31,8 @@ def outcome(data: bytearray, first: int, count: int, path: str) -> list[list[int
     begin, whole = first * 3 * BLOCK, count * 3 * BLOCK
     records = TarRecords(OpenedFile(MemorySource(bytes(data), path), 6, lambda _: None))
     try:
-        places = np.asarray(records.samples(first, count, memoryview(data)[begin : begin + whole], False))
+        with reading(path):
+            places = np.asarray(records.samples(first, count, memoryview(data)[begin : begin + whole], False))
     except DatasetError as error:
         return str(error).replace(path, "")
     moved: list[list[int]] = shifted(places, begin).tolist()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from datagen.formats.format_base import CHUNK_BYTES, OpenedFile, Source
+from datagen.formats.format_base import CHUNK_BYTES, OpenedFile, Source, reading
 from datagen.formats.tfrecord import Format, TfrecordFile, masked_crc
 from datagen.inspection import inspect
 from datagen.layout import layouts
@@ -86,7 +86,7 @@ def test_lengths_that_only_look_equal() -> None:
     """Records whose mean is the first one's length, in a file of the size that the settings give: the second tells."""
     data = b"".join(framed(b"\xff" * size) for size in (20, 10, 30))
     file = TfrecordFile(OpenedFile(MemorySource(data), 3, lambda _: None))
-    with pytest.raises(DatasetError, match="a record states 10 bytes of data where there are 20"):
+    with pytest.raises(DatasetError, match="a record states 10 bytes of data where there are 20"), reading("file.dat"):
         file.samples(0, 3, memoryview(data), False)
 
 
@@ -95,9 +95,9 @@ def test_the_usual_way_without_tensorflow_finds_records_of_any_lengths(sizes: tu
     path = tmp_path / "records"
     path.write_bytes(b"".join(framed(bytes([255 - size]) * size) for size in sizes))
     for number, size in enumerate(sizes):
-        assert bytes(Format().load_path(str(path), number, len(sizes)).data) == bytes([255 - size]) * size
-    with pytest.raises(DatasetError, match="records"):
-        Format().load_path(str(path), len(sizes), len(sizes))
+        assert bytes(Format().load(str(path), number, len(sizes)).data) == bytes([255 - size]) * size
+    with pytest.raises(DatasetError, match=r"no record 5: it holds 5|no record 3: it holds 3"), reading("file.dat"):
+        Format().load(str(path), len(sizes), len(sizes))
 
 
 def test_an_example_of_others_in_another_order() -> None:
@@ -109,7 +109,7 @@ def test_an_example_of_others_in_another_order() -> None:
 
 
 def test_fewer_records_than_stated() -> None:
-    with pytest.raises(DatasetError, match=r"no record 3: it holds 3.*num_samples_per_file"):
+    with pytest.raises(DatasetError, match=r"no record 3: it holds 3.*num_samples_per_file"), reading("file.dat"):
         records_of(Format(), record_file(spec_of(3), (10, 13)), 4)
 
 

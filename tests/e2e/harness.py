@@ -140,6 +140,12 @@ def summary(folder: Path) -> dict[str, Any]:
     return found
 
 
+def ranks_per_host(folder: Path) -> list[int]:
+    """Return how many ranks a run had on each host, in node order."""
+    nodes = json.loads((folder / "facts.json").read_text())["journal"]["rank_nodes"]
+    return [nodes.count(node) for node in range(max(nodes) + 1)]
+
+
 def reported(folder: Path) -> Run:
     """Return a run that failed, once `dlemu report` reads it: what is left of it may still be ending."""
     until(lambda: dlemu("report", str(folder)).status == 0, "dlemu report")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -46,43 +46,75 @@ def started(folder: Path, dataset: Path, *changes: str) -> tuple[subprocess.Pope
 def assert_kept_but_incomplete(folder: Path) -> None:
     told = summary(folder)
     assert told["complete"] is False
-    assert told["passed"] is None
+    assert told["outcome"] == "no verdict"
     assert told["failure"]
     assert told["metrics"]["au_percent"]["mean"] > 0
     assert len(steps(folder)) >= 6
     assert not (folder / "live").exists()
 
 
-def test_a_killed_rank_ends_the_run_and_is_named(dataset: Path, tmp_path: Path) -> None:
-    process, everyone = started(tmp_path / "run", dataset)
+def killed_rank(process: subprocess.Popen[str], copy: Path) -> str:
     victim = rank_of(process.pid, 1)
     victim.kill()
-    ended = wait(process)
-    assert ended.status == 128 + signal.SIGKILL
-    assert f"rank 1 (process {victim.pid}) was killed by SIGKILL" in ended.err
-    assert_kept_but_incomplete(tmp_path / "run")
-    assert_gone(everyone)
+    return f"rank 1 (process {victim.pid}) was killed by SIGKILL"
 
 
-def test_a_killed_worker_ends_the_run_and_is_named(dataset: Path, tmp_path: Path) -> None:
-    process, everyone = started(tmp_path / "run", dataset, PYTORCH)
+def killed_worker(process: subprocess.Popen[str], copy: Path) -> str:
     victim = rank_of(process.pid, 2).children()[0]
     victim.kill()
-    ended = wait(process)
-    assert ended.status == 3
-    assert f"worker 0 of rank 2 (process {victim.pid}) was killed by SIGKILL" in ended.err
-    assert "Traceback" not in ended.err
-    assert_kept_but_incomplete(tmp_path / "run")
-    assert_gone(everyone)
+    return f"worker 0 of rank 2 (process {victim.pid}) was killed by SIGKILL"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_keeps_what_it_measured(number: signal.Signals, dataset: Path, tmp_path: Path) -> None:
-    process, everyone = started(tmp_path / "run", dataset, PYTORCH)
-    os.killpg(process.pid, number)  # to everyone, as a terminal does, a batch system, a service or container that stops
+def stopped_workers(process: subprocess.Popen[str], copy: Path) -> str:
+    """A worker that is stopped stands for a read that never returns."""
+    for worker in rank_of(process.pid, 0).children():
+        if worker.name() != "dlemu-recorder":  # that one may stand still without anybody waiting for long
+            worker.suspend()
+    return "has waited 5 s for a batch"
+
+
+def truncated_file(process: subprocess.Popen[str], copy: Path) -> str:
+    victim = sorted((copy / "train").iterdir())[20]
+    os.truncate(victim, 5000)
+    return str(victim)
+
+
+def interrupted(process: subprocess.Popen[str], copy: Path) -> str:
+    os.killpg(process.pid, signal.SIGINT)  # to everyone, as a terminal does
+    return "interrupted"
+
+
+def terminated(process: subprocess.Popen[str], copy: Path) -> str:
+    os.killpg(process.pid, signal.SIGTERM)  # as a batch system does, a service or container that stops
+    return "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("happens", "changes", "status"),
+    [
+        (killed_rank, (), 128 + signal.SIGKILL),
+        (killed_worker, (PYTORCH,), 3),
+        (stopped_workers, ("timeout_seconds=5", PYTORCH), 3),
+        (truncated_file, (), 2),
+        (interrupted, (PYTORCH,), 128 + signal.SIGINT),
+        (terminated, (PYTORCH,), 128 + signal.SIGTERM),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_ends_a_run_is_named_and_what_was_measured_is_kept(
+    happens: Callable[[subprocess.Popen[str], Path], str],
+    changes: tuple[str, ...],
+    status: int,
+    dataset: Path,
+    tmp_path: Path,
+) -> None:
+    copy = tmp_path / "data"
+    shutil.copytree(dataset, copy)
+    process, everyone = started(tmp_path / "run", copy, *changes)
+    said = happens(process, copy)
     ended = wait(process)
-    assert ended.status == 128 + number
-    assert "interrupted" in ended.err
+    assert ended.status == status
+    assert said in ended.err
     assert "Traceback" not in ended.err
     assert_kept_but_incomplete(tmp_path / "run")
     assert_gone(everyone)
@@ -110,34 +142,6 @@ def test_a_storage_that_hangs_before_the_ranks_start_ends_the_run_in_time(datase
     assert "took longer than 2 s (timeout_seconds)" in ended.err
     assert "Traceback" not in ended.err
     assert not (tmp_path / "run").exists()
-
-
-def test_a_file_truncated_in_mid_run_is_named(dataset: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "data"
-    shutil.copytree(dataset, copy)
-    process, everyone = started(tmp_path / "run", copy)
-    victim = sorted((copy / "train").iterdir())[20]
-    os.truncate(victim, 5000)
-    ended = wait(process)
-    assert ended.status == 2
-    assert str(victim) in ended.err
-    assert "5000" in ended.err
-    assert "Traceback" not in ended.err
-    assert_kept_but_incomplete(tmp_path / "run")
-    assert_gone(everyone)
-
-
-def test_storage_that_hangs_ends_at_the_deadline(dataset: Path, tmp_path: Path) -> None:
-    """A worker that is stopped stands for a read that never returns."""
-    process, everyone = started(tmp_path / "run", dataset, "timeout_seconds=5", PYTORCH)
-    for worker in rank_of(process.pid, 0).children():
-        if worker.name() != "dlemu-recorder":  # that one may stand still without anybody waiting for long
-            worker.suspend()
-    ended = wait(process)
-    assert ended.status == 3
-    assert "has waited 5 s for a batch" in ended.err
-    assert_kept_but_incomplete(tmp_path / "run")
-    assert_gone(everyone)
 
 
 def mount_tiny(folder: Path, size: str) -> None:
@@ -204,7 +208,7 @@ def test_a_full_disk_under_the_checkpoint_is_told(dataset: Path, tiny: Path, tmp
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (["dataset.data_folder=/nowhere/to/be/found"], ["--make", "dataset.data_folder=/nowhere/to/be/found"]),
+        (["dataset.data_folder=/nowhere/to/be/found"], ["/nowhere/to/be/found", "add `--make`"]),
         (["dataset.num_files_train=200"], ["48", "200"]),
         (["ranks=30"], ["48 files", "30 ranks", "dataset.num_files_train=1200"]),
         (["reader.batchsize=4"], ["reader.batch_size"]),

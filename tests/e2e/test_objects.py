@@ -45,7 +45,7 @@ def test_a_dataset_is_made_verified_and_trained_on_in_a_bucket(s3: S3, tmp_path:
     assert summary["page_cache"]["warning"] is None
     assert summary["environment"]["storage"]["file_system"] == "s3"
     assert summary["environment"]["storage"]["device"] == s3.endpoint
-    assert (requests["get"], requests["head"], requests["failed"]) == (96, 0, 0)
+    assert (requests["get"], requests["failed"]) == (96, 0)
     assert requests["received_bytes"] == summary["metrics"]["app_bytes"]
     assert 0 < requests["first_byte_ms"]["p50"] <= requests["first_byte_ms"]["p99"]
     (recorder,) = json.loads((tmp_path / "run" / "facts.json").read_text())["recorders"]
@@ -86,7 +86,6 @@ def test_checkpoints_are_uploaded_and_read_back(s3: S3, tmp_path: Path) -> None:
     requests = run["requests"]
     assert run["complete"]
     assert run["read"]["from_storage_percent"] == 100
-    assert requests["sent_bytes"] >= 2 * run["what"]["bytes"]
     assert requests["received_bytes"] >= run["what"]["bytes"]
     assert requests["put"] >= 2 * run["what"]["files"]
     assert sorted(path.name for path in (s3.folder / "saved" / "llama").iterdir()) == ["global_epoch1_step2"]

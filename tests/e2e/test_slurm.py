@@ -18,7 +18,7 @@ import pytest
 
 from datagen.errors import DlemuError
 from dlemu.jobs.training.result import Run, read_run
-from tests.e2e.harness import dlemu, maps, small_run, start, summary, training, until, wait
+from tests.e2e.harness import dlemu, maps, ranks_per_host, small_run, start, summary, training, until, wait
 from tests.e2e.test_hosts import Hosts
 from tests.e2e.test_hosts import hosts as hosts
 from tests.e2e.test_mpi import MPIRUN
@@ -186,7 +186,7 @@ def test_ranks_that_srun_starts_are_one_run(
     assert ended.ran, ended.err
     told = summary(tmp_path / "run")
     assert [host["host"] for host in told["environment"]["hosts"]] == list(slurm.nodes)
-    assert told["ranks_per_host"] == per_host
+    assert ranks_per_host(tmp_path / "run") == per_host
     assert set(told["each_sample_once"]) == {True}
 
 

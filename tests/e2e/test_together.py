@@ -18,7 +18,6 @@ from dlemu.studies.together import (
     MeasuredJob,
     Together,
     TogetherQuestion,
-    Turn,
     overlap_percent,
     screen,
     sections,
@@ -60,10 +59,10 @@ def measured(metric: Metric, value: float, half: float | None) -> MeasuredJob:
 
 def answer_of(jobs: list[tuple[Metric, float, float, float | None]]) -> Together:
     """Return an answer of jobs with a metric alone and together, and its half width."""
-    alone = [Turn(runs={n: measured(of, value, half)}) for n, (of, value, _, half) in enumerate(jobs)]
+    alone = [{n: measured(of, value, half)} for n, (of, value, _, half) in enumerate(jobs)]
     beside = {n: measured(of, value, half) for n, (of, _, value, half) in enumerate(jobs)}
     question = TogetherQuestion(jobs=(("train",),) * len(jobs), settings_digest="")
-    turns = (*alone, Turn(runs=beside))
+    turns = (*alone, beside)
     answer = Together(complete=True, question=question, turns=turns)
     return replace(answer, verdict=verdict_of(answer))
 

@@ -129,31 +129,31 @@ def test_evicted_pages_are_read_from_storage_in_each_epoch(dataset: Path, tmp_pa
     assert shares["epochs"][1] > 90
 
 
-def test_a_run_that_does_not_pass_says_so_by_its_exit_status(dataset: Path, tmp_path: Path) -> None:
-    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *SLOW))
-    assert ended.status == 1, ended.err
-    assert "FAIL" in ended.out
+@pytest.mark.parametrize(
+    ("changes", "status", "code"),
+    [
+        (SLOW, 1, "fail"),
+        # Three ranks that compute for 50 us a step: handing a batch over takes longer than that on any host.
+        (("train.computation_time=0.00005", "train.epochs=1", "metric.au=0.99"), 4, "emulator_too_slow"),
+        # No storage can even these out.
+        (
+            ("train.computation_time={mean: 0.01, stdev: 0.01}", "train.epochs=1", "metric.au=0.9"),
+            4,
+            "uneven_computation",
+        ),
+    ],
+    ids=["slow", "emulator", "uneven"],
+)
+def test_a_run_that_does_not_pass_says_so_by_its_exit_status(
+    changes: tuple[str, ...], status: int, code: str, dataset: Path, tmp_path: Path
+) -> None:
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *changes))
+    assert ended.status == status, ended.err
+    assert ("FAIL" if status == 1 else "NO VERDICT") in ended.out
     told = summary(tmp_path / "run")
     assert told["complete"] is True
-    assert told["passed"] is False
-
-
-def test_an_emulator_that_can_not_pass_gives_no_verdict_on_the_storage(dataset: Path, tmp_path: Path) -> None:
-    """Three ranks that compute for 50 us a step: handing a batch over takes longer than that on any host."""
-    fast = ("train.computation_time=0.00005", "train.epochs=1", "metric.au=0.99")
-    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *fast))
-    assert ended.status == 4, ended.err
-    assert "NO VERDICT" in ended.out
-    told = summary(tmp_path / "run")
-    assert told["passed"] is None
-    assert told["verdict_code"] == "emulator_too_slow"
-
-
-def test_computation_times_that_no_storage_can_even_out_give_no_verdict(dataset: Path, tmp_path: Path) -> None:
-    drawn = ("train.computation_time={mean: 0.01, stdev: 0.01}", "train.epochs=1", "metric.au=0.9")
-    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *drawn))
-    assert ended.status == 4, ended.err
-    assert summary(tmp_path / "run")["verdict_code"] == "uneven_computation"
+    assert told["outcome"] == ("fail" if status == 1 else "no verdict")
+    assert told["verdict_code"] == code
 
 
 def test_a_ceiling_that_is_cut_short_leaves_the_run_as_it_is(dataset: Path, tmp_path: Path) -> None:
@@ -186,16 +186,12 @@ def test_the_checkpoint_is_written_synced_timed_and_outside_the_au(dataset: Path
     told, journal = (json.loads((tmp_path / "run" / name).read_text()) for name in ("summary.json", "facts.json"))
     (saved,), (stamps,) = told["checkpoints"], journal["journal"]["checkpoints"]
     assert saved["bytes"] == 30000001
-    assert saved["mb_per_second"] == pytest.approx(30.000001 / saved["seconds"])
     rows = steps(tmp_path / "run")
     assert sorted(set(rows["block"].tolist())) == [1, 2]
     before, after = rows[rows["block"] == 1], rows[rows["block"] == 2]
     ends = before["free_ns"] + before["wait_ns"] + before["compute_ns"] + before["sync_ns"]
     assert after["free_ns"].min() >= stamps["ended_ns"] > stamps["started_ns"] >= ends.max()
     assert told["metrics"]["training_seconds"] < told["metrics"]["total_seconds"] - saved["seconds"] + 1e-3
-    apart, metrics = journal["journal"]["cpu_apart"], told["metrics"]
-    assert 0 < sum(rank["checkpoints"] for rank in apart) < sum(journal["journal"]["cpu_seconds"])
-    assert 0 < metrics["read_cpu_seconds_per_gb"] < metrics["cpu_seconds_per_gb"]
 
 
 def test_evaluation_reads_the_validation_set(tmp_path: Path) -> None:
@@ -231,16 +227,6 @@ def test_a_file_that_asks_for_data_alone_makes_it(launcher: list[str], tmp_path:
     assert "made 48 files" in ended.out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "workload"], "nothing was trained"
     assert dlemu("datagen", "verify", *settings).status == 0
-
-
-@pytest.mark.parametrize("command", ["train", "datagen"])
-def test_a_dataset_in_an_object_storage_makes_no_folder_of_that_name(command: str, tmp_path: Path) -> None:
-    settings = small_run(tmp_path / "run", Path("data"), "workflow.generate_data=true")
-    settings[1] = "dataset.data_folder=s3://bucket/unet3d"
-    ended = dlemu(command, *settings, cwd=tmp_path)
-    assert ended.status == 2
-    assert "wanted storage.storage_type=s3" in ended.err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_configuration_of_what_can_not_be_trained_says_so(tmp_path: Path) -> None:

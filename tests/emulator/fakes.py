@@ -6,7 +6,7 @@ from typing import Any
 from dlemu.accelerators.accelerator_base import AcceleratorSpec
 from dlemu.accelerators.sleep import Accelerator
 from dlemu.config.duration import NO_TIME
-from dlemu.jobs.training.prefetch import TakenBatch
+from dlemu.jobs.training.prefetch import BatchQueue, TakenBatch
 from dlemu.jobs.training.steplog import StepRecord
 from dlemu.loaders.loader_base import Batch, BatchTrace
 from dlemu.machine.clock import FakeClock
@@ -28,26 +28,20 @@ def sleeping(clock: FakeClock) -> Accelerator:
     return Accelerator(AcceleratorSpec(rank=0, seed=0, computation_time=NO_TIME, eval_time=NO_TIME), clock)
 
 
-class ScriptedQueue:
+class ScriptedQueue(BatchQueue):
     """Batches ready at the given times; the host waits for one that is not."""
 
     def __init__(self, ready_ns: Iterable[int], clock: FakeClock) -> None:
-        self._ready, self._clock = iter(ready_ns), clock
+        self._ready, self._time = iter(ready_ns), clock
         self.read_ahead_times = 0
 
     def take(self) -> TakenBatch:
         ready_ns = next(self._ready)
-        self._clock.time_ns = max(self._clock.time_ns, ready_ns)
+        self._time.time_ns = max(self._time.time_ns, ready_ns)
         return TakenBatch(ready_ns, Batch(None, trace()))
 
     def read_ahead(self) -> None:
         self.read_ahead_times += 1
-
-    def __enter__(self) -> "ScriptedQueue":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 class ScriptedComm(Comm):

@@ -10,7 +10,6 @@ import pytest
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.checkpoints.stored import NOTE
 from dlemu.config import load
-from dlemu.jobs.checkpoint.loop import run_checkpoints
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.ranks import Comm
@@ -45,7 +44,7 @@ def job(folder: Path, *changes: str) -> CheckpointJob:
 def test_each_call_that_fails_is_a_message_with_its_path(tmp_path: Path) -> None:
     whole = job(tmp_path / "whole")
     with faulty_storage.plan() as plan:
-        assert run_checkpoints(whole, Comm()) is not None
+        assert CHECKPOINTS.run_rank(whole, Comm(), None) is not None
     sites = [(call, at) for call, count in plan.calls.items() for at in range(1, count + 1) if call != "list"]
     assert {"folder", "create", "write", "sync", "rename", "sync_folder", "remove", "open", "read"} <= set(plan.calls)
     for number, (call, at) in enumerate(sites):
@@ -64,7 +63,7 @@ def test_each_call_that_fails_is_a_message_with_its_path(tmp_path: Path) -> None
 
 def failure_of(failing: CheckpointJob) -> DlemuError | None:
     try:
-        run_checkpoints(failing, Comm())
+        CHECKPOINTS.run_rank(failing, Comm(), None)
     except DlemuError as error:
         return error
     return None
@@ -78,7 +77,7 @@ def test_an_fsync_that_hangs_is_named_with_its_path(call: str, what: str, tmp_pa
         faulty_storage.plan(call, at, "hang"),
         pytest.raises(DlemuError, match=f"^{what} took longer than 0.3 s") as caught,
     ):
-        run_checkpoints(failing, Comm())
+        CHECKPOINTS.run_rank(failing, Comm(), None)
     assert caught.value.exit_status == 3
     assert str(tmp_path / "saved") in str(caught.value)
 
@@ -86,11 +85,11 @@ def test_an_fsync_that_hangs_is_named_with_its_path(call: str, what: str, tmp_pa
 @pytest.mark.parametrize("evicts", ["true", "false"])
 def test_an_own_file_that_became_a_pipe_is_named_and_hangs_nobody(evicts: str, tmp_path: Path) -> None:
     written = job(tmp_path, "checkpoint.num_checkpoints_read=0")
-    run_checkpoints(written, Comm())
+    CHECKPOINTS.run_rank(written, Comm(), None)
     (path,) = (path for path in (tmp_path / "saved").rglob("*") if path.is_file() and not path.name.startswith("."))
     path.unlink()
     os.mkfifo(path)
     changes = ["checkpoint.num_checkpoints_write=0", f"checkpoint.evict_page_cache={evicts}"]
     reads = job(tmp_path, *changes, f"output.folder={tmp_path / 'again'}")
     with pytest.raises(UserError, match=f"^{path} can't be .*: it is a pipe, wanted a regular file"):
-        run_checkpoints(reads, Comm())
+        CHECKPOINTS.run_rank(reads, Comm(), None)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dlemu.jobs.training.loop import StepLoop, StepRange
-from dlemu.jobs.training.prefetch import TakenBatch
+from dlemu.jobs.training.prefetch import BatchQueue, TakenBatch
 from dlemu.jobs.training.steplog import TRAINING, StepLog, StepRows
 from dlemu.loaders.loader_base import Batch
 from dlemu.machine.clock import FakeClock
@@ -36,11 +36,11 @@ class TreeComm(ScriptedComm):
         return self._tree.all_reduce_max(value_ns)
 
 
-class ReadAhead:
+class ReadAhead(BatchQueue):
     """Batches of workers on storage that costs nothing: each begins the next one when a batch is taken."""
 
     def __init__(self, clock: FakeClock) -> None:
-        self._clock = clock
+        self._time = clock
         self._ready_ns: list[int] = []
         self._taken_ns: list[int] = []
 
@@ -49,19 +49,10 @@ class ReadAhead:
         asked_ns = self._taken_ns[number - AHEAD] if number >= AHEAD else 0
         idle_ns = self._ready_ns[number - WORKERS] if number >= WORKERS else 0
         ready_ns = max(asked_ns, idle_ns) + READ_NS
-        self._clock.time_ns = max(self._clock.time_ns, ready_ns)
+        self._time.time_ns = max(self._time.time_ns, ready_ns)
         self._ready_ns.append(ready_ns)
-        self._taken_ns.append(self._clock.time_ns)
+        self._taken_ns.append(self._time.time_ns)
         return TakenBatch(ready_ns, Batch(None, trace()))
-
-    def read_ahead(self) -> None:
-        pass
-
-    def __enter__(self) -> ReadAhead:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def ceiling_percent(hop_ns: int) -> float:

@@ -11,7 +11,7 @@ from dlemu.jobs.training.steplog import TRAINING, StepLog
 from dlemu.machine.clock import FakeClock
 from dlemu.runner.run_folder import StopFile, request_stop
 from tests.emulator.fakes import ScriptedComm, ScriptedQueue, sleeping
-from tests.runs import make_job
+from tests.runs import cut, make_job
 
 C = 100
 
@@ -47,5 +47,5 @@ def test_the_file_is_the_word(tmp_path: Path) -> None:
 
 
 def test_a_job_that_was_cut_plans_what_it_took() -> None:
-    job = make_job(epochs=3, steps=12).cut_to(15)
+    job = cut(make_job(epochs=3, steps=12), 15)
     assert [epoch.steps for epoch in job.schedule] == [12, 3]

@@ -33,6 +33,7 @@ from dlemu.metrics.verdict import COMPLETED
 from tests.e2e.harness import DLEMU, PYTORCH, small_run
 from tests.parts import of_parts
 from tests.report.folders import write_run
+from tests.shared_memory import left_in_memory, shared_memory
 from tests.users_files import UsersFiles
 
 MARK = "DLEMU_ENDS_CASE"
@@ -211,7 +212,7 @@ class Endings:
             *left(mark, LEFT_SECONDS),
             *unread(folder, whole=process.returncode in COMPLETED),
             *theirs.changed(),
-            *left_in_memory(memory),
+            *(f"{name} in /dev/shm" for name in left_in_memory(memory, LEFT_SECONDS)),
         ]
         return f"{hit}, status {process.returncode}: {'; '.join(wrong)}\n{out[-1000:]}{err[-3000:]}" if wrong else ""
 
@@ -303,32 +304,6 @@ def unread(folder: Path, *, whole: bool) -> Iterator[str]:
             yield f"no result: {error}"
     except Exception as error:
         yield f"reading its results: {type(error).__name__}: {error}"
-
-
-def shared_memory() -> set[str]:
-    """Return the names there but for those of MPI libraries, which leave theirs when they are killed."""
-    names = {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "psm_", "sem.", "dlemu"))}
-    return {name for name in names if not name.startswith(("dlemu-drive-", "dlemu-forge-"))}  # of tests that run beside
-
-
-def left_in_memory(before: set[str]) -> Iterator[str]:
-    """Name what nobody holds and nobody removes: others on this host have theirs there, for as long as they live."""
-    deadline = time.monotonic() + LEFT_SECONDS
-    while (there := shared_memory() - before - _held()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    yield from (f"{name} in /dev/shm" for name in sorted(there))
-
-
-def _held() -> set[str]:
-    """Return the names in /dev/shm that a process has open or mapped, or a loop device lies on."""
-    held = set[str]()
-    for path in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            held.add(os.readlink(path).removeprefix("/dev/shm/"))
-    for path in (*Path("/proc").glob("[0-9]*/maps"), *Path("/sys/block").glob("loop*/loop/backing_file")):
-        with contextlib.suppress(OSError):
-            held |= set(re.findall(r"/dev/shm/(\S+)", path.read_text()))
-    return held
 
 
 def _marked(mark: str) -> list[psutil.Process]:

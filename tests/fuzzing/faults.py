@@ -25,40 +25,15 @@ from tests.fuzzing.ends import (
     communicated,
     has_traceback,
     left,
-    left_in_memory,
     made_sources,
-    shared_memory,
     unread,
 )
 from tests.parts import of_parts
+from tests.shared_memory import left_in_memory, shared_memory
 from tests.users_files import UsersFiles
 
 _STATUSES = {*range(8), 120, 130, 141, 143}
 """Documented ones; 120 is Python's where stdout can't be flushed, 141 that of a pipe nobody reads."""
-
-
-def _file(path: Path) -> None:
-    path.write_bytes(b"of the user")
-
-
-def _device(path: Path) -> None:
-    path.symlink_to("/dev/null")
-
-
-def _endless(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def _loop(path: Path) -> None:
-    path.symlink_to(path)
-
-
-def _nowhere(path: Path) -> None:
-    path.symlink_to("nowhere/at/all")
-
-
-def _users(path: Path) -> None:
-    UsersFiles().put(path)
 
 
 def _below_a_file(path: Path) -> None:
@@ -67,14 +42,14 @@ def _below_a_file(path: Path) -> None:
     path.symlink_to(f"{path.name}-file/below")
 
 
-ODD: dict[str, Callable[[Path], None]] = {
-    "file": _file,
+ODD: dict[str, Callable[[Path], object]] = {
+    "file": lambda path: path.write_bytes(b"of the user"),
     "fifo": os.mkfifo,
-    "null": _device,
-    "zero": _endless,
-    "loop": _loop,
-    "dangling": _nowhere,
-    "users": _users,
+    "null": lambda path: path.symlink_to("/dev/null"),
+    "zero": lambda path: path.symlink_to("/dev/zero"),
+    "loop": lambda path: path.symlink_to(path),
+    "dangling": lambda path: path.symlink_to("nowhere/at/all"),
+    "users": lambda path: UsersFiles().put(path),
     "below a file": _below_a_file,
 }
 """What lies where a command wants a folder, or a file, of its own."""
@@ -190,7 +165,7 @@ class Faults:
             *left(mark, LEFT_SECONDS),
             *(unread(folder, whole=status in COMPLETED) if folder.is_dir() and fault.kind != "place" else []),
             *theirs.changed(),
-            *left_in_memory(memory),
+            *(f"{name} in /dev/shm" for name in left_in_memory(memory, LEFT_SECONDS)),
         ]
         return f"{fault}, status {status}: {'; '.join(wrong)}\n{said[-3000:]}" if wrong else ""
 

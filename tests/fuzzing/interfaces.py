@@ -28,7 +28,7 @@ from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.jobs.training.parts import figures
 from dlemu.jobs.training.result import make_run, read_run
-from dlemu.results.measured import read_saved, write_measured, write_summary
+from dlemu.results.measured import read_saved
 from tests.fuzzing.mutations import damaged_bytes, damaged_json, damaged_words
 from tests.fuzzing.schedules import schedule
 from tests.parts import of_parts
@@ -116,54 +116,51 @@ def damage(whole: Path, copy: Path, draw: random.Random) -> None:
 
 def folder_interface(folder: Path) -> Case:
     """Return what damages a file of a run's folder, and reads it in every way."""
-    whole, copy = folder / "whole", folder / "copy"
-    job = make_job(folder=str(whole), steps=4)
+    job = make_job(folder=str(folder / "whole"), steps=4)
     write_run(make_run(job, with_telemetry(make_log(job))))
-    shutil.copytree(whole, copy)
-    files = sorted(path for path in whole.iterdir() if path.is_file())
     readers = of_parts("READERS").values()
 
-    def case(draw: random.Random) -> None:
-        victim = draw.choice(files)
-        path = copy / victim.name
-        damage(victim, path, draw)
-        facts = copy / "facts.json"
-        if draw.random() < 0.1:
-            facts.unlink()
-        try:
-            with contextlib.suppress(DlemuError):
-                figures(read_run(str(copy)))
-            for read in readers:
-                read(str(copy))
-        finally:
-            shutil.copyfile(victim, path)
-            shutil.copyfile(whole / "facts.json", facts)
+    def read(copy: str) -> None:
+        with contextlib.suppress(DlemuError):
+            figures(read_run(copy))
+        for read_part in readers:
+            read_part(copy)
 
-    return case
+    return _damaging(folder, read)
 
 
 def checkpoints_interface(folder: Path) -> Case:
     """Return what damages a file of the folder of a run of checkpoints, and reads and recomputes it."""
-    whole, copy = folder / "whole", folder / "copy"
+    whole = folder / "whole"
     whole.mkdir(parents=True)
     made = CHECKPOINT_RUNS["checkpoints_watched"]()
-    run = CheckpointRun(str(whole), made.facts, made.rows, made.telemetry)
-    write_measured(run)
-    write_summary(run)
+    write_run(CheckpointRun(str(whole), made.facts, made.rows, made.telemetry))
+
+    def read(copy: str) -> None:
+        with contextlib.suppress(DlemuError):
+            _ = read_checkpoint_run(copy).records
+        with contextlib.suppress(DlemuError):
+            read_saved(copy, CheckpointSummary, "checkpoint")
+
+    return _damaging(folder, read)
+
+
+def _damaging(folder: Path, read: Callable[[str], None]) -> Case:
+    """Return what damages one of the files of a result, now and then without its facts, and reads it."""
+    whole, copy = folder / "whole", folder / "copy"
     shutil.copytree(whole, copy)
     files = sorted(path for path in whole.iterdir() if path.is_file())
 
     def case(draw: random.Random) -> None:
         victim = draw.choice(files)
-        path = copy / victim.name
-        damage(victim, path, draw)
+        damage(victim, copy / victim.name, draw)
+        if draw.random() < 0.1:
+            (copy / "facts.json").unlink()
         try:
-            with contextlib.suppress(DlemuError):
-                _ = read_checkpoint_run(str(copy)).records
-            with contextlib.suppress(DlemuError):
-                read_saved(str(copy), CheckpointSummary, "checkpoint")
+            read(str(copy))
         finally:
-            shutil.copyfile(victim, path)
+            for name in (victim.name, "facts.json"):
+                shutil.copyfile(whole / name, copy / name)
 
     return case
 

@@ -72,7 +72,7 @@ def run_of(dataset: DatasetSpec, loader: str, threads: int, folder: Path, transf
         engine="fast" if transfer_size else "matched",
     )
     workload = Workload(ranks=RANKS, dataset=dataset, reader=reader, train=Train(epochs=2))
-    return make_job(workload, RANKS, inspect(dataset), folder=str(folder), started_at="")
+    return make_job(workload, RANKS, inspect(dataset), folder=str(folder))
 
 
 def delivered(job: TrainingJob, rank: int, epoch: int) -> Iterator[Batch]:

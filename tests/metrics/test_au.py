@@ -1,12 +1,10 @@
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
-from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
+from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.rates import training_ns
 
 
@@ -39,28 +37,6 @@ def test_exclusion_takes_the_ends_of_every_block_whatever_the_order(lengths: lis
     kept = kept_rows(shuffled, start, end)
     expected = [s for n in lengths for s in range(1, n + 1)[start : max(start, n - end)]]
     assert sorted(kept["step"].tolist()) == sorted(expected)
-
-
-def test_on_a_host_without_delay_the_dlio_formulas_agree_with_the_headline() -> None:
-    rows = np.concatenate([make_rows([500, 20, 0, 30], rank=rank) for rank in range(3)])
-    headline = au_percent(kept_rows(rows, 1, 0))
-    assert au_dlio_percents(rows)[0][0] == pytest.approx(headline)
-    assert au_dlio_percents(rows)[0][1] == pytest.approx(headline)
-
-
-def test_v1_credits_configured_and_v2_measured_compute() -> None:
-    rows = make_rows([500, 100, 100, 100])
-    rows["slept_ns"] += 10  # the host over-sleeps by 10
-    rows["met_ns"] += 10
-    assert au_dlio_percents(rows)[0][1] == pytest.approx(100 * 300 / 600)
-    assert au_dlio_percents(rows)[0][0] == pytest.approx(100 * 330 / 600)
-
-
-def test_no_time_has_no_utilisation() -> None:
-    rows = make_rows([0, 0], compute=0)
-    assert math.isnan(au_percent(rows))
-    assert math.isnan(au_percent(kept_rows(rows, 2, 0)))
-    assert math.isnan(au_dlio_percents(rows[:1])[0][0])
 
 
 def test_hosts_whose_clocks_differ_have_one_training_time() -> None:

@@ -199,16 +199,3 @@ def test_work_of_one_batch() -> None:
     assert work.wanted_mb_per_second == pytest.approx(8000 * 1e3 / 50)
     assert work.readers == pytest.approx(10 / 100)
     assert not find_causes(rows[:0], preprocesses=False, workers=2).total
-
-
-def test_work_of_two_ranks_is_by_the_time_of_one() -> None:
-    one = worked(wait_ns=30, compute_ns=50, sync_ns=20, read_calls=4, app_bytes=8000, free_ns=60)
-    rows = np.concatenate([one, one])
-    rows["rank"] = [0, 1]
-    work = work_of(rows, preprocesses=False)
-    assert work.elapsed_seconds == pytest.approx(100e-9)
-    assert work.app_mb_per_second == pytest.approx(16000 * 1e3 / 100)
-    assert work.wanted_mb_per_second == pytest.approx(16000 * 1e3 / 50)
-    assert work.readers == pytest.approx(2 * 10 / 100)
-    idle = work_of(worked(read_calls=0, app_bytes=8000), preprocesses=False)
-    assert (idle.call_ms, idle.call_bytes, idle.wanted_mb_per_second, idle.readers) == (0, 0, math.inf, 0)

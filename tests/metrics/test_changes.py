@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.changes import SpeedChange, Supply, changes_of, find_ran_out, find_speed_changes, find_stalls
 from dlemu.metrics.rates import Floats
+from tests.validation.virtual_drives import Drive, Training, link, train
 
 WINDOW, MB = 0.25, 1_000_000
 
@@ -62,25 +63,13 @@ def test_a_change_is_found_with_its_moment(
 
 def steps_on(mb_per_second: Callable[[float], float], *, demand: float, steps: int = 600, epochs: int = 1) -> StepRows:
     """A rank that reads batches of 1 MB one after another, 8 ahead, from a drive of that speed at each moment."""
-    rows, now = np.zeros(epochs * steps, STEP_DTYPE), 10.0
-    for epoch in range(epochs):
-        free = read = now
-        begun: list[float] = []
-        for step in range(steps):
-            row = rows[epoch * steps + step]
-            started = max(read, begun[step - 8] if step >= 8 else now)
-            read = started
-            while (left := 1.0 - (read - started) * mb_per_second(read - 10.0)) > 1e-9 and read - started < 60:
-                read += min(left / mb_per_second(read - 10.0), 0.01)
-            begins, compute = max(free, read), 1 / demand
-            begun.append(begins)
-            row["epoch"], row["block"], row["step"] = epoch + 1, 1, step + 1
-            row["free_ns"], row["wait_ns"], row["compute_ns"] = free * 1e9, (begins - free) * 1e9, compute * 1e9
-            row["started_ns"], row["finished_ns"], row["read_ns"] = started * 1e9, read * 1e9, (read - started) * 1e9
-            row["app_bytes"] = row["storage_bytes"] = MB
-            free = begins + compute
-        now = free
-    return rows
+    return steps_of(link(lambda request: mb_per_second(request.at_seconds), spread=0.0), demand, steps, epochs)
+
+
+def steps_of(drive: Drive, demand: float, steps: int = 600, epochs: int = 1) -> StepRows:
+    return train(
+        drive, Training(workers=1, ahead=8, steps=steps, epochs=epochs, step_seconds=1 / demand, batch_bytes=MB)
+    )
 
 
 @pytest.mark.parametrize(("before", "after", "percent"), [(200, 50, 50), (50, 200, 200), (80, 40, 50), (40, 80, 200)])
@@ -102,7 +91,8 @@ def test_epochs_that_begin_with_a_burst_are_no_changes(demand: float) -> None:
 
 
 def test_a_drive_that_stands_still_is_told_with_its_time() -> None:
-    rows = steps_on(lambda second: 0.01 if 3 <= second < 5 else 150, demand=100)
+    stands = Drive(channels=1, serve=lambda one, _: 1 / 150 + (5 - one.at_seconds) * (3 <= one.at_seconds < 5))
+    rows = steps_of(stands, demand=100)
     (stall,) = find_stalls(rows)
     assert stall.at_seconds == pytest.approx(3, abs=0.1)
     assert stall.seconds == pytest.approx(2, abs=0.1)
@@ -149,14 +139,6 @@ def test_a_credit_that_runs_out_again_and_again_is_told_by_its_bytes() -> None:
         "mb_per_second_before": pytest.approx(100, rel=0.1),
         "mb_per_second_after": pytest.approx(40, rel=0.1),
     }
-
-
-def test_one_that_ran_out_once_is_a_hint() -> None:
-    rows = steps_on(credit(0.5, fast=100, slow=40), demand=150)
-    out = find_ran_out(find_speed_changes(rows))
-    assert out is not None
-    assert out.numbers["times"] == 1
-    assert out.numbers["gb"] == pytest.approx(0.5, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -212,20 +194,6 @@ def reads(speeds_mb_per_second: list[float], *, seconds: float = 0.5, late_s: fl
     rows["read_ns"] = length
     rows["app_bytes"] = np.array(speeds_mb_per_second) * seconds * MB
     return rows
-
-
-def test_what_was_read_before_a_change_is_counted_in_bytes() -> None:
-    rows = reads([200.0] * 60 + [80.0] * 60)
-    (fall,) = find_speed_changes(rows)
-    assert fall.at_seconds == pytest.approx(30, abs=2)
-    assert (fall.mb_per_second_before, fall.mb_per_second_after) == pytest.approx((200, 80))
-    whole = np.floor(fall.at_seconds / 0.5)
-    assert fall.gb_before == pytest.approx(min(whole, 60) * 0.1 + max(0, whole - 60) * 0.04)
-    half = rows.copy()
-    half["storage_bytes"] = half["app_bytes"] // 2
-    (same,) = find_speed_changes(half)
-    assert same.mb_per_second_before == pytest.approx(100), "what the storage gave, not what was read"
-    assert same.gb_before == pytest.approx(fall.gb_before / 2)
 
 
 def test_a_stall_by_hand() -> None:

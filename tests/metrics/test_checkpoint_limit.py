@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from dlemu.jobs.checkpoint.analyse import (
     STARVED_PERCENT,
     THREAD_PERCENT,
     WAIT_PERCENT,
+    HostUse,
     judge,
 )
 from dlemu.jobs.checkpoint.summary import Caveat
@@ -53,11 +54,12 @@ def test_what_limits_is_named_with_its_certainty(
     changes: dict[str, Any], what: str, confidence: str, found: str | None
 ) -> None:
     known: dict[str, Any] = {"call_percent": 60.0, "fsync_percent": 25.0, "starved_percent": 1.0, "name": "write"}
-    known |= {"cpu_percent": 20.0, "cpu_wait_percent": 2.0, "throttled_percent": None} | changes
-    name, throttled = known.pop("name"), known.pop("throttled_percent")
+    known |= {"cpu_percent": 20.0, "cpu_wait_percent": 2.0} | changes
+    name = known.pop("name")
+    host = HostUse(**{field.name: known.pop(field.name, None) for field in fields(HostUse)})
     phase = checkpoint_run().summary.write
     assert phase is not None
-    limit, findings = judge(name, replace(phase, **known), threads=7, throttled_percent=throttled)
+    limit, findings = judge(name, replace(phase, **known), host, threads=7)
     assert (limit.what, limit.confidence) == (what, confidence)
     assert [finding.code for finding in findings] == ([] if found is None else [found])
     if found == Caveat.TOO_FEW_THREADS:

@@ -43,25 +43,6 @@ def test_bytes_before_between_and_after_epochs_are_left_out() -> None:
     assert share.mean == pytest.approx(75)
 
 
-def test_the_rate_is_bytes_by_time_of_training() -> None:
-    rows, ends = rows_and_ends()
-    readings = [(ends[0][0], 0.0), (ends[0][1], 40.0), (ends[1][1], 40.0)]
-    rate, _ = device_metrics(rows, [device(readings)])
-    first = rows[rows["epoch"] == 1]
-    last = first[first["rank"] == 0][-1]
-    seconds = (sum(last[name] for name in ("free_ns", "wait_ns", "compute_ns", "sync_ns")) - ends[0][0]) / 1e9
-    assert rate.per_epoch[0] == pytest.approx(40 / seconds)
-    assert rate.per_epoch[1] == pytest.approx(0, abs=1e-9)
-    assert rate.mean == pytest.approx(40 / seconds / 2, rel=0.2)
-
-
-def test_no_device_is_no_number() -> None:
-    rows, _ = rows_and_ends()
-    unread = Delivered((0, 1), np.array([1]), np.array([1.0]))
-    for devices in ([], [unread]):
-        assert [figure.mean for figure in device_metrics(rows, devices)] == [None, None]
-
-
 def test_the_mean_request_is_of_all_devices_and_weighs_by_their_reads() -> None:
     rows, ((begin, end), (begin_2, end_2)) = rows_and_ends()
     times = [begin - 2, end + 1, begin_2, end_2 + 1]

@@ -59,16 +59,6 @@ def test_the_causes_add_up_to_the_loss(rows: StepRows) -> None:
         assert causes.total == pytest.approx(lost.total - lost.uneven_computation, abs=1e-6)
 
 
-def test_blocked_in_reads_is_the_storage() -> None:
-    limit = limit_of(late_steps())
-    assert (limit.what, limit.confidence, limit.findings) == ("storage", "high", ())
-    assert limit.numbers["app_mb_per_second"] == pytest.approx(2 * 80 * 1.048576 / 0.04, rel=0.1)
-
-
-def test_nobody_waited() -> None:
-    assert limit_of(make_steps([[0.1, 0.0]] * 5)).what == "nothing"
-
-
 @pytest.mark.parametrize(
     ("changes", "around", "what"),
     [

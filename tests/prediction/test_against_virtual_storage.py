@@ -9,12 +9,14 @@ import pytest
 
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Workload
+from dlemu.jobs.training.pattern import READ_DTYPE, judge_level
 from dlemu.jobs.training.prediction.batches import planned_job
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels
 from dlemu.jobs.training.prediction.make_prediction import predict
 from tests.prediction.test_calibration import workload
-from tests.prediction.virtual_storage import Kind, predicted, probed, trained
+from tests.prediction.virtual_storage import predicted, probed, trained
+from tests.validation.virtual_drives import Drive, link
 
 
 def asked(*, ranks: int, batch: int, size: int, step_seconds: float, readers: int, steps: int) -> Workload:
@@ -26,13 +28,13 @@ def asked(*, ranks: int, batch: int, size: int, step_seconds: float, readers: in
     return replace(made, dataset=data, reader=replace(made.reader, batch_size=batch))
 
 
-NARROW = Kind(mb_per_second=60.0)
-CHANNELS = Kind(servers=4, seconds=lambda _: 0.04)
-JITTER = Kind(servers=4, seconds=lambda random: float(random.uniform(0, 0.08)))
+NARROW, FASTER = link(lambda _: 60.0, spread=0.0), link(lambda _: 66.0, spread=0.0)
+CHANNELS = Drive(channels=4, serve=lambda *_: 0.04)
+JITTER = Drive(channels=4, serve=lambda _, random: float(random.uniform(0, 0.08)))
 
 
 @pytest.mark.parametrize(
-    ("kind", "ranks", "workload"),
+    ("drive", "ranks", "workload"),
     [
         (NARROW, 2, asked(ranks=2, batch=1, size=1_000_000, step_seconds=0.025, readers=2, steps=300)),
         (NARROW, 3, asked(ranks=3, batch=2, size=1_000_000, step_seconds=0.12, readers=4, steps=150)),
@@ -42,19 +44,19 @@ JITTER = Kind(servers=4, seconds=lambda random: float(random.uniform(0, 0.08)))
     ],
     ids=["narrow", "readers that share", "one slow reader", "more readers than channels", "jitter"],
 )
-def test_a_probe_predicts_a_run(kind: Kind, ranks: int, workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = predicted(kind, workload, ranks, seed=1)
-    truth = trained(kind, workload, ranks, 2, monkeypatch).outcome
+def test_a_probe_predicts_a_run(drive: Drive, ranks: int, workload: Workload) -> None:
+    answer = predicted(drive, workload, ranks, seed=1)
+    truth = trained(drive, workload, ranks, 2).outcome
     assert answer.shown.au_percent == pytest.approx(truth.au_percent, abs=1.5)
     assert answer.shown.samples_per_second == pytest.approx(truth.samples_per_second, rel=0.02)
 
 
-def test_the_interval_holds_a_run_of_few_reads_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_interval_holds_a_run_of_few_reads_that_differ() -> None:
     """A run of 100 steps is one of many that the same storage would give: the probe's own error is the smaller part."""
     short = asked(ranks=1, batch=2, size=100_000, step_seconds=0.035, readers=2, steps=100)
     answer = predicted(JITTER, short, 1, seed=3)
     low, high = answer.shown.au_interval_percent
-    runs = np.array([trained(JITTER, short, 1, seed, monkeypatch).outcome.au_percent for seed in range(30)])
+    runs = np.array([trained(JITTER, short, 1, seed).outcome.au_percent for seed in range(30)])
     assert np.mean((low <= runs) & (runs <= high)) >= 0.85
     assert high - low < 8 * runs.std(), "not by saying nothing"
 
@@ -63,7 +65,7 @@ def test_what_differs_between_two_passes_is_part_of_the_interval() -> None:
     """The same readers got 60 and then 66 MB/s: nobody knows which of them comes next."""
     made = asked(ranks=2, batch=1, size=1_000_000, step_seconds=0.025, readers=2, steps=100)
     job = planned_job(made, 1)
-    slower, faster = probed(NARROW, job, 4, seed=1), probed(replace(NARROW, mb_per_second=66.0), job, 4, seed=1)
+    slower, faster = probed(NARROW, job, 4, seed=1), probed(FASTER, job, 4, seed=1)
     steady = calibrate_from_levels(job, slower, HostCosts(), cores=2, folder="virtual")
     moved = calibrate_from_levels(job, [*slower[:-1], faster[-1]], HostCosts(), cores=2, folder="virtual")
     assert steady.half_width_percent < 1
@@ -71,11 +73,33 @@ def test_what_differs_between_two_passes_is_part_of_the_interval() -> None:
     assert 60 < moved.curve[-1].mb_per_second < 66
 
 
+@pytest.mark.parametrize("decode_seconds", [0.001, 0.002, 0.01, 0.05])
+def test_decoding_makes_no_storage_faster_or_slower(decode_seconds: float) -> None:
+    """One reader alone gets 200 MB/s while it reads, all together 300 MB/s, whatever they do between two reads."""
+    size, decode_ns, levels = 1_000_000, round(decode_seconds * 1e9), []
+    for readers in (1, 2, 4, 8, 16, 32, 64):
+        took_ns = round(1e9 * max(0.005 + decode_seconds, readers * size / 300e6))
+        rows = []
+        for reader in range(readers):
+            for begin_ns in range(reader * took_ns // readers, 4_000_000_000, took_ns):
+                rows.append((begin_ns, begin_ns + took_ns, size, 1, decode_ns, decode_ns, reader))
+        levels.append(judge_level(np.array(rows, READ_DTYPE), readers, 0, 2.0))
+    job = planned_job(asked(ranks=2, batch=1, size=size, step_seconds=0.025, readers=2, steps=100), 1)
+    curve = {
+        point.readers: point.mb_per_second
+        for point in calibrate_from_levels(job, levels, HostCosts(), cores=2, folder="virtual").curve
+    }
+    assert curve[1] == pytest.approx(200, rel=0.05)
+    assert curve[64] == pytest.approx(300, rel=0.03)
+    assert 250 < curve[2] < 310
+
+
 def test_one_pass_of_a_hundred_times_the_speed_is_no_storage_that_stands_still() -> None:
     """Its deviation from the mean is above 100 %, as where a probe's first passes were kept waiting."""
     made = asked(ranks=2, batch=1, size=1_000_000, step_seconds=0.025, readers=2, steps=100)
     job = planned_job(made, 1)
-    passes, fast = probed(NARROW, job, 4, seed=1), probed(replace(NARROW, mb_per_second=6000.0), job, 4, seed=1)
-    moved = calibrate_from_levels(job, [*passes, passes[-1], fast[-1]], HostCosts(), cores=2, folder="virtual")
+    passes = probed(NARROW, job, 4, seed=1)
+    fast = replace(passes[-1], mb_per_second=6000.0)
+    moved = calibrate_from_levels(job, [*passes, passes[-1], fast], HostCosts(), cores=2, folder="virtual")
     low, high = predict(made, moved, ranks=2).shown.au_interval_percent
     assert 0 < low < high <= 100

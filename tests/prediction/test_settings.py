@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import dlemu
 from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.prediction.batches import storage_share
-from dlemu.jobs.training.prediction.run_prediction import _AS_MEASURED, _CACHED, _NOT_IN_A_SPEED, _NOT_SIMULATED
+from dlemu.jobs.training.prediction.run_prediction import (
+    _AS_MEASURED,
+    _CACHED,
+    _IN_MEMORY,
+    _NOT_IN_A_SPEED,
+    _NOT_SIMULATED,
+)
 from tests.prediction.test_run_prediction import write_measured
 
 MODELLED = """
     ranks accelerator scale accelerators scales workflow.checkpoint reader.data_loader reader.batch_size
     reader.read_threads reader.prefetch_size reader.file_shuffle reader.sample_shuffle reader.worker_streams
-    reader.preprocess_time reader.preprocess reader.page_cache_percent train.epochs train.computation_time
+    reader.preprocess_time reader.preprocess train.epochs train.computation_time
     train.step_cpu_time
     train.total_training_steps train.seed train.seed_change_epoch train.synchronous checkpoint.checkpoint_after_epoch
     checkpoint.epochs_between_checkpoints checkpoint.steps_between_checkpoints metric.au metric.verdict
@@ -51,7 +54,7 @@ IRRELEVANT = """
     checkpoint.snapshot_gb_per_second
 """
 """No AU depends on it, or only that of the emulator's own work."""
-REFUSED = {*_AS_MEASURED, *_CACHED, *_NOT_IN_A_SPEED, *_NOT_SIMULATED}
+REFUSED = {*_IN_MEMORY, *_AS_MEASURED, *_CACHED, *_NOT_IN_A_SPEED, *_NOT_SIMULATED}
 """With values that neither the model nor the source of the speed knows."""
 WORDS = ["workload=unet3d", "accelerator=h100", "ranks=2", "output.report=false"]
 CACHED = ["reader.evict_page_cache=start", "metric.cached=true"]
@@ -81,6 +84,7 @@ def test_every_setting_is_modelled_irrelevant_or_refused() -> None:
             r"metric.cached is true, .*: wanted false, or a measurement with it \(`dlemu train`\)",
         ),
         (CACHED, "metric.cached is true"),
+        ([*CACHED, "reader.page_cache_percent=50"], "reader.page_cache_percent is 50"),
         (["reader.decode=full"], "reader.decode is full, and neither the model nor a speed knows"),
         (["reader.verify=true"], "reader.verify is true"),
         (["reader.tensors=2", "reader.tensor_bytes=1000"], "reader.tensors is 2"),
@@ -96,38 +100,6 @@ def test_what_no_speed_says_is_refused(words: list[str], named: str, tmp_path: P
     with pytest.raises(UserError, match=named):
         dlemu.predict([*WORDS, *words, f"output.folder={folder}"], mb_per_second=9000.0)
     assert not folder.exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "served"),
-    [
-        (["reader.evict_page_cache=epochs"], 0.5),  # nothing is evicted while an epoch reads each sample once
-        (["reader.evict_page_cache=start"], 0.5 + 0.5 * math.log(0.5)),  # the kernel's, with a fresh order
-        (["reader.evict_page_cache=start", "reader.file_shuffle=off", "reader.sample_shuffle=off"], 0.0),
-        (["reader.evict_page_cache=start", "train.seed_change_epoch=false"], 0.0),
-    ],
-)
-def test_memory_serves_what_it_still_holds(words: list[str], served: float, tmp_path: Path) -> None:
-    half = [*WORDS, *words, "dataset.num_files_train=2800", "reader.page_cache_percent=50", "metric.cached=true"]
-    answer = dlemu.predict([*half, f"output.folder={tmp_path / 'p'}"], mb_per_second=2000.0)
-    demand = 2 * 3177 * (1 - served)
-    assert answer.shown.needed_mb_per_second == pytest.approx(0.9 * demand, rel=0.03)
-    assert answer.shown.null_au_percent == pytest.approx(100 * 2000 / demand, rel=0.03)
-    assert answer.shown.au_sustained_percent == pytest.approx(answer.shown.null_au_percent, abs=3)
-
-
-def test_the_kernels_share_is_that_of_a_list_of_least_recently_used() -> None:
-    """1,000 samples in a fresh order each epoch: what a cache of 500 still has, against the formula."""
-    random, cache, hits = np.random.default_rng(1), dict.fromkeys(range(500)), 0
-    for _ in range(20):
-        for sample in random.permutation(1000).tolist():
-            hits += sample in cache
-            cache.pop(sample, None)
-            cache[sample] = None
-            if len(cache) > 500:
-                del cache[next(iter(cache))]
-    asked = load(["workload=unet3d", "reader.evict_page_cache=start", "reader.page_cache_percent=50"])
-    assert 1 - hits / 20_000 == pytest.approx(storage_share(asked), abs=0.02)
 
 
 @pytest.mark.parametrize("word", ["reader.odirect=true", "reader.engine=library", "metric.cached=true"])

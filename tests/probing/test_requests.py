@@ -26,7 +26,7 @@ WRITE = replace(READ, access="randwrite")
 
 
 def stream(path: Path, cell: CellSpec = READ, **changes: Any) -> Stream:
-    settings: dict[str, Any] = {"path": str(path), "begin": 0, "end": MIB, "seconds": 0.1, "seed": 1}
+    settings: dict[str, Any] = {"path": str(path), "begin": 0, "end": MIB}
     return Stream(cell=cell, **(settings | changes))
 
 
@@ -40,7 +40,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("writes", [False, True])
 def test_requests_begin_and_end_while_they_are_measured(writes: bool, file: Path) -> None:
     began_ns, cpu_seconds = time.monotonic_ns(), time.process_time()
-    done = run_threads(stream(file, WRITE if writes else READ))
+    done = run_threads(stream(file, WRITE if writes else READ), 0.1)
     ended_ns, used_seconds = time.monotonic_ns(), time.process_time() - cpu_seconds
     assert len(done.end_ns) == len(done.latency_ns) >= 8
     assert (done.latency_ns > 0).all()
@@ -67,14 +67,14 @@ def test_requests_stay_in_their_part_in_order_or_at_random(random: bool, file: P
     """Each of 64 places of the middle half is written; in order the first is the first."""
     before, size = file.read_bytes(), MIB // 128
     middle = {"begin": MIB // 4, "end": 3 * MIB // 4}
-    run_threads(stream(file, replace(WRITE, access="write", size_bytes=size, depth=2), **middle, seconds=0))
+    run_threads(stream(file, replace(WRITE, access="write", size_bytes=size, depth=2), **middle), 0)
     some = file.read_bytes()
     assert [at for at in range(0, MIB, size) if some[at : at + size] != before[at : at + size]] == [
         MIB // 4,
         MIB // 4 + size,
     ]
     if random:
-        run_threads(stream(file, replace(WRITE, size_bytes=size), **middle, seconds=0.2))
+        run_threads(stream(file, replace(WRITE, size_bytes=size), **middle), 0.2)
         after = file.read_bytes()
         assert (after[: MIB // 4], after[3 * MIB // 4 :]) == (before[: MIB // 4], before[3 * MIB // 4 :])
         assert after != some
@@ -82,7 +82,7 @@ def test_requests_stay_in_their_part_in_order_or_at_random(random: bool, file: P
 
 def test_a_read_beyond_the_end_is_an_error(file: Path) -> None:
     with pytest.raises(UserError, match=rf"^{file}: .*\b0 of 4096 bytes"):
-        run_threads(stream(file, begin=MIB, end=2 * MIB))
+        run_threads(stream(file, begin=MIB, end=2 * MIB), 0.1)
 
 
 def test_what_fio_says_is_read(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_a_range_is_of_one_object_and_all_have_their_turn() -> None:
     objects: Any = [SimpleNamespace(size_bytes=size, name=name) for name, size in sizes.items()]
     spec = StorageSpec(type="s3")
     wanted = CellSpec(access="read", size_bytes=1000, depth=1, jobs=1)
-    stream = GetStream(cell=wanted, storage=spec, objects=(), seconds=1, seed=1)
+    stream = GetStream(cell=wanted, storage=spec, objects=())
 
     def first(count: int, stream: GetStream) -> list[tuple[str, int]]:
         ranges: Any = itertools.islice(_ranges(stream, objects), count)
@@ -193,30 +193,26 @@ def test_each_job_has_its_stream_and_all_of_the_time(monkeypatch: pytest.MonkeyP
     """The time that it settles comes on top of the cell's."""
     asked: list[Any] = []
 
-    def answered(run: Any, streams: tuple[Any, ...], seconds: float) -> tuple[int, list[Requests]]:
-        asked.append((run, seconds, streams))
+    def answered(work: Any, streams: Any, *_: Any, most_seconds: float, **__: Any) -> list[tuple[int, Requests]]:
+        asked.append((most_seconds, streams))
         ends = np.array([600_000_000, 700_000_000])
-        return 0, [Requests(ends, ends, 0.1, ends) for _ in streams]
+        return [(0, Requests(ends, ends, 0.1, ends)) for _ in streams]
 
-    monkeypatch.setattr(requests, "_run_jobs", answered)
+    monkeypatch.setattr(requests, "run_crew", answered)
     wanted = CellSpec(access="read", size_bytes=4096, depth=3, jobs=2)
     assert measure_cell(wanted, "/dev/some", MIB, 1.5, "threads").jobs == 2
     spec = StorageSpec(type="s3", root="bucket")
     assert measure_gets(wanted, spec, ("a", "b"), 1.5).first_byte_ms is not None
-    (_, seconds, streams), (_, get_seconds, get_streams) = asked
-    assert (seconds, get_seconds) == (1.5, 1.5)
-    assert [(one.path, one.begin, one.end, one.seconds) for one in streams] == [
-        ("/dev/some", 0, MIB // 2, 2.0),
-        ("/dev/some", MIB // 2, MIB, 2.0),
+    (seconds, streams), (get_seconds, get_streams) = asked
+    assert seconds == get_seconds > 1.5
+    assert [(one.path, one.begin, one.end) for one in streams] == [
+        ("/dev/some", 0, MIB // 2),
+        ("/dev/some", MIB // 2, MIB),
     ]
-    assert len({one.seed for one in get_streams}) == 2
-    assert get_streams[0] == replace(get_streams[1], seed=get_streams[0].seed)
-    assert (get_streams[0].storage, get_streams[0].objects, get_streams[0].cell) == (spec, ("a", "b"), wanted)
-    assert get_streams[0].seconds == 2.0
+    assert list(get_streams) == 2 * [GetStream(cell=wanted, storage=spec, objects=("a", "b"))]
     asked.clear()
     measure_cell(replace(wanted, access="randread"), "x", MIB, 1.5, "threads")
-    assert {(job.begin, job.end) for job in asked[0][2]} == {(0, MIB)}, "random jobs share the whole file"
-    assert len({job.seed for job in asked[0][2]}) == 2, "each in an order of its own"
+    assert {(job.begin, job.end) for job in asked[0][1]} == {(0, MIB)}, "random jobs share the whole file"
 
 
 def test_cells_of_a_bucket_are_kept_at_once_with_what_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -351,8 +347,9 @@ def test_what_a_probe_would_feed_is_by_its_best_reads(measured: list[Any], tmp_p
     assert ("unet3d", "h100") in feeds
     for (name, accelerator), fed in feeds.items():
         one = demand(name, load([f"workload={name}", f"accelerator={accelerator}"]))
-        assert (fed.mb_per_second_each, fed.threshold_percent) == (one.mb_per_second, one.au_threshold_percent)
-        each = fed.mb_per_second_each * fed.threshold_percent / 100
+        assert one.mb_per_second is not None
+        each = fed.needed_mb_per_second
+        assert each == one.au_threshold_percent / 100 * one.mb_per_second
         assert fed.accelerators * each <= 4000 < (fed.accelerators + 1) * each
     writes, _ = probe_target(
         str(tmp_path), accesses=("write",), sizes=(4096,), engine="threads", file_bytes=MIB,

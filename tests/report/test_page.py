@@ -78,9 +78,9 @@ def printed(run: Run) -> str:
     return details("training", run.summary, terminal=True)
 
 
-@pytest.mark.parametrize(("passed", "state"), [(None, "open"), (False, "failed")])
-def test_memory_is_warned_of_beside_any_verdict_but_a_pass(passed: bool | None, state: str) -> None:
-    run = from_memory(Finding(Code.PAGE_CACHE, "loud"), passed=passed, verdict="AU", verdict_code="host_limited")
+@pytest.mark.parametrize(("outcome", "state"), [("no verdict", "open"), ("fail", "failed")])
+def test_memory_is_warned_of_beside_any_verdict_but_a_pass(outcome: str, state: str) -> None:
+    run = from_memory(Finding(Code.PAGE_CACHE, "loud"), outcome=outcome, verdict="AU", verdict_code="host_limited")
     text, said = html(run), printed(run)
     assert re.findall(r'<header class="(\w+)">', text) == [state]
     assert {"open": "\x1b[1;33m", "failed": "\x1b[1;31m"}[state] in said
@@ -90,7 +90,7 @@ def test_memory_is_warned_of_beside_any_verdict_but_a_pass(passed: bool | None, 
 def test_a_verdict_on_memory_says_so_once_with_the_command_that_reads_the_storage() -> None:
     found = _not_read("reader.odirect=true or reader.evict_page_cache=epochs")
     verdict = "NO VERDICT: only 0 % of the bytes came from storage"
-    said = screen(from_memory(found, passed=None, verdict=verdict).summary, "results/x").said()
+    said = screen(from_memory(found, outcome="no verdict", verdict=verdict).summary, "results/x").said()
     assert sum("storage" in line.value.lower() or "memory" in line.value.lower() for line in said) == 1
     command = "dlemu train workload=results/x/config.yaml reader.evict_page_cache=epochs output.folder=results/x-again"
     assert [line.value for line in said if line.label == "again"] == [command]
@@ -113,7 +113,7 @@ def test_a_verdict_on_memory_says_so_once_with_the_command_that_reads_the_storag
 def test_a_pass_from_memory_is_no_pass_of_the_storage(
     ranks: int, served: float | None, finding: Finding, wanted: str
 ) -> None:
-    run = from_memory(finding, served, passed=True, verdict="PASS: AU", ranks=ranks)
+    run = from_memory(finding, served, outcome="pass", verdict="PASS: AU", ranks=ranks)
     text, said = html(run), printed(run)
     assert re.findall(r'<header class="(\w+)">', text) == ["neutral"]
     for shown in (" ".join(_Read(text).words), said):
@@ -129,7 +129,7 @@ def test_an_edited_summary_is_computed_again(tmp_path: Path) -> None:
     folder = write_run(tmp_path, telemetry=False)
     measured = read_page(Path(write_page(str(folder)))).words
     summary = json.loads((folder / "summary.json").read_text())
-    summary["metrics"]["au_percent"]["mean"], summary["verdict"], summary["passed"] = 99.9, "PASS: forged", True
+    summary["metrics"]["au_percent"]["mean"], summary["verdict"], summary["outcome"] = 99.9, "PASS: forged", "pass"
     (folder / "summary.json").write_text(json.dumps(summary))
     page = read_page(Path(write_page(str(folder))))
     assert page.words == measured

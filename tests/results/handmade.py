@@ -15,9 +15,9 @@ from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.machine.environment import StorageFacts
-from dlemu.telemetry import DeviceFacts, HostTelemetry, RecorderHead, Series
+from dlemu.telemetry import DeviceFacts, HostTelemetry, RecorderHead
 from tests.checkpoints.models import SMALL_WORDS
-from tests.runs import HOST, MS
+from tests.runs import HOST, MS, host_readings
 
 S = 1_000_000_000
 
@@ -32,24 +32,10 @@ def host(
 ) -> HostTelemetry:
     """A host that was read every 100 ms; each reading is its number, 0.1 % more from one to the next."""
     times = np.arange(begin_ns - 300 * MS, end_ns + 300 * MS, 100 * MS)
-    series = tuple(Series(*name) for name in values)
-    growth = 1 + grows * np.arange(len(times))
-    facts: dict[str, Any] = {
-        "host": f"node{node}",
-        "node": node,
-        "boot_id": f"boot {node}",
-        "interval_seconds": 0.1,
-        "probes": ("cpu", "block"),
-        "devices": (),
-        "notes": ("said of all", f"said of {node}"),
-        "cpu_seconds": 0.25,
-        "seconds": 12.5,
-        "series": series,
-        "which": np.tile(np.arange(len(series), dtype=np.int32), len(times)),
-        "time_ns": np.repeat(times, len(series)),
-        "value": (growth[:, np.newaxis] * np.array(list(values.values()))).ravel(),
-    }
-    return HostTelemetry(**(facts | changes))
+    growth = 1 + grows * np.arange(len(times), dtype=np.float64)
+    facts: dict[str, Any] = {"probes": ("cpu", "block"), "notes": ("said of all", f"said of {node}")}
+    facts["cpu_seconds"] = 0.25
+    return host_readings(node, times, {name: growth * value for name, value in values.items()}, **(facts | changes))
 
 
 DISKS = (
@@ -156,7 +142,6 @@ def checkpoint_run(
         ceiling_gb_per_second=8.0,
         complete=tuple(number for phase, number in order if phase == WRITE),
         removed=(1,),
-        peak_memory_bytes=(300_000_000, 400_000_000),
         cpu_seconds=(5.5, 6.5),
     ).noting(**(journal_changes or {}))
     telemetry: tuple[HostTelemetry, ...] = ()

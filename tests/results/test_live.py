@@ -14,7 +14,8 @@ import pytest
 from datagen.errors import SpaceError, UserError
 from dlemu.jobs.checkpoint.measured import UnderWay
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
-from dlemu.jobs.training.result import RunLog, make_facts, make_run, read_run
+from dlemu.jobs.training.result import RunLog, make_run, read_run
+from dlemu.jobs.training.run import TRAINING
 from dlemu.metrics.findings import Code, Number
 from dlemu.results import live
 from dlemu.results.file_names import KILLED, LIVE
@@ -32,8 +33,7 @@ def killed(folder: Path, steps: int = 7) -> RunLog:
     job = make_job(ranks=3, folder=str(folder))
     log = make_log(job)
     journal = log.journal.noting(ended_ns=None, cpu_seconds=())
-    nothing = RunLog(log.rows[:0], journal.noting(hosts=(), rank_nodes=()))
-    write_live_facts(str(folder), make_facts(job, nothing, KILLED, recorders=()), advice="")
+    write_live_facts(str(folder), TRAINING.facts_ahead(job), advice="")
     journal.save(job.live_folder)
     done = log.rows[(log.rows["epoch"] == 1) & (log.rows["step"] <= steps)]
     for rank in range(job.ranks):
@@ -112,15 +112,18 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     ),
     "steps of nobody": lambda live: (live / "rank_00000.steps").write_bytes(b"\x01" * 2240),
     "facts that are null": lambda live: (live / "facts.json").write_text("null"),
+    "checkpoints: a journal that is text": lambda live: (live / "journal.json").write_text("hello"),
+    "checkpoints: rows of nobody": lambda live: (live / "checkpoint_00001.rows").write_bytes(b"\x01" * 8 * 1000),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_live_part_is_named(name: str, tmp_path: Path) -> None:
-    killed(tmp_path)
+    leave, read = (killed_checkpoints, read_checkpoint_run) if "checkpoints" in name else (killed, read_run)
+    leave(tmp_path)
     DAMAGE[name](tmp_path / LIVE)
     with pytest.raises(UserError, match=str(tmp_path)):
-        read_run(str(tmp_path))
+        read(str(tmp_path))
 
 
 def test_what_is_no_file_in_a_live_part_is_never_opened(tmp_path: Path) -> None:

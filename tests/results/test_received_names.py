@@ -138,7 +138,7 @@ def test_the_run_of_a_users_own_format_has_every_number_without_its_module(
 ) -> None:
     """The module is there when the run begins, and gone, or another one, when its result is read."""
     own = tmp_path / "path" / "formats_of_mine.py"
-    own.write_text("from datagen.formats.npz import *\nfrom datagen.formats.npz import LIBRARY, Format\n")
+    own.write_text("from datagen.formats.npz import *\nfrom datagen.formats.npz import Format\n")
     job = make_job(folder=str(tmp_path / "run"), steps=4)
     data = replace(job.workload.dataset, format="formats_of_mine")
     data = replace(data, format="formats_of_mine.Format")

@@ -30,15 +30,6 @@ def device_share(job: TrainingJob, log: RunLog) -> float | None:
     return 100 * device.mean / app.mean if device and app and device.mean and app.mean else None
 
 
-def test_device_bytes_stand_beside_the_applications() -> None:
-    job = make_job()
-    log = with_telemetry(make_log(job), device_share=0.25)
-    device = make_run(job, log).summary.metrics.device_mb_per_second
-    assert device_share(job, log) == pytest.approx(25, rel=0.05)
-    assert device is not None
-    assert len(device.per_epoch) == 2
-
-
 @pytest.mark.parametrize("skew_ns", [0, 3_000_000_000])
 def test_two_hosts_add_up_but_two_views_of_one_machine_do_not(skew_ns: int) -> None:
     job = make_job()
@@ -48,13 +39,6 @@ def test_two_hosts_add_up_but_two_views_of_one_machine_do_not(skew_ns: int) -> N
     assert device_share(job, replace(log, telemetry=shifted)) == pytest.approx(100, rel=0.05)
     twins = tuple(replace(host, boot_id="one") for host in shifted)
     assert device_share(job, replace(log, telemetry=twins)) == pytest.approx(50, rel=0.05)
-
-
-def test_power_is_the_mean_of_each_meter() -> None:
-    job = make_job()
-    _, telemetry = summary_of(job, with_telemetry(make_log(job)))
-    ((watts,),) = (meters.values() for meters in telemetry.power.values())
-    assert watts == pytest.approx(40)
 
 
 def test_the_table_has_a_row_a_reading(tmp_path: Path) -> None:

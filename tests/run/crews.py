@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from datagen.errors import DlemuError
 from dlemu.jobs.probe import requests
+from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.training import pattern
 from dlemu.ranks import Comm, Interrupted
 from dlemu.ranks.failure import Role
@@ -57,7 +58,8 @@ def job(work: Work, folder: Path, stopped_seconds: float) -> None:
     """Make requests."""
     patch.object(requests, "_STALL_SECONDS", stopped_seconds).start()
     streams: Any = ("first", "second")
-    requests._run_jobs(work, streams, 600.0)
+    cell = CellSpec(access="read", size_bytes=4096, depth=1, jobs=len(streams))
+    requests._by_jobs(cell, work, streams, 600.0)
 
 
 CREWS = {"worker": worker, "reader": reader, "job": job, **of_parts("CREWS")}

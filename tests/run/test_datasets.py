@@ -17,29 +17,8 @@ from datagen.storage.storage_base import open_storage
 from datagen.thread_pool import Progress as Share
 from dlemu.config import load
 from dlemu.ranks import Comm
-from dlemu.results.progress import Progress
 from dlemu.runner.datasets import _progress, make_dataset, verify_dataset
-from dlemu.runner.events import DatasetMade, DatasetVerified, Event
-
-
-def test_made_kept_and_verified(tmp_path: Path) -> None:
-    workload = load([f"dataset.data_folder={tmp_path}", "dataset.num_files_train=6", "dataset.record_length_bytes=999"])
-    events: list[Event] = []
-    make_dataset(workload, Comm(), events.append)
-    *progress, made = events
-    files = sorted((tmp_path / "train").iterdir())
-    assert isinstance(made, DatasetMade)
-    assert (made.folder, made.files, made.kept_files) == (str(tmp_path), 6, 0)
-    assert made.bytes == sum(file.stat().st_size for file in files)
-    assert isinstance(progress[-1], Progress)
-    assert (progress[-1].at, progress[-1].is_over) == ("6 files in place", True)
-    files[2].unlink()
-    make_dataset(workload, Comm(), events.append)
-    again = events[-1]
-    assert isinstance(again, DatasetMade)
-    assert (again.files, again.kept_files) == (1, 5)
-    verify_dataset(workload, Comm(), events.append)
-    assert events.pop() == DatasetVerified(folder=str(tmp_path), files=6, findings=())
+from dlemu.runner.events import DatasetVerified, Event
 
 
 def test_what_a_resumed_dataset_had_already_does_not_count_as_speed() -> None:

@@ -82,7 +82,7 @@ def test_ranks_that_hold_no_whole_copies_of_the_model_are_refused_before_data_is
         return
     refusing: list[Callable[[], object]] = [
         partial(check_before_making, workload, ranks),
-        partial(TRAINING.plan, workload, ranks, "", "", wants_verdict=False),
+        partial(TRAINING.plan, workload, ranks, wants_verdict=False),
         *(partial(check_configuration, Facts(one)) for one in (workload, alone)),
     ]
     for refused in refusing:

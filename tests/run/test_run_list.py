@@ -27,7 +27,7 @@ def sweep(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch
     patch.setattr(Training, "look_at_points", lambda _: lambda _: None)
     patch.setattr(run_sweep, "run_train", lambda *_: children())
     figures = JobFigures(
-        kind="training", workload="unet3d", ranks=1, epochs=1, passed=True, metrics={"total_seconds": Value(1.0)}
+        kind="training", workload="unet3d", ranks=1, epochs=1, outcome="pass", metrics={"total_seconds": Value(1.0)}
     )
     patch.setattr(run_sweep, "read_figures", lambda folder: (None, figures))
     words = ["workload=unet3d", "accelerator=h100", f"model.name={word}", "ranks=1,2,3", f"output.folder={folder}"]

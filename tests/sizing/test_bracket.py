@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from datagen.errors import UserError
 from dlemu.config.overrides import DATA_FOLDER, check_points, points
 from dlemu.config.schema import Workload
+from dlemu.metrics.verdict import Outcome
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import kind_named
 from dlemu.runner.events import ignore
@@ -41,8 +42,8 @@ class Tried(BracketSearch):
 
     def start(self, planned: Planned[Child], folder: str) -> SweepPoint:
         (value,) = map(float, planned.settings.values())
-        passed = None if value >= self.silent_from else value <= self.most
-        figures = JobFigures(kind="kvcache", workload="x", ranks=1, passed=passed, verdict="NO VERDICT: too short")
+        outcome: Outcome = "no verdict" if value >= self.silent_from else "pass" if value <= self.most else "fail"
+        figures = JobFigures(kind="kvcache", workload="x", ranks=1, outcome=outcome, verdict="NO VERDICT: too short")
         assert planned.what.words[-1].startswith("kv.speed=")
         return SweepPoint(settings=dict(planned.settings), folder="x", figures=figures)
 

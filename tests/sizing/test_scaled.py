@@ -141,7 +141,7 @@ def test_a_run_is_of_accelerators_with_smaller_samples(divisor: Any, accelerator
 def test_comparisons_sweeps_and_pages_name_the_size_of_samples(a: Any, b: Any, said: str, tmp_path: Path) -> None:
     metrics = {"au_percent": Value(95.0), "total_seconds": Value(9.0)}
     settings: dict[str, Any] = {"kind": "training", "workload": "w", "accelerator": "h100", "ranks": 4, "epochs": 3}
-    settings |= {"passed": True, "limited_by": {RUN: "storage"}, "metrics": metrics}
+    settings |= {"outcome": "pass", "limited_by": {RUN: "storage"}, "metrics": metrics}
     runs = [JobFigures(sample_divisor=divisor, **settings) for divisor in (a, b)]
     both = compare(side_of_runs("a", {(): runs[0]}), side_of_runs("b", {(): runs[1]}))
     assert said in both.verdict
@@ -167,6 +167,5 @@ def test_comparisons_sweeps_and_pages_name_the_size_of_samples(a: Any, b: Any, s
 def test_doctor_and_probe_name_the_size_of_samples(words: list[str], small: str, own: str) -> None:
     need = demand("w", load([f"workload={own}" if word == "own" else word for word in words]))
     assert f" x {need.accelerator or 'accelerator'}{small} on this host" in judge_ceiling(need, 8, 99.0).observed
-    fed = fed_by(replace(need, mb_per_second=12.0), 80.0)
-    assert fed is not None
+    (fed,) = fed_by(replace(need, mb_per_second=12.0), 80.0)
     assert fed.kind == f"{need.accelerator or 'accelerator'}{small} on w"

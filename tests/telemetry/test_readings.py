@@ -23,7 +23,6 @@ def host(node: int, name: str, readings: int) -> HostTelemetry:
         devices=(DeviceFacts(probe="block", name="sdb", kind="disk", below=("sda",), counted=True),),
         notes=("a note",),
         cpu_seconds=0.1,
-        seconds=12.5,
         series=series[: min(readings, 3)],
         which=(np.arange(readings) % 3).astype(np.int32),
         time_ns=np.arange(readings) + 1_000 * node,

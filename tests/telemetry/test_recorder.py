@@ -196,13 +196,12 @@ def written(path: Path) -> bytes:
             probes=("x",),
             devices=(DISK,),
             notes=("first",),
-        ),
-        LogLine(end=1_000_000_000),
+        )
     )
     log.add("x", 2_000_000_000, [Reading("sda", "depth", 1.5), Reading("sdb", "depth", 2)])
     log.add("x", 3_000_000_000, [Reading("sdb", "depth", 3), Reading("sdc", "depth", 4)])
     log.write(LogLine(note="second"))
-    log.write(LogLine(end=4_000_000_000, cpu_seconds=0.25))
+    log.write(LogLine(cpu_seconds=0.25))
     os.close(descriptor)
     return path.read_bytes()
 
@@ -216,7 +215,7 @@ def test_a_log_is_parsed_as_it_was_written(tmp_path: Path) -> None:
     times, values = telemetry.readings("x", "sdb", "depth")
     assert times.tolist() == [2_000_000_000, 3_000_000_000]
     assert values.tolist() == [2, 3]
-    assert (telemetry.seconds, telemetry.cpu_seconds) == (3.0, 0.25)
+    assert telemetry.cpu_seconds == 0.25
 
 
 def test_a_log_may_be_truncated_anywhere(tmp_path: Path) -> None:
@@ -241,7 +240,7 @@ def test_nothing_is_written_after_a_line_truncated_by_a_full_disk(
 
 
 @pytest.mark.parametrize(
-    "line", [b"{}x", b'{"t": "x"}', b'{"t":1,"i":[9],"v":[1.0]}', b'{"t":1,"i":[0],"v":[]}', b"\xff", b'{"end":9e99}']
+    "line", [b"{}x", b'{"t": "x"}', b'{"t":1,"i":[9],"v":[1.0]}', b'{"t":1,"i":[0],"v":[]}', b"\xff", b'{"t":9e99}']
 )
 def test_lines_after_a_damaged_one_are_ignored_with_a_note(tmp_path: Path, line: bytes) -> None:
     lines = written(tmp_path / "log").split(b"\n")

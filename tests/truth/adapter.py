@@ -7,7 +7,7 @@ frozen run holds, and how its numbers are named, stays.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any, get_args
 
@@ -26,12 +26,12 @@ from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.metrics import figures as checkpoint_figures
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import Cause as CheckpointCause
-from dlemu.jobs.checkpoint.summary import Caveat, CheckpointSummary, PhaseSummary, RankTimes
+from dlemu.jobs.checkpoint.summary import Caveat, CheckpointSummary, PhaseSummary
 from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
 from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.jobs.training.activity import delivered_by_devices
-from dlemu.jobs.training.measured import CpuApart, Facts, Journal, StoppedEarly
+from dlemu.jobs.training.measured import Facts, Journal, StoppedEarly
 from dlemu.jobs.training.parts import figures as training_figures
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
@@ -183,7 +183,7 @@ def _object_requests(requests: object, frozen: FrozenRun) -> Numbers | None:
     assert is_dataclass(requests)
     assert not isinstance(requests, type)
     counts = RequestCounts(np.array(_request_counts(frozen.facts["object_requests"]), np.int64))
-    counters = {name: counts[name] for name in ("list", "delete", "connections_opened")}
+    counters = {name: counts[name] for name in ("head", "list", "delete", "sent_bytes", "connections_opened")}
     times = {"last_byte_ms": waits_ms(counts.last_byte)}
     return asdict(requests) | counters | times | dict.fromkeys(("cost", "tls_cpu_seconds"), STRUCK)
 
@@ -217,7 +217,6 @@ def _head(node: int, host: Mapping[str, Any]) -> dict[str, Any]:
         "devices": tuple(DeviceFacts(**device) for device in host["devices"]),
         "notes": (),
         "cpu_seconds": 0.0,
-        "seconds": 0.0,
     }
 
 
@@ -255,10 +254,6 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _without(value: Any, *names: str) -> Numbers:
-    return {name: item for name, item in asdict(value).items() if name not in names}
-
-
 def _codes(origin: str, findings: Iterable[Finding]) -> set[str]:
     return {f"{origin}.{finding.code}" for finding in findings}
 
@@ -285,15 +280,10 @@ def _train_run(frozen: FrozenRun) -> Run:
     journal = Journal(
         **_journal(facts),
         ceiling_au_percent=facts.get("ceiling_au_percent"),
-        cpu_apart=tuple(
-            CpuApart(**{name: part[name] for name in ("checkpoints", "preprocessing", "steps") if name in part})
-            for part in facts.get("cpu_seconds_of_ranks_not_for_reading", ())
-        ),
         checkpoints=tuple(SavedCheckpoint(**saved) for saved in facts.get("checkpoints", ())),
         eviction_seconds=tuple(facts.get("eviction_seconds", ())),
         stopped_early=early and StoppedEarly(**early),
         scaling=scaling and Scaling(**{"again_mb_per_second": 0.0, **scaling}),
-        clock_offsets_ns=tuple(map(tuple, facts.get("clock_offsets_ns", ()))),
     )
     return Run(
         "",
@@ -352,7 +342,7 @@ def _train_numbers(frozen: FrozenRun) -> Numbers:
         "other_readers": next(iter(summary.found(Code.OTHER_PROGRAM_ON_DRIVE)), None),
         "evaluation": summary.evaluation and _evaluation(run),
         "checkpoints": [
-            {"started_ns": saved.started_ns, "ended_ns": saved.ended_ns, **asdict(timing)}
+            {"started_ns": saved.started_ns, "ended_ns": saved.ended_ns, "mb_per_second": STRUCK, **asdict(timing)}
             for saved, timing in zip(run.facts.journal.checkpoints, summary.checkpoints, strict=True)
         ],
         "asynchronous_checkpoints": _beside_training(summary),
@@ -393,6 +383,8 @@ def _beside_training(summary: Summary) -> Numbers | None:
         "stall_seconds": float(np.mean([saved.stall_seconds for saved in summary.checkpoints])),
         "safe_seconds": float(np.mean([saved.seconds for saved in summary.checkpoints])),
         "slow_down_percent": 100 * (during / otherwise - 1) if during and otherwise else None,
+        "steps_during": STRUCK,
+        "shortest_interval_seconds": STRUCK,
     }
 
 
@@ -421,7 +413,7 @@ def _au_numbers(run: Run) -> Numbers:
         "ceiling_au_percent": metrics.ceiling_au_percent,
         "au_threshold_percent": metrics.au_threshold_percent,
         "planned_steps_of_epochs": metrics.steps_per_epoch,
-        "dropped_samples": metrics.dropped_samples,
+        "dropped_samples": STRUCK,
     }
 
 
@@ -445,7 +437,7 @@ def _rates(run: Run) -> Numbers:
     return {
         "samples": metrics.samples,
         "app_bytes": metrics.app_bytes,
-        "read_calls": metrics.read_calls,
+        "read_calls": STRUCK,
         "samples_per_second": _mean(
             metrics.samples_per_second, (per_second(float(own["samples"].sum()), own) for own in rows.by_rank)
         ),
@@ -462,14 +454,14 @@ def _rates(run: Run) -> Numbers:
         "wait_of_counted_steps_ms": metrics.wait_ms,
         "wait_of_epochs_ms": [_waits_ms(epoch) for epoch in rows.by_epoch] if len(rows) else [],
         "wait_of_ranks_p99_ms": [waits.p99 if waits else None for waits in per_rank],
-        "read_ms": metrics.read_ms,
+        "read_ms": STRUCK,
         "woke_late_ms": metrics.host_oversleep_ms,
         "hand_over_share_of_wait": (int(handed.sum()) / int(waits.sum()) if waits.any() else 0.0)
         if len(rows)
         else None,
         "cpu_seconds": sum(run.facts.journal.cpu_seconds) or None,
         "cpu_seconds_per_gb": metrics.cpu_seconds_per_gb,
-        "read_cpu_seconds_per_gb": metrics.read_cpu_seconds_per_gb,
+        "read_cpu_seconds_per_gb": STRUCK,
         "worker_cpu_seconds_per_gb": cpu_ns / metrics.app_bytes if metrics.app_bytes and rows["cpu_ns"].any() else None,
     }
 
@@ -551,7 +543,6 @@ def _checkpoint_run(frozen: FrozenRun) -> CheckpointRun:
         under_way=under_way and UnderWay(**under_way),
         complete=tuple(facts["complete_checkpoints"]),
         removed=tuple(facts.get("removed_checkpoints", ())),
-        peak_memory_bytes=tuple(facts.get("peak_memory_bytes_of_ranks", ())),
     )
     run_facts = _run_facts(frozen)
     workload = run_facts["workload"]
@@ -573,13 +564,13 @@ def _checkpoint_numbers(frozen: FrozenRun) -> Numbers:
         "files": what.files,
         "bytes": what.bytes,
         "tensor_bytes": what.tensor_bytes,
-        "parameters": what.parameters,
+        "parameters": run.facts.written.parameters,
         "write": _phase_numbers(run, WRITE, summary.write),
         "read": _phase_numbers(run, READ, summary.read),
         "training_cost": _training_cost(run),
         "asynchronous": _asynchronous(run),
         "ceiling_gb_per_second": summary.ceiling_gb_per_second,
-        "peak_memory_mb": summary.peak_memory_mb,
+        "peak_memory_mb": STRUCK,
         "cpu_seconds": sum(journal.cpu_seconds) if journal.cpu_seconds else None,
         "total_seconds": (journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None,
         "complete_checkpoints": journal.complete,
@@ -623,7 +614,7 @@ def _phase_numbers(run: CheckpointRun, number: int, phase: PhaseSummary | None) 
         "checkpoints": [_times(run, number, times) for times in phase.checkpoints],
         "slowest_rank_gib_per_second": over("slowest_gib_per_second") | {"mean": phase.slowest_gib_per_second},
         "slowest_rank_seconds": over("slowest_seconds") | {"mean": phase.slowest_seconds},
-        "rank0_gib_per_second": over("rank0_gib_per_second") | {"mean": phase.rank0_gib_per_second},
+        "rank0_gib_per_second": over("rank0_gib_per_second"),
         "rank0_seconds": over("rank0_seconds"),
         "wall_gb_per_second": phase.wall_gb_per_second,
         "fsync_percent": phase.fsync_percent,
@@ -631,22 +622,10 @@ def _phase_numbers(run: CheckpointRun, number: int, phase: PhaseSummary | None) 
         "device_mb_per_second": phase.device_mb_per_second,
         "steady": phase.steady,
         "cpu_seconds_per_gb": phase.cpu_seconds_per_gb,
-        "content_cpu_seconds_per_gb": phase.content_cpu_seconds_per_gb,
-        "slowest_ranks": [_rank(run, number, phase.checkpoints, rank) for rank in phase.slowest_ranks],
+        "content_cpu_seconds_per_gb": STRUCK,
+        "slowest_ranks": STRUCK,
         "cause": limit.what if limit else None,
         "cause_confidence": limit.confidence if limit else None,
-    }
-
-
-def _rank(run: CheckpointRun, phase: int, checkpoints: Sequence[CheckpointTimes], rank: RankTimes) -> Numbers:
-    """Return one rank's times, with what the rows alone have of it."""
-    rows = run.whole[(run.whole["phase"] == phase) & (run.whole["rank"] == rank.rank)]
-    rows = rows[np.isin(rows["checkpoint"], [times.checkpoint for times in checkpoints])]
-    return _without(rank, "host") | {
-        "bytes": rows["bytes"].max(),
-        "slowest_times": sum(times.slowest_rank == rank.rank for times in checkpoints),
-        "max_seconds": (rows["ended_ns"] - rows["began_ns"]).max() / 1e9,
-        "max_fsync_seconds": rows["fsync_ns"].max() / 1e9,
     }
 
 
@@ -709,23 +688,29 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
     pytest.importorskip("dlemu.contrib.kvcache")
     from dlemu.contrib.kvcache.analyse import RunRows
     from dlemu.contrib.kvcache.job import JOB
-    from dlemu.contrib.kvcache.model import Model
     from dlemu.contrib.kvcache.summary import COLUMNS, KvSummary
 
     dtype = np.dtype([(name, np.int64) for name in COLUMNS])
     facts = RunFacts(kind="kvcache", **_run_facts(frozen), journal=RunJournal(**_journal(frozen.facts)))
     run = RowsRun("", facts, _structured(frozen.rows("kvcache_prompts"), dtype), _telemetry(frozen), JOB)
     summary: KvSummary = run.summary
+
+    def spread(found: Any, seconds: Any) -> Numbers | None:
+        return found and {**asdict(found), "mean": float(seconds.mean()), "max": float(seconds.max())}
+
     data, settings, was = RunRows(run), frozen.settings, frozen.numbers
+    true = {way: getattr(summary, f"{way}_gb_per_second") * 1e9 / 2**30 for way in ("read", "write")}
     official = summary.official and {
         **dict.fromkeys(was["official"], STRUCK),
         **asdict(summary.official),
-        "option": summary.option,
+        **{f"true_{way}_gib_per_second": rate for way, rate in true.items()},
+        "option": settings["kv.option"],
         "requests": summary.prompts,
         "true_window_seconds": data.window_seconds,
-        "overstated_percent": summary.official.overstated_percent,
+        "overstated_percent": 100
+        * ((summary.official.read_gib_per_second + summary.official.write_gib_per_second) / sum(true.values()) - 1),
     }
-    users = settings["kv.users"] * frozen.facts["ranks"] if summary.option else data.rate * settings["kv.think_seconds"]
+    users = settings["kv.users"] * frozen.facts["ranks"] if official else data.rate * settings["kv.think_seconds"]
     return {
         "complete": summary.complete,
         "outcome": summary.outcome,
@@ -736,19 +721,19 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
         "prompts_per_second": summary.prompts_per_second,
         "input_tokens_mean": float(data.prompts["input_tokens"].mean()),
         "users": users,
-        "first_token_seconds": summary.ttft_seconds,
-        "load_from_storage_seconds": summary.load_times,
+        "first_token_seconds": spread(summary.ttft_seconds, data.ttft),
+        "load_from_storage_seconds": spread(summary.load_times, data.load_seconds),
         "load_by_size_seconds": STRUCK,
         "utilisation_percent": summary.utilisation_percent,
         "gpu_seconds_computed": data.settings.tp * float(data.computed["compute_ns"].sum()) / 1e9,
         "gpu_seconds_won": summary.gpu_seconds_won,
         "break_even_gb_per_second": summary.break_even_gb_per_second,
         "window_seconds": data.window_seconds,
-        "read_bytes": summary.read_bytes,
-        "written_bytes": summary.written_bytes,
+        "read_bytes": data.read_bytes,
+        "written_bytes": data.written_bytes,
         "read_gb_per_second": summary.read_gb_per_second,
         "write_gb_per_second": summary.write_gb_per_second,
-        "token_bytes": Model(data.settings).token_bytes,
+        "token_bytes": data.settings.token_bytes,
         "block_bytes": summary.block_bytes,
         "tokens_from_percent": dict.fromkeys(was["tokens_from_percent"], STRUCK)
         | {"storage": summary.tokens_from_storage_percent},
@@ -773,7 +758,7 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
 def _pack_numbers(frozen: FrozenRun) -> Numbers:
     pytest.importorskip("dlemu.contrib.pack")
     from dlemu.contrib.pack.job import JOB
-    from dlemu.contrib.pack.summary import PackSummary, device_activity
+    from dlemu.contrib.pack.summary import ADVICE, PackSummary, device_activity
     from dlemu.machine.environment import HostFacts, StorageFacts
 
     own = frozen.facts
@@ -804,13 +789,14 @@ def _pack_numbers(frozen: FrozenRun) -> Numbers:
         "device": device_activity(run, (own["began_ns"], own["ended_ns"])),
         "cause": limit.what,
         "cause_confidence": limit.confidence,
-        "findings": [f"advice.{limit.advice}"],
+        **dict.fromkeys(("kept_images", "cpu_seconds_per_gb", "host_busy_percent"), STRUCK),
+        "findings": [f"advice.{code}" for code, sentence in ADVICE.items() if sentence in limit.advice],
     }
 
 
 PACK_NUMBERS = (
-    *("images", "kept_images", "files", "seconds", "images_per_second", "read_mb_per_second", "write_mb_per_second"),
-    *("from_storage_percent", "cpu_percent", "cpu_seconds_per_gb", "host_busy_percent"),
+    *("images", "files", "seconds", "images_per_second", "read_mb_per_second", "write_mb_per_second"),
+    *("from_storage_percent", "cpu_percent"),
 )
 
 
@@ -969,13 +955,21 @@ def _compare_numbers(frozen: FrozenRun) -> Numbers:
         pair = compare_runs(checkpoint_figures(_checkpoint_run(a)), checkpoint_figures(_checkpoint_run(b)), (), {}, {})
     return {
         "differences": {
-            name: asdict(value) | {"distinct": value.distinct}
+            name: {
+                **{side: getattr(value, side).mean for side in ("a", "b")},
+                **{f"{side}_half_width": getattr(value, side).half_width for side in ("a", "b")},
+                "difference_percent": value.difference_percent,
+                "half_width_percent": value.half_width_percent,
+                "distinct": value.distinct,
+            }
             for name, value in pair.metrics.items()
             if name != _NOT_FROZEN
-        },
+        }
+        | ({} if a.kind == "train" else dict.fromkeys(_RANK0, STRUCK)),
         "days_saved_per_year": pair.plan and pair.plan.days_saved_per_year,
         "findings": [],
     }
 
 
+_RANK0 = "write_rank0_gib_per_second", "read_rank0_gib_per_second"
 _NOT_FROZEN = "au_whole_percent"  # it had another name where runs are compared, which was to go

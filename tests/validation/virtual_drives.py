@@ -20,6 +20,8 @@ import numpy as np
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 
 MB = 1e6
+START_SECONDS = 10.0
+"""When the first epoch begins."""
 
 
 class Request(NamedTuple):
@@ -110,7 +112,7 @@ class Training:
 def train(drive: Drive, job: Training, seed: int = 0) -> StepRows:
     """Return the step log of such a run."""
     random = np.random.default_rng(seed)
-    parts, start, given = [], 10.0, 0.0
+    parts, start, given = [], START_SECONDS, 0.0
     for epoch in range(1, job.epochs + 1):
         ran = _Epoch(drive, job, epoch, start, given, random)
         parts.append(ran.rows())
@@ -172,7 +174,9 @@ class _Epoch:
             rank, batch, left = self._waiting.popleft()
             reader = rank * job.workers + batch % job.workers
             size_bytes = job.batch_bytes / job.requests
-            request = Request(self._now - 10.0, size_bytes, reader, self._channels.pop(), self._epoch, self.given)
+            request = Request(
+                self._now - START_SECONDS, size_bytes, reader, self._channels.pop(), self._epoch, self.given
+            )
             seconds = self._drive.serve(request, self._random)
             self.given += size_bytes
             heappush(self._events, (self._now + seconds, next(self._number), (rank, batch, left - 1, reader)))

@@ -10,8 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.contrib.kvcache.model import Model
-from dlemu.contrib.kvcache.official import official_result
+from dlemu.contrib.kvcache.official import GIB, official_result
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import RANK_ROW, KvSummary, Limit, Official, Spread
 from dlemu.extend import cache as page_cache
@@ -23,8 +22,8 @@ GROWS_SHARE = 0.05
 MIN_LOADS = 20  # for a verdict: with fewer, a p95 hardly differs from the maximum
 MIN_CEILING = 2.0
 """Below this ceiling (a multiple of the load) the emulator was measured rather than the storage."""
-MIN_OVERSTATED_PERCENT = 0.5  # less would be shown as "0 % too high"
 _MOMENTS = 100
+_HOW = ("block_tokens", "odirect", "threads", "trace")
 _LATE_SHARE = 0.1  # arrivals handled later than this share of the loads' p95 count as a limit of the emulator
 
 Floats = NDArray[np.float64]
@@ -32,7 +31,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Backlog:
-    """The work that was still queued when the last prompt arrived."""
+    """The work that was still queued when the last prompt arrived; in a closed loop writes, for which no user waits."""
 
     storage_seconds: float
     """Time for the queued reads and writes, at the run's mean rate."""
@@ -53,49 +52,37 @@ class Backlog:
 def analyse(run: rows_job.RowsRun) -> KvSummary:
     """Return the summary of a run; if it failed, of the rows measured until then."""
     data = RunRows(run)
-    settings, failure = data.settings, run.facts.failure
-    complete = failure is None and bool(len(data.whole))
-    backlog = data.backlog if complete and not settings.option else None
-    official = official_result(data.prompts, data.begins, settings, data.window_seconds) if settings.option else None
-    sustained = None if backlog is None else backlog.sustained
-    ttft, loads = (spread(times) if sustained else None for times in (data.ttft, data.load_seconds))
-    outcome, why_none = _outcome(data, backlog, ttft, loads)
-    if failure is not None:
-        verdict = f"INCOMPLETE: {failure}"
-    elif official is not None:
-        verdict = _official_verdict(data, official)
-    else:
-        verdict = _verdict(data, (outcome or "").upper() + (why_none and f" ({why_none})"), backlog, ttft, loads)
+    settings, (outcome, why_none) = data.settings, _outcome(data)
+    official = official_result(data.prompts, data.begins, settings) if settings.option else None
+    backlog = data.backlog if data.is_complete and official is None else None
     moved, window, done = data.read_bytes + data.written_bytes, data.window_seconds, data.computed
     busy, waited = float(done["compute_ns"].sum()) / 1e9, float(data.waits.sum())
     saved = float((done["without_ns"] - done["compute_ns"]).sum()) / 1e9
     stored_blocks = int((done["storage_blocks"] + done["pending_blocks"]).sum())
-    full_bytes = stored_blocks * settings.block_tokens * Model(settings).token_bytes
-    in_memory = sum(int(done[name].sum()) for name in ("gpu_blocks", "dram_blocks", "pending_blocks"))
+    full_bytes = stored_blocks * settings.block_tokens * settings.token_bytes
+    in_memory = int((done["memory_blocks"] + done["pending_blocks"]).sum())
     stored_tokens = int(done["cached_tokens"].sum()) - settings.block_tokens * in_memory
     return KvSummary(
         **run.common_fields(),
-        verdict=verdict,
+        verdict=_verdict(data, (outcome or "").upper() + (why_none and f" ({why_none})"), official),
         outcome=outcome,
         folder=run.facts.workload.storage.resolved(settings.folder),
-        option=settings.option,
-        trace=settings.trace,
+        arrivals=data.arrivals,
         block_tokens=settings.block_tokens,
-        block_bytes=Model(settings).block_bytes,
+        block_bytes=settings.block_bytes,
         odirect=settings.odirect,
         threads=settings.threads,
         prompts=len(data.prompts),
         prompts_per_second=data.rate,
+        tokens_per_second=float(data.served["input_tokens"].sum()) / data.span_seconds if data.span_seconds else 0.0,
         accelerators=int(data.whole["accelerators"].sum()),
-        sustained=sustained,
+        sustained=None if backlog is None else backlog.sustained,
         backlog_seconds=None if backlog is None else backlog.storage_seconds,
-        ttft_seconds=ttft,
-        load_times=loads,
-        utilisation_percent=100 * busy / (busy + waited) if sustained and busy + waited else None,
+        ttft_seconds=data.latencies.get("ttft"),
+        load_times=data.latencies.get("load"),
+        utilisation_percent=100 * busy / (busy + waited) if data.latencies and busy + waited else None,
         gpu_seconds_won=0.0 if settings.option else settings.tp * (saved - waited),
         break_even_gb_per_second=full_bytes / 1e9 / (saved * settings.tp) if saved > 0 and stored_blocks else None,
-        read_bytes=data.read_bytes,
-        written_bytes=data.written_bytes,
         read_gb_per_second=data.read_bytes / 1e9 / window if window else 0.0,
         write_gb_per_second=data.written_bytes / 1e9 / window if window else 0.0,
         # The last token of a prompt is always computed.
@@ -104,16 +91,9 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
         official=official,
         ceiling_times=data.ceiling_times,
         cpu_seconds_per_gb=float(data.whole["cpu_ns"].sum()) / moved if moved and len(data.whole) else None,
-        limited_by=_limit(data, backlog) if complete else None,
-        issues=tuple(_issues(data, complete, official)),
+        limited_by=_limit(data) if data.is_complete else None,
+        issues=tuple(_issues(data, official)),
     )
-
-
-def spread(seconds: Floats) -> Spread | None:
-    if not len(seconds):
-        return None
-    p50, p95, p99, maximum = np.percentile(seconds, (50, 95, 99, 100)).tolist()
-    return Spread(mean=float(seconds.mean()), p50=p50, p95=p95, p99=p99, max=maximum)
 
 
 class RunRows:
@@ -122,8 +102,10 @@ class RunRows:
     def __init__(self, run: rows_job.RowsRun) -> None:
         self.run = run
         self.settings = run.facts.workload.section(KvSettings)
+        self.is_closed = self.settings.loop == "closed"
         self.whole, self.prompts = run.rows[run.rows["prompt"] == RANK_ROW], run.rows[run.rows["prompt"] != RANK_ROW]
         self.prompts = self.prompts[np.argsort(self.prompts["arrived_ns"], kind="stable")]
+        self.is_complete = run.facts.failure is None and bool(len(self.whole))
         self.begins = {int(row["rank"]): int(row["arrived_ns"]) for row in self.whole}
         for rank in np.unique(self.prompts["rank"]).tolist():  # ranks of a killed run have no RANK_ROW
             self.begins.setdefault(rank, int(self.prompts["arrived_ns"][self.prompts["rank"] == rank].min()))
@@ -138,6 +120,8 @@ class RunRows:
         self.queueing: Floats = (self.computed["start_ns"] - self.computed["arrived_ns"]) / 1e9
         self.waits = np.maximum(0.0, (self.computed["loaded_ns"] - self.computed["start_ns"]) / 1e9)
         """Seconds that a copy of the model waited for the blocks of each prompt."""
+        self.served = self.computed[self.at(self.computed, "computed_ns") <= self.span_seconds]
+        """Prompts with their first token within the load's duration."""
 
     def at(self, rows: rows_job.Rows, column: str) -> Floats:
         """Return a column of moments in seconds; infinite where it is 0: the event did not happen."""
@@ -151,10 +135,19 @@ class RunRows:
         last = float(self.at(self.prompts, "arrived_ns").max(initial=0.0))
         return max(last, self.settings.seconds) if of_known_length else last
 
+    @cached_property
+    def arrivals(self) -> str:
+        """What was sent, in words: a condition of every number."""
+        kv, ranks = self.settings, self.run.facts.ranks
+        if kv.option:
+            return f"option {kv.option}, {count(kv.users * ranks, 'user')}"
+        users = f"{count(kv.users_at_once * ranks, 'user')} in a closed loop"
+        return f"{kv.trace or 'random'}, {users if self.is_closed else f'{self.rate:.3g} prompts/s'}"
+
     @property
     def rate(self) -> float:
-        """Prompts per second; 0 if there was one moment alone until a failure."""
-        return len(self.prompts) / self.span_seconds if self.span_seconds else 0.0
+        """Prompts per second: that arrived, or in a closed loop were served; 0 if there was one moment alone."""
+        return len(self.served if self.is_closed else self.prompts) / self.span_seconds if self.span_seconds else 0.0
 
     @cached_property
     def window_seconds(self) -> float:
@@ -168,6 +161,18 @@ class RunRows:
         return float(ends.max(initial=0.0 if self.settings.option else self.span_seconds))
 
     @cached_property
+    def latencies(self) -> dict[str, Spread]:
+        """By the setting of their limit; empty where they would only tell how long the run took."""
+        if not self.is_complete or self.settings.option or not self.backlog.sustained:
+            return {}
+        found = {}
+        for name, seconds in (("ttft", self.ttft), ("load", self.load_seconds)):
+            if len(seconds):
+                p50, p95, p99 = np.percentile(seconds, (50, 95, 99)).tolist()
+                found[name] = Spread(p50=p50, p95=p95, p99=p99)
+        return found
+
+    @cached_property
     def backlog(self) -> Backlog:
         rows, end = self.prompts, self.span_seconds
         copies = max(1, int(self.whole["accelerators"].sum()) // self.settings.tp)
@@ -178,8 +183,9 @@ class RunRows:
         moved = self.read_bytes + self.written_bytes
         second_per_byte = busy_seconds(begins, np.minimum(ends, self.end_seconds)) / max(1, moved)
         moments = np.linspace(2 * end / 3, end, _MOMENTS)
-        storage = _waiting(moments, *reads, self.reading["read_bytes"] * second_per_byte)
-        storage += _waiting(moments, *writes, writing["written_bytes"] * second_per_byte)
+        storage = _waiting(moments, *writes, writing["written_bytes"] * second_per_byte)
+        if not self.is_closed:
+            storage += _waiting(moments, *reads, self.reading["read_bytes"] * second_per_byte)
         loaded, computed = self.at(rows, "loaded_ns"), self.at(rows, "computed_ns")
         computing = _waiting(moments, loaded, computed, rows["compute_ns"] / 1e9 / copies)
         left = (rows["computed_ns"] == 0) | ((rows["written_bytes"] > 0) & (rows["written_ns"] == 0))
@@ -187,7 +193,7 @@ class RunRows:
             storage_seconds=float(storage[-1]),
             compute_seconds=float(computing[-1]),
             storage_grows=_grows(storage, end),
-            compute_grows=_grows(computing, end),
+            compute_grows=not self.is_closed and _grows(computing, end),
             unfinished=int(left.sum()),
         )
 
@@ -233,18 +239,18 @@ def busy_seconds(begins: Floats, ends: Floats) -> float:
     return max(1e-9, float(np.clip(ends - np.maximum(begins, reached), 0, None).sum()))
 
 
-def _limit(data: RunRows, backlog: Backlog | None) -> Limit | None:
+def _limit(data: RunRows) -> Limit | None:
     """Return what limited a run that completed."""
     served, rows = data.from_storage_percent, data.prompts
     if not len(data.computed):
         return None
     if served is not None and served < page_cache.NOT_READ_PERCENT:
         return "page cache"
-    if backlog is None:  # the official load
+    if data.settings.option:
         if data.ceiling_times is not None and data.ceiling_times < MIN_CEILING:
             return "emulator"
         return "storage" if len(rows) > len(data.computed) else "arrivals"
-    if backlog.compute_grows and not data.waits_for_storage:
+    if data.backlog.compute_grows and not data.waits_for_storage:
         return "accelerators"  # their time is emulated, so no lateness of the emulator makes them fall behind
     late = float(np.percentile(rows["late_ns"], 95)) / 1e9
     load = float(np.percentile(data.load_seconds, 95)) if len(data.load_seconds) else math.inf
@@ -253,27 +259,15 @@ def _limit(data: RunRows, backlog: Backlog | None) -> Limit | None:
     return "storage" if data.waits_for_storage else "accelerators"
 
 
-def _official_verdict(data: RunRows, official: Official) -> str:
-    above = official.overstated_percent
-    if above is None:
-        return "nothing was measured"
-    too_much = f", {above:.0f} % too high" if above >= MIN_OVERSTATED_PERCENT else ""
-    true = f"read {official.true_read_gib_per_second:.3g} and write {official.true_write_gib_per_second:.3g} GiB/s"
-    published = f"read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g}"
-    return f"option {data.settings.option}: {true}; MLPerf Storage's tool would publish {published}{too_much}"
-
-
-def _outcome(
-    data: RunRows, backlog: Backlog | None, ttft: Spread | None, loads: Spread | None
-) -> tuple[rows_job.Outcome | None, str]:
+def _outcome(data: RunRows) -> tuple[rows_job.Outcome | None, str]:
     """Return the outcome for the limits `kv.ttft` and `kv.load`, or why there is no verdict."""
-    bounds = [(limit, got) for limit, got in ((data.settings.ttft, ttft), (data.settings.load, loads)) if limit]
-    if not bounds:
+    limits = {name: limit for name in ("ttft", "load") if (limit := getattr(data.settings, name))}
+    if not limits:
         return None, ""
     ceiling, served = data.ceiling_times, data.from_storage_percent
     measured = len(data.load_seconds) if data.settings.load else len(data.ttft)
     why = ""
-    if backlog is None:
+    if not data.is_complete:
         why = "it did not complete"
     elif served is not None and served < page_cache.PARTLY_READ_PERCENT and not data.run.facts.workload.metric.cached:
         why = "memory served"
@@ -281,29 +275,40 @@ def _outcome(
         why = f"{measured} prompts are too few for a p95: wanted {MIN_LOADS}"
     elif ceiling is not None and ceiling < MIN_CEILING:
         why = f"the emulator itself can move only {ceiling:.1f} times this load"
-    within = all(got is not None and got.p95 <= limit for limit, got in bounds)
+    within = all(name in data.latencies and data.latencies[name].p95 <= limit for name, limit in limits.items())
     return "no verdict" if why else "pass" if within else "fail", why
 
 
-def _verdict(data: RunRows, outcome: str, backlog: Backlog | None, ttft: Spread | None, loads: Spread | None) -> str:
-    word = outcome and f"{outcome}: "
-    if backlog is None:
+def _verdict(data: RunRows, outcome: str, official: Official | None) -> str:
+    failure, word, rate = data.run.facts.failure, outcome and f"{outcome}: ", f"{data.rate:.3g} prompts/s"
+    if failure is not None:
+        return f"INCOMPLETE: {failure}"
+    moved = np.array([data.read_bytes, data.written_bytes]) / GIB
+    if not data.is_complete or (official is not None and not moved.sum()):
         return f"{word}nothing was measured"
-    if ttft is None:
+    if official is not None:
+        read, written = (moved / max(data.window_seconds, 1e-9)).tolist()
+        above = 100 * ((official.read_gib_per_second + official.write_gib_per_second) / (read + written) - 1)
+        published = f"read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g}"
+        tool = f"MLPerf Storage's tool would publish {published} ({above:+.0f} %)"
+        return f"option {data.settings.option}: read {read:.3g} and write {written:.3g} GiB/s; {tool}"
+    if data.is_closed:
+        rate = f"{data.arrivals}: {rate}"
+    if not data.latencies:
         behind = "storage" if data.waits_for_storage else "accelerators"
         why = f"the {behind} fell behind, so latencies would only reflect how long it ran"
-        return f"{word}{data.rate:.3g} prompts/s are NOT SUSTAINED: {why}"
-    parts = [f"{data.rate:.3g} prompts/s sustained"]
+        return f"{word}{rate} are NOT SUSTAINED: {why}"
+    parts = [f"{rate} sustained"]
     few = len(data.load_seconds)
     of_few = f" of {count(few, 'prompt')}" if few < MIN_LOADS else ""  # sweeps show this line without the issues
-    limits = (("first token p95", ttft, data.settings.ttft), (f"load p95{of_few}", loads, data.settings.load))
-    for name, times, limit in limits:
-        if times is not None:
-            parts.append(f"{name} {times.p95:.3g} s{f' (limit: {limit:g})' if limit else ''}")
+    for name, what in (("ttft", "first token p95"), ("load", f"load p95{of_few}")):
+        if name in data.latencies:
+            limit = getattr(data.settings, name)
+            parts.append(f"{what} {data.latencies[name].p95:.3g} s{f' (limit: {limit:g})' if limit else ''}")
     return word + "; ".join(parts)
 
 
-def _issues(data: RunRows, complete: bool, official: Official | None) -> Iterator[str]:
+def _issues(data: RunRows, official: Official | None) -> Iterator[str]:
     settings, served = data.settings, data.from_storage_percent
     if settings.shrink > 1:
         yield f"blocks have 1/{settings.shrink} of the model's bytes (kv.shrink): GB/s are those of the small blocks"
@@ -317,5 +322,5 @@ def _issues(data: RunRows, complete: bool, official: Official | None) -> Iterato
     if official is not None and official.served < len(data.prompts):
         of_all = f"{official.served:,} of {len(data.prompts):,} were served"
         yield f"requests wait in an unbounded queue, and {of_all}: latencies reflect how long it ran"
-    if official is None and complete and not len(data.reading):
-        yield "nothing was read: no prompt had a prefix on storage; use a longer load, or less kv.gpu_gb and kv.dram_gb"
+    if official is None and data.is_complete and not len(data.reading):
+        yield "nothing was read: no prompt had a prefix on storage; use a longer load, or less kv.memory_gb"

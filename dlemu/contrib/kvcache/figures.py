@@ -10,7 +10,6 @@ from dlemu.extend import rows_job
 from dlemu.report.figure_base import GREEN, PURPLE, RED, WIDTH, Figure, Row, colours, data, legend, rounded
 
 _BINS = 80
-_PARTS = {"computing": GREEN, "waiting for blocks": RED, "waiting for an accelerator": PURPLE}
 
 
 def first_token(run: rows_job.RowsRun) -> Figure | None:
@@ -22,15 +21,12 @@ def first_token(run: rows_job.RowsRun) -> Figure | None:
     arrived = measured.at(done, "arrived_ns")
     width = max(measured.span_seconds, 1e-3) / min(_BINS, len(done))
     bins = (arrived / width).astype(np.int64)
-    parts = {
-        "computing": done["compute_ns"] / 1e9,
-        "waiting for blocks": measured.waits,
-        "waiting for an accelerator": measured.queueing,
-    }
+    names, shades = ("computing", "waiting for blocks", "waiting for an accelerator"), (GREEN, RED, PURPLE)
+    parts = done["compute_ns"] / 1e9, measured.waits, measured.queueing
     rows: list[Row] = []
     for number in np.unique(bins).tolist():
         below = 0.0
-        for name, seconds in parts.items():
+        for name, seconds in zip(names, parts, strict=True):
             top = below + float(seconds[bins == number].mean())
             begin, end, low, high = rounded([width * number, width * (number + 1), below, top])
             rows.append({"at": begin, "to": end, "part": name, "low": low, "high": high})
@@ -43,7 +39,7 @@ def first_token(run: rows_job.RowsRun) -> Figure | None:
             x2=alt.X2("to:Q"),
             y=alt.Y("low:Q", title="seconds to the first token, mean"),
             y2=alt.Y2("high:Q"),
-            color=alt.Color("part:N", scale=colours(list(_PARTS), tuple(_PARTS.values())), legend=legend(3)),
+            color=alt.Color("part:N", scale=colours(names, shades), legend=legend(3)),
         )
         .properties(width=WIDTH, height=220)
     )

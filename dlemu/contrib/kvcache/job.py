@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from dlemu.extend import (
     thread_accounting,
 )
 from dlemu.results.progress import Progress
+from dlemu.results.wording import count
 
 _LEFT = "blocks that can't be removed are left in {}"
 _PROGRESSES = 100  # of a run: how often it tells how many prompts have arrived
@@ -67,7 +69,7 @@ class KvCacheKind(rows_job.RowsKind):
     def looks_at(self, workload: Workload) -> str:
         return f"kv.folder {workload.section(KvSettings).folder}"
 
-    def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> Job:
+    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> Job:
         settings = workload.section(KvSettings)
         files = settings.tp * max(len(each.sizes) for each in plans_of(settings, ranks))
         if files > run_folder.MAX_FILES:
@@ -76,7 +78,7 @@ class KvCacheKind(rows_job.RowsKind):
                 f"a rank would write {files:,} files: wanted {run_folder.MAX_FILES:,} at most; set {instead}, more "
                 "ranks, or a shorter load"
             )
-        return super().plan(workload, ranks, folder, started_at, wants_verdict=wants_verdict)
+        return super().plan(workload, ranks, wants_verdict=wants_verdict)
 
     def made_folder(self, job: Job) -> str | None:
         return run_folder.blocks_folder(job) if run_folder.is_local(job) else None
@@ -95,14 +97,11 @@ class KvCacheKind(rows_job.RowsKind):
             yield environment.existing_folder(run_folder.blocks_folder(job))
 
     def clean_up(self, job: Job) -> str:
-        return "" if run_folder.remove_failed(job) else _LEFT.format(run_folder.run_folder(job))
+        return "" if run_folder.remove_run(job, failed=True) else _LEFT.format(run_folder.run_folder(job))
 
     def clean_up_elsewhere(self, job: Job) -> None:
         if run_folder.made_here() in owned.claimed(run_folder.run_folder(job)):  # else others may still use it
-            run_folder.remove_failed(job)
-
-    def kept(self, job: Job, log: rows_job.RowsLog) -> str:
-        return f"kept, marked incomplete, in {job.folder}"
+            run_folder.remove_run(job, failed=True)
 
     def measure(self, job: Job, comm: Comm, log: rows_job.RowLog, notify: Notify | None) -> None:
         settings = job.workload.section(KvSettings)
@@ -117,8 +116,8 @@ class KvCacheKind(rows_job.RowsKind):
 
         def report(arrived: int) -> None:
             if notify is not None and arrived % max(1, len(plan) // _PROGRESSES) == 0:
-                at = f"{arrived} of {len(plan)} prompts of rank 0 arrived"
-                notify(Progress(at=at, done=arrived, total=len(plan)))
+                total = len(plan) if settings.loop == "open" else 0  # in a closed loop it is not known
+                notify(Progress(at=f"{count(arrived, 'prompt')} of rank 0 arrived", done=arrived, total=total))
 
         with run_folder.created_rank_folder(job, comm.rank, len(plan.sizes)) as folder:
             storage = storage_base.open_storage(run_folder.storage_spec_of(job))
@@ -158,7 +157,7 @@ def plans_of(settings: KvSettings, ranks: int) -> Sequence[RankPlan | RankTurns]
     if settings.option:
         return [draw_turns(settings, rank) for rank in range(ranks)]
     load = make_load(settings, ranks)
-    return [plan_rank(settings, load, numbers) for numbers in assign_prompts(load, ranks)]
+    return [plan_rank(settings, prompts) for prompts in assign_prompts(settings, load, ranks)]
 
 
 def measure_ceiling(plan: RankPlan | RankTurns, bulk: BulkContent, seconds: float, notify: Notify | None) -> int:
@@ -168,20 +167,22 @@ def measure_ceiling(plan: RankPlan | RankTurns, bulk: BulkContent, seconds: floa
     if notify is not None:
         notify(Doing("measuring the emulator's own ceiling"))
     # Without storage latency few threads are enough, and more would only wait for each other.
-    few = replace(plan.model.settings, threads=min(plan.model.settings.threads, _CEILING_THREADS))
+    few = replace(plan.settings, threads=min(plan.settings.threads, _CEILING_THREADS))
     unread = storage_base.open_storage(storage_base.NULL_STORAGE)
     # The timeout never expires, because null storage never hangs.
     with closing(Mover(Blocks(unread, "", bulk, 0, few, plan.sizes), seconds=seconds + 60)) as mover:
         begin_ns, served, waiting = time.monotonic_ns(), 0, 0
         until_ns = begin_ns + round(seconds * 1e9)
-        while not served or time.monotonic_ns() < until_ns:
-            for batch in plan.batches(served % len(plan)):
+        for batches in itertools.chain.from_iterable(plan.batches() for _ in itertools.count()):
+            for batch in batches:
                 if batch.objects:
                     mover.submit(batch)
                     waiting += 1
             served += 1
             while waiting > _CEILING_BATCHES and mover.wait(until_ns) is not None:
                 waiting -= 1
+            if time.monotonic_ns() >= until_ns:
+                break
         while waiting and mover.wait(time.monotonic_ns() + 10**10) is not None:  # 10 s: far more than they need
             waiting -= 1
         return round(3600e9 * served / (time.monotonic_ns() - begin_ns))

@@ -27,17 +27,19 @@ KIND = Kind(
     noun="a run of KV-cache offload",
     command="kvcache",
     help="Serve a load of prompts with the KV cache on storage: latencies, utilisation, requests/s.",
-    usage="""Replay a load of prompts whose KV cache is on storage, on the load's own clock.
+    usage="""Replay a load of prompts whose KV cache is on storage.
 
     \b
     dlemu kvcache workload=llama3_1_8b kv.folder=/mnt/nvme/kv scale=laptop
     dlemu kvcache workload=llama3_1_70b kv.folder=/mnt/nvme/kv kv.trace=conversation.jsonl kv.seconds=300 kv.ttft=2
+    dlemu kvcache workload=llama3_1_8b kv.folder=/mnt/nvme/kv kv.loop=closed kv.users=32 kv.think_seconds=0
     dlemu size    workload=llama3_1_70b kv.folder=/mnt/nvme/kv kv.ttft=2      # the most prompts/s
     dlemu kvcache workload=mlperf_kv kv.option=1 kv.folder=/mnt/nvme/kv       # MLPerf Storage's load
 
-    Prompts arrive when the trace says, whether the storage keeps up or not; accelerators are emulated. MLPerf Storage's
-    load prints what its tool would publish next to the true rates. What is written is removed at the end.
-    docs/kvcache.md has the formulas and what they leave out.
+    Prompts arrive when the load says, whether the storage keeps up or not; with kv.loop=closed, each user waits for an
+    answer before it sends the next. Accelerators are emulated. MLPerf Storage's load prints what its tool would publish
+    next to the true rates. What is written is removed at the end. docs/kvcache.md has the formulas and what they leave
+    out.
     """,
     load=_kvcache,
     wants=has_model,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import count
+from itertools import count, islice
 from typing import Annotated, BinaryIO
 
 import msgspec
@@ -29,11 +29,16 @@ Numbers = NDArray[np.int64]
 class Prompt:
     """One request."""
 
-    at_ns: int
+    after_ns: int
+    """How long after the beginning of the load it arrives; in a closed loop, after its user's last answer."""
     input_tokens: int
     output_tokens: int
     blocks: Numbers
     """Numbers of its complete blocks, in order: those of two prompts are equal exactly as far as their prefixes are."""
+    number: int = 0
+    """Its place in the load of all ranks."""
+    user: int = 0
+    """Whose it is, within a rank; in an open loop, of a user who sends no other."""
 
 
 Load = Sequence[Prompt]
@@ -42,14 +47,19 @@ Load = Sequence[Prompt]
 def make_load(settings: KvSettings, ranks: int) -> Load:
     """Return the prompts of a run, `kv.speed` applied; raises UserError for a trace that is invalid or too large."""
     prompts = read_trace(settings) if settings.trace else draw(settings, ranks)
-    sped_up = (replace(prompt, at_ns=round(prompt.at_ns / settings.speed)) for prompt in prompts)
-    kept = [prompt for prompt in sped_up if not settings.seconds or prompt.at_ns < settings.seconds * 1e9]
-    if not kept:
+    if settings.loop == "open":
+        sped_up = (replace(prompt, after_ns=round(prompt.after_ns / settings.speed)) for prompt in prompts)
+        prompts = [prompt for prompt in sped_up if not settings.seconds or prompt.after_ns < settings.seconds * 1e9]
+    elif settings.trace:
+        thinks = np.random.default_rng(settings.seed).exponential(settings.think_seconds * 1e9, len(prompts))
+        pairs = zip(prompts, thinks.tolist(), strict=True)
+        return [replace(prompt, after_ns=round(think_ns)) for prompt, think_ns in pairs]
+    if not prompts:
         where = settings.trace or "the random load"
         raise UserError(f"{where} has no prompt within kv.seconds={settings.seconds:g}: wanted a longer time")
-    if settings.trace and kept[0].at_ns == kept[-1].at_ns:
-        raise UserError(f"{settings.trace} has prompts of one moment alone: wanted a load over time (timestamp)")
-    return kept
+    if settings.trace and prompts[0].after_ns == prompts[-1].after_ns:
+        raise UserError(f"{settings.trace} has prompts of one moment alone: wanted a load over time, or kv.loop=closed")
+    return prompts
 
 
 def read_trace(settings: KvSettings) -> Load:
@@ -74,20 +84,20 @@ def read_trace(settings: KvSettings) -> Load:
                 dense = np.array([numbers.setdefault(one, len(numbers)) for one in line.hash_ids], np.int64)
                 keys = (dense[:, None] * blocks_per_id + np.arange(blocks_per_id)).ravel()
                 keys = keys[: line.input_length // settings.block_tokens]
-                prompts.append(Prompt(round(line.timestamp * 1e6), line.input_length, line.output_length, keys))
+                prompts.append(Prompt(line.timestamp * 10**6, line.input_length, line.output_length, keys))
     except OSError as error:
         raise UserError(
             f"kv.trace is {path}, which can't be read: {error.strerror or error}; wanted a file of JSON lines"
         ) from error
     if not prompts:
         raise UserError(f"{path} is empty: wanted a line of JSON for each prompt")
-    prompts.sort(key=lambda prompt: prompt.at_ns)
-    return [replace(prompt, at_ns=prompt.at_ns - prompts[0].at_ns) for prompt in prompts]
+    prompts.sort(key=lambda prompt: prompt.after_ns)
+    return [replace(prompt, after_ns=prompt.after_ns - prompts[0].after_ns) for prompt in prompts]
 
 
 @dataclass(frozen=True)
 class _Line:
-    timestamp: Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
+    timestamp: Annotated[int, msgspec.Meta(ge=0, lt=10**15)]
     input_length: Annotated[int, msgspec.Meta(ge=1, le=MAX_TRACE_TOKENS)]
     output_length: Annotated[int, msgspec.Meta(ge=0, le=MAX_TRACE_TOKENS)]
     hash_ids: list[int]
@@ -107,12 +117,7 @@ def _lines(file: BinaryIO, path: str, block_tokens: int) -> Iterator[_Line]:
             line = msgspec.json.decode(text, type=_Line)
         except (ValueError, RecursionError) as error:
             keys = ", ".join(field.name for field in fields(_Line))
-            raise UserError(f"{where}: {error}; wanted an object with {keys}") from None
-        if not line.timestamp.is_integer():
-            raise UserError(
-                f"{where}: timestamp is {line.timestamp}: wanted whole milliseconds; fractions mean seconds, which "
-                f"jq -c '.timestamp *= 1000 | .timestamp |= round' {path} converts (if they are ms, `round` alone)"
-            )
+            raise UserError(f"{where}: {error}; wanted an object with {keys}; timestamp in whole ms") from None
         wanted = -(-line.input_length // block_tokens)
         if len(line.hash_ids) != wanted:
             raise UserError(
@@ -123,31 +128,33 @@ def _lines(file: BinaryIO, path: str, block_tokens: int) -> Iterator[_Line]:
 
 
 def draw(settings: KvSettings, ranks: int) -> Load:
-    """Return random prompts of `kv.users` users per rank, seeded by `kv.seed`, with times before `kv.speed` is applied.
+    """Return random prompts of `kv.users` users per rank, seeded by `kv.seed`; in an open loop before `kv.speed`.
 
     A user begins at a random moment within the first `think_seconds` and has one conversation after another; the times
-    between prompts are exponential, so that prompts arrive as a Poisson process. A prompt is the whole conversation so
-    far, with its answers, plus `turn_tokens` on average; no two conversations share more than a system prompt.
+    between prompts are exponential, so that those of an open loop arrive as a Poisson process. A prompt is the whole
+    conversation so far, with its answers, plus `turn_tokens` on average; no two conversations share more than a system
+    prompt. In a closed loop there are as many prompts as users could send if storage took no time.
     """
     conversations = count()
-    prompts: list[Prompt] = []
-    horizon = settings.seconds * settings.speed
-    for user in range(settings.users * ranks):
-        prompts += _draw_user(settings, np.random.default_rng([settings.seed, user]), horizon, conversations)
-        if len(prompts) > MAX_REQUESTS:
+    drawn: list[tuple[float, Prompt]] = []
+    users = settings.users_at_once if settings.loop == "closed" else settings.users
+    for user in range(users * ranks):
+        drawn += islice(_draw_user(settings, user, conversations), MAX_REQUESTS + 1)
+        if len(drawn) > MAX_REQUESTS:
             raise UserError(f"the load would have more than {MAX_REQUESTS:,} prompts: lower kv.users or kv.seconds")
-    return sorted(prompts, key=lambda prompt: prompt.at_ns)
+    return [prompt for _, prompt in sorted(drawn, key=lambda pair: pair[0])]
 
 
-def _draw_user(
-    settings: KvSettings, random: np.random.Generator, horizon: float, conversations: Iterator[int]
-) -> Iterator[Prompt]:
+def _draw_user(settings: KvSettings, user: int, conversations: Iterator[int]) -> Iterator[tuple[float, Prompt]]:
+    """Yield a user's prompts, each with the earliest second at which it can arrive."""
+    random, is_closed = np.random.default_rng([settings.seed, user]), settings.loop == "closed"
+    horizon = settings.seconds if is_closed else settings.seconds * settings.speed
     system_tokens = settings.system_tokens if settings.system_prompts else 0
     system_blocks, max_blocks = system_tokens // settings.block_tokens, MAX_TOKENS // settings.block_tokens + 1
-    at = float(random.uniform(0, settings.think_seconds))
+    at = think = float(random.uniform(0, settings.think_seconds))
     while at < horizon:
         system, conversation = int(random.integers(max(1, settings.system_prompts))), next(conversations)
-        tokens = min(MAX_TOKENS, system_tokens + _length(random, settings.prompt_tokens))
+        cached, tokens = system_tokens, min(MAX_TOKENS, system_tokens + _length(random, settings.prompt_tokens))
         for _ in range(int(random.geometric(1 / settings.turns))):
             if at >= horizon or tokens > MAX_TOKENS:
                 break
@@ -156,9 +163,11 @@ def _draw_user(
             # Blocks of shared system prompts have even numbers, blocks of one conversation odd ones.
             shared, own = 2 * (system * max_blocks + index), 2 * (conversation * max_blocks + index) + 1
             keys = np.where(index < system_blocks, shared, own)
-            yield Prompt(round(at * 1e9), tokens, output, keys)
-            tokens += output + _length(random, settings.turn_tokens)
-            at += float(random.exponential(settings.think_seconds))
+            yield at, Prompt(round(1e9 * (think if is_closed else at)), tokens, output, keys, user=user)
+            at += settings.prefill_seconds(tokens, min(cached, tokens - 1)) if is_closed else 0.0
+            cached, tokens = tokens, tokens + output + _length(random, settings.turn_tokens)
+            think = float(random.exponential(settings.think_seconds))
+            at += think
 
 
 def _length(random: np.random.Generator, mean: int) -> int:

@@ -18,8 +18,7 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from dlemu.contrib.kvcache.model import ALIGNMENT
-from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.contrib.kvcache.settings import ALIGNMENT, KvSettings
 from dlemu.extend import AlignedBuffer, BulkContent, DlemuError, SpaceError, UserError, storage_base
 
 _SHARD_BITS = 40  # of the 64 in a stamp; the other 24 hold the rank: 16 million ranks with 10^12 shards each
@@ -204,7 +203,6 @@ class Mover:
                 return self._done.get(timeout=max(0.0, min(seconds, _POLL_SECONDS)))
             except Empty:
                 if seconds <= _POLL_SECONDS:
-                    self._check()
                     return None
 
     def _check(self) -> None:

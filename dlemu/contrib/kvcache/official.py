@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dlemu.contrib.kvcache.model import Model, aligned
 from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
-from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.contrib.kvcache.settings import KvSettings, aligned
 from dlemu.contrib.kvcache.summary import Official, Row
 from dlemu.extend import UserError, rows_job
 
@@ -68,7 +67,7 @@ OPTIONS = {
 
 
 _NOT_APPLICABLE = (
-    *("trace", "speed", "ttft", "load", "tp", "gpu_gb", "dram_gb"),
+    *("trace", "loop", "speed", "ttft", "load", "tp", "memory_gb"),
     *("block_tokens", "trace_block_tokens", "think_seconds", "turns"),
     *("prompt_tokens", "turn_tokens", "output_tokens", "system_prompts", "system_tokens"),
 )
@@ -78,8 +77,6 @@ _NOT_APPLICABLE = (
 def with_option_defaults(settings: KvSettings) -> KvSettings:
     """Return the settings with the option's model and users where unset; raises UserError for impossible settings."""
     option, default = OPTIONS[settings.option], KvSettings()
-    if not settings.seconds:
-        raise UserError(f"kv.option={settings.option} runs for kv.seconds: wanted more than 0 (300 in CLOSED)")
     users = settings.users or option.users
     threads = min(users, MAX_WORKERS)
     refused = [name for name in _NOT_APPLICABLE if getattr(settings, name) != getattr(default, name)]
@@ -119,7 +116,7 @@ class Turn:
 class RankTurns:
     """The turns that one rank serves; object n is the file of turn n."""
 
-    model: Model
+    settings: KvSettings
     turns: Sequence[Turn]
     sizes: Sequence[int]
     """Bytes of each file."""
@@ -128,19 +125,15 @@ class RankTurns:
     def __len__(self) -> int:
         return len(self.turns)
 
-    def batches(self, number: int) -> Iterator[Batch]:
-        """Yield the write and the reads of a turn, those of its own file alone."""
-        yield Batch(Operation.WRITE, 0, (number,))
-        yield Batch(Operation.READ, 0, (number,) * self.turns[number].reads)
-
-    @property
-    def option(self) -> Option:
-        return OPTIONS[self.model.settings.option]
+    def batches(self) -> Iterator[tuple[Batch, ...]]:
+        """Yield the write and the reads of each turn, those of its own file alone."""
+        for number, turn in enumerate(self.turns):
+            yield Batch(Operation.WRITE, 0, (number,)), Batch(Operation.READ, 0, (number,) * turn.reads)
 
     @property
     def peak_bytes(self) -> int:
         """Free space that is needed: the files being written at a time, of mean size; older files can be evicted."""
-        at_a_time = min(self.option.allocations, self.model.settings.threads)
+        at_a_time = min(OPTIONS[self.settings.option].allocations, self.settings.threads)
         return at_a_time * sum(self.sizes) // max(1, len(self.sizes))
 
 
@@ -154,9 +147,8 @@ def draw_turns(settings: KvSettings, rank: int) -> RankTurns:
     for user in range(settings.users):
         turns += _draw_user(settings, np.random.default_rng([settings.seed + rank, user]), user)
     turns.sort(key=lambda turn: turn.at_ns)
-    model = Model(settings)
-    sizes = [aligned(turn.stored_tokens * model.token_bytes / settings.shrink) for turn in turns]
-    return RankTurns(model, turns, sizes)
+    sizes = [aligned(turn.stored_tokens * settings.token_bytes / settings.shrink) for turn in turns]
+    return RankTurns(settings, turns, sizes)
 
 
 def _draw_user(settings: KvSettings, random: np.random.Generator, user: int) -> list[Turn]:
@@ -196,7 +188,7 @@ class TurnsReplay:
     ) -> None:
         """`on_served` is called with each request that is done; `capacity_bytes`: limit of the bytes on storage."""
         self._plan, self._mover, self._on_served = plan, mover, on_served
-        self._settings = plan.model.settings
+        self._settings, self._option = plan.settings, OPTIONS[plan.settings.option]
         self._idle = list(range(self._settings.threads))
         self._in_service: dict[int, tuple[Row, Iterator[Step]]] = {}
         """Worker -> its request, and the request's remaining steps."""
@@ -242,7 +234,6 @@ class TurnsReplay:
             late_ns=now_ns - at_ns,
             input_tokens=turn.context_tokens,
             output_tokens=turn.output_tokens,
-            priority=turn.priority,
         )
         heapq.heappush(self._queue, (-turn.priority, number, request))
 
@@ -281,7 +272,7 @@ class TurnsReplay:
         for other in tuple(self._conversations.get(turn.conversation, ())):
             if other != request.prompt:  # includes later turns, if another worker has already stored them
                 yield from self._read(request, other)
-        if self._writing >= self._plan.option.allocations:
+        if self._writing >= self._option.allocations:
             self._waiting_to_write.append(worker)
             yield None
         else:
@@ -307,8 +298,8 @@ class TurnsReplay:
     def _read(self, request: Row, number: int) -> Iterator[Step]:
         if number in self._memory:
             self._memory.move_to_end(number)
-            request.dram_blocks += 1
-            request.dram_bytes += self._plan.sizes[number]
+            request.memory_blocks += 1
+            request.memory_bytes += self._plan.sizes[number]
         elif number in self._storage:
             self._storage.move_to_end(number)
             yield Operation.READ, number
@@ -329,7 +320,7 @@ class TurnsReplay:
 
     def _make_room(self, size: int) -> Generator[Step, None, bool]:
         """Move the least recently used entries from memory to storage; return whether `size` fits then (cache.py)."""
-        most = self._plan.option.memory_gib * GIB // self._settings.shrink  # as the files are divided
+        most = self._option.memory_gib * GIB // self._settings.shrink  # as the files are divided
         if not most or size > _LARGE_ENTRY * most:
             return False
         while self._memory_used + size > _FULL_MEMORY * most and self._memory_used >= _EMPTY * most:
@@ -367,28 +358,18 @@ class TurnsReplay:
         self._ready.append(worker)
 
 
-def official_result(
-    rows: rows_job.Rows, begins: Mapping[int, int], settings: KvSettings, window_seconds: float
-) -> Official:
-    clock, window = settings.seconds, max(window_seconds, 1e-9)
-    sums = {name: int(rows[name].sum()) for name in ("read_bytes", "begun_bytes", "written_bytes", "dram_bytes")}
-    stored, written, memory = sums["read_bytes"], sums["written_bytes"], sums["dram_bytes"]
+def official_result(rows: rows_job.Rows, begins: Mapping[int, int], settings: KvSettings) -> Official:
+    """Return what the tool would publish of these requests, by its own formulas."""
+    clock = settings.seconds
     done = rows[rows["computed_ns"] > 0]
     stops_ns = np.array([begins[rank] + clock * 1e9 for rank in done["rank"].tolist()])
     storage_seconds = (done["read_call_ns"] + done["write_call_ns"]) / 1e9
     by_rank = [done["rank"] == rank for rank in np.unique(done["rank"])]
-    storage_rates = [
-        done["output_tokens"][own].sum() / storage_seconds[own].sum() for own in by_rank if storage_seconds[own].any()
-    ]
     return Official(
-        read_gib_per_second=(stored + sums["begun_bytes"]) / GIB / clock,
-        write_gib_per_second=written / GIB / clock,
-        true_read_gib_per_second=stored / GIB / window,
-        true_write_gib_per_second=written / GIB / window,
+        read_gib_per_second=int(rows["read_bytes"].sum() + rows["begun_bytes"].sum()) / GIB / clock,
+        write_gib_per_second=int(rows["written_bytes"].sum()) / GIB / clock,
         served=len(done),
         late=int((done["computed_ns"] > stops_ns).sum()),
         storage_p95_seconds=max((float(np.percentile(storage_seconds[own], 95)) for own in by_rank), default=None),
-        memory_percent=100 * memory / (stored + memory) if stored + memory else None,
         tokens_per_second=int(done["output_tokens"].sum()) / clock,
-        storage_tokens_per_second=float(sum(storage_rates)),
     )

@@ -24,14 +24,17 @@ _LIMITS: dict[Limit, str] = {
     "emulator": "this host is too busy for this load: use more cores, or a smaller kv.speed",
     "arrivals": "all requests were served: try more kv.users",
 }
+_WORK = ("block_bytes", "block_tokens", "trace")
 _REHEARSAL = f"A rehearsal: kv-cache.py did not run. CLOSED results come from mlpstorage, unchanged. {TRADEMARK}"
 
 
 def _screen(summary: KvSummary, folder: str) -> Screen:
     official, notes = summary.official, list(summary.issues)
-    title = f"{summary.workload}: KV cache on storage, {count(summary.ranks, 'rank')}, in {summary.folder}"
+    title = f"{summary.workload}: KV cache on storage, {count(summary.ranks, 'rank')}"
+    if summary.environment.storage is not None:
+        title += f", on {summary.environment.storage.folder}"
     if official is not None:
-        title = f"MLPerf Storage kv_cache, option {summary.option}: {title}"
+        title = f"MLPerf Storage kv_cache, {summary.arrivals}: {title}"
         notes.append(_REHEARSAL)
     is_bad = not summary.complete or summary.outcome == "fail"
     tone = "bad" if is_bad else "open" if summary.outcome == "no verdict" else "strong"
@@ -39,9 +42,6 @@ def _screen(summary: KvSummary, folder: str) -> Screen:
     moved = f"{number(summary.read_gb_per_second)} GB/s read, {number(summary.write_gb_per_second)} GB/s written"
     times = summary.ceiling_times
     lines.append(Said("moves", moved, f"the emulator alone can move {times:.0f} times as much" if times else ""))
-    if summary.load_times is not None:
-        spread = f"p95 {number(summary.load_times.p95)} s, median {number(summary.load_times.p50)} s"
-        lines.append(Said("load", spread, "to a prompt's last block"))
     if summary.limited_by is not None:
         lines.append(Said("limit", f"{summary.limited_by}: {_LIMITS[summary.limited_by]}"))
     return Screen(title=title, lines=lines, notes=notes, folder=folder)
@@ -55,8 +55,6 @@ def _charts(run: rows_job.RowsRun, folder: str) -> Iterator[tuple[str, Figure]]:
 
 
 def conditions(summary: KvSummary) -> Conditions:
-    # Of an incomplete run it is the rate until its end, not the load's.
-    rate = {"prompts_per_second": round(summary.prompts_per_second, 3)} if summary.complete else {}
     served = summary.from_storage_percent
     return Conditions(
         title=f"KV cache of {summary.workload}",
@@ -66,10 +64,8 @@ def conditions(summary: KvSummary) -> Conditions:
         facts={"folder": summary.folder},
         work={
             "block_bytes": summary.block_bytes,
-            "option": summary.option,
             "block_tokens": summary.block_tokens,
-            **rate,
-            "trace": summary.trace,
+            "arrivals": summary.arrivals,
         },
         how={"odirect": summary.odirect, "threads": summary.threads, "ranks": summary.ranks},
         from_memory=("run",) if served is not None and served < page_cache.NOT_READ_PERCENT else (),
@@ -80,7 +76,7 @@ def conditions(summary: KvSummary) -> Conditions:
 PARTS = rows_job.rows_parts(
     JOB,
     judged="load_p95_seconds",
-    note="Latencies count from a prompt's arrival by the load's clock; a load that is not sustained has none.",
+    note="Latencies count from a prompt's arrival; a load that is not sustained has none.",
     conditions=conditions,
     limited_by=lambda summary: summary.limited_by,
     screen=_screen,

@@ -1,20 +1,16 @@
-"""What a rank does for each prompt, planned before the run: where each block is found, which are written and evicted.
+"""What a rank reads, writes and evicts for each prompt: its cache of blocks, and the size of its load.
 
-Pure. The plan depends on the order of prompts and not on times, so that every storage gets the same requests. What does
-depend on time (a block that is still being written) is decided during the run.
+Pure. What depends on time (a block that is still being written) is decided by `replay`.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from dlemu.contrib.kvcache.load import Load, Prompt
-from dlemu.contrib.kvcache.model import Model
 from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.extend import UserError
@@ -25,142 +21,132 @@ AFFINITY = 0.5
 """A prompt goes to the rank that has seen this share of its blocks, as in SGLang's router (cache_threshold)."""
 
 
-class Tier(IntEnum):
-    """Where a block is found, the fastest first."""
-
-    GPU, DRAM, STORAGE = range(3)
-
-
-class Lru:
-    """Cache of blocks, each with a value, that evicts the least recently used one."""
+class Lru(OrderedDict[int, int]):
+    """Cache of blocks, each with a value, that evicts the least recently used one; looking one up is no use of it."""
 
     def __init__(self, blocks: int | None) -> None:
-        self._capacity, self._values = blocks, OrderedDict[int, int]()
-
-    def get(self, block: int) -> int | None:
-        """Return the value of a block, None if it is not cached; does not count as use."""
-        return self._values.get(block)
+        super().__init__()
+        self._capacity = blocks
 
     def put(self, block: int, value: int) -> list[int]:
         """Add a block, or use it; return the values of the blocks evicted for it, its own if the capacity is 0."""
-        self._values[block] = value
-        self._values.move_to_end(block)
+        self[block] = value
+        self.move_to_end(block)
         evicted = []
-        while self._capacity is not None and len(self._values) > self._capacity:
-            evicted.append(self._values.popitem(last=False)[1])
+        while self._capacity is not None and len(self) > self._capacity:
+            evicted.append(self.popitem(last=False)[1])
         return evicted
 
 
-@dataclass(frozen=True, eq=False)
-class PlannedPrompt:
-    """One prompt of a rank. Objects are blocks on storage, numbered in the order of writing."""
+class BlockCache:
+    """Blocks that a rank has in memory and on storage, each with least-recently-used eviction.
 
-    number: int
-    prompt: Prompt
-    found: Sequence[tuple[Tier, int]]
-    """The cached prefix: for each block, the tier where it is found and its object number (also if found in memory)."""
-    writes: Sequence[int]
-    evicts: Sequence[int]
+    Objects are blocks on storage, numbered in the order of writing.
+    """
+
+    def __init__(self, settings: KvSettings) -> None:
+        # Memory is scaled by kv.shrink, so that it holds as many tokens as with the full-size model.
+        memory_bytes = int(settings.memory_gb * 1e9 / settings.shrink)
+        stored = int(settings.capacity_gb * 1e9) // settings.block_bytes if settings.capacity_gb else None
+        self._memory, self._storage = Lru(memory_bytes // settings.block_bytes), Lru(stored)
+        self.objects = 0
+        """How many have been written."""
+
+    def use(self, prompt: Prompt) -> tuple[list[tuple[int, bool]], list[int], list[int]]:
+        """Store a prompt's blocks; return its cached prefix, the objects to be written, and those evicted.
+
+        The prefix has the object of each block, and whether it is found in memory.
+        """
+        blocks = prompt.blocks.tolist()
+        found, writes, evicts = list[tuple[int, bool]](), list[int](), list[int]()
+        for block in blocks:
+            kept = self._memory.get(block)
+            number = self._storage.get(block) if kept is None else kept
+            if number is None:
+                break
+            found.append((number, kept is not None))
+        for block in blocks:
+            number = self._storage.get(block)
+            if number is None:
+                number = self.objects
+                writes.append(number)
+                self.objects += 1
+            evicts += self._storage.put(block, number)
+            self._memory.put(block, number)
+        return found, writes, evicts
 
 
 @dataclass(frozen=True, eq=False)
 class RankPlan:
-    """The prompts of one rank, with what it reads and writes for each."""
+    """The prompts of one rank, and what they need."""
 
-    model: Model
-    prompts: Sequence[PlannedPrompt]
+    settings: KvSettings
+    prompts: Sequence[Prompt]
     accelerators: int
     sizes: Sequence[int]
-    """Bytes of a shard of each object."""
+    """Bytes of a shard of each object; of a closed loop, whose order is not known, about the most that are written."""
     peak_bytes: int
     """Maximum bytes on storage, not counting the shards that the threads are writing."""
 
     def __len__(self) -> int:
         return len(self.prompts)
 
-    def batches(self, number: int) -> Iterator[Batch]:
-        """Yield the reads and writes of a prompt."""
-        prompt = self.prompts[number]
-        yield Batch(Operation.READ, 0, tuple(found for tier, found in prompt.found if tier is Tier.STORAGE))
-        yield Batch(Operation.WRITE, 0, tuple(prompt.writes))
+    def batches(self) -> Iterator[tuple[Batch, ...]]:
+        """Yield the reads and the writes of each prompt, in order."""
+        cache = BlockCache(self.settings)
+        for prompt in self.prompts:
+            found, writes, _ = cache.use(prompt)
+            reads = [number for number, in_memory in found if not in_memory]
+            yield Batch(Operation.READ, 0, reads), Batch(Operation.WRITE, 0, writes)
 
 
-def assign_prompts(load: Load, ranks: int) -> list[list[int]]:
-    """Assign prompts to ranks; return the indices of each rank's prompts.
+def assign_prompts(settings: KvSettings, load: Load, ranks: int) -> list[list[Prompt]]:
+    """Return the prompts of each rank, with their numbers and users.
 
     A prompt goes to the rank that has seen most of its blocks, if that is half of them or more; else to the rank with
-    the fewest tokens so far.
+    the fewest tokens so far; in a random closed loop, to its user's. Those of a trace are dealt out to a rank's users.
     """
+    is_closed = settings.loop == "closed"
     owner: dict[int, int] = {}
-    shares: list[list[int]] = [[] for _ in range(ranks)]
+    shares: list[list[Prompt]] = [[] for _ in range(ranks)]
     tokens = [0] * ranks
     for number, prompt in enumerate(load):
+        if is_closed and not settings.trace:
+            shares[prompt.user % ranks].append(replace(prompt, number=number))
+            continue
         blocks = prompt.blocks.tolist()
-        seen = [0] * ranks
-        for block in blocks:
-            if block in owner:
-                seen[owner[block]] += 1
-        rank = max(range(ranks), key=lambda one: seen[one])
+        seen = Counter(owner[block] for block in blocks if block in owner)
+        rank = max(range(ranks), key=seen.__getitem__)
         if not blocks or seen[rank] < AFFINITY * len(blocks):
-            rank = min(range(ranks), key=lambda one: tokens[one])
+            rank = min(range(ranks), key=tokens.__getitem__)
         for block in blocks:
             owner.setdefault(block, rank)
         tokens[rank] += prompt.input_tokens
-        shares[rank].append(number)
+        place = len(shares[rank])
+        shares[rank].append(replace(prompt, number=number, user=place % settings.users_at_once if is_closed else place))
     return shares
 
 
-def plan_rank(settings: KvSettings, load: Load, numbers: Sequence[int]) -> RankPlan:
+def plan_rank(settings: KvSettings, prompts: Sequence[Prompt]) -> RankPlan:
     """Return the plan of a rank for its prompts; raises UserError if `kv.capacity_gb` can't hold the longest."""
-    model = Model(settings)
-    capacity = int(settings.capacity_gb * 1e9) // model.block_bytes if settings.capacity_gb else None
-    longest = max((len(load[number].blocks) for number in numbers), default=0)
-    if capacity is not None and capacity < longest:
+    capacity_bytes = settings.capacity_gb * 1e9 or math.inf
+    longest_bytes = max((len(prompt.blocks) for prompt in prompts), default=0) * settings.block_bytes
+    if capacity_bytes < longest_bytes:
         raise UserError(
-            f"kv.capacity_gb is {settings.capacity_gb:g}, and the longest prompt alone has "
-            f"{longest * model.block_bytes / 1e9:.3g} GB: wanted more, or 0 for no limit"
+            f"kv.capacity_gb is {settings.capacity_gb:g}, and the longest prompt alone has {longest_bytes / 1e9:.3g} "
+            "GB: wanted more, or 0 for no limit"
         )
-    storage = Lru(capacity)
-    # Scaled by kv.shrink, so that the tiers hold as many tokens as with the full-size model.
-    kept_bytes = [int(size * 1e9 / settings.shrink) for size in (settings.gpu_gb, settings.dram_gb)]
-    gpu, dram = (Lru(size // model.block_bytes) for size in kept_bytes)
-    planned, objects, evicted, peak_objects, busy_seconds = [], 0, 0, 0, 0.0
-    for number in numbers:
-        prompt = load[number]
-        blocks = prompt.blocks.tolist()
-        found = _cached_prefix(blocks, gpu, dram, storage)
-        cached = cached_tokens(settings, prompt, len(found))
-        busy_seconds += model.prefill_seconds(cached, prompt.input_tokens - cached)
-        writes, evicts = list[int](), list[int]()
-        for block in blocks:
-            object_number = storage.get(block)
-            if object_number is None:
-                object_number = objects
-                writes.append(object_number)
-                objects += 1
-            evicts += storage.put(block, object_number)
-            for memory in (gpu, dram):  # their value is the object of the copy on storage
-                memory.put(block, object_number)
-        evicted += len(evicts)
-        peak_objects = max(peak_objects, objects - evicted + len(evicts))
-        planned.append(PlannedPrompt(number, prompt, found, writes, evicts))
-    sizes = [model.shard_bytes] * objects
-    span_seconds = max(1.0, load[numbers[-1]].at_ns / 1e9) if numbers else 1.0
-    copies = max(1, int(np.ceil(busy_seconds / (BUSY_SHARE * span_seconds))))
+    cache, busy_seconds, users = BlockCache(settings), 0.0, len({prompt.user for prompt in prompts})
+    for prompt in prompts:
+        cached = cached_tokens(settings, prompt, len(cache.use(prompt)[0]))
+        busy_seconds += settings.prefill_seconds(prompt.input_tokens, cached)
+    span_seconds = prompts[-1].after_ns / 1e9 if prompts else 0.0
+    if settings.loop == "closed":  # as long as it takes if prompts wait for nothing
+        span_seconds = (busy_seconds + sum(prompt.after_ns for prompt in prompts) / 1e9) / max(1, users)
+    copies = max(1, min(users, math.ceil(busy_seconds / (BUSY_SHARE * max(1.0, span_seconds)))))
+    peak_bytes = int(min(cache.objects * settings.block_bytes, capacity_bytes))
     accelerators = settings.accelerators or settings.tp * copies
-    return RankPlan(model, planned, accelerators, sizes, peak_objects * model.block_bytes)
-
-
-def _cached_prefix(blocks: Sequence[int], gpu: Lru, dram: Lru, storage: Lru) -> list[tuple[Tier, int]]:
-    """Return tier and object of each cached block, up to the first block that is in no tier."""
-    found = []
-    for block in blocks:
-        known = ((tier, memory.get(block)) for tier, memory in zip(Tier, (gpu, dram, storage), strict=True))
-        place = next(((tier, number) for tier, number in known if number is not None), None)
-        if place is None:
-            break
-        found.append(place)
-    return found
+    return RankPlan(settings, prompts, accelerators, [settings.shard_bytes] * cache.objects, peak_bytes)
 
 
 def cached_tokens(settings: KvSettings, prompt: Prompt, blocks: int) -> int:

@@ -69,7 +69,7 @@ def create_run_folder(job: Job) -> None:
         if job.workload.section(KvSettings).odirect:
             _check_direct(run)
     except (UserError, OSError):
-        remove_failed(job)
+        remove_run(job, failed=True)
         raise
 
 
@@ -155,23 +155,17 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
             _remove(folder)
 
 
-def remove_run(job: Job) -> bool:
-    """Remove the run's folder; return whether it is gone."""
+def remove_run(job: Job, *, failed: bool = False) -> bool:
+    """Remove the run's folder, and the marker that a failed run alone put into `kv.folder`; return whether it went."""
     if is_local(job):
         _remove(run_folder(job))
+        if failed:
+            owned.unmark(blocks_folder(job), os.path.basename(run_folder(job)))
         return not os.path.lexists(run_folder(job))
     storage = storage_base.open_storage(storage_spec_of(job))
     ranks = [rank_folder(job, rank) for rank in range(job.ranks)]
     gone = [remove_objects(storage, folder) for folder in (*ranks, run_folder(job))]
     return all(gone)
-
-
-def remove_failed(job: Job) -> bool:
-    """Do as `remove_run` after a failure, and remove the marker, too, that this run alone put into `kv.folder`."""
-    gone = remove_run(job)
-    if is_local(job):
-        owned.unmark(blocks_folder(job), os.path.basename(run_folder(job)))
-    return gone
 
 
 def _remove(folder: str) -> None:

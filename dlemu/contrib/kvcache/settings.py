@@ -1,4 +1,4 @@
-"""The settings of KV-cache offload: the model, the load, the memory tiers, and how blocks are stored."""
+"""The settings of KV-cache offload; and bytes of blocks and times of prefills, by the formulas of docs/kvcache.md."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from dlemu.config.schema import BYTES, MORE_THAN_0, SECONDS, Unit, at_least
+from dlemu.config.schema import BYTES, SECONDS, Unit, at_least
 
 GB, TOKENS = Unit("GB"), Unit("tokens")
+TFLOPS = {"a100": 312.0, "h100": 989.0, "h200": 989.0, "b200": 2250.0, "mi300x": 1307.0}
+"""1e12 operations/s, dense bf16, from the vendors' data sheets: NVIDIA A100 80GB SXM, H100 SXM, H200 SXM, HGX B200 (one
+of eight), AMD Instinct MI300X; figures with sparsity are halved."""
+ALIGNMENT = 4096
+"""Shards are padded to a multiple of this, as engines do that read with O_DIRECT."""
+
+
+def aligned(exact_bytes: float) -> int:
+    """Return bytes as stored: at least one unit of ALIGNMENT, and whole ones."""
+    return max(1, -int(-exact_bytes // ALIGNMENT)) * ALIGNMENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +60,18 @@ class KvSettings:
     """File of prompts, one line of JSON each (Mooncake's format); empty: prompts are generated at random."""
     trace_block_tokens: Annotated[int, at_least(1, 65_536), TOKENS] = 512
     """Tokens that each of the trace's `hash_ids` stands for."""
+    loop: Literal["open", "closed"] = "open"
+    """`open`: prompts arrive by the load's clock; `closed`: each user waits for its answers."""
     speed: Annotated[float, at_least(0.001, 1e6), Unit("times")] = 1.0
-    """Multiply the arrival rate by this: prompts per second, and so the users they come from."""
+    """Multiply the arrival rate, or the users of a closed loop, by this."""
     seconds: Annotated[float, at_least(0), SECONDS] = 60.0
     """Duration of the load, after `speed` is applied; a trace is cut there; 0: the whole trace."""
     seed: Annotated[int, at_least(0, 2**63 - 1)] = 1
     """Seed of the random load."""
     users: Annotated[int, at_least(0, 10**6)] = 16
-    """Users per rank of the random load, each with one conversation after another; 0 with `option`: its own number."""
-    think_seconds: Annotated[float, MORE_THAN_0, SECONDS] = 10.0
-    """Mean time between two prompts of a user."""
+    """Users per rank of a random load or a closed loop; 0: those of `option`."""
+    think_seconds: Annotated[float, at_least(0), SECONDS] = 10.0
+    """Mean time between two prompts of a user; in a closed loop, between answer and prompt."""
     turns: Annotated[float, at_least(1, 1000)] = 5.0
     """Mean number of prompts in a random conversation."""
     prompt_tokens: Annotated[int, at_least(1, 10**6), TOKENS] = 4096
@@ -85,10 +97,8 @@ class KvSettings:
     """Maximum bytes of one read or write call: a multiple of 4096."""
     verify: bool = False
     """Compare every byte that is read (costs CPU); without it, only the stamp in every 4096 bytes."""
-    gpu_gb: Annotated[float, at_least(0, 10**9), GB] = 0.0
-    """Accelerator memory per rank that keeps blocks, in GB of the full-size model; emulated, not allocated."""
-    dram_gb: Annotated[float, at_least(0, 10**9), GB] = 0.0
-    """Host memory per rank that keeps blocks, in GB of the full-size model; emulated, not allocated."""
+    memory_gb: Annotated[float, at_least(0, 10**9), GB] = 0.0
+    """Memory of a rank that keeps blocks, in GB of the full-size model; emulated, not allocated."""
     capacity_gb: Annotated[float, at_least(0, 10**9), GB] = 0.0
     """Storage capacity per rank: beyond it the least recently used blocks are evicted; 0: no limit."""
 
@@ -115,8 +125,51 @@ class KvSettings:
             )
         if not self.users and not self.option:
             yield f"{where}.users is 0: wanted 1 at least, or {where}.option"
+        if not self.think_seconds and not self.trace and self.loop == "open":
+            yield f"{where}.think_seconds is 0: wanted more, or {where}.loop=closed, whose users wait for answers"
         if not self.trace and not self.seconds:
             yield f"{where}.seconds is 0: wanted the duration of the random load, or {where}.trace"
+
+    @property
+    def users_at_once(self) -> int:
+        """Users of a rank in a closed loop, `speed` applied."""
+        return max(1, round(self.users * self.speed))
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token's keys and values in all layers, summed over shards, before `shrink`.
+
+        layers x heads x head_dim x 2 x element; with latent attention layers x latent_dim x element, repeated in each
+        shard.
+        """
+        if self.latent_dim:
+            return self.layers * self.latent_dim * self.element_bytes * self.tp
+        copies = max(1, self.tp // self.kv_heads)  # with more accelerators than heads, each head is kept several times
+        return self.layers * self.kv_heads * self.head_dim * 2 * self.element_bytes * copies
+
+    @property
+    def shard_bytes(self) -> int:
+        """Bytes of one accelerator's shard of a block, as stored: divided by `shrink`, then padded."""
+        return aligned(self.block_tokens * self.token_bytes / (self.tp * self.shrink))
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block as stored, summed over shards."""
+        return self.shard_bytes * self.tp
+
+    def prefill_seconds(self, tokens: int, cached: int) -> float:
+        """Return how long a copy of the model takes for a prompt of so many tokens, of which the first are cached.
+
+        2 operations per parameter and token, plus 4 x layers x attention_dim for each pair of tokens of which one
+        attends to the other (Chowdhery et al. 2022, PaLM, appendix B, forward pass only), at `efficiency` of the
+        accelerators' rate. `prefill_tokens_per_second`, where set, replaces the formula.
+        """
+        computed = tokens - cached
+        if self.prefill_tokens_per_second:
+            return computed / (self.prefill_tokens_per_second * self.tp)
+        pairs = computed * (cached + computed / 2)
+        operations = 2e9 * self.parameters_billion * computed + 4.0 * self.layers * self.attention_dim * pairs
+        return operations / (TFLOPS[self.accelerator] * 1e12 * self.efficiency * self.tp)
 
 
 SECTION = ("kv", KvSettings)

@@ -22,8 +22,7 @@ class Row:
     input_tokens: Annotated[int, "tokens of the prompt"] = 0
     output_tokens: Annotated[int, "tokens of the answer"] = 0
     cached_tokens: Annotated[int, "tokens of the prompt whose keys and values were found: they are not computed"] = 0
-    gpu_blocks: Annotated[int, "blocks found in the accelerators' memory (emulated)"] = 0
-    dram_blocks: Annotated[int, "blocks found in the host's memory (emulated)"] = 0
+    memory_blocks: Annotated[int, "blocks found in memory (emulated)"] = 0
     pending_blocks: Annotated[int, "blocks found in memory because they were still being written to storage"] = 0
     storage_blocks: Annotated[int, "blocks read from storage"] = 0
     read_bytes: Annotated[int, "bytes read from storage"] = 0
@@ -41,8 +40,7 @@ class Row:
     storage_bytes: Annotated[int, "whole replay: bytes fetched from storage, by the kernel's accounting"] = 0
     accelerators: Annotated[int, "whole replay: number of emulated accelerators"] = 0
     evicted: Annotated[int, "whole replay: blocks evicted from storage to make room for others"] = 0
-    priority: Annotated[int, "official load: class of service, 3 interactive, 2 responsive, 1 batch"] = 0
-    dram_bytes: Annotated[int, "official load: bytes read from the host's memory (emulated)"] = 0
+    memory_bytes: Annotated[int, "official load: bytes read from the host's memory (emulated)"] = 0
     begun_bytes: Annotated[int, "official load: bytes of a read that was in progress when the run ended"] = 0
     ceiling_per_hour: Annotated[int, "whole replay: prompts per hour that it could move without storage"] = 0
 
@@ -53,43 +51,28 @@ COLUMNS = {name: hint.__metadata__[0] for name, hint in get_type_hints(Row, incl
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Mean and percentiles of durations, in seconds."""
+    """Percentiles of durations, in seconds."""
 
-    mean: float
     p50: float
     p95: float
     p99: float
-    max: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Official:
-    """What MLPerf Storage's tool would publish of this run, and the true rates. GiB are 2^30 bytes, as in the tool."""
+    """What MLPerf Storage's tool would publish of this run. GiB are 2^30 bytes, as in the tool."""
 
     read_gib_per_second: float
     """As published: summed over ranks, a read counted when it begins, divided by the clock (`kv.seconds`)."""
     write_gib_per_second: float
-    true_read_gib_per_second: float
-    """Bytes of completed reads, divided by the time from the first request to the last byte."""
-    true_write_gib_per_second: float
     served: int
     """Requests done when the tool counted."""
     late: int
     """Requests served after the clock had stopped; part of `served`."""
     storage_p95_seconds: float | None
     """Reads and writes of a request together, p95; the highest of all ranks."""
-    memory_percent: float | None
-    """Bytes from the host's memory, which only option 2 has, in percent of all bytes read."""
     tokens_per_second: float
     """Tokens of the answers served (random lengths), divided by the clock."""
-    storage_tokens_per_second: float
-    """The same tokens, divided by the time that all workers spent in reads and writes."""
-
-    @property
-    def overstated_percent(self) -> float | None:
-        """Excess of the published rates over the true ones, reads and writes together; None if nothing was moved."""
-        true = self.true_read_gib_per_second + self.true_write_gib_per_second
-        return 100 * ((self.read_gib_per_second + self.write_gib_per_second) / true - 1) if true else None
 
 
 Limit = Literal["storage", "accelerators", "page cache", "emulator", "arrivals"]
@@ -101,13 +84,11 @@ _OfficialRead = Annotated[float | None, Metric("MLPerf read", "GiB/s", "neither"
 
 @dataclass(frozen=True, kw_only=True)
 class KvSummary(rows_job.RowsSummary):
-    """Every published number. GB are 1e9 bytes; latencies count from a prompt's arrival according to the load."""
+    """Every published number. GB are 1e9 bytes; latencies count from a prompt's arrival."""
 
     folder: str
-    option: int
-    """Of the official load, for which fields about emulated accelerators are None or 0; 0: another load."""
-    trace: str
-    """Empty for a random load."""
+    arrivals: str
+    """`random`, a trace or an option; with its rate, or its users."""
     block_tokens: int
     block_bytes: int
     """Bytes of a block as stored: summed over shards, divided by `kv.shrink`, padded."""
@@ -116,13 +97,15 @@ class KvSummary(rows_job.RowsSummary):
     """Threads per rank."""
     prompts: int
     prompts_per_second: Annotated[float, Metric("prompts", "/s", "neither", head="prompts\n/s")]
-    """Prompts that arrived by the load's clock, at all ranks together."""
+    """Prompts that arrived at all ranks; in a closed loop, were answered."""
+    tokens_per_second: Annotated[float, Metric("tokens", "/s", "higher", head="tokens\n/s")]
+    """Tokens of the prompts that were answered, cached ones included / duration of the load."""
     accelerators: int
     """Emulated accelerators of all ranks."""
     sustained: bool | None
     """Neither storage nor accelerators fell further and further behind; None if incomplete."""
     backlog_seconds: Annotated[float | None, Metric("waiting at the end", "s", "lower", head="backlog\ns")]
-    """Time for the reads and writes still queued when the last prompt arrived, at the run's mean rate."""
+    """Time for what was still queued when the last prompt arrived, at the run's mean rate; in a closed loop, writes."""
     ttft_seconds: Spread | None
     """Time to the first token; None, as the next two fields, if `sustained` is false or the run incomplete."""
     load_times: Spread | None
@@ -133,8 +116,6 @@ class KvSummary(rows_job.RowsSummary):
     """Accelerator seconds that blocks from storage saved: prefill time avoided, minus waiting for blocks as stored."""
     break_even_gb_per_second: Annotated[float | None, Metric("break-even", "GB/s", "neither")]
     """Rate per accelerator (full-size model) below which computing is faster than loading."""
-    read_bytes: int
-    written_bytes: int
     read_gb_per_second: Annotated[float, Metric("read", "GB/s", "higher", head="read\nGB/s")]
     """Bytes read from storage / time from the first prompt to the last byte."""
     write_gb_per_second: Annotated[float, Metric("written", "GB/s", "higher", head="write\nGB/s")]

@@ -89,7 +89,7 @@ class PackKind(rows_job.RowsKind):
     def looks_at(self, workload: Workload) -> str:
         return workload.section(PackSettings).source or workload.dataset.data_folder
 
-    def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> PackJob:
+    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> PackJob:
         settings = workload.section(PackSettings)
         import_libraries(settings.recipe)
         source, names = _images(workload, settings)
@@ -112,7 +112,7 @@ class PackKind(rows_job.RowsKind):
             extension=format_part(settings, "Packer").ending,  # type: ignore[attr-defined]
             named_files=files,
         )
-        job = super().plan(workload, ranks, folder, started_at, wants_verdict=wants_verdict)
+        job = super().plan(workload, ranks, wants_verdict=wants_verdict)
         return PackJob(
             **vars(job),
             settings=settings,

@@ -44,7 +44,7 @@ class FilePacker:
         row["began_ns"] = self._began_ns = time.monotonic_ns()
         self._began_cpu = self._account.scheduled()
         with self._writing(path):
-            writer = self._storage.create_recorded(path)
+            writer = self._storage.create(path)
         try:
             packer: format_base.Packer = format_part(self._settings, "Packer")(writer)
             for name in names:

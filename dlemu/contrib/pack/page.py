@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlemu.contrib.pack.job import JOB
-from dlemu.contrib.pack.summary import ADVICE, PackSummary
+from dlemu.contrib.pack.summary import PackSummary
 from dlemu.extend import rows_job
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.units import duration
@@ -17,10 +17,10 @@ def _screen(summary: PackSummary, folder: str) -> Screen:
     lines = [] if summary.complete else [Said("failed", summary.verdict, tone="bad")]
     lines += [Said("read", speed, by, tone="strong"), Said("written", rate(summary.write_mb_per_second))]
     if limit is not None:
-        lines.append(Said("limit", f"{limit.what}, {limit.confidence} confidence: {ADVICE[limit.advice]}"))
+        lines.append(Said("limit", f"{limit.what}, {limit.confidence} confidence: {limit.advice[0]}"))
     if summary.train:
         lines.append(Said("train", summary.train))
-    title = f"Packing {count(summary.images, 'image')} into {count(summary.files, 'file')} in {summary.target}"
+    title = f"Packing {count(summary.images, 'image')} into {count(summary.files, 'file')}"
     return Screen(title=title, lines=lines, notes=summary.issues, folder=folder)
 
 

@@ -19,7 +19,6 @@ from dlemu.extend import cache as page_cache
 What = Literal["storage", "host CPU", "processes", "images"]
 """What can limit a packing. `processes`: cores and storage had capacity for more; `images`: too few for the processes.
 """
-Confidence = Literal["high", "medium", "low"]
 Shares = tuple[float, float, float, float, float]
 """Of the processes' time, in percent: reading, computing, waiting for a core, writing, idle."""
 ADVICE = {
@@ -47,16 +46,6 @@ _MIN_FROM_STORAGE_PERCENT = 95.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackLimit:
-    """What limited a packing."""
-
-    what: What
-    confidence: Confidence
-    advice: str
-    """What to do about it, a code of ADVICE."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class PackDevice:
     """Activity of the devices behind source and target during the packing, by the kernel's counters."""
 
@@ -71,9 +60,7 @@ class PackSummary(rows_job.RowsSummary):
     """Amounts, rates and bottleneck of a packing. MB are 1e6 bytes; shares are of processes x seconds, 100 % in all."""
 
     images: int
-    """Images packed by this run."""
-    kept_images: int
-    """Images packed earlier, by an interrupted run that this one resumed."""
+    """Images packed by this run, which may have resumed an interrupted one."""
     files: int
     """Files of the whole packed set."""
     seconds: Annotated[float, Metric("time", "s", "lower", head="time\ns", phase="run", is_drawn=True)]
@@ -88,10 +75,6 @@ class PackSummary(rows_job.RowsSummary):
     """Share of the bytes read that came from storage, by the kernel's accounting; None where unknown."""
     cpu_percent: Annotated[float, Metric("CPU", "%", "lower", head="CPU\n%")]
     """Mean CPU use of the packing processes, in percent of all cores."""
-    cpu_seconds_per_gb: Annotated[float, Metric("CPU time", "s/GB", "lower")]
-    """CPU time per 1e9 bytes read."""
-    host_busy_percent: float | None
-    """Mean CPU use of all processes of the host, in percent of all cores."""
     reading_percent: Annotated[float, Metric("reading", "%", "neither", head="read\n%")]
     """Blocked in reads, with nothing else to do."""
     computing_percent: Annotated[float, Metric("computing", "%", "neither", head="comp.\n%")]
@@ -100,8 +83,7 @@ class PackSummary(rows_job.RowsSummary):
     """Ready to compute, but waiting for a core."""
     writing_percent: Annotated[float, Metric("writing", "%", "neither", head="write\n%")]
     """Blocked in writes and fsync."""
-    limited_by: PackLimit | None
-    target: str
+    limited_by: rows_job.LimitedBy[What] | None
     train: str
     """The command that trains on the packed set."""
     issues: tuple[str, ...]
@@ -129,9 +111,8 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
     total = {name: rows[name].sum().item() for name in rows.dtype.names or ()}
     images, set_images = total["images"], int(rows["set_images"].max(initial=0))
     each = int(rows["images_per_file"].max(initial=0))
-    cpu_seconds = total["cpu_ns"] / 1e9
     cores = sum(host.cpu_usable for host in facts.journal.hosts) or 1
-    cpu_percent = 100 * cpu_seconds / seconds / cores
+    cpu_percent = 100 * total["cpu_ns"] / 1e9 / seconds / cores
     shares = _shares(total, processes * (end_ns - begin_ns))
     idle = [mean_of(run, "cpu", "", metric, window) for metric in ("idle_percent", "iowait_percent")]
     busy = None if any(map(math.isnan, idle)) else max(0.0, 100 - sum(idle))
@@ -158,21 +139,17 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
         **run.common_fields(),
         verdict=said if failure is None else f"INCOMPLETE: {failure}",
         images=images,
-        kept_images=set_images - images if failure is None else 0,
         files=-(-set_images // max(1, each)),
         seconds=seconds,
         read_mb_per_second=read,
         write_mb_per_second=total["written_bytes"] / 1e6 / seconds,
         from_storage_percent=from_storage,
         cpu_percent=cpu_percent,
-        cpu_seconds_per_gb=cpu_seconds / (total["read_bytes"] / 1e9) if total["read_bytes"] else 0.0,
-        host_busy_percent=busy,
         reading_percent=reading,
         computing_percent=computing,
         wanting_core_percent=wanting_core,
         writing_percent=writing,
         limited_by=limit if is_whole else None,
-        target=settings.target,
         train=train_command(settings, set_images, each, total["sample_bytes"] // images) if is_whole else "",
         issues=tuple(_issues(set_images, each, from_storage)),
     )
@@ -222,15 +199,15 @@ def judge_packing(
     host_busy_percent: float | None,
     own_busy_percent: float,
     throttled_percent: float,
-) -> PackLimit:
+) -> rows_job.LimitedBy[What]:
     """Return what limited a packing, given how it spent its time.
 
     `throttled_percent` is NaN where the processes have no CPU limit.
     """
     reading, computing, wanting_core, writing, idle = shares
     if idle >= IDLE_PERCENT:
-        confidence: Confidence = "high" if idle >= 1.5 * IDLE_PERCENT else "medium"
-        return PackLimit(what="images", confidence=confidence, advice="more_images")
+        confidence: rows_job.Confidence = "high" if idle >= 1.5 * IDLE_PERCENT else "medium"
+        return _limit("images", confidence, "more_images")
     worked = max(1e-9, 100 - idle)
     storage, cpu = (reading + writing) / worked, (computing + wanting_core) / worked
     share = max(storage, cpu)  # at 3/4, the other share is a third of it at most (docs/packing.md)
@@ -239,18 +216,22 @@ def judge_packing(
         depth, busy = device.mean_depth, device.busy_percent
         has_few_requests = (processes if depth is None else depth) < FEW_REQUESTS
         if has_few_requests and (busy is None or busy < BUSY_PERCENT):
-            return PackLimit(what="processes", confidence="low" if depth is None else "medium", advice="more_requests")
+            return _limit("processes", "low" if depth is None else "medium", "more_requests")
         advice = f"faster_storage_to_{'read' if reading >= writing else 'write'}"
-        return PackLimit(what="storage", confidence="medium" if has_few_requests else confidence, advice=advice)
+        return _limit("storage", "medium" if has_few_requests else confidence, advice)
     busy_percent = host_busy_percent or 0.0
     if processes < cores and busy_percent < BUSY_PERCENT and wanting_core / worked < STARVED_SHARE:
-        return PackLimit(what="processes", confidence=confidence, advice="use_free_cores")
+        return _limit("processes", confidence, "use_free_cores")
     advice = "more_cores"
     if throttled_percent >= THROTTLED_PERCENT:
         advice = "raise_cpu_limit"
     elif busy_percent - own_busy_percent >= max(own_busy_percent, OTHER_PROGRAMS_PERCENT):
         advice = "stop_other_programs"
-    return PackLimit(what="host CPU", confidence=confidence, advice=advice)
+    return _limit("host CPU", confidence, advice)
+
+
+def _limit(what: What, confidence: rows_job.Confidence, advice: str) -> rows_job.LimitedBy[What]:
+    return rows_job.LimitedBy(what=what, confidence=confidence, advice=(ADVICE[advice],))
 
 
 def training_shape(images: int, images_per_file: int) -> tuple[int, int]:

@@ -1,10 +1,9 @@
-"""The contents of record.json. It names private paths; the recipe (a workload file, job.yaml) can be shared."""
+"""What was recorded of a job: record.json says how it ran, and how its replays did; the recipe has what they need."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,8 +77,6 @@ class Saves:
 
     bytes: int
     """Size of one checkpoint, all ranks together."""
-    seconds: float
-    """How long the trainer stalled for one checkpoint, mean."""
     batches_between: int | None
     """None if no pass over the training data had several checkpoints."""
 
@@ -100,30 +97,58 @@ class Loading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data:
+class JobData:
     """The files that the job's samples come from."""
 
-    folder: str
     format: str
     """dlemu's name of the format by which a replay reads them; `raw`: whole files, as bytes."""
-    ending: str
-    """Of samples that are read from files of several kinds, all endings, with commas between them."""
     files: int
     bytes: int
-    sizes: Spread
-    """Sizes of the files in the folder, bytes."""
     samples_per_file: float
     """Of a job that reads only a part of a file for each sample: how many such parts a file has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(JobData):
+    """These files, with what a replay of them needs."""
+
+    folder: str
+    ending: str
+    """Of samples that are read from files of several kinds, all endings, with commas between them."""
+    sizes: Spread
+    """Sizes of the files in the folder, bytes."""
     stored_bytes_per_sample: float | None = None  # None: the samples of its files could not be counted
     group_rows: int = 0
     """Rows of a row group of Parquet; 0 for other formats."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recording:
-    """What was measured of the job's steady training, without warm-up and evaluation. Times in s."""
+class JobRun:
+    """How the job trained, without warm-up and evaluation. Times in s."""
 
     ranks: int
+    samples_per_second: float
+    """All ranks together, while training."""
+    parts: Parts
+    hand_over: float
+    """Median time that the trainer took to receive a batch that was ready."""
+    calls_per_sample: float
+    read_bytes_per_sample: float
+    """Bytes read by system calls, or from memory-mapped files; 0 of files mapped by others than NumPy: not known."""
+    device_bytes_per_sample: float
+    device_bytes_counted: bool = True
+    """False where the data's file system is one of those whose bytes the kernel does not count (FUSE, networks)."""
+    mapped: bool
+    """The samples are in memory-mapped files, which no read call shows."""
+    coverage_percent: float
+    """Bytes of the reads that the hook saw, in % of all bytes that the job's processes read."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording(JobRun):
+    """What was measured of the job, with what a replay of it needs."""
+
     loaders: int
     """Ranks that have a loader: all, or rank 0 alone, which reads for all, as Accelerate's dispatcher does."""
     loading: Loading
@@ -134,35 +159,17 @@ class Recording:
     """
     steps: int
     """Batches of a rank that the figures are computed from."""
-    samples_per_second: float
-    """All ranks together, while training."""
     computation: Spread
     """Compute time of a batch on its accelerator, and what a replay needs less than the job to receive a batch."""
-    computation_from: Literal["device", "ready steps", "all steps"]
-    """Source of `computation`: `device`, events on the accelerator; else the trainer's clock, over these steps."""
     step_cpu: Spread
     """CPU time of the trainer per batch, without that of receiving it from a worker."""
     gradient_accumulation_steps: int
     synchronous: bool
-    wait_p50: float
-    """Wait of the trainer for a batch, s; where `computation_from` is `device`, wait of the accelerator."""
-    wait_p99: float
-    hand_over: float
-    """Median time that the trainer took to receive a batch that was ready."""
-    parts: Parts
     preprocess: Spread
     """CPU time of a worker per sample, without system time."""
     worker_cpu_per_sample: float
     """CPU time of a worker process per sample, with system time."""
-    read_bytes_per_sample: float
-    """Bytes read by system calls, or from memory-mapped files; 0 of files mapped by others than NumPy: not known."""
-    calls_per_sample: float
-    device_bytes_per_sample: float
-    device_bytes_counted: bool = True
-    """False where the data's file system is one of those whose bytes the kernel does not count (FUSE, networks)."""
     opens_per_sample: float
-    mapped: bool
-    """The samples are in memory-mapped files, which no read call shows."""
     maps_files: bool = False  # while batches were loaded; or page faults read from devices
     samples_before: int = 0
     """Samples that were loaded before the first measured batch, as warm-up."""
@@ -170,12 +177,9 @@ class Recording:
     """Size of the arrays that a worker sends to the trainer."""
     arrays: int = 0
     """Arrays (tensors) of a batch; 0: not known, or it has none."""
-    coverage_percent: float
-    """Bytes of the reads that the hook saw, in % of all bytes that the job's processes read."""
     saves: Saves | None
     problems: tuple[str, ...] = ()
     """Why a replay would not behave like this job."""
-    notes: tuple[str, ...] = ()
 
     @property
     def files_per_sample(self) -> int:
@@ -203,15 +207,13 @@ class Replay:
     """Name of the replay's folder, beside record.json."""
     engine: str
     samples_per_second: float
-    wait_p50: float
-    wait_p99: float
     hand_over: float
     calls_per_sample: float
     device_bytes_per_sample: float
     worker_cpu_per_sample: float
     core_wait_percent: float = 0.0  # of the trainers' time
 
-    def error_percent(self, recorded: Recording) -> float:
+    def error_percent(self, recorded: JobRun) -> float:
         """Return how much the replay's samples/s differ from the job's, %."""
         return 100 * (self.samples_per_second / recorded.samples_per_second - 1)
 
@@ -222,8 +224,8 @@ class RecordAnswer:
 
     schema_version: int = ANSWER_VERSION
     complete: bool
-    recording: Recording
-    data: Data | None
+    recording: JobRun
+    data: JobData | None
     replays: tuple[Replay, ...] = ()
     """In the order they ran; the last one decides whether the recipe is replayable."""
     replayable: bool | None = None

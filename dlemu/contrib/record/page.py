@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dlemu.contrib.record.answer import VERDICTS, RecordAnswer, Recording, read_record
+from dlemu.contrib.record.answer import VERDICTS, JobRun, RecordAnswer, read_record
 from dlemu.contrib.record.run import Recorded
 from dlemu.report.any_run import keys_of, listed
 from dlemu.report.screen import Said, Screen, print_screen
@@ -55,10 +55,10 @@ def _screen(answer: RecordAnswer, folder: str) -> Screen:
     return Screen(title=title, lines=lines, notes=recording.notes, folder=folder)
 
 
-def _reads(recording: Recording) -> str:
+def _reads(recording: JobRun) -> str:
     """Return how a sample is read."""
-    read, is_known = recording.read_bytes_per_sample, recording.cached_percent is not None
-    device = size(round(recording.device_bytes_per_sample)) if is_known else "an unknown number"
+    read, of_devices = recording.read_bytes_per_sample, recording.device_bytes_per_sample
+    device = size(round(of_devices)) if of_devices or recording.device_bytes_counted else "an unknown number"
     if not read and not recording.mapped:
         return "reads none while it trains"
     how = f"{number(recording.calls_per_sample)} calls, {size(round(read))}" if read else "from mapped files"

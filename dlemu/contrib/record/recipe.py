@@ -26,9 +26,9 @@ _HEAD = """\
 """
 
 
-def recipe_text(answer: RecordAnswer, engine: str) -> str:
-    recording = answer.recording
-    tree = workload_of(recording, answer.data, engine=engine)
+def recipe_text(answer: RecordAnswer, recording: Recording, data: Data | None, engine: str) -> str:
+    """Return the recipe of a recording whose answer has its verdict and its replays."""
+    tree = workload_of(recording, data, engine=engine)
     tree["recorded"] = {
         "version": RECIPE_VERSION,
         "replayable": answer.replayable,

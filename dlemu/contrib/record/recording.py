@@ -7,7 +7,6 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -73,8 +72,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     if not alike:
         differ = f"its batches have {counts.min():.0f} to {counts.max():.0f} samples"
         of_batches = (*of_batches, f"{differ}: those of the recipe all have {size}, the mean")
-    computation, source = _computation(loops)
-    wait = np.concatenate([one.wait for one in loops])
+    computation, few_ready = _computation(loops)
     ready_waits = np.concatenate([one.groups(one.wait)[one.ready()] for one in loops])
     read = np.array([max(fetch.read, 0) + fetch.map_bytes for fetch in fetches], float)
     cpu = np.array([max(0, cpu_ns(fetch) - fetch.system_cpu) for fetch in fetches], float) / 1e9
@@ -101,12 +99,9 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         steps=len(loop.wait),
         samples_per_second=sum(float(counts.mean()) * len(one.wait) / one.seconds for one in loops),
         computation=computation,
-        computation_from=source,
         step_cpu=Spread.of(np.concatenate([one.groups(np.minimum(one.cpu, one.computation)) for one in loops])),
         gradient_accumulation_steps=loop.accumulation,
         synchronous=(loop.drained is None and not loop.ahead) or (loop.drained or 0) >= _DRAINED,
-        wait_p50=float(np.quantile(wait, 0.5)),
-        wait_p99=float(np.quantile(wait, 0.99)),
         hand_over=float(np.median(ready_waits)) if len(ready_waits) else 0.0,
         parts=parts,
         preprocess=_per_sample(cpu, counts),
@@ -123,7 +118,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         coverage_percent=_coverage(readers),
         saves=_saves(loops),
         problems=tuple(_problems(processes, loops, fetches)),
-        notes=(*_notes(loops, parts, source), *of_batches),
+        notes=(*_notes(loops, parts, few_ready=few_ready), *of_batches),
     )
 
 
@@ -213,13 +208,13 @@ def worker_cpu(readers: Iterable[tuple[Sequence[Fetch], bool]]) -> tuple[float, 
     return seconds, batches
 
 
-def _computation(loops: Sequence[Loop]) -> tuple[Spread, Literal["device", "ready steps", "all steps"]]:
-    """Return the compute times of batches and their source: steps whose batch was ready, if those are enough."""
+def _computation(loops: Sequence[Loop]) -> tuple[Spread, bool]:
+    """Return the compute times of batches, and whether they are of all steps, as too few batches were ready."""
     every = [one.groups(one.computation) for one in loops]
     ready = np.concatenate([values[one.ready()] for values, one in zip(every, loops, strict=True)])
     if len(ready) >= _MIN_READY:
-        return Spread.of(ready), "device" if loops[0].by_device else "ready steps"
-    return Spread.of(np.concatenate(every)), "device" if loops[0].by_device else "all steps"
+        return Spread.of(ready), False
+    return Spread.of(np.concatenate(every)), not loops[0].by_device
 
 
 def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
@@ -297,7 +292,6 @@ def _saves(loops: Sequence[Loop]) -> Saves | None:
     gaps = [later - before for (before, one), (later, other) in itertools.pairwise(places) if one == other]
     return Saves(
         bytes=round(sum(save.bytes for _, save in saves) / len(places)),
-        seconds=sum(save.t1 - save.t0 for save in own) / len(places) / 1e9,
         batches_between=round(sum(gaps) / len(gaps)) if gaps else None,
     )
 
@@ -318,11 +312,11 @@ def _problems(processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: 
         yield "this kernel does not report what processes read (/proc/self/io)"
 
 
-def _notes(loops: Sequence[Loop], parts: Parts, source: str) -> Iterator[str]:
+def _notes(loops: Sequence[Loop], parts: Parts, *, few_ready: bool) -> Iterator[str]:
     if parts.core_wait_percent > MAX_CORE_WAIT_PERCENT:
         share = f"{parts.core_wait_percent:.0f} % of a step"
         yield f"{share} is waiting for a core: other load on this host affects the recording"
-    if source == "all steps":
+    if few_ready:
         yield "few batches were ready when the trainer requested them: the compute time is taken from all steps"
     cpu, body = (sum(float(getattr(one, part).sum()) for one in loops) for part in ("cpu", "computation"))
     if cpu > 1.2 * body:  # a smaller excess over one core may be accounting error

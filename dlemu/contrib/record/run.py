@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dlemu.contrib.record.answer import RECORD, RecordAnswer
+import msgspec
+
+from dlemu.contrib.record.answer import RECORD, Data, JobData, JobRun, RecordAnswer, Recording
 from dlemu.contrib.record.data_seen import data_notes, data_problems, dataset_of
 from dlemu.contrib.record.recipe import reads_parts, recipe_text, simplified
 from dlemu.contrib.record.recording import analyse, files_of
@@ -86,18 +88,23 @@ def record(
     notes = (*recording.notes, *data_notes(data, recording), *simplified(recording, data))
     recording = replace(recording, problems=problems, notes=notes)
     engine, failure = "matched", ""
-    answer = RecordAnswer(complete=False, recording=recording, data=data, recipe=os.path.basename(recipe))
-    _save(folder, recipe, answer, engine)
+    answer = RecordAnswer(
+        complete=False,
+        recording=msgspec.convert(recording, JobRun, from_attributes=True),
+        data=data and msgspec.convert(data, JobData, from_attributes=True),
+        recipe=os.path.basename(recipe),
+    )
+    _save(folder, recipe, answer, (recording, data), engine)
     if replay and data is not None and not recording.problems:
         on_step("replaying it on the same storage")
         try:
             run = partial(run_replay, folder, data=data, skip=skip, on_step=on_step)
-            fitted, engine, replays = check_by_replay(recording, run, one_engine=reads_parts(data, recording))
-            answer = replace(answer, recording=fitted, replays=tuple(replays))
+            recording, engine, replays = check_by_replay(recording, run, one_engine=reads_parts(data, recording))
+            answer = replace(answer, replays=tuple(replays))
         except DlemuError as error:
             failure = "its replay failed"
             on_step(f"{failure}: {error}")
-    answer = _save(folder, recipe, replace(answer, complete=True), engine, failure)
+    answer = _save(folder, recipe, replace(answer, complete=True), (recording, data), engine, failure)
     verify = shlex.join(["dlemu", "record", "--skip", str(skip), "--rows", rows or own_rows])
     return Recorded(answer, folder, recipe, status, verify)
 
@@ -117,10 +124,12 @@ def _check_places(folder: str, recipe: str) -> None:
         raise UserError(f"--out is {recipe}: wanted a name that ends in .yaml, in a folder that is there")
 
 
-def _save(folder: str, recipe: str, answer: RecordAnswer, engine: str, failure: str = "") -> RecordAnswer:
+def _save(
+    folder: str, recipe: str, answer: RecordAnswer, of: tuple[Recording, Data | None], engine: str, failure: str = ""
+) -> RecordAnswer:
     """Write the recipe and record.json; return the answer with its verdict; `failure`: that of a replay."""
-    replayable, reason = verdict(answer.recording, answer.replays[-1] if answer.replays else None, failure)
+    replayable, reason = verdict(of[0], answer.replays[-1] if answer.replays else None, failure)
     answer = replace(answer, replayable=replayable, reason=reason)
-    write_text(os.path.dirname(recipe) or ".", os.path.basename(recipe), recipe_text(answer, engine))
+    write_text(os.path.dirname(recipe) or ".", os.path.basename(recipe), recipe_text(answer, *of, engine))
     save_answer(folder, RECORD, answer)
     return answer

@@ -169,8 +169,6 @@ def replay_of(name: str, results: str, rows: str, engine: str, lead: int, files_
         folder=name,
         engine=engine,
         samples_per_second=float(samples.sum()) / seconds * len(first) if seconds else 0.0,
-        wait_p50=float(np.quantile(wait, 0.5)),
-        wait_p99=float(np.quantile(wait, 0.99)),
         hand_over=float(np.median(wait[was_ready])) if was_ready.any() else 0.0,
         calls_per_sample=sum(max(fetch.calls, 0) for fetch in fetches) / max(1.0, per_batch * len(fetches)),
         device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in later) / max(1.0, per_batch * len(later)),

@@ -11,7 +11,7 @@ from dlemu.contrib.reproduce.rows import Panel, panels_of, rows_of
 from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Section, Table, Words, columns
-from dlemu.report.units import duration, number
+from dlemu.report.units import number
 from dlemu.results.answer_files import read_answer
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
@@ -25,9 +25,8 @@ _QUANTITIES = 6  # on the first screen
 
 def screen(answer: Reproduced, folder: str) -> Screen:
     """Return whether all of it ran, and quantities of the first table at the largest of what it varies."""
-    ran = f"{count(len(answer.steps), 'step')} in {duration(sum(step.seconds for step in answer.steps))}"
     state = "reproduced" if answer.complete else "INCOMPLETE"
-    said = f"{state}, {ran}, scale={answer.question.scale}"
+    said = f"{state}, {count(len(answer.steps), 'step')}, scale={answer.question.scale}"
     lines = [Said("answer", said, tone="strong" if answer.complete else "open")]
     document = document_named(answer.question.document)
     for panel in panels_of(rows_of(answer, folder), document.tables[0])[:_QUANTITIES]:

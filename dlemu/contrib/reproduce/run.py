@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +27,6 @@ class StepDone:
     name: str
     command: Command
     words: tuple[str, ...]
-    seconds: float
     folder: str
     """Name of the folder of its results, in the document's folder."""
 
@@ -99,14 +97,12 @@ class Steps(run_list.RunList[Step, StepDone, Reproduced]):
             "probe": ["--output", folder, "--json"],
             "sweep": [override(("output", "folder"), folder), "output.report=false"],
         }[step.command]
-        began = time.monotonic()
         result = "" if step.command == "datagen" else kind_of_command(step.command).answer
         child_run.run_commands([child_run.Command(words=command, folder=folder, result=result)], lambda: None)
         return StepDone(
             name=step.name,
             command=step.command,
             words=tuple(without_secrets(step.words)),
-            seconds=time.monotonic() - began,
             folder=os.path.basename(folder),
         )
 

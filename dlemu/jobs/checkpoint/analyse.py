@@ -5,9 +5,8 @@ That includes what limited writing or reading, with what there is to do about it
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -24,7 +23,6 @@ from dlemu.jobs.checkpoint.summary import (
     CheckpointSummary,
     Phase,
     PhaseSummary,
-    RankTimes,
     TrainingCost,
 )
 from dlemu.jobs.checkpoint.wording import PartialCheckpoint, incomplete_line, issue_lines, verdict_line
@@ -40,13 +38,12 @@ from dlemu.metrics.checkpoint_rates import (
 )
 from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy
 from dlemu.metrics.limit import HELD_BACK_PERCENT
-from dlemu.metrics.rates import Window, known, mean_within
+from dlemu.metrics.rates import known
 from dlemu.metrics.t_interval import WINDOW, is_steady
+from dlemu.results.host_activity import HostActivity, highest
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of
-from dlemu.telemetry import HostTelemetry
 
-_MAX_RANKS = 16  # ranks listed: only the slowest are of interest
 _NEAR_CEILING = 0.7
 """Of the emulator's ceiling: from this rate on it is not known whether the storage could take more."""
 _SETTINGS = (
@@ -80,7 +77,6 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
         training=None if write is None else _training(settings, facts.written.ranks_of_job, write, read, behind),
         asynchronous=behind,
         ceiling_gb_per_second=journal.ceiling_gb_per_second,
-        peak_memory_mb=max(journal.peak_memory_bytes, default=0) / 1e6 or None,
         requests=requests_of(journal.requests) if journal.requests else None,
         issues=issue_lines(findings, (*facts.workload.notes, *facts.notes)),
         findings=findings,
@@ -113,29 +109,28 @@ def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, 
     times = tuple(times_of(part) for part in parts)
     size_bytes = sum(part.bytes for part in times)
     wall = sum(part.wall_seconds for part in times)
-    writes, host = name == "write", _HostActivity(run, name, parts)
+    writes, host = name == "write", _activity(run, parts)
+    device_mb = _device_mb(host, f"{name}_mb_per_second")
     phase = PhaseSummary(
         checkpoints=times,
-        rank0_gib_per_second=fmean(part.rank0_gib_per_second for part in times),
         slowest_gib_per_second=fmean(part.slowest_gib_per_second for part in times),
         slowest_seconds=fmean(part.slowest_seconds for part in times),
         wall_gb_per_second=size_bytes / 1e9 / wall if wall else None,
         **time_shares(rows),
-        from_storage_percent=None if writes else _served(run.facts, rows, host.device_mb),
-        device_mb_per_second=host.device_mb / wall if host.device_mb is not None and wall else None,
-        host_busy_percent=host.host_busy_percent,
-        device_busy_percent=host.device_busy_percent,
-        device_depth=host.device_depth,
-        link_percent=host.link_percent,
+        from_storage_percent=None if writes else _served(run.facts, rows, device_mb),
+        device_mb_per_second=device_mb / wall if device_mb is not None and wall else None,
         steady=is_steady([part.slowest_gib_per_second for part in times]) if writes else None,
         cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / size_bytes if size_bytes else None,
-        content_cpu_seconds_per_gb=float(rows["content_cpu_ns"].sum()) / size_bytes if size_bytes and writes else None,
-        slowest_ranks=_slowest_ranks(run, rows),
     )
     if not size_bytes:
         return phase, ()
-    threads = int(rows["threads"].max())
-    limit, findings = judge(name, phase, threads=threads, throttled_percent=host.throttled_percent)
+    use = HostUse(
+        host_busy_percent=highest(host.busy_percents),
+        device_busy_percent=max(host.of_block_devices("busy_percent"), default=None),
+        link_percent=host.link_percent(f"{'sent' if writes else 'received'}_mb_per_second"),
+        throttled_percent=host.most("cpu", "throttled_percent"),
+    )
+    limit, findings = judge(name, phase, use, threads=int(rows["threads"].max()))
     return replace(phase, limited_by=limit), findings
 
 
@@ -173,99 +168,19 @@ def _served(facts: CheckpointRunFacts, rows: IoRows, device_mb: float | None) ->
     return min(100.0, *shares) if shares else None
 
 
-class _HostActivity:
-    """What the hosts and their devices did during the checkpoints of one phase; None where nothing recorded it."""
-
-    def __init__(self, run: MeasuredCheckpoints, phase: Phase, parts: list[IoRows]) -> None:
-        windows = [(int(part["began_ns"].min()), int(part["ended_ns"].max())) for part in parts]
-        self._hosts = [
-            (host, [(begin - run.offset_ns(host.node), end - run.offset_ns(host.node)) for begin, end in windows])
-            for host in run.telemetry
-        ]
-        self._flow, self._rate = "sent_mb_per_second", "write_mb_per_second"
-        if phase == "read":
-            self._flow, self._rate = "received_mb_per_second", "read_mb_per_second"
-
-    def _of_hosts(self, metric: str) -> list[float]:
-        """Return the mean of a metric of the CPU on each host."""
-        return [mean_within(*host.readings("cpu", "", metric), windows) for host, windows in self._hosts]
-
-    @property
-    def host_busy_percent(self) -> float | None:
-        """CPU utilisation of the busiest host."""
-        idle = zip(self._of_hosts("idle_percent"), self._of_hosts("iowait_percent"), strict=True)
-        return _most(100.0 - sum(parts) for parts in idle)
-
-    @property
-    def throttled_percent(self) -> float | None:
-        """Share of CPU-limit periods with throttling, on the most throttled host; None without a limit."""
-        return _most(self._of_hosts("throttled_percent"))
-
-    @property
-    def device_mb(self) -> float | None:
-        """MB that the devices behind the folder wrote (or read) in all, each shared device counted once."""
-        activity = [
-            sum(delivered_between(*host.readings(probe, name, self._rate), *window) for window in windows)
-            for host, windows, probe, name in self._devices()
-        ]
-        return known(sum(activity)) if activity else None
-
-    @property
-    def device_busy_percent(self) -> float | None:
-        """Utilisation of the busiest block device."""
-        return _most(self._of_block_devices("busy_percent"))
-
-    @property
-    def device_depth(self) -> float | None:
-        """Mean number of requests in flight, summed over the block devices."""
-        depths = [depth for depth in self._of_block_devices("mean_queue_depth") if not math.isnan(depth)]
-        return sum(depths) if depths else None
-
-    @property
-    def link_percent(self) -> float | None:
-        """Utilisation of the busiest network link."""
-        used = []
-        for host, windows in self._hosts:
-            for source in host.sources("network"):
-                _, speeds = host.readings("network", source, "link_mb_per_second")
-                rate = mean_within(*host.readings("network", source, self._flow), windows)
-                used += [100 * rate / float(speeds[-1])] if len(speeds) else []
-        return _most(used)
-
-    def _of_block_devices(self, metric: str) -> list[float]:
-        return [
-            mean_within(*host.readings("block", name, metric), windows)
-            for host, windows, probe, name in self._devices()
-            if probe == "block"
-        ]
-
-    def _devices(self) -> Iterator[tuple[HostTelemetry, list[Window], str, str]]:
-        seen = set()
-        for host, windows in self._hosts:
-            for device in host.devices:
-                if device.counted and (host.boot_id, device.name) not in seen:
-                    seen.add((host.boot_id, device.name))
-                    yield host, windows, device.probe, device.name
+def _activity(run: MeasuredCheckpoints, parts: list[IoRows]) -> HostActivity:
+    """Return what the hosts did during checkpoints of a phase."""
+    windows = np.array([(part["began_ns"].min(), part["ended_ns"].max()) for part in parts], np.int64)
+    return HostActivity([(host, windows - run.offset_ns(host.node)) for host in run.telemetry])
 
 
-def _most(values: Iterable[float]) -> float | None:
-    return max((value for value in values if not math.isnan(value)), default=None)
-
-
-def _slowest_ranks(run: MeasuredCheckpoints, rows: IoRows) -> tuple[RankTimes, ...]:
-    journal = run.facts.journal
-    ranks = []
-    for rank in np.unique(rows["rank"]).tolist():
-        own = rows[rows["rank"] == rank]
-        seconds = (own["ended_ns"] - own["began_ns"]) / 1e9
-        ranks.append(
-            RankTimes(
-                rank=rank,
-                host=journal.hosts[journal.rank_nodes[rank]].host if journal.hosts else "",
-                mean_seconds=float(seconds.mean()),
-            )
-        )
-    return tuple(sorted(ranks, key=lambda one: -one.mean_seconds)[:_MAX_RANKS])
+def _device_mb(activity: HostActivity, rate: str) -> float | None:
+    """Return the MB that the devices behind the folder wrote (or read) in all."""
+    delivered = [
+        sum(delivered_between(*host.readings(device.probe, device.name, rate), *window) for window in windows)
+        for host, windows, device in activity.devices
+    ]
+    return known(sum(delivered)) if delivered else None
 
 
 def _training(
@@ -320,7 +235,6 @@ def _facts_of(facts: CheckpointRunFacts) -> CheckpointFacts:
     settings, journal, sizes = facts.workload.checkpoint, facts.journal, facts.written
     chosen = {name: getattr(settings, name) for name in _SETTINGS}
     return CheckpointFacts(
-        parameters=sizes.parameters,
         files=sizes.files,
         bytes=sizes.bytes,
         tensor_bytes=sizes.tensor_bytes,
@@ -371,35 +285,43 @@ FROM_MEMORY_PERCENT = 50.0  # as in training: dlemu.metrics.cache.NOT_READ_PERCE
 Limit = LimitedBy[Cause]
 
 
-def judge(
-    name: Phase, phase: PhaseSummary, *, threads: int, throttled_percent: float | None
-) -> tuple[Limit, tuple[Finding, ...]]:
-    """Return what limited a phase with `threads` a rank, and what was found on the way.
+@dataclass(frozen=True, kw_only=True)
+class HostUse:
+    """How busy the hosts were during the checkpoints of one phase, %; None where nothing recorded it."""
 
-    `throttled_percent` is the share of the CPU limit's periods (cgroup) in which processes were throttled, on the most
-    throttled host; None without a limit.
-    """
-    device_full = (phase.device_busy_percent or 0.0) >= BUSY_PERCENT
+    host_busy_percent: float | None = None
+    """CPU utilisation of the busiest host."""
+    device_busy_percent: float | None = None
+    """Utilisation of the busiest block device."""
+    link_percent: float | None = None
+    """Utilisation of the busiest network link."""
+    throttled_percent: float | None = None
+    """Share of CPU-limit periods with throttling, on the most throttled host; None without a limit."""
+
+
+def judge(name: Phase, phase: PhaseSummary, host: HostUse, *, threads: int) -> tuple[Limit, tuple[Finding, ...]]:
+    """Return what limited a phase with `threads` a rank, and what was found on the way."""
+    device_full = (host.device_busy_percent or 0.0) >= BUSY_PERCENT
     if phase.from_storage_percent is not None and phase.from_storage_percent < FROM_MEMORY_PERCENT:
         return _limit("page cache", "high"), ()
     if phase.starved_percent >= STARVED_PERCENT:
         return _limit("emulator", "high" if phase.starved_percent > 3 * STARVED_PERCENT else "medium"), ()
     if phase.cpu_wait_percent >= WAIT_PERCENT and not device_full:
         confidence: Confidence = "high" if phase.cpu_wait_percent >= 2 * WAIT_PERCENT else "medium"
-        held_back = throttled_percent is not None and throttled_percent >= HELD_BACK_PERCENT
-        quota = Finding.of(Code.CPU_QUOTA, "caution", throttled_percent=throttled_percent)
+        held_back = host.throttled_percent is not None and host.throttled_percent >= HELD_BACK_PERCENT
+        quota = Finding.of(Code.CPU_QUOTA, "caution", throttled_percent=host.throttled_percent)
         return _limit("host CPU", confidence), (quota,) if held_back else ()
-    if phase.link_percent is not None and phase.link_percent >= BUSY_PERCENT:
-        full = Finding.of(Code.NETWORK_FULL, "caution", link_percent=phase.link_percent)
+    if host.link_percent is not None and host.link_percent >= BUSY_PERCENT:
+        full = Finding.of(Code.NETWORK_FULL, "caution", link_percent=host.link_percent)
         return _limit("storage", "high"), (full,)
     if phase.cpu_percent >= THREAD_PERCENT and not device_full:
         setting = "checkpoint.writers" if name == "write" else "checkpoint.readers"
         few = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting=setting, threads=threads)
         return _limit("host CPU", "medium"), (few,)
     sure = device_full or (
-        phase.device_busy_percent is not None
+        host.device_busy_percent is not None
         and phase.call_percent + phase.fsync_percent >= 90
-        and (phase.host_busy_percent or 0.0) < BUSY_PERCENT  # what carries the calls out needs cores, too
+        and (host.host_busy_percent or 0.0) < BUSY_PERCENT  # what carries the calls out needs cores, too
     )
     return _limit("storage", "high" if sure else "medium"), ()
 

@@ -7,28 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import NamedTuple
-
-import numpy as np
+from dataclasses import replace
 
 from datagen.bulk_content import BulkContent
 from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
-from dlemu.checkpoints.io_rows import (
-    IO_DTYPE,
-    READ,
-    WHOLE,
-    WRITE,
-    IoRows,
-    count_finished,
-    finished_path,
-    read_logs,
-    rows_path,
-)
+from dlemu.checkpoints.io_rows import IO_DTYPE, READ, WHOLE, WRITE, count_finished, finished_path, rows_path
 from dlemu.checkpoints.piece_ring import PieceRing, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, read_pattern
 from dlemu.checkpoints.stored import remove_checkpoint, write_note
@@ -40,17 +26,13 @@ from dlemu.machine.clock import MonotonicClock
 from dlemu.machine.environment import describe_storage, existing_folder
 from dlemu.ranks import Comm, within
 from dlemu.ranks.row_log import RowLog
-from dlemu.results.live import read_journal
-from dlemu.runner.recording import Recording, describe_hosts, recorded, recorder_for, stopped
-from dlemu.runner.run_folder import request_folder, requests_so_far
-from dlemu.telemetry import Telemetry
-from dlemu.telemetry import read_logs as read_telemetry
+from dlemu.results.measured import MeasuredLog
+from dlemu.runner.recording import RankRecord
 
 _MOVERS = ("mover_cpu_ns", "mover_cpu_wait_ns")
 _ENDLESS_BYTES = 1 << 50  # a pebibyte: no host generates that much during the measurement
 _CEILING_SHARE = 0.25
 """Of `metric.ceiling_seconds`: generating content takes no longer to measure, by default some GB on all cores."""
-_PRIVATE = re.compile(rb"^Private_(?:Clean|Dirty):\s+(\d+) kB", re.MULTILINE)
 
 Columns = dict[str, int]
 """A file's columns of a row of `io_rows`."""
@@ -58,100 +40,38 @@ Watcher = Callable[[], None]
 """Called after each file."""
 
 
-@dataclass(frozen=True)
-class CheckpointLog:
-    """All that a run measured; every published number is computed from it."""
-
-    rows: IoRows
-    """The rows of all ranks."""
-    journal: CheckpointJournal
-    telemetry: Telemetry = ()
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
-class _RankResult(NamedTuple):
-    rows: IoRows
-    cpu_seconds: float
-    peak_memory_bytes: int
-    recording: Recording
-
-
-def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None) -> CheckpointLog | None:
+def run_checkpoints(
+    job: CheckpointJob, comm: Comm, record: RankRecord[CheckpointJournal], watch: Watcher = lambda: None
+) -> MeasuredLog[CheckpointJournal] | None:
     """Write and read this rank's part of all checkpoints; return the log on rank 0; raises DlemuError."""
     comm.set_timeout(job.timeout_seconds)
-    storage = open_storage(job.workload.storage_spec.buffered)
-    folder = job.settings.checkpoint_folder
-    recorder = recorder_for(
-        job.workload.telemetry,
-        lambda: storage.device_folders([existing_folder(local)] if (local := storage.local_path(folder)) else []),
-        job.live_folder,
-        comm,
-        timeout_seconds=job.workload.timeout_seconds,
-        what=folder,
-        request_folder=request_folder(job.live_folder) if storage.counts_requests else "",
-    )
-    rank = _CheckpointRank(job, comm, watch, lambda moving: recorder.mark(training=moving) if recorder else None)
-    journal = rank.run()
-    recording = stopped(recorder)
+    storage, folder = open_storage(job.workload.storage_spec.buffered), job.settings.checkpoint_folder
+    local = storage.local_path(folder)
+    record.start(lambda: storage.device_folders([existing_folder(local)] if local else []))
+    rank = _CheckpointRank(job, comm, watch, record)
+    rank.run()
+    record.stop()
     cpu_seconds = time.process_time() - rank.cpu_seconds_before
-    own = _RankResult(rank.log.rows, cpu_seconds, rank.peak_memory_bytes, recording)
-    parts: list[_RankResult] | None = comm.gather(own)
-    if parts is None:
-        return None
-    lost, telemetry = recorded([part.recording for part in parts], journal)
-    journal = journal.noting(
-        cpu_seconds=tuple(part.cpu_seconds for part in parts),
-        peak_memory_bytes=tuple(part.peak_memory_bytes for part in parts),
-        lost_recorders=lost,
-        requests=requests_so_far(job.live_folder),
-    )
-    return CheckpointLog(np.concatenate([part.rows for part in parts]), journal, telemetry)
-
-
-def salvage_checkpoints(live_folder: str) -> CheckpointLog | None:
-    """Return the log of a failed run from the files in its live folder; None if nothing was measured yet."""
-    journal = read_journal(live_folder, CheckpointJournal)
-    if journal is None:
-        return None
-    journal = journal.noting(requests=requests_so_far(live_folder))
-    return CheckpointLog(read_logs(live_folder), journal, read_telemetry(live_folder))
-
-
-class _Asynchronous(NamedTuple):
-    """A checkpoint that is written while training goes on."""
-
-    checkpoint: int
-    ready_ns: int
-    released_ns: int
-    """When the snapshot was taken: training goes on, and writing begins."""
-    writer: CheckpointWriter
-    files: list[Columns]
-    drain: Drain
+    return record.collect(rank.log.rows, cpu_seconds=cpu_seconds)
 
 
 class _CheckpointRank:
     """State and steps of one rank's run."""
 
-    def __init__(self, job: CheckpointJob, comm: Comm, watch: Watcher | None, mark: Callable[[bool], None]) -> None:
-        self._job, self._comm, self._watch, self._mark = job, comm, watch, mark
+    def __init__(self, job: CheckpointJob, comm: Comm, watch: Watcher, record: RankRecord[CheckpointJournal]) -> None:
+        self._job, self._comm, self._watch, self._record = job, comm, watch, record
         self._storage = open_storage(job.storage_spec)
         self._clock = MonotonicClock()
-        self.log = RowLog(IO_DTYPE, rows_path(job.live_folder, comm.rank) if os.path.isdir(job.live_folder) else "")
-        self._journal = CheckpointJournal(
-            wall_clock_offset_ns=time.time_ns() - time.monotonic_ns(), started_ns=time.monotonic_ns()
-        )
+        self.log = RowLog(IO_DTYPE, job.live_path(rows_path("", comm.rank)))
         self.cpu_seconds_before = 0.0
-        self.peak_memory_bytes = 0
         self._written, self._folder_sync_ns = 0, 0
         """Checkpoints whose files this rank has written; duration of its fsync of the last one's folder."""
 
-    def run(self) -> CheckpointJournal:
-        """Write and read; return the journal, of which only rank 0's is used."""
+    def run(self) -> None:
+        """Write and read."""
         with contextlib.closing(self.log):
             try:
-                return self._run()
+                self._run()
             except OSError as error:  # while writing a note, deleting or evicting
                 path = error.filename or self._job.settings.checkpoint_folder
                 if error.errno in NO_SPACE:
@@ -161,7 +81,7 @@ class _CheckpointRank:
                     "what else uses the folder, or set checkpoint.checkpoint_folder to another one"
                 ) from error
 
-    def _run(self) -> CheckpointJournal:
+    def _run(self) -> None:
         self._describe()
         self._remove_replaced()
         settings = self._job.settings
@@ -170,7 +90,7 @@ class _CheckpointRank:
             files = self._job.files_to_write(self._comm.rank, 1)
             largest = max((file.size_bytes for file in files), default=0)
             buffers = make_buffers(settings.writers, settings.transfer_size, largest)
-            self._update_journal(ceiling_gb_per_second=self._measure_ceiling(buffers))
+            self._record.note(ceiling_gb_per_second=self._measure_ceiling(buffers))
             (self._write_asynchronously if settings.asynchronous else self._write)(buffers)
             del buffers
         if self._job.sources:
@@ -180,20 +100,13 @@ class _CheckpointRank:
             with contextlib.closing(reader):
                 for source in self._job.sources:
                     self._read(reader, source)
-        self._update_journal(ended_ns=self._barrier())
-        return self._journal
 
     def _describe(self) -> None:
-        described = describe_hosts(self._comm)
+        workload, folder = self._job.workload, self._job.settings.checkpoint_folder
+        self._record.describe(lambda: describe_storage(workload.storage_spec, folder))
         offsets_ns = self._comm.synchronise_clocks()
-        if described is not None:
-            hosts, rank_nodes = described
-            self._update_journal(
-                hosts=hosts,
-                rank_nodes=rank_nodes,
-                storage=describe_storage(self._job.workload.storage_spec, self._job.settings.checkpoint_folder),
-                clock_offsets_ns=offsets_ns if len(offsets_ns) > 1 else (),
-            )
+        if len(offsets_ns) > 1:
+            self._record.note(clock_offsets_ns=offsets_ns)
 
     def _remove_replaced(self) -> None:
         """Remove the checkpoints that this run replaces, as there may be no space for both."""
@@ -244,47 +157,49 @@ class _CheckpointRank:
 
     def _write_asynchronously(self, buffers: list[memoryview]) -> None:
         """Write asynchronously; computing also after the last one gives each checkpoint the same time to be written."""
-        behind: _Asynchronous | None = None
+        finish: Callable[[int], None] | None = None
         for checkpoint in range(1, self._job.writes + 2):
             self._clock.sleep_until(time.monotonic_ns() + self._compute_ns)
             ready_ns = self._barrier()
-            if behind is not None:
-                self._finish(behind, ready_ns)
-            if checkpoint > self._job.writes:
-                return
-            behind = self._snapshot(checkpoint, buffers, ready_ns)
+            if finish is not None:
+                finish(ready_ns)
+            if checkpoint <= self._job.writes:
+                finish = self._snapshot(checkpoint, buffers, ready_ns)
 
-    def _snapshot(self, checkpoint: int, buffers: list[memoryview], ready_ns: int) -> _Asynchronous:
+    def _snapshot(self, checkpoint: int, buffers: list[memoryview], ready_ns: int) -> Callable[[int], None]:
+        """Take a snapshot and begin to write it; return what waits until it is written.
+
+        That is called with the time when the next checkpoint is due, which the wait delays.
+        """
         writer = self._prepare(checkpoint, buffers)
         writer.wait_ready()
-        self._mark(True)
+        self._record.mark(training=True)
         began_ns = self._barrier()
         size_bytes = self._job.plan.rank_bytes[self._comm.rank]
         self._clock.sleep_until(began_ns + round(size_bytes / self._job.settings.snapshot_gb_per_second))
-        released_ns, files = self._barrier(), list[Columns]()
+        released_ns, files = self._barrier(), list[Columns]()  # it begins here: a snapshot is no time of the storage
 
         def write() -> int:
             self._write_files(checkpoint, writer, released_ns, files)
             return time.monotonic_ns()
 
-        return _Asynchronous(checkpoint, ready_ns, released_ns, writer, files, Drain(write))
+        drain = Drain(write)
 
-    def _finish(self, behind: _Asynchronous, ready_ns: int) -> None:
-        """Wait until an asynchronous checkpoint is complete; the wait since `ready_ns` delays the next one."""
-        try:
-            ended_ns = behind.drain.wait()
-            waited_ns = self._barrier() - ready_ns
-            began_ns = behind.released_ns  # a snapshot is no time of the storage
-            stamps = (behind.ready_ns, began_ns, ended_ns, behind.released_ns)
-            self._add_checkpoint(WRITE, behind.checkpoint, behind.files, *stamps, waited_ns)
-            self._complete(behind.checkpoint)
-        except BaseException:
-            behind.writer.discard()
-            raise
+        def finish(due_ns: int) -> None:
+            try:
+                ended_ns = drain.wait()
+                waited_ns = self._barrier() - due_ns
+                self._add_checkpoint(WRITE, checkpoint, files, ready_ns, released_ns, ended_ns, released_ns, waited_ns)
+                self._complete(checkpoint)
+            except BaseException:
+                writer.discard()
+                raise
+
+        return finish
 
     def _prepare(self, checkpoint: int, buffers: list[memoryview]) -> CheckpointWriter:
         """Make the checkpoint's folder with its note (incomplete), and start generating content."""
-        self._update_journal(under_way=UnderWay(phase="write", checkpoint=checkpoint))
+        self._record.note(under_way=UnderWay(phase="write", checkpoint=checkpoint))
         if self._owns_folders:
             folder = self._job.folder_of(checkpoint)
             try:
@@ -326,16 +241,15 @@ class _CheckpointRank:
     def _complete(self, checkpoint: int) -> None:
         """Mark the checkpoint complete when every rank has written its part, and remove the one beyond `keep_last`."""
         self._barrier()
-        self._mark(False)
-        self.peak_memory_bytes = max(self.peak_memory_bytes, _private_bytes())
+        self._record.mark(training=False)
         removed = max(0, checkpoint - self._job.kept)
         if self._owns_folders:
             note = replace(self._job.note(checkpoint, len(self._comm.hosts)), complete=True)
             write_note(self._storage, self._job.folder_of(checkpoint), note, fsync=True)
             if removed:
                 remove_checkpoint(self._storage, self._job.folder_of(removed), self._job.plan.names)
-        self._update_journal(
-            complete=(*self._journal.complete, checkpoint), removed=tuple(range(1, removed + 1)), under_way=None
+        self._record.note(
+            complete=(*self._record.journal.complete, checkpoint), removed=tuple(range(1, removed + 1)), under_way=None
         )
 
     def _evict(self) -> None:
@@ -352,7 +266,7 @@ class _CheckpointRank:
 
     def _read(self, reader: CheckpointReader, source: ReadSource) -> None:
         files = self._job.files_to_read(self._comm.rank, source, self._comm.local_size)
-        self._update_journal(under_way=UnderWay(phase="read", checkpoint=source.checkpoint))
+        self._record.note(under_way=UnderWay(phase="read", checkpoint=source.checkpoint))
         ready_ns = self._compute(None)
         began_ns = self._barrier()
         moved: list[Columns] = []
@@ -365,9 +279,8 @@ class _CheckpointRank:
         ended_ns = self._end_time()
         self._add_checkpoint(READ, source.checkpoint, moved, ready_ns, began_ns, ended_ns, ended_ns)
         self._barrier()
-        self._mark(False)
-        self._update_journal(under_way=None)
-        self.peak_memory_bytes = max(self.peak_memory_bytes, _private_bytes())
+        self._record.mark(training=False)
+        self._record.note(under_way=None)
 
     @property
     def _compute_ns(self) -> int:
@@ -378,7 +291,7 @@ class _CheckpointRank:
         self._clock.sleep_until(time.monotonic_ns() + self._compute_ns)
         if writer is not None:
             writer.wait_ready()
-        self._mark(True)
+        self._record.mark(training=True)
         return time.monotonic_ns()
 
     def _end_time(self) -> int:
@@ -393,8 +306,7 @@ class _CheckpointRank:
     def _add_file(self, phase: int, checkpoint: int, began_ns: int, number: int, file: Columns) -> None:
         """Log a file right after its transfer, so that it is kept even if the run is killed during the next one."""
         self.log.add(rank=self._comm.rank, phase=phase, checkpoint=checkpoint, began_ns=began_ns, **file, file=number)
-        if self._watch is not None:
-            self._watch()
+        self._watch()
 
     def _add_checkpoint(
         self,
@@ -426,17 +338,3 @@ class _CheckpointRank:
             fsync_ns=sum(file["synced_ns"] - file["moved_ns"] for file in files) + folder_sync_ns,
             folder_sync_ns=folder_sync_ns,
         )
-
-    def _update_journal(self, **changes: object) -> None:
-        self._journal = self._journal.noting(**changes)
-        if self._comm.rank == 0:
-            self._journal.save(self._job.live_folder)
-
-
-def _private_bytes() -> int:
-    """Return this process's private memory; 0 if the kernel does not report it."""
-    try:
-        with open("/proc/self/smaps_rollup", "rb") as lines:
-            return 1024 * sum(map(int, _PRIVATE.findall(lines.read())))
-    except OSError:
-        return 0

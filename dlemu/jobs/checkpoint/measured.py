@@ -14,7 +14,7 @@ from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints
 from dlemu.results.live import RunJournal
-from dlemu.results.measured import RunFacts
+from dlemu.results.measured import MeasuredRun, RunFacts
 from dlemu.results.tables import rows_table, write_table
 from dlemu.telemetry import Telemetry
 
@@ -44,8 +44,6 @@ class CheckpointJournal(RunJournal):
     """Checkpoints that all ranks have written."""
     removed: tuple[int, ...] = ()
     """Those of `complete` that were deleted again under `checkpoint.keep_last`."""
-    peak_memory_bytes: tuple[int, ...] = ()
-    """Each rank's maximum private memory, sampled at the end of each checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +65,9 @@ class CheckpointRunFacts(RunFacts):
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredCheckpoints:
+class MeasuredCheckpoints(MeasuredRun):
     """All measurements of a checkpoint run."""
 
-    folder: str
-    """The run's result folder."""
     facts: CheckpointRunFacts
     rows: IoRows
     """Rows of all ranks, one per file and one per whole checkpoint, with times by each host's own clock."""

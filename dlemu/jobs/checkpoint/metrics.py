@@ -24,7 +24,7 @@ _PARTS: dict[str, type[Any]] = {
 }
 """Fields of the summary whose metrics are named `FIELD_METRIC`."""
 _PHASES = {"write": (WRITING, "written"), "read": (READING, "read")}
-_WRITING_ALONE, _READING_ALONE = ("fsync", "content", "starved"), ("from_storage",)
+_WRITING_ALONE, _READING_ALONE = ("fsync", "starved"), ("from_storage",)
 """Beginnings of the names of metrics that only one phase has."""
 
 
@@ -66,7 +66,7 @@ def metrics_of(summary: CheckpointSummary) -> dict[str, Value]:
         repeated = holder if isinstance(holder, PhaseSummary) else summary.write if part == "asynchronous" else None
         checkpoints = repeated.checkpoints if repeated is not None else ()
         each = tuple(getattr(checkpoint, name) for checkpoint in checkpoints if hasattr(checkpoint, name))
-        found[metric.name] = Value(value, half_width_of(each), each)
+        found[metric.name] = Value(value, half_width_of(each))
     if not summary.what.how["fsync"] and "write_fsync_percent" in found:
         found["write_fsync_percent"] = Value(0.0)  # what was measured is the time between two clock readings
     return found
@@ -93,7 +93,7 @@ def conditions(summary: CheckpointSummary) -> Conditions:
     what = summary.what
     loud = [finding for finding in summary.findings if finding.severity == "loud"]
     codes = {finding.code for finding in loud}
-    work = ("parameters", "files", "bytes", "tensor_bytes")
+    work = ("files", "bytes", "tensor_bytes")
     part = {key: what.how[key] for key in ("ranks_of_job", "first_rank")}
     return Conditions(
         title=summary.title,

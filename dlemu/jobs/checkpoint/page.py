@@ -99,4 +99,3 @@ def sections(summary: CheckpointSummary, _: str) -> Iterator[Section]:
     for name, phase in (("Written", summary.write), ("Read", summary.read)):
         if phase is not None:
             yield from listed(f"{name}: each checkpoint", phase.checkpoints)
-            yield from listed(f"{name}: the slowest ranks", phase.slowest_ranks)

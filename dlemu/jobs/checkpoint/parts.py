@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dlemu.config.schema import Workload
-from dlemu.jobs.checkpoint.live import LiveCheckpoints
 from dlemu.jobs.checkpoint.measured import exported
 from dlemu.jobs.checkpoint.metrics import CATALOGUE, conditions, figures
 from dlemu.jobs.checkpoint.page import screen, sections
@@ -47,6 +46,5 @@ PARTS = JobParts(
     figures=figures,
     conditions=conditions,
     predict=_predict,
-    follow=LiveCheckpoints,
     exported=exported,
 )

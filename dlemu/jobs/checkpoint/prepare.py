@@ -53,7 +53,7 @@ def with_writes_first(workload: Workload, ranks: int) -> Making:
     return Making(workload=changed, bytes=writes * each, folder=settings.checkpoint_folder)
 
 
-def plan_checkpoints(workload: Workload, ranks: int, folder: str, started_at: str) -> CheckpointJob:
+def plan_checkpoints(workload: Workload, ranks: int) -> CheckpointJob:
     """Plan a run, given the checkpoints that are in the folder already; changes nothing. Raises UserError."""
     settings = workload.checkpoint
     storage = open_storage(workload.storage_spec.buffered)
@@ -63,8 +63,6 @@ def plan_checkpoints(workload: Workload, ranks: int, folder: str, started_at: st
         ranks=ranks,
         plan=plan_checkpoint(workload.model, settings, ranks),
         seed=secrets.randbits(48),  # below 2^53: exact also where JSON numbers are read as doubles
-        folder=folder,
-        started_at=started_at,
     )
     if not job.plan.sizes.bytes:
         given = workload.model.model_size_bytes  # transformers consist of their layers alone

@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import StorageBase, open_storage
-from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
+from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.io_rows import finished_path, rows_path
 from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
 from dlemu.config import check_checkpoints
 from dlemu.config.overrides import override
 from dlemu.config.schema import Checkpoint, Workload
-from dlemu.jobs.checkpoint.live import LiveCheckpoints
-from dlemu.jobs.checkpoint.loop import CheckpointLog, run_checkpoints, salvage_checkpoints
+from dlemu.jobs.checkpoint.loop import run_checkpoints
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.prepare import (
@@ -28,22 +26,21 @@ from dlemu.jobs.checkpoint.prepare import (
     with_checkpoints,
     with_writes_first,
 )
-from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_facts, make_checkpoint_run
+from dlemu.jobs.checkpoint.result import CheckpointRun, CheckpointRuns
 from dlemu.ranks import Comm
 from dlemu.report.units import size
-from dlemu.results.file_names import FACTS, KILLED, LIVE
-from dlemu.results.measured import read_facts
+from dlemu.results.file_names import FACTS, LIVE
+from dlemu.results.measured import MeasuredLog, read_facts
 from dlemu.results.wording import count
 from dlemu.runner.events import Making
-from dlemu.runner.follow import Reporter
 from dlemu.runner.job import JobKind, Look, Notify
+from dlemu.runner.recording import RankRecord
 from dlemu.runner.run_folder import Unfinished
 
 
-class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
+class Checkpoints(CheckpointRuns, JobKind[CheckpointJob, CheckpointRunFacts, CheckpointJournal, CheckpointRun]):
     """All ranks write and read a model's files."""
 
-    name = "checkpoint"
     prefix = "checkpoint-"
 
     def complete(self, workload: Workload) -> Workload:
@@ -57,10 +54,8 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
     def looks_at(self, workload: Workload) -> str:
         return workload.checkpoint.checkpoint_folder
 
-    def plan(
-        self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool
-    ) -> CheckpointJob:
-        return plan_checkpoints(workload, ranks, folder, started_at)
+    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> CheckpointJob:
+        return plan_checkpoints(workload, ranks)
 
     def live_names(self, rank: int) -> Iterable[str]:
         return rows_path("", rank), finished_path("", rank)  # hosts <= ranks
@@ -77,67 +72,40 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
         storage = open_storage(job.workload.storage_spec.buffered)
         return replace(job, token=leave_token(storage, job.settings.checkpoint_folder))
 
-    def facts_ahead(self, job: CheckpointJob) -> CheckpointRunFacts:
-        now_ns = time.monotonic_ns()
-        journal = CheckpointJournal(wall_clock_offset_ns=time.time_ns() - now_ns, started_ns=now_ns)
-        return make_checkpoint_facts(job, journal, KILLED)
-
     def check_host(self, job: CheckpointJob, local_ranks: int) -> None:
         check_checkpoint_host(job, local_ranks)
 
-    def run_rank(self, job: CheckpointJob, comm: Comm, notify: Notify | None) -> CheckpointLog | None:
+    def run_rank(self, job: CheckpointJob, comm: Comm, notify: Notify | None) -> MeasuredLog[CheckpointJournal] | None:
+        record = RankRecord(job, comm, self.new_journal(), job.settings.checkpoint_folder)
         if notify is None:
-            return run_checkpoints(job, comm)
-        reporter = Reporter(LiveCheckpoints(os.path.join(job.live_folder, FACTS), job.live_folder), notify)
-        log = run_checkpoints(job, comm, reporter)
+            return run_checkpoints(job, comm, record)
+        reporter = self.reporter(job, notify)
+        log = run_checkpoints(job, comm, record, reporter)
         reporter.look()
         return log
 
-    def salvage(self, live_folder: str) -> CheckpointLog | None:
-        return salvage_checkpoints(live_folder)
-
-    def result(self, job: CheckpointJob, log: CheckpointLog, failure: str | None) -> CheckpointRun:
-        return make_checkpoint_run(job, log, failure)
-
     def clean_up(self, job: CheckpointJob) -> str:
         """Remove incomplete checkpoints, which only take space."""
-        removed, left = _remove_partial(job)
-        ends = ((removed, "was removed"), (left, "can't be removed and is left"))
-        return "; ".join(f"{', '.join(map(job.folder_of, some))}, not complete, {end}" for some, end in ends if some)
+        storage, left = open_storage(job.workload.storage_spec.buffered), None
+        if job.token:
+            with contextlib.suppress(OSError, DlemuError):
+                storage.remove(f"{job.settings.checkpoint_folder.rstrip('/')}/{job.token}")
+        try:
+            left = _unfinished(storage, job.settings, job.seed, job.plan)
+            if left is not None:
+                left.remove()
+        except (OSError, DlemuError):
+            return f"{left.what}, can't be removed and is left" if left else ""
+        return f"{left.what}, was removed" if left else ""
 
     def clean_up_elsewhere(self, job: CheckpointJob) -> None:
         if job.settings.node_local:
-            _remove_partial(job)
-
-    def kept(self, job: CheckpointJob, log: CheckpointLog) -> str:
-        measured = f"what was measured is kept in {job.folder}"
-        if not job.writes:  # it knows nothing of checkpoints that others wrote
-            return measured
-        whole = sorted(set(log.journal.complete) - set(log.journal.removed))
-        many, number = len(whole) > 1, ", ".join(map(str, whole))
-        stay = f"checkpoint{'s' * many} {number} {'are' if many else 'is'} complete and {'stay' if many else 'stays'}"
-        return f"{stay if whole else 'no checkpoint is complete'} in {job.settings.checkpoint_folder}; {measured}"
+            self.clean_up(job)
 
     def unfinished(self, folder: str) -> Unfinished | None:
         facts = read_facts(os.path.join(folder, LIVE, FACTS), CheckpointRunFacts)
-        settings, storage = facts.workload.checkpoint, open_storage(facts.workload.storage_spec.buffered)
-        folders = [folder_of(settings.checkpoint_folder, number) for number in _partial(storage, settings, facts.seed)]
-        if not folders:
-            return None
-        paths = [f"{folder}/{name}" for folder in folders for name in files_in(storage, folder)]
-        names = plan_checkpoint(facts.workload.model, settings, facts.ranks).names
-        try:
-            uploads = sum(storage.uploads(folder, names) for folder in folders)
-            under_way = f", {count(uploads, 'multipart upload')} under way" if uploads else ""
-        except (OSError, UserError) as error:
-            under_way = f", unknown uploads under way ({error})"
-        written = f"{count(len(paths), 'file')}, {size(sum(filter(None, storage.sizes(paths))))}"
-
-        def remove() -> None:
-            for folder in folders:
-                _remove(storage, folder, names)
-
-        return Unfinished(f"{', '.join(folders)}, not complete: {written}{under_way}", remove)
+        storage = open_storage(facts.workload.storage_spec.buffered)
+        return _unfinished(storage, facts.workload.checkpoint, facts.seed, facts.plan)
 
     def look_at_points(self) -> Look:
         return _check_point
@@ -177,26 +145,21 @@ def _check_point(workload: Workload) -> None:
         )
 
 
-def _remove_partial(job: CheckpointJob) -> tuple[list[int], list[int]]:
-    """Remove this run's incomplete checkpoints; return the numbers of those removed, and of those that could not be."""
-    removed, left = list[int](), list[int]()
-    with contextlib.suppress(OSError, DlemuError):
-        storage = open_storage(job.workload.storage_spec.buffered)
-        if job.token:
-            with contextlib.suppress(OSError, DlemuError):
-                storage.remove(f"{job.settings.checkpoint_folder.rstrip('/')}/{job.token}")
-        for number in _partial(storage, job.settings, job.seed):
-            left.append(number)
-            _remove(storage, job.folder_of(number), job.plan.names)
-            removed.append(left.pop())
-    return removed, left
+def _unfinished(storage: StorageBase, settings: Checkpoint, seed: int, plan: CheckpointPlan) -> Unfinished | None:
+    """Return the incomplete checkpoints of the run with a seed, None without one. Raises UserError, OSError."""
+    folders = [folder_of(settings.checkpoint_folder, number) for number in _partial(storage, settings, seed)]
+    if not folders:
+        return None
+    paths = [f"{folder}/{name}" for folder in folders for name in files_in(storage, folder)]
+    written = f"{count(len(paths), 'file')}, {size(sum(filter(None, storage.sizes(paths))))}"
 
+    def remove() -> None:
+        for folder in folders:
+            with contextlib.suppress(OSError, UserError):  # a store that does not list them
+                storage.uploads(folder, plan.names, end=True)  # killed ranks left them
+            remove_checkpoint(storage, folder, plan.names)
 
-def _remove(storage: StorageBase, folder: str, names: Collection[str]) -> None:
-    """Remove an incomplete checkpoint, and end its uploads where killed ranks left some. Raises UserError, OSError."""
-    with contextlib.suppress(OSError, UserError):  # a store that does not list them
-        storage.uploads(folder, names, end=True)
-    remove_checkpoint(storage, folder, names)
+    return Unfinished(f"{', '.join(folders)}, not complete: {written}", remove)
 
 
 def _partial(storage: StorageBase, settings: Checkpoint, seed: int) -> Iterator[int]:

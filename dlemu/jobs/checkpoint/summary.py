@@ -29,15 +29,6 @@ class Caveat(StrEnum):
     """Each thread that writes or reads is busy copying bytes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankTimes:
-    """One rank's times over all checkpoints of a phase."""
-
-    rank: int
-    host: str
-    mean_seconds: float
-
-
 def _shown(title: str, unit: str) -> Metric:
     """Return a metric that is no subject of comparisons: it says why a phase took as long as it did."""
     return Metric(title, unit, "neither", is_compared=False)
@@ -57,8 +48,6 @@ class PhaseSummary:
     """Time of the slowest rank, for which training waits."""
     fsync_percent: Annotated[float, Metric("fsync, of that time", "%", "neither", head="fsync\n%", is_drawn=True)]
     """Share of the ranks' time in fsync."""
-    rank0_gib_per_second: Annotated[float, Metric("as DLIO", "GiB/s", "higher")]
-    """All ranks' bytes / the time of rank 0, as DLIO reports it."""
     wall_gb_per_second: Annotated[float | None, Metric("wall clock", "GB/s", "higher")]
     """All bytes of all checkpoints / the sum of their wall-clock times, 1e9 bytes/s."""
     from_storage_percent: Annotated[
@@ -69,8 +58,6 @@ class PhaseSummary:
     """Throughput of the devices behind the folder meanwhile, 1e6 bytes/s."""
     cpu_seconds_per_gb: Annotated[float | None, Metric("CPU", "s/GB", "lower")] = None
     """CPU time of the ranks per 1e9 bytes, including content generation."""
-    content_cpu_seconds_per_gb: Annotated[float | None, _shown("CPU for content", "s/GB")] = None
-    """The part of it that generated content during writing; null for reading."""
     call_percent: Annotated[float, _shown("in calls", "%")]
     """Share of the threads' time in write or read calls."""
     starved_percent: Annotated[float, _shown("waiting for content", "%")]
@@ -79,18 +66,8 @@ class PhaseSummary:
     """Share of the threads' time running on a core."""
     cpu_wait_percent: Annotated[float, _shown("waiting for a core", "%")]
     """Share of the threads' time runnable, but waiting for a core."""
-    host_busy_percent: Annotated[float | None, _shown("cores used", "%")] = None
-    """CPU utilisation of the busiest host."""
-    device_busy_percent: Annotated[float | None, _shown("device used", "%")] = None
-    """Utilisation of the busiest block device."""
-    device_depth: Annotated[float | None, _shown("queue depth", "requests")] = None
-    """Mean number of requests in flight, summed over the block devices."""
-    link_percent: Annotated[float | None, _shown("network link used", "%")] = None
-    """Utilisation of the busiest network link."""
     steady: bool | None = None
     """Writing only: the last five checkpoints had the same speed (SNIA's steady state); null with fewer."""
-    slowest_ranks: tuple[RankTimes, ...] = ()
-    """The 16 slowest ranks, the slowest first."""
     limited_by: LimitedBy[Cause] | None = None
 
 
@@ -128,8 +105,6 @@ class Asynchronous:
 class CheckpointFacts:
     """What was written and read, and how."""
 
-    parameters: int
-    """Parameters of the model; 0 if unknown."""
     files: int
     bytes: int
     tensor_bytes: int
@@ -153,8 +128,6 @@ class CheckpointSummary(JobSummary):
     asynchronous: Asynchronous | None = None
     ceiling_gb_per_second: Annotated[float | None, _shown("content generation", "GB/s")] = None
     """Rate at which all ranks generate content without storage, 1e9 bytes/s: the upper limit of writing here."""
-    peak_memory_mb: Annotated[float | None, _shown("memory per rank", "MB")] = None
-    """Maximum private memory of a rank at the end of a checkpoint, 1e6 bytes."""
     requests: Requests | None = None
     """Requests to the object store, writing and reading; null for file systems."""
     issues: tuple[str, ...] = ()

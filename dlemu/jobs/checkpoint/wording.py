@@ -18,7 +18,7 @@ RELIEF: dict[Cause, str] = {
     "page cache": "this does not judge the storage",
 }
 """What to do about a limit, beside what its findings say."""
-_FINDINGS: Wording = {
+_FINDINGS: Wording[str] = {
     Code.NO_DATA_FROM_STORAGE: "MEASURED MEMORY, NOT STORAGE: the checkpoints are on {file_system}",
     Code.PAGE_CACHE: "MEASURED MEMORY, NOT STORAGE: only {from_storage_percent:.0f} % of the bytes read came from it; "
     "{would_help}=true reads from storage",

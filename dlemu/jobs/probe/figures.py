@@ -25,8 +25,8 @@ def speed_by_depth(answer: ProbeAnswer) -> Figure | None:
     x = alt.X("at:Q", title="requests in flight", scale=alt.Scale(type="log", base=2), axis=axis)
     most = max(cell.mb_per_second for cell in cells)
     enough = next(cell.in_flight for cell in cells if cell.mb_per_second >= _NEARLY * most)
-    needs = [(fed.kind, fed.threshold_percent / 100 * fed.mb_per_second_each) for fed in answer.feeds]
-    levels = [Level(each / 1e3, f"one {kind}") for kind, each in needs if each <= most][:3]
+    shown = [fed for fed in answer.feeds if fed.needed_mb_per_second <= most][:3]
+    levels = [Level(fed.needed_mb_per_second / 1e3, f"one {fed.kind}") for fed in shown]
     title = f"Beyond {enough:,} in flight, more requests add less than {100 - 100 * _NEARLY:.0f} %"
     caption = "Horizontal: demand of one accelerator at its threshold." if levels else "Each point is one measurement."
     return Figure(title, caption, lines(rows, x, "GB/s", levels=levels, points=True))

@@ -30,11 +30,9 @@ class GetStream:
     cell: CellSpec
     storage: StorageSpec
     objects: tuple[str, ...]
-    seconds: float
-    seed: int
 
 
-def run_gets(stream: GetStream) -> Requests:
+def run_gets(stream: GetStream, seconds: float) -> Requests:
     """Keep `depth` requests in flight for `seconds`; raises DlemuError if one fails and its retries do, too."""
     began_seconds = time.process_time()
     storage = Storage(stream.storage)
@@ -49,7 +47,7 @@ def run_gets(stream: GetStream) -> Requests:
     buffer = AlignedBuffer(depth * size_bytes)
     memory = buffer.view(depth * size_bytes)
     buffers = itertools.cycle(memory[start : start + size_bytes] for start in range(0, len(memory), size_bytes))
-    deadline = time.monotonic() + stream.seconds
+    deadline = time.monotonic() + seconds
     requests = (
         reader.requests(next(buffers), offset)[0]
         for reader, offset in itertools.takewhile(lambda _: time.monotonic() < deadline, _ranges(stream, readers))
@@ -70,7 +68,7 @@ def _ranges(stream: GetStream, readers: list[ObjectReader]) -> Iterator[tuple[Ob
     """Yield the object and the offset of each request, endlessly."""
     slots = [reader.size_bytes // stream.cell.size_bytes for reader in readers]
     firsts = np.concatenate([[0], np.cumsum(slots)])
-    random = np.random.default_rng(stream.seed)
+    random = np.random.default_rng()
     for number in itertools.count():
         slot = int(random.integers(firsts[-1])) if stream.cell.random else number % int(firsts[-1])
         index = int(np.searchsorted(firsts, slot, side="right")) - 1

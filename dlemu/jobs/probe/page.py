@@ -44,8 +44,7 @@ def _title(answer: ProbeAnswer) -> str:
 
 
 def _feeds(fed: Fed) -> str:
-    each = number(fed.threshold_percent / 100 * fed.mb_per_second_each)
-    return f"{fed.accelerators} x {fed.kind}: each needs {each} MB/s at {fed.threshold_percent:g} %"
+    return f"{fed.accelerators} x {fed.kind}: each needs {number(fed.needed_mb_per_second)} MB/s at its threshold"
 
 
 def _sections(answer: ProbeAnswer, _: str) -> Iterator[Section]:

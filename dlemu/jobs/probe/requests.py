@@ -129,48 +129,29 @@ def cell_of_fio(report: dict[str, Any], cell_spec: CellSpec) -> ProbeCell:
 def _by_threads(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> ProbeCell:
     """Random jobs share the whole file, sequential ones have separate ranges."""
     part = size_bytes // cell_spec.jobs // cell_spec.size_bytes * cell_spec.size_bytes
-    streams = [
-        Stream(
-            cell=cell_spec,
-            path=path,
-            begin=0 if cell_spec.random else job * part,
-            end=size_bytes if cell_spec.random else (job + 1) * part,
-            seconds=SETTLE_SECONDS + seconds,
-            seed=_seed(job),
-        )
-        for job in range(cell_spec.jobs)
-    ]
-    began_ns, requests = _run_jobs(run_threads, streams, seconds)
-    return _cell_of_requests(cell_spec, began_ns, requests, seconds)
+    ranges = [(0, size_bytes) if cell_spec.random else (job * part, (job + 1) * part) for job in range(cell_spec.jobs)]
+    streams = [Stream(cell=cell_spec, path=path, begin=begin, end=end) for begin, end in ranges]
+    return _by_jobs(cell_spec, run_threads, streams, seconds)
 
 
 def measure_gets(cell_spec: CellSpec, storage: StorageSpec, objects: tuple[str, ...], seconds: float) -> ProbeCell:
     """Measure one cell of GET requests on objects; raises DlemuError, UserError."""
-    whole = SETTLE_SECONDS + seconds
-    streams = [
-        GetStream(cell=cell_spec, storage=storage, objects=objects, seconds=whole, seed=_seed(job))
-        for job in range(cell_spec.jobs)
-    ]
-    began_ns, requests = _run_jobs(run_gets, streams, seconds)
-    return _cell_of_requests(cell_spec, began_ns, requests, seconds)
+    stream = GetStream(cell=cell_spec, storage=storage, objects=objects)
+    return _by_jobs(cell_spec, run_gets, [stream] * cell_spec.jobs, seconds)
 
 
-def _seed(job: int) -> int:
-    return time.time_ns() % (1 << 32) + job
-
-
-def _run_jobs(
-    run: Callable[[StreamKind], Requests], streams: Sequence[StreamKind], seconds: float
-) -> tuple[int, list[Requests]]:
-    """Run a job per stream, each in its own process; return when they began, and their requests."""
+def _by_jobs(
+    cell_spec: CellSpec, run: Callable[[StreamKind, float], Requests], streams: Sequence[StreamKind], seconds: float
+) -> ProbeCell:
+    """Run a job per stream, each in its own process, for the warm-up and `seconds`."""
 
     def send(comm: Comm, stream: StreamKind) -> tuple[int, Requests]:
         began_ns = comm.all_reduce_max(time.monotonic_ns())
-        return began_ns, run(stream)
+        return began_ns, run(stream, SETTLE_SECONDS + seconds)
 
     most_seconds = seconds + _PATIENCE_SECONDS
     parts = run_crew(send, streams, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=most_seconds)
-    return parts[0][0], [requests for _, requests in parts]
+    return _cell_of_requests(cell_spec, parts[0][0], [requests for _, requests in parts], seconds)
 
 
 def _cell_of_requests(cell_spec: CellSpec, began_ns: int, requests: list[Requests], seconds: float) -> ProbeCell:

@@ -81,9 +81,8 @@ class Fed:
 
     workload: str
     accelerator: str
-    mb_per_second_each: float
-    """MB/s that one accelerator reads at 100 % utilisation."""
-    threshold_percent: float
+    needed_mb_per_second: float
+    """MB/s that one accelerator reads at the AU of its threshold."""
     accelerators: int
     sample_divisor: float | None = None
     """How many times larger samples are without the workload's scale; None where that is not known."""

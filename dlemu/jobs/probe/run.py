@@ -164,22 +164,19 @@ def _feeds(cells: Sequence[ProbeCell]) -> Iterator[Fed]:
     known = set(workload_names()) if reads else set[str]()
     for name, accelerator in _CONSUMERS:
         if name in known:
-            fed = fed_by(demand(name, load([f"workload={name}", f"accelerator={accelerator}"])), reads)
-            if fed is not None:
-                yield fed
+            yield from fed_by(demand(name, load([f"workload={name}", f"accelerator={accelerator}"])), reads)
 
 
-def fed_by(need: Demand, mb_per_second: float) -> Fed | None:
-    """Return how many accelerators of one kind a storage would feed; None for a workload that computes nothing."""
+def fed_by(need: Demand, mb_per_second: float) -> Iterator[Fed]:
+    """Yield how many accelerators of one kind a storage would feed; nothing for a workload that computes nothing."""
     if not need.mb_per_second:
-        return None
-    threshold = need.au_threshold_percent
-    return Fed(
+        return
+    needed = need.au_threshold_percent / 100 * need.mb_per_second
+    yield Fed(
         workload=need.workload,
         accelerator=need.accelerator,
-        mb_per_second_each=need.mb_per_second,
-        threshold_percent=threshold,
-        accelerators=int(mb_per_second / (threshold / 100 * need.mb_per_second)),
+        needed_mb_per_second=needed,
+        accelerators=int(mb_per_second / needed),
         sample_divisor=need.sample_divisor,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import threading
@@ -39,8 +40,6 @@ class Stream:
     """Start of the job's range of the file."""
     end: int
     """End of that range."""
-    seconds: float
-    seed: int
 
 
 def open_target(path: str, *, writes: bool, flags: int = os.O_DIRECT) -> int:
@@ -52,7 +51,7 @@ def open_target(path: str, *, writes: bool, flags: int = os.O_DIRECT) -> int:
         raise UserError(f"{path} can't be opened: {error.strerror}") from error
 
 
-def run_threads(stream: Stream) -> Requests:
+def run_threads(stream: Stream, seconds: float) -> Requests:
     """Keep `depth` requests in flight for `seconds`; raises UserError if one fails."""
     cell, size_bytes = stream.cell, stream.cell.size_bytes
     descriptor = open_target(stream.path, writes=cell.writes)
@@ -60,12 +59,12 @@ def run_threads(stream: Stream) -> Requests:
     ends: list[int] = []
     latencies: list[int] = []
     failed: list[UserError] = []
-    numbers = iter(range(1 << 62))
+    numbers = itertools.count()
     slots = (stream.end - stream.begin) // size_bytes
-    deadline = time.monotonic_ns() + round(stream.seconds * 1e9)
+    deadline = time.monotonic_ns() + round(seconds * 1e9)
 
-    def work(thread: int) -> None:
-        random, buffer = np.random.default_rng([stream.seed, thread]), mmap.mmap(-1, size_bytes)
+    def work() -> None:
+        random, buffer = np.random.default_rng(), mmap.mmap(-1, size_bytes)
         if cell.writes:
             buffer[:] = random.bytes(size_bytes)
         call = os.pwritev if cell.writes else os.preadv
@@ -88,7 +87,7 @@ def run_threads(stream: Stream) -> Requests:
             if now >= deadline:
                 return
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(cell.depth)]
+    threads = [threading.Thread(target=work) for _ in range(cell.depth)]
     try:
         for thread in threads:
             thread.start()

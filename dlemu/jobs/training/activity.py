@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -18,9 +17,9 @@ from dlemu.metrics.limit import Activity, Device
 from dlemu.metrics.loss import waits_of
 from dlemu.metrics.rates import Windows, known, mean_within
 from dlemu.metrics.rows import Rows, StepTable, in_order
+from dlemu.results.host_activity import HostActivity, devices_of
 from dlemu.results.parts import HostDevice
 from dlemu.telemetry import HostTelemetry
-from dlemu.telemetry.probe_base import DeviceFacts
 
 _MIN_GAP_SECONDS, _MIN_GAP_INTERVALS = 5.0, 8.0
 """Readings further apart than the greater of the two are a gap; less may only mean that the host was busy."""
@@ -30,7 +29,10 @@ def activity_during(run: MeasuredTraining, rows: Rows) -> Activity:
     """Return the activity during the epochs of these rows; where no telemetry was recorded, the run's own CPU use."""
     rows, journal = in_order(rows), run.facts.journal
     hosts = _epochs_of_hosts(run, rows)
-    cores = [_use_of_cores(run, host, windows) for host, windows in hosts]
+    cores = [
+        _use_of_cores(run, host, windows, host_busy)
+        for (host, windows), host_busy in zip(hosts, HostActivity(hosts).busy_percents, strict=True)
+    ]
     known_use = [use for use in cores if use[0] is not None]
     busy, own, _ = max(known_use, key=lambda use: use[0] or 0.0, default=(None, None, None))
     limit_used = max((limit for _, _, limit in cores if limit is not None), default=None)
@@ -42,18 +44,16 @@ def activity_during(run: MeasuredTraining, rows: Rows) -> Activity:
         if limit_used is None and limits and len(limits) == len(journal.hosts):
             limit_used = 100 * used / sum(limits)
 
-    def most(probe: str, name: str) -> float | None:
-        values = (mean_within(*host.readings(probe, "", name), windows) for host, windows in hosts)
-        return max((value for value in values if not math.isnan(value)), default=None)
-
+    activity, waiting = HostActivity(hosts), HostActivity(_waiting_windows(run, rows) or hosts)
+    depths, device_busy = (waiting.of_block_devices(name) for name in ("mean_queue_depth", "busy_percent"))
     return Activity(
         host_busy_percent=busy,
         own_busy_percent=own,
         cpu_limit_used_percent=limit_used,
-        cpu_throttled_percent=most("cpu", "throttled_percent"),
-        memory_some_percent=most("pressure", "memory_some_percent"),
-        network_percent=max((percent for host, windows in hosts for percent in _network(host, windows)), default=None),
-        device=_device(run, _waiting_windows(run, rows) or hosts),
+        cpu_throttled_percent=activity.most("cpu", "throttled_percent"),
+        memory_some_percent=activity.most("pressure", "memory_some_percent"),
+        network_percent=activity.link_percent("received_mb_per_second"),
+        device=Device(mean_depth=sum(depths), busy_percent=max(device_busy)) if depths and device_busy else None,
     )
 
 
@@ -80,7 +80,7 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
                 size_bytes=device.size_bytes,
                 counted=device.counted,
             )
-            for host, device in _devices(run)
+            for host, device in devices_of(run.telemetry)
         ),
         notes=tuple(_notes(run)),
         power={host.host: _power(run, host) for host in hosts if host.sources("power")},
@@ -91,14 +91,16 @@ def delivered_by_devices(run: MeasuredTraining) -> list[Delivered]:
     """Return the read throughput of each counted device over time."""
     return [
         Delivered(ranks_on(run, host), *host.readings(device.probe, device.name, "read_mb_per_second"))
-        for host, device in _devices(run)
+        for host, device in devices_of(run.telemetry)
         if device.counted
     ]
 
 
 def read_requests(run: MeasuredTraining) -> tuple[list[Delivered], list[Delivered]]:
     """Return MB/s and reads/s of each counted block device over time."""
-    devices = [(host, device) for host, device in _devices(run) if device.counted and device.probe == "block"]
+    devices = [
+        (host, device) for host, device in devices_of(run.telemetry) if device.counted and device.probe == "block"
+    ]
     megabytes, requests = (
         [Delivered(ranks_on(run, host), *host.readings("block", device.name, name)) for host, device in devices]
         for name in ("read_mb_per_second", "reads_per_second")
@@ -136,16 +138,6 @@ def find_recording_gaps(run: MeasuredTraining) -> Iterator[Finding]:
                 yield Finding(Code.MEASUREMENT_INCOMPLETE, "caution", gap)
 
 
-def _devices(run: MeasuredTraining) -> Iterator[tuple[HostTelemetry, DeviceFacts]]:
-    """Yield each device with its host; a device that several nodes see (containers of one machine) is counted once."""
-    seen = set()
-    for host in run.telemetry:
-        for device in host.devices:
-            key = host.boot_id, device.name
-            yield host, replace(device, counted=device.counted and key not in seen)
-            seen.add(key)
-
-
 def _notes(run: MeasuredTraining) -> Iterator[str]:
     """Yield the recorders' notes, each once; those not shared by all hosts begin with the names of their hosts."""
     hosts_by_note: dict[str, list[str]] = {}
@@ -171,19 +163,15 @@ def _waiting_windows(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostT
 
 
 def _use_of_cores(
-    run: MeasuredTraining, host: HostTelemetry, windows: Windows
+    run: MeasuredTraining, host: HostTelemetry, windows: Windows, busy: float
 ) -> tuple[float | None, float | None, float | None]:
-    """Return the use of one host's cores by all programs and by the run, and of the run's CPU limit, in %.
-
-    All time but idle and iowait is busy, even steal time.
-    """
+    """Return the use of one host's cores by all programs (`busy`) and by the run, and of the run's CPU limit, in %."""
     facts, used = run.facts.journal.hosts[host.node], math.nan
     for number, rank in enumerate(host.sources("process")):
         times, seconds = host.readings("process", rank, "cpu_seconds")
         grown = np.diff(seconds, prepend=seconds[:1]) * 1e9 / np.maximum(np.diff(times, prepend=times[:1]), 1)
         used = mean_within(times, grown, windows) + (used if number else 0.0)
-    unused = [mean_within(*host.readings("cpu", "", name), windows) for name in ("idle_percent", "iowait_percent")]
-    busy, own = 100.0 - sum(unused), 100 * used / facts.cpu_count
+    own = 100 * used / facts.cpu_count
     # Each process's CPU time is rounded to ticks of 10 ms (proc(5)), so `own` may slightly exceed `busy`.
     own = busy if own > busy else own
     return known(busy), known(own), known(100 * used / facts.cpu_limit) if facts.cpu_limit else None
@@ -204,26 +192,3 @@ def find_hot_drive(run: MeasuredTraining, rows: Rows) -> Finding | None:
                 found = not_steady("hot_drive", drive=drive, celsius=hottest, limit_celsius=float(limits[0]))
                 hot.append((hottest - float(limits[0]), found))
     return max(hot, key=lambda each: each[0], default=(0.0, None))[1]
-
-
-def _network(host: HostTelemetry, windows: Windows) -> Iterator[float]:
-    """Yield the percentage of its link speed that each interface received; interfaces of unknown speed are left out."""
-    for interface in host.sources("network"):
-        _, limits = host.readings("network", interface, "link_mb_per_second")
-        received = mean_within(*host.readings("network", interface, "received_mb_per_second"), windows)
-        if len(limits) and limits[-1] > 0 and not math.isnan(received):
-            yield 100 * received / float(limits[-1])
-
-
-def _device(run: MeasuredTraining, hosts: list[tuple[HostTelemetry, Windows]]) -> Device | None:
-    """Return the activity of the counted block devices together: queue depths are added up."""
-    windows_by_node = {host.node: windows for host, windows in hosts}
-    depths, busy = [], []
-    for host, device in _devices(run):
-        if device.counted and device.probe == "block":
-            windows = windows_by_node[host.node]
-            depths.append(mean_within(*host.readings("block", device.name, "mean_queue_depth"), windows))
-            busy.append(mean_within(*host.readings("block", device.name, "busy_percent"), windows))
-    if not depths or any(math.isnan(depth) for depth in depths):
-        return None
-    return Device(mean_depth=sum(depths), busy_percent=max(busy))

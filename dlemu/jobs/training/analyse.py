@@ -39,7 +39,6 @@ from dlemu.metrics.cache import (
     served_by_storage,
 )
 from dlemu.metrics.changes import find_unsteadiness
-from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import MIN_LOSS_PERCENT, Context, Limit, judge_limit
@@ -92,15 +91,12 @@ def analyse(run: MeasuredTraining) -> Summary:
     evaluated = run.ordered.of("phase", (EVALUATION,))
     return Summary(
         **common_fields(facts),
-        passed=verdict.passed,
         outcome=verdict.outcome,
         verdict=verdict_line(verdict, facts.ranks),
         verdict_code=verdict.code,
         accelerator=workload.accelerator or None,
         scale=workload.scale or None,
         sample_divisor=sample_divisor(workload),
-        ranks_per_host=tuple(journal.rank_nodes.count(node) for node in range(len(journal.hosts))),
-        seed=facts.seed,
         metrics=metrics,
         loss_percent=loss_percent(rows, kept) if proof else None,
         limited_by=in_words(limit, findings, facts.ranks) if limit else None,
@@ -119,7 +115,6 @@ def analyse(run: MeasuredTraining) -> Summary:
             num_files_train=facts.num_files_train,
             num_samples_per_file=facts.num_samples_per_file,
             total_bytes=facts.total_bytes,
-            is_own=workload.dataset.source == "folder",
         ),
         how=_how(facts),
         telemetry=summarise_telemetry(run),
@@ -142,8 +137,6 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: Mean)
         au_threshold_percent=100 * settings.au,
         total_seconds=total_seconds,
         cpu_seconds_per_gb=cpu_seconds / (app_bytes / 1e9) if cpu_seconds and app_bytes else None,
-        read_cpu_seconds_per_gb=_read_cpu_seconds_per_gb(run),
-        dropped_samples=facts.train_plan.dropped_samples,
         steps_per_epoch=tuple(epoch.steps for epoch in facts.schedule),
     )
     if not len(rows):
@@ -162,25 +155,14 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: Mean)
         samples_per_second=_rate(rows, "samples", 1),
         app_mb_per_second=_rate(rows, "app_bytes", MB),
         app_bytes=app_bytes,
-        read_calls=sum_of(rows, "read_calls"),
         device_request_kib=device_request_kib(rows, *read_requests(run)),
         samples=sum_of(rows, "samples"),
         training_seconds=training_ns(rows) / 1e9,
         time_to_first_batch_seconds=averaged(rows, first_batch_seconds),
         wait_ms=percentiles_ms(kept["wait_ns"]),
-        read_ms=percentiles_ms(rows["read_ns"]),
         host_oversleep_ms=percentiles_ms(rows["slept_ns"] - rows["free_ns"] - rows["wait_ns"] - rows["compute_ns"]),
         device_mb_per_second=device_mb_per_second,
     )
-
-
-def _read_cpu_seconds_per_gb(run: MeasuredTraining) -> float | None:
-    journal, read_bytes = run.facts.journal, sum_of(run.ordered, "app_bytes")
-    if not journal.cpu_apart or not journal.cpu_seconds or not read_bytes:
-        return None
-    # `cpu_seconds` lacks the other parts
-    not_reading = sum(part.checkpoints + part.preprocessing + part.steps for part in journal.cpu_apart)
-    return max(0.0, sum(journal.cpu_seconds) - not_reading) / (read_bytes / 1e9)
 
 
 def _rate(rows: Rows, column: str, unit: float) -> Mean:
@@ -196,7 +178,6 @@ def _checkpoints(facts: Facts) -> Iterator[CheckpointTiming]:
             bytes=saved.bytes,
             seconds=saved.seconds,
             stall_seconds=saved.stall_seconds,
-            mb_per_second=saved.bytes / MB / saved.writing_seconds if saved.writing_seconds else None,
         )
 
 
@@ -216,14 +197,7 @@ def _asynchronous(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
         during |= (free_ns >= (part.released_ns or 0)) & (free_ns < part.ended_ns)
     groups = seconds[during & counted], seconds[~during & counted]
     slow, usual = (float(part.mean()) if len(part) else None for part in groups)
-    drain = float(np.mean([(part.ended_ns - (part.released_ns or 0)) / 1e9 for part in saved]))
-    snapshot = min(part.stall_seconds for part in saved)
-    return AsynchronousCheckpoints(
-        steps_during=int(during.sum()),
-        step_seconds_during=slow,
-        step_seconds_otherwise=usual,
-        shortest_interval_seconds=shortest_interval_seconds(snapshot, drain, run.facts.workload.metric.au),
-    )
+    return AsynchronousCheckpoints(step_seconds_during=slow, step_seconds_otherwise=usual)
 
 
 _HOW = (

@@ -115,10 +115,11 @@ def step_split(run: Run) -> Figure | None:
         )
         .properties(width=WIDTH, height=alt.Step(18))
     )
-    computing, *waits, _ = _shares(total)
+    computing, *waits = _shares(total)
     hardly = 100 - computing < _HARDLY
-    most = [*_PARTS][1 + waits.index(max(waits))]
-    title = "Hardly any of the accelerators' time was lost" if hardly else f"Accelerators waited mostly for {most}"
+    most = {"sync": "the slowest of them"}.get(part := [*_PARTS][1 + waits.index(max(waits))], part)
+    waited = f"Accelerators computed {computing:.0f} % of the time and waited {max(waits):.0f} % for {most}"
+    title = "Hardly any of the accelerators' time was lost" if hardly else waited
     caption = "All steps, the first of each epoch included. While a slow rank waits, the others wait for it in sync."
     return Figure(title, caption, chart, folded=hardly)
 

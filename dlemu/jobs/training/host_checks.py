@@ -6,10 +6,9 @@ import os
 from dataclasses import replace
 
 from datagen.errors import DlemuError
-from datagen.registry import find
 from dlemu.config import datagen_command
 from dlemu.doctor.check_base import Check, Facts
-from dlemu.jobs.training.plan import TrainingJob, make_job, planned_dataset
+from dlemu.jobs.training.plan import TrainingJob, loader_class, make_job, planned_dataset
 from dlemu.jobs.training.preflight import can_be_judged, check_host, enough, memory_needed, steps_of
 from dlemu.jobs.training.trainer import measure_ceiling
 from dlemu.loaders.loader_base import Loader
@@ -47,7 +46,7 @@ def check_dataset(facts: Facts) -> Check:
 def check_ranks(facts: Facts) -> Check | None:
     if facts.usable_dataset is None:
         return None
-    job = make_job(facts.workload, facts.workload.ranks, facts.usable_dataset, folder="", started_at="")
+    job = make_job(facts.workload, facts.workload.ranks, facts.usable_dataset)
     check_host(job, job.ranks)
     steps, memory_gib = job.train_plan.steps_per_epoch, memory_needed(job, job.ranks) / 2**30
     observed = f"{count(job.ranks, 'rank')}, {count(steps, 'step')} per epoch, {memory_gib:.1f} GiB"
@@ -67,10 +66,9 @@ def check_ceiling(facts: Facts) -> Check:
     spec, batch = workload.dataset, workload.reader.batch_size
     files = max(spec.num_files_train, -(-workload.ranks * batch // spec.num_samples_per_file))  # a step of every rank
     dataset = facts.usable_dataset or planned_dataset(replace(spec, num_files_train=files))
-    job = make_job(workload, workload.ranks, dataset, folder=os.devnull, started_at="")
+    job = make_job(workload, workload.ranks, dataset, folder=os.devnull)
     check_host(job, job.ranks)
-    loader = find("dlemu.loaders", workload.reader.data_loader, "Loader")
-    return judge_ceiling(facts.demand, workload.ranks, _ceiling_percent(job, loader))
+    return judge_ceiling(facts.demand, workload.ranks, _ceiling_percent(job, loader_class(workload)))
 
 
 def judge_ceiling(demand: Demand, ranks: int, percent: float | None) -> Check:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from bisect import bisect_left
 from collections.abc import Collection
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,17 +17,9 @@ from dlemu.results.measured import read_facts
 from dlemu.results.progress import Figure, Progress, seconds_left
 
 RECENT_SECONDS = 10.0
-"""Rates are means over this time."""
+"""Rates are means over the steps of this time."""
 _MOST_ROWS = 2000
 """The last rows of a rank that are read: the numbers of a longer epoch are those of its last steps."""
-
-
-class _Recent(NamedTuple):
-    """What a rank did in the last RECENT_SECONDS."""
-
-    bytes_per_second: float
-    samples_per_second: float
-    wait_share: float
 
 
 class LiveTraining:
@@ -41,8 +31,6 @@ class LiveTraining:
         self._folder, self._ranks = live_folder, facts.ranks
         self._epoch_steps = [epoch.steps for epoch in facts.schedule]
         self._exclude = facts.workload.metric.exclude_start_steps
-        self._last_ns: dict[int, tuple[int, float]] = {}
-        """Rank -> end of its last step, on the clock of its host, and when that was first seen, on ours."""
         self._first_ns: dict[int, int] = {}
         """Rank -> start of its first step's wait."""
 
@@ -51,16 +39,15 @@ class LiveTraining:
         logs = {rank: rows for rank in range(self._ranks) if len(rows := self._last_rows(rank))}
         if not logs:
             return None
-        recent = {rank: self._recent(rank, rows) for rank, rows in logs.items()}
         slowest = min(logs, key=lambda rank: self._steps_done(logs[rank]))
         done, total = self._steps_done(logs[slowest]), sum(self._epoch_steps)
-        elapsed = (self._now_ns(slowest) - self._first_ns[slowest]) / 1e9
+        elapsed = (int(logs[slowest]["met_ns"][-1]) - self._first_ns[slowest]) / 1e9
         return replace(
-            self._progress(self._at(logs[slowest]), logs.values(), recent.values()),
+            self._progress(self._at(logs[slowest]), logs.values()),
             done=done,
             total=total,
             seconds_left=seconds_left(elapsed, done, total),
-            ranks={rank: self._progress(f"rank {rank}", [rows], [recent[rank]]) for rank, rows in logs.items()},
+            ranks={rank: self._progress(f"rank {rank}", [rows]) for rank, rows in logs.items()},
         )
 
     def _last_rows(self, rank: int) -> StepRows:
@@ -70,17 +57,9 @@ class LiveTraining:
             return np.empty(0, STEP_DTYPE)
         rows = np.memmap(path, dtype=STEP_DTYPE, mode="r")
         used = bisect_left(range(len(rows)), True, key=lambda row: bool(rows["step"][row] == 0))
-        last = np.array(rows[max(0, used - _MOST_ROWS) : used])
         if used:
             self._first_ns.setdefault(rank, int(rows["asked_ns"][0]))
-            if self._last_ns.get(rank, (0, 0.0))[0] != last["met_ns"][-1]:
-                self._last_ns[rank] = int(last["met_ns"][-1]), time.monotonic()
-        return last
-
-    def _now_ns(self, rank: int) -> float:
-        """Return the time on the clock of the rank's host: its last step's end, plus the time since that was seen."""
-        last_ns, seen = self._last_ns[rank]
-        return last_ns + (time.monotonic() - seen) * 1e9
+        return np.array(rows[max(0, used - _MOST_ROWS) : used])
 
     def _place(self, rows: StepRows) -> tuple[int, int]:
         """Return the rank's epoch, from 1, and its steps in it."""
@@ -95,24 +74,20 @@ class LiveTraining:
         (epoch, steps), phase = self._place(rows), "" if rows[-1]["phase"] == TRAINING else "evaluation after "
         return f"{phase}epoch {epoch}/{len(self._epoch_steps)}, step {steps}/{self._epoch_steps[epoch - 1]}"
 
-    def _recent(self, rank: int, rows: StepRows) -> _Recent:
-        end_ns = self._now_ns(rank)
-        begin_ns = max(end_ns - RECENT_SECONDS * 1e9, int(rows["free_ns"][0]))
-        # a step that began before counts in proportion
-        share = np.clip((rows["met_ns"] - begin_ns) / np.maximum(1, rows["met_ns"] - rows["free_ns"]), 0, 1)
-        spent_ns = rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
-        return _Recent(
-            bytes_per_second=float(share @ rows["app_bytes"]) * 1e9 / max(1, end_ns - begin_ns),
-            samples_per_second=float(share @ rows["samples"]) * 1e9 / max(1, end_ns - begin_ns),
-            wait_share=float(share @ rows["wait_ns"]) / max(1.0, float(share @ spent_ns)),
-        )
-
-    def _progress(self, at: str, logs: Collection[StepRows], recent: Collection[_Recent]) -> Progress:
+    def _progress(self, at: str, logs: Collection[StepRows]) -> Progress:
         epochs = [rows[(rows["epoch"] == rows["epoch"][-1]) & (rows["phase"] == TRAINING)] for rows in logs]
-        bytes_per_second, samples_per_second, waits = map(sum, zip(*recent, strict=True))
+        recent = [rows[rows["met_ns"] > rows["met_ns"][-1] - RECENT_SECONDS * 1e9] for rows in logs]
+        seconds = [max(1, int(rows["met_ns"][-1] - rows["free_ns"][0])) / 1e9 for rows in recent]
+
+        def per_second(column: str) -> float:
+            return sum(float(rows[column].sum()) / spent for rows, spent in zip(recent, seconds, strict=True))
+
         return Progress(
             at=at,
             au_percent=known(au_percent(kept_rows(np.concatenate(epochs), self._exclude, 0))),
-            mb_per_second=bytes_per_second / 1e6,
-            figures=(Figure("samples", samples_per_second, "/s"), Figure("wait", 100 * waits / len(recent), "%")),
+            mb_per_second=per_second("app_bytes") / 1e6,
+            figures=(
+                Figure("samples", per_second("samples"), "/s"),
+                Figure("wait", 100 * per_second("wait_ns") / 1e9 / len(recent), "%"),
+            ),
         )

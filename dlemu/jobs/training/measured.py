@@ -19,23 +19,11 @@ from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.exported import ExportedSteps
 from dlemu.results.live import RunJournal
-from dlemu.results.measured import RunFacts
+from dlemu.results.measured import MeasuredRun, RunFacts
 from dlemu.telemetry import Telemetry
 
 READ_BINS = 160
 """Number of intervals of `MeasuredTraining.read_mb_per_second`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CpuApart:
-    """The part of the CPU seconds of a rank and its workers that was not for reading."""
-
-    checkpoints: float = 0.0
-    """Used by the threads that made and wrote checkpoints."""
-    preprocessing: float = 0.0
-    """Used up by workers on purpose, as emulated preprocessing: `reader.preprocess=burn`."""
-    steps: float = 0.0
-    """Used up by the trainer on purpose: `train.step_cpu_time`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +41,6 @@ class Journal(RunJournal):
 
     ceiling_au_percent: float | None = None
     """AU that the same loop reached without storage; None when it was not measured."""
-    cpu_apart: tuple[CpuApart, ...] = ()
-    """One per rank."""
     checkpoints: tuple[SavedCheckpoint, ...] = ()
     eviction_seconds: tuple[float, ...] = ()
     """Duration of each eviction of the dataset from the page cache."""
@@ -62,8 +48,6 @@ class Journal(RunJournal):
     """None for a run that ran to its planned end."""
     scaling: Scaling | None = None
     """Rates of other numbers of readers after the run; None where they were not tried."""
-    clock_offsets_ns: tuple[tuple[int, ...], ...] = ()
-    """At the start of each epoch: what to add to each host's CLOCK_MONOTONIC to get the first host's, in node order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,16 +102,13 @@ class Series:
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredTraining:
+class MeasuredTraining(MeasuredRun):
     """The measurements of a training run."""
 
-    folder: str
-    """The run's folder."""
     facts: Facts
     rows: Rows
     """The step logs of all ranks, training and evaluation: a structured array, or a table if read from a folder."""
     telemetry: Telemetry = ()
-    """The readings of each host's recorder, in node order."""
 
     def write_rows(self) -> None:
         """Write steps.parquet; raises SpaceError."""

@@ -13,9 +13,7 @@ import numpy as np
 
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.live import LiveTraining
 from dlemu.jobs.training.measured import exported
-from dlemu.jobs.training.preflight import advise
 from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.run import Training
 from dlemu.jobs.training.summary import Metrics, Summary
@@ -80,7 +78,6 @@ def figures(run: Run) -> JobFigures:
         epochs=len(steps),
         cut_steps=steps if any(planned < whole for planned in steps) else None,
         computation_seconds=mean_seconds(run.facts.workload.train.computation_time),
-        passed=summary.passed,
         verdict=summary.verdict,
         outcome=summary.outcome,
         limited_by={RUN: limit.what if limit else None},
@@ -191,9 +188,7 @@ PARTS = JobParts(
     catalogue=CATALOGUE,
     figures=figures,
     conditions=conditions,
-    advise=advise,
     predict=_predict,
-    follow=LiveTraining,
     host_checks=_host_checks,
     exported=exported,
 )

@@ -1,7 +1,8 @@
 """Measures the storage's throughput with a workload's own access pattern, for 1, 2, 4, ... parallel readers.
 
 A *reader* is a process that makes batches as a loader's worker does, by the same `BatchMaker`. A *level* is the
-measurement of one number of readers, which together read each sample at most once.
+measurement of one number of readers, which together read each sample at most once, or drop its file's pages before
+they read it again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
+from datagen.storage.storage_base import open_storage
 from dlemu.config.duration import NO_TIME, Duration
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob
@@ -26,7 +28,7 @@ from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.rates import Intervals
 from dlemu.metrics.t_interval import estimate
-from dlemu.plan.samples import Plan, RankPlan
+from dlemu.plan.samples import EndlessPlan, Plan
 from dlemu.ranks import Comm
 from dlemu.ranks.failure import Role
 from dlemu.ranks.launch import run_crew
@@ -34,13 +36,15 @@ from dlemu.results.drive import READ_AHEAD_BYTES
 
 SETTLE_SECONDS = 0.5
 """Warm-up of each level, not counted: caches, burst credits and throttles that were idle let a first burst pass."""
+SETTLE_SHARE = 1 / 3
+"""The warm-up's share, at most, of a level that a small dataset makes short."""
 LEVEL_SECONDS = 2.0  # nine levels, to 256 readers, then take 23 s; shorter ones have wider intervals
 """Minimum duration of a level."""
 MIN_READS_PER_READER = 6  # fewer: reads cut by the level's ends weigh too much; more: slow storage takes minutes
 """A level is made long enough for each reader to complete so many reads."""
 MAX_LEVEL_SECONDS = 12.0  # eight of these, to 128 readers, fit MAX_SECONDS
 MAX_SECONDS = 110.0  # two minutes with the starts of processes (docs/prediction.md, section 1)
-"""Duration of all levels together."""
+"""Duration of all levels together, at most."""
 FULL_SPEED_SHARE = 0.95
 """A level with this share of the highest throughput shows the storage's full speed."""
 REPEATS, TARGET_HALF_WIDTH_PERCENT = 2, 1.0
@@ -54,6 +58,8 @@ MIN_CORRELATION = -0.8  # at -1 the interval would have no width
 READ_BYTES = 32 << 20  # larger: a slow drive finishes too few reads in a level
 """A read is a batch, or as many of its samples as have about this many bytes, but at least one."""
 MAX_READERS = 256  # each is a process; more overload the cores of most hosts before the storage
+ENDLESS = 1 << 40
+"""Reads of a level without an end: a file that holds one sample is dropped from the page cache once it is read."""
 MAX_READ_SHARE = 0.1
 """Share of the dataset that a level may read, read-ahead included: pages read ahead would serve later samples."""
 FLAT_PERCENT = 3.0
@@ -92,6 +98,7 @@ def probe_pattern(
     levels: tuple[int, ...] = (),
     again: int | None = None,
     max_readers: int = MAX_READERS,
+    most_seconds: float = MAX_SECONDS,
     with_costs: bool = True,
     on_level: Callable[[Level], None] | None = None,
 ) -> tuple[tuple[Level, ...], HostCosts]:
@@ -99,10 +106,11 @@ def probe_pattern(
 
     `evicts`: drop the dataset's pages before each level. `levels`: numbers of readers; empty: double them until more
     gain nothing. `again`: the level to repeat if there is time; 0: the fewest readers with the full speed.
-    `with_costs`: also measure the loader's overhead. `on_level` is called with each level. Call it in the main thread.
+    `most_seconds`: of all levels together. `with_costs`: also measure the loader's overhead. `on_level` is called with
+    each level. Call it in the main thread.
     """
     measured: list[Level] = []
-    for level in _measure(job, levels, again, max_readers, evicts=evicts):
+    for level in _measure(job, levels, again, max_readers, most_seconds, evicts=evicts):
         measured.append(level)
         if on_level is not None:
             on_level(level)
@@ -114,7 +122,13 @@ def probe_pattern(
 
 
 def _measure(
-    job: TrainingJob, levels: tuple[int, ...], again: int | None, max_readers: int, *, evicts: bool
+    job: TrainingJob,
+    levels: tuple[int, ...],
+    again: int | None,
+    max_readers: int,
+    most_seconds: float = MAX_SECONDS,
+    *,
+    evicts: bool,
 ) -> Iterator[Level]:
     """Yield the levels as they are measured; the parameters are those of `probe_pattern`."""
     spec, samples = reading_spec(job)
@@ -141,7 +155,7 @@ def _measure(
         best = max(best, level.mb_per_second)
         slower = 2 if gain < 50 else 1  # twice as many readers that share one speed take twice as long for a read
         seconds = min(MAX_LEVEL_SECONDS, max(LEVEL_SECONDS, MIN_READS_PER_READER * _read_seconds(level) * slower))
-        in_time = time.monotonic() - began + seconds <= MAX_SECONDS
+        in_time = time.monotonic() - began + seconds <= most_seconds
         if not levels and flat_levels < 2 and in_time and 2 * readers <= max_readers:
             pending.append(2 * readers)
     if again is None:
@@ -149,7 +163,7 @@ def _measure(
     readers = min(max_readers, again) or fewest_at_full_speed(measured)
     nearest = min(measured, key=lambda level: abs(level.readers - readers))
     for turn in range(REPEATS):
-        left = (MAX_SECONDS - (time.monotonic() - began)) / (REPEATS - turn)
+        left = (most_seconds - (time.monotonic() - began)) / (REPEATS - turn)
         if left < LEVEL_SECONDS:
             return
         yield measure(readers, min(left, repeat_seconds(nearest, readers)))
@@ -157,8 +171,10 @@ def _measure(
 
 def _max_reads(job: TrainingJob, samples: int, readers: int) -> int:
     """Return how many reads of `samples` samples a level may make without reading pages that an earlier read cached."""
-    plan, total_bytes = job.train_plan, job.found.total_bytes
+    plan, total_bytes, streams = job.train_plan, job.found.total_bytes, job.workload.reader.worker_streams
     all_reads = plan.num_samples // samples
+    if plan.num_samples_per_file == 1 and not streams:  # with streams, two readers could read one file at a time
+        return ENDLESS
     in_order = plan.num_samples_per_file == 1 or not plan.sample_shuffle
     no_read_ahead = total_bytes >= READ_AHEAD_BYTES * plan.num_samples or job.workload.reader.odirect
     if in_order or no_read_ahead:  # read-ahead brings no sample of a later read
@@ -219,7 +235,7 @@ def reading_spec(job: TrainingJob) -> tuple[LoaderSpec, int]:
         phase = replace(phase, fetch=replace(phase.fetch, engine="matched"))
     # All samples in the order in which one rank with one reader would read them; the readers share its steps.
     order = Plan(**{part.name: getattr(job.train_plan, part.name) for part in fields(Plan)})
-    phase = replace(phase, plan=RankPlan(replace(order, batch_size=samples, ranks=1, worker_streams=1), 0))
+    phase = replace(phase, plan=EndlessPlan(replace(order, batch_size=samples, ranks=1, worker_streams=1), 0))
     return replace(spec, phases={"train": phase}, preprocess_time=NO_TIME), samples
 
 
@@ -247,10 +263,9 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
     if len(own := np.unique(rows["reader"])) == readers:  # until the first of them completed its last read
         last = min(rows["end_ns"][rows["reader"] == reader].max() for reader in own)
     end_ns = min(began_ns + round((SETTLE_SECONDS + seconds) * 1e9), int(last))
-    begin_ns = began_ns + round(SETTLE_SECONDS * 1e9)
-    if end_ns - begin_ns < 0.25e9 * seconds:  # too little is left without the warm-up: it is counted, too
-        begin_ns = int(rows["begin_ns"].min())
-        end_ns = max(end_ns, int(np.quantile(rows["end_ns"], 0.9)), begin_ns + 1)
+    if end_ns - began_ns < (SETTLE_SECONDS + 0.25 * seconds) * 1e9:  # one of the readers had too little to read
+        end_ns = max(end_ns, int(np.quantile(rows["end_ns"], 0.9)), began_ns + 2)
+    begin_ns = began_ns + min(round(SETTLE_SECONDS * 1e9), round(SETTLE_SHARE * (end_ns - began_ns)))
     edges = np.linspace(begin_ns, end_ns, WINDOWS + 1)
     spread = Intervals(rows["begin_ns"].astype(float), np.maximum(rows["end_ns"], rows["begin_ns"] + 1.0), edges)
     windows = np.diff(spread.cumulative(rows["app_bytes"].astype(float)))
@@ -288,6 +303,7 @@ def _read(
     maker, buffer = BatchMaker(spec, comm.rank), AlignedBuffer(spec.slot_bytes)
     out = buffer.view(spec.slot_bytes)
     epoch, rows = len(job.schedule) + readers, []
+    plan, storage = spec.phases["train"].plan, open_storage(job.workload.storage_spec.buffered)
     began_ns = comm.all_reduce_max(time.monotonic_ns())
     deadline = time.monotonic() + SETTLE_SECONDS + seconds
     own_steps, share = range(1 + comm.rank, steps + 1, readers), steps // readers
@@ -301,4 +317,7 @@ def _read(
         trace = maker.make("train", epoch, step, 0, out)
         values = (trace.started_ns, trace.finished_ns, trace.app_bytes, trace.samples, trace.decode_ns, trace.cpu_ns)
         rows.append((*values, comm.rank))
+        if steps == ENDLESS:
+            for sample in plan.sample_ids(epoch, step):
+                storage.evict(job.found.train.path(int(sample)), write_first=False)
     return began_ns, np.array(rows, READ_DTYPE)

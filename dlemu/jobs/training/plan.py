@@ -114,11 +114,6 @@ class TrainingJob(Job):
         again = f"row groups are read {times:.3g} times, by each worker whose batches have rows of them: once with "
         return (*notes, f"{again}reader.worker_streams=true") if times > 1 else notes
 
-    def cut_to(self, steps: int) -> TrainingJob:
-        """Return the job of a run that ended after `steps` training steps."""
-        train = replace(self.workload.train, total_training_steps=steps)
-        return replace(self, workload=replace(self.workload, train=train))
-
     def _plan(self, layout: Layout, batch_size: int) -> Plan:
         reader, train = self.workload.reader, self.workload.train
         settings: dict[str, Any] = {
@@ -254,22 +249,18 @@ def planned_dataset(spec: DatasetSpec) -> Dataset:
     )
 
 
-def make_job(workload: Workload, ranks: int, found: Dataset, *, folder: str, started_at: str) -> TrainingJob:
+def make_job(workload: Workload, ranks: int, found: Dataset, *, folder: str = "") -> TrainingJob:
     """Return the job, checked; raises UserError, or DatasetError when the dataset has fewer samples than one step."""
     shuffles = (workload.reader.file_shuffle, workload.reader.sample_shuffle)
     seed = secrets.randbits(48) if "random" in shuffles else workload.train.seed  # 48 bits are exact in JSON numbers
-    job = TrainingJob(workload=workload, ranks=ranks, found=found, seed=seed, folder=folder, started_at=started_at)
+    job = TrainingJob(workload=workload, ranks=ranks, found=found, seed=seed, folder=folder)
     job.train_plan.check("train")
     if workload.workflow.evaluation:
-        if job.valid_plan is None and workload.dataset.source == "folder":
-            raise UserError(
-                "workflow.evaluation=true, but dataset.source=folder has only a training set: turn evaluation off"
-            )
         if job.valid_plan is None:
-            raise UserError(
-                "workflow.evaluation=true, but dataset.num_files_eval=0: generate a validation set with "
-                "dataset.num_files_eval=N (for `dlemu datagen` too), or turn evaluation off"
-            )
+            why = "dataset.num_files_eval=0: generate a validation set with that setting (for `dlemu datagen` too)"
+            if workload.dataset.source == "folder":
+                why = "dataset.source=folder has only a training set"
+            raise UserError(f"workflow.evaluation=true, but {why}, or turn evaluation off")
         job.valid_plan.check("valid")
     return job
 

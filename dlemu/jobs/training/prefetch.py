@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 from datagen.errors import DlemuError
 from dlemu.loaders.loader_base import Batch, TimedBatches
@@ -22,37 +22,22 @@ class TakenBatch(NamedTuple):
     batch: Batch
 
 
-class BatchQueue(Protocol):
-    """The batches of an epoch, in order. A context manager: leaving it ends the queue."""
+class BatchQueue:
+    """The batches of an epoch, in order: the trainer itself takes each one off the loader, when it needs it.
 
-    def take(self) -> TakenBatch:
-        """Return the next batch; raises DlemuError when it can't be made or does not arrive within the timeout."""
-        ...
-
-    def read_ahead(self) -> None:
-        """Tell that the trainer is going to do something else before it takes the next batch; may be repeated."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-class OnDemandQueue:
-    """No prefetch: the trainer takes each batch off the loader itself, when it needs it."""
+    A context manager: leaving it ends the queue.
+    """
 
     def __init__(self, batches: Iterator[Batch], clock: Clock) -> None:
         self._batches, self._clock = batches, clock
 
     def take(self) -> TakenBatch:
-        """Return the next batch."""
+        """Return the next batch; raises DlemuError when it can't be made or does not arrive within the timeout."""
         batch = next(self._batches)
         return TakenBatch(self._clock.now_ns(), batch)
 
     def read_ahead(self) -> None:
-        """Do nothing: no batch is taken before the trainer needs it."""
+        """Tell that the trainer is going to do something else before it takes the next batch; may be repeated."""
 
     def __enter__(self) -> Self:
         return self
@@ -63,14 +48,14 @@ class OnDemandQueue:
         pass
 
 
-class PrefetchQueue:
+class PrefetchQueue(BatchQueue):
     """Prefetches one batch: batch k+1 is taken off the loader as soon as it is there, once the trainer has batch k.
 
     Handing a batch from thread to thread costs up to 50 us, so its thread only waits where the batch is not ready yet.
     """
 
     def __init__(self, batches: Iterator[Batch], clock: Clock, timeout_seconds: float, rank: int) -> None:
-        self._batches, self._clock = batches, clock
+        super().__init__(batches, clock)
         self._timed = batches if isinstance(batches, TimedBatches) else None
         self._timeout_seconds, self._rank = timeout_seconds, rank
         self._held: TakenBatch | None = None

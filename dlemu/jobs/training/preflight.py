@@ -1,5 +1,5 @@
 """Checks before a training run starts, or makes its dataset: samples, memory, address space, open files, rights;
-and whether the dataset has enough steps per epoch for a verdict, how many files that takes, and which commands make it.
+and whether the dataset has enough steps per epoch for a verdict, how many files that takes, and what makes them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from math import ceil
 import psutil
 
 from datagen import manifest
-from datagen.errors import SpaceError, UserError
+from datagen.errors import DatasetError, SpaceError, UserError
+from datagen.inspection import Dataset
 from datagen.layout import stored_sample_bytes
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import open_storage
-from dlemu.config import load
 from dlemu.config.duration import mean_seconds
-from dlemu.config.overrides import given_keys, override
+from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import (
     TrainingJob,
@@ -35,7 +35,7 @@ from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.report.units import size
 from dlemu.results.wording import count
 from dlemu.runner.events import Making
-from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE, NoVerdictError
+from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE
 
 _FILES_PER_WORKER = 6
 """File descriptors of a rank for each worker (queues, pipes, sentinel), measured with PyTorch 2.13."""
@@ -47,14 +47,25 @@ _SAVING_BYTES = 256 << 20
 
 def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool = False) -> None:
     """Raise UserError where the run would fail on the finished dataset: too few samples, no framework, bad settings."""
+    check_model(workload, ranks)
+    job_on(planned_dataset(workload.dataset), workload, ranks, files_there=0, wants_verdict=wants_verdict)
+    loader_class(workload)
+
+
+def check_model(workload: Workload, ranks: int) -> None:
+    """Raise UserError for ranks that can't share the model whose checkpoints they save."""
     if workload.workflow.checkpoint:
         from dlemu.checkpoints.checkpoint_plan import plan_checkpoint  # most runs save no checkpoints
 
-        plan_checkpoint(workload.model, workload.checkpoint, ranks)  # refuses ranks that can't share the model
+        plan_checkpoint(workload.model, workload.checkpoint, ranks)
+
+
+def job_on(found: Dataset, workload: Workload, ranks: int, *, files_there: int, wants_verdict: bool) -> TrainingJob:
+    """Return the job on a dataset; raises UserError where it would fail or, with `wants_verdict`, get no verdict."""
     if wants_verdict:
-        refuse_unjudged(workload, ranks, workload.dataset.num_files_train, files_there=0)
-    make_job(workload, ranks, planned_dataset(workload.dataset), folder=workload.output.folder, started_at="")
-    loader_class(workload)
+        notes = workload.notes if workload.dataset.source == "folder" else ()
+        refuse_unjudged(workload, ranks, found.train.num_files, files_there=files_there, notes=notes)
+    return make_job(workload, ranks, found)
 
 
 def check_host(job: TrainingJob, local_ranks: int) -> None:
@@ -177,25 +188,22 @@ def too_small(workload: Workload, ranks: int) -> str:
     steps = steps_of(workload, ranks, files)
     if can_be_judged(workload, steps):
         return ""
-    if saved := _too_often_saved(workload, steps):
-        return saved
     need = enough(workload, ranks)
-    return (
-        f"{files:,} files are too few for a verdict with {ranks} rank{'s' * (ranks != 1)}: set "
-        f"dataset.num_files_train={need.num_files_train} or more ({size(nominal_bytes(need))}) for {ENOUGH_STEPS} "
-        "steps per epoch; a dataset can't be extended once it is generated"
+    return _too_often_saved(workload, steps) or (
+        f"{files:,} files are too few for a verdict with {count(ranks, 'rank')}, and a dataset can't be extended: "
+        f"wanted dataset.num_files_train={need.num_files_train} or more ({size(nominal_bytes(need))})"
     )
 
 
 def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: int, notes: Sequence[str] = ()) -> None:
-    """Raise NoVerdictError if training on `files` of `files_there` files can't give a verdict; `notes` go with it."""
+    """Raise DatasetError if training on `files` of `files_there` files can't give a verdict; `notes` go with it."""
     steps = steps_of(workload, ranks, files)
     if can_be_judged(workload, steps):
         return
     noted = "".join(f" {note[0].upper()}{note[1:]}." for note in notes)
     if not steps:
         problem = f"{count(files, 'file')} can't fill one step of {count(ranks, 'rank')}.{noted}"
-        raise NoVerdictError(problem, workload, ranks, files_there, enough(workload, ranks).num_files_train)
+        raise no_verdict(problem, workload, ranks, files_there)
     if saved := _too_often_saved(workload, steps):
         raise UserError(saved)
     otherwise = f"To run anyway, without a verdict: train.total_training_steps={steps * workload.train.epochs}"
@@ -205,7 +213,7 @@ def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: 
         f"{count(steps, 'step')} per epoch can't give a verdict: metric.exclude_start_steps and exclude_end_steps "
         f"leave none to count.{noted}"
     )
-    raise NoVerdictError(problem, workload, ranks, files_there, enough(workload, ranks).num_files_train, otherwise)
+    raise no_verdict(problem, workload, ranks, files_there, otherwise)
 
 
 def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
@@ -241,60 +249,37 @@ def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
     return Making(workload=making, bytes=missing, folder=making.dataset.data_folder)
 
 
-def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[str], config_dir: str | None) -> str:
-    """Return how large a dataset the ranks need, and commands that generate it and train on it; the first is to try."""
-    workload, ranks, files_there = error.workload, error.ranks, error.files_there
-    files = workload.dataset.num_files_train
-    load_text = f"{count(ranks, 'rank')} x batch {workload.reader.batch_size}"
-    if workload.dataset.source == "folder":  # dlemu makes nothing among a user's own files
+def no_verdict(problem: str, workload: Workload, ranks: int, files_there: int, otherwise: str = "") -> DatasetError:
+    """Return the error of a run that could not get a verdict, with what to add to the command for one that can.
+
+    `files_there` is the number of files that exist; `otherwise` says how to run it without a verdict.
+    """
+    return DatasetError(f"{problem} {_advice(workload, ranks, files_there)}" + (otherwise and f"\n{otherwise}"))
+
+
+def _advice(workload: Workload, ranks: int, files_there: int) -> str:
+    data, load_text = workload.dataset, f"{count(ranks, 'rank')} x batch {workload.reader.batch_size}"
+    if data.source == "folder":  # dlemu makes nothing among a user's own files
         few = f"{load_text} get {count(steps_of(workload, ranks, files_there), 'step')} per epoch"
         larger = "set dataset.data_folder to a folder with more files, or cut files that hold many samples"
         return f"{few}: lower ranks or reader.batch_size, {larger} (dataset.format=indexed_binary)"
-    given = "dataset.num_files_train" in given_keys(overrides)
-    need = _need(workload, ranks, given=given)
-    if files_there >= need.num_files_train:
-        word = override(["dataset", "num_files_train"], files_there)
-        return f"The folder already has {files_there:,} files; to use them:\n    {with_words(command, [word])}"
-    wanted = f"{files:,} files give {count(steps_of(workload, ranks, files), 'step')} per epoch for {load_text}"
-    if files < need.num_files_train:
-        wanted += f"; {ENOUGH_STEPS} take {need.num_files_train:,}"
+    suffices = can_be_judged(workload, steps_of(workload, ranks, data.num_files_train))
+    need = data if suffices else enough(workload, ranks)
+    files = need.num_files_train
+    if files_there >= files:
+        return f"The folder already has {files_there:,} files: set dataset.num_files_train={files_there}."
     words = ["--make"]
     if files_there:
-        words.append(_folder_beside(workload, str(need.num_files_train)))
-    if given and files != need.num_files_train:
-        words.append(override(["dataset", "num_files_train"], need.num_files_train))
-    size_bytes = nominal_bytes(need)
-    if size_bytes <= CONFIRM_ABOVE_BYTES:
-        return "\n".join([f"{wanted}.", *_step("To generate them and train", workload, need, command, words)])
-    tried = []
-    if TRIAL_SCALE in workload.scales and not workload.scale:
-        scaled = [f"scale={TRIAL_SCALE}", _folder_beside(workload, TRIAL_SCALE)]
-        small = load([*overrides, *scaled], config_dir=config_dir)
-        tried = _step("To try it", small, _need(small, ranks, given=given), command, [*scaled, "--make"])
-    full = _step("At full size", workload, need, command, [*words, "--yes"])
-    from dlemu.runner.datasets import free_bytes  # only where no verdict is possible
-
-    free = free_bytes(workload, workload.dataset.data_folder)
-    if free is not None and free < size_bytes:
-        larger = "set dataset.data_folder to a larger file system"
-        full = [f"At full size it takes {size(size_bytes)}, and {size(free)} are free: {larger}."]
-    return "\n".join([f"{wanted}.", *tried, *full])
-
-
-def _need(workload: Workload, ranks: int, *, given: bool) -> DatasetSpec:
-    """Return the dataset that the ranks need; with a `given` number of files, that, if it suffices for a verdict."""
-    suffices = can_be_judged(workload, steps_of(workload, ranks, workload.dataset.num_files_train))
-    return workload.dataset if given and suffices else enough(workload, ranks)
-
-
-def _step(
-    heading: str, workload: Workload, need: DatasetSpec, command: Sequence[str], words: Sequence[str]
-) -> list[str]:
-    """Return a heading with the dataset's size, and the command with `words` added."""
-    size_bytes = nominal_bytes(need)
-    if _fits_page_cache(workload, size_bytes):
-        words = [*words, "reader.evict_page_cache=epochs"]
-    return [f"{heading} ({need.num_files_train:,} files, {size(size_bytes)}):", f"    {with_words(command, words)}"]
+        words.append(_folder_beside(workload, str(files)))
+    if not suffices:
+        words.append(f"dataset.num_files_train={files}")
+    if _fits_page_cache(workload, nominal_bytes(need)):
+        words.append("reader.evict_page_cache=epochs")
+    said = f"Wanted {files:,} files ({size(nominal_bytes(need))}) for {load_text}: add `{shlex.join(words)}`"
+    if nominal_bytes(need) > CONFIRM_ABOVE_BYTES and TRIAL_SCALE in workload.scales and not workload.scale:
+        trial = [f"scale={TRIAL_SCALE}", _folder_beside(workload, TRIAL_SCALE), "--make"]
+        said += f"; to try it with less, add `{shlex.join(trial)}`"
+    return f"{said} (in Python, make=True for --make)."
 
 
 def _folder_beside(workload: Workload, name: str) -> str:
@@ -310,10 +295,3 @@ def _fits_page_cache(workload: Workload, size_bytes: int) -> bool:
     if storage.memory_kind(existing_folder(workload.dataset.data_folder)):
         return False
     return size_bytes < WANTED_RATIO * psutil.virtual_memory().total
-
-
-def with_words(command: Sequence[str], words: Sequence[str]) -> str:
-    """Return the command with `words` added, quoted for a shell; `key=value` words replace those of the same key."""
-    keys = [word.partition("=")[0] for word in words if "=" in word]
-    kept = [word for word in command if word not in words and word.partition("=")[0].lstrip("+") not in keys]
-    return shlex.join([*kept, *words])

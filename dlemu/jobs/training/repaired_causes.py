@@ -17,15 +17,7 @@ from dlemu.jobs.training.measured import Facts, MeasuredTraining
 from dlemu.jobs.training.plan import prefetch_per_worker
 from dlemu.jobs.training.prediction.calibration import Curve, CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import HostCosts, Scene, simulate
-from dlemu.jobs.training.prediction.from_reads import (
-    Reads,
-    between_batches,
-    estimate_curve,
-    host_costs,
-    room_since,
-    stamps,
-    work_of_reads,
-)
+from dlemu.jobs.training.prediction.from_reads import Reads, batches_of, estimate_curve, work_of_reads
 from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.findings import Code, Finding
@@ -90,6 +82,10 @@ def repair_causes(
         gained = without(lambda epoch: replace(epoch, workers=threads, window=max(epoch.window, ahead), rate=rate))
         return Cause(what="loader", au_percent=gained, setting=f"reader.read_threads={threads}")
 
+    def without_emulator(epoch: Scene) -> Scene:
+        nothing = HostCosts(hand_over_seconds=0.0, epoch_start_seconds=0.0, step_seconds=0.0)
+        return replace(epoch, after_seconds=epoch.after_seconds - replay.between_seconds, costs=nothing)
+
     starving = zip(replay.epochs, replay.starved_seconds, strict=True)
     causes = [
         Cause(what="storage", au_percent=without(faster(_UNLIMITED_TIMES))),
@@ -97,7 +93,7 @@ def repair_causes(
             what="host CPU",
             au_percent=au(*(replace(each, after_seconds=each.after_seconds - lack) for each, lack in starving)),
         ),
-        Cause(what="emulator", au_percent=without(replay.without_emulator)),
+        Cause(what="emulator", au_percent=without(without_emulator)),
     ]
     others = [readers(_MORE_READERS * reader.read_threads)]
     if scaling is not None and scaling.fewer_readers:
@@ -169,19 +165,12 @@ def _measured_curve(scaling: Scaling | None, curve: Curve, readers: int) -> Curv
     return tuple(CurvePoint(readers=count, mb_per_second=factor * rate) for count, rate in points)
 
 
-def _first_steps(rows: StepTable) -> Rows:
+def _first_steps(rows: StepTable) -> StepTable:
     """Return the first epochs, MAX_ROWS rows at most; of a longer first epoch, its first steps."""
-    ranks, epochs = max(1, len(rows.by_rank)), rows.values("epoch")
-    kept: list[int] = []
-    count = 0
-    for epoch in epochs:
-        part = rows.of("epoch", (epoch,))
-        if kept and count + len(part) > MAX_ROWS:
-            break
-        kept.append(epoch)
-        count += len(part)
-    first = rows.of("epoch", tuple(kept))
-    return first[first["step"] <= max(FEWEST, MAX_ROWS // ranks)]
+    rows_until = np.cumsum([len(epoch) for epoch in rows.by_epoch])
+    fitting = max(1, int(np.searchsorted(rows_until, MAX_ROWS, side="right")))
+    first = rows.of("epoch", rows.values("epoch")[:fitting])
+    return first[first["step"] <= max(FEWEST, MAX_ROWS // max(1, len(rows.by_rank)))]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -197,24 +186,15 @@ class _Replay:
     curve: Curve
     """Rate of the storage by number of readers."""
 
-    def without_emulator(self, epoch: Scene) -> Scene:
-        """Return an epoch without the emulator's own delays."""
-        nothing = HostCosts(hand_over_seconds=0.0, epoch_start_seconds=0.0, step_seconds=0.0)
-        return replace(epoch, after_seconds=epoch.after_seconds - self.between_seconds, costs=nothing)
 
-
-def _replay_of(rows: Rows, facts: Facts, *, preprocesses: bool) -> _Replay:
+def _replay_of(rows: StepTable, facts: Facts, *, preprocesses: bool) -> _Replay:
     """Return the replay of measured rows, unchanged."""
-    begin, end, origin = stamps(rows)
-    spent = worker_time(rows, preprocesses)
+    batches, spent = batches_of(rows, facts.batches_ahead), worker_time(rows, preprocesses)
+    begin, between = batches.begin, batches.between_seconds
     storage, starved = spent.storage / 1e9, spent.starved / 1e9
-    busy = np.maximum(end - begin - storage - starved, 0.0)
+    busy = np.maximum(batches.end - begin - storage - starved, 0.0)
     reads = Reads(begin, np.maximum(begin + storage, begin + 1e-9), rows["app_bytes"].astype(float))
-    curve = estimate_curve(reads)
-    costs = host_costs(
-        rows, begin, origin, between_batches(rows, begin, end, room_since(rows, begin, facts.batches_ahead))
-    )
-    between = costs.between_seconds
+    curve, costs = estimate_curve(reads), batches.costs
     costs = replace(costs, hand_over_seconds=max(0.0, costs.hand_over_seconds - between))
     reader = facts.workload.reader
     # Built-in ones only: the run may have come from another host.

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterable
 from functools import partial
-
-import numpy as np
 
 from datagen import manifest
 from datagen.errors import UserError
@@ -17,27 +13,23 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.live import LiveTraining
 from dlemu.jobs.training.measured import Facts, Journal
-from dlemu.jobs.training.plan import TrainingJob, loader_class, make_job
-from dlemu.jobs.training.preflight import check_before_making, check_host, enough, refuse_unjudged, to_make, too_small
-from dlemu.jobs.training.result import Run, RunLog, make_facts, make_run, salvage
-from dlemu.jobs.training.steplog import STEP_DTYPE, log_name
+from dlemu.jobs.training.plan import TrainingJob, loader_class
+from dlemu.jobs.training.preflight import check_before_making, check_host, check_model, job_on, no_verdict, to_make
+from dlemu.jobs.training.result import Run, RunLog, TrainingRuns
+from dlemu.jobs.training.steplog import log_name
 from dlemu.jobs.training.trainer import run_rank
 from dlemu.loaders.traits_base import check_installed
 from dlemu.ranks import Comm
-from dlemu.results.file_names import FACTS, KILLED
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing, JobBegan, Making, OnEvent
-from dlemu.runner.follow import Reporter
-from dlemu.runner.job import JobKind, Look, Notify, NoVerdictError, in_time
+from dlemu.runner.job import JobKind, Look, Notify, in_time
 from dlemu.runner.ranks import Ranks
+from dlemu.runner.recording import RankRecord
 
 
-class Training(JobKind[TrainingJob, RunLog, Run]):
+class Training(TrainingRuns, JobKind[TrainingJob, Facts, Journal, Run]):
     """Each rank streams batches through a real loader to an emulated accelerator."""
-
-    name = "training"
 
     def complete(self, workload: Workload) -> Workload:
         if workload.workflow.train:
@@ -58,9 +50,6 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
     def making(self, workload: Workload, ranks: int, *, given: bool) -> Making:
         return to_make(workload, ranks, given=given)
 
-    def caution(self, workload: Workload, ranks: int) -> str:
-        return too_small(workload, ranks)
-
     def looks_at(self, workload: Workload) -> str:
         return f"the dataset in {workload.dataset.data_folder}"
 
@@ -79,24 +68,17 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         ranks.run(lambda comm: make_dataset(workload, comm, on_event))
         return trains
 
-    def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> TrainingJob:
+    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> TrainingJob:
         """Inspect the dataset; with `wants_verdict`, refuse one that is too small for a verdict."""
-        if workload.workflow.checkpoint:
-            from dlemu.checkpoints.checkpoint_plan import plan_checkpoint  # most runs save no checkpoints
-
-            plan_checkpoint(workload.model, workload.checkpoint, ranks)  # refuses ranks that can't share the model
+        check_model(workload, ranks)
         data, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
         makes = wants_verdict and data.source != "folder"
         if makes and manifest.read(data.data_folder, storage) is None:  # refuses a file: nothing can be made there
             problem = no_dataset(data.data_folder, storage)
             if problem:
-                raise NoVerdictError(problem, workload, ranks, 0, enough(workload, ranks).num_files_train)
+                raise no_verdict(problem, workload, ranks, 0)
         found = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
-        if wants_verdict:
-            own = workload.notes if data.source == "folder" else ()
-            files = found.train.num_files
-            refuse_unjudged(workload, ranks, files, files_there=found.spec.num_files_train, notes=own)
-        return make_job(workload, ranks, found, folder=folder, started_at=started_at)
+        return job_on(found, workload, ranks, files_there=found.spec.num_files_train, wants_verdict=wants_verdict)
 
     def look_at_points(self) -> Look:
         """Inspect each dataset once, however many runs of the sweep read it."""
@@ -118,11 +100,6 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         _reserve_checkpoint_names(job)
         return job
 
-    def facts_ahead(self, job: TrainingJob) -> Facts:
-        now_ns = time.monotonic_ns()
-        journal = Journal(wall_clock_offset_ns=time.time_ns() - now_ns, started_ns=now_ns)
-        return make_facts(job, RunLog(np.empty(0, STEP_DTYPE), journal), KILLED, recorders=())
-
     def check_host(self, job: TrainingJob, local_ranks: int) -> None:
         check_host(job, local_ranks)
         if job.workload.checkpoint.type == "all_ranks" or job.workload.model.has_layers:
@@ -136,24 +113,19 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
 
     def run_rank(self, job: TrainingJob, comm: Comm, notify: Notify | None) -> RunLog | None:
         loader = loader_class(job.workload)
+        record = RankRecord(job, comm, self.new_journal(), job.workload.dataset.data_folder)
         if notify is None:
-            return run_rank(job, comm, loader)
-        reporter = Reporter(LiveTraining(os.path.join(job.live_folder, FACTS), job.live_folder), notify)
+            return run_rank(job, comm, record, loader)
+        reporter = self.reporter(job, notify)
 
         def on_activity(activity: str) -> None:
             reporter.look()  # what follows a run's last step follows its last progress
             notify(Doing(activity))
 
-        log = run_rank(job, comm, loader, reporter, on_activity)
+        log = run_rank(job, comm, record, loader, reporter, on_activity)
         if log is not None:
             notify(Doing(f"computing the result of {count(len(log.rows), 'step')}"))
         return log
-
-    def salvage(self, live_folder: str) -> RunLog | None:
-        return salvage(live_folder)
-
-    def result(self, job: TrainingJob, log: RunLog, failure: str | None) -> Run:
-        return make_run(job, log, failure)
 
 
 TRAINING = Training()

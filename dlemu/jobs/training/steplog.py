@@ -95,9 +95,9 @@ _RELEASE_ROWS = 4096
 class StepLog:
     """One rank's rows, in a mapped file when a path is given, else in memory."""
 
-    def __init__(self, capacity: int, path: str | None = None) -> None:
+    def __init__(self, capacity: int, path: str = "") -> None:
         size_bytes = max(1, capacity) * STEP_DTYPE.itemsize
-        fd = -1 if path is None else _allocate(path, size_bytes)
+        fd = _allocate(path, size_bytes) if path else -1
         self._memory = mmap.mmap(fd, size_bytes)
         self._rows = np.frombuffer(self._memory, dtype=STEP_DTYPE)
         self._in_file = fd >= 0

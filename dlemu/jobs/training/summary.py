@@ -19,7 +19,7 @@ from dlemu.metrics.limit import Limit as Limit
 from dlemu.metrics.loss import Loss as Loss
 from dlemu.metrics.rates import Mean as Mean
 from dlemu.metrics.sustained import Uncertainty as Uncertainty
-from dlemu.metrics.verdict import Outcome
+from dlemu.metrics.verdict import PASSED, Outcome
 from dlemu.report.units import number
 from dlemu.results.parts import HostDevice, JobSummary, Requests
 from dlemu.results.wording import count, scaled
@@ -63,8 +63,6 @@ class Metrics:
     """1e6 bytes/s that the loader read, caches included."""
     app_bytes: int | None = None
     """Bytes read in training."""
-    read_calls: int | None = None
-    """Read calls made in training; of `app_bytes` / `read_calls` each. 0 where a library's calls can't be seen."""
     device_request_kib: Mean | None = None
     """Mean size of the reads that the dataset's devices served, KiB; values None where no device is known."""
     samples: int | None = None
@@ -75,8 +73,6 @@ class Metrics:
     """Wait of the slowest rank for the first batch of an epoch, s."""
     wait_ms: Percentiles | None = None
     """Waits for batches over the kept steps, ms."""
-    read_ms: Percentiles | None = None
-    """Time of a batch spent in opening and reading files, ms."""
     host_oversleep_ms: Percentiles | None = None
     """How late the host woke after an emulated computation, ms."""
     device_mb_per_second: Annotated[
@@ -98,11 +94,6 @@ class Metrics:
     """100 x `metric.au`."""
     cpu_seconds_per_gb: float | None = None
     """CPU time of ranks and workers in `total_seconds` per 1e9 bytes read in training; None for an incomplete run."""
-    read_cpu_seconds_per_gb: float | None = None
-    """CPU time of reading per 1e9 bytes read in training and evaluation: without the checkpoints, preprocessing and
-    steps of `cpu_apart` in facts.json; null where these are not known."""
-    dropped_samples: int = 0
-    """Samples of an epoch that are not read, because they do not fill a batch on every rank."""
     steps_per_epoch: tuple[int, ...] = ()
     """Number of planned steps of each planned epoch."""
 
@@ -142,8 +133,6 @@ class CheckpointTiming:
     bytes: int
     """Bytes of all ranks."""
     seconds: float
-    mb_per_second: float | None
-    """1e6 bytes/s of writing: with `checkpoint.asynchronous` without the snapshot."""
     stall_seconds: float | None = None
     """How long training stalled for it: less than `seconds` with `checkpoint.asynchronous`."""
 
@@ -152,14 +141,10 @@ class CheckpointTiming:
 class AsynchronousCheckpoints:
     """Checkpoints that were written while training went on (`checkpoint.asynchronous`)."""
 
-    steps_during: int
-    """Number of steps of rank 0 while a checkpoint was being written."""
     step_seconds_during: float | None
-    """Mean duration of these steps, waits included."""
+    """Mean duration of the steps of rank 0 while a checkpoint was being written, waits included."""
     step_seconds_otherwise: float | None
-    """Mean duration of the other steps."""
-    shortest_interval_seconds: float
-    """Least time between checkpoints at which training gets the share `metric.au` of the time."""
+    """Mean duration of its other steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,8 +157,6 @@ class DatasetFacts:
     num_samples_per_file: int
     total_bytes: int
     """Bytes of the files in use."""
-    is_own: bool = False
-    """The user's own files, which dlemu did not generate (`dataset.source=folder`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +185,6 @@ class Summary(JobSummary):
     """
 
     kind: str = "training"
-    passed: bool | None
-    """None if there is no verdict."""
     outcome: Outcome
     """`pass`, `fail`, `undecided` or `no verdict`, as the exit status."""
     verdict_code: str
@@ -216,9 +197,6 @@ class Summary(JobSummary):
     """Name of the workload's scale; None when none was chosen."""
     sample_divisor: float | None = None
     """How many times larger samples are at full size; None where it is not known."""
-    ranks_per_host: tuple[int, ...] = ()
-    seed: int = 0
-    """Seed of shuffles and random draws: `train.seed`, or a new one when a shuffle is `random`."""
     metrics: Metrics = field(default_factory=Metrics)
     loss_percent: Loss | None = None
     """Loss by reason; the parts add up to 100 - `au_whole_percent`."""
@@ -247,6 +225,11 @@ class Summary(JobSummary):
     """What else was found than explains the limit (`limited_by.findings`), as codes with their numbers."""
 
     @property
+    def passed(self) -> bool | None:
+        """None if there is no verdict."""
+        return PASSED.get(self.outcome)
+
+    @property
     def au(self) -> Mean | None:
         """AU over counted steps, %; None when no step was measured."""
         return self.metrics.au_percent
@@ -264,9 +247,9 @@ class Summary(JobSummary):
 
     @property
     def name(self) -> str:
-        """The workload's name; of a user's own files without a workload, that of their folder."""
-        own = self.dataset.is_own and self.workload == "default"  # no workload was named
-        return (own and os.path.basename(os.path.abspath(self.dataset.data_folder))) or self.workload
+        """The workload's name; where none was named, that of the dataset's folder."""
+        named = self.workload != "default"
+        return self.workload if named else os.path.basename(os.path.abspath(self.dataset.data_folder))
 
     def found(self, code: Code, pattern: str | None = None) -> list[dict[str, Number]]:
         """Return the numbers of the findings with a code, those that explain the limit included."""

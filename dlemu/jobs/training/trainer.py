@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
@@ -20,24 +18,24 @@ from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
 from dlemu.config.duration import is_zero
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
-from dlemu.jobs.training.measured import CpuApart, Journal, StoppedEarly
+from dlemu.jobs.training.measured import Journal, StoppedEarly
 from dlemu.jobs.training.plan import Epoch, TrainingJob, accelerator_class, step_threads
-from dlemu.jobs.training.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
+from dlemu.jobs.training.prefetch import BatchQueue, PrefetchQueue
 from dlemu.jobs.training.result import RunLog
 from dlemu.jobs.training.scaling import try_other_readers
-from dlemu.jobs.training.steplog import EVALUATION, TRAINING, StepLog, StepRows, log_name
+from dlemu.jobs.training.steplog import EVALUATION, TRAINING, StepLog, log_name
 from dlemu.loaders.loader_base import Loader, LoaderSpec
 from dlemu.machine.clock import BurnerThreads, Clock, MonotonicClock
 from dlemu.machine.environment import describe_storage
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.loss import emulated_percent
-from dlemu.ranks import Comm, within
+from dlemu.ranks import Comm
 from dlemu.results.wording import count
-from dlemu.runner.recording import Recording, describe_hosts, recorded, recorder_for, stopped
-from dlemu.runner.run_folder import StopFile, requests_so_far
-from dlemu.telemetry import Recorder
+from dlemu.runner.recording import RankRecord
+from dlemu.runner.run_folder import StopFile
 
 if TYPE_CHECKING:  # most runs save no checkpoints
+    from dlemu.checkpoints.io_rows import SavedCheckpoint
     from dlemu.checkpoints.save import TrainingSaver
 
 _MAX_FOLDERS = 64
@@ -49,6 +47,7 @@ CEILING_PATIENCE_SECONDS = 20.0
 def run_rank(
     job: TrainingJob,
     comm: Comm,
+    record: RankRecord[Journal],
     make_loader: Callable[[LoaderSpec], Loader],
     watch: Watcher | None = None,
     on_activity: Callable[[str], None] = lambda activity: None,
@@ -58,13 +57,13 @@ def run_rank(
     `on_activity` gets a phrase for what happens before the first step and after the last. After an error loader workers
     still run and end with the process, so the caller must end it.
     """
-    recorder = _recorder_of(job, comm)
+    record.start(lambda: _dataset_folders(job))
     loader = make_loader(job.loader_spec(comm.rank))
     try:
         ceiling = ", and measuring the AU that they reach without storage" if job.ceiling_steps else ""
         on_activity(f"starting {count(job.ranks, 'rank')}{ceiling}")
-        trainer = _Trainer(job, comm, loader, watch, recorder)
-        journal = trainer.run()
+        trainer = _Trainer(job, comm, loader, record, watch)
+        trainer.run()
     except Exception as error:
         explained = loader.explain(error)
         if explained is not None:
@@ -73,64 +72,29 @@ def run_rank(
     trial = ", testing whether more readers would be faster" if job.workload.metric.scaling_seconds else ""
     on_activity(f"ending the run: stopping telemetry and loaders{trial}")
     cpu_seconds = trainer.cpu_seconds()
-    recording = stopped(recorder)
-    ended_ns = comm.all_reduce_max(time.monotonic_ns())
-    journal = journal.noting(requests=requests_so_far(job.live_folder))
-    journal = journal.noting(ended_ns=ended_ns, scaling=try_other_readers(job, comm, trainer.log.rows))
+    record.stop()
+    record.journal = record.journal.noting(scaling=try_other_readers(job, comm, trainer.log.rows))
     loader.close()
-    return _gather(comm, journal, _RankResult(trainer.log.rows.copy(), cpu_seconds, trainer.cpu_apart(), recording))
+    return record.collect(trainer.log.rows.copy(), cpu_seconds=cpu_seconds)
 
 
-def _recorder_of(job: TrainingJob, comm: Comm) -> Recorder | None:
-    """Start this host's telemetry recorder on its first rank; return None on its other ranks. Collective."""
-    storage = open_storage(job.workload.storage_spec.buffered)
-    return recorder_for(
-        job.workload.telemetry,
-        lambda: storage.device_folders(
-            folder
-            for layout in (job.found.train, job.found.valid)
-            if layout is not None
-            for folder in layout.folders()[:_MAX_FOLDERS]
-        ),
-        job.live_folder,
-        comm,
-        timeout_seconds=job.workload.timeout_seconds,
-        what=job.workload.dataset.data_folder,
-        request_folder=job.request_folder if storage.counts_requests else "",
-    )
+def _dataset_folders(job: TrainingJob) -> Iterator[str]:
+    """Yield a folder for each device below the dataset."""
+    layouts = filter(None, (job.found.train, job.found.valid))
+    folders = (folder for layout in layouts for folder in layout.folders()[:_MAX_FOLDERS])
+    return open_storage(job.workload.storage_spec.buffered).device_folders(folders)
 
 
 def measure_ceiling(job: TrainingJob, comm: Comm, make_loader: Callable[[LoaderSpec], Loader]) -> float | None:
     """Run the loop against null storage; return its AU in % on rank 0, None elsewhere, not requested or too slow."""
     loader = make_loader(job.loader_spec(comm.rank))
-    trainer = _Trainer(job, comm, loader, None, None)
+    journal = Journal(wall_clock_offset_ns=0, started_ns=time.monotonic_ns())
+    trainer = _Trainer(job, comm, loader, RankRecord(job, comm, journal, job.workload.dataset.data_folder))
     loader.start()
     percent = trainer.measure_ceiling()
     comm.all_reduce_max(time.monotonic_ns())
     loader.close()
     return percent
-
-
-class _RankResult(NamedTuple):
-    """What a rank sends to rank 0 at the end of the run."""
-
-    rows: StepRows
-    cpu_seconds: float
-    cpu_apart: CpuApart
-    recording: Recording
-
-
-def _gather(comm: Comm, journal: Journal, own: _RankResult) -> RunLog | None:
-    parts: list[_RankResult] | None = comm.gather(own)
-    if parts is None:
-        return None
-    lost, telemetry = recorded([part.recording for part in parts], journal)
-    journal = journal.noting(
-        cpu_seconds=tuple(part.cpu_seconds for part in parts),
-        cpu_apart=tuple(part.cpu_apart for part in parts),
-        lost_recorders=lost,
-    )
-    return RunLog(np.concatenate([part.rows for part in parts]), journal, telemetry)
 
 
 def _cpu_seconds() -> float:
@@ -144,17 +108,16 @@ class _Trainer:
     """Runs the epochs of one rank: ceiling, eviction, training, checkpoints, evaluation."""
 
     def __init__(
-        self, job: TrainingJob, comm: Comm, loader: Loader, watch: Watcher | None, recorder: Recorder | None
+        self,
+        job: TrainingJob,
+        comm: Comm,
+        loader: Loader,
+        record: RankRecord[Journal],
+        watch: Watcher | None = None,
     ) -> None:
-        self._job, self._comm, self._loader, self._recorder = job, comm, loader, recorder
+        self._job, self._comm, self._loader, self._record = job, comm, loader, record
         self._clock: Clock = MonotonicClock()
-        self._journal = Journal(
-            wall_clock_offset_ns=time.time_ns() - time.monotonic_ns(), started_ns=self._clock.now_ns()
-        )
-        # In memory only where the run's folder is not visible on this host.
-        is_visible = os.path.isdir(job.live_folder)
-        path = os.path.join(job.live_folder, log_name(comm.rank)) if is_visible else None
-        self.log = StepLog(job.rows_per_rank, path)
+        self.log = StepLog(job.rows_per_rank, job.live_path(log_name(comm.rank)))
         self._accelerator: Accelerator = accelerator_class(job.workload)(job.accelerator_spec(comm.rank), self._clock)
         self._loop = StepLoop(
             accelerator=self._accelerator,
@@ -167,30 +130,28 @@ class _Trainer:
         )
         self._saver = _saver(job, comm, self._clock) if job.saves else None
         self._cpu_seconds_before = 0.0
-        self._step_cpu_ns = 0
 
-    def run(self) -> Journal:
-        """Run all epochs; return the journal, of which only rank 0's is kept."""
+    def run(self) -> None:
+        """Run all epochs."""
         self._loader.start()
-        self._describe()
+        workload = self._job.workload
+        self._record.describe(lambda: describe_storage(workload.storage_spec, workload.dataset.data_folder))
         ceiling = self.measure_ceiling()
-        self._note(ceiling_au_percent=ceiling, started_ns=self._comm.all_reduce_max(self._clock.now_ns()))
+        self._record.note(ceiling_au_percent=ceiling, started_ns=self._comm.all_reduce_max(self._clock.now_ns()))
         self._cpu_seconds_before = _cpu_seconds()
         for epoch in self._job.schedule:
             if self._job.evicts_before(epoch.number):
                 self._evict(write_first=epoch.number == 1)
-            self._synchronise_clocks()
-            self._mark(training=True)
+            self._record.mark(training=True)
             stopped = self._train(epoch)
-            self._mark(training=False)
+            self._record.mark(training=False)
             if stopped:
-                self._note(stopped_early=self._stopped_early())
+                self._record.note(stopped_early=self._stopped_early())
                 break
             if epoch.evaluation:
                 self._evaluate(epoch)
         if self._saver is not None:
-            self._note(checkpoints=(*self._journal.checkpoints, *self._saver.finish()))
-        return self._journal
+            self._note_saved(self._saver.finish())
 
     def measure_ceiling(self) -> float | None:
         """Run the same loop against null storage and return its AU in percent on rank 0, None elsewhere.
@@ -217,60 +178,28 @@ class _Trainer:
         """Return the CPU time of this rank and its workers since the first epoch began."""
         return _cpu_seconds() - self._cpu_seconds_before
 
-    def cpu_apart(self) -> CpuApart:
-        """Return the CPU time spent on anything but reading."""
-        return CpuApart(
-            checkpoints=0.0 if self._saver is None else self._saver.cpu_ns / 1e9,
-            preprocessing=float(self.log.rows["preprocess_cpu_ns"].sum()) / 1e9,
-            steps=self._step_cpu_ns / 1e9,
-        )
-
     @cached_property
     def _burners(self) -> BurnerThreads:
         return BurnerThreads(step_threads(self._job.workload.train))
 
     def _burn_step(self, seconds: float) -> None:
-        self._step_cpu_ns += self._burners.burn(seconds)
-
-    def _describe(self) -> None:
-        described = describe_hosts(self._comm)
-        if described is not None:
-            workload, (hosts, rank_nodes) = self._job.workload, described
-            storage = within(
-                workload.timeout_seconds,
-                lambda: describe_storage(workload.storage_spec, workload.dataset.data_folder),
-                f"finding the devices behind {workload.dataset.data_folder}",
-            )
-            self._note(hosts=hosts, rank_nodes=rank_nodes, storage=storage)
+        self._burners.burn(seconds)
 
     def _evict(self, *, write_first: bool) -> None:
         """Drop the dataset's pages from this host's page cache; its ranks share the files among them."""
         began_ns = self._clock.now_ns()
         evict(self._job, self._comm.local_rank, self._comm.local_size, write_first=write_first)
         seconds = (self._comm.all_reduce_max(self._clock.now_ns()) - began_ns) / 1e9
-        self._note(eviction_seconds=(*self._journal.eviction_seconds, seconds))
+        self._record.note(eviction_seconds=(*self._record.journal.eviction_seconds, seconds))
 
-    def _synchronise_clocks(self) -> None:
-        offsets_ns = self._comm.synchronise_clocks()
-        if len(offsets_ns) > 1:
-            with contextlib.suppress(OSError):  # a full disk is reported when the results are written
-                self._note(clock_offsets_ns=(*self._journal.clock_offsets_ns, offsets_ns))
-
-    def _mark(self, *, training: bool) -> None:
-        """Have the recorder read all counters now, at the boundary between training and everything else."""
-        if self._recorder is not None:
-            self._recorder.mark(training=training)
-
-    def _note(self, **changes: object) -> None:
-        self._journal = self._journal.noting(**changes)
-        if self._comm.rank == 0:
-            self._journal.save(self._job.live_folder)
+    def _note_saved(self, complete: list[SavedCheckpoint]) -> None:
+        self._record.note(checkpoints=(*self._record.journal.checkpoints, *complete))
 
     def _batch_queue(self, phase: Phase, epoch: int, steps: int) -> BatchQueue:
         batches = self._loader.batches(phase, epoch, steps)
         reader, train = self._job.workload.reader, self._job.workload.train
         if train.synchronous or reader.read_threads == 0:
-            return OnDemandQueue(batches, self._clock)
+            return BatchQueue(batches, self._clock)
         return PrefetchQueue(batches, self._clock, self._job.workload.timeout_seconds, self._comm.rank)
 
     def _train(self, epoch: Epoch) -> bool:
@@ -314,7 +243,7 @@ class _Trainer:
         """Save a checkpoint; return when training continues, on this rank's clock."""
         assert self._saver is not None  # the schedule has checkpoints
         released_ns, complete = self._saver.save(epoch, block)
-        self._note(checkpoints=(*self._journal.checkpoints, *complete))
+        self._note_saved(complete)
         return max(released_ns, self._comm.all_reduce_max(self._clock.now_ns()))
 
     def _evaluate(self, epoch: Epoch) -> None:

@@ -18,7 +18,7 @@ from dlemu.report.screen import Said, Screen, rate, with_uncertainty
 from dlemu.report.table import Tone
 from dlemu.report.units import duration, size
 from dlemu.results.file_names import CONFIG
-from dlemu.results.wording import count, filled, sentence
+from dlemu.results.wording import Wording, count, filled, words_of
 
 _AU_NAMES: dict[Number, str] = {
     "sustained": "AU",
@@ -77,7 +77,7 @@ def verdict_line(verdict: Verdict, ranks: int = 0) -> str:
         "other": _disagreement(**numbers) if numbers else "",
         "host": _HOST.get(numbers.get("limited_by", ""), ""),
     }
-    text = sentence(Finding(verdict.code, numbers=numbers | more), _VERDICTS, ranks)
+    text = filled(_VERDICTS[verdict.code], {"ranks": ranks} | numbers | more)
     return f"{verdict_word(verdict.code)}: {text}"
 
 
@@ -103,7 +103,7 @@ def _disagreement(
 
 # Findings
 
-_FINDINGS: dict[str, tuple[str, str]] = {
+_FINDINGS: Wording[tuple[str, str]] = {
     Code.PREFETCH_TOO_SHALLOW: (
         "when a wait ended, {batches_ready:.1f} later batches were ready behind the slow one: with {prefetch_size} "
         "batches ahead instead of {now_prefetch_size} the AU over whole epochs is {au_percent:.1f} % instead of "
@@ -222,13 +222,12 @@ _FINDINGS: dict[str, tuple[str, str]] = {
         "",
     ),
 }
-"""Code, with its pattern if it has one -> what was found, and what to do (empty: no more than the limit says)."""
+"""What was found, and what to do (empty: no more than the limit says)."""
 
 
 def said(finding: Finding, ranks: int = 0) -> tuple[str, str]:
     """Return a finding as a sentence, and what to do; `ranks` is 0 where their number is not known."""
-    pattern = finding.numbers.get("pattern")
-    found, to_do = _FINDINGS[finding.code if pattern is None else f"{finding.code}.{pattern}"]
+    found, to_do = words_of(finding, _FINDINGS)
     numbers = {"ranks": ranks, "would_help": LARGER_DATASET} | finding.numbers
     return filled(found, numbers), filled(to_do, numbers)
 

@@ -89,8 +89,7 @@ def difference_rows(differences: Mapping[str, Difference], metrics: Iterable[Met
     for metric in metrics:
         if (both := differences.get(metric.name)) is None:
             continue
-        sides = ((both.a, both.a_half_width), (both.b, both.b_half_width))
-        shown = (with_interval(value, half, metric.unit) for value, half in sides)
+        shown = (with_interval(side.mean, side.half_width, metric.unit) for side in (both.a, both.b))
         percent, width = both.difference_percent, both.half_width_percent
         change = "-" if percent is None else "can't be told" if both.distinct is False else f"{percent:+.1f} %"
         rows.append((f"{metric.title}, {metric.unit}", *shown, change, "-" if width is None else f"{width:.1f}"))

@@ -124,7 +124,7 @@ def size(
         command_hint=lambda: f"{datagen_command(workload)} (or add --make here)",
         storage=workload.storage_spec,
     )
-    job = make_job(workload, 1, found, folder=folder, started_at="")
+    job = make_job(workload, 1, found, folder=folder)
     enough_for = _capacity(job)
     runs = Search(folder, question, (), on_event)
     runs.resume()
@@ -311,4 +311,4 @@ def _files_to_make(workload: Workload, accelerators: int) -> int:
 
 def _planned_job(workload: Workload) -> TrainingJob:
     """Return the training of one accelerator on the dataset that the settings describe, without its files."""
-    return make_job(workload, 1, planned_dataset(workload.dataset), folder="", started_at="")
+    return make_job(workload, 1, planned_dataset(workload.dataset))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dlemu.metrics.catalogue import RUN
-from dlemu.metrics.verdict import HOST_LIMITS
+from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Section, Table, Tone, Words, columns
 from dlemu.report.units import duration, number, plain, verdict_word, with_uncertainty
@@ -32,6 +32,9 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
     failing = answer.failing
     decides = failing is not None and answer.max_accelerators < count.accelerators <= failing.accelerators
     limit = answer.limited_by if decides else cause_of(trials)
+    outcome: Outcome = "pass" if count.passed else "undecided" if count.passed is None else "fail"
+    if not count.passed and limit.what in HOST_LIMITS:
+        outcome = "no verdict"  # as of such a run
     known = [trial.figures.metrics for trial in trials]
     values = {name: [one[name].mean for one in known if name in one] for one in known for name in one}
     return JobFigures(
@@ -40,7 +43,7 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         accelerator=answer.question.accelerator or None,
         sample_divisor=answer.sample_divisor,
         ranks=count.accelerators,
-        passed=count.passed or (None if limit.what in HOST_LIMITS else count.passed),  # no verdict, as of such a run
+        outcome=outcome,
         limited_by={RUN: limit.what if limit.confidence else None},
         threshold_percent=answer.question.threshold_percent,
         metrics={name: Value(sum(each) / len(each)) for name, each in values.items()}

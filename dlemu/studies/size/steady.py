@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.au import blocks
-from dlemu.metrics.rows import Columns, Rows
+from dlemu.metrics.rows import Rows, in_order
 
 Values = NDArray[np.float64]
 
@@ -41,7 +40,7 @@ def steady_series(rows: Rows, *, ahead: int, window_seconds: float) -> SteadySer
     each rank is by its own clock, from the end of its first step.
     """
     per_block: dict[tuple[int, int], list[Values]] = {}
-    for part in blocks(rows):
+    for part in in_order(rows).by_block:
         key = int(part["epoch"][0]), int(part["block"][0])
         per_block.setdefault(key, []).append(_of_rank(part, ahead, round(window_seconds * 1e9)))
     merged = [np.empty((2, 0))]
@@ -52,7 +51,7 @@ def steady_series(rows: Rows, *, ahead: int, window_seconds: float) -> SteadySer
     return SteadySeries(busy=busy, fed=fed)
 
 
-def _of_rank(part: Columns, ahead: int, window_ns: int) -> Values:
+def _of_rank(part: Rows, ahead: int, window_ns: int) -> Values:
     """Return busy and fed of a rank's block in each window, shape (2, windows)."""
     last = len(part) - 1 - ahead
     if last <= 1:
@@ -64,7 +63,7 @@ def _of_rank(part: Columns, ahead: int, window_ns: int) -> Values:
     return shares
 
 
-def _computed_ns(part: Columns, edges: NDArray[np.int64]) -> Values:
+def _computed_ns(part: Rows, edges: NDArray[np.int64]) -> Values:
     """Return the compute time completed by each edge."""
     begin = part["free_ns"] + part["wait_ns"]
     stamps = np.stack([begin, begin + part["compute_ns"]], axis=1).ravel()
@@ -74,7 +73,7 @@ def _computed_ns(part: Columns, edges: NDArray[np.int64]) -> Values:
     return computed
 
 
-def _read_ns(part: Columns, edges: NDArray[np.int64]) -> Values:
+def _read_ns(part: Rows, edges: NDArray[np.int64]) -> Values:
     """Return the compute time of what was read by each edge, as if batches were read at a constant rate."""
     took = np.maximum(part["finished_ns"] - part["started_ns"], 1)
     read = np.zeros(len(edges))

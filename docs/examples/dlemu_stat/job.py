@@ -49,11 +49,11 @@ class StatKind(RowsKind):
     def looks_at(self, workload: Workload) -> str:
         return workload.section(StatSettings).folder
 
-    def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> Job:
+    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> Job:
         files = workload.section(StatSettings).folder
         if not os.path.isdir(files):
             raise UserError(f"stat.folder is {files}, which is not a folder: wanted one with files")
-        return super().plan(workload, ranks, folder, started_at, wants_verdict=wants_verdict)
+        return super().plan(workload, ranks, wants_verdict=wants_verdict)
 
     def watched_folders(self, job: Job) -> Iterator[str]:
         yield job.workload.section(StatSettings).folder

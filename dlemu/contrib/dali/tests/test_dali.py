@@ -34,7 +34,7 @@ needs_dali = pytest.mark.skipif(not Traits().is_installed(), reason="the extra `
 def job_of(dataset: Any, ranks: int = 2, **reader: Any) -> TrainingJob:
     settings: dict[str, Any] = {"data_loader": "dali", "batch_size": BATCH, "read_threads": 2, "file_shuffle": "seed"}
     workload = Workload(ranks=ranks, dataset=dataset, reader=Reader(**settings | reader), train=Train(epochs=2))
-    return make_job(workload, ranks, inspect(dataset), folder="", started_at="")
+    return make_job(workload, ranks, inspect(dataset))
 
 
 def run(spec: LoaderSpec, steps: int, epoch: int = 1) -> list[Batch]:

@@ -41,27 +41,37 @@ def loaded(folder: Path) -> KvSummary:
 
 
 OFFICIAL = ("workload=mlperf_kv", "kv.users=3", "kv.seed=7", "kv.threads=3", "kv.option=2")
+CLOSED = ("kv.loop=closed", "kv.users=3", "kv.think_seconds=0.5")
 OF_OWN_LOAD = ("kv.think_seconds", "kv.system_prompts", "kv.threads=2")  # an option has its own
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [("kv.tp=2", "kv.capacity_gb=0.2"), OFFICIAL])
+@pytest.mark.parametrize("changes", [("kv.tp=2", "kv.capacity_gb=0.2"), CLOSED, OFFICIAL])
 def test_a_run_is_measured_shown_and_leaves_nothing_on_the_storage(changes: tuple[str, ...], tmp_path: Path) -> None:
     given, official = words(tmp_path, "run", "ranks=2", *changes), changes is OFFICIAL
     done = dlemu(*(word for word in given if not (official and word.startswith(OF_OWN_LOAD))), "--json")
     assert done.status == 0, done.err
     found, run = json.loads(done.out), tmp_path / "run"
     assert (found["complete"], found["ranks"]) == (True, 2)
-    assert min(found["read_bytes"], found["written_bytes"], found["ceiling_times"]) > 0
+    assert min(found["read_gb_per_second"], found["write_gb_per_second"], found["ceiling_times"]) > 0
+    rows = pq.read_table(run / "kvcache.parquet")
+    read_bytes = sum(rows["read_bytes"].to_pylist())
     if official:
         assert found["prompts"] >= found["official"]["served"] > 0
-        assert found["official"]["memory_percent"] > 0
+        assert sum(rows["dram_bytes"].to_pylist()) > 0
     else:
-        assert found["read_bytes"] % found["block_bytes"] == 0
+        assert read_bytes % found["block_bytes"] == 0
         assert found["tokens_from_storage_percent"] > 10, "conversations that grow"
     assert left(tmp_path) == []
-    assert len(pq.read_table(run / "kvcache.parquet")) == found["prompts"] + 2, "those that nobody served too"
-    assert loaded(run).read_bytes == found["read_bytes"]
+    table = pq.read_table(run / "kvcache.parquet")
+    assert len(table) == found["prompts"] + 2, "those that nobody served too"
+    if changes is CLOSED:
+        assert found["arrivals"] == "random, 6 users in a closed loop"
+        prompts = [row for row in table.to_pylist() if row["prompt"] >= 0]
+        for own in ([row for row in prompts if row["rank"] == rank] for rank in range(2)):
+            in_progress = [sum(row["arrived_ns"] <= at["arrived_ns"] < row["computed_ns"] for row in own) for at in own]
+            assert max(in_progress) <= 3, "no more than users"
+    assert loaded(run).prompts == found["prompts"]
     page = dlemu("report", str(run))
     assert page.status == 0, page.err
     html = (run / "report.html").read_text()
@@ -116,7 +126,7 @@ def test_a_storage_that_runs_full_is_named_with_what_to_do(launcher: tuple[str, 
     assert "Traceback" not in ended.err
     assert left(tmp_path) == []
     summary = loaded(tmp_path / "run")  # what was measured until then
-    assert (summary.complete, summary.outcome, summary.written_bytes > 0) == (False, None, True)
+    assert (summary.complete, summary.outcome, summary.write_gb_per_second > 0) == (False, None, True)
 
 
 def test_a_run_is_measured_and_not_predicted() -> None:

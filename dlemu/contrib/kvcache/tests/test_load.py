@@ -30,7 +30,7 @@ def trace(folder: Path, *lines: object) -> KvSettings:
 def test_a_trace_is_read_in_blocks_of_the_engine(tmp_path: Path) -> None:
     settings = trace(tmp_path, LINE, "", LINE | {"timestamp": 26000, "input_length": 900, "hash_ids": [7, 8]})
     first, second = read_trace(settings)
-    assert (first.at_ns, second.at_ns) == (0, 1_000_000_000), "by time, from the first on"
+    assert (first.after_ns, second.after_ns) == (0, 1_000_000_000), "by time, from the first on"
     assert (second.input_tokens, second.output_tokens) == (1100, 50)
     assert len(first.blocks) == 900 // 256, "whole blocks alone"
     assert len(second.blocks) == 1100 // 256
@@ -41,7 +41,7 @@ def test_a_trace_is_read_in_blocks_of_the_engine(tmp_path: Path) -> None:
 def test_a_load_runs_faster_and_is_cut(tmp_path: Path) -> None:
     lines = [LINE | {"timestamp": 1000 * second} for second in range(10)]
     settings = replace(trace(tmp_path, *lines), speed=2.0, seconds=3.0)
-    assert [prompt.at_ns for prompt in make_load(settings, 1)] == [500_000_000 * place for place in range(6)]
+    assert [prompt.after_ns for prompt in make_load(settings, 1)] == [500_000_000 * place for place in range(6)]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_load_runs_faster_and_is_cut(tmp_path: Path) -> None:
         ("{", "truncated"),
         ("[" * 100_000, "wanted an object with timestamp"),
         ({"timestamp": 1}, "missing required field `input_length`"),
-        *((LINE | {"timestamp": seconds}, "fractions mean seconds") for seconds in (0.013, 1.5, 1.7e9 + 0.25)),
+        *((LINE | {"timestamp": seconds}, "timestamp in whole ms") for seconds in (0.013, 1.5, 1.7e9 + 0.25)),
         (LINE | {"input_length": 10**12}, "Expected `int` <= 100000000"),
         (LINE | {"hash_ids": [1, 2]}, "hash_ids has 2 values: wanted 3"),
         ("x" * (loads.MAX_LINE_BYTES + 1), "more than 1,048,576 bytes"),
@@ -92,7 +92,7 @@ SETTINGS = KvSettings(users=20, seconds=200.0, think_seconds=5.0, system_prompts
 
 def test_a_drawn_load_is_that_of_its_seed_and_prompts_come_as_often_as_users_think() -> None:
     one, same, other = (
-        [(prompt.at_ns, *prompt.blocks.tolist()) for prompt in draw(replace(SETTINGS, seed=seed), 1)]
+        [(prompt.after_ns, *prompt.blocks.tolist()) for prompt in draw(replace(SETTINGS, seed=seed), 1)]
         for seed in (1, 1, 2)
     )
     assert one == same == sorted(one, key=lambda prompt: prompt[0])

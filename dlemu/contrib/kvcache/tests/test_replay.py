@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.contrib.kvcache.load import Prompt
-from dlemu.contrib.kvcache.model import Model
 from dlemu.contrib.kvcache.mover import Operation
-from dlemu.contrib.kvcache.plan import RankPlan, plan_rank
+from dlemu.contrib.kvcache.plan import BlockCache, RankPlan, plan_rank
 from dlemu.contrib.kvcache.replay import Replay
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import Row
@@ -37,25 +36,25 @@ BLOCK_GB = 4096 / 1e9  # a block of it
 def test_the_bytes_of_a_token_are_the_published_ones(
     name: str, words: list[str], token_bytes: int, shard_bytes: int
 ) -> None:
-    model = Model(load([f"workload={name}", *words]).section(KvSettings))
-    assert (model.token_bytes, model.shard_bytes) == (token_bytes, shard_bytes)
-    assert model.block_bytes == shard_bytes * model.settings.tp
+    kv = load([f"workload={name}", *words]).section(KvSettings)
+    assert (kv.token_bytes, kv.shard_bytes) == (token_bytes, shard_bytes)
+    assert kv.block_bytes == shard_bytes * kv.tp
 
 
 def test_a_prefill_takes_about_as_long_as_published() -> None:
     """Llama 3 70B, 128 k tokens on 4 H100: about 20 s (IBM, 2025). Half of the tokens cached save less than half."""
-    model = Model(load(["workload=llama3_1_70b", "kv.accelerator=h100"]).section(KvSettings))
-    whole = model.prefill_seconds(0, 131_072)
+    kv = load(["workload=llama3_1_70b", "kv.accelerator=h100"]).section(KvSettings)
+    whole = kv.prefill_seconds(131_072, 0)
     assert whole == pytest.approx(20, rel=0.15)
-    assert model.prefill_seconds(0, 65_536) + model.prefill_seconds(65_536, 65_536) == pytest.approx(whole)
-    assert model.prefill_seconds(65_536, 65_536) > 0.5 * whole
-    given_rate = Model(replace(model.settings, prefill_tokens_per_second=1600.0))
-    assert given_rate.prefill_seconds(10**6, 131_072) == pytest.approx(131_072 / 6400)
+    assert kv.prefill_seconds(65_536, 0) + kv.prefill_seconds(131_072, 65_536) == pytest.approx(whole)
+    assert kv.prefill_seconds(131_072, 65_536) > 0.5 * whole
+    given_rate = replace(kv, prefill_tokens_per_second=1600.0)
+    assert given_rate.prefill_seconds(10**6, 10**6 - 131_072) == pytest.approx(131_072 / 6400)
 
 
 def plan(kv: KvSettings, *prompts: tuple[float, list[int]], tail: int = 1) -> RankPlan:
     load = [Prompt(round(at * SECOND_NS), 2 * len(c) + tail, 1, np.array(c, np.int64)) for at, c in prompts]
-    return plan_rank(kv, load, range(len(load)))
+    return plan_rank(kv, [replace(prompt, number=number, user=number) for number, prompt in enumerate(load)])
 
 
 def test_what_a_prompt_can_never_fit_into_is_refused() -> None:
@@ -66,25 +65,33 @@ def test_what_a_prompt_can_never_fit_into_is_refused() -> None:
 @given(
     chains=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=30),
     capacity=st.integers(6, 12),
+    memory=st.integers(0, 6),
 )
-def test_storage_keeps_what_was_used_last(chains: list[list[int]], capacity: int) -> None:
+def test_storage_and_memory_keep_what_was_used_last(chains: list[list[int]], capacity: int, memory: int) -> None:
     """Against a list by last use: chains of numbers are prefixes, so trees."""
     trees = [[hash(tuple(chain[: end + 1])) for end in range(len(chain))] for chain in chains]
-    planned = plan(replace(SMALL, capacity_gb=(capacity + 0.5) * BLOCK_GB), *enumerate(trees)).prompts
+    kv = replace(SMALL, capacity_gb=(capacity + 0.5) * BLOCK_GB, memory_gb=(memory + 0.5) * BLOCK_GB)
+    planned = plan(kv, *enumerate(trees))
+    uses = list(map(BlockCache(planned.settings).use, planned.prompts))
     used: list[int] = []
     objects: dict[int, int] = {}  # block -> the last object that it was written as
     written = 0
-    for one, chain in zip(planned, trees, strict=True):
+    for (found, _, _), chain in zip(uses, trees, strict=True):
         there = next((place for place, block in enumerate(chain) if block not in used), len(chain))
-        assert [number for _, number in one.found] == [objects[block] for block in chain[:there]]
+        recent = used[max(0, len(used) - memory) :]
+        assert found == [(objects[block], block in recent) for block in chain[:there]]
         for block in chain:
             if block in used:
                 used.remove(block)
             else:
                 objects[block], written = written, written + 1
             used = [*used, block][-capacity:]
-    gone = [number for one in planned for number in one.evicts]
-    assert [number for one in planned for number in one.writes] == list(range(written))
+    gone = [number for _, _, evicts in uses for number in evicts]
+    assert (
+        [number for _, writes, _ in uses for number in writes]
+        == list(range(len(planned.sizes)))
+        == list(range(written))
+    )
     assert set(range(written)) - set(gone) == {objects[block] for block in used}
     assert len(set(gone)) == len(gone), "nothing goes twice"
 

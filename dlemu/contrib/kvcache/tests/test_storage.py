@@ -160,7 +160,7 @@ def test_a_host_that_does_not_share_the_folder_makes_it_and_removes_what_a_kille
         assert Path(first).parent == Path(second).parent == Path(run_folder.run_folder(one))
     run_folder.remove_run(one)
     run_folder.create_run_folder(job(kv, seed=8))
-    run_folder.remove_failed(job(kv, seed=8))
+    run_folder.remove_run(job(kv, seed=8), failed=True)
     assert os.listdir(kv) == [owned.MARKER], "the next run there may use it, and it lists other runs"
 
 
@@ -200,7 +200,7 @@ def test_a_full_quota_is_no_room_and_leaves_the_users_folder_as_it_was(calls: in
         except SpaceError as error:
             assert os.strerror(errno.EDQUOT) in str(error)  # noqa: PT017
     assert begun == (calls >= 6), "marker, run, its marker, rank, its marker, lock"
-    assert run_folder.remove_failed(one)
+    assert run_folder.remove_run(one, failed=True)
     assert os.listdir(kv) == []
 
 
@@ -210,7 +210,7 @@ def test_blocks_that_a_failing_disk_keeps_are_left_and_go_with_the_next_run(kv: 
     with patch("os.unlink", side_effect=OSError(errno.EROFS, os.strerror(errno.EROFS))):
         with run_folder.created_rank_folder(one, 0, 3) as folder:
             pass
-        assert not run_folder.remove_failed(one), "the message says that blocks are left"
+        assert not run_folder.remove_run(one, failed=True), "the message says that blocks are left"
         assert os.path.isdir(folder)
     run_folder.create_run_folder(job(kv, seed=8))
     assert not os.path.exists(run_folder.run_folder(one))

@@ -80,7 +80,7 @@ def _figures(run: AuditedRun) -> JobFigures:
         accelerator=setup.accelerator,
         ranks=run.accelerators,
         epochs=run.recomputed.epochs,
-        passed=None if au is None else au >= setup.au_threshold_percent,
+        outcome=None if au is None else "pass" if au >= setup.au_threshold_percent else "fail",
         threshold_percent=setup.au_threshold_percent,
         metrics={name: value for name, value in metrics.items() if value is not None},
     )

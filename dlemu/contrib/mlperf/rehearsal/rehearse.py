@@ -277,11 +277,12 @@ def library_cores(workload: Workload) -> float | None:
     began, used = time.monotonic(), time.process_time()
     try:
         while read < train.num_files and time.monotonic() - began < _MEASURED_SECONDS:
-            sample = reader.load_path(train.path(read), 0, train.num_samples_per_file)
-            if sample.decode is not None:
-                sample.decode()
+            with format_base.reading(train.path(read)):
+                sample = reader.load(train.path(read), 0, train.num_samples_per_file)
+                if sample.decode is not None:
+                    sample.decode()
             read += 1
-    except (DlemuError, OSError):
+    except DlemuError:
         return None
     return (time.process_time() - used) / read * workload.reader.batch_size / seconds
 

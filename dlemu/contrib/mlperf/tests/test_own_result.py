@@ -18,7 +18,7 @@ from dlemu.contrib.mlperf.tests import golden
 from dlemu.dlio.export import export_run
 from dlemu.jobs.training.result import make_run
 from tests.results.test_live import killed
-from tests.runs import dlio_place, make_job, make_log, with_blocks, with_telemetry, write_run
+from tests.runs import cut, dlio_place, make_job, make_log, with_blocks, with_telemetry, write_run
 
 
 def leave_run(folder: Path, *, failure: str | None = None, drop_in: bool = False, name: str = "dlemu") -> None:
@@ -68,7 +68,7 @@ def test_a_run_as_it_was_left_has_no_error_and_is_one_row(tmp_path: Path, drop_i
 @pytest.mark.parametrize("steps", [5, 14, 24])
 def test_a_trial_that_ended_by_design_has_no_warning_and_one_that_lacks_steps_has(tmp_path: Path, steps: int) -> None:
     job = make_job(folder=str(tmp_path), epochs=2, steps=12)
-    trial = job.cut_to(steps)
+    trial = cut(job, steps)
     run = make_run(trial, with_telemetry(make_log(trial)), None)
     export_run(dlio_place(tmp_path / "dlio"), run)
     write_run(run)
@@ -90,7 +90,7 @@ def test_a_trial_that_ended_by_design_has_no_warning_and_one_that_lacks_steps_ha
         ("metrics.samples_per_second.mean", 1e6, "1000000.0"),
         ("metrics.device_mb_per_second.mean", 7000.5, "7000.5"),
         ("metrics.app_bytes", 5, "5"),
-        ("passed", True, "True"),
+        ("outcome", "pass", "pass"),
         ("verdict", "PASS: AU 99.95 % is at least 99.9 %", "PASS: AU 99.95 % is at least 99.9 %"),
         ("verdict", "FAIL: AU 99.80 % is below 99.9 %", "FAIL: AU 99.80 % is below 99.9 %"),
         ("limited_by.what", "nothing", "nothing"),
@@ -169,7 +169,7 @@ def test_a_run_that_failed_is_said_to_have_failed_and_compared_as_far_as_it_came
 def test_of_several_runs_of_the_drop_in_the_newest_is_the_one_above_it(tmp_path: Path) -> None:
     for name in ("dlemu", "dlemu-2", "dlemu-10"):
         leave_run(tmp_path, drop_in=True, name=name)
-    edit(tmp_path / "dlemu-10", set_key("passed", True))
+    edit(tmp_path / "dlemu-10", set_key("outcome", "pass"))
     runs = {run.path: len(errors(run)) for run in audit_trees([str(tmp_path)])}
     assert runs == {str(tmp_path): 1, str(tmp_path / "dlemu"): 0, str(tmp_path / "dlemu-2"): 0}
 

@@ -32,7 +32,7 @@ from dlemu.jobs.training.wording import recording_notes
 def test_a_slow_source_does_not_leak_into_what_a_step_computes() -> None:
     recordings = [analyse(steady(wait_ms=wait_ms, body_ms=30).processes, 10) for wait_ms in (0.2, 90)]
     assert [one.computation.mean for one in recordings] == pytest.approx([0.030, 0.030], rel=0.001)
-    assert [one.computation_from for one in recordings] == ["ready steps", "all steps"]
+    assert ["from all steps" in "".join(one.notes) for one in recordings] == [False, True]
     assert [one.samples_per_second for one in recordings] == pytest.approx([8 / 0.0302, 8 / 0.120], rel=0.001)
 
 
@@ -95,7 +95,7 @@ def test_a_dispatcher_reads_on_rank_0_for_all() -> None:
 
 def test_the_accelerators_own_clock_goes_before_the_hosts() -> None:
     found = analyse(steady(60, 0.1, 30, device_ms=27.5).processes, 10)
-    assert (found.computation_from, round(found.computation.mean, 6)) == ("device", 0.0275)
+    assert round(found.computation.mean, 6) == 0.0275
 
 
 def test_checkpoints_are_no_computation() -> None:
@@ -103,7 +103,6 @@ def test_checkpoints_are_no_computation() -> None:
     assert recording.computation.mean == pytest.approx(0.030, rel=0.001)
     assert recording.saves is not None
     assert (recording.saves.bytes, recording.saves.batches_between) == (4000, 20)
-    assert recording.saves.seconds == pytest.approx(0.4)
 
 
 def test_waits_are_shared_out_by_what_the_worker_did() -> None:
@@ -229,7 +228,8 @@ def recorded(**changes: Any) -> Recording:
 
 
 def recipe_of(recording: Recording, data: Data, **verdict: Any) -> str:
-    return recipe_text(RecordAnswer(complete=True, recording=recording, data=data, **verdict), "matched")
+    answer = RecordAnswer(complete=True, recording=recording, data=data, **verdict)
+    return recipe_text(answer, recording, data, "matched")
 
 
 def dataset(paths: Iterable[object], recording: Recording) -> Data:
@@ -462,7 +462,7 @@ class Storage:
             "device_bytes_per_sample": recording.device_bytes_per_sample,
             "worker_cpu_per_sample": recording.preprocess.mean + self.reader_cpu,
         }
-        return Replay(folder=name, engine=engine, wait_p50=0.0, wait_p99=0.0, hand_over=0.0, **measured)
+        return Replay(folder=name, engine=engine, hand_over=0.0, **measured)
 
 
 def test_the_reader_is_the_one_whose_calls_are_the_jobs_and_what_it_costs_is_not_burned_again() -> None:

@@ -40,7 +40,7 @@ def swept(axis: str, values: tuple[int, ...], kind: str, **figures: Any) -> Swee
     return SweepAnswer(complete=True, question=SweepQuestion(settings_digest=""), points=tuple(points))
 
 
-TRAINED = swept("ranks", (1, 18), "training", passed=True, epochs=5)
+TRAINED = swept("ranks", (1, 18), "training", outcome="pass", epochs=5)
 PACKED = {f"table-{number}": swept("pack.images" if number == 4 else "ranks", (4, 8), "pack") for number in (2, 3, 4)}
 PROBED: dict[str, Any] = {f"probe-{number}": read_result(str(RESULTS / "probe")) for number in (1, 2)}
 DOCUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -59,7 +59,7 @@ def reproduced(document: str, folder: Path, results: dict[str, Any] | None = Non
     for name, result in (results or known).items():
         command: Any = "probe" if name.startswith("probe") else "sweep"
         save_answer(str(folder / name), kind_of_command(command).answer, result)
-        steps.append(StepDone(name=name, command=command, words=(), seconds=1.0, folder=name))
+        steps.append(StepDone(name=name, command=command, words=(), folder=name))
     question = DocumentQuestion(document=document, drives=DRIVES, **settings)
     return Reproduced(complete=True, question=question, capacity_tb=(4.0, 2.0), steps=tuple(steps))
 
@@ -88,7 +88,7 @@ OTHER_WORK = {"computation_seconds": {"/mnt/new": 1.0, "/mnt/old": 2.0}}
 
 @pytest.mark.parametrize("changed", [{"cut_steps": (10,)}, {"outcome": "no verdict"}, OTHER_WORK])
 def test_epochs_cut_short_without_verdict_or_of_other_work_save_no_time(changed: Any, tmp_path: Path) -> None:
-    sweep = swept("ranks", (1, 18), "training", passed=True, epochs=5, **changed)
+    sweep = swept("ranks", (1, 18), "training", **{"outcome": "pass", "epochs": 5} | changed)
     assert len(tables(reproduced("kioxia", tmp_path, {"sweep": sweep}), tmp_path)) == 1
 
 

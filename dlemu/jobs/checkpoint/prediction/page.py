@@ -27,7 +27,7 @@ def _lines(answer: CheckpointPrediction) -> Iterator[Said]:
             yield Said(label, f"not known of this storage: {unknown}")
             continue
         low, high = map(_seconds, phase.seconds_interval)
-        speed = rate(phase.gib_per_second * 2**30 / 1e6)
+        speed = rate(answer.bytes / phase.seconds / 1e6)
         yield Said(label, f"{_seconds(phase.seconds)} s a checkpoint ({low} to {high}), at {speed}", tone="strong")
     cost = answer.training
     if cost is not None:

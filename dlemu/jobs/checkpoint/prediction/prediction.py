@@ -34,8 +34,6 @@ class PredictedPhase:
     """Time until the slowest rank is done."""
     seconds_interval: tuple[float, float]
     """Prediction interval of `seconds`, at 90 % or more if the storage performs as described."""
-    gib_per_second: float
-    """Bytes of all ranks / `seconds`, GiB = 2^30 bytes: the metric of MLPerf Storage's rules."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +69,7 @@ WATCHDOG_SECONDS = 600.0
 """NCCL's watchdog ends a job whose ranks wait longer for one of them (PyTorch's default for a process group)."""
 WATCHDOG = "longer_than_watchdog"
 """Code of a finding that only predictions have."""
-FINDINGS: Wording = {
+FINDINGS: Wording[str] = {
     WATCHDOG: "training waits {seconds:,.0f} s for a checkpoint, and NCCL's watchdog ends a job after "
     "{watchdog_seconds:g}: raise its timeout (init_process_group), or save asynchronously",
     OUTSIDE: "measured with {measured_ranks:count rank}, predicted for {ranks}: the storage is assumed to "

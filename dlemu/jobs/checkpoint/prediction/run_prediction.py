@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -98,33 +98,39 @@ def run_prediction(
         assert request.mb_per_second is not None  # the remaining way to describe a storage
         speed = Speed(mb_per_second=request.mb_per_second)
         storage = KnownStorage(source=f"a storage of {request.mb_per_second:,g} MB/s", writes=speed, reads=speed)
-    storage = _without_others(storage, request.others_mb_per_second)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
     given = [] if isinstance(source, Workload) else take_word(source, "output.folder")[1]
     question = CheckpointQuestion(workload=workload.model.name, overrides=tuple(without_secrets(given)), hosts=hosts)
-    answer = predict(workload, plan, storage, question)
+    answer = predict(workload, plan, storage, question, others_mb_per_second=request.others_mb_per_second)
     write_text(folder, CONFIG, to_yaml(workload))
     save_answer(folder, PREDICTION, answer)
     return answer, folder, workload
 
 
 def predict(
-    workload: Workload, plan: CheckpointPlan, storage: KnownStorage, question: CheckpointQuestion
+    workload: Workload,
+    plan: CheckpointPlan,
+    storage: KnownStorage,
+    question: CheckpointQuestion,
+    *,
+    others_mb_per_second: float = 0.0,
 ) -> CheckpointPrediction:
-    """Return the prediction. All ranks start together and share the storage's throughput."""
+    """Return the prediction. All ranks start together and share the throughput that others leave; raises UserError."""
     settings, sizes = workload.checkpoint, plan.sizes
     most_bytes = _most_bytes(plan, question.hosts) if settings.node_local else sizes.bytes
 
     def phase(speed: Speed | None) -> PredictedPhase | None:
         if speed is None:
             return None
-        seconds = most_bytes / (speed.mb_per_second * 1e6)
-        share = speed.half_width_percent / 100
+        rest = speed.mb_per_second - others_mb_per_second
+        if rest <= 0:
+            raise nothing_left(others_mb_per_second, speed.mb_per_second)
+        seconds = most_bytes / (rest * 1e6)
+        share = speed.half_width_percent / 100 * speed.mb_per_second / rest
         return PredictedPhase(
             seconds=seconds,
             seconds_interval=(seconds / (1 + share), seconds / max(1 - share, 0.01)),
-            gib_per_second=sizes.bytes / GIB / seconds,
         )
 
     write, read = phase(storage.writes), phase(storage.reads)
@@ -139,7 +145,7 @@ def predict(
         training = training_cost(settings, sizes.ranks_of_job, stall, 0.0 if read is None else read.seconds, drain)
     return CheckpointPrediction(
         question=question,
-        source=storage.source,
+        source=storage.source + taken_by_others(others_mb_per_second),
         ranks=len(plan.ranks),
         bytes=sizes.bytes,
         write=write,
@@ -153,21 +159,6 @@ def predict(
 def _most_bytes(plan: CheckpointPlan, hosts: int) -> int:
     """Return the bytes of the host with the most, where each host has as many consecutive ranks as the others."""
     return max(int(own.sum()) for own in np.array_split(np.array(plan.rank_bytes), hosts))
-
-
-def _without_others(storage: KnownStorage, others_mb_per_second: float) -> KnownStorage:
-    """Subtract the throughput that other users take from both speeds; raises UserError if nothing remains."""
-
-    def remaining(speed: Speed | None) -> Speed | None:
-        if speed is None:
-            return None
-        if speed.mb_per_second <= others_mb_per_second:
-            raise nothing_left(others_mb_per_second, speed.mb_per_second)
-        rest = speed.mb_per_second - others_mb_per_second
-        return Speed(mb_per_second=rest, half_width_percent=speed.half_width_percent * speed.mb_per_second / rest)
-
-    source = storage.source + taken_by_others(others_mb_per_second)
-    return replace(storage, source=source, writes=remaining(storage.writes), reads=remaining(storage.reads))
 
 
 def _storage_of_drive(path: str | Rates, settings: Checkpoint, ranks: int) -> KnownStorage:

@@ -30,8 +30,6 @@ def planned_job(workload: Workload, ranks: int) -> TrainingJob:
         ranks=ranks,
         found=planned_dataset(workload.dataset),
         seed=workload.train.seed,
-        folder="",
-        started_at="",
     )
 
 
@@ -50,22 +48,6 @@ def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
     if sizes is None:
         return np.array([float(nominal_sample_bytes(spec))])
     return np.asarray(sizes / spec.num_samples_per_file, float)
-
-
-def storage_share(workload: Workload) -> float:
-    """Return the share of the reads that the page cache leaves to the storage, by `reader.page_cache_percent` (x).
-
-    A cache that evicts nothing serves x: of what `evict_page_cache=epochs` leaves in memory, each sample is read once.
-    The kernel's evicts what was read longest ago. With a fresh order each epoch it serves x + (1 - x) ln(1 - x): of a
-    sample read at p of the last epoch, and now at q (0 to 1), 1 - p (1 - q) of the dataset were read since; that is
-    less than x with this probability.
-    """
-    reader, cached = workload.reader, workload.reader.page_cache_percent / 100
-    if reader.evict_page_cache == "epochs" or cached in (0, 1):
-        return 1 - cached
-    if reader.file_shuffle == reader.sample_shuffle == "off" or not workload.train.seed_change_epoch:
-        return 1.0  # in one order each sample is evicted before it is read again
-    return (1 - cached) * (1 - math.log(1 - cached))
 
 
 def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:

@@ -55,11 +55,6 @@ def most_mb_per_second(curve: Curve) -> float:
     return max(point.mb_per_second for point in curve)
 
 
-def scaled(curve: Curve, factor: float) -> Curve:
-    """Return the curve of a storage that is `factor` times as fast."""
-    return tuple(CurvePoint(readers=point.readers, mb_per_second=point.mb_per_second * factor) for point in curve)
-
-
 def flat(mb_per_second: float) -> Curve:
     """Return the curve of a storage that gives any number of readers the same throughput."""
     return (CurvePoint(readers=1, mb_per_second=mb_per_second),)
@@ -133,8 +128,6 @@ class Calibration:
     """The other explanation of a run's times, which carries over to other accelerators; None where there is none."""
     step_share: float = 0.0
     """Delay of the host after each step, beside that of `costs`, as a share of the accelerator's computation."""
-    page_cache_percent: float = 0.0
-    """Share of the dataset that memory held in the measurement (`reader.page_cache_percent`): `curve` includes it."""
     others_mb_per_second: float = 0.0
     notes: tuple[str, ...] = ()
     """What the description of the storage does not agree on, as sentences."""

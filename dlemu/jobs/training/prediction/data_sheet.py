@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -87,11 +86,11 @@ def with_rates(request: PredictionRequest) -> PredictionRequest:
 
 
 def _measured_elsewhere(path: str) -> Rates | None:
-    """Return what fio (--output-format=json) or elbencho (--jsonfile, --csvfile) measured; None for another file."""
+    """Return what fio (--output-format=json) or elbencho (--jsonfile) measured; None for another file."""
     if not os.path.isfile(path):
         return None
     text = read_untrusted(path).decode(errors="replace")
-    readers = {'"fio version"': _by_fio, '"phase_type"': _by_elbencho_json, "ISO date,": _by_elbencho_csv}
+    readers = {'"fio version"': _by_fio, '"phase_type"': _by_elbencho}
     found = next((mark for mark in readers if mark in text), None)
     if found is None:
         return None
@@ -125,16 +124,9 @@ def _by_fio(text: str) -> Iterator[_Row]:
         yield name, rate, sum(side["bw_bytes"] for side in sides) / (rate or 1), depth
 
 
-def _by_elbencho_json(text: str) -> Iterator[_Row]:
+def _by_elbencho(text: str) -> Iterator[_Row]:
     for phase in map(json.loads, text.splitlines()):
         how, last = phase["config"], phase["last_done"]
         depth = int(how["hosts"]) * int(how["threads"]) * max(1, int(how["io_depth"]))
         rate = float(last.get("iops", 0))
         yield phase["phase_type"], rate, float(last.get("bytes/s", 0)) / (rate or 1), depth
-
-
-def _by_elbencho_csv(text: str) -> Iterator[_Row]:
-    for row in csv.DictReader(text[text.index("ISO date,") :].splitlines()):
-        depth = int(row["hosts"]) * int(row["threads"]) * max(1, int(row["IO depth"] or 1))
-        rate = float(row["IOPS [last]"] or 0)
-        yield row["operation"], rate, float(row["MiB/s [last]"] or 0) * (1 << 20) / (rate or 1), depth

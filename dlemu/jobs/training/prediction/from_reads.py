@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +24,15 @@ from dlemu.jobs.training.prediction.calibration import (
     Curve,
     CurvePoint,
     rates,
-    scaled,
     smoothed,
 )
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.demand import row_group_reads
 from dlemu.metrics.limit import MIN_SPEEDUP, Scaling
+from dlemu.metrics.loss import cpu_is_known
 from dlemu.metrics.rates import Floats, Intervals, during, under_way
-from dlemu.metrics.rows import Rows
+from dlemu.metrics.rows import StepTable
 from dlemu.metrics.t_interval import FEWEST, estimate
 
 WORK_QUANTILES = 256  # keeps tails of 1 read in 256; each is a number in predict.json
@@ -64,6 +65,81 @@ class Reads:
     size_bytes: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """The batches in rows of a run, none of them empty; arrays with one entry per row.
+
+    Moments are in seconds, on a clock of all ranks on which 1 s lies between epochs.
+    """
+
+    rows: StepTable
+    begin: Floats
+    end: Floats
+    epoch_begin: Floats
+    """Start of each batch's epoch."""
+    room: Floats
+    """When the queue had room for batch k: when the trainer received batch k - `ahead`.
+
+    -inf for the first `ahead` batches of an epoch, infinity where that batch is not among the rows.
+    """
+
+    @cached_property
+    def between_seconds(self) -> float:
+        """Lower quartile of a worker's seconds between two batches, where its queue had room; 0 for too few."""
+        batch, before = self._successive
+        gaps = (self.begin[batch] - self.end[before])[self.room[batch] <= self.end[before]]
+        gaps = gaps[gaps >= 0]
+        return float(np.quantile(gaps, 0.25)) if len(gaps) >= FEWEST else 0.0
+
+    @property
+    def full_queue_share(self) -> float:
+        """Share of their time that workers waited for room in their queues, so could have read more."""
+        batch, before = self._successive
+        waited = np.clip(np.minimum(self.room[batch], self.begin[batch]) - self.end[before], 0, None).sum()
+        return float(waited / (waited + (self.end - self.begin).sum()))
+
+    @property
+    def costs(self) -> HostCosts:
+        """The host's overhead."""
+        rows, since_start = self.rows, self.begin - self.epoch_begin
+        late = rows[rows["finished_ns"] > np.maximum(rows["asked_ns"], rows["free_ns"])]
+        handed = (late["ready_ns"] - late["finished_ns"]) / 1e9  # only of batches that the trainer was waiting for
+        over = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
+        return HostCosts(
+            hand_over_seconds=float(np.median(handed)) if len(handed) else HostCosts().hand_over_seconds,
+            between_seconds=self.between_seconds,
+            epoch_start_seconds=float(
+                np.median([since_start[rows["rank"] == rank].min() for rank in rows.values("rank")])
+            ),
+            step_seconds=max(0.0, float(np.median(rows["met_ns"] - over)) / 1e9),
+        )
+
+    @cached_property
+    def _successive(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The indices of batches and of the batch that the same worker made before in that epoch."""
+        keys = [self.rows[name] for name in ("epoch", "rank", "worker")]
+        order = np.lexsort((self.begin, *reversed(keys)))
+        same = np.all([np.diff(key[order]) == 0 for key in keys], axis=0)
+        return order[1:][same], order[:-1][same]
+
+
+def batches_of(rows: StepTable, ahead: int) -> Batches:
+    """Return the batches in rows of a run whose loader may have `ahead` batches of a rank complete or in work."""
+    parts = []
+    for own in rows.by_rank_and_epoch:  # in the order of the rows
+        step, stamps = own["step"], np.stack([own[name] for name in ("started_ns", "finished_ns", "ready_ns")])
+        begin, end, ready = (stamps - own["free_ns"].min()) / 1e9
+        place = np.minimum(np.searchsorted(step, step - ahead), len(own) - 1)
+        room = np.where(step[place] == step - ahead, ready[place], np.inf)
+        parts.append(np.stack([begin, end, np.where(step <= ahead, -np.inf, room)]))
+    begin, end, room = np.concatenate(parts, axis=1)
+    epochs, number = np.unique(rows["epoch"], return_inverse=True)
+    lengths = np.zeros(len(epochs))
+    np.maximum.at(lengths, number, end)
+    since = (np.cumsum(lengths + 1.0) - lengths - 1.0)[number]
+    return Batches(rows, begin + since, end + since, since, room + since)
+
+
 def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     """Return the calibration from the steps of a run; raises UserError where too few of them read anything."""
     rows, facts = run.training, run.facts
@@ -72,37 +148,33 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     rows = rows[(rows["app_bytes"] > 0) & (rows["finished_ns"] > rows["started_ns"])]
     if len(rows) < 2 * FEWEST:
         raise UserError(f"{run.folder} has {len(rows)} steps with reads: wanted at least {2 * FEWEST} to predict from")
-    begin, end, origin = stamps(rows)
-    room = room_since(rows, begin, facts.batches_ahead)
-    gap = between_batches(rows, begin, end, room)
+    batches = batches_of(rows, facts.batches_ahead)
+    begin, end = batches.begin, batches.end
     decode = np.minimum(rows["decode_ns"] / 1e9, end - begin)
-    cpu_known = bool(rows["cpu_ns"].any())
     decodes = decode.sum() >= MIN_DECODE_SHARE * (end - begin).sum()
-    read_end = end - decode if decodes else end
-    reads = Reads(begin, read_end, rows["app_bytes"].astype(float))
+    reads = Reads(begin, end - decode if decodes else end, rows["app_bytes"].astype(float))
     curve, workers = estimate_curve(reads), int(rows["worker"].max()) + 1
-    cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if cpu_known else decode
+    cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if cpu_is_known(rows) else decode
     cpu = np.maximum(cpu - rows["preprocess_cpu_ns"] / 1e9, 0.0)  # the model adds that of the predicted job
     hosts = facts.journal.hosts
     return Calibration(
         source=f"{len(rows):,} steps of {run.folder} ({facts.ranks} x {facts.workload.reader.read_threads} readers)",
         curve=_with_scaling(curve, facts.journal.scaling),
-        saturated=_waiting_share(run) >= WAITING_SHARE or _full_queue_share(rows, begin, end, room) < WAITING_SHARE,
+        saturated=_waiting_share(run) >= WAITING_SHARE or batches.full_queue_share < WAITING_SHARE,
         half_width_percent=half_width_percent(reads, curve),
         work=work_quantiles([(reads, rows["rank"] * workers + rows["worker"])]),
         samples_per_read=max(1, round(samples / len(rows))),
         sample_bytes=app_bytes / samples,
-        page_cache_percent=facts.workload.reader.page_cache_percent,
         bytes_factor=app_bytes / planned if planned else 1.0,
         decode_seconds_per_sample=float(cpu.sum()) / samples if decodes else 0.0,
         cores=float(np.mean([min(host.cpu_usable, host.cpu_limit or np.inf) for host in hosts])) if hosts else 1.0,
-        costs=host_costs(rows, begin, origin, gap),
+        costs=batches.costs,
     )
 
 
 def _with_scaling(curve: Curve, scaling: Scaling | None) -> Curve:
     """Add a point for the larger number of readers tried after the run: the run's throughput times the trial's gain."""
-    if scaling is None or scaling.again_mb_per_second is None:
+    if scaling is None:
         return curve
     same = (scaling.mb_per_second + scaling.again_mb_per_second) / 2
     last = curve[-1]
@@ -112,81 +184,11 @@ def _with_scaling(curve: Curve, scaling: Scaling | None) -> Curve:
     return (*curve, CurvePoint(readers=scaling.more_readers, mb_per_second=more))
 
 
-def stamps(rows: Rows) -> tuple[Floats, Floats, Floats]:
-    """Return begin and end of each batch and its epoch's start, s on a clock of all ranks; 1 s lies between epochs."""
-    keys, place = np.unique(np.stack([rows["epoch"], rows["rank"]]), axis=1, return_inverse=True)
-    place = place.ravel()
-    start = np.full(keys.shape[1], np.iinfo(np.int64).max)
-    np.minimum.at(start, place, rows["free_ns"])
-    begin, end = (rows["started_ns"] - start[place]) / 1e9, (rows["finished_ns"] - start[place]) / 1e9
-    epochs, number = np.unique(rows["epoch"], return_inverse=True)
-    lengths = np.zeros(len(epochs))
-    np.maximum.at(lengths, number, end)
-    origin = (np.cumsum(lengths + 1.0) - lengths - 1.0)[number]
-    return begin + origin, end + origin, origin
-
-
-def room_since(rows: Rows, begin: Floats, ahead: int) -> Floats:
-    """Return when the queue had room for each batch k: when the trainer received batch k - `ahead`.
-
-    -inf for the first `ahead` batches of an epoch, infinity where that batch is not among the rows.
-    """
-    step, most = rows["step"].astype(np.int64), int(rows["step"].max()) + 1
-    key = (rows["rank"].astype(np.int64) * (int(rows["epoch"].max()) + 1) + rows["epoch"]) * most + step
-    order = np.argsort(key)
-    place = np.minimum(np.searchsorted(key[order], key - ahead), len(key) - 1)
-    exists = key[order][place] == key - ahead
-    ready = begin + (rows["ready_ns"] - rows["started_ns"]) / 1e9
-    room: Floats = np.where(exists, ready[order][place], np.inf)
-    room[step <= ahead] = -np.inf
-    return room
-
-
-def _successive(rows: Rows, begin: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the indices of batches and of the batch that the same worker made before in that epoch."""
-    order = np.lexsort((begin, rows["worker"], rows["rank"], rows["epoch"]))
-    same = np.ones(len(order) - 1, bool)
-    for name in ("epoch", "rank", "worker"):
-        same &= np.diff(rows[name][order].astype(np.int64)) == 0
-    return order[1:][same], order[:-1][same]
-
-
-def between_batches(rows: Rows, begin: Floats, end: Floats, room: Floats) -> float:
-    """Return the lower quartile of a worker's seconds between two batches, where its queue had room; 0 for too few."""
-    batch, before = _successive(rows, begin)
-    gaps = (begin[batch] - end[before])[room[batch] <= end[before]]
-    gaps = gaps[gaps >= 0]
-    return float(np.quantile(gaps, 0.25)) if len(gaps) >= FEWEST else 0.0
-
-
-def _full_queue_share(rows: Rows, begin: Floats, end: Floats, room: Floats) -> float:
-    """Return the share of their time that workers waited for room in their queues, so could have read more."""
-    batch, before = _successive(rows, begin)
-    waited = np.clip(np.minimum(room[batch], begin[batch]) - end[before], 0, None).sum()
-    return float(waited / (waited + (end - begin).sum()))
-
-
 def _waiting_share(run: MeasuredTraining) -> float:
     """Return the share of their time that accelerators waited for reads; first steps, where all wait, do not count."""
     kept = kept_rows(run.training, 1, 0)
     late = np.clip(kept["finished_ns"] - kept["free_ns"], 0, kept["wait_ns"]).sum()
     return float(late / max(1, (kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum()))
-
-
-def host_costs(rows: Rows, begin: Floats, origin: Floats, gap: float) -> HostCosts:
-    """Return the host's overhead in a run; `gap` is what `between_batches` returned."""
-    since_start = begin - origin
-    by_rank = [since_start[rows["rank"] == rank] for rank in np.unique(rows["rank"])]
-    late = rows[rows["finished_ns"] > np.maximum(rows["asked_ns"], rows["free_ns"])]
-    handed = (late["ready_ns"] - late["finished_ns"]) / 1e9  # only of batches that the trainer was waiting for
-    over = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
-    defaults = HostCosts()
-    return HostCosts(
-        hand_over_seconds=float(np.median(handed)) if len(handed) else defaults.hand_over_seconds,
-        between_seconds=gap,
-        epoch_start_seconds=float(np.median([part.min() for part in by_rank])),
-        step_seconds=max(0.0, float(np.median(rows["met_ns"] - over)) / 1e9),
-    )
 
 
 def estimate_curve(reads: Reads) -> Curve:
@@ -303,29 +305,29 @@ def calibrate_from_levels(
 ) -> Calibration:
     """Return the calibration from a probe's levels, one or more for each number of readers, which begin at one."""
     measured = _merged(levels)
-    curve = smoothed(_scaling_pooled(measured), [len(level.rows) for level in measured])
+    half = [level for level in measured if 2 * level.readers <= measured[-1].readers]
     highest_mb_per_second = max(level.mb_per_second for level in measured)
+    saturated = bool(half) and highest_mb_per_second < UNSATURATED_GAIN * half[-1].mb_per_second
+    decodes = _decoding_share(measured[0]) >= MIN_DECODE_SHARE
+    if decodes:  # the curve is of the storage, so decoding does not count as a reader's time
+        measured = _while_reading(measured, saturated=saturated)
+    curve = smoothed(_scaling_pooled(measured), [len(level.rows) for level in measured])
     scaling = [
         level
         for level, point in zip(measured, curve, strict=True)
         if point.mb_per_second >= SCALING_SHARE * point.readers * curve[0].mb_per_second
     ]
     rows = measured[0].rows  # of one reader
-    total_ns = (rows["end_ns"] - rows["begin_ns"]).sum()
-    decodes = rows["decode_ns"].sum() >= MIN_DECODE_SHARE * total_ns
-    if decodes:  # the curve is of the storage, so decoding does not count as a reader's time
-        curve = scaled(curve, 1 / (1 - float(rows["decode_ns"].sum() / total_ns)))
     samples = int(rows["samples"].sum())
     parallel = [level for level in scaling if level.readers > 1]
     parallel = parallel or [next((level for level in measured if level.readers >= MIN_PARALLEL_READERS), measured[-1])]
-    half = [level for level in measured if 2 * level.readers <= measured[-1].readers]
     every = np.concatenate([level.rows for level in levels])
     mean_bytes = float(every["app_bytes"].sum()) / int(every["samples"].sum())
     expected_bytes = float(bytes_by_file(job.workload.dataset).mean()) or mean_bytes
     return Calibration(
         source=f"a probe of {folder} with {', '.join(str(level.readers) for level in measured)} readers",
         curve=curve,
-        saturated=bool(half) and highest_mb_per_second < UNSATURATED_GAIN * half[-1].mb_per_second,
+        saturated=saturated,
         half_width_percent=max(measured, key=lambda level: level.seconds).half_width_percent,  # the repeated level
         work=work_quantiles(
             [
@@ -341,6 +343,26 @@ def calibrate_from_levels(
         busy_cores=busy_cores,
         costs=costs,
     )
+
+
+def _decoding_share(level: Level) -> float:
+    rows = level.rows
+    return float(rows["decode_ns"].sum() / (rows["end_ns"] - rows["begin_ns"]).sum())
+
+
+def _while_reading(measured: Sequence[Level], *, saturated: bool) -> list[Level]:
+    """Return what the same numbers of readers would get if they only read.
+
+    While a share of n readers decodes, n * (1 - share) read: throughputs are interpolated between those numbers.
+    """
+    readers = np.array([level.readers for level in measured], float)
+    speeds = np.array([level.mb_per_second for level in measured])
+    reading = np.maximum.accumulate(readers * [1 - _decoding_share(level) for level in measured])
+    while_reading = np.interp(readers, [0.0, *reading], [0.0, *speeds])
+    if not saturated:
+        more = readers > reading[-1]
+        while_reading[more] = speeds[-1] * readers[more] / reading[-1]
+    return [replace(level, mb_per_second=float(speed)) for level, speed in zip(measured, while_reading, strict=True)]
 
 
 def _merged(levels: Sequence[Level]) -> list[Level]:

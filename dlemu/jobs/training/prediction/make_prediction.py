@@ -24,12 +24,12 @@ from dlemu.jobs.training.prediction.prediction import (
 )
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.metrics.demand import demand, sample_divisor
-from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy, Number
+from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy
 from dlemu.metrics.limit import OTHER_PROGRAMS_PERCENT, What
 from dlemu.metrics.t_interval import quantile
-from dlemu.results.drive import OUTSIDE, SPEED_PERCENT
+from dlemu.results.drive import OUTSIDE, SPEED_PERCENT, taken_by_others
+from dlemu.results.wording import Wording, sentences
 from dlemu.results.wording import count as counted
-from dlemu.results.wording import filled
 
 MOST = 10_000
 """Default for the largest count tried: ends the search on a storage that no count saturates."""
@@ -45,11 +45,11 @@ NOTHING_PERCENT = 98.0
 HELPS_PERCENT = 2.0
 """Points of AU that removing a limit must gain for it to be named."""
 _EVALUATIONS = "evaluations are not included: no AU counts them, but they lengthen the run"
-_FINDINGS: dict[Number, str] = {
-    "readers": "no measurement had {readers:count reader}: the speed with {tried} is assumed",
-    "saturation": "the storage never reached its limit, so it gives at least this: calibrate with a run "
+_FINDINGS: Wording[str] = {
+    f"{OUTSIDE}.readers": "no measurement had {readers:count reader}: the speed with {tried} is assumed",
+    f"{OUTSIDE}.saturation": "the storage never reached its limit, so it gives at least this: calibrate with a run "
     "that waits for data (--from RUN)",
-    "samples": "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for {sample_bytes:,.0f}",
+    f"{OUTSIDE}.samples": "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for {sample_bytes:,.0f}",
     Code.OTHER_PROGRAM_ON_CORES: "{busy_cores:.1f} of {cores:g} cores were busy with other work in the probe, and the "
     "intervals allow for that: stop it and predict again",
 }
@@ -78,7 +78,7 @@ def predict(
         raise UserError("train.computation_time is 0, so any number of accelerators passes: choose an accelerator")
     if ranks is not None:
         calibration = _as_at_first(workload, calibration, ranks)
-    predictor = _Predictor(workload, calibration, hosts=hosts, assumes_files=assumes_files)
+    predictor = _Predictor(Model(workload, calibration, hosts=hosts, assumes_files=assumes_files))
     if ranks is not None:
         counts, wanted, found = [predictor.count(ranks)], ranks, None
     else:
@@ -89,9 +89,9 @@ def predict(
         edge = {max(1, number) for number in (middle, low, high, *one_more)}
         counts = [predictor.count(number) for number in sorted(edge)]
     shown = next(count for count in counts if count.accelerators == wanted)
-    failing = next(
-        (count for count in counts if not predictor.passes_mean(count) and count.accelerators >= wanted), shown
-    )
+    threshold_percent, by = 100 * workload.metric.au, workload.metric.verdict
+    tried = [count for count in counts if count.accelerators >= wanted]
+    failing = next((count for count in tried if count.verdict_au(by) < threshold_percent), shown)
     passed = shown.passed if found is None else found[1][0] > 0 or (None if found[1][1] else False)
     findings = tuple(predictor.findings(wanted))
     return Prediction(
@@ -101,8 +101,8 @@ def predict(
             sample_divisor=sample_divisor(workload),
             overrides=tuple(overrides),
             hosts=hosts,
-            verdict=workload.metric.verdict,
-            threshold_percent=100 * workload.metric.au,
+            verdict=by,
+            threshold_percent=threshold_percent,
         ),
         accelerators=wanted,
         outcome="undecided" if passed is None else "pass" if passed else "fail",
@@ -112,13 +112,12 @@ def predict(
         null_max_accelerators=predictor.null_max(wanted),
         ended_by=None if found is None else predictor.ended_by(*found[1], most),
         counts=tuple(counts),
-        source=calibration.source,
+        source=calibration.source + taken_by_others(calibration.others_mb_per_second),
         curve=calibration.curve,
         saturated=calibration.saturated,
         half_width_percent=calibration.half_width_percent,
-        others_mb_per_second=calibration.others_mb_per_second,
         issues=(
-            *(filled(_FINDINGS[finding.numbers.get("pattern", finding.code)], finding.numbers) for finding in findings),
+            *sentences(findings, _FINDINGS),
             *predictor.notes(wanted),
         ),
         findings=findings,
@@ -149,9 +148,9 @@ def _as_at_first(workload: Workload, calibration: Calibration, ranks: int) -> Ca
 class _Predictor:
     """Predicts counts of accelerators for one workload and storage, each at most once."""
 
-    def __init__(self, workload: Workload, calibration: Calibration, *, hosts: int, assumes_files: bool) -> None:
-        self._workload, self._calibration, self._hosts = workload, calibration, hosts
-        self._model = Model(workload, calibration, hosts=hosts, assumes_files=assumes_files)
+    def __init__(self, model: Model) -> None:
+        self._model, self._workload, self._calibration = model, model.workload, model.calibration
+        workload, calibration = model.workload, model.calibration
         self._threshold_percent = 100 * workload.metric.au
         self._by = workload.metric.verdict
         self._speed = max(SPEED_PERCENT, calibration.half_width_percent) / 100
@@ -230,10 +229,7 @@ class _Predictor:
     def _with_share(self, factor: float) -> Model:
         """Return the model with a host that delays a step by `factor` times the share found."""
         calibration = self._calibration
-        if not calibration.step_share:
-            return self._model
-        other = replace(calibration, step_share=factor * calibration.step_share)
-        return Model(self._workload, other, hosts=self._hosts, assumes_files=self._model.assumes_files)
+        return replace(self._model, calibration=replace(calibration, step_share=factor * calibration.step_share))
 
     def _sooner(self, run: ModelRun) -> float:
         """Return the factor by which samples/s may be higher with reads served in turn: the first W times sooner."""
@@ -252,10 +248,6 @@ class _Predictor:
     def _most_rate(self, ranks: int) -> float:
         """Return the samples/s that the storage gives at most."""
         return self._calibration.left_mb_per_second() * 1e6 / self._model.with_files_for(ranks).mean_sample_bytes
-
-    def passes_mean(self, count: PredictedCount) -> bool:
-        """Return whether the predicted AU reaches the threshold, whatever its interval."""
-        return count.verdict_au(self._by) >= self._threshold_percent
 
     def search(self, most: int) -> tuple[int, tuple[int, int]]:
         """Return the largest count whose predicted AU passes (0: none), and the largest that surely, possibly pass."""
@@ -310,7 +302,8 @@ class _Predictor:
             return trial.au("rules")
 
         now, faster = run(model), run(model, FASTER)
-        readers, cores = run(model.with_readers(MORE_READERS)), run(model.with_free_cores())
+        free_cores = replace(model, calibration=replace(model.calibration, cores=None))
+        readers, cores = run(model.with_readers(MORE_READERS)), run(free_cores)
         what: What = "storage" if self.saturated else "nothing"
         confidence: Confidence = "high" if self.saturated else "low"
         if max(faster, readers, cores) - now < HELPS_PERCENT:

@@ -21,7 +21,6 @@ from dlemu.jobs.training.prediction.batches import (
     planned_job,
     preprocessing_seconds,
     row_group_shares,
-    storage_share,
 )
 from dlemu.jobs.training.prediction.calibration import Calibration, CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene, simulate
@@ -107,17 +106,19 @@ class ModelRun:
         return in_order(self.rows)
 
 
+@dataclass(frozen=True, eq=False)
 class Model:
-    """A workload on a calibrated storage, for any count; `assumes_files`: each count has as many files as it needs."""
+    """A workload on a calibrated storage, for any count of accelerators."""
 
-    def __init__(
-        self, workload: Workload, calibration: Calibration, *, hosts: int = 1, assumes_files: bool = False
-    ) -> None:
-        self.workload, self.calibration, self.hosts = workload, calibration, hosts
-        self.assumes_files = assumes_files
-        self._by_file = bytes_by_file(workload.dataset)
-        in_curve = workload.reader.page_cache_percent == calibration.page_cache_percent
-        self._storage_share = 1.0 if in_curve else storage_share(workload)
+    workload: Workload
+    calibration: Calibration
+    hosts: int = 1
+    assumes_files: bool = False
+    """Each count has as many files as it needs."""
+
+    @cached_property
+    def _by_file(self) -> Floats:
+        return bytes_by_file(self.workload.dataset)
 
     @property
     def least_steps(self) -> int:
@@ -142,7 +143,7 @@ class Model:
         steps = max(self.least_steps, MIN_STEPS + planned_job(self.workload, ranks).batches_ahead)
         files = max(data.num_files_train, math.ceil(ranks * batch_size * steps / data.num_samples_per_file))
         enough = replace(self.workload, dataset=replace(data, num_files_train=files))
-        return Model(enough, self.calibration, hosts=self.hosts)
+        return replace(self, workload=enough, assumes_files=False)
 
     def run(
         self,
@@ -163,14 +164,13 @@ class Model:
         job = planned_job(self.workload, ranks)
         window = job.batches_ahead
         divisor = max(1, ranks * (MIN_STEPS + window) // most_rows) if shrinks else 1
-        if self.assumes_files and divisor == 1:
-            run = self.with_files_for(ranks).run
-            return run(ranks, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
         if not self.assumes_files:
             self._refuse_too_short(job)
+        if divisor > 1 or self.assumes_files:
+            other = self._shrunk(divisor) if divisor > 1 else self.with_files_for(ranks)
+            fewer = max(1, ranks // divisor)
+            return other.run(fewer, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
         reader, calibration = self.workload.reader, self.calibration
-        if divisor > 1:
-            return self._shrunk(divisor, ranks, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
         epochs = _cut(job.schedule, ranks, most_rows, MIN_STEPS + window)
         # Other jobs first take the throughput that these readers can't use because of latency.
         alone = speed * rates(calibration.curve, ranks * max(1, reader.read_threads))
@@ -179,16 +179,14 @@ class Model:
         longer, min_steps = None, MIN_STEPS + window
         if not as_it_is and job.schedule[0].steps < min_steps:
             # In so short an epoch read-ahead hides what the storage sustains.
-            longer_epoch = self._with_longer_epoch(math.ceil(min_steps / job.schedule[0].steps))
-            most = min(most_rows, SUSTAINED_ROWS)
-            longer = longer_epoch.run(ranks, speed=speed, most_rows=most, shrinks=True, seed=seed, as_it_is=True)
+            longer = self._with_longer_epoch(math.ceil(min_steps / job.schedule[0].steps)).run(
+                ranks, speed=speed, most_rows=min(most_rows, SUSTAINED_ROWS), shrinks=True, seed=seed, as_it_is=True
+            )
         metric, synchronous = self.workload.metric, self.workload.train.synchronous
         counted = min(block.steps for epoch in job.schedule for block in epoch.blocks)
         counted -= metric.exclude_start_steps + metric.exclude_end_steps
         seconds = mean_seconds(self.workload.train.computation_time)
-        wanted = (
-            ranks * reader.batch_size * self.mean_sample_bytes / seconds
-        )  # bytes/s, of accelerators that never wait
+        wanted = ranks * reader.batch_size * self.mean_sample_bytes / seconds  # bytes/s, if nobody waits
         return ModelRun(
             ranks=ranks,
             rows=rows,
@@ -249,16 +247,12 @@ class Model:
             if group_rows:
                 app_bytes *= row_group_shares(plan, group_rows, max(1, reader.read_threads), epoch.steps)
             work = _draw_work(calibration, max(plan.batch_size, group_rows), app_bytes.shape, random)
-            work_bytes = app_bytes * work
-            if self._storage_share < 1:  # memory serves the other samples in no time
-                missed = random.binomial(plan.batch_size, self._storage_share, app_bytes.shape)
-                work_bytes *= missed / plan.batch_size
             decode = plan.batch_size * calibration.decode_seconds_per_sample
             preprocessing = preprocessing_seconds(self.workload, app_bytes.shape, random)
             sleeps = reader.preprocess == "sleep"
             on_core = decode + (np.zeros_like(preprocessing) if sleeps else preprocessing)
             scene = Scene(
-                work_bytes=work_bytes,
+                work_bytes=app_bytes * work,
                 after_seconds=on_core + costs.between_seconds,
                 asleep_seconds=preprocessing if sleeps else None,
                 compute_seconds=computation_seconds(self.workload, job.ranks, epoch.number, epoch.steps),
@@ -298,41 +292,31 @@ class Model:
             dataset=replace(data, num_files_train=times * data.num_files_train),
             train=replace(train, epochs=1, total_training_steps=-1),
         )
-        return Model(more, self.calibration, hosts=self.hosts)
+        return replace(self, workload=more)
 
-    def _shrunk(self, divisor: int, ranks: int, *, speed: float, most_rows: int, seed: int, as_it_is: bool) -> ModelRun:
-        """Simulate 1 / `divisor` of the accelerators, on the same fraction of files, storage and hosts."""
+    def _shrunk(self, divisor: int) -> Model:
+        """Return the model for 1 / `divisor` of the accelerators, on the same fraction of files, storage and hosts."""
         data, calibration = self.workload.dataset, self.calibration
         fewer = replace(data, num_files_train=max(1, data.num_files_train // divisor))
         readers = {max(1, point.readers // divisor): point.mb_per_second / divisor for point in calibration.curve}
-        curve = tuple(CurvePoint(readers=count, mb_per_second=rate) for count, rate in sorted(readers.items()))
-        smaller = Model(
-            replace(self.workload, dataset=fewer),
-            replace(
-                calibration,
-                curve=curve,
-                cores=calibration.cores_to_share / divisor,
-                others_mb_per_second=calibration.others_mb_per_second / divisor,
-            ),
-            hosts=self.hosts,
-            assumes_files=self.assumes_files,
+        smaller = replace(
+            calibration,
+            curve=tuple(CurvePoint(readers=count, mb_per_second=rate) for count, rate in sorted(readers.items())),
+            cores=calibration.cores_to_share / divisor,
+            others_mb_per_second=calibration.others_mb_per_second / divisor,
         )
-        return smaller.run(max(1, ranks // divisor), speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
+        return replace(self, workload=replace(self.workload, dataset=fewer), calibration=smaller)
 
     @property
     def mean_sample_bytes(self) -> float:
         """Mean bytes that the storage reads for a sample."""
-        return float(self._by_file.mean()) * self.calibration.bytes_factor * self._storage_share
+        return float(self._by_file.mean()) * self.calibration.bytes_factor
 
     def with_readers(self, times: int) -> Model:
         """Return the model with `times` as many readers and as large a queue."""
         reader, threads = self.workload.reader, times * max(1, self.workload.reader.read_threads)
         more = replace(reader, read_threads=threads, prefetch_size=times * reader.prefetch_size)
-        return Model(replace(self.workload, reader=more), self.calibration, hosts=self.hosts)
-
-    def with_free_cores(self) -> Model:
-        """Return the model on hosts where nobody waits for a core."""
-        return Model(self.workload, replace(self.calibration, cores=None), hosts=self.hosts)
+        return replace(self, workload=replace(self.workload, reader=more))
 
 
 def _draw_work(

@@ -1,13 +1,12 @@
-"""What jobs need of a storage that is still to be bought, by arithmetic alone: reads, room, checkpoints, network."""
+"""What jobs need of a storage that is still to be bought, by arithmetic alone: reads, room and checkpoints."""
 
 from __future__ import annotations
 
 import math
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal
 
 from datagen.settings import build
 from datagen.withheld import without_secrets
@@ -16,7 +15,6 @@ from dlemu.config import load
 from dlemu.config.overrides import take_word
 from dlemu.config.schema import Storage, Workload
 from dlemu.config.workload_files import read_plain
-from dlemu.jobs.training.prediction.batches import storage_share
 from dlemu.jobs.training.prediction.data_sheet import requests_of
 from dlemu.metrics.demand import demand
 from dlemu.metrics.verdict import Outcome
@@ -29,26 +27,12 @@ from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
 
 NEEDS = "needs.json"
-NvidiaClass = Literal["good", "better", "best", "above"]
-GPUS_PER_NODE, GPUS_PER_UNIT = 8, 256
-"""Of NVIDIA's DGX nodes and of the scalable units of its DGX SuperPOD."""
-_CLASSES: tuple[tuple[NvidiaClass, float, float, float, float], ...] = (
-    ("good", 4, 2, 15, 7.5),
-    ("better", 8, 4, 40, 20),
-    ("best", 40, 20, 125, 62.5),
-)
-"""Reads and writes of a node, and of a scalable unit, in GB/s: DGX SuperPOD's reference architecture (H100), tables 5
-and 6; a unit's as a quarter of four units'."""
-MEMORY_GB = 2048 * 1.073741824
-"""Memory of a DGX H100."""
+GPUS_PER_NODE = 8
+"""Of NVIDIA's DGX nodes."""
 LOST_PERCENT = 5.0
 """Share of training that a synchronous checkpoint may take here: a choice, not a rule."""
 WATCHDOG_SECONDS = 600.0
 """Default of NCCL's watchdog, which ends a job whose ranks wait longer for one of them."""
-MLPERF_STEPS, MLPERF_MEMORY_TIMES = 500, 5
-"""Of MLPerf Storage's least dataset: steps of all accelerators, and times the hosts' memory."""
-PORT_GB_PER_SECOND = {100: 12.5, 400: 50.0}
-"""Gb/s of a network port -> its line rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +53,6 @@ class Needs:
     request_bytes: float = 0.0
     """Mean size of what reaches the storage: the kernel splits reads."""
     dataset_gb: float = 0.0
-    mlperf_dataset_gb: float = 0.0
-    """Least dataset that MLPerf Storage's rules allow: five times the memory of the nodes, or 500 steps."""
     checkpoint_gb: float = 0.0
     checkpoint_minutes: float = 0.0
     """Between two checkpoints (`checkpoint.interval_seconds`); of several jobs the shortest."""
@@ -91,18 +73,6 @@ class NeedsAnswer:
     jobs: tuple[Needs, ...]
     total: Needs
     restart_minutes: float
-    nvidia_class: NvidiaClass
-    times_class: float
-    """The larger of reads and writes, relative to that class, or to the best."""
-
-    def ports(self, among: int = 1) -> dict[int, int]:
-        """Return how many ports carry the highest of reads, asynchronous writes and restart, at line rate, by Gb/s.
-
-        Of one of several nodes `among` which it divides.
-        """
-        total = self.total
-        most = max(total.read_gb_per_second, total.drain_gb_per_second, total.restart_gb_per_second)
-        return {port: math.ceil(most / among / rate) for port, rate in PORT_GB_PER_SECOND.items()}
 
     @property
     def outcome(self) -> Outcome:
@@ -113,11 +83,11 @@ class NeedsAnswer:
 def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:
     """Return what jobs need of their storage, its folder, and the first job; None where it is known which storage.
 
-    The jobs are one, those of `workload=a,b`, or the `jobs` in a YAML file. Raises UserError.
+    The jobs are one, or the `jobs` in a YAML file. Raises UserError.
     """
     if request.describes_storage or request.make is not None:
         return None
-    lists = [] if isinstance(source, Workload) else list(_settings_of_each(source, request.config_dir))
+    lists = [] if isinstance(source, Workload) else _settings_of_each(source)
     jobs = [source] if isinstance(source, Workload) else [load(words, config_dir=request.config_dir) for words in lists]
     if len(jobs) == 1 and jobs[0].workflow.train:  # its storage is probed where a dataset is named, or is there
         keys = [word.lstrip("+").partition("=")[0] for words in lists for word in words]
@@ -140,20 +110,13 @@ class _Mix:
     """The settings of each, such as `workload=unet3d ranks=8`."""
 
 
-def _settings_of_each(words: Sequence[str], config_dir: str | None) -> Iterator[list[str]]:
-    for mix in (word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word):
-        shared = [word for word in words if word != mix]
-        for job in build(_Mix, read_plain(mix)).jobs:
-            yield from _settings_of_each([*shlex.split(job), *shared], config_dir)
-        return
-    names = next((word for word in words if word.startswith("workload=") and "," in word), "")
-    others = [word for word in words if word != names]
-    if not names:
-        yield others
-    for name in filter(None, names.removeprefix("workload=").split(",")):
-        alone = [f"workload={name}"]
-        has_accelerators = load(alone, config_dir=config_dir).accelerators
-        yield alone + [word for word in others if has_accelerators or not word.startswith("accelerator=")]
+def _settings_of_each(words: Sequence[str]) -> list[list[str]]:
+    """Return the settings of each job: those of a file of jobs with all other words, or the words alone."""
+    mix = next((word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word), None)
+    if mix is None:
+        return [list(words)]
+    shared = [word for word in words if word != mix]
+    return [[*shlex.split(job), *shared] for job in build(_Mix, read_plain(mix)).jobs]
 
 
 def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
@@ -177,11 +140,10 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
     )
     if not workload.workflow.train or one.samples_per_second is None:
         return found
-    step_gb = ranks * reader.batch_size * one.sample_bytes * storage_share(workload) / 1e9
+    step_gb = ranks * reader.batch_size * one.sample_bytes / 1e9
     read = workload.metric.au * step_gb / one.computation_seconds
     first_gb = step_gb * max(1, reader.read_threads)
     request_bytes, _ = requests_of(workload, one.sample_bytes)
-    steps_gb = MLPERF_STEPS * ranks * reader.batch_size * one.dataset_gb / max(1, one.num_samples)
     return replace(
         found,
         read_gb_per_second=read,
@@ -190,7 +152,6 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
         requests_per_second=read * 1e9 / request_bytes,
         request_bytes=request_bytes,
         dataset_gb=one.dataset_gb,
-        mlperf_dataset_gb=max(steps_gb, MLPERF_MEMORY_TIMES * nodes * MEMORY_GB),
     )
 
 
@@ -202,29 +163,7 @@ def _add_up(jobs: Sequence[Needs], request: PredictionRequest, overrides: tuple[
     sums["first_step_seconds"] = max(values["first_step_seconds"])
     sums["request_bytes"] = sums["read_gb_per_second"] * 1e9 / requests if requests else 0.0
     total = Needs(workload=" + ".join(values["workload"]), accelerator=jobs[0].accelerator, **sums)
-    name, times = _nvidia_class(total)
-    return NeedsAnswer(
-        overrides=overrides,
-        jobs=tuple(jobs),
-        total=total,
-        restart_minutes=request.restart_minutes,
-        nvidia_class=name,
-        times_class=times,
-    )
-
-
-def _nvidia_class(needs: Needs) -> tuple[NvidiaClass, float]:
-    """Return the least class that gives reads and asynchronous writes to as many accelerators, and their share of it.
-
-    A few nodes may use what one node may; many share what their scalable units get.
-    """
-    units, times = needs.accelerators / GPUS_PER_UNIT, 0.0
-    for name, node_read, node_write, unit_read, unit_write in _CLASSES:
-        of_read = needs.read_gb_per_second / max(node_read, units * unit_read)
-        times = max(of_read, needs.drain_gb_per_second / max(node_write, units * unit_write))
-        if times <= 1:
-            return name, times
-    return "above", times
+    return NeedsAnswer(overrides=overrides, jobs=tuple(jobs), total=total, restart_minutes=request.restart_minutes)
 
 
 def read_needs(folder: str) -> NeedsAnswer | None:
@@ -238,11 +177,10 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
     if total.read_gb_per_second:
         read, first = total.read_gb_per_second, total.first_step_gb_per_second
         requests = f"{_si(total.requests_per_second)} requests/s of {total.request_bytes / 1024:.0f} KiB"
-        least = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
         lines = [
             Said("read", f"{_gb(read)}/s, {_gb(read / total.nodes)}/s a node", requests),
             Said("first step", f"{_gb(first)}/s, or it takes {total.first_step_seconds:.2g} s", "one batch a reader"),
-            Said("data", f"{_gb(total.dataset_gb)}; for MLPerf {_gb(total.mlperf_dataset_gb)}", least),
+            Said("data", _gb(total.dataset_gb)),
         ]
     if total.checkpoint_gb:
         size, every = _gb(total.checkpoint_gb), f"every {total.checkpoint_minutes:g} min"
@@ -251,16 +189,9 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
             Said("write", write, f"{size} {every}; waiting costs {LOST_PERCENT:g} % of the time"),
             Said("restart", f"{_gb(total.restart_gb_per_second)}/s", f"{size} in {answer.restart_minutes:g} min"),
         ]
-    of_node = answer.ports(among=total.nodes)
-    ports = (
-        f"{count(ports, 'port')} of {speed} Gb/s ({of_node[speed]} a node)" for speed, ports in answer.ports().items()
-    )
-    is_above = answer.nvidia_class == "above"
-    known = f"{answer.times_class:.2g} times what the best gives" if is_above else f'"{answer.nvidia_class}"'
     again = f"is yours enough? dlemu predict {shlex.join(answer.overrides)} --mb-per-second X | --drive SHEET"
     beside = "one beside the others: dlemu predict workload=... --mb-per-second X --others-mb-per-second Y"
     lines += [
-        Said("network", " or ".join(ports), f"NVIDIA's class, of the DGX SuperPOD: {known}"),
         Said("from", "batch and step time of the workload's file, by arithmetic", "as sure as these; dlemu workloads"),
         Said("next", again if len(jobs) == 1 else beside),
     ]

@@ -10,7 +10,6 @@ from dlemu.jobs.training.prediction.run_prediction import read_prediction
 from dlemu.report.any_run import listed
 from dlemu.report.screen import Said, Screen, rate, with_uncertainty
 from dlemu.report.table import Section, Tone
-from dlemu.results.drive import taken_by_others
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import scaled
 
@@ -36,7 +35,7 @@ def _screen(answer: Prediction, folder: str) -> Screen:
         Said("limit", f"{what}: {limit.evidence[-1]}"),
         Said("needs", f"{rate(needed)} for {answer.accelerators} to pass; they read {rate(read)} over whole epochs"),
         Said("check", f"speed / demand alone says {answer.null_max_accelerators} pass"),
-        Said("from", answer.source + taken_by_others(answer.others_mb_per_second)),
+        Said("from", answer.source),
     ]
     return Screen(title=_title(answer), lines=lines, notes=answer.issues, folder=folder)
 

@@ -104,15 +104,13 @@ class Prediction:
     counts: tuple[PredictedCount, ...]
     """Every number of accelerators that was simulated completely, smallest first."""
     source: str
-    """What the speed of the storage is from, as a phrase."""
+    """What the speed of the storage is from, and what others are assumed to take of it, as a phrase."""
     curve: Curve
-    """What the storage delivers to so many readers."""
+    """What the whole storage delivers to so many readers."""
     saturated: bool
     """The storage was at its limit; otherwise it may give more than the curve says."""
     half_width_percent: float
     """Half width of the curve's 95 % interval, as far as the measurement itself shows."""
-    others_mb_per_second: float = 0.0
-    """Throughput that other jobs are assumed to take; `curve` is that of the whole storage."""
     issues: tuple[str, ...] = ()
     """What restricts the meaning of the prediction, as sentences: `findings`, and notes."""
     findings: tuple[Finding, ...] = ()

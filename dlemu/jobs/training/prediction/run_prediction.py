@@ -18,7 +18,7 @@ from datagen.withheld import without_secrets
 from dlemu.config import check_runnable, datagen_command, load, load_received, to_yaml
 from dlemu.config.overrides import take_word
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.pattern import Level, probe_pattern
+from dlemu.jobs.training.pattern import MAX_SECONDS, Level, probe_pattern
 from dlemu.jobs.training.plan import make_job
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed, most_mb_per_second
 from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive
@@ -111,6 +111,7 @@ _AS_MEASURED = (
 )
 """Settings that change what a read takes in a way that only a measurement with them shows."""
 _CACHED = ("reader.evict_page_cache", "train.epochs")  # with metric.cached: which share of the reads memory serves
+_IN_MEMORY = ("reader.page_cache_percent",)
 _NOT_IN_A_SPEED = (
     *("reader.decode", "reader.verify", "reader.pin_memory", "reader.tensors", "dataset.compression", "metric.cached"),
 )
@@ -120,12 +121,13 @@ _NOT_SIMULATED = ("train.compute", "checkpoint.asynchronous")
 def _not_modelled(workload: Workload, request: PredictionRequest, known: Known | None) -> Iterator[str]:
     """Yield a problem for each setting that changes a run's numbers, but that neither model nor source knows."""
     reader = workload.reader
-    names, source = _NOT_IN_A_SPEED * request.describes_storage, "a speed" if request.describes_storage else "a probe"
+    names, source = _IN_MEMORY + _NOT_IN_A_SPEED * request.describes_storage, "a probe"
+    if request.describes_storage:
+        source = request.from_folder or "a speed"
     if known is not None:
-        names, source = _AS_MEASURED + _CACHED * workload.metric.cached, request.from_folder or ""
-        names += ("reader.page_cache_percent",) * bool(known.calibration.page_cache_percent)
+        names = _IN_MEMORY + _AS_MEASURED + _CACHED * workload.metric.cached
     harmless = {
-        "metric.cached": reader.odirect or reader.evict_page_cache == "epochs" or reader.page_cache_percent,
+        "metric.cached": reader.odirect or reader.evict_page_cache == "epochs",
         "reader.tensors": workload.recorded.version,  # recorded with what they cost
         "checkpoint.asynchronous": not workload.workflow.checkpoint,
     }
@@ -143,13 +145,10 @@ def calibrate_by_probe(
     workload: Workload,
     *,
     readers: int = 0,
-    least_seconds: float = 0.0,
+    most_seconds: float = MAX_SECONDS,
     on_event: OnEvent = ignore,
 ) -> Calibration:
-    """Measure the storage with the workload's reads, most precisely for `readers` (0: the fewest to saturate).
-
-    A small dataset is read again until `least_seconds` have passed.
-    """
+    """Measure the storage with the workload's reads, most precisely for `readers` (0: the fewest to saturate)."""
     found = inspect(
         workload.dataset,
         command_hint=lambda: (
@@ -157,7 +156,7 @@ def calibrate_by_probe(
         ),
         storage=workload.storage_spec,
     )
-    job = make_job(workload, 1, found, folder=os.devnull, started_at="")
+    job = make_job(workload, 1, found, folder=os.devnull)
     how = treatment_of(workload, found.total_bytes)
     began, others = time.monotonic(), _others_cpu_seconds()
 
@@ -166,9 +165,7 @@ def calibrate_by_probe(
         on_event(PartMeasured(level, f"{level.readers} reader{several} {level.mb_per_second:,.1f} MB/s"))
 
     evicts = how in ("evicted", "large")
-    levels, costs = probe_pattern(job, evicts=evicts, again=readers, on_level=notify)
-    while time.monotonic() < began + least_seconds:
-        levels += probe_pattern(job, evicts=evicts, with_costs=False, on_level=notify)[0]
+    levels, costs = probe_pattern(job, evicts=evicts, again=readers, most_seconds=most_seconds, on_level=notify)
     return calibrate_from_levels(
         job,
         levels,

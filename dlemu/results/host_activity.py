@@ -1,0 +1,75 @@
+"""What the hosts of a run and their devices did in windows of time, by their telemetry; None where it has nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from dlemu.metrics.rates import Windows, mean_within
+from dlemu.telemetry import DeviceFacts, HostTelemetry
+
+
+def devices_of(telemetry: Sequence[HostTelemetry]) -> Iterator[tuple[HostTelemetry, DeviceFacts]]:
+    """Yield each device with its host; a device that several nodes see (containers of one machine) is counted once."""
+    seen = set()
+    for host in telemetry:
+        for device in host.devices:
+            key = host.boot_id, device.name
+            yield host, replace(device, counted=device.counted and key not in seen)
+            if device.counted:
+                seen.add(key)
+
+
+class HostActivity:
+    """The hosts of a run, each with windows on its own clock."""
+
+    def __init__(self, hosts: Sequence[tuple[HostTelemetry, Windows]]) -> None:
+        self._hosts = hosts
+
+    def means(self, probe: str, metric: str) -> list[float]:
+        """Return the mean of a metric of each host; NaN for one that did not record it."""
+        return [mean_within(*host.readings(probe, "", metric), windows) for host, windows in self._hosts]
+
+    def most(self, probe: str, metric: str) -> float | None:
+        """Return the mean of a metric on the host where it is highest."""
+        return highest(self.means(probe, metric))
+
+    @property
+    def busy_percents(self) -> list[float]:
+        """CPU utilisation of each host: all time but idle and iowait is busy, even steal time."""
+        idle = zip(self.means("cpu", "idle_percent"), self.means("cpu", "iowait_percent"), strict=True)
+        return [100.0 - sum(unused) for unused in idle]
+
+    def link_percent(self, flow: str) -> float | None:
+        """Return the utilisation of the busiest network link, in MB/s of `flow`; links of unknown speed don't count."""
+        used = []
+        for host, windows in self._hosts:
+            for link in host.sources("network"):
+                _, speeds = host.readings("network", link, "link_mb_per_second")
+                if len(speeds) and speeds[-1] > 0:
+                    moved = mean_within(*host.readings("network", link, flow), windows)
+                    used.append(100 * moved / float(speeds[-1]))
+        return highest(used)
+
+    @property
+    def devices(self) -> Iterator[tuple[HostTelemetry, Windows, DeviceFacts]]:
+        """The counted devices, each once."""
+        windows_of = {host.node: windows for host, windows in self._hosts}
+        for host, device in devices_of([host for host, _ in self._hosts]):
+            if device.counted:
+                yield host, windows_of[host.node], device
+
+    def of_block_devices(self, metric: str) -> list[float]:
+        """Return the mean of a metric of each counted block device that recorded it."""
+        means = (
+            mean_within(*host.readings("block", device.name, metric), windows)
+            for host, windows, device in self.devices
+            if device.probe == "block"
+        )
+        return [mean for mean in means if not math.isnan(mean)]
+
+
+def highest(values: Iterable[float]) -> float | None:
+    """Return the highest of the values that are known."""
+    return max((value for value in values if not math.isnan(value)), default=None)
