@@ -121,7 +121,7 @@ def pack_codes() -> dict[str, Iterable[str]]:
 # What all kinds of run have
 
 
-_GONE = ("_price", "kv.layout", "kv.pipe_gb_per_second")
+_GONE = ("_price", "kv.layout", "kv.pipe_gb_per_second", "kv.gpu_gb", "kv.dram_gb")
 """Ends of the settings that there are no more."""
 
 

@@ -62,11 +62,7 @@ def conditions(summary: KvSummary) -> Conditions:
         hosts=summary.environment.hosts,
         storage=summary.environment.storage,
         facts={"folder": summary.folder},
-        work={
-            "block_bytes": summary.block_bytes,
-            "block_tokens": summary.block_tokens,
-            "arrivals": summary.arrivals,
-        },
+        work={"arrivals": summary.arrivals, "block_bytes": summary.block_bytes, "block_tokens": summary.block_tokens},
         how={"odirect": summary.odirect, "threads": summary.threads, "ranks": summary.ranks},
         from_memory=("run",) if served is not None and served < page_cache.NOT_READ_PERCENT else (),
         warnings=summary.issues,

@@ -71,7 +71,7 @@ class KvSettings:
     users: Annotated[int, at_least(0, 10**6)] = 16
     """Users per rank of a random load or a closed loop; 0: those of `option`."""
     think_seconds: Annotated[float, at_least(0), SECONDS] = 10.0
-    """Mean time between two prompts of a user; in a closed loop, between answer and prompt."""
+    """Mean time between two prompts of a user; in a closed loop, after a first token."""
     turns: Annotated[float, at_least(1, 1000)] = 5.0
     """Mean number of prompts in a random conversation."""
     prompt_tokens: Annotated[int, at_least(1, 10**6), TOKENS] = 4096

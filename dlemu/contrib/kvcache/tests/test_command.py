@@ -58,7 +58,7 @@ def test_a_run_is_measured_shown_and_leaves_nothing_on_the_storage(changes: tupl
     read_bytes = sum(rows["read_bytes"].to_pylist())
     if official:
         assert found["prompts"] >= found["official"]["served"] > 0
-        assert sum(rows["dram_bytes"].to_pylist()) > 0
+        assert sum(rows["memory_bytes"].to_pylist()) > 0
     else:
         assert read_bytes % found["block_bytes"] == 0
         assert found["tokens_from_storage_percent"] > 10, "conversations that grow"

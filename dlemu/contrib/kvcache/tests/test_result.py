@@ -177,12 +177,12 @@ def test_the_published_rate_exceeds_the_drive_and_the_true_one_does_not(option: 
     if option != 2:
         assert (told.read_gib_per_second + told.write_gib_per_second) * GIB > 1.05 * RATE
         assert told.late > 0
-        assert not rows["dram_bytes"].any()
+        assert not rows["memory_bytes"].any()
         moves = Counter((batch.operation, batch.objects[0]) for batch in drive.done)
         assert {moves[Operation.WRITE, one.prompt] for one in done} == {1}
         assert all(moves[Operation.READ, one.prompt] >= plan.turns[one.prompt].reads for one in done)
     else:
-        assert rows["dram_bytes"].sum() > 0.25 * rows["read_bytes"].sum()
+        assert rows["memory_bytes"].sum() > 0.25 * rows["read_bytes"].sum()
     assert drive.most_writes <= OPTIONS[option].allocations
 
 
