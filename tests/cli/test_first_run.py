@@ -32,7 +32,7 @@ def refused(overrides: list[str], ranks: int, files_there: int) -> str:
 
 
 def words_to_add(text: str) -> list[list[str]]:
-    return [shlex.split(words) for words in re.findall("`([^`]*)`", text)]
+    return [shlex.split(line) for line in text.splitlines() if line.startswith("    ")]
 
 
 @pytest.mark.parametrize(("free", "words"), [(5e10, []), (5e10, ["dataset.num_files_train=168000"]), (1.9e10, [])])

@@ -208,7 +208,7 @@ def test_a_full_disk_under_the_checkpoint_is_told(dataset: Path, tiny: Path, tmp
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (["dataset.data_folder=/nowhere/to/be/found"], ["/nowhere/to/be/found", "add `--make`"]),
+        (["dataset.data_folder=/nowhere/to/be/found"], ["/nowhere/to/be/found", "    --make"]),
         (["dataset.num_files_train=200"], ["48", "200"]),
         (["ranks=30"], ["48 files", "30 ranks", "dataset.num_files_train=1200"]),
         (["reader.batchsize=4"], ["reader.batch_size"]),

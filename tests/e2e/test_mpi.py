@@ -192,7 +192,7 @@ def test_the_first_command_is_answered_by_words_that_lead_to_a_verdict(tmp_path:
     refused = dlemu("train", *words, launcher=launcher, cwd=tmp_path)
     assert refused.status == 2, refused.err
     assert "1 step per epoch can't give a verdict" in refused.err
-    (more,) = re.findall("add `([^`]*)`", refused.err)
+    (more,) = re.findall("^    (.*)$", refused.err, re.M)
     ended = dlemu(
         "train", *words, *shlex.split(more), f"output.folder={tmp_path / 'run'}", launcher=launcher, cwd=tmp_path
     )

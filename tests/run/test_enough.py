@@ -97,7 +97,7 @@ def test_a_missing_dataset_and_one_too_small_are_refused_and_take_advice(tmp_pat
             look(workload, 2, wants_verdict=True)
         refused.append(str(caught.value))
         make(JobRequest(load=lambda: workload), lambda event: None)
-    wanted, needed = "Wanted 160 files (", "for 2 ranks x batch 4: add `--make"
+    wanted, needed = "Wanted 160 files (", "for 2 ranks x batch 4; add to the command\n    --make"
     assert all(wanted in told and needed in told for told in refused)
     assert "\nTo run anyway" in refused[1]
     assert [f"dataset.data_folder={tmp_path}/data-160" in told for told in refused] == [False, False, True]

@@ -275,12 +275,13 @@ def _advice(workload: Workload, ranks: int, files_there: int) -> str:
         words.append(f"dataset.num_files_train={files}")
     if _fits_page_cache(workload, nominal_bytes(need)):
         words.append(evicting)
-    said = f"Wanted {files:,} files ({size(nominal_bytes(need))}) for {load_text}: add `{shlex.join(words)}`"
+    said = f"Wanted {files:,} files ({size(nominal_bytes(need))}) for {load_text}; add to the command"
+    said += f"\n    {shlex.join(words)}"
     if nominal_bytes(need) > CONFIRM_ABOVE_BYTES and TRIAL_SCALE in workload.scales and not workload.scale:
         trial = [f"scale={TRIAL_SCALE}", _folder_beside(workload, TRIAL_SCALE), "--make"]
         trial += [evicting] * _fits_page_cache(workload, 0)  # a few GB do
-        said += f"; to try it with less, add `{shlex.join(trial)}`"
-    return f"{said} (in Python, make=True for --make)."
+        said += f"\nor, to try it with small samples,\n    {shlex.join(trial)}"
+    return f"{said}\n(in Python, make=True for --make)"
 
 
 def _folder_beside(workload: Workload, name: str) -> str:
