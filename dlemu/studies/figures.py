@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -76,9 +77,31 @@ def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
         caption += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
     small = {scaled(run.figures.sample_divisor) for run in runs}
     of_samples = small.pop() if len(small) == 1 else ""
-    title = f"{metric.title} {'of each run' if is_alone else f'against {axis}'}{of_samples}"
-    x = alt.X("line:N", axis=None, sort=None) if is_alone else _x_axis(emulated + axis, [at for _, at in places])
+    if is_alone:
+        title = _ahead(metric, {row["line"]: row for row in measured})
+        x = alt.X("line:N", axis=None, sort=None)
+    else:
+        title = f"{metric.title} against {axis}{of_samples}"
+        if levels and not isinstance(measured[0]["at"], str):
+            title = _passing(measured, axis + of_samples)
+        x = _x_axis(emulated + axis, [at for _, at in places])
     yield "by_count", Figure(title, caption, _panel(metric, measured, x, levels, ceilings))
+
+
+def _ahead(metric: Metric, lines: Mapping[str, Row]) -> str:
+    """Return which line is the better one for certain, as a title."""
+    best, second, *_ = sorted(lines.values(), key=lambda row: row["value"], reverse=metric.better == "higher")
+    width = math.hypot(*((row["high"] - row["low"]) / 2 for row in (best, second)))
+    if 0 < width < abs(best["value"] - second["value"]):
+        return f"{best['line']} is ahead in {metric.title}"
+    return f"No difference in {metric.title} is certain"
+
+
+def _passing(rows: Sequence[Row], axis: str) -> str:
+    """Return with how many each line passes, as a title."""
+    most = {row["line"]: row["at"] for row in rows if row["verdict"] == "pass"}
+    named = [f"{at:,g} ({line})" if len(most) > 1 else f"{at:,g}" for line, at in most.items()]
+    return f"Up to {' and '.join(named)} {axis} pass" if most else f"None of these numbers of {axis} passes"
 
 
 def _places(runs: Sequence[Point], ranks: str) -> tuple[str, list[tuple[str, float | str]]]:

@@ -167,16 +167,15 @@ class BracketSearch(Sweep):
 
     def _tried(self, key: str) -> dict[float, bool]:
         """Return value -> passed. A run without a verdict fails if a smaller value passed; else raises UserError."""
-        tried: dict[float, bool] = {}
-        measured = {float(point.settings[key]): point.figures for point in self.runs if point.figures}
-        for value, figures in sorted(measured.items()):
-            if figures.passed is None and not any(tried.values()):
+        passed = {float(point.settings[key]): point.figures.passed for point in self.runs if point.figures}
+        for point in self.runs:
+            value = float(point.settings[key])
+            if passed[value] is None and not any(passed[other] for other in passed if other < value):
                 raise UserError(
-                    f"the run at {key}={value:g} neither passed nor failed ({figures.verdict}): "
-                    "wanted a limit to judge it by, and runs that are long enough"
+                    f"the run at {key}={value:g} neither passed nor failed ({point.figures and point.figures.verdict})"
+                    ": wanted a limit to judge it by, and runs that are long enough"
                 )
-            tried[value] = figures.passed is True
-        return tried
+        return {value: bool(one) for value, one in passed.items()}
 
 
 def next_value(tried: Mapping[float, bool], first: float) -> float | None:
