@@ -21,7 +21,7 @@ import dlemu
 from dlemu.api import overrides_of
 from dlemu.config import load
 from dlemu.jobs.training.result import Run
-from dlemu.results.progress import Progress
+from dlemu.results.live import Progress
 from dlemu.runner.events import DatasetMade, Event, JobBegan
 from dlemu.runner.ranks import RunUserError
 from tests.e2e.conftest import dataset as dataset

@@ -25,8 +25,7 @@ from dlemu.ranks import detect_launcher
 from dlemu.report.progress import ProgressLines, log_writer
 from dlemu.report.units import size
 from dlemu.results.kinds import Kind
-from dlemu.results.live import report_command
-from dlemu.results.progress import Progress
+from dlemu.results.live import Progress, report_command
 from dlemu.results.wording import count
 from dlemu.runner.events import (
     DatasetMade,

@@ -26,7 +26,7 @@ def command(folder: str, ranks: bool) -> None:
     from rich.console import Console
 
     from dlemu.report.progress import ProgressLines
-    from dlemu.results.progress import Progress
+    from dlemu.results.live import Progress
     from dlemu.runner.follow import LOOK_SECONDS, RunFollower
 
     follower = RunFollower(folder)

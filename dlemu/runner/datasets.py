@@ -18,7 +18,7 @@ from dlemu.config.schema import Workload
 from dlemu.machine.environment import existing_folder
 from dlemu.ranks import Comm
 from dlemu.ranks.process_control import comes_into_sight
-from dlemu.results.progress import Progress, seconds_left
+from dlemu.results.live import Progress, seconds_left
 from dlemu.results.wording import count
 from dlemu.runner.events import DatasetMade, DatasetVerified, OnEvent, Warned
 from dlemu.runner.job import JobRequest

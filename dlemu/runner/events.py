@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dlemu.config.schema import Workload
+from dlemu.results.live import Progress
 from dlemu.results.measured import MeasuredRun
-from dlemu.results.progress import Progress
 
 if TYPE_CHECKING:  # most jobs make and verify nothing
     from datagen.verify import Damage

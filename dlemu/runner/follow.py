@@ -13,9 +13,8 @@ from datagen.errors import UserError
 from dlemu.metrics.verdict import EXIT_STATUSES
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 from dlemu.results.kinds import kind_of
-from dlemu.results.live import goes_on
+from dlemu.results.live import Figure, Follower, Progress, goes_on
 from dlemu.results.measured import read_saved
-from dlemu.results.progress import Figure, Follower, Progress
 from dlemu.runner.events import OnEvent
 from dlemu.telemetry._readings import LiveReadings
 

@@ -30,10 +30,9 @@ from dlemu.ranks.row_log import Rows as Rows
 from dlemu.ranks.row_log import read_row_logs
 from dlemu.results.figures import Conditions, JobFigures, Value
 from dlemu.results.kinds import JobParts, kind_named
-from dlemu.results.live import RunJournal
+from dlemu.results.live import Figure, Follower, Progress, RunJournal
 from dlemu.results.measured import MeasuredLog, MeasuredRun, RunFacts, common_fields, read_facts
 from dlemu.results.parts import JobSummary
-from dlemu.results.progress import Figure, Follower, Progress
 from dlemu.results.tables import read_rows, rows_table, write_table
 from dlemu.results.wording import count
 from dlemu.runner.job import Job, JobKind, Notify

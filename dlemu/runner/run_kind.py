@@ -20,9 +20,8 @@ from dlemu.config.dump import published
 from dlemu.config.schema import Workload
 from dlemu.metrics.rows import Rows
 from dlemu.results.file_names import FACTS, KILLED, LIVE
-from dlemu.results.live import RunJournal, read_journal, salvaged
+from dlemu.results.live import Follower, RunJournal, read_journal, salvaged
 from dlemu.results.measured import MeasuredLog, MeasuredRun, RunFacts, check_hosts, read_facts, read_readings
-from dlemu.results.progress import Follower
 from dlemu.runner.run_folder import request_folder, requests_so_far
 from dlemu.telemetry import Telemetry, read_logs
 

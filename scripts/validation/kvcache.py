@@ -257,7 +257,7 @@ def _stalled() -> Iterator[Check]:
 
 def _beside(case: str, loads: Loads, truth: NDArray[np.float64], servers: int) -> Iterator[Check]:
     yield from _percentiles(case, loads.measured(), truth, SERVER_PERCENT)
-    rate = servers * loads.summary["how"]["block_bytes"] / _BLOCK_SECONDS
+    rate = servers * loads.summary["block_bytes"] / _BLOCK_SECONDS
     yield _better(case, loads.measured(), truth, loads.fifo(rate))
 
 

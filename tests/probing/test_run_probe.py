@@ -33,9 +33,9 @@ from dlemu.jobs.probe.requests import (
 from dlemu.jobs.probe.result import CellSpec, ProbeCell
 from dlemu.jobs.probe.run import probe_target, read_probe
 from dlemu.jobs.probe.thread_reads import Requests
+from dlemu.jobs.training.evict import treatment_of
 from dlemu.machine.environment import describe_folder
 from dlemu.metrics.demand import demand
-from dlemu.runner.cold import treatment_of
 from dlemu.runner.events import Doing
 from tests.object_stores import BUCKET, KEYS, own_server
 from tests.shown import details

@@ -31,8 +31,7 @@ from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.report.units import size
 from dlemu.results.answer_files import decode_untrusted
-from dlemu.results.live import going_on
-from dlemu.results.progress import Progress
+from dlemu.results.live import Progress, going_on
 from dlemu.runner.events import Event, JobBegan, Saved
 from dlemu.runner.job import JobRequest, run_alone
 from dlemu.runner.job import prepare as prepare_job

@@ -18,8 +18,7 @@ from dlemu.jobs.training.run import TRAINING
 from dlemu.jobs.training.steplog import StepRows, log_name
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
-from dlemu.results.live import going_on, write_live_facts
-from dlemu.results.progress import Progress
+from dlemu.results.live import Progress, going_on, write_live_facts
 from dlemu.runner.events import Event
 from dlemu.runner.follow import FAILED, Reporter, RunFollower
 from tests.runs import make_job, make_log, with_blocks

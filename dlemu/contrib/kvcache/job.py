@@ -35,7 +35,7 @@ from dlemu.extend import (
     storage_base,
     thread_accounting,
 )
-from dlemu.results.progress import Progress
+from dlemu.results.live import Progress
 from dlemu.results.wording import count
 
 _LEFT = "blocks that can't be removed are left in {}"

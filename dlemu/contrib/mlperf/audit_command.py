@@ -11,11 +11,7 @@ import click
 @click.argument("folders", nargs=-1, required=True, metavar="DIR...", type=click.Path(file_okay=False))
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one row per run as CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list with every epoch and finding, for programs.")
-def command(
-    folders: tuple[str, ...],
-    csv_file: str | None,
-    as_json: bool,
-) -> None:
+def command(folders: tuple[str, ...], csv_file: str | None, as_json: bool) -> None:
     """Recompute AU and samples/s of every run in the folders and compare them with what its summary printed.
 
     \b

@@ -56,8 +56,8 @@ def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, meas
 
 
 def _hosts(size: Datasize | CheckpointDatasize, measured: str) -> str:
-    memory = f"{count(size.hosts, 'host')} of {size.memory_gib_per_host:,.2f} GiB ({measured})"
-    return f"{memory}, by the rules of v{size.edition}"
+    memory = f"{size.memory_gib_per_host:,.2f} GiB ({measured})"
+    return f"{count(size.hosts, 'host')} of {memory}, by the rules of v{size.edition}"
 
 
 def _room(folder: str, wanted_bytes: float) -> Iterator[str]:

@@ -25,7 +25,7 @@ from dlemu.contrib.pack.summary import PackSummary, summarise
 from dlemu.extend import Comm, DatasetError, Job, Notify, UserError, inspect, owned, rows_job, storage_base
 from dlemu.extend import layout as dataset_layout
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
-from dlemu.results.progress import Progress
+from dlemu.results.live import Progress
 from dlemu.results.wording import count
 
 PACKED_NAME = "packed.json"

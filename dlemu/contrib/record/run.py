@@ -88,12 +88,9 @@ def record(
     notes = (*recording.notes, *data_notes(data, recording), *simplified(recording, data))
     recording = replace(recording, problems=problems, notes=notes)
     engine, failure = "matched", ""
-    answer = RecordAnswer(
-        complete=False,
-        recording=msgspec.convert(recording, JobRun, from_attributes=True),
-        data=data and msgspec.convert(data, JobData, from_attributes=True),
-        recipe=os.path.basename(recipe),
-    )
+    told = partial(msgspec.convert, from_attributes=True)
+    job, files = told(recording, JobRun), data and told(data, JobData)
+    answer = RecordAnswer(complete=False, recording=job, data=files, recipe=os.path.basename(recipe))
     _save(folder, recipe, answer, (recording, data), engine)
     if replay and data is not None and not recording.problems:
         on_step("replaying it on the same storage")

@@ -8,8 +8,8 @@ import numpy as np
 
 from dlemu.checkpoints.io_rows import WHOLE, WRITE, IoRows, read_logs
 from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
+from dlemu.results.live import Progress, seconds_left
 from dlemu.results.measured import read_facts
-from dlemu.results.progress import Progress, seconds_left
 
 
 class LiveCheckpoints:

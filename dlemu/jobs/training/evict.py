@@ -1,22 +1,46 @@
-"""Drops the dataset's pages from this host's page cache, so that the next epoch reads from storage."""
+"""Keeps the page cache from serving reads: how, and by dropping the dataset's pages; so the storage is measured."""
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
+from datagen.errors import UserError
 from datagen.formats.format_base import unreadable
 from datagen.storage.storage_base import StorageBase, open_storage
+from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import TrainingJob
+from dlemu.metrics.cache import WANTED_RATIO
 
+Treatment = Literal["direct", "remote", "large", "evicted", "cached"]
+"""How reads bypass the page cache; large: more data than memory, evicted: before each epoch, cached: they don't."""
 _WHOLE_BYTES = 64 << 20
 """Files of at most this size are in the page cache whole or not at all, as if read before; of larger ones, parts."""
 _PART_BYTES = 4 << 20  # larger than any read-ahead window, so that what a reader finds cached is really there
 _CALL_BYTES = 1 << 20
 _BY_FILE, _BY_PART = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 """Multiples of an irrational number are spread evenly between 0 and 1 (modulo 1): the share is met on any stretch."""
+
+
+def treatment_of(workload: Workload, total_bytes: int) -> Treatment:
+    """Return how to keep the page cache from serving reads; raises UserError if that is impossible."""
+    if workload.metric.cached:
+        return "cached"
+    storage, spec = open_storage(workload.storage_spec.buffered), workload.storage_spec
+    if memory_kind := storage.memory_kind(workload.dataset.data_folder):
+        raise UserError(
+            f"the dataset lies on {memory_kind}, which is memory, not storage; set dataset.data_folder to a folder "
+            "of the drive, or set metric.cached=true to measure memory"
+        )
+    if spec.direct:
+        return "direct"
+    if storage.is_remote:  # an object store, not cached here
+        return "remote"
+    return "large" if total_bytes >= WANTED_RATIO * psutil.virtual_memory().total else "evicted"
 
 
 def evict(job: TrainingJob, part: int, parts: int, *, write_first: bool) -> None:

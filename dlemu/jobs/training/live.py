@@ -13,8 +13,8 @@ from dlemu.jobs.training.measured import Facts
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, log_name
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.rates import known
+from dlemu.results.live import Figure, Progress, seconds_left
 from dlemu.results.measured import read_facts
-from dlemu.results.progress import Figure, Progress, seconds_left
 
 RECENT_SECONDS = 10.0
 """Rates are means over the steps of this time."""

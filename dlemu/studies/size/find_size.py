@@ -22,6 +22,7 @@ from dlemu.config.schema import Workload
 from dlemu.config.sections import full_size
 from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_free_cores
+from dlemu.jobs.training.evict import treatment_of
 from dlemu.jobs.training.pattern import Level, probe_pattern
 from dlemu.jobs.training.plan import TrainingJob, make_job, planned_dataset
 from dlemu.jobs.training.prediction.event_model import HostCosts
@@ -36,7 +37,6 @@ from dlemu.report.units import number
 from dlemu.report.units import size as bytes_in_words
 from dlemu.results.answer_files import save_answer
 from dlemu.results.wording import count, scaled
-from dlemu.runner.cold import treatment_of
 from dlemu.runner.events import Doing, PartMeasured, Warned, ignore
 from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned

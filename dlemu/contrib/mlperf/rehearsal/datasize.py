@@ -154,7 +154,7 @@ def checkpoint_datasize(
         seen = f"workload={workload.model.name}" + (f" of v{edition}" if edition else "")
         raise UserError(f"{seen} has no datasize: wanted a training workload, or one of {known} of v2.0 or v3.0")
     size = checkpoint_plan.checkpoint_sizes(workload)
-    written = CHECKPOINTS * size.tensor_gib / hosts
+    room = CHECKPOINTS * size.tensor_gib
     name = edition or max(EDITIONS)
     return CheckpointDatasize(
         edition=name,
@@ -162,9 +162,9 @@ def checkpoint_datasize(
         hosts=hosts,
         memory_gib_per_host=memory_gib_per_host,
         size=size,
-        room_gib=CHECKPOINTS * size.tensor_gib,
-        written_gib_per_host=written,
-        memory_factor=written / memory_gib_per_host,
+        room_gib=room,
+        written_gib_per_host=room / hosts,
+        memory_factor=room / hosts / memory_gib_per_host,
         findings=tuple(_findings(model, workload, size, hosts, name)),
     )
 

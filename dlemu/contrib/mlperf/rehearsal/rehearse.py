@@ -277,10 +277,10 @@ def library_cores(workload: Workload) -> float | None:
     began, used = time.monotonic(), time.process_time()
     try:
         while read < train.num_files and time.monotonic() - began < _MEASURED_SECONDS:
-            with format_base.reading(train.path(read)):
-                sample = reader.load(train.path(read), 0, train.num_samples_per_file)
-                if sample.decode is not None:
-                    sample.decode()
+            with format_base.reading(path := train.path(read)):
+                decode = reader.load(path, 0, train.num_samples_per_file).decode
+                if decode is not None:
+                    decode()
             read += 1
     except DlemuError:
         return None

@@ -18,6 +18,7 @@ from datagen.withheld import without_secrets
 from dlemu.config import check_runnable, datagen_command, load, load_received, to_yaml
 from dlemu.config.overrides import take_word
 from dlemu.config.schema import Workload
+from dlemu.jobs.training.evict import treatment_of
 from dlemu.jobs.training.pattern import MAX_SECONDS, Level, probe_pattern
 from dlemu.jobs.training.plan import make_job
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed, most_mb_per_second
@@ -34,7 +35,6 @@ from dlemu.results.answer_files import decode_untrusted, read_answer, save_answe
 from dlemu.results.drive import nothing_left
 from dlemu.results.file_names import CONFIG
 from dlemu.results.wording import count
-from dlemu.runner.cold import treatment_of
 from dlemu.runner.events import OnEvent, PartMeasured, ignore
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
