@@ -49,6 +49,7 @@ _FINDINGS: Wording[str] = {
     f"{OUTSIDE}.readers": "no measurement had {readers:count reader}: the speed with {tried} is assumed",
     f"{OUTSIDE}.saturation": "the storage never reached its limit, so it gives at least this: calibrate with a run "
     "that waits for data (--from RUN)",
+    f"{OUTSIDE}.first": "the source read its first batches faster than its epochs, so it gives at least this",
     f"{OUTSIDE}.samples": "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for {sample_bytes:,.0f}",
     Code.OTHER_PROGRAM_ON_CORES: "{busy_cores:.1f} of {cores:g} cores were busy with other work in the probe, and the "
     "intervals allow for that: stop it and predict again",
@@ -78,6 +79,8 @@ def predict(
         raise UserError("train.computation_time is 0, so any number of accelerators passes: choose an accelerator")
     if ranks is not None:
         calibration = _as_at_first(workload, calibration, ranks)
+    elif calibration.first_step is not None:  # the largest count is that of the rate which lasted, a lower bound
+        calibration = replace(calibration, saturated=False)
     predictor = _Predictor(Model(workload, calibration, hosts=hosts, assumes_files=assumes_files))
     if ranks is not None:
         counts, wanted, found = [predictor.count(ranks)], ranks, None
@@ -86,7 +89,8 @@ def predict(
         middle, (low, high) = found
         wanted = low or max(1, middle)
         one_more = [middle + 1] if middle and middle < predictor.limit(most)[0] else []
-        edge = {max(1, number) for number in (middle, low, high, *one_more)}
+        beyond = [high, *one_more] if predictor.saturated else []  # else nothing is known of more
+        edge = {max(1, number) for number in (middle, low, *beyond)}
         counts = [predictor.count(number) for number in sorted(edge)]
     shown = next(count for count in counts if count.accelerators == wanted)
     threshold_percent, by = 100 * workload.metric.au, workload.metric.verdict
@@ -331,7 +335,7 @@ class _Predictor:
         if len(calibration.curve) > 1 and readers > 2 * tried:
             yield Finding.of(OUTSIDE, "caution", pattern="readers", readers=readers, tried=tried)
         if not calibration.saturated:
-            yield Finding.of(OUTSIDE, "caution", pattern="saturation")
+            yield Finding.of(OUTSIDE, "caution", pattern="first" if calibration.first_step else "saturation")
         planned, calibrated = self._model.mean_sample_bytes, calibration.sample_bytes
         if calibrated and not 0.5 <= planned / calibrated <= 2:  # else another access pattern, with another C(n)
             yield Finding.of(OUTSIDE, "caution", pattern="samples", calibrated_bytes=calibrated, sample_bytes=planned)
