@@ -196,7 +196,8 @@ def _chosen(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[s
         )
     if str(name) not in table:
         known = ", ".join(filter(None, table))
-        raise UserError(f"{key}={name} is not in workload {choice!r}: {nearest(str(name), table)}known: {known}")
+        own = "; of another, set train.computation_time and reader.batch_size yourself" * (key == "accelerator")
+        raise UserError(f"{key}={name} is not in workload {choice!r}: {nearest(str(name), table)}known: {known}{own}")
     entry = table[str(name)]
     return entry if isinstance(entry, dict) else {}
 

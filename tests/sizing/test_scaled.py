@@ -132,7 +132,7 @@ def test_a_run_is_of_accelerators_with_smaller_samples(divisor: Any, accelerator
 @pytest.mark.parametrize(
     ("a", "b", "said"),
     [
-        (256.0, 256.0, "; accelerators with samples 1/256 of real size"),
+        (256.0, 256.0, " with samples 1/256 of real size"),
         (16.0, 64.0, "; A's accelerators with samples 1/16 of real size; B's accelerators with samples 1/64 of"),
         (1.0, 64.0, "B's accelerators with samples 1/64 of real size"),
         (1.0, None, ""),

@@ -89,8 +89,8 @@ def predict(
         middle, (low, high) = found
         wanted = low or max(1, middle)
         one_more = [middle + 1] if middle and middle < predictor.limit(most)[0] else []
-        beyond = [high, *one_more] if predictor.saturated else []  # else nothing is known of more
-        edge = {max(1, number) for number in (middle, low, *beyond)}
+        highest = [high] * predictor.saturated  # else nothing is known of so many
+        edge = {max(1, number) for number in (middle, low, *highest, *one_more)}
         counts = [predictor.count(number) for number in sorted(edge)]
     shown = next(count for count in counts if count.accelerators == wanted)
     threshold_percent, by = 100 * workload.metric.au, workload.metric.verdict
