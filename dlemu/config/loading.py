@@ -196,8 +196,7 @@ def _chosen(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[s
         )
     if str(name) not in table:
         known = ", ".join(filter(None, table))
-        own = "; of another, set train.computation_time and reader.batch_size yourself" * (key == "accelerator")
-        raise UserError(f"{key}={name} is not in workload {choice!r}: {nearest(str(name), table)}known: {known}{own}")
+        raise UserError(f"{key}={name} is not in workload {choice!r}: {nearest(str(name), table)}known: {known}")
     entry = table[str(name)]
     return entry if isinstance(entry, dict) else {}
 

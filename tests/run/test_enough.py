@@ -71,7 +71,7 @@ def test_the_literal_first_command_is_refused_and_words_that_mean_it_are_not() -
         workload = load(["workload=unet3d", *words])
         refuse_unjudged(workload, ranks, workload.dataset.num_files_train, files_there=0)
 
-    with pytest.raises(DatasetError, match=r"1 step per epoch.*\n.*train\.total_training_steps=5"):
+    with pytest.raises(DatasetError, match=r"(?s)1 step per epoch.*\n.*train\.total_training_steps=5"):
         run(18)
     with pytest.raises(DatasetError, match="can't fill one step of 36 ranks"):
         run(36)

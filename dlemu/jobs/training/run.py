@@ -124,7 +124,7 @@ class Training(TrainingRuns, JobKind[TrainingJob, Facts, Journal, Run]):
 
         log = run_rank(job, comm, record, loader, reporter, on_activity)
         if log is not None:
-            notify(Doing(f"computing the result of {count(len(log.rows), 'step')}"))
+            on_activity(f"computing the result of {count(len(log.rows), 'step')}")
         return log
 
 

@@ -20,6 +20,7 @@ from dlemu.metrics.loss import Loss as Loss
 from dlemu.metrics.rates import Mean as Mean
 from dlemu.metrics.sustained import Uncertainty as Uncertainty
 from dlemu.metrics.verdict import PASSED, Outcome
+from dlemu.report.units import number
 from dlemu.results.parts import HostDevice, JobSummary, Requests
 from dlemu.results.wording import count, scaled
 
@@ -261,3 +262,20 @@ class Summary(JobSummary):
             return False
         served = self.page_cache.served_percent
         return self.memory.severity == "loud" or (served is not None and served < PARTLY_READ_PERCENT)
+
+    @property
+    def headline(self) -> str:
+        """The verdict as people are shown it: a pass from memory is none of the storage, and says what was measured."""
+        cache, found, read = self.page_cache, self.memory, self.metrics.app_mb_per_second
+        if not self.passed_from_memory or cache is None or found is None:
+            return self.verdict
+        served = cache.from_storage_percent.mean if cache.served_percent is None else cache.served_percent
+        share = f"{100 - min(100.0, served):.0f} %" if served and served >= 0.5 else "all"
+        busy, they = (
+            (f"all {self.ranks} accelerators were", "They") if self.ranks > 1 else ("its accelerator was", "It")
+        )
+        return (
+            f"dlemu works here: {busy} busy. {they} read {number(read.mean if read else 0.0)} MB/s, {share} of it from "
+            "memory: this is no result of your drive. Next: measure the drive with "
+            f"{found.numbers.get('would_help', LARGER_DATASET)} (metric.cached=true allowed memory)"
+        )

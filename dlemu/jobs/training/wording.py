@@ -16,7 +16,7 @@ from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import Verdict, VerdictCode
 from dlemu.report.screen import Said, Screen, rate, with_uncertainty
 from dlemu.report.table import Tone
-from dlemu.report.units import duration, number, size
+from dlemu.report.units import duration, size
 from dlemu.results.file_names import CONFIG
 from dlemu.results.wording import Wording, count, filled, words_of
 
@@ -331,8 +331,6 @@ def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
         )
 
 
-_WORKS = "dlemu works here"
-"""First words of a run that passed from memory."""
 _TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
 _OF_MEMORY = (VerdictCode.CACHE_SERVED, VerdictCode.NOTHING_READ)
 _JUDGED = (VerdictCode.PASS, VerdictCode.FAIL, VerdictCode.UNDECIDED)
@@ -366,7 +364,7 @@ def _verdict(summary: Summary) -> Said:
     if not summary.complete:
         return Said(INCOMPLETE, f"{summary.failure}", tone="bad")
     if summary.passed_from_memory:
-        return Said("memory", _works(summary), tone="strong")
+        return Said("memory", summary.headline, tone="strong")
     word, metrics = verdict_word(summary.verdict_code), summary.metrics
     tone = _TONES[summary.passed]
     if summary.verdict_code not in _JUDGED or metrics.sustained_percent is None:
@@ -376,24 +374,6 @@ def _verdict(summary: Summary) -> Said:
     ceiling = "" if alone is None else f"; this host alone reaches {with_uncertainty(alone, None)}"
     value = f"AU {with_uncertainty(metrics.sustained_percent, width, metrics.au_threshold_percent)}"
     return Said(word, value, f"{metrics.au_threshold_percent:g} % needed{ceiling}", tone=tone)
-
-
-def _works(summary: Summary) -> str:
-    """Return what a pass from memory, which is none of the storage, shows, and how to measure the storage."""
-    cache, found, read = summary.page_cache, summary.memory, summary.metrics.app_mb_per_second
-    served = cache.served_percent if cache else None
-    if cache and served is None:
-        served = cache.from_storage_percent.mean
-    share = f"{100 - min(100.0, served):.0f} %" if served and served >= 0.5 else "all"
-    busy, they = ("its accelerator was", "It")
-    if summary.ranks > 1:
-        busy, they = f"all {summary.ranks} accelerators were", "They"
-    next_time = found.numbers.get("would_help", LARGER_DATASET) if found else LARGER_DATASET
-    memory = f"{they} read {number(read.mean if read else 0.0)} MB/s, {share} of it from memory"
-    return (
-        f"{_WORKS}: {busy} busy. {memory}: this is no result of your drive. Next: measure the drive with {next_time} "
-        "(metric.cached=true allowed memory)"
-    )
 
 
 def _delivered(summary: Summary) -> Iterator[Said]:

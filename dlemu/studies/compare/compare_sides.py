@@ -149,7 +149,7 @@ def _said(comparison: Comparison, a: Side, b: Side) -> list[str]:
             parts.append("neither passes")
     parts = parts or ["nothing that could be compared is known of both"]
     if a.scaled == b.scaled:
-        return [*parts[:-1], f"{parts[-1]}{a.scaled}"]
+        return [*parts[:-1], parts[-1] + a.scaled]
     return [*parts, *(f"{name}'s accelerators{side.scaled}" for name, side in (("A", a), ("B", b)) if side.scaled)]
 
 

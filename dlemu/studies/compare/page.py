@@ -29,8 +29,7 @@ _OPEN_TABLES = 2
 def screen(answer: Comparison, folder: str) -> Screen:
     """Return what is said first of a comparison: the main pair's metrics, and the verdict that rests on them."""
     pair, table, first, *others = answer.main_pair, None, *answer.verdict.replace("+-", "±").split("; ")
-    lines = [Said("" if first.startswith("A ") else "A to B", first, tone="strong")]
-    lines += [Said("", text) for text in others]
+    lines = [Said("A to B", first, tone="strong"), *(Said("", text) for text in others)]
     for name, side in zip("AB", answer.sides, strict=True):
         lines.append(Said(name, side.name, side.about.get("storage", "")))
     if pair is not None and not (answer.not_comparable or pair.not_comparable):

@@ -102,5 +102,5 @@ def _flatten(value: object, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _same(old: Any, new: Any) -> bool:
-    floats = isinstance(old, float) or isinstance(new, float)
-    return same_sum(old, new) if floats and None not in (old, new) else bool(old == new)
+    floats = {type(old), type(new)} in ({float}, {float, int})
+    return same_sum(old, new) if floats else bool(old == new)

@@ -93,6 +93,7 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
         return found
     return replace(
         found,
+        saturated=False,  # the rate which lasted is a lower bound
         first_step=FirstStep(
             mb_per_second=at_first,
             readers=run.ranks * max(1, workload.reader.read_threads),

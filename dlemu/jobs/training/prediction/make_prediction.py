@@ -47,9 +47,8 @@ HELPS_PERCENT = 2.0
 _EVALUATIONS = "evaluations are not included: no AU counts them, but they lengthen the run"
 _FINDINGS: Wording[str] = {
     f"{OUTSIDE}.readers": "no measurement had {readers:count reader}: the speed with {tried} is assumed",
-    f"{OUTSIDE}.saturation": "the storage never reached its limit, so it gives at least this: calibrate with a run "
-    "that waits for data (--from RUN)",
-    f"{OUTSIDE}.first": "the source read its first batches faster than its epochs, so it gives at least this",
+    f"{OUTSIDE}.saturation": "the storage never reached its limit, or gave more at first, so it gives at least this: "
+    "calibrate with a run that waits for data (--from RUN)",
     f"{OUTSIDE}.samples": "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for {sample_bytes:,.0f}",
     Code.OTHER_PROGRAM_ON_CORES: "{busy_cores:.1f} of {cores:g} cores were busy with other work in the probe, and the "
     "intervals allow for that: stop it and predict again",
@@ -79,8 +78,6 @@ def predict(
         raise UserError("train.computation_time is 0, so any number of accelerators passes: choose an accelerator")
     if ranks is not None:
         calibration = _as_at_first(workload, calibration, ranks)
-    elif calibration.first_step is not None:  # the largest count is that of the rate which lasted, a lower bound
-        calibration = replace(calibration, saturated=False)
     predictor = _Predictor(Model(workload, calibration, hosts=hosts, assumes_files=assumes_files))
     if ranks is not None:
         counts, wanted, found = [predictor.count(ranks)], ranks, None
@@ -335,7 +332,7 @@ class _Predictor:
         if len(calibration.curve) > 1 and readers > 2 * tried:
             yield Finding.of(OUTSIDE, "caution", pattern="readers", readers=readers, tried=tried)
         if not calibration.saturated:
-            yield Finding.of(OUTSIDE, "caution", pattern="first" if calibration.first_step else "saturation")
+            yield Finding.of(OUTSIDE, "caution", pattern="saturation")
         planned, calibrated = self._model.mean_sample_bytes, calibration.sample_bytes
         if calibrated and not 0.5 <= planned / calibrated <= 2:  # else another access pattern, with another C(n)
             yield Finding.of(OUTSIDE, "caution", pattern="samples", calibrated_bytes=calibrated, sample_bytes=planned)
