@@ -171,9 +171,9 @@ def _measure(
 
 def _max_reads(job: TrainingJob, samples: int, readers: int) -> int:
     """Return how many reads of `samples` samples a level may make without reading pages that an earlier read cached."""
-    plan, total_bytes, streams = job.train_plan, job.found.total_bytes, job.workload.reader.worker_streams
+    plan, total_bytes = job.train_plan, job.found.total_bytes
     all_reads = plan.num_samples // samples
-    if plan.num_samples_per_file == 1 and not streams:  # with streams, two readers could read one file at a time
+    if plan.num_samples_per_file == 1 and not job.workload.reader.worker_streams:  # else two may be in one file
         return ENDLESS
     in_order = plan.num_samples_per_file == 1 or not plan.sample_shuffle
     no_read_ahead = total_bytes >= READ_AHEAD_BYTES * plan.num_samples or job.workload.reader.odirect

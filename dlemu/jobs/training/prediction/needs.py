@@ -247,10 +247,11 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
     lines = [Said("read", "next to nothing")]
     if total.read_gb_per_second:
         read, first = total.read_gb_per_second, total.first_step_gb_per_second
+        node = max(job.read_gb_per_second / job.nodes for job in jobs)
         requests = f"{_si(total.requests_per_second)} requests/s of {total.request_bytes / 1024:.0f} KiB"
         least = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
         lines = [
-            Said("read", f"{_gb(read)}/s, {_gb(read / total.nodes)}/s a node", requests),
+            Said("read", f"{_gb(read)}/s, {_gb(node)}/s a node", requests),
             Said("first step", f"{_gb(first)}/s, or it takes {total.first_step_seconds:.2g} s", "one batch a reader"),
             Said("data", f"{_gb(total.dataset_gb)} as set; for MLPerf {_gb(total.mlperf_dataset_gb)}", least),
         ]
@@ -269,13 +270,12 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
         " or ".join(f"{number} of {speed} Gb/s" for speed, number in ports.items())
         for ports in (answer.ports(), answer.ports_of_node())
     )
-    is_above = answer.nvidia_class == "above"
-    known = f"{answer.times_class:.2g} times the best class" if is_above else f'class "{answer.nvidia_class}"'
+    known = f"{answer.times_class:.2g} times the best" if answer.nvidia_class == "above" else answer.nvidia_class
     again = f"is yours enough? dlemu predict {shlex.join(answer.overrides)} --mb-per-second X | --drive SHEET"
     beside = "one beside the others: dlemu predict workload=... --mb-per-second X --others-mb-per-second Y"
     lines += [
         Said("network", f"ports at line rate: the storage {of_all}, a node {of_node}"),
-        Said("class", f"{known} of storage for NVIDIA's DGX SuperPOD"),
+        Said("class", f"{known} (NVIDIA's classes of storage for a DGX SuperPOD)"),
         Said("from", "batch and step time of the workload's settings, by arithmetic", "not measured"),
         Said("next", again if len(jobs) == 1 else beside),
     ]
@@ -283,7 +283,7 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
         (job.workload, f"{job.accelerators:,}", _gb(job.read_gb_per_second), _gb(job.drain_gb_per_second))
         for job in jobs
     ]
-    head = columns("job", "accelerators", "reads/s", "writes/s", right=(1, 2, 3))
+    head = columns("job", "accelerators", "read per s", "written per s", right=(1, 2, 3))
     kind = f"x {total.accelerator}" if total.accelerator and len(jobs) == 1 else "accelerators"
     who = f"{total.workload}, {total.accelerators:,} {kind} on {count(total.nodes, 'node')}"
     return Screen(
