@@ -100,15 +100,6 @@ class NeedsAnswer:
     times_class: float
     """The larger of reads and writes, relative to that class, or to the best."""
 
-    def ports(self) -> dict[int, int]:
-        """Return how many ports carry the highest of reads, asynchronous writes and restart, at line rate, by Gb/s."""
-        return {port: math.ceil(self.total.most_gb_per_second / rate) for port, rate in PORT_GB_PER_SECOND.items()}
-
-    def ports_of_node(self) -> dict[int, int]:
-        """Return the ports of a node of the job that needs most of them."""
-        most = max(job.most_gb_per_second / job.nodes for job in self.jobs)
-        return {port: math.ceil(most / rate) for port, rate in PORT_GB_PER_SECOND.items()}
-
     @property
     def outcome(self) -> Outcome:
         """Always `pass`: there is no threshold."""
@@ -237,6 +228,13 @@ def _nvidia_class(needs: Needs) -> tuple[NvidiaClass, float]:
     return "above", times
 
 
+def ports(gb_per_second: float) -> str:
+    """Return how many network ports carry that at line rate, by their speed."""
+    return " or ".join(
+        f"{math.ceil(gb_per_second / rate)} of {speed} Gb/s" for speed, rate in PORT_GB_PER_SECOND.items()
+    )
+
+
 def read_needs(folder: str) -> NeedsAnswer | None:
     """Return the answer in a folder, None if there is none; raises UserError for a damaged one."""
     return read_answer(folder, NEEDS, NeedsAnswer)
@@ -266,15 +264,13 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
                 f"{size}, if it may take {answer.restart_minutes:g} min",
             ),
         ]
-    of_all, of_node = (
-        " or ".join(f"{number} of {speed} Gb/s" for speed, number in ports.items())
-        for ports in (answer.ports(), answer.ports_of_node())
-    )
+    of_node = max(job.most_gb_per_second / job.nodes for job in jobs)  # an average would starve it
+    network = f"ports at line rate: the storage {ports(total.most_gb_per_second)}, a node {ports(of_node)}"
     known = f"{answer.times_class:.2g} times the best" if answer.nvidia_class == "above" else answer.nvidia_class
     again = f"is yours enough? dlemu predict {shlex.join(answer.overrides)} --mb-per-second X | --drive SHEET"
     beside = "one beside the others: dlemu predict workload=... --mb-per-second X --others-mb-per-second Y"
     lines += [
-        Said("network", f"ports at line rate: the storage {of_all}, a node {of_node}"),
+        Said("network", network),
         Said("class", f"{known} (NVIDIA's classes of storage for a DGX SuperPOD)"),
         Said("from", "batch and step time of the workload's settings, by arithmetic", "not measured"),
         Said("next", again if len(jobs) == 1 else beside),
