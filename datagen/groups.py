@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from datagen.buffers import AlignedBuffer
-from datagen.engines import by_library
+from datagen.engines import Check, by_library
 from datagen.errors import DatasetError, DlemuError, SpaceError
 from datagen.formats.format_base import (
+    CachedSource,
     DamagedError,
     FormatBase,
     Sample,
@@ -116,20 +117,19 @@ class GroupReader(RangeReader):
         spec: DatasetSpec,
         engine: EngineName = "fast",
         decode: Decode = "none",
-        verify: bool = False,
+        check: Check | None = None,
         transfer_bytes: int = 0,
         *,
         matched: bool = False,
     ) -> None:
         """With `matched`, make the read calls of the format's library."""
         super().__init__(storage, 0 if matched else transfer_bytes)
-        self.values: list[tuple[int, Sample]] = []  # with `verify`, the payload of the last batch, and its files
         self._format = file_format
         self._layout = layout
         self._spec = spec
         self._by_library = engine == "library"
         self._decodes = engine == "library" or decode == "full"
-        self._verify = verify
+        self._check = check
         self._matched = matched
         self._open: tuple[int, GroupsFile] | None = None
         self._kept: _Kept | None = None
@@ -141,11 +141,8 @@ class GroupReader(RangeReader):
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Read the row groups of these rows into `out`; return the place of each span (decoded: column), in order.
 
-        Raises:
-            DatasetError: a file is missing, unreadable, truncated or damaged.
-            SpaceError: the rows are spread over more row groups than consecutive rows would be.
+        Raises as `Engine.read`; SpaceError also where the rows are in more row groups than consecutive rows would be.
         """
-        self.values = []
         runs = runs_of(samples, self._layout.num_samples_per_file)
         try:
             return as_places(self._read(runs, out) if runs else ())
@@ -204,7 +201,7 @@ class GroupReader(RangeReader):
         groups = open_groups(self._format, path, self._spec, self._storage, self._transfer_bytes, matched=self._matched)
         self._open = file, groups
         self.read_ns += time.monotonic_ns() - begun
-        if self._verify and not groups.payload(0):
+        if self._check is not None and not groups.payload(0):
             self.close()
             raise DatasetError(
                 f"{path} is not laid out as `dlemu datagen` does it, so reader.verify=true has nothing to compare "
@@ -231,7 +228,7 @@ class GroupReader(RangeReader):
             _check_fits(needed, memory)
             starts, end = self._fill_spans(opened.source, spans, memory)
             places = [(start, size) for start, (_, size) in zip(starts, spans, strict=True)]
-            if self._decodes or self._verify:
+            if self._decodes or self._check is not None:
                 stored = (memory[start : start + size] for start, size in places)
                 parts = [(at, data) for (at, _), data in zip(spans, stored, strict=True)]
                 stream = StoredFile(CachedSource(opened.source, parts))
@@ -242,8 +239,9 @@ class GroupReader(RangeReader):
             places = [(start, len(column)) for start, column in zip(starts, columns, strict=True)]
             for (start, size), column in zip(places, columns, strict=True):
                 out[start : start + size] = column
-        if self._verify:
-            self.values += [(file, values) for values in samples_of_columns(opened.payload(group), columns)]
+        if self._check is not None:
+            for values in samples_of_columns(opened.payload(group), columns):
+                self._check(values, file)
         return places, end
 
     def _fill_spans(self, source: Source, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
@@ -301,21 +299,6 @@ def open_groups(
         groups = file_format.open_groups(source, spec, matched=matched)
         stack.pop_all()
         return groups
-
-
-class CachedSource(Source):
-    """A `Source` with parts of the file in memory, given as (offset, bytes): only other parts are read."""
-
-    def __init__(self, source: Source, parts: Sequence[tuple[int, memoryview]]) -> None:
-        self.path, self.size_bytes, self.reader = source.path, source.size_bytes, source.reader
-        self._source = source
-        self._parts = parts
-
-    def read(self, offset: int, size_bytes: int) -> memoryview:
-        for begin, data in self._parts:
-            if begin <= offset and offset + size_bytes <= begin + len(data):
-                return data[offset - begin : offset - begin + size_bytes]
-        return self._source.read(offset, size_bytes)
 
 
 def samples_of_columns(payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]) -> list[Sample]:

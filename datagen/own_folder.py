@@ -20,9 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
-from datagen.engines import FastEngine
 from datagen.errors import DatasetError, DlemuError, UserError
-from datagen.formats._hdf5_read import row_bytes
 from datagen.formats._picture import pillow_pixels
 from datagen.formats.format_base import (
     FORMATS,
@@ -32,6 +30,7 @@ from datagen.formats.format_base import (
     StoredFile,
     Version,
     format_named,
+    opened_file,
     version_of,
     what_is_damaged,
 )
@@ -326,12 +325,7 @@ def _with_samples(
             return name, layout, sizes, []
         if shows:
             note = f"{name} files of this structure are read whole, as bytes: each is one sample"
-            if name == "hdf5" and (size := row_bytes(str(storage.local_path(layout.path(0))))):
-                note += (
-                    ". If each row of its largest dataset is one, cut it: dataset.format=indexed_binary "
-                    f"dataset.record_length_bytes={size} (what h5py reads), or record your job: `dlemu record`"
-                )
-            return RAW, layout, sizes, [note]
+            return RAW, layout, sizes, [f"{note}; if they hold many, {_CUT}"]
         raise DatasetError(
             f"dataset.format={name}, and {layout.path(0)} can't be read as {name}: leave dataset.format out, {_OR_RAW}"
         )
@@ -430,13 +424,12 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
     """
     file_format = format_named(name)
     file_format.own_files = True
-    engine = FastEngine(storage, file_format, 1, 0)
     paths = [layout.path(file) for file in sorted({0, layout.num_files - 1})]
     errors = {}
     for path in paths:
         try:
-            engine.read(path, 0, memoryview(b""))
-            engine.finish()
+            with opened_file(file_format, path, storage, 1) as opened:
+                opened.sample(0)
         except DlemuError as error:
             errors[path] = error
     if 0 < len(errors) < len(paths):

@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from datagen.engines import Engine
+from datagen.engines import Check, Engine
 from datagen.errors import DatasetError, SpaceError
 from datagen.formats._buffered import python_calls
 from datagen.formats.format_base import (
@@ -25,6 +25,7 @@ from datagen.formats.format_base import (
     OpenedFile,
     RecordFile,
     RecordFormat,
+    Sample,
     Source,
     StreamCalls,
     block_bytes_of,
@@ -33,7 +34,7 @@ from datagen.formats.format_base import (
     reading,
     unreadable,
 )
-from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, as_places, runs_of, shifted
+from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, as_places, numbers_of, runs_of, shifted
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
@@ -129,7 +130,7 @@ class RecordReader(RangeReader):
         storage: StorageBase,
         file_format: RecordFormat,
         layout: Layout,
-        verify: bool = False,
+        check: Check | None = None,
         transfer_bytes: int = 0,
         offsets: Mapping[str, Offsets] = NONE_KNOWN,
         *,
@@ -144,20 +145,14 @@ class RecordReader(RangeReader):
         self._format = file_format
         self._layout = layout
         self._samples_per_file = layout.num_samples_per_file
-        self._verify = verify
+        self._check = check
         self._offsets = offsets
         self._max_open = max_open_files()
         self._open: OrderedDict[int, OpenRecords] = OrderedDict()
         self._closing = weakref.finalize(self, _close_all, self._open)
 
     def read(self, samples: Samples, out: memoryview) -> Places:
-        """Read samples into `out`, as densely as the storage's alignment permits; return the place of each.
-
-        Raises:
-            DatasetError: a file is missing, unreadable, truncated or damaged.
-            SpaceError: `out` is too small, or too many files are open.
-            IndexError: there is no such sample.
-        """
+        """Do as `Engine.read`, as densely as the storage's alignment permits."""
         batch_runs = runs_of(samples.tolist() if isinstance(samples, np.ndarray) else samples, self._samples_per_file)
         total = self._layout.num_samples
         for first, count in batch_runs:
@@ -170,7 +165,13 @@ class RecordReader(RangeReader):
             requests = self._requests(batch_runs[first : first + step])
             starts, at = self.fill(requests, out, at)
             places.append(self._places(requests, starts, out))
-        return places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
+        found = places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
+        if self._check is not None:
+            for sample, (start, size) in zip(numbers_of(samples), found.tolist(), strict=True):
+                file, index = divmod(sample, self._samples_per_file)
+                data = out[start : start + size]
+                self._check(Sample(data, data, index * size), file)
+        return found
 
     def _requests(self, batch_runs: list[Run]) -> list[Request]:
         """Return the reads for some runs: one for each run, or for each record where records are scattered."""
@@ -193,7 +194,7 @@ class RecordReader(RangeReader):
 
     def _places(self, requests: list[Request], starts: list[int], out: memoryview) -> Places:
         """Return the places of the samples read; with `verify`, their checksums are checked."""
-        verify = self._verify
+        verify = self._check is not None
         flat: list[int] = []
         try:
             if len(requests) == 1:

@@ -320,13 +320,26 @@ class StorageBase(abc.ABC):
         """Open a file with the kernel's read-ahead switched off, where the backend has one."""
         return self.open(path)
 
-    def open_whole(self, path: str) -> Reader:
-        """Open a file that will be read from start to end: a backend may send the request for its bytes already."""
-        return self.open(path)
+    def read_files(
+        self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0
+    ) -> list[tuple[int, int, int]]:
+        """Read whole files, each to the start of its memory; return (size, bytes read, read calls) of each.
 
-    def announce(self, paths: Iterable[str]) -> None:
-        """Take the files that this thread will `open_whole` next, in that order: a backend may prefetch them."""
-        return
+        Calls request at most `transfer_bytes` (0: any number). Of a file larger than its memory, a backend reads what
+        fits or raises. Raises OSError.
+        """
+        read = []
+        for path, memory in files:
+            try:
+                reader = self.open(path)
+                with contextlib.closing(reader):
+                    target = memory[: -(-reader.size_bytes // self.alignment) * self.alignment]
+                    got = read_in_transfers(reader, target, 0, transfer_bytes)
+                    read.append((reader.size_bytes, min(got, reader.size_bytes), reader.read_calls))
+            except OSError as error:
+                error.filename = error.filename or path
+                raise
+        return read
 
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
         """Do `Reader.read_into` for each of `fills`, in any order, concurrently if the backend can. Raises OSError."""

@@ -11,12 +11,10 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
-from datagen import generate as generate_module
 from datagen import manifest, thread_pool
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.generate import Progress, finish, generate, prepare
@@ -256,16 +254,3 @@ def test_fsync_comes_before_the_name(small: MakeSpec, monkeypatch: pytest.Monkey
     assert [name for name, *_ in calls.mock_calls] == ["fsync", "rename"] * 2
     finish(spec)
     assert [name for name, *_ in calls.mock_calls][-2:] == ["fsync", "rename"]
-
-
-def test_files_whose_sizes_no_memory_holds_are_refused_before_anything_is_made(
-    small: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = small(num_files_train=1000, num_files_eval=0)
-    memory = SimpleNamespace(available=1000 * generate_module.FILE_BYTES - 1)
-    monkeypatch.setattr(generate_module, "psutil", SimpleNamespace(virtual_memory=lambda: memory))
-    with pytest.raises(SpaceError, match=r"1,000 files .* fewer files \(dataset.num_files_train\)"):
-        prepare(spec)
-    assert not Path(spec.data_folder).exists()
-    memory.available += 1
-    prepare(spec)
