@@ -185,7 +185,7 @@ class FileEngine(SampleEngine):
             raise unreadable(error.filename or files[0][0], error) from error
         self.read_ns += time.monotonic_ns() - begun
         for (path, place), (size, got, calls) in zip(files, read, strict=True):
-            self.app_bytes += got
+            self.app_bytes += min(size, got)
             self.read_calls += calls
             if size > len(place):
                 raise SpaceError(f"{path} has {size} bytes, more than any file had when the run started: run again")
@@ -198,8 +198,9 @@ class FileEngine(SampleEngine):
         self.finish()
         self._memory.reuse(place if self._samples == 1 else memoryview(b""))
         if self._by_one_call:  # a Source would cost a fifth of the CPU of reading a small file
-            size = self._sizes.pop(path, -1)
-            (size,) = self._read_files([(path, place)]) if size < 0 else (size,)
+            size = self._sizes.pop(path, -1) if self._sizes else -1
+            if size < 0:
+                (size,) = self._read_files(((path, place),))
             return path, None, self._format.parse(place[:size], 1, self._memory.scratch)
         if path in self._kept:
             return path, *self._kept.pop(path)

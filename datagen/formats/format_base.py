@@ -29,7 +29,6 @@ from datagen.content import Content
 from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
 from datagen.layout import Layout
 from datagen.spec import BLOCK_BYTES, Compression, DatasetSpec
-from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import Reader, StorageBase, Writer, read_in_transfers
 
 Sizes = NDArray[np.int64]
@@ -161,6 +160,18 @@ class CachedSource(Source):
             if begin <= offset and offset + size_bytes <= begin + len(data):
                 return data[offset - begin : offset - begin + size_bytes]
         return self._source.read(offset, size_bytes)
+
+
+class MemorySource(Source):
+    """A file that is in memory as a whole."""
+
+    def __init__(self, data: memoryview, scratch: Scratch) -> None:
+        self.path, self.size_bytes, self.scratch, self._data = "", len(data), scratch, data
+
+    def read(self, offset: int, size_bytes: int) -> memoryview:
+        if offset + size_bytes > self.size_bytes:
+            raise DamagedError(f"the file ends before offset {offset + size_bytes}", self.size_bytes)
+        return self._data[offset : offset + size_bytes]
 
 
 class StoredFile(io.RawIOBase):
@@ -339,9 +350,7 @@ class FormatBase(abc.ABC):
         """Do as `open`, given all bytes of the file. A format implements this or `open`, unless it is one of records
         or row groups.
         """
-        source = CachedSource(Source("", MemoryReader(data)), [(0, data)])
-        source.scratch = scratch
-        return self.open(source, samples)
+        return self.open(MemorySource(data, scratch), samples)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read sample `index` of a file of `samples` samples by the library call that a training script would make.

@@ -332,10 +332,14 @@ class StorageBase(abc.ABC):
         for path, memory in files:
             try:
                 reader = self.open(path)
-                with contextlib.closing(reader):
-                    target = memory[: -(-reader.size_bytes // self.alignment) * self.alignment]
-                    got = read_in_transfers(reader, target, 0, transfer_bytes)
-                    read.append((reader.size_bytes, min(got, reader.size_bytes), reader.read_calls))
+                size = reader.size_bytes
+                try:
+                    got = read_in_transfers(
+                        reader, memory[: -(-size // self.alignment) * self.alignment], 0, transfer_bytes
+                    )
+                finally:
+                    reader.close()
+                read.append((size, got, reader.read_calls))
             except OSError as error:
                 error.filename = error.filename or path
                 raise
