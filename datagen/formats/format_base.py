@@ -97,7 +97,8 @@ class Source:
         Decoded bytes go into memory of `scratch`. Without `memory`, it is new for each read.
         """
         memory = memory or NewMemory(alignment)
-        self.memory, self.scratch = memory.take, memory.scratch
+        self.memory = memory.take
+        self.scratch: Scratch = memory.scratch
         self.path = path
         self.size_bytes = reader.size_bytes
         self.reader = reader

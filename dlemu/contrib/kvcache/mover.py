@@ -79,12 +79,9 @@ class Blocks:
         began_ns, checked_ns, path = time.monotonic_ns(), 0, self.path(shard)
         if self.settings.option and not self.storage.reads_nothing:
             self.storage.evict(path, write_first=False)
-        # An object that fits into the buffer is read by one request, as by engines, which know its size.
-        fits = self.storage.is_remote and self.size(shard) <= len(buffer)
-        reader = None if fits else self.storage.open(path)
-        try:
+        with contextlib.closing(self.storage.open_sized(path, self.size(shard))) as reader:
             for offset, piece in self._pieces(shard, buffer):
-                got = reader.read_into(piece, offset) if reader else self.storage.read_files([(path, piece)])[0][1]
+                got = reader.read_into(piece, offset)
                 at_ns = time.monotonic_ns()
                 problem = self._problem(piece, shard, offset)
                 problem = problem if got == len(piece) else f"it ends at {offset + got}"
@@ -93,9 +90,6 @@ class Blocks:
                         f"{path} is not what was written there: {problem}; the storage lost or mixed up data"
                     )
                 checked_ns += time.monotonic_ns() - at_ns
-        finally:
-            if reader:
-                reader.close()
         return time.monotonic_ns() - began_ns - checked_ns
 
     def remove(self, shard: int, buffer: memoryview) -> int:
