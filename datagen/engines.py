@@ -14,25 +14,15 @@ import numpy as np
 
 from datagen.buffers import FileMemory, address_of
 from datagen.errors import DlemuError, SpaceError
+from datagen.formats import format_base as base
 from datagen.formats._buffered import BufferedFile
-from datagen.formats.format_base import (
-    MAX_KEPT_FILES,
-    FormatBase,
-    OpenFile,
-    Sample,
-    Source,
-    ended_early,
-    read_failure,
-    reading,
-    unreadable,
-)
 from datagen.layout import Layout, Places, Samples, as_places, even_places, numbers_of
 from datagen.storage.storage_base import StorageBase
 
 T = TypeVar("T")
 READER_VERSION = 1
 """Incremented whenever the read calls of an engine change."""
-Check = Callable[[Sample, int], None]
+Check = Callable[[base.Sample, int], None]
 """Compares a sample of a file with what was generated; raises DatasetError where it differs."""
 
 
@@ -74,7 +64,7 @@ class SampleEngine(Engine):
     def __init__(
         self,
         storage: StorageBase,
-        file_format: FormatBase,
+        file_format: base.FormatBase,
         layout: Layout,
         place_bytes: int,
         check: Check | None = None,
@@ -87,7 +77,7 @@ class SampleEngine(Engine):
     def read(self, samples: Samples, out: memoryview) -> Places:
         layout, size = self._layout, self._place_bytes
         located = [layout.locate(sample) for sample in numbers_of(samples)]
-        base, flat, begin, path = address_of(out), list[int](), 0, ""
+        address, flat, begin, path = address_of(out), list[int](), 0, ""
         try:
             self._begin(located, out)
             for file, index in located:
@@ -99,7 +89,7 @@ class SampleEngine(Engine):
                 if self._decodes and read.decode is not None:
                     data = read.decode()
                     self._overwritten()
-                offset, length = -1 if data.readonly else address_of(data) - base, len(data)
+                offset, length = -1 if data.readonly else address_of(data) - address, len(data)
                 if not 0 <= offset < len(out):  # it was decoded into other memory
                     offset, length = begin, min(length, size)  # of one larger than anybody knew, its beginning
                     place = np.frombuffer(out[begin : begin + length], np.uint8)
@@ -109,11 +99,11 @@ class SampleEngine(Engine):
         except DlemuError:
             raise
         except Exception as error:
-            raise read_failure(path, error) from error
+            raise base.read_failure(path, error) from error
         return as_places(flat)
 
     @abc.abstractmethod
-    def _sample(self, path: str, index: int, place: memoryview) -> Sample:
+    def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
         """Return a sample of a file, valid until the next call, in `place` where possible."""
 
     def _begin(self, located: Sequence[tuple[int, int]], out: memoryview) -> None:
@@ -135,7 +125,7 @@ class FileEngine(SampleEngine):
     def __init__(
         self,
         storage: StorageBase,
-        file_format: FormatBase,
+        file_format: base.FormatBase,
         layout: Layout,
         place_bytes: int,
         check: Check | None = None,
@@ -152,8 +142,8 @@ class FileEngine(SampleEngine):
         self._parse_matched = file_format.parse_matched if matched else None
         in_parts = self._parse_matched is not None or (matched and file_format.reads_parts)
         self._by_one_call = self._samples == 1 and not in_parts
-        self._open: tuple[str, Source | None, OpenFile] | None = None
-        self._kept: OrderedDict[str, tuple[Source, OpenFile]] = OrderedDict()
+        self._open: tuple[str, base.Source | None, base.OpenFile] | None = None
+        self._kept: OrderedDict[str, tuple[base.Source, base.OpenFile]] = OrderedDict()
         # Several samples share the bytes of a file, so these can't be read into the memory of one of them
         self._memory = FileMemory(storage.alignment, max_file_bytes if self._samples > 1 else 0)
         self._sizes: dict[str, int] = {}  # of files that have been read whole already, by path
@@ -171,7 +161,7 @@ class FileEngine(SampleEngine):
         if self._samples == 1:
             self.finish()
 
-    def _sample(self, path: str, index: int, place: memoryview) -> Sample:
+    def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
         if self._open is None or path != self._open[0]:
             self._open = self._opened(path, place)
         return self._open[2].sample(index)
@@ -182,7 +172,7 @@ class FileEngine(SampleEngine):
         try:
             read = self._storage.read_files(files, self._transfer_bytes)
         except OSError as error:
-            raise unreadable(error.filename or files[0][0], error) from error
+            raise base.unreadable(error.filename or files[0][0], error) from error
         self.read_ns += time.monotonic_ns() - begun
         for (path, place), (size, got, calls) in zip(files, read, strict=True):
             self.app_bytes += min(size, got)
@@ -190,10 +180,10 @@ class FileEngine(SampleEngine):
             if size > len(place):
                 raise SpaceError(f"{path} has {size} bytes, more than any file had when the run started: run again")
             if got < size:
-                raise ended_early(path, size - got, got)
+                raise base.ended_early(path, size - got, got)
         return [size for size, _, _ in read]
 
-    def _opened(self, path: str, place: memoryview) -> tuple[str, Source | None, OpenFile]:
+    def _opened(self, path: str, place: memoryview) -> tuple[str, base.Source | None, base.OpenFile]:
         """Open a file, or take it from those kept open."""
         self.finish()
         self._memory.reuse(place if self._samples == 1 else memoryview(b""))
@@ -207,7 +197,7 @@ class FileEngine(SampleEngine):
         begun = time.monotonic_ns()
         reader = self._storage.open(path)
         self.read_ns += time.monotonic_ns() - begun  # for small files on a network, opening takes most of the time
-        source = Source(path, reader, self._storage.alignment, self._transfer_bytes, self._memory)
+        source = base.Source(path, reader, self._storage.alignment, self._transfer_bytes, self._memory)
         try:
             if self._parse_matched is not None:
                 return path, source, self._parse_matched(BufferedFile(source), self._samples, source.scratch)
@@ -229,7 +219,7 @@ class FileEngine(SampleEngine):
             return
         opened.forget()
         self._kept[path] = source, opened
-        if len(self._kept) > MAX_KEPT_FILES:
+        if len(self._kept) > base.MAX_KEPT_FILES:
             self._kept.popitem(last=False)[1][0].close()
 
     def close(self) -> None:
@@ -248,7 +238,7 @@ def by_library(engine: Engine, storage: StorageBase, path: str, load: Callable[[
     decoding and the rest as reading. Raises as `read_failure`.
     """
     wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-    with reading(path), _thread_reads(engine):
+    with base.reading(path), _thread_reads(engine):
         loaded = load(storage.local_path(path) or path)
     engine.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
     return loaded
@@ -257,7 +247,7 @@ def by_library(engine: Engine, storage: StorageBase, path: str, load: Callable[[
 class LibraryEngine(SampleEngine):
     """Reads by the library call that a training script would make."""
 
-    def _sample(self, path: str, index: int, place: memoryview) -> Sample:
+    def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
         samples = self._layout.num_samples_per_file
         return by_library(self, self._storage, path, lambda local: self._format.load(local, index, samples))
 

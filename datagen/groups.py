@@ -17,17 +17,7 @@ from typing import NamedTuple, Protocol
 from datagen.buffers import AlignedBuffer
 from datagen.engines import Check, by_library
 from datagen.errors import DatasetError, DlemuError, SpaceError
-from datagen.formats.format_base import (
-    CachedSource,
-    DamagedError,
-    FormatBase,
-    Sample,
-    Source,
-    StoredFile,
-    ended_early,
-    read_failure,
-    reading,
-)
+from datagen.formats import format_base as base
 from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
 from datagen.records import RangeReader
 from datagen.spec import DatasetSpec, Decode, EngineName
@@ -55,7 +45,7 @@ NO_GROUPS = GroupBytes(0, 0)
 class GroupsFile(Protocol):
     """An open file of row groups. "Columns requested" are those with `read: true` in the settings."""
 
-    source: Source  # the file, maybe with parts of it in memory
+    source: base.Source  # the file, maybe with parts of it in memory
 
     def groups_of(self, index: int, count: int) -> range:
         """Return the row groups that hold `count` rows from `index` on."""
@@ -70,11 +60,11 @@ class GroupsFile(Protocol):
         """Return the memory of the file's largest row group."""
 
 
-class GroupFormat(FormatBase):
+class GroupFormat(base.FormatBase):
     """A format whose rows are stored in row groups, of which whole columns are read."""
 
     @abc.abstractmethod
-    def open_groups(self, source: Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
+    def open_groups(self, source: base.Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
         """Open a file for reading row groups.
 
         With `matched`, read its structure, and later the spans, as the library does, which requests read-ahead for all
@@ -82,7 +72,7 @@ class GroupFormat(FormatBase):
         """
 
     @abc.abstractmethod
-    def decode_group(self, where: str | StoredFile, index: int, spec: DatasetSpec) -> list[memoryview]:
+    def decode_group(self, where: str | base.StoredFile, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Decode the columns requested of row group `index` by the library, as a training script does.
 
         `where` is a path, or an open file with its path as `name`. Return the columns' buffers.
@@ -149,7 +139,7 @@ class GroupReader(RangeReader):
         except DlemuError:
             raise
         except Exception as error:
-            raise read_failure(self._open[1].source.path if self._open else "", error) from error
+            raise base.read_failure(self._open[1].source.path if self._open else "", error) from error
 
     def _read(self, runs: list[Run], out: memoryview) -> list[int]:
         """Do as `read`; return the places as a flat list."""
@@ -231,7 +221,7 @@ class GroupReader(RangeReader):
             if self._decodes or self._check is not None:
                 stored = (memory[start : start + size] for start, size in places)
                 parts = [(at, data) for (at, _), data in zip(spans, stored, strict=True)]
-                stream = StoredFile(CachedSource(opened.source, parts))
+                stream = base.StoredFile(base.CachedSource(opened.source, parts))
                 columns = decode(stream, group, self._spec)
         if self._decodes:
             *starts, end = itertools.accumulate(map(len, columns), initial=0)
@@ -244,7 +234,7 @@ class GroupReader(RangeReader):
                 self._check(values, file)
         return places, end
 
-    def _fill_spans(self, source: Source, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
+    def _fill_spans(self, source: base.Source, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
         """Read spans of a file; return where each is in `out`, and where the last one ends."""
         if self._matched:
             source.reader.will_need(spans)
@@ -256,7 +246,7 @@ class GroupReader(RangeReader):
         self.count(got, source.reader.read_calls - calls, time.monotonic_ns() - begun)
         for (offset, size), start in zip(spans, starts, strict=True) if got < end else ():
             if got < start + size:
-                raise ended_early(source.path, start + size - got, offset + got - start)
+                raise base.ended_early(source.path, start + size - got, offset + got - start)
         return starts, end
 
 
@@ -277,7 +267,7 @@ def largest_group_bytes(
     def largest(own: StorageBase, numbers: Sequence[int]) -> Iterator[GroupBytes]:
         for path in map(layout.path, numbers):
             groups = open_groups(file_format, path, spec, own)
-            with contextlib.closing(groups.source), reading(path):
+            with contextlib.closing(groups.source), base.reading(path):
                 yield groups.largest_bytes()
 
     return GroupBytes.maximum(of_each(storage, files, largest))
@@ -293,19 +283,19 @@ def open_groups(
     matched: bool = False,
 ) -> GroupsFile:
     """Open a file of row groups. Raises DatasetError."""
-    with contextlib.ExitStack() as stack, reading(path):
-        source = Source(path, storage.open(path), storage.alignment, transfer_bytes)
+    with contextlib.ExitStack() as stack, base.reading(path):
+        source = base.Source(path, storage.open(path), storage.alignment, transfer_bytes)
         stack.callback(source.close)
         groups = file_format.open_groups(source, spec, matched=matched)
         stack.pop_all()
         return groups
 
 
-def samples_of_columns(payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]) -> list[Sample]:
+def samples_of_columns(payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]) -> list[base.Sample]:
     """Return decoded columns as parts of the payload, of which `payload` lists (bytes, offset) of each column.
 
     Raises DamagedError: the columns have more or fewer bytes.
     """
     if [len(column) for column in columns] != [size for size, _ in payload]:
-        raise DamagedError("a row group's values do not match its schema,")
-    return [Sample(column, column, offset) for column, (_, offset) in zip(columns, payload, strict=True)]
+        raise base.DamagedError("a row group's values do not match its schema,")
+    return [base.Sample(column, column, offset) for column, (_, offset) in zip(columns, payload, strict=True)]

@@ -201,9 +201,6 @@ class StoredFile(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         return bytes(self._next(self.source.size_bytes if size < 0 else size))
 
-    def readall(self) -> bytes:
-        return self.read()
-
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
         view = memoryview(buffer).cast("B")
         data = self._next(len(view))

@@ -17,16 +17,7 @@ from typing import Any
 from datagen import owned
 from datagen.errors import UserError
 from datagen.registry import library
-from datagen.storage.storage_base import (
-    Bytes,
-    Entry,
-    Listed,
-    Option,
-    Reader,
-    StorageBase,
-    StorageSpec,
-    Writer,
-)
+from datagen.storage.storage_base import Bytes, Entry, Listed, Option, Reader, StorageBase, StorageSpec, Writer
 from datagen.withheld import public_text, scrubbed
 
 LOCAL_SCHEMES = ("file", "local")

@@ -120,10 +120,7 @@ class Records:
         records = self._together(
             tf.data.Dataset.range(files),
             lambda source: tf.data.Dataset.zip(
-                (
-                    tf.data.Dataset.range(source, total + files, files),
-                    tf.data.Dataset.from_tensors(example).repeat(),
-                )
+                (tf.data.Dataset.range(source, total + files, files), tf.data.Dataset.from_tensors(example).repeat())
             ),
         )
         return records.take(total)

@@ -233,10 +233,7 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], list[str]]] = [
     ("hdf5", {"hdf5": Hdf5(max_shape=(8, 8)), "record_dims": (9, 8)}, ["at least the record's [9, 8]"]),
     (
         "parquet",
-        {
-            "parquet": ParquetSpec(columns=(ParquetColumn(name="a", read=False),) * 2),
-            "record_length_bytes_resize": 5,
-        },
+        {"parquet": ParquetSpec(columns=(ParquetColumn(name="a", read=False),) * 2), "record_length_bytes_resize": 5},
         ["resize is 5: wanted 0", "two columns have the same name", "none has read: true"],
     ),
 ]

@@ -17,14 +17,7 @@ from datagen import manifest
 from datagen.errors import ServerError, UserError
 from datagen.storage import _s3_client, _s3_upload, s3
 from datagen.storage._s3_signing import Credentials
-from datagen.storage._s3_xml import (
-    LIST_BYTES,
-    WrongXmlError,
-    check_completed,
-    error_in,
-    page_in,
-    upload_id_in,
-)
+from datagen.storage._s3_xml import LIST_BYTES, WrongXmlError, check_completed, error_in, page_in, upload_id_in
 from datagen.storage.storage_base import StorageBase, read_whole
 from tests.datagen.test_s3 import DATA, _idle, counts_of, read, write
 from tests.object_stores import KEYS, fault, own_server, storage_of

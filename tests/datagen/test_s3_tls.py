@@ -12,13 +12,7 @@ from datagen.errors import UserError
 from datagen.storage.s3 import Storage
 from datagen.storage.storage_base import open_storage
 from tests.datagen.test_s3 import DATA, counts_of, read, write
-from tests.object_stores import (
-    S3,
-    Certificates,
-    make_certificates,
-    rclone_server,
-    why_no_rclone,
-)
+from tests.object_stores import S3, Certificates, make_certificates, rclone_server, why_no_rclone
 
 pytestmark = pytest.mark.usefixtures("keys")
 
