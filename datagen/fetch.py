@@ -86,7 +86,8 @@ class FetchSpec:
         """How many samples are read before they are cropped; 0 if they are not, as row groups."""
         if self.max_group_bytes or not self.resize_bytes:
             return 0
-        return max(1, (CROP_BYTES if self.storage.io_depth == 1 else CROP_AHEAD_BYTES) // self.place_bytes)
+        depth = self.storage.io_depth  # each request in flight has a sample of its own
+        return max(depth, (CROP_BYTES if depth == 1 else CROP_AHEAD_BYTES) // self.place_bytes)
 
     @property
     def buffer_bytes(self) -> int:

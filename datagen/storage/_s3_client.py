@@ -266,7 +266,9 @@ class Client:
             self.counts.add("slow_down")
         if exchange is not None and not request.renewed:
             if request.method == "HEAD" and status in REFUSED:
-                self._request_reason(request)
+                # Only a GET's error has a body that says why; if it renews credentials, the HEAD succeeds next time
+                allowed = (404, 416)  # missing or empty object
+                self.request(Request(kind="get", method="GET", key=request.key, span=Span(0, 1), accepted=allowed))
                 request.renewed = True
                 return
             signed_before = exchange.began_ns < self._signer.renewed_ns  # another request renewed them meanwhile
@@ -298,15 +300,6 @@ class Client:
         retry_after = number_in(exchange.header("retry-after")) if exchange is not None else None
         minimum = min(LONGEST_BACKOFF_SECONDS, float(retry_after or 0))
         request.retry_seconds = max(minimum, backoff * random.uniform(0.5, 1.0))  # jitter: clients retry at other times
-
-    def _request_reason(self, request: Request) -> None:
-        """GET one byte of an object whose HEAD was refused, as only a GET's error has a body; raise what it reports.
-
-        If the GET renews credentials, the HEAD succeeds when retried.
-        """
-        span = Span(0, 1)
-        ok = (404, 416)  # missing or empty object: the GET itself was allowed
-        self.request(Request(kind="get", method="GET", key=request.key, span=span, accepted=ok))
 
     def _exhausted(self, request: Request, error: OSError, *, answered: bool) -> Exception:
         cause = error.strerror or str(error)

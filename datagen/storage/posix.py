@@ -96,7 +96,13 @@ class Storage(StorageBase):
         return state.f_bavail * state.f_frsize if state.f_blocks else None  # some remote file systems report size 0
 
     def evict(self, path: str, *, write_first: bool) -> None:
-        _drop_from_cache(path, write_first=write_first)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            if write_first:
+                os.fdatasync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # pages that are clean, and mapped by nobody
+        finally:
+            os.close(descriptor)
 
     def memory_kind(self, folder: str) -> str:
         device = os.stat(folder).st_dev
@@ -276,20 +282,6 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
         done += count
 
 
-def _drop_from_cache(path: str, *, write_first: bool) -> None:
-    """Drop a file from the page cache, which needs no root: its clean pages that no process has mapped.
-
-    With `write_first` dirty pages are written back before, and so dropped as well.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        if write_first:
-            os.fdatasync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
-
-
 @contextlib.contextmanager
 def cache_restored(paths: Sequence[str]) -> Iterator[None]:
     """On exit, drop from the page cache those of the local files whose middle page was not cached on entry.
@@ -302,7 +294,7 @@ def cache_restored(paths: Sequence[str]) -> Iterator[None]:
     finally:
         for path in cold:
             with contextlib.suppress(OSError):  # the next reader will report the error
-                _drop_from_cache(path, write_first=False)
+                Storage().evict(path, write_first=False)
 
 
 def _in_memory(path: str) -> bool:

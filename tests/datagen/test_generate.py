@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -72,14 +71,6 @@ def test_files_of_others_and_another_dataset_stay_as_they_are(small: MakeSpec, t
     with pytest.raises(UserError, match=r"files that dlemu did not make, such as .*\.npz"):
         prepare(spec)
     assert contents(spec.data_folder) == before
-
-
-def test_impossible_settings(small: MakeSpec) -> None:
-    for action in (prepare, generate, finish):
-        with pytest.raises(UserError, match=r"dataset\.num_samples_per_file is 0"):
-            action(small(num_samples_per_file=0))
-    with pytest.raises(UserError, match=r"datagen\.formats has no 'nppz': did you mean npz"):
-        prepare(small(format="nppz"))
 
 
 def test_finish_needs_every_file(small: MakeSpec) -> None:
@@ -198,19 +189,6 @@ def test_a_part_of_another_user_stays(call: str, words: str, small: MakeSpec, mo
     with pytest.raises(UserError, match=f"{part}: {words}") if words else contextlib.nullcontext():
         prepare(spec)
     assert part.exists()
-
-
-def test_a_limit_on_file_sizes(small: MakeSpec) -> None:
-    spec = small(record_length_bytes_stdev=0)
-    prepare(spec)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
-    try:
-        with pytest.raises(SpaceError, match="limit on file sizes"):
-            generate(spec, threads=2)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert contents(spec.data_folder) == {}
 
 
 def test_nothing_is_made_behind_a_link(small: MakeSpec, tmp_path: Path) -> None:

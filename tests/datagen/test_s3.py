@@ -27,7 +27,6 @@ from datagen.spec import DatasetSpec
 from datagen.storage import _http_exchange, _request_counts, _s3_client, _s3_upload
 from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Signer, query_text
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
-from tests.object_server import ObjectServer
 from tests.object_stores import ACCESS_KEY, BUCKET, KEYS, S3, SECRET_KEY, fault, own_server, storage_of
 
 pytestmark = pytest.mark.usefixtures("keys")
@@ -260,28 +259,6 @@ def test_sizes_of_a_datasets_files_are_taken_from_the_listing(server: Any) -> No
         sizes_on_disk(layout, storage)
 
 
-def test_a_server_that_goes_down_in_mid_run_is_asked_again_and_named() -> None:
-    with own_server() as server:
-        storage = storage_of(server, options={"s3_max_attempts": 3})
-        write(storage, "a")
-        assert read(storage, "a") == DATA
-        objects, port = server.objects, int(server.endpoint.rpartition(":")[2])
-    with pytest.raises(DatasetError, match=r"GET s3://bucket/a at http://.* failed 3 times, .*refused"):
-        read(storage, "a")
-    patient = storage_of(server, options={"s3_max_attempts": 9})
-    restarted = threading.Timer(0.3, lambda: servers.append(ObjectServer(port=port)))
-    servers: list[Any] = []
-    restarted.start()
-    try:
-        write(patient, "b")
-        servers[0].objects |= objects
-        assert read(patient, "a") == DATA
-        assert counts_of(patient)["retried"] >= 1
-    finally:
-        restarted.join()
-        servers[0].close()
-
-
 class Chain:
     """botocore's chain of credentials, with a token of its own."""
 
@@ -484,7 +461,8 @@ def test_a_real_server_finds_the_signature_right_whatever_the_key(s3: S3) -> Non
         assert read(storage, f"signed/{key}") == key.encode()
 
 
-def test_the_files_of_a_batch_wait_for_the_server_together(server: Any) -> None:
+@pytest.mark.parametrize("resize_bytes", [0, 500])
+def test_the_files_of_a_batch_wait_for_the_server_together(resize_bytes: int, server: Any) -> None:
     samples, latency = 4, 0.2
     spec = DatasetSpec(data_folder="set", format="npy", num_files_train=samples, record_length_bytes=1000)
     storage = StorageSpec(type="s3", root=BUCKET, options=(("endpoint_url", server.endpoint),), io_depth=samples)
@@ -492,7 +470,7 @@ def test_the_files_of_a_batch_wait_for_the_server_together(server: Any) -> None:
     generate(spec, storage)
     finish(spec, storage)
     found = inspect(spec, storage=storage)
-    fetch = FetchSpec(found, found.train, storage=storage)
+    fetch = FetchSpec(found, found.train, storage=storage, resize_bytes=resize_bytes)
     fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(samples)))
     server.behaviour.latency_seconds = latency
     server.most_in_flight = 0
