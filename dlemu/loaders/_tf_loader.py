@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import DatasetError, UserError
 from datagen.formats.format_base import damaged, own_damaged
+from datagen.formats.tfrecord import around_image
 from datagen.layout import NO_PLACES
 from dlemu.config.duration import is_zero
 from dlemu.loaders._process import call_niced, keep_freed_memory
@@ -109,13 +110,8 @@ class Records:
 
     def _made_up(self, steps: int) -> Any:
         """Return one Example in memory over and over: records for null storage, which has no files."""
-        features = {
-            "image": tf.train.Feature(
-                bytes_list=tf.train.BytesList(value=[bytes(self._phase.fetch.nominal_sample_bytes)])
-            ),
-            "size": tf.train.Feature(int64_list=tf.train.Int64List(value=[0])),
-        }
-        example = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+        size = self._phase.fetch.nominal_sample_bytes
+        example = bytes(size).join(around_image(size))
         files, total = self._turns.files, steps * self._phase.batch_size
         records = self._together(
             tf.data.Dataset.range(files),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -145,14 +144,6 @@ def test_no_call_asks_for_more_than_the_transfer_size(case: Case, storage: str, 
             assert max(asked) <= most
             if transfer_bytes == 4096:  # every sample is larger
                 assert asked.count(4096) >= len(dataset.all)
-
-
-@each_case
-def test_bytes_read_are_counted(case: Case, tmp_path: Path) -> None:
-    dataset = Dataset(case, tmp_path)
-    result, data = fetched(dataset.fetch, dataset.all)
-    sizes = sum(os.path.getsize(dataset.fetch.layout.path(file)) for file in range(FILES))
-    assert 0.5 * sum(map(len, data)) <= result.app_bytes <= sizes + 4096 * len(dataset.all)
 
 
 @each_case
