@@ -20,7 +20,6 @@ from dlemu.config import check_data, load
 from dlemu.config.loading import NOT_INSTALLED
 from dlemu.config.schema import Workload
 from dlemu.dlio.export import export_beside
-from dlemu.metrics.verdict import EXIT_STATUSES, Outcome
 from dlemu.ranks import detect_launcher
 from dlemu.report.progress import ProgressLines, log_writer
 from dlemu.report.units import size
@@ -75,8 +74,7 @@ def show_job(
     if result is None:
         return 0
     show_answer(result.summary, result.folder, result.kind, as_json=terminal.as_json, page=terminal.makes_page)
-    outcome: Outcome | None = getattr(result.summary, "outcome", None)
-    return EXIT_STATUSES[outcome] if outcome is not None else 0
+    return result.summary.exit_status
 
 
 class Terminal:

@@ -33,7 +33,7 @@ def killed(folder: Path, steps: int = 7) -> RunLog:
     job = make_job(ranks=3, folder=str(folder))
     log = make_log(job)
     journal = log.journal.noting(ended_ns=None, cpu_seconds=())
-    write_live_facts(str(folder), TRAINING.facts_ahead(job), advice="")
+    write_live_facts(str(folder), TRAINING.facts(job, TRAINING.new_journal(), KILLED), advice="")
     journal.save(job.live_folder)
     done = log.rows[(log.rows["epoch"] == 1) & (log.rows["step"] <= steps)]
     for rank in range(job.ranks):

@@ -18,7 +18,8 @@ from dlemu.config.schema import Workload
 from dlemu.results.kinds import Kind, kind_requested, kind_wanted, read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.events import ignore
-from dlemu.runner.job import AnyKind, Look, checked
+from dlemu.runner.job import checked
+from dlemu.runner.job_kind import AnyKind, Look
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, edge
