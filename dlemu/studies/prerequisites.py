@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
 from dlemu.ranks import detect_launcher
 from dlemu.results.kinds import Kind
 from dlemu.runner.events import Event
-from dlemu.runner.run_list import Planned, RunEnded, RunsPlanned
+from dlemu.runner.run_list import AnyPlanned, RunEnded, RunsPlanned
 from dlemu.studies.answers import SizeAnswer, SweepAnswer, SweepPoint, Trial
 
 
@@ -53,5 +53,5 @@ class Child:
         return cls(kind, workload, (*options, *words), tuple(shlex.split(launcher.format(ranks=workload.ranks))))
 
 
-SizingEvent = Event | RunsPlanned | Planned[Any] | RunEnded[Trial, SizeAnswer] | RunEnded[SweepPoint, SweepAnswer]
+SizingEvent = Event | RunsPlanned | AnyPlanned | RunEnded[Trial, SizeAnswer] | RunEnded[SweepPoint, SweepAnswer]
 OnEvent = Callable[[SizingEvent], None]

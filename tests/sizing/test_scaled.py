@@ -17,7 +17,7 @@ from dlemu.jobs.training.wording import screen
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.findings import LimitedBy
-from dlemu.report.any_run import open_result
+from dlemu.report.page import open_result
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import kind_named
