@@ -1,7 +1,7 @@
 """The command line: the only place that parses arguments, prints or exits. Each command has a module, imported on use.
 
 Commands for kinds of jobs (train, checkpoint, kvcache, plug-ins) are generated from the kinds' declarations
-(`options.job_command`). May import everything except the Python API, which does the same for programs.
+(`job_command`). May import everything except the Python API, which does the same for programs.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Commands(click.Group):
             return cast(click.Command, added.load())
         kind = next((kind for kind in kinds() if kind.command == cmd_name and kind.is_job), None)
         if kind is not None:
-            return cast(click.Command, import_by_name("dlemu.cli.options", "job_command")(kind))
+            return cast(click.Command, import_by_name("dlemu.cli.job_command", "job_command")(kind))
         module = f"dlemu.cli.{cmd_name}" + "_" * keyword.iskeyword(cmd_name)
         if cmd_name not in (*FIRST, *_MORE) or importlib.util.find_spec(module) is None:
             return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlemu.checkpoints.shards import parameters
-from dlemu.dlio.export import GIB
+from dlemu.dlio.files import GIB
 from dlemu.dlio.results import DlioRun, checkpoint_figures
 from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints, Phase
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from datagen.atomic import write_text
 from dlemu.config.schema import Workload
 from dlemu.dlio.config import LOG, DlioFolders
-from dlemu.dlio.export import GIB, stamp, write_config
+from dlemu.dlio.files import GIB, stamp, write_config
 from dlemu.machine.environment import HostFacts
 from dlemu.results.exported import ExportedRun
 

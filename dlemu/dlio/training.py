@@ -11,7 +11,7 @@ import numpy as np
 
 from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.config.schema import Workload
-from dlemu.dlio.export import GIB, stamp
+from dlemu.dlio.files import GIB, stamp
 from dlemu.dlio.results import DlioRun, checkpoint_figures
 from dlemu.metrics.au import BlockTimes, Rated, evaluated_per_second, over_blocks, over_ranks, rate_v2
 from dlemu.metrics.rows import StepTable

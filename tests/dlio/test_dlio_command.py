@@ -16,7 +16,7 @@ from dlemu.config.schema import Workload
 from dlemu.config.validate import check_runnable
 from dlemu.dlio.command import load_command
 from dlemu.dlio.config import DlioFolders, only_checkpoints
-from dlemu.dlio.export import begin_dlio_files
+from dlemu.dlio.files import begin_dlio_files
 from dlemu.dlio.mpirun import command_line
 
 WORKLOAD = {

@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from datagen.errors import UserError
-from dlemu.cli.options import job_command
+from dlemu.cli.job_command import job_command
 from dlemu.config import load, workload_names
 from dlemu.dlio.config import dlio_yaml
 from dlemu.results.kinds import kind_named

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from datagen.registry import names
 from datagen.spec import DatasetSpec
-from dlemu.cli.options import job_command
+from dlemu.cli.job_command import job_command
 from dlemu.cli.size import command as size
 from dlemu.config.schema import Reader, Storage, Workload
 from dlemu.loaders.tensorflow import samples_read_ahead

@@ -1,0 +1,60 @@
+"""Generates the command of a kind of job from its declaration (`Kind`)."""
+
+from __future__ import annotations
+
+import inspect
+import os
+
+import click
+
+from dlemu.cli.options import answer_options, configured, making, print_config
+from dlemu.results.kinds import Kind
+
+_EXIT = (
+    "Exit status: 0 it completed (and passed, where it is judged), 1 it failed, 2 a usage error (a full disk and "
+    "damaged files too), 3 a worker or a rank failed, 4 it completed with no verdict (NO VERDICT, UNDECIDED), "
+    "128 + signal for a run that a signal ended."
+)
+
+
+def job_command(kind: Kind) -> click.Command:
+    """Return the click command that runs a kind of job; `kind.usage` is its help."""
+    job = None if kind.command == "train" else kind  # for `dlemu train`, the workload decides
+
+    def run(
+        overrides: tuple[str, ...],
+        config_dir: str | None,
+        cfg: bool,
+        make: bool,
+        yes: bool,
+        as_json: bool,
+        export_dlio: str | None = None,
+    ) -> None:
+        if cfg:
+            print_config(overrides, config_dir, kind)
+            return
+        if export_dlio is not None:
+            from datagen.atomic import write_text
+            from dlemu.config import load
+            from dlemu.dlio.config import dlio_yaml
+
+            folder, name = os.path.split(export_dlio)
+            write_text(folder, name, dlio_yaml(load(overrides, config_dir=config_dir)))
+            click.echo(f"written: {os.path.abspath(export_dlio)}")
+            return
+        from dlemu.runner.launched import run_as_placeholder
+
+        if run_as_placeholder(overrides):
+            return
+        from dlemu.cli.frontends import Terminal, job_request, show_job
+
+        request = job_request(overrides, config_dir, make=make, yes=yes)
+        raise SystemExit(show_job(request, Terminal(as_json=as_json), job))
+
+    exporting = click.option(
+        "--export-dlio", metavar="FILE", help="Write the settings as a DLIO workload file, and stop."
+    )
+    own = exporting(run) if kind.is_exported else run  # DLIO has such jobs as well
+    command = configured(making("data that the job reads")(answer_options("summary.json")(own)))
+    usage = inspect.cleandoc(kind.usage or kind.help)
+    return click.command(name=kind.command, help=f"{usage}\n\n{_EXIT}")(command)
