@@ -27,8 +27,8 @@ def command(folder: str, ranks: bool) -> None:
 
     from dlemu.report.progress import ProgressLines
     from dlemu.results.live import Progress
+    from dlemu.runner.events import LOOK_SECONDS
     from dlemu.runner.follow import RunFollower
-    from dlemu.runner.recording import LOOK_SECONDS
 
     follower = RunFollower(folder)
     lines = ProgressLines(Console(), plain_seconds=0)

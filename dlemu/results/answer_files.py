@@ -7,6 +7,7 @@ ignored. Whatever a file is, reading it ends, and uses bounded memory.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -15,12 +16,21 @@ from datagen import owned
 from datagen.atomic import ELSEWHERE, write_text
 from datagen.errors import SpaceError, UserError
 from datagen.regular import MOST_COLLECTED_BYTES, check_size, open_regular
-from dlemu.results.kinds import SummaryHead
 
 ANSWER_VERSION = 1
 """`schema_version` of all answers."""
 
 A = TypeVar("A")
+
+
+@dataclass(frozen=True)
+class SummaryHead:
+    """The fields of an answer, a summary.json or a facts.json that identify it."""
+
+    schema_version: int | None = None
+    facts_version: int | None = None
+    kind: str = ""
+    """Kind of job."""
 
 
 def to_json(answer: object) -> str:

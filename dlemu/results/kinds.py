@@ -30,16 +30,6 @@ _DEFAULT = "training"
 """The kind of runs of no other kind; its reader reports what is missing or damaged in a folder."""
 
 
-@dataclass(frozen=True)
-class SummaryHead:
-    """The fields of a summary.json or facts.json that identify it."""
-
-    schema_version: int | None = None
-    facts_version: int | None = None
-    kind: str = ""
-    """Kind of job."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """The code of a kind of result. What is optional and left out, the kind lacks, or has as every other kind."""
@@ -183,7 +173,7 @@ def kind_of(folder: str) -> Kind | None:
     A received result can't cause an import: its kind is only looked up by name among the installed ones. Raises
     UserError for a kind that is not installed.
     """
-    from dlemu.results.answer_files import decode_untrusted
+    from dlemu.results.answer_files import SummaryHead, decode_untrusted
 
     marked = next((kind for kind in kinds() if kind.holds(folder)), None)
     if marked is not None:

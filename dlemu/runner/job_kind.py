@@ -24,8 +24,7 @@ from dlemu.ranks import Comm, within
 from dlemu.results.file_names import FACTS, KILLED, LIVE
 from dlemu.results.live import Follower, RunJournal, read_journal, salvaged
 from dlemu.results.measured import MeasuredLog, MeasuredRun, RunFacts, check_hosts, read_facts, read_readings
-from dlemu.runner.events import Event, Making, OnEvent
-from dlemu.runner.recording import Reporter
+from dlemu.runner.events import Event, Making, OnEvent, Reporter
 from dlemu.runner.run_folder import Unfinished, request_folder, requests_so_far
 from dlemu.telemetry import Telemetry, read_logs
 

@@ -1,12 +1,11 @@
-"""What a rank tells of its run beside its rows: rank 0 journal and progress, the first rank of each host telemetry."""
+"""What a rank records of its run beside its rows: rank 0 the journal, the first rank of each host its telemetry."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,19 +14,12 @@ from datagen.storage.storage_base import open_storage
 from dlemu.machine.cgroup_limits import limiting_groups
 from dlemu.machine.environment import HostFacts, StorageFacts, describe_host
 from dlemu.ranks import Comm, within
-from dlemu.results.live import Follower, RunJournal
+from dlemu.results.live import RunJournal
 from dlemu.results.measured import MeasuredLog
-from dlemu.runner.events import OnEvent
+from dlemu.runner.job_kind import Job
 from dlemu.runner.run_folder import request_folder, requests_so_far
 from dlemu.telemetry import HostTelemetry, Recorder, Scope, Task, start_recorder
 
-if TYPE_CHECKING:
-    from dlemu.runner.job_kind import Job
-
-LOOK_SECONDS = 1.0
-"""Minimum time between two looks at a run."""
-_COST_SHARE = 0.002
-"""The run itself looks less often where looking takes more than this share of rank 0's time."""
 N = TypeVar("N", bound=RunJournal)
 T = TypeVar("T")
 
@@ -114,26 +106,3 @@ class RankRecord(Generic[N]):
         )
         hosts = sorted(filter(None, telemetry), key=lambda host: host.node)
         return MeasuredLog(np.concatenate(all_rows), journal, tuple(hosts))
-
-
-class Reporter:
-    """Reports the progress of a run from its rank 0, which calls it at every step or file."""
-
-    def __init__(self, follower: Follower, on_event: OnEvent) -> None:
-        self._follower, self._on_event, self._due = follower, on_event, 0.0
-
-    def __call__(self) -> None:
-        if time.monotonic() >= self._due:
-            self.look()
-
-    def look(self) -> None:
-        """Report the progress now."""
-        began = time.monotonic()
-        try:
-            progress = self._follower()
-        except OSError:  # what a run can't say of itself does not end it
-            progress = None
-        now = time.monotonic()
-        if progress is not None:
-            self._due = now + max(LOOK_SECONDS, (now - began) / _COST_SHARE)
-            self._on_event(replace(progress, ranks={}))

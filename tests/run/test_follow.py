@@ -20,9 +20,8 @@ from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.results.file_names import FACTS, KILLED, LIVE, SUMMARY
 from dlemu.results.live import Follower, Progress, going_on, write_live_facts
 from dlemu.results.measured import read_facts
-from dlemu.runner.events import Event
+from dlemu.runner.events import Event, Reporter
 from dlemu.runner.follow import RunFollower
-from dlemu.runner.recording import Reporter
 from tests.runs import make_job, make_log, with_blocks
 
 
@@ -87,7 +86,7 @@ def test_a_run_reports_itself_at_most_every_second(monkeypatch: pytest.MonkeyPat
             raise FileNotFoundError
         return Progress(at="here", done=len(looks), total=3, ranks={0: Progress(at="rank 0")})
 
-    monkeypatch.setattr("dlemu.runner.recording.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("dlemu.runner.events.LOOK_SECONDS", 0.05)
     reporter = Reporter(look, events.append)
     while len(looks) < 3:
         reporter()
