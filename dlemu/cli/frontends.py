@@ -39,7 +39,7 @@ from dlemu.runner.events import (
     Warned,
     to_all,
 )
-from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE, JobRequest, MakeFirst, run_alone
+from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE, JobRequest, run_alone
 from dlemu.runner.ranks import RunFailedError
 
 
@@ -52,8 +52,9 @@ def job_request(
     def allowed(making: Making, ranks: int) -> None:
         allow(making.workload, making.folder, ranks, making.bytes, yes=yes)
 
-    first = MakeFirst("dataset.num_files_train" in given_keys(overrides), allowed) if make else None
-    return JobRequest(load=partial(load, overrides, config_dir=config_dir), words=overrides, make_first=first)
+    loading = partial(load, overrides, config_dir=config_dir)
+    is_given = make and "dataset.num_files_train" in given_keys(overrides)
+    return JobRequest(load=loading, words=overrides, allow_making=allowed if make else None, size_is_given=is_given)
 
 
 def show_job(

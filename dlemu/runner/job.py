@@ -42,16 +42,6 @@ TRIAL_SCALE = "laptop"
 """The scale suggested for first tries, if a workload has it."""
 
 
-@dataclass(frozen=True)
-class MakeFirst:
-    """Makes missing data before the job reads it."""
-
-    size_is_given: bool
-    """Whether the user set the number of files, which is then kept."""
-    allow: Callable[[Making, int], None]
-    """Called with what would be made and the number of ranks; raises UserError to refuse it."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
     """What to run, and with which options."""
@@ -60,7 +50,10 @@ class JobRequest:
     """Returns the settings; called once, in the process that starts the ranks, or on rank 0. Raises UserError."""
     words: Sequence[str] = ()
     """The user's overrides: a launcher's processes need some of them before rank 0 has loaded the settings."""
-    make_first: MakeFirst | None = None
+    allow_making: Callable[[Making, int], None] | None = None
+    """Makes missing data first: called with what would be made and the number of ranks; raises UserError to refuse."""
+    size_is_given: bool = False
+    """Whether the user set the number of files to make, which is then kept."""
     wants_verdict: bool = True
     """Refuse a run that could not get a verdict."""
     keeps_run: bool = False
@@ -114,8 +107,16 @@ def run_job(
 ) -> JobResult | None:
     """Run a job with these ranks and a `checked` workload; returns and raises what `run_alone` does."""
     wants_verdict = request.wants_verdict
-    if (make := request.make_first) is not None:
-        workload = ranks.agree(partial(_with_making, kind, make, workload, ranks.count))
+    if (allow := request.allow_making) is not None:
+
+        def make() -> Workload:
+            making: Making = kind.in_time(
+                workload, lambda: kind.making(workload, ranks.count, given=request.size_is_given)
+            )
+            allow(making, ranks.count)
+            return making.workload
+
+        workload = ranks.agree(make)
     if not kind.before(workload, ranks, on_event, wants_verdict=wants_verdict):
         return None
     job, made = ranks.agree(lambda: prepare(kind, workload, ranks.count, wants_verdict=wants_verdict))
@@ -135,12 +136,6 @@ def run_job(
             return JobResult(kind=kind.name, folder=run.folder, summary=run.summary, run=kept)
 
         return ranks.run(run_rank)
-
-
-def _with_making(kind: AnyKind, make: MakeFirst, workload: Workload, ranks: int) -> Workload:
-    making: Making = kind.in_time(workload, lambda: kind.making(workload, ranks, given=make.size_is_given))
-    make.allow(making, ranks)
-    return making.workload
 
 
 def prepare(

@@ -14,7 +14,6 @@ import select
 import signal
 import socket
 import time
-from dataclasses import dataclass
 from functools import partial
 
 import psutil
@@ -38,15 +37,6 @@ _EARLY_SHARE = 0.2
 """A probe is read early, together with those due now, if it is due within this share of the interval."""
 _LAST_EARLY_SHARE = 0.5
 """The same for the last reading, when a probe read too recently is left out: its rate would say little."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """What a recorder reads, and how often."""
-
-    scope: Scope
-    node: int
-    interval_seconds: float
 
 
 class Recorder:
@@ -100,25 +90,25 @@ class Recorder:
         self._log.close()
 
 
-def start_recorder(task: Task, folder: str) -> Recorder:
+def start_recorder(scope: Scope, folder: str) -> Recorder:
     """Fork the recorder of this node; to be called from the main thread, before other threads are started.
 
     Its log is in the run's live folder, or in memory if this host can't see that folder.
     """
     there = os.path.isdir(folder)
-    log = create_new(log_path(folder, task.node)) if there else os.memfd_create("dlemu-telemetry")
+    log = create_new(log_path(folder, scope.node)) if there else os.memfd_create("dlemu-telemetry")
     ours, theirs = socket.socketpair()
-    process = fork_process(partial(_record, task, os.getpid(), theirs.fileno(), log))
+    process = fork_process(partial(_record, scope, os.getpid(), theirs.fileno(), log))
     theirs.close()
     ours.settimeout(_REPLY_TIMEOUT_SECONDS)
     return Recorder(process, ours, log)
 
 
-def _record(task: Task, parent: int, control: int, log: int) -> int:
+def _record(scope: Scope, parent: int, control: int, log: int) -> int:
     _detach(control, log)
     die_with_parent(parent, signal.SIGKILL)
     name_process("dlemu-recorder")
-    recording = Recording(task, LogWriter(_LOG))
+    recording = Recording(scope, LogWriter(_LOG))
     os.nice(NICE)
     recording.run(_CONTROL)
     return 0
@@ -139,17 +129,17 @@ def _detach(control: int, log: int) -> None:
 class Recording:
     """The recorder's side: reads probes until it is stopped."""
 
-    def __init__(self, task: Task, log: LogWriter) -> None:
+    def __init__(self, scope: Scope, log: LogWriter) -> None:
         self._log = log
-        self._interval_ns = round(task.interval_seconds * NS_PER_SECOND)
-        self._probes, notes = _find_probes(task.scope)
+        self._interval_ns = round(scope.interval_seconds * NS_PER_SECOND)
+        self._probes, notes = _find_probes(scope)
         self._due_ns = dict.fromkeys(self._probes, 0)
         log.write(
             RecorderHead(
                 host=socket.gethostname(),
-                node=task.node,
-                boot_id=read_text(f"{task.scope.proc}/sys/kernel/random/boot_id"),
-                interval_seconds=task.interval_seconds,
+                node=scope.node,
+                boot_id=read_text(f"{scope.proc}/sys/kernel/random/boot_id"),
+                interval_seconds=scope.interval_seconds,
                 probes=tuple(self._probes),
                 devices=tuple(device for probe in self._probes.values() for device in probe.devices),
                 notes=tuple(notes),

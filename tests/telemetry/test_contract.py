@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from datagen.registry import find, names
-from dlemu.telemetry import Task, start_recorder
+from dlemu.telemetry import start_recorder
 from dlemu.telemetry.probe_base import AbsentError, ProbeBase, Scope
 
 PROBES = names("dlemu.telemetry")
@@ -69,8 +69,7 @@ def test_the_states_of_the_cpu_add_up(tmp_path: Path) -> None:
 def test_a_ranks_cpu_time_is_known_for_an_epoch_shorter_than_the_interval(tmp_path: Path) -> None:
     """With an interval of an hour it reads only at the epoch's begin and end; workers started meanwhile count too."""
     recorder = start_recorder(
-        Task(scope=Scope(folders=(str(tmp_path),), ranks={7: os.getpid()}), node=0, interval_seconds=3600),
-        str(tmp_path),
+        Scope(folders=(str(tmp_path),), ranks={7: os.getpid()}, interval_seconds=3600), str(tmp_path)
     )
     recorder.mark(training=True)
     before = os.times()

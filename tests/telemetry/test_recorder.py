@@ -18,7 +18,6 @@ from dlemu.telemetry import (
     Recorder,
     RecorderHead,
     Scope,
-    Task,
     _recorder,
     memory,
     read_logs,
@@ -29,8 +28,8 @@ from dlemu.telemetry.probe_base import DeviceFacts, Reading
 
 
 def started(folder: Path, interval_seconds: float = 0.05) -> Recorder:
-    scope = Scope(folders=(str(folder),), ranks={0: os.getpid()})
-    return start_recorder(Task(scope=scope, node=3, interval_seconds=interval_seconds), str(folder))
+    scope = Scope(node=3, interval_seconds=interval_seconds, folders=(str(folder),), ranks={0: os.getpid()})
+    return start_recorder(scope, str(folder))
 
 
 def process_of(recorder: Recorder) -> psutil.Process:
