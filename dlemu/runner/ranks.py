@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from datagen.errors import DlemuError, SpaceError, UserError
-from dlemu.config.overrides import given_keys
+from dlemu.config.overrides import take_word
 from dlemu.config.schema import Workload
 from dlemu.ranks import Comm, detect_launcher
 from dlemu.ranks.failure import Failure, describe, first_failure
@@ -107,7 +107,7 @@ class Ranks:
                 f"the hosts have different versions of dlemu ({found}): install the same one on all of them"
             )
         workload = load()
-        if "ranks" in given_keys(self._words) and workload.ranks != self.count:
+        if take_word(self._words, "ranks")[0] and workload.ranks != self.count:
             raise UserError(
                 f"the launcher started {self.count} rank{'s' * (self.count != 1)}, but "
                 f"ranks={workload.ranks} is given: leave it out, or "
