@@ -14,8 +14,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from datagen.registry import names
-from dlemu.config.schema import Checkpoint
-from dlemu.config.sections import tree
+from dlemu.config.schema import Checkpoint, tree
 from dlemu.jobs.training.result import make_run
 from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.jobs.training.summary import Metrics

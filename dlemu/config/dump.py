@@ -14,8 +14,7 @@ import yaml
 from datagen.withheld import public_option, public_options, public_text, without_secrets
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
 from dlemu.config.overrides import override
-from dlemu.config.schema import Output, Workload
-from dlemu.config.sections import OWN, plain, tree
+from dlemu.config.schema import OWN, Output, Workload, plain, tree
 from dlemu.config.translate import DURATIONS, KeyPath
 from dlemu.config.workload_files import workload_names, yaml_loader
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from datagen.settings import Unit, declared
 from dlemu.config.meanings import meanings
-from dlemu.config.sections import plain, sections, tree
+from dlemu.config.schema import plain, sections, tree
 from documentation.result_types import is_told, type_words
 
 _HEAD = """# Settings

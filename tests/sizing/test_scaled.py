@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dlemu.config import load, load_received, to_yaml
-from dlemu.config.sections import full_size
+from dlemu.config.schema import full_size
 from dlemu.jobs.probe.run import fed_by
 from dlemu.jobs.training.host_checks import judge_ceiling
 from dlemu.jobs.training.result import read_run
