@@ -11,7 +11,7 @@ import yaml
 from msgspec import Meta
 
 from datagen.settings import Unit, declared
-from dlemu.config.meanings import meanings
+from dlemu.config.dump import meanings
 from dlemu.config.schema import plain, sections, tree
 from documentation.result_types import is_told, type_words
 
