@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
 from datagen.registry import import_by_name, installed
-from dlemu.results.file_names import FACTS, LIVE, SUMMARY
+from dlemu.results import FACTS, LIVE, SUMMARY
 
 if TYPE_CHECKING:  # every command imports this module
     from dlemu.config.schema import Workload

@@ -25,7 +25,7 @@ from datagen.owned import held, is_held
 from datagen.regular import read_regular
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.machine.environment import HostFacts, StorageFacts
-from dlemu.results.file_names import ADVICE, FACTS, LIVE, README
+from dlemu.results import ADVICE, FACTS, LIVE, README
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from datagen.errors import DlemuError, UserError
-from dlemu.results.file_names import FACTS, LIVE, SUMMARY
+from dlemu.results import FACTS, LIVE, SUMMARY
 from dlemu.results.kinds import kind_of
 from dlemu.results.live import Figure, Follower, Progress, goes_on
 from dlemu.results.measured import read_facts, read_saved

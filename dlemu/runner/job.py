@@ -17,7 +17,7 @@ from datagen.errors import SpaceError, UserError
 from datagen.owned import OwnFolder
 from dlemu.config.schema import Workload
 from dlemu.ranks import Comm, within
-from dlemu.results.file_names import ADVICE, KILLED
+from dlemu.results import ADVICE, KILLED
 from dlemu.results.kinds import kind_wanted
 from dlemu.results.live import write_live_facts
 from dlemu.results.measured import MeasuredLog, write_measured, write_summary

@@ -21,7 +21,7 @@ from dlemu.config.dump import published
 from dlemu.config.schema import Workload
 from dlemu.metrics.rows import Rows
 from dlemu.ranks import Comm, within
-from dlemu.results.file_names import FACTS, KILLED, LIVE
+from dlemu.results import FACTS, KILLED, LIVE
 from dlemu.results.live import Follower, RunJournal, read_journal, salvaged
 from dlemu.results.measured import MeasuredLog, MeasuredRun, RunFacts, check_hosts, read_facts, read_readings
 from dlemu.runner.events import Event, Making, OnEvent, Reporter

@@ -17,7 +17,7 @@ from datagen.errors import SpaceError, UserError
 from datagen.owned import OwnFolder, check_usable, create_new, missing_folders, take_folder
 from datagen.storage._request_counts import read_counts, remove_counts
 from dlemu.config.validate import check_model_name
-from dlemu.results.file_names import FACTS, LIVE, README
+from dlemu.results import FACTS, LIVE, README
 from dlemu.results.kinds import kind_of
 from dlemu.results.live import JOURNAL, LOCK, RunJournal, goes_on, read_journal, report_command
 from dlemu.telemetry._readings import log_path

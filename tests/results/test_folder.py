@@ -24,7 +24,7 @@ from dlemu.jobs.training.result import Run, make_run, read_run
 from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.jobs.training.summary import Summary
 from dlemu.plan.streams import StreamPlan
-from dlemu.results.file_names import ADVICE
+from dlemu.results import ADVICE
 from dlemu.results.measured import read_saved, write_measured, write_summary
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.runs import kind_held, make_job, make_log, with_blocks, with_evaluation, with_telemetry, write_run

@@ -17,7 +17,7 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.run import TRAINING
 from dlemu.jobs.training.steplog import StepRows, log_name
 from dlemu.metrics.au import au_percent, kept_rows
-from dlemu.results.file_names import FACTS, KILLED, LIVE, SUMMARY
+from dlemu.results import FACTS, KILLED, LIVE, SUMMARY
 from dlemu.results.live import Follower, Progress, going_on, write_live_facts
 from dlemu.results.measured import read_facts
 from dlemu.runner.events import Event, Reporter

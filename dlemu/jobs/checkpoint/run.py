@@ -28,7 +28,7 @@ from dlemu.jobs.checkpoint.prepare import (
 from dlemu.jobs.checkpoint.result import CheckpointRuns
 from dlemu.ranks import Comm
 from dlemu.report.units import size
-from dlemu.results.file_names import FACTS, LIVE
+from dlemu.results import FACTS, LIVE
 from dlemu.results.measured import MeasuredLog, read_facts
 from dlemu.results.wording import count
 from dlemu.runner.events import Making
