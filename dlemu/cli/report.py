@@ -72,7 +72,7 @@ def command(
 def _name_unfinished(folder: str, *, remove: bool, asks: bool) -> None:
     """Print on stderr what a killed run left in the storage; remove it if `remove`, or if the user agrees."""
     from datagen.errors import UserError
-    from dlemu.results.file_names import FACTS, LIVE
+    from dlemu.results import FACTS, LIVE
     from dlemu.results.kinds import kind_of
     from dlemu.results.live import goes_on
 

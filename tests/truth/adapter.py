@@ -51,9 +51,9 @@ from dlemu.metrics.rates import Mean, per_second, percentiles_ms, pooled
 from dlemu.metrics.rows import StepTable
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
+from dlemu.results import KILLED
 from dlemu.results.drive import OUTSIDE
 from dlemu.results.figures import JobFigures, Value
-from dlemu.results.file_names import KILLED
 from dlemu.results.live import RunJournal
 from dlemu.results.measured import RunFacts
 from dlemu.runner.rows_job import RowsRun

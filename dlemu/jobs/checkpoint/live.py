@@ -9,20 +9,17 @@ import numpy as np
 from dlemu.checkpoints.io_rows import WHOLE, WRITE, IoRows, read_logs
 from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
 from dlemu.results.live import Progress, seconds_left
-from dlemu.results.measured import read_facts
 
 
 class LiveCheckpoints:
     """Follows a checkpoint run, whose ranks log a row after each file that they write or read."""
 
-    def __init__(self, facts_path: str, live_folder: str) -> None:
-        """Raises UserError if the facts are damaged."""
-        facts = read_facts(facts_path, CheckpointRunFacts)
+    def __init__(self, facts: CheckpointRunFacts, live_folder: str) -> None:
         self._folder, self._ranks = live_folder, facts.ranks
         self._writes = max(0, facts.workload.checkpoint.num_checkpoints_write)
         self._reads = len(facts.sources)
 
-    def look(self) -> Progress | None:
+    def __call__(self) -> Progress | None:
         """Return the progress; None before the first file."""
         rows = read_logs(self._folder)
         if not len(rows):

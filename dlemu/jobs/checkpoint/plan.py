@@ -12,7 +12,7 @@ from dlemu.checkpoints.read_files import FileToRead
 from dlemu.checkpoints.stored import StoredNote, folder_of
 from dlemu.checkpoints.write_files import FileToWrite
 from dlemu.config.schema import Checkpoint
-from dlemu.runner.job import Job
+from dlemu.runner.job_kind import Job
 
 
 @dataclass(frozen=True, kw_only=True)

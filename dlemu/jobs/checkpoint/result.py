@@ -15,7 +15,7 @@ from dlemu.jobs.checkpoint.measured import ROWS, CheckpointJournal, CheckpointRu
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.tables import read_rows
-from dlemu.runner.run_kind import RunKind
+from dlemu.runner.job_kind import JobKind
 
 _MAX_PARTS = 10**6
 """Limit on a run's ranks, and on a model's experts over all layers: more can only be a damaged file, and cost time."""
@@ -31,7 +31,7 @@ class CheckpointRun(MeasuredCheckpoints):
         return analyse_checkpoints(self)
 
 
-class CheckpointRuns(RunKind[CheckpointJob, CheckpointRunFacts, CheckpointJournal, CheckpointRun]):
+class CheckpointRuns(JobKind[CheckpointJob, CheckpointRunFacts, CheckpointJournal, CheckpointRun]):
     """How runs of checkpoints are made and read."""
 
     name = "checkpoint"

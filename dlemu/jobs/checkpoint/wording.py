@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dlemu.checkpoints.stored import folder_of
 from dlemu.jobs.checkpoint.summary import Cause, Caveat, CheckpointFacts, Phase, PhaseSummary
 from dlemu.metrics.findings import Code, Finding
-from dlemu.results.file_names import KILLED
+from dlemu.results import KILLED
 from dlemu.results.wording import Wording, sentences
 
 RELIEF: dict[Cause, str] = {

@@ -17,7 +17,7 @@ from dlemu.metrics.verdict import Verdict, VerdictCode
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Tone
 from dlemu.report.units import duration, size, with_uncertainty
-from dlemu.results.file_names import CONFIG
+from dlemu.results import CONFIG
 from dlemu.results.wording import Wording, count, filled, words_of
 
 _AU_NAMES: dict[Number, str] = {

@@ -32,6 +32,7 @@ from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.checkpoint_rates import GIB
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.t_interval import half_width
+from dlemu.results import CONFIG
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.drive import (
     OUTSIDE,
@@ -45,7 +46,6 @@ from dlemu.results.drive import (
     read_drive,
     taken_by_others,
 )
-from dlemu.results.file_names import CONFIG
 from dlemu.results.wording import sentences
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
