@@ -23,10 +23,10 @@ from dlemu.jobs.checkpoint.prediction.prediction import (
 )
 from dlemu.jobs.checkpoint.prediction.run_prediction import (
     KnownStorage,
-    Speed,
     predict,
     read_prediction,
     run_prediction,
+    speed_of,
 )
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import PhaseSummary, TrainingCost
@@ -91,12 +91,13 @@ def test_others_take_of_the_speed(tmp_path: Path) -> None:
 
 @given(mb_per_second=st.floats(1, 1e6), times=st.floats(1.1, 100))
 def test_a_faster_storage_takes_less_time_and_costs_less(mb_per_second: float, times: float) -> None:
-    def answer(speed: Speed) -> CheckpointPrediction:
+    def answer(mb_per_second: float) -> CheckpointPrediction:
+        speed = speed_of(mb_per_second)
         storage = KnownStorage(source="given", writes=speed, reads=speed)
         return predict(WORKLOAD, PLAN, storage, CheckpointQuestion(workload="llama3_8b"))
 
     speeds = (mb_per_second, mb_per_second * times)
-    (slow, _, cost), (fast, _, less) = (known(answer(Speed(mb_per_second=speed))) for speed in speeds)
+    (slow, _, cost), (fast, _, less) = (known(answer(speed)) for speed in speeds)
     assert slow.seconds == pytest.approx(fast.seconds * times)
     assert less.percent < cost.percent <= 100
     assert (less.wasted_percent or 0) <= (cost.wasted_percent or 0) <= 100

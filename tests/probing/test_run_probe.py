@@ -22,7 +22,7 @@ from dlemu.cli.probe import command
 from dlemu.config import load
 from dlemu.jobs.probe import requests
 from dlemu.jobs.probe import run as run_probe
-from dlemu.jobs.probe.object_gets import GetStream, _ranges
+from dlemu.jobs.probe.object_gets import _ranges
 from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import (
     _cell_of_requests,
@@ -176,43 +176,38 @@ def test_what_fio_says_of_its_end_is_told_without_its_report(
 def test_a_range_is_of_one_object_and_all_have_their_turn() -> None:
     sizes = {"a": 2000, "b": 900, "c": 3500}
     objects: Any = [SimpleNamespace(size_bytes=size, name=name) for name, size in sizes.items()]
-    spec = StorageSpec(type="s3")
     wanted = CellSpec(access="read", size_bytes=1000, depth=1, jobs=1)
-    stream = GetStream(cell=wanted, storage=spec, objects=())
 
-    def first(count: int, stream: GetStream) -> list[tuple[str, int]]:
-        ranges: Any = itertools.islice(_ranges(stream, objects), count)
+    def first(count: int, cell: CellSpec) -> list[tuple[str, int]]:
+        ranges: Any = itertools.islice(_ranges(cell, objects), count)
         return [(reader.name, offset) for reader, offset in ranges]
 
     places = [("a", 0), ("a", 1000), ("c", 0), ("c", 1000), ("c", 2000)]
-    assert first(6, stream) == [*places, places[0]]
-    assert set(first(200, replace(stream, cell=replace(wanted, access="randread")))) == set(places)
+    assert first(6, wanted) == [*places, places[0]]
+    assert set(first(200, replace(wanted, access="randread"))) == set(places)
 
 
-def test_each_job_has_its_stream_and_all_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_job_has_its_part_and_all_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time that it settles comes on top of the cell's."""
     asked: list[Any] = []
 
-    def answered(work: Any, streams: Any, *_: Any, most_seconds: float, **__: Any) -> list[tuple[int, Requests]]:
-        asked.append((most_seconds, streams))
+    def answered(work: Any, jobs: Any, *_: Any, most_seconds: float, **__: Any) -> list[tuple[int, Requests]]:
+        asked.append((most_seconds, [job.args for job in jobs]))
         ends = np.array([600_000_000, 700_000_000])
-        return [(0, Requests(ends, ends, 0.1, ends)) for _ in streams]
+        return [(0, Requests(ends, ends, 0.1, ends)) for _ in jobs]
 
     monkeypatch.setattr(requests, "run_crew", answered)
     wanted = CellSpec(access="read", size_bytes=4096, depth=3, jobs=2)
     assert measure_cell(wanted, "/dev/some", MIB, 1.5, "threads").jobs == 2
     spec = StorageSpec(type="s3", root="bucket")
     assert measure_gets(wanted, spec, ("a", "b"), 1.5).first_byte_ms is not None
-    (seconds, streams), (get_seconds, get_streams) = asked
+    (seconds, jobs), (get_seconds, gets) = asked
     assert seconds == get_seconds > 1.5
-    assert [(one.path, one.begin, one.end) for one in streams] == [
-        ("/dev/some", 0, MIB // 2),
-        ("/dev/some", MIB // 2, MIB),
-    ]
-    assert list(get_streams) == 2 * [GetStream(cell=wanted, storage=spec, objects=("a", "b"))]
+    assert [job[1:] for job in jobs] == [("/dev/some", range(MIB // 2)), ("/dev/some", range(MIB // 2, MIB))]
+    assert gets == 2 * [(wanted, spec, ("a", "b"))]
     asked.clear()
     measure_cell(replace(wanted, access="randread"), "x", MIB, 1.5, "threads")
-    assert {(job.begin, job.end) for job in asked[0][1]} == {(0, MIB)}, "random jobs share the whole file"
+    assert {job[2] for job in asked[0][1]} == {range(MIB)}, "random jobs share the whole file"
 
 
 def test_cells_of_a_bucket_are_kept_at_once_with_what_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

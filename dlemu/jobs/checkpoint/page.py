@@ -1,4 +1,4 @@
-"""What is said of a run of checkpoints: its first screen, and its tables below."""
+"""What is said of a run of checkpoints on its first screen."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import shlex
 from collections.abc import Iterator
 
 from dlemu.checkpoints.stored import folder_name
-from dlemu.jobs.checkpoint.metrics import CATALOGUE, metrics_of
-from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
-from dlemu.jobs.checkpoint.wording import RELIEF
-from dlemu.report.any_run import keys_of, listed
+from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary, metrics_of
+from dlemu.jobs.checkpoint.wording import RELIEF, cost_line
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.table import Section, Table, columns
-from dlemu.report.units import duration, size, with_interval
+from dlemu.report.units import duration, size
 from dlemu.results.wording import count
 
 
@@ -31,13 +28,8 @@ def screen(summary: CheckpointSummary, folder: str) -> Screen:
     limits = [phase.limited_by for phase in (summary.write, summary.read) if phase and phase.limited_by]
     for relief in dict.fromkeys(RELIEF[limit.what] for limit in limits if RELIEF[limit.what]):
         lines.append(Said("to do", relief))
-    if (cost := summary.training) is not None:
-        best = ""
-        if cost.best_interval_seconds is not None:
-            each = f"with a failure every {cost.mtbf_hours:g} h best every {duration(cost.best_interval_seconds)}"
-            best = f"; {each}, which loses {cost.wasted_percent:.2g} %"
-        every = duration(cost.interval_seconds)
-        lines.append(Said("costs", f"{cost.percent:.2g} % of a training that saves every {every}{best}"))
+    if summary.training is not None:
+        lines.append(Said("costs", cost_line(summary.training)))
     if what.kept:
         lines.append(Said("kept", kept_line(summary)))
     return Screen(title=title, lines=lines, notes=summary.issues, folder=folder)
@@ -82,20 +74,3 @@ def kept_line(summary: CheckpointSummary) -> str:
     name = folder_name(kept[0]) if len(kept) == 1 else folder_name(f"{{{kept[0]}..{kept[-1]}}}")
     own = ", on each host" if what.how["node_local"] and len(summary.environment.hosts) > 1 else ""
     return f"{left}; to remove them{own}: rm -r {shlex.quote(what.folder.rstrip('/'))}/{name}"
-
-
-def sections(summary: CheckpointSummary, _: str) -> Iterator[Section]:
-    """Yield what is said of a run below its first screen."""
-    found = metrics_of(summary)
-    rows = [
-        (metric.title, f"{with_interval(found[metric.name], metric.unit)} {metric.unit}", metric.meaning)
-        for metric in CATALOGUE
-        if metric.name in found
-    ]
-    head = columns("metric", "value", "what it is", right=(1,), whole=(0, 1))
-    yield Table(title="Metrics", columns=head, rows=rows, folded=True)
-    if summary.requests is not None:
-        yield from keys_of("Requests", summary.requests)
-    for name, phase in (("Written", summary.write), ("Read", summary.read)):
-        if phase is not None:
-            yield from listed(f"{name}: each checkpoint", phase.checkpoints)

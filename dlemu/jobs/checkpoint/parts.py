@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.measured import exported
-from dlemu.jobs.checkpoint.metrics import CATALOGUE, conditions, figures
-from dlemu.jobs.checkpoint.page import screen, sections
+from dlemu.jobs.checkpoint.metrics import conditions, figures
+from dlemu.jobs.checkpoint.page import screen
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.run import Checkpoints
-from dlemu.jobs.checkpoint.summary import CheckpointSummary
+from dlemu.jobs.checkpoint.summary import CATALOGUE, CheckpointSummary
 from dlemu.results.kinds import JobParts
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ PARTS = JobParts(
     read=read_checkpoint_run,
     answer_type=CheckpointSummary,
     screen=screen,
-    sections=sections,
     charts=_charts,
     job=Checkpoints(),
     catalogue=CATALOGUE,

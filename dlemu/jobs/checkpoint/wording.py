@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from dlemu.checkpoints.stored import folder_of
-from dlemu.jobs.checkpoint.summary import Cause, Caveat, CheckpointFacts, Phase, PhaseSummary
+from dlemu.jobs.checkpoint.measured import PartialCheckpoint
+from dlemu.jobs.checkpoint.summary import Cause, Caveat, CheckpointFacts, PhaseSummary, TrainingCost
 from dlemu.metrics.findings import Code, Finding
+from dlemu.report.units import duration
 from dlemu.results.file_names import KILLED
 from dlemu.results.wording import Wording, sentences
 
@@ -35,6 +36,15 @@ _FINDINGS: Wording[str] = {
 }
 
 
+def cost_line(cost: TrainingCost) -> str:
+    """Return what such checkpoints cost a training, and how often to save where failures are expected."""
+    line = f"{cost.percent:.2g} % of a training that saves every {duration(cost.interval_seconds)}"
+    if cost.best_interval_seconds is None:
+        return line
+    best = f"with a failure every {cost.mtbf_hours:.3g} h best every {duration(cost.best_interval_seconds)}"
+    return f"{line}; {best}, which loses {cost.wasted_percent:.2g} %"
+
+
 def issue_lines(findings: Sequence[Finding], notes: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the findings as sentences, and the notes made before the run behind the loud ones."""
     loud = [finding for finding in findings if finding.severity == "loud"]
@@ -54,19 +64,6 @@ def _rate(verb: str, phase: PhaseSummary) -> str:
         f"{verb}: {phase.slowest_gib_per_second:.3f} GiB/s by the slowest rank, "
         f"{phase.slowest_seconds:.2f} s per checkpoint{limit}"
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartialCheckpoint:
-    """The checkpoint that was being written or read when a run ended early. No rate is computed from it."""
-
-    phase: Phase
-    checkpoint: int
-    """Its number, from 1."""
-    files: int
-    """Number of its files, over all ranks, that were complete."""
-    bytes: int
-    """Bytes of these files."""
 
 
 def incomplete_line(

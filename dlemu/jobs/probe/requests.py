@@ -7,22 +7,21 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import StorageSpec
-from dlemu.jobs.probe.object_gets import GetStream, run_gets
+from dlemu.jobs.probe.object_gets import run_gets
 from dlemu.jobs.probe.result import CellSpec, Engine, Latency, ProbeCell
-from dlemu.jobs.probe.thread_reads import Requests, Stream, open_target, run_threads
+from dlemu.jobs.probe.thread_reads import Requests, open_target, run_threads
 from dlemu.ranks import Comm
 from dlemu.ranks.failure import Role
 from dlemu.ranks.launch import run_crew
 from dlemu.runner.child_run import output_of
-
-StreamKind = TypeVar("StreamKind", Stream, GetStream)
 
 SETTLE_SECONDS = 0.5
 """Warm-up of each cell, which is not counted."""
@@ -46,9 +45,6 @@ def measure_cell(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float
     """Measure one cell on the first `size_bytes` of a file; raises DlemuError."""
     measure = _by_fio if engine == "fio" else _by_threads
     return measure(cell_spec, path, size_bytes, seconds)
-
-
-# fio
 
 
 def _by_fio(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> ProbeCell:
@@ -123,34 +119,29 @@ def cell_of_fio(report: dict[str, Any], cell_spec: CellSpec) -> ProbeCell:
     )
 
 
-# dlemu's engines
-
-
 def _by_threads(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> ProbeCell:
     """Random jobs share the whole file, sequential ones have separate ranges."""
-    part = size_bytes // cell_spec.jobs // cell_spec.size_bytes * cell_spec.size_bytes
-    ranges = [(0, size_bytes) if cell_spec.random else (job * part, (job + 1) * part) for job in range(cell_spec.jobs)]
-    streams = [Stream(cell=cell_spec, path=path, begin=begin, end=end) for begin, end in ranges]
-    return _by_jobs(cell_spec, run_threads, streams, seconds)
+    each = size_bytes // cell_spec.jobs // cell_spec.size_bytes * cell_spec.size_bytes
+    parts = [
+        range(size_bytes) if cell_spec.random else range(job * each, (job + 1) * each) for job in range(cell_spec.jobs)
+    ]
+    return _by_jobs(cell_spec, [partial(run_threads, cell_spec, path, part) for part in parts], seconds)
 
 
 def measure_gets(cell_spec: CellSpec, storage: StorageSpec, objects: tuple[str, ...], seconds: float) -> ProbeCell:
     """Measure one cell of GET requests on objects; raises DlemuError, UserError."""
-    stream = GetStream(cell=cell_spec, storage=storage, objects=objects)
-    return _by_jobs(cell_spec, run_gets, [stream] * cell_spec.jobs, seconds)
+    return _by_jobs(cell_spec, [partial(run_gets, cell_spec, storage, objects)] * cell_spec.jobs, seconds)
 
 
-def _by_jobs(
-    cell_spec: CellSpec, run: Callable[[StreamKind, float], Requests], streams: Sequence[StreamKind], seconds: float
-) -> ProbeCell:
-    """Run a job per stream, each in its own process, for the warm-up and `seconds`."""
+def _by_jobs(cell_spec: CellSpec, jobs: Sequence[Callable[[float], Requests]], seconds: float) -> ProbeCell:
+    """Run the jobs, each in its own process, for the warm-up and `seconds`."""
 
-    def send(comm: Comm, stream: StreamKind) -> tuple[int, Requests]:
+    def send(comm: Comm, job: Callable[[float], Requests]) -> tuple[int, Requests]:
         began_ns = comm.all_reduce_max(time.monotonic_ns())
-        return began_ns, run(stream, SETTLE_SECONDS + seconds)
+        return began_ns, job(SETTLE_SECONDS + seconds)
 
     most_seconds = seconds + _PATIENCE_SECONDS
-    parts = run_crew(send, streams, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=most_seconds)
+    parts = run_crew(send, jobs, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=most_seconds)
     return _cell_of_requests(cell_spec, parts[0][0], [requests for _, requests in parts], seconds)
 
 

@@ -30,18 +30,6 @@ class Requests:
     """Requests that failed and were retried."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stream:
-    """The requests of one job to a file."""
-
-    cell: CellSpec
-    path: str
-    begin: int
-    """Start of the job's range of the file."""
-    end: int
-    """End of that range."""
-
-
 def open_target(path: str, *, writes: bool, flags: int = os.O_DIRECT) -> int:
     """Open a file to read or write; raises UserError. A file to write is not opened through a link: another user who
     may write into its folder could have linked it to somebody's file."""
@@ -51,16 +39,15 @@ def open_target(path: str, *, writes: bool, flags: int = os.O_DIRECT) -> int:
         raise UserError(f"{path} can't be opened: {error.strerror}") from error
 
 
-def run_threads(stream: Stream, seconds: float) -> Requests:
-    """Keep `depth` requests in flight for `seconds`; raises UserError if one fails."""
-    cell, size_bytes = stream.cell, stream.cell.size_bytes
-    descriptor = open_target(stream.path, writes=cell.writes)
+def run_threads(cell: CellSpec, path: str, part: range, seconds: float) -> Requests:
+    """Keep `depth` requests in flight in a `part` of a file for `seconds`; raises UserError if one fails."""
+    size_bytes, slots = cell.size_bytes, len(part) // cell.size_bytes
+    descriptor = open_target(path, writes=cell.writes)
     cpu, lock = time.process_time(), threading.Lock()
     ends: list[int] = []
     latencies: list[int] = []
     failed: list[UserError] = []
     numbers = itertools.count()
-    slots = (stream.end - stream.begin) // size_bytes
     deadline = time.monotonic_ns() + round(seconds * 1e9)
 
     def work() -> None:
@@ -74,13 +61,13 @@ def run_threads(stream: Stream, seconds: float) -> Requests:
             slot = int(random.integers(slots)) if cell.random else number % slots
             started = time.monotonic_ns()
             try:
-                done = call(descriptor, [buffer], stream.begin + slot * size_bytes)
+                done = call(descriptor, [buffer], part.start + slot * size_bytes)
             except OSError as error:
-                failed.append(UserError(f"{stream.path}: {error.strerror}"))
+                failed.append(UserError(f"{path}: {error.strerror}"))
                 return
             now = time.monotonic_ns()
             if done != size_bytes:
-                failed.append(UserError(f"{stream.path}: a call moved {done} of {size_bytes} bytes"))
+                failed.append(UserError(f"{path}: a call moved {done} of {size_bytes} bytes"))
             with lock:
                 ends.append(now)
                 latencies.append(now - started)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction
 from dlemu.jobs.checkpoint.prediction.run_prediction import read_prediction
+from dlemu.jobs.checkpoint.wording import cost_line
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.units import duration, size
+from dlemu.report.units import size
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
@@ -29,13 +30,8 @@ def _lines(answer: CheckpointPrediction) -> Iterator[Said]:
         low, high = map(_seconds, phase.seconds_interval)
         speed = rate(answer.bytes / phase.seconds / 1e6)
         yield Said(label, f"{_seconds(phase.seconds)} s a checkpoint ({low} to {high}), at {speed}", tone="strong")
-    cost = answer.training
-    if cost is not None:
-        every = duration(cost.interval_seconds)
-        yield Said("costs", f"{cost.percent:.2g} % of a training that saves every {every}")
-    if cost is not None and cost.best_interval_seconds is not None:
-        best = f"every {duration(cost.best_interval_seconds)}, with a failure every {cost.mtbf_hours:.2g} h"
-        yield Said("best", f"{best}: checkpoints and failures then take {cost.wasted_percent:.2g} % of the time")
+    if answer.training is not None:
+        yield Said("costs", cost_line(answer.training))
     yield Said("from", answer.source)
 
 

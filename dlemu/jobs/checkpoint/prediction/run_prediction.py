@@ -45,27 +45,25 @@ from dlemu.results.drive import (
     read_drive,
     taken_by_others,
 )
+from dlemu.results.figures import Value
 from dlemu.results.file_names import CONFIG
-from dlemu.results.wording import sentences
+from dlemu.results.wording import count, sentences
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
 
 
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """Throughput that a storage delivers to all ranks sharing it together, with its uncertainty."""
-
-    mb_per_second: float
-    half_width_percent: float = SPEED_PERCENT
+def speed_of(mb_per_second: float, percent: float = SPEED_PERCENT) -> Value:
+    """Return a rate, MB/s, that all ranks sharing a storage get together, with its half width in percent of it."""
+    return Value(mb_per_second, percent / 100 * mb_per_second)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownStorage:
-    """Write and read speed of a storage (None: unknown), with warnings about them."""
+    """Write and read speed of a storage (`speed_of`; None: unknown), with warnings about them."""
 
     source: str
-    writes: Speed | None
-    reads: Speed | None
+    writes: Value | None
+    reads: Value | None
     findings: tuple[Finding, ...] = ()
 
 
@@ -96,7 +94,7 @@ def run_prediction(
         storage = _storage_of_drive(request.drive, workload.checkpoint, sharing)
     else:
         assert request.mb_per_second is not None  # the remaining way to describe a storage
-        speed = Speed(mb_per_second=request.mb_per_second)
+        speed = speed_of(request.mb_per_second)
         storage = KnownStorage(source=f"a storage of {request.mb_per_second:,g} MB/s", writes=speed, reads=speed)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
@@ -120,18 +118,14 @@ def predict(
     settings, sizes = workload.checkpoint, plan.sizes
     most_bytes = _most_bytes(plan, question.hosts) if settings.node_local else sizes.bytes
 
-    def phase(speed: Speed | None) -> PredictedPhase | None:
+    def phase(speed: Value | None) -> PredictedPhase | None:
         if speed is None:
             return None
-        rest = speed.mb_per_second - others_mb_per_second
+        rest = speed.mean - others_mb_per_second
         if rest <= 0:
-            raise nothing_left(others_mb_per_second, speed.mb_per_second)
-        seconds = most_bytes / (rest * 1e6)
-        share = speed.half_width_percent / 100 * speed.mb_per_second / rest
-        return PredictedPhase(
-            seconds=seconds,
-            seconds_interval=(seconds / (1 + share), seconds / max(1 - share, 0.01)),
-        )
+            raise nothing_left(others_mb_per_second, speed.mean)
+        seconds, share = most_bytes / (rest * 1e6), (speed.half_width or 0.0) / rest
+        return PredictedPhase(seconds=seconds, seconds_interval=(seconds / (1 + share), seconds / max(1 - share, 0.01)))
 
     write, read = phase(storage.writes), phase(storage.reads)
     training, findings = None, storage.findings
@@ -169,10 +163,8 @@ def _storage_of_drive(path: str | Rates, settings: Checkpoint, ranks: int) -> Kn
     """
     drive = read_drive(path)
 
-    def speed(rates: tuple[Rate, ...], request_bytes: int, depth: int) -> Speed | None:
-        if not rates:
-            return None
-        return Speed(mb_per_second=request_bytes * per_second(rates, request_bytes, depth) / 1e6)
+    def speed(rates: tuple[Rate, ...], request_bytes: int, depth: int) -> Value | None:
+        return speed_of(request_bytes * per_second(rates, request_bytes, depth) / 1e6) if rates else None
 
     pattern = read_pattern(settings)
     if settings.odirect:
@@ -180,7 +172,7 @@ def _storage_of_drive(path: str | Rates, settings: Checkpoint, ranks: int) -> Kn
         reads = speed(drive.rates, pattern.piece_bytes, ranks * pattern.threads)
     else:
         best = max((rate.size_bytes * rate.per_second / 1e6 for rate in drive.writes), default=0.0)
-        writes = Speed(mb_per_second=best) if best else None
+        writes = speed_of(best) if best else None
         in_flight = READ_AHEAD_REQUESTS if pattern.reads_ahead else 1
         reads = speed(drive.rates, READ_AHEAD_BYTES, in_flight * ranks * pattern.threads)
     return KnownStorage(source=drive.source, writes=writes, reads=reads)
@@ -193,15 +185,15 @@ def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: Che
         own = plan_checkpoint(workload.model, workload.checkpoint, measured.ranks)
         share = _most_bytes(own, len(measured.environment.hosts)) / sum(own.rank_bytes)
 
-    def speed(phase: PhaseSummary | None) -> Speed | None:
+    def speed(phase: PhaseSummary | None) -> Value | None:
         rates = [part.slowest_gib_per_second for part in phase.checkpoints] if phase is not None else []
         known = [1 / rate for rate in rates if rate]  # seconds are predicted, whose mean is not of the mean rate
         if not known:
             return None
-        mean, percent = float(np.mean(known)), SPEED_PERCENT
+        mean, spread = float(np.mean(known)), 0.0
         if len(known) > 1:  # one checkpoint has no spread
-            percent = max(percent, 100 * half_width(float(np.std(known, ddof=1)), len(known), 0.95) / mean)
-        return Speed(mb_per_second=share * GIB / mean / 1e6, half_width_percent=percent)
+            spread = 100 * half_width(float(np.std(known, ddof=1)), len(known), 0.95) / mean
+        return speed_of(share * GIB / mean / 1e6, max(SPEED_PERCENT, spread))
 
     writes, reads = speed(measured.write), speed(measured.read)
     if writes is None and reads is None:
@@ -215,7 +207,7 @@ def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: Che
     if reads is not None and stored is not None and stored < PARTLY_READ_PERCENT:
         findings.append(Finding.of(Code.PAGE_CACHE, "loud", from_storage_percent=stored))
         reads = None
-    source = f"a run of {measured.workload} with {measured.ranks} rank{'s' * (measured.ranks != 1)}"
+    source = f"a run of {measured.workload} with {count(measured.ranks, 'rank')}"
     return KnownStorage(source=source, writes=writes, reads=reads, findings=tuple(findings))
 
 
