@@ -69,10 +69,10 @@ class CheckpointWriter:
 
         try:
             self._movers.run(work, self._ring.close)
-            moved_ns = time.monotonic_ns()
+            moved_ns = synced_ns = time.monotonic_ns()
             if self._fsync:
                 within(self._sync_seconds, writer.sync, f"fsync of {file.path}")
-            synced_ns = time.monotonic_ns()
+                synced_ns = time.monotonic_ns()
             writer.commit()
         except PatienceError:
             raise  # removing a file of a storage that hangs would hang, too

@@ -13,8 +13,9 @@ from dlemu.report.any_run import keys_of
 from dlemu.report.table import Table
 from dlemu.report.units import plain
 from dlemu.results.figures import Conditions
+from dlemu.results.file_names import FACTS
 from dlemu.results.kinds import JobParts, kind_of
-from dlemu.results.measured import read_saved
+from dlemu.results.measured import read_facts, read_saved
 from dlemu.results.parts import Environment
 from dlemu.runner.run_list import DIGEST
 
@@ -22,9 +23,9 @@ HOST_FACTS = ("processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "pac
 """Facts of a host that affect measurements of storage."""
 
 
-def conditions_of(parts: JobParts, summary: Any) -> Conditions:
-    """Return the conditions of a run from its summary; those of an incomplete one warn of that first."""
-    conditions = parts.conditions(summary)
+def conditions_of(parts: JobParts, summary: Any, facts: Any) -> Conditions:
+    """Return the conditions of a run; those of an incomplete one warn of that first."""
+    conditions = parts.conditions(summary, facts)
     if getattr(summary, "complete", True):  # a kind's own summary may not say
         return conditions
     why = (summary.failure or "no reason is known").splitlines()[0]
@@ -37,7 +38,8 @@ def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:
         kind = kind_of(folder)
         if kind is not None and kind.is_job:
             parts = kind.load_job()
-            yield conditions_of(parts, read_saved(folder, parts.answer_type, kind.name))
+            facts = read_facts(os.path.join(folder, FACTS), parts.job.facts_type)
+            yield conditions_of(parts, read_saved(folder, parts.answer_type, kind.name), facts)
 
 
 def settings_of(side: Conditions) -> dict[str, str]:

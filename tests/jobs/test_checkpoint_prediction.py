@@ -15,14 +15,11 @@ from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds
-from dlemu.jobs.checkpoint.prediction.prediction import (
+from dlemu.jobs.checkpoint.prediction import (
     WATCHDOG,
     CheckpointPrediction,
-    CheckpointQuestion,
-    PredictedPhase,
-)
-from dlemu.jobs.checkpoint.prediction.run_prediction import (
     KnownStorage,
+    PredictedPhase,
     predict,
     read_prediction,
     run_prediction,
@@ -94,7 +91,7 @@ def test_a_faster_storage_takes_less_time_and_costs_less(mb_per_second: float, t
     def answer(mb_per_second: float) -> CheckpointPrediction:
         speed = speed_of(mb_per_second)
         storage = KnownStorage(source="given", writes=speed, reads=speed)
-        return predict(WORKLOAD, PLAN, storage, CheckpointQuestion(workload="llama3_8b"))
+        return predict(WORKLOAD, PLAN, storage)
 
     speeds = (mb_per_second, mb_per_second * times)
     (slow, _, cost), (fast, _, less) = (known(answer(speed)) for speed in speeds)
@@ -216,4 +213,4 @@ def test_the_command_answers_by_the_kind_of_the_workload(tmp_path: Path) -> None
     kept_run(tmp_path / "run")
     again = ["--from", str(tmp_path / "run"), f"output.folder={tmp_path / 'r'}", "--json"]
     told = json.loads(CliRunner().invoke(command, again).stdout)
-    assert told["question"]["workload"] == read_checkpoint_run(str(tmp_path / "run")).summary.workload
+    assert told["workload"] == read_checkpoint_run(str(tmp_path / "run")).summary.workload

@@ -13,10 +13,9 @@ import pytest
 
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.jobs.probe.probe_file import probe_file
-from dlemu.jobs.probe.requests import measure_cell
+from dlemu.jobs.probe.requests import measure_cell, open_target
 from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.run import probe_target
-from dlemu.jobs.probe.thread_reads import open_target
 
 MIB = 1 << 20
 READ = CellSpec(access="randread", size_bytes=4096, depth=1, jobs=1)

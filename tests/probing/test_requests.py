@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from datagen.errors import SpaceError, UserError
-from dlemu.jobs.probe.requests import _cell_of_requests
-from dlemu.jobs.probe.result import CellSpec
+from dlemu.jobs.probe.requests import _cell_of_requests, open_target, run_threads
+from dlemu.jobs.probe.result import CellSpec, Requests
 from dlemu.jobs.probe.run import PRESETS, cells_of, probe_target
-from dlemu.jobs.probe.thread_reads import Requests, open_target, run_threads
 
 MIB = 1 << 20
 READ = CellSpec(access="randread", size_bytes=4096, depth=8, jobs=1)

@@ -30,9 +30,8 @@ from dlemu.jobs.probe.requests import (
     measure_cell,
     measure_gets,
 )
-from dlemu.jobs.probe.result import CellSpec, ProbeCell
+from dlemu.jobs.probe.result import CellSpec, ProbeCell, Requests
 from dlemu.jobs.probe.run import probe_target, read_probe
-from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.jobs.training.evict import treatment_of
 from dlemu.machine.environment import describe_folder
 from dlemu.metrics.demand import demand
@@ -234,9 +233,7 @@ def test_cells_of_a_bucket_are_kept_at_once_with_what_failed(monkeypatch: pytest
     assert [(len(told.cells), told.complete) for _, told in kept] == [(1, False), (2, False)]
     assert tuple(one for one, _ in kept) == answer.cells
     assert read_probe(folder) == answer
-    question = answer.question
-    assert (question.target, question.seconds) == (f"s3://{BUCKET}", 0.7)
-    assert question.overrides == (word,)
+    assert (answer.target, answer.overrides) == (f"s3://{BUCKET}", (word,))
     assert (answer.complete, answer.engine, answer.storage) == (True, "s3", None)
     assert answer.issues == ("retried 5 requests that had failed",)
     assert answer.feeds
@@ -285,8 +282,7 @@ def test_every_cell_of_the_grid_is_measured_and_kept_at_once(measured: list[Any]
     assert tuple(one for one, _ in kept) == answer.cells
     assert read_probe(folder) == answer
     assert answer.complete
-    assert (answer.question.target, answer.question.seconds) == (str(tmp_path / "place"), 0.7)
-    assert (answer.engine, answer.storage is not None) == ("threads", True)
+    assert (answer.target, answer.engine, answer.storage is not None) == (str(tmp_path / "place"), "threads", True)
     assert not list((tmp_path / "place").iterdir())
 
 

@@ -26,6 +26,7 @@ from dlemu.config import load
 from dlemu.jobs.checkpoint.loop import _CheckpointRank
 from dlemu.jobs.checkpoint.measured import exported
 from dlemu.jobs.checkpoint.page import kept_line, screen
+from dlemu.jobs.checkpoint.parts import conditions
 from dlemu.jobs.checkpoint.prepare import check_checkpoint_host
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
@@ -132,7 +133,7 @@ def test_ranks_of_a_larger_job_write_its_files(tmp_path: Path) -> None:
         "zero_pp_rank_1_mp_rank_0_optim_states.pt",
         "zero_pp_rank_1_mp_rank_1_optim_states.pt",
     ]
-    assert done.summary.what.how["ranks_of_job"] == 8
+    assert conditions(done.summary, done.facts).work["ranks_of_job"] == 8
     with pytest.raises(UserError, match="not a multiple of the 4 ranks that share one copy"):
         run(tmp_path, "refused", ranks="3", **{"model.parallelism": cut})
 
@@ -297,9 +298,7 @@ def test_what_stays_is_said_with_a_command_that_removes_just_that(tmp_path: Path
     assert os.listdir(folder / "saved") == ["global_epoch1_step4"]
     environment = replace(done.summary.environment, hosts=done.summary.environment.hosts * 2)
     two = replace(done.summary, environment=environment)
-    assert "; to remove them: rm -r " in kept_line(two)
-    own = replace(two, what=replace(two.what, how=two.what.how | {"node_local": True}))
-    assert "; to remove them, on each host: rm -r " in kept_line(own)
+    assert "; to remove them, on each host that has some: rm -r " in kept_line(two)
     only_read = run(folder, "read", num_checkpoints_write="0", num_checkpoints_read="1")
     assert {said.label for said in screen(only_read.summary, "").lines} - {"", "to do"} == {"reads"}
 

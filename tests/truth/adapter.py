@@ -23,13 +23,12 @@ from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.analyse import accounted_percent, partial_of, time_shares
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts, UnderWay
-from dlemu.jobs.checkpoint.metrics import figures as checkpoint_figures
+from dlemu.jobs.checkpoint.parts import figures as checkpoint_figures
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import Cause as CheckpointCause
 from dlemu.jobs.checkpoint.summary import Caveat, CheckpointSummary, PhaseSummary
 from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
-from dlemu.jobs.probe.result import CellSpec
-from dlemu.jobs.probe.thread_reads import Requests
+from dlemu.jobs.probe.result import CellSpec, Requests
 from dlemu.jobs.training.activity import delivered_by_devices
 from dlemu.jobs.training.measured import Facts, Journal
 from dlemu.jobs.training.parts import figures as training_figures
@@ -734,7 +733,7 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
         "read_gb_per_second": summary.read_gb_per_second,
         "write_gb_per_second": summary.write_gb_per_second,
         "token_bytes": data.settings.token_bytes,
-        "block_bytes": summary.block_bytes,
+        "block_bytes": data.settings.block_bytes,
         "tokens_from_percent": dict.fromkeys(was["tokens_from_percent"], STRUCK)
         | {"storage": summary.tokens_from_storage_percent},
         "blocks_read": int(data.loaded["storage_blocks"].sum()),

@@ -46,13 +46,6 @@ from dlemu.results.parts import requests_of
 
 _NEAR_CEILING = 0.7
 """Of the emulator's ceiling: from this rate on it is not known whether the storage could take more."""
-_SETTINGS = (
-    *("fsync", "odirect", "writers", "read_as", "readers", "verify", "evict_page_cache", "transfer_size"),
-    "node_local",
-)
-"""Settings of `checkpoint` that affect the measurement."""
-_SHAPE = ("format", "tensor", "pipeline", "data", "zero_stage", "ranks_of_job", "first_rank")
-"""Fields of `CheckpointSizes` that say how the job's ranks divide the model, and which of them the run emulates."""
 _NUMBERS: dict[Phase, int] = {"write": WRITE, "read": READ}
 
 
@@ -60,7 +53,13 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
     """Return the summary of a run; for a failed run, of what it measured until then, marked incomplete."""
     facts, journal, settings = run.facts, run.facts.journal, run.facts.workload.checkpoint
     (write, of_write), (read, of_read) = _phase(run, "write"), _phase(run, "read")
-    what = _facts_of(facts)
+    what = CheckpointFacts(
+        files=facts.written.files,
+        bytes=facts.written.bytes,
+        tensor_bytes=facts.written.tensor_bytes,
+        folder=settings.checkpoint_folder,
+        kept=tuple(sorted(set(journal.complete) - set(journal.removed))),
+    )
     findings = (*_findings(facts, write, read), *of_write, *of_read)
     verdict = verdict_line(write, read)
     if facts.failure is not None:
@@ -222,22 +221,6 @@ def _asynchronous(facts: CheckpointRunFacts, whole: IoRows, write: PhaseSummary,
         safe_seconds=fmean(part.safe_seconds for part in write.checkpoints),
         au_percent=asynchronous_au_percent(max(0.0, settings.time_between_checkpoints), stalls),
         shortest_interval_seconds=shortest_interval_seconds(snapshot, drain_seconds, facts.workload.metric.au),
-    )
-
-
-def _facts_of(facts: CheckpointRunFacts) -> CheckpointFacts:
-    settings, journal, sizes = facts.workload.checkpoint, facts.journal, facts.written
-    return CheckpointFacts(
-        files=sizes.files,
-        bytes=sizes.bytes,
-        tensor_bytes=sizes.tensor_bytes,
-        folder=settings.checkpoint_folder,
-        kept=tuple(sorted(set(journal.complete) - set(journal.removed))),
-        how={
-            **{name: getattr(sizes, name) for name in _SHAPE},
-            **{name: getattr(settings, name) for name in _SETTINGS},
-            "content": settings.content if settings.randomize_tensor else "ones",
-        },
     )
 
 

@@ -72,5 +72,5 @@ def kept_line(summary: CheckpointSummary) -> str:
     if summary.requests is not None:  # `rm` can't remove objects
         return left
     name = folder_name(kept[0]) if len(kept) == 1 else folder_name(f"{{{kept[0]}..{kept[-1]}}}")
-    own = ", on each host" if what.how["node_local"] and len(summary.environment.hosts) > 1 else ""
+    own = ", on each host that has some" if len(summary.environment.hosts) > 1 else ""
     return f"{left}; to remove them{own}: rm -r {shlex.quote(what.folder.rstrip('/'))}/{name}"

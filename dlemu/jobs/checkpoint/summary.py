@@ -110,7 +110,7 @@ class Asynchronous:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFacts:
-    """What was written and read, and how."""
+    """What was written and read."""
 
     files: int
     bytes: int
@@ -118,8 +118,6 @@ class CheckpointFacts:
     folder: str
     kept: tuple[int, ...]
     """Numbers of this run's complete checkpoints that are left in the folder."""
-    how: dict[str, bool | int | str]
-    """Settings that affect the measurement, and how the job's ranks divide the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +210,4 @@ def metrics_of(summary: CheckpointSummary) -> dict[str, Value]:
         checkpoints = repeated.checkpoints if repeated is not None else ()
         each = tuple(getattr(checkpoint, name) for checkpoint in checkpoints if hasattr(checkpoint, name))
         found[metric.name] = Value(value, half_width_of(each))
-    if not summary.what.how["fsync"] and "write_fsync_percent" in found:
-        found["write_fsync_percent"] = Value(0.0)  # what was measured is the time between two clock readings
     return found

@@ -14,8 +14,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import DlemuError, UserError
 from datagen.storage.s3 import SCHEME, ObjectReader, Storage
 from datagen.storage.storage_base import StorageSpec
-from dlemu.jobs.probe.result import CellSpec
-from dlemu.jobs.probe.thread_reads import Requests
+from dlemu.jobs.probe.result import CellSpec, Requests
 
 OBJECT_BYTES = 64 << 20
 """Size of each object that is created for the probe."""

@@ -19,7 +19,7 @@ from dlemu.config import load, workload_names
 from dlemu.jobs.probe.object_gets import objects_to_read
 from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import choose_engine, measure_cell, measure_gets
-from dlemu.jobs.probe.result import PROBE, Access, CellSpec, Engine, Fed, ProbeAnswer, ProbeCell, ProbeQuestion
+from dlemu.jobs.probe.result import PROBE, Access, CellSpec, Engine, Fed, ProbeAnswer, ProbeCell
 from dlemu.machine.environment import describe_folder, describe_host, existing_folder
 from dlemu.metrics.cache import IN_MEMORY
 from dlemu.metrics.demand import Demand, demand
@@ -103,7 +103,8 @@ def probe_target(
     local = None if bucket else existing_folder(os.path.dirname(target) if os.path.isfile(target) else target)
     answer = ProbeAnswer(
         complete=False,
-        question=ProbeQuestion(target=target, seconds=seconds, overrides=tuple(without_secrets(options))),
+        target=target,
+        overrides=tuple(without_secrets(options)),
         engine=used,
         host=describe_host(),
         storage=None if local is None else describe_folder(local),
@@ -289,4 +290,4 @@ def read_rates(folder: str) -> Rates:
     reads, writes = first_of("randread", "read"), first_of("write", "randwrite")
     if not reads and not writes:
         raise UserError(f"{folder} has no reads and no writes: wanted a probe with --rw randread, read or write")
-    return Rates(f"a probe of {probe.question.target}", reads, writes)
+    return Rates(f"a probe of {probe.target}", reads, writes)

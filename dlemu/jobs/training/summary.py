@@ -152,9 +152,6 @@ class DatasetFacts:
     """The dataset that was read."""
 
     data_folder: str
-    format: str
-    num_files_train: int
-    num_samples_per_file: int
     total_bytes: int
     """Bytes of the files in use."""
 
@@ -210,11 +207,6 @@ class Summary(JobSummary):
     each_sample_once: tuple[bool | None, ...] = ()
     """Whether each planned sample was read once, and no other, in each epoch; None for one that was cut short."""
     dataset: DatasetFacts
-    how: dict[str, bool | int | float | str | None]
-    """The settings of `reader` on which the meaning of the numbers depends, by their keys ([settings.md](settings.md)).
-
-    `synchronous` is of `train`, and `reader_version` that of dlemu's reader, raised when an engine's read calls change.
-    """
     telemetry: TelemetrySummary | None = None
     """None if telemetry was not recorded."""
     issues: tuple[str, ...] = ()

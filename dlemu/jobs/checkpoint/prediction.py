@@ -1,38 +1,35 @@
-"""`dlemu predict` for a workload of checkpoints: computes the prediction, and saves it to a folder."""
+"""`dlemu predict` for a workload of checkpoints: how long they take on a storage, and what they cost a training.
+
+The answer is saved as predict_checkpoints.json. Formulas and keys: docs/prediction.md. Within a schema version fields
+may be added, but none changes or disappears.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
-from datagen.withheld import without_secrets
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.read_files import read_pattern
 from dlemu.config import check_checkpoints, load, to_yaml
-from dlemu.config.overrides import take_word
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
-from dlemu.jobs.checkpoint.prediction.prediction import (
-    FINDINGS,
-    PREDICTION,
-    WATCHDOG,
-    WATCHDOG_SECONDS,
-    CheckpointPrediction,
-    CheckpointQuestion,
-    PredictedPhase,
-)
 from dlemu.jobs.checkpoint.prepare import with_checkpoints
 from dlemu.jobs.checkpoint.result import read_checkpoint_run
-from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
+from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary, TrainingCost
+from dlemu.jobs.checkpoint.wording import cost_line
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.checkpoint_rates import GIB
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.t_interval import half_width
-from dlemu.results.answer_files import read_answer, save_answer
+from dlemu.metrics.verdict import Outcome
+from dlemu.report.screen import Said, Screen, rate
+from dlemu.report.units import size
+from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
 from dlemu.results.drive import (
     OUTSIDE,
     READ_AHEAD_BYTES,
@@ -47,9 +44,67 @@ from dlemu.results.drive import (
 )
 from dlemu.results.figures import Value
 from dlemu.results.file_names import CONFIG
-from dlemu.results.wording import count, sentences
+from dlemu.results.kinds import Parts
+from dlemu.results.wording import Wording, count, sentences
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
+
+PREDICTION = "predict_checkpoints.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedPhase:
+    """The predicted time and throughput of one checkpoint, written or read."""
+
+    seconds: float
+    """Time until the slowest rank is done."""
+    seconds_interval: tuple[float, float]
+    """Prediction interval of `seconds`, at 90 % or more if the storage performs as described."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointPrediction:
+    """The prediction for one workload and storage."""
+
+    schema_version: int = ANSWER_VERSION
+    workload: str
+    hosts: int = 1
+    """Hosts of the ranks, equally many on each."""
+    source: str
+    """Where the storage's speed is taken from."""
+    ranks: int
+    """Ranks that the run would emulate."""
+    bytes: int
+    """Bytes of one checkpoint, of the emulated ranks."""
+    write: PredictedPhase | None
+    """Null if the storage's write speed is unknown."""
+    read: PredictedPhase | None
+    """Null if the storage's read speed is unknown."""
+    training: TrainingCost | None
+    """Null if the storage's write speed is unknown."""
+    findings: tuple[Finding, ...] = ()
+    """Warnings that a reader must know."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """Always `pass`, because checkpoints have no threshold."""
+        return "pass"
+
+
+WATCHDOG_SECONDS = 600.0
+"""NCCL's watchdog ends a job whose ranks wait longer for one of them (PyTorch's default for a process group)."""
+WATCHDOG = "longer_than_watchdog"
+"""Code of a finding that only predictions have."""
+FINDINGS: Wording[str] = {
+    WATCHDOG: "training waits {seconds:,.0f} s for a checkpoint, and NCCL's watchdog ends a job after "
+    "{watchdog_seconds:g}: raise its timeout (init_process_group), or save asynchronously",
+    OUTSIDE: "measured with {measured_ranks:count rank}, predicted for {ranks}: the storage is assumed to "
+    "deliver the same to all of them together",
+    Code.STORAGE_NOT_STEADY: "the storage had not reached a steady speed of writing in that run: a longer one may be "
+    "slower",
+    Code.PAGE_CACHE: "only {from_storage_percent:.0f} % of what that run read came from the storage, so its speed of "
+    "reading says nothing of it",
+}
 
 
 def speed_of(mb_per_second: float, percent: float = SPEED_PERCENT) -> Value:
@@ -98,9 +153,7 @@ def run_prediction(
         storage = KnownStorage(source=f"a storage of {request.mb_per_second:,g} MB/s", writes=speed, reads=speed)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
-    given = [] if isinstance(source, Workload) else take_word(source, "output.folder")[1]
-    question = CheckpointQuestion(workload=workload.model.name, overrides=tuple(without_secrets(given)), hosts=hosts)
-    answer = predict(workload, plan, storage, question, others_mb_per_second=request.others_mb_per_second)
+    answer = predict(workload, plan, storage, hosts=hosts, others_mb_per_second=request.others_mb_per_second)
     write_text(folder, CONFIG, to_yaml(workload))
     save_answer(folder, PREDICTION, answer)
     return answer, folder, workload
@@ -110,13 +163,13 @@ def predict(
     workload: Workload,
     plan: CheckpointPlan,
     storage: KnownStorage,
-    question: CheckpointQuestion,
     *,
+    hosts: int = 1,
     others_mb_per_second: float = 0.0,
 ) -> CheckpointPrediction:
     """Return the prediction. All ranks start together and share the throughput that others leave; raises UserError."""
     settings, sizes = workload.checkpoint, plan.sizes
-    most_bytes = _most_bytes(plan, question.hosts) if settings.node_local else sizes.bytes
+    most_bytes = _most_bytes(plan, hosts) if settings.node_local else sizes.bytes
 
     def phase(speed: Value | None) -> PredictedPhase | None:
         if speed is None:
@@ -138,14 +191,14 @@ def predict(
             findings = (waits, *findings)
         training = training_cost(settings, sizes.ranks_of_job, stall, 0.0 if read is None else read.seconds, drain)
     return CheckpointPrediction(
-        question=question,
+        workload=workload.model.name,
+        hosts=hosts,
         source=storage.source + taken_by_others(others_mb_per_second),
         ranks=len(plan.ranks),
         bytes=sizes.bytes,
         write=write,
         read=read,
         training=training,
-        issues=sentences(findings, FINDINGS),
         findings=findings,
     )
 
@@ -214,3 +267,33 @@ def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: Che
 def read_prediction(folder: str) -> CheckpointPrediction | None:
     """Read the prediction in a folder; None if there is none. Raises UserError if it is damaged."""
     return read_answer(folder, PREDICTION, CheckpointPrediction)
+
+
+def _screen(answer: CheckpointPrediction, folder: str) -> Screen:
+    what = f"checkpoints of {size(answer.bytes)} by {count(answer.ranks, 'rank')}"
+    title = f"{answer.workload}: predicted, {what}"
+    return Screen(title=title, lines=list(_lines(answer)), notes=sentences(answer.findings, FINDINGS), folder=folder)
+
+
+def _lines(answer: CheckpointPrediction) -> Iterator[Said]:
+    for label, phase, unknown in (
+        ("writes", answer.write, "give a data sheet with `writes`, a probe with --rw write, or a run that wrote"),
+        ("reads", answer.read, "so recovery is not predicted"),
+    ):
+        if phase is None:
+            yield Said(label, f"not known of this storage: {unknown}")
+            continue
+        low, high = map(_seconds, phase.seconds_interval)
+        speed = rate(answer.bytes / phase.seconds / 1e6)
+        yield Said(label, f"{_seconds(phase.seconds)} s a checkpoint ({low} to {high}), at {speed}", tone="strong")
+    if answer.training is not None:
+        yield Said("costs", cost_line(answer.training))
+    yield Said("from", answer.source)
+
+
+def _seconds(seconds: float) -> str:
+    """Return seconds with three digits, which an uncertainty of 2 % carries."""
+    return f"{float(f'{seconds:.3g}'):,g}"
+
+
+PARTS = Parts(read=read_prediction, answer_type=CheckpointPrediction, screen=_screen)
