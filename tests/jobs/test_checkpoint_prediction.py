@@ -180,7 +180,7 @@ def test_a_run_predicts_itself(tmp_path: Path) -> None:
     assert measured is not None
     assert write is not None
     assert (workload.model, workload.ranks) == (run.facts.workload.model, run.summary.ranks)
-    assert answer.bytes == run.summary.what.bytes
+    assert answer.bytes == run.summary.bytes
     assert answer.bytes / GIB / write.seconds == pytest.approx(as_long(measured)), "the time is the measured ones' mean"
     low, high = write.seconds_interval
     assert low < write.seconds < high

@@ -82,14 +82,14 @@ def test_checkpoints_are_written_read_and_their_numbers_come_out_of_the_rows(tmp
     done = run(tmp_path, writers="2", gpu_mtbf_hours="20")
     summary = done.summary
     assert summary.complete
-    assert summary.what.kept == (1, 2, 3)
+    assert summary.kept == (1, 2, 3)
     assert summary.write is not None
     assert summary.read is not None
     assert summary.training is not None
     assert [part.checkpoint for part in summary.write.checkpoints] == [1, 2, 3]
-    assert summary.what.files == 4
-    assert summary.what.bytes == sum(path.stat().st_size for path in files_of(tmp_path, 2))
-    assert {part.bytes for part in (*summary.write.checkpoints, *summary.read.checkpoints)} == {summary.what.bytes}
+    assert summary.files == 4
+    assert summary.bytes == sum(path.stat().st_size for path in files_of(tmp_path, 2))
+    assert {part.bytes for part in (*summary.write.checkpoints, *summary.read.checkpoints)} == {summary.bytes}
     assert summary.training.best_interval_seconds is not None
     whole = done.rows[done.rows["file"] == WHOLE]
     slowest = max((whole["ended_ns"] - whole["began_ns"])[(whole["phase"] == WRITE) & (whole["checkpoint"] == 1)])
@@ -106,7 +106,7 @@ def test_the_last_few_are_kept_and_an_earlier_run_of_the_same_kind_makes_room(tm
     run(tmp_path, "first", num_checkpoints_read="0")
     again = run(tmp_path, "again", keep_last="1", num_checkpoints_read="1")
     assert sorted(os.listdir(tmp_path / "saved")) == ["global_epoch1_step3"]
-    assert again.summary.what.kept == (3,)
+    assert again.summary.kept == (3,)
     assert any("3 checkpoints of an earlier run" in issue for issue in again.summary.issues)
     with pytest.raises(UserError, match=r"num_checkpoints_read is 2, but this run keeps 1.*keep_last"):
         run(tmp_path, "third", keep_last="1", num_checkpoints_read="2")
@@ -210,11 +210,11 @@ def test_a_full_disk_leaves_what_is_complete_and_removes_the_rest(
     assert failed.value.exit_status == 2
     assert os.listdir(tmp_path / "saved") == ["global_epoch1_step1"]
     summary = read_checkpoint_run(str(tmp_path / "result")).summary
-    assert (summary.complete, summary.what.kept) == (False, (1,))
+    assert (summary.complete, summary.kept) == (False, (1,))
     assert summary.verdict.startswith("INCOMPLETE: the disk is full")
     assert "complete and kept: checkpoint 1" in summary.verdict
-    (files,) = re.findall(rf"checkpoint 2 was being written: (\d) of {summary.what.files} files", summary.verdict)
-    assert 1 <= int(files) < summary.what.files, "rank 1 had written its first file"
+    (files,) = re.findall(rf"checkpoint 2 was being written: (\d) of {summary.files} files", summary.verdict)
+    assert 1 <= int(files) < summary.files, "rank 1 had written its first file"
     assert not [event for event in started.events if not isinstance(event, Progress | JobBegan | Saved)]
 
 
@@ -290,7 +290,7 @@ def test_what_stays_is_said_with_a_command_that_removes_just_that(tmp_path: Path
     run(folder, "first", num_checkpoints_write="4", num_checkpoints_read="0")
     done = run(folder, "again", num_checkpoints_write="3", keep_last="2", num_checkpoints_read="2")
     line = kept_line(done.summary)
-    assert f"2 checkpoints, {size(2 * done.summary.what.bytes)}, in {folder}/saved" in line
+    assert f"2 checkpoints, {size(2 * done.summary.bytes)}, in {folder}/saved" in line
     assert line in [said.value for said in screen(done.summary, done.folder).lines]
     command = line.partition("to remove them: ")[2]
     assert sorted(os.listdir(folder / "saved")) == [f"global_epoch1_step{number}" for number in (2, 3, 4)]

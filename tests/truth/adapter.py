@@ -556,13 +556,13 @@ def _checkpoint_run(frozen: FrozenRun) -> CheckpointRun:
 
 def _checkpoint_numbers(frozen: FrozenRun) -> Numbers:
     run = _checkpoint_run(frozen)
-    summary, what, journal = run.summary, run.summary.what, run.facts.journal
+    summary, journal = run.summary, run.facts.journal
     return {
         "complete": summary.complete,
         "outcome": _checkpoint_outcome(summary),
-        "files": what.files,
-        "bytes": what.bytes,
-        "tensor_bytes": what.tensor_bytes,
+        "files": summary.files,
+        "bytes": summary.bytes,
+        "tensor_bytes": summary.tensor_bytes,
         "parameters": run.facts.written.parameters,
         "write": _phase_numbers(run, WRITE, summary.write),
         "read": _phase_numbers(run, READ, summary.read),
@@ -586,12 +586,12 @@ def _checkpoint_outcome(summary: CheckpointSummary) -> str:
 
 def _partial(run: CheckpointRun) -> Numbers | None:
     """Return what the verdict of a run that ended early says of the checkpoint under way, and how many ranks had it."""
-    partial, what = partial_of(run), run.summary.what
+    partial, summary = partial_of(run), run.summary
     if partial is None:
         return None
     phase = WRITE if partial.phase == "write" else READ
     ranks = ((run.whole["phase"] == phase) & (run.whole["checkpoint"] == partial.checkpoint)).sum()
-    return asdict(partial) | {"ranks": ranks, "of_files": what.files, "of_bytes": what.bytes}
+    return asdict(partial) | {"ranks": ranks, "of_files": summary.files, "of_bytes": summary.bytes}
 
 
 def _over(values: list[float]) -> Numbers:

@@ -19,7 +19,6 @@ from dlemu.jobs.checkpoint.summary import (
     Asynchronous,
     Cause,
     Caveat,
-    CheckpointFacts,
     CheckpointSummary,
     Phase,
     PhaseSummary,
@@ -53,18 +52,12 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
     """Return the summary of a run; for a failed run, of what it measured until then, marked incomplete."""
     facts, journal, settings = run.facts, run.facts.journal, run.facts.workload.checkpoint
     (write, of_write), (read, of_read) = _phase(run, "write"), _phase(run, "read")
-    what = CheckpointFacts(
-        files=facts.written.files,
-        bytes=facts.written.bytes,
-        tensor_bytes=facts.written.tensor_bytes,
-        folder=settings.checkpoint_folder,
-        kept=tuple(sorted(set(journal.complete) - set(journal.removed))),
-    )
+    sizes, kept = facts.written, tuple(sorted(set(journal.complete) - set(journal.removed)))
     findings = (*_findings(facts, write, read), *of_write, *of_read)
     verdict = verdict_line(write, read)
     if facts.failure is not None:
-        kept = what.kept if settings.num_checkpoints_write > 0 else None
-        verdict = incomplete_line(facts.failure, kept, partial_of(run), what)
+        left = kept if settings.num_checkpoints_write > 0 else None
+        verdict = incomplete_line(facts.failure, left, partial_of(run), sizes.files, settings.checkpoint_folder)
     behind = training = None
     if write is not None:
         stall, drain = write.slowest_seconds, 0.0
@@ -78,7 +71,11 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
         **common_fields(facts),
         verdict=verdict,
         scale=facts.workload.scale or None,
-        what=what,
+        files=sizes.files,
+        bytes=sizes.bytes,
+        tensor_bytes=sizes.tensor_bytes,
+        folder=settings.checkpoint_folder,
+        kept=kept,
         write=write,
         read=read,
         training=training,

@@ -15,9 +15,9 @@ from dlemu.results.wording import count
 
 def screen(summary: CheckpointSummary, folder: str) -> Screen:
     """Return what is said first of a run whose results are in a folder."""
-    what, storage = summary.what, summary.environment.storage
+    storage = summary.environment.storage
     below = f" ({storage.file_system} on {storage.device.rpartition('/')[2]})" if storage and storage.device else ""
-    title = f"{summary.title}: each {size(what.bytes)} in {count(what.files, 'file')}, in {what.folder}{below}"
+    title = f"{summary.title}: each {size(summary.bytes)} in {count(summary.files, 'file')}, in {summary.folder}{below}"
     lines = []
     if not summary.complete:
         lines.append(Said("INCOMPLETE", summary.verdict.removeprefix("INCOMPLETE: "), tone="bad"))
@@ -30,7 +30,7 @@ def screen(summary: CheckpointSummary, folder: str) -> Screen:
         lines.append(Said("to do", relief))
     if summary.training is not None:
         lines.append(Said("costs", cost_line(summary.training)))
-    if what.kept:
+    if summary.kept:
         lines.append(Said("kept", kept_line(summary)))
     return Screen(title=title, lines=lines, notes=summary.issues, folder=folder)
 
@@ -67,10 +67,10 @@ def _seconds(seconds: float) -> str:
 
 def kept_line(summary: CheckpointSummary) -> str:
     """Return which checkpoints a run left on the storage, and how to remove them."""
-    what, kept = summary.what, summary.what.kept
-    left = f"{count(len(kept), 'checkpoint')}, {size(len(kept) * what.bytes)}, in {what.folder}"
+    kept, folder = summary.kept, summary.folder
+    left = f"{count(len(kept), 'checkpoint')}, {size(len(kept) * summary.bytes)}, in {folder}"
     if summary.requests is not None:  # `rm` can't remove objects
         return left
     name = folder_name(kept[0]) if len(kept) == 1 else folder_name(f"{{{kept[0]}..{kept[-1]}}}")
     own = ", on each host that has some" if len(summary.environment.hosts) > 1 else ""
-    return f"{left}; to remove them{own}: rm -r {shlex.quote(what.folder.rstrip('/'))}/{name}"
+    return f"{left}; to remove them{own}: rm -r {shlex.quote(folder.rstrip('/'))}/{name}"

@@ -51,7 +51,7 @@ _SHAPE = ("format", "tensor", "pipeline", "data", "zero_stage", "ranks_of_job", 
 
 def conditions(summary: CheckpointSummary, facts: CheckpointRunFacts) -> Conditions:
     """Return the conditions under which a run was measured."""
-    what, settings = summary.what, facts.workload.checkpoint
+    settings = facts.workload.checkpoint
     loud = [finding for finding in summary.findings if finding.severity == "loud"]
     codes = {finding.code for finding in loud}
     work = {
@@ -65,7 +65,7 @@ def conditions(summary: CheckpointSummary, facts: CheckpointRunFacts) -> Conditi
         started_at=summary.started_at,
         hosts=summary.environment.hosts,
         storage=summary.environment.storage,
-        facts={"ranks": plain(summary.ranks), "folder": what.folder, "kept": plain(len(what.kept))},
+        facts={"ranks": plain(summary.ranks), "folder": summary.folder, "kept": plain(len(summary.kept))},
         work={"model": summary.workload, **work},
         how=how,
         from_memory=(WRITING, READING) if Code.NO_DATA_FROM_STORAGE in codes else (READING,) * bool(codes),

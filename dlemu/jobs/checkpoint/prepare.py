@@ -183,7 +183,7 @@ def _stored_source(job: CheckpointJob, storage: StorageBase, number: int) -> Rea
     if not _is_readable(job, note):
         raise UserError(
             f"{folder} holds the checkpoint of another run: {note.description}; wanted "
-            f"{job.note(number, 1).description}: read it with the settings that wrote it"
+            f"{job.note(number, 1).description}: read it with the settings that wrote it, if you trust them"
         )
     return ReadSource(checkpoint=number, settings=note.settings, seed=note.seed, known=True)
 

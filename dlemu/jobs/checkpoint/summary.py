@@ -109,24 +109,18 @@ class Asynchronous:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointFacts:
-    """What was written and read."""
-
-    files: int
-    bytes: int
-    tensor_bytes: int
-    folder: str
-    kept: tuple[int, ...]
-    """Numbers of this run's complete checkpoints that are left in the folder."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class CheckpointSummary(JobSummary):
     """The result of a checkpoint run; complete if every checkpoint was written and read."""
 
     kind: str = "checkpoint"
     scale: str | None
-    what: CheckpointFacts
+    files: int
+    """Of one checkpoint, as are the bytes."""
+    bytes: int
+    tensor_bytes: int
+    folder: str
+    kept: tuple[int, ...]
+    """Numbers of this run's complete checkpoints that are left in the folder."""
     write: PhaseSummary | None = None
     read: PhaseSummary | None = None
     training: TrainingCost | None = None
@@ -145,7 +139,7 @@ class CheckpointSummary(JobSummary):
         self,
     ) -> Annotated[float, Metric("tensors of one checkpoint", "GiB", "neither", head="size\nGiB")]:
         """Bytes of all ranks' tensors together."""
-        return self.what.tensor_bytes / GIB
+        return self.tensor_bytes / GIB
 
     @property
     def title(self) -> str:

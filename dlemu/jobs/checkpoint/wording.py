@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from dlemu.checkpoints.stored import folder_of
 from dlemu.jobs.checkpoint.measured import PartialCheckpoint
-from dlemu.jobs.checkpoint.summary import Cause, Caveat, CheckpointFacts, PhaseSummary, TrainingCost
+from dlemu.jobs.checkpoint.summary import Cause, Caveat, PhaseSummary, TrainingCost
 from dlemu.metrics.findings import Code, Finding
 from dlemu.report.units import duration
 from dlemu.results.file_names import KILLED
@@ -67,7 +67,7 @@ def _rate(verb: str, phase: PhaseSummary) -> str:
 
 
 def incomplete_line(
-    failure: str, kept: Sequence[int] | None, partial: PartialCheckpoint | None, what: CheckpointFacts
+    failure: str, kept: Sequence[int] | None, partial: PartialCheckpoint | None, of_files: int, checkpoint_folder: str
 ) -> str:
     """Return why a run is incomplete, which checkpoints it left (None: it writes none), and which was in progress."""
     parts = [f"INCOMPLETE: {failure}"]
@@ -77,9 +77,9 @@ def incomplete_line(
         parts.append("no checkpoint is complete")
     if partial is not None:
         verb = "written" if partial.phase == "write" else "read"
-        files = f"{partial.files} of {what.files} files, {partial.bytes / 2**30:.3f} GiB, were complete"
+        files = f"{partial.files} of {of_files} files, {partial.bytes / 2**30:.3f} GiB, were complete"
         parts.append(f"checkpoint {partial.checkpoint} was being {verb}: {files}")
         if failure == KILLED and partial.phase == "write":
-            folder = folder_of(what.folder, partial.checkpoint)
+            folder = folder_of(checkpoint_folder, partial.checkpoint)
             parts.append(f"{folder} holds it: delete it, or let the next run replace it")
     return "; ".join(parts)

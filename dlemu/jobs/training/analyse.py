@@ -22,7 +22,6 @@ from dlemu.jobs.training.steplog import EVALUATION
 from dlemu.jobs.training.summary import (
     AsynchronousCheckpoints,
     CheckpointTiming,
-    DatasetFacts,
     Evaluation,
     Metrics,
     PageCache,
@@ -109,7 +108,7 @@ def analyse(run: MeasuredTraining) -> Summary:
             each_sample_once(facts.train_plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)))
             for epoch in (facts.schedule if len(rows) else ())
         ),
-        dataset=DatasetFacts(data_folder=workload.dataset.data_folder, total_bytes=facts.total_bytes),
+        data_folder=workload.dataset.data_folder,
         telemetry=summarise_telemetry(run),
         issues=(
             *(*workload.notes, *facts.dataset_notes, *recording_notes(workload.recorded, facts.ranks)),

@@ -135,7 +135,7 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
         devices=tuple(device for device in telemetry.devices if device.counted) if telemetry else (),
         facts={
             "dataset": f"{count(facts.num_files_train, f'{form} file')}, {size(facts.total_bytes)}",
-            "folder": summary.dataset.data_folder,
+            "folder": summary.data_folder,
         },
         work=work,
         how=dict(sorted(how.items())),

@@ -148,15 +148,6 @@ class AsynchronousCheckpoints:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetFacts:
-    """The dataset that was read."""
-
-    data_folder: str
-    total_bytes: int
-    """Bytes of the files in use."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class TelemetrySummary:
     """What telemetry recorded."""
 
@@ -206,7 +197,7 @@ class Summary(JobSummary):
     """None without asynchronous checkpoints."""
     each_sample_once: tuple[bool | None, ...] = ()
     """Whether each planned sample was read once, and no other, in each epoch; None for one that was cut short."""
-    dataset: DatasetFacts
+    data_folder: str
     telemetry: TelemetrySummary | None = None
     """None if telemetry was not recorded."""
     issues: tuple[str, ...] = ()
@@ -234,7 +225,7 @@ class Summary(JobSummary):
     def name(self) -> str:
         """The workload's name; where none was named, that of the dataset's folder."""
         named = self.workload != "default"
-        return self.workload if named else os.path.basename(os.path.abspath(self.dataset.data_folder))
+        return self.workload if named else os.path.basename(os.path.abspath(self.data_folder))
 
     def found(self, code: Code, pattern: str | None = None) -> list[dict[str, Number]]:
         """Return the numbers of the findings with a code, those that explain the limit included."""
