@@ -164,7 +164,7 @@ def rows_parts(
     *,
     judged: str = "",
     note: str = "",
-    conditions: Callable[[Any, RunFacts], Conditions] | None = None,
+    conditions: Callable[..., Conditions] | None = None,
     limited_by: Callable[[Any], str | None] = lambda summary: None,
     screen: Callable[[Any, str], Any] | None = None,
     sections: Callable[[Any, str], Iterable[Any]] | None = None,

@@ -119,12 +119,6 @@ def test_the_last_few_are_kept_and_an_earlier_run_of_the_same_kind_makes_room(tm
         run(tmp_path, "other", **{"model.num_layers": "3", "checkpoint.num_checkpoints_write": "3"})
 
 
-def test_what_other_ranks_wrote_is_not_read(tmp_path: Path) -> None:
-    run(tmp_path, "wrote", num_checkpoints_read="0", ranks="4", num_checkpoints_write="1")
-    with pytest.raises(UserError, match=r"small by 4 ranks .*; wanted small by 2 ranks .*: read it with the settings"):
-        run(tmp_path, num_checkpoints_write="0", num_checkpoints_read="1")
-
-
 def test_ranks_of_a_larger_job_write_its_files(tmp_path: Path) -> None:
     cut = "{tensor: 2, pipeline: 2, zero_stage: 1}"
     done = run(tmp_path, job_ranks="8", first_rank="4", num_checkpoints_write="1", num_checkpoints_read="1",
@@ -174,6 +168,8 @@ def test_what_is_not_complete_or_of_another_model_is_not_read(tmp_path: Path) ->
     read = {"num_checkpoints_write": "0", "num_checkpoints_read": "1"}
     with pytest.raises(UserError, match="holds the checkpoint of another run: small by 2 ranks"):
         run(tmp_path, **read, **{"model.num_layers": "3"})
+    with pytest.raises(UserError, match=r"by 2 ranks .*; wanted small by 4 ranks .*: read it with the settings that"):
+        run(tmp_path, **read, ranks="4")
     with pytest.raises(UserError, match=r"num_checkpoints_read is 3, but .* holds 2"):
         run(tmp_path, num_checkpoints_write="0", num_checkpoints_read="3")
     with pytest.raises(UserError, match="recovery_rank_shift is true: each rank would read what another host's"):
