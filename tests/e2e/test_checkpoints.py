@@ -99,9 +99,9 @@ def test_a_run_that_was_killed_with_all_its_ranks_is_a_result(tmp_path: Path) ->
     assert summary.write is not None
     written = {part.checkpoint for part in summary.write.checkpoints}
     assert len(written) >= 3
-    assert written >= set(summary.what.kept)
+    assert written >= set(summary.kept)
     if "was being written" in summary.verdict:
-        assert f"checkpoint {max(summary.what.kept) + 1} was being written" in summary.verdict
+        assert f"checkpoint {max(summary.kept) + 1} was being written" in summary.verdict
     reported = dlemu_command("report", str(folder))
     assert reported.status == 0, reported.err
     assert "INCOMPLETE" in (folder / "report.html").read_text()

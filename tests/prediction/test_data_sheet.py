@@ -18,7 +18,7 @@ from datagen.errors import UserError
 from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.config.schema import Workload
-from dlemu.jobs.probe.result import PROBE, Access, ProbeAnswer, ProbeCell, ProbeQuestion
+from dlemu.jobs.probe.result import PROBE, Access, ProbeAnswer, ProbeCell
 from dlemu.jobs.training.prediction.calibration import most_mb_per_second, rates
 from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive, curve_of, requests_of, with_rates
 from dlemu.machine.environment import describe_host
@@ -139,8 +139,8 @@ def probed(folder: Path, *cells: tuple[Access, int, int, int, float]) -> str:
         )
         for access, size, depth, jobs, iops in cells
     )  # fmt: skip
-    question = ProbeQuestion(target="/mnt/nvme", seconds=1.0)
-    answer = ProbeAnswer(complete=True, question=question, engine="fio", host=describe_host(), cells=tuple(made))
+    host, place = describe_host(), "/mnt/nvme"
+    answer = ProbeAnswer(complete=True, target=place, engine="fio", host=host, cells=tuple(made))
     (folder / PROBE).write_text(to_json(answer))
     return str(folder)
 

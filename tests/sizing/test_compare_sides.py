@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-from dlemu.jobs.checkpoint.metrics import READING
+from dlemu.jobs.checkpoint.summary import READING
 from dlemu.jobs.training.parts import CATALOGUE, training_metrics
 from dlemu.jobs.training.summary import Mean
 from dlemu.machine.environment import StorageFacts

@@ -352,7 +352,7 @@ def _title(summary: Summary) -> str:
     below = f" ({storage.file_system} on {storage.device.rpartition('/')[2]})" if storage and storage.device else ""
     parts = [
         summary.name + (f" at scale={summary.scale}" if summary.scale else ""),
-        f"{summary.emulated} on {summary.dataset.data_folder}{below}",
+        f"{summary.emulated} on {summary.data_folder}{below}",
         *([f"{len(hosts)} hosts"] if len(hosts) > 1 else []),
         count(len(metrics.steps_per_epoch), "epoch"),
         *([duration(metrics.total_seconds)] if metrics.total_seconds is not None else []),

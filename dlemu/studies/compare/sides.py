@@ -92,7 +92,7 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
     if kind is not None and kind.is_job:
         parts = kind.load_job()
         run = parts.read(folder)
-        return [side_of_runs(folder, {(): parts.figures(run)}, {(): conditions_of(parts, run.summary)})]
+        return [side_of_runs(folder, {(): parts.figures(run)}, {(): conditions_of(parts, run.summary, run.facts)})]
     match kind.load().read(folder) if kind is not None else None:
         case SweepAnswer() as swept:
             return _of_sweep(folder, swept)
