@@ -19,13 +19,12 @@ from dlemu.metrics.limit import (
     MIN_LOSS_PERCENT,
     STARVED_SHARE,
     Context,
-    Device,
     Limit,
     Scaling,
     judge_limit,
     reads_may_be_too_few,
 )
-from dlemu.metrics.loss import Causes, Work, find_causes, kept_loss_percent, work_of
+from dlemu.metrics.loss import Causes, Work, find_causes, loss_percent, work_of
 from tests.metrics.test_loss import MS, any_rows, make_steps
 
 
@@ -53,10 +52,10 @@ def found(limit: Limit) -> dict[str, dict[str, Number]]:
 def test_the_causes_add_up_to_the_loss(rows: StepRows) -> None:
     random = np.random.default_rng(len(rows))
     rows["cpu_ns"], rows["cpu_wait_ns"] = random.integers(0, 100 * MS, (2, len(rows)))
-    lost = kept_loss_percent(rows)
+    lost = loss_percent(rows, rows)
     for preprocesses in (False, True):
         causes = find_causes(rows, preprocesses=preprocesses, workers=3, reads_stall=preprocesses)
-        assert causes.total == pytest.approx(lost.total - lost.uneven_computation, abs=1e-6)
+        assert causes.total == pytest.approx(sum(astuple(lost)) - lost.uneven_computation, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +151,6 @@ def test_readers_count_while_accelerators_wait() -> None:
 
 
 ENOUGH = Work(
-    elapsed_seconds=10,
     starved_share=0.0,
     cpu_known=True,
     readers=16.0,
@@ -204,7 +202,7 @@ COMPUTES, QUEUES = {"computing": 60}, {"queueing": 60}
 
 
 def device(depth: float, busy_percent: float) -> dict[str, Any]:
-    return {"device": Device(mean_depth=depth, busy_percent=busy_percent)}
+    return {"device_depth": depth, "device_busy_percent": busy_percent}
 
 
 def trial(**rates: Any) -> dict[str, Any]:

@@ -44,9 +44,9 @@ from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.cache import device_metrics
 from dlemu.metrics.checkpoint_rates import CheckpointTimes, wasted_percent, young_seconds
 from dlemu.metrics.findings import Code, Finding
-from dlemu.metrics.limit import Cause, Limit, Scaling
+from dlemu.metrics.limit import Limit, Scaling
 from dlemu.metrics.limit import What as TrainCause
-from dlemu.metrics.loss import find_causes, kept_loss_percent, loss_percent
+from dlemu.metrics.loss import find_causes, loss_percent
 from dlemu.metrics.rates import Mean, per_second, percentiles_ms, pooled
 from dlemu.metrics.rows import StepTable
 from dlemu.plan.samples import Plan
@@ -316,14 +316,14 @@ def _train_numbers(frozen: FrozenRun) -> Numbers:
         **_au_numbers(run),
         **_rates(run),
         "lost_percent": summary.loss_percent,
-        "lost_in_counted_steps_percent": kept_loss_percent(kept) if len(rows) else None,
+        "lost_in_counted_steps_percent": loss_percent(kept, kept) if len(rows) else None,
         "lost_in_epochs_percent": [
             loss_percent(epoch, kept.of("epoch", epoch.values("epoch"))) for epoch in rows.by_epoch
         ],
         "lost_by_cause_percent": _causes(run),
         "cause": limit.what if limit else None,
         "cause_confidence": limit.confidence if limit else None,
-        "au_percent_without_cause": {_cause_name(cause): cause.au_percent for cause in limit.causes} if limit else {},
+        "au_percent_without_cause": STRUCK,
         "findings": sorted(_train_findings(summary)),
         "from_storage_percent": cache and _mean(cache.from_storage_percent),
         "served_by_storage_percent": cache and cache.served_percent,
@@ -444,7 +444,9 @@ def _rates(run: Run) -> Numbers:
         "app_mb_per_second": rate,
         "app_mib_per_second": _in_mib(rate),
         "device_mb_per_second": _mean(metrics.device_mb_per_second),
-        "device_bytes_percent_of_app": _mean(device_metrics(rows, delivered_by_devices(run))[1]) if len(rows) else None,
+        "device_bytes_percent_of_app": _mean(device_metrics(rows, delivered_by_devices(run, "read_mb_per_second"))[1])
+        if len(rows)
+        else None,
         "request_bytes": _mean(pooled(rows, _call_bytes)) if len(rows) else None,
         "device_request_kib": _mean(metrics.device_request_kib),
         "training_seconds": metrics.training_seconds,
@@ -516,13 +518,6 @@ def _unsteady(summary: Summary, pattern: str) -> list[Numbers]:
 
 def _unnamed(numbers: Mapping[str, Any]) -> Numbers:
     return {name: value for name, value in numbers.items() if name != "pattern"}
-
-
-def _cause_name(cause: Cause) -> str:
-    """Return the name that the cause had: a part of the loader by the setting that removes it."""
-    parts = {"prefetch_size": "prefetch", "read_threads": "readers", "transfer_size": "requests"}
-    part = parts.get((cause.setting or "").removeprefix("reader.").partition("=")[0])
-    return f"{cause.what}, {part}" if part else cause.what
 
 
 def _train_findings(summary: Summary) -> set[str]:

@@ -46,11 +46,6 @@ def limit_of(run: Run) -> Limit:
     return run.summary.limited_by
 
 
-def repaired(limit: Limit) -> dict[str, float]:
-    """The AU without each cause, by its name and the setting that removes it."""
-    return {(cause.setting or cause.what).partition("=")[0]: cause.au_percent for cause in limit.causes}
-
-
 def what(limit: Limit) -> tuple[str, str | None, list[str]]:
     return limit.what, limit.confidence, [finding.code for finding in limit.findings]
 
@@ -64,8 +59,7 @@ def test_a_queue_too_shallow_is_told_from_a_slow_drive(drives: Any) -> None:
     times = int(advice.numbers["prefetch_size"] or 0) // 16
     truths = [au_percent(drives.train(drive, replace(shallow, ahead=2 * times), seed)) for seed in range(10)]
     assert advice.numbers["now_au_percent"] == pytest.approx(au_percent(drives.train(drive, shallow, 1)), abs=0.01)
-    assert repaired(limit)["reader.prefetch_size"] == pytest.approx(sum(truths) / 10, abs=10)
-    assert repaired(limit)["storage"] > 99
+    assert advice.numbers["au_percent"] == pytest.approx(sum(truths) / 10, abs=10)
 
 
 def test_readers_that_get_enough_by_themselves_say_so(drives: Any) -> None:
@@ -101,15 +95,12 @@ def test_a_slow_drive_is_the_limit_however_deep_the_queue(sigma: float, drives: 
     slow = drives.Training(**TAILS | {"step_seconds": 0.0015})  # twice what the drive gives
     limit = limit_of(run_on(drives, drives.lognormal(8, 0.025, sigma), slow))
     assert Code.PREFETCH_TOO_SHALLOW not in what(limit)[2]
-    assert repaired(limit).get("reader.prefetch_size", 0.0) < 55
 
 
 def test_a_narrow_link_gains_nothing_by_a_deeper_queue(drives: Any) -> None:
     narrow = drives.Training(workers=4, steps=400, step_seconds=0.03, batch_bytes=4e6, requests=4)
     limit = limit_of(run_on(drives, drives.link(lambda _: 100.0), narrow))
-    assert limit.what == "storage"
-    assert set(repaired(limit)) == {"storage"}
-    assert limit.causes[0].what == limit.what, "the headline comes first"
+    assert what(limit)[::2] == ("storage", [])
 
 
 def test_readers_that_make_a_head_seek_are_too_many(drives: Any) -> None:
@@ -129,8 +120,6 @@ def test_readers_that_make_a_head_seek_are_too_many(drives: Any) -> None:
     assert au_percent(run.training) < 50
     assert what(limit) == ("loader", "high", [Code.TOO_MANY_READERS])
     assert limit.findings[0].numbers["read_threads"] == 1
-    truth = au_percent(drives.train(disk, replace(many, workers=1)))
-    assert repaired(limit)["reader.read_threads"] == pytest.approx(truth, abs=5)
 
 
 def stationary(drives: Any, random: np.random.Generator) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -91,50 +91,24 @@ class Level:
     """Half width of the 95 % interval of `mb_per_second`, from windows of time."""
 
 
-def probe_pattern(
+def measure_levels(
     job: TrainingJob,
     *,
     evicts: bool,
-    levels: tuple[int, ...] = (),
+    levels: Sequence[int] = (),
     again: int | None = None,
-    max_readers: int = MAX_READERS,
     most_seconds: float = MAX_SECONDS,
-    with_costs: bool = True,
-    on_level: Callable[[Level], None] | None = None,
-) -> tuple[tuple[Level, ...], HostCosts]:
-    """Return the measured levels and the loader's overhead; `job` has one rank. Raises UserError or DlemuError.
+) -> Iterator[Level]:
+    """Yield the levels as they are measured; `job` has one rank. Raises UserError or DlemuError.
 
     `evicts`: drop the dataset's pages before each level. `levels`: numbers of readers; empty: double them until more
     gain nothing. `again`: the level to repeat if there is time; 0: the fewest readers with the full speed.
-    `most_seconds`: of all levels together. `with_costs`: also measure the loader's overhead. `on_level` is called with
-    each level. Call it in the main thread.
+    `most_seconds`: of all levels together. Call it in the main thread.
     """
-    measured: list[Level] = []
-    for level in _measure(job, levels, again, max_readers, most_seconds, evicts=evicts):
-        measured.append(level)
-        if on_level is not None:
-            on_level(level)
-    costs = HostCosts()
-    if with_costs and job.workload.reader.read_threads > 0:
-        seconds = job.workload.timeout_seconds
-        (costs,) = run_crew(_loader_costs, [job], _LOADER, timeout_seconds=seconds, most_seconds=seconds)
-    return tuple(measured), costs
-
-
-def _measure(
-    job: TrainingJob,
-    levels: tuple[int, ...],
-    again: int | None,
-    max_readers: int,
-    most_seconds: float = MAX_SECONDS,
-    *,
-    evicts: bool,
-) -> Iterator[Level]:
-    """Yield the levels as they are measured; the parameters are those of `probe_pattern`."""
     spec, samples = reading_spec(job)
     buffer_bytes = host_memory().available_bytes * MEMORY_SHARE
-    max_readers = max(1, min(max_readers, int(buffer_bytes / max(1, spec.slot_bytes))))
-    max_readers = max(1, min(max_readers, job.found.train.num_samples // (2 * samples)))  # two reads for each
+    most = min(MAX_READERS, int(buffer_bytes / max(1, spec.slot_bytes)))
+    max_readers = max(1, min(most, job.found.train.num_samples // (2 * samples)))  # two reads for each
     seconds, began, best, flat_levels = LEVEL_SECONDS, time.monotonic(), 0.0, 0
     pending = [min(readers, max_readers) for readers in levels] or [1]
     measured: list[Level] = []
@@ -200,8 +174,19 @@ def _read_seconds(level: Level) -> float:
     return float((level.rows["end_ns"] - level.rows["begin_ns"]).mean()) / 1e9
 
 
+def loader_costs(job: TrainingJob) -> HostCosts:
+    """Measure the loader's overhead in a process of its own: deliver batches that take COST_SECONDS and read nothing.
+
+    Raises UserError or DlemuError. Call it in the main thread.
+    """
+    if not job.workload.reader.read_threads:
+        return HostCosts()
+    seconds = job.workload.timeout_seconds
+    (costs,) = run_crew(_loader_costs, [job], _LOADER, timeout_seconds=seconds, most_seconds=seconds)
+    return costs
+
+
 def _loader_costs(_: Comm, job: TrainingJob) -> HostCosts:
-    """Measure the loader's overhead: have it deliver batches that take COST_SECONDS to make and nothing to read."""
     batch_size = job.workload.reader.batch_size
     pause = Duration(mean=COST_SECONDS / batch_size)
     spec = replace(job.loader_spec(0), preprocess_time=pause, preprocess="sleep")

@@ -8,6 +8,7 @@ itself became faster.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,28 +49,23 @@ def try_other_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | 
     wanted: set[Trial] = comm.broadcast({trial for proposed in proposals for trial in proposed})
     if not wanted:
         return None
-    reader = job.workload.reader
-    readers, fewer = max(1, reader.read_threads), max(1, reader.read_threads // TIMES)
+    reader, rates = job.workload.reader, dict[str, float]()
+    readers = max(1, reader.read_threads)
+    counts = {"same": readers, "more": TIMES * readers, "fewer": max(1, readers // TIMES), "larger": readers}
     larger = replace(job, workload=replace(job.workload, reader=replace(reader, transfer_size=LARGER_BYTES)))
-    trials: dict[str, tuple[TrainingJob, int]] = {"same": (job, readers)}
-    trials |= {"more": (job, TIMES * readers)} if "more" in wanted else {}
-    trials |= {"fewer": (job, fewer)} if "fewer" in wanted else {}
-    trials |= {"larger": (larger, readers)} if "larger" in wanted else {}
-    trials["again"] = job, readers
-    measured = {
-        name: _rate(trial_job, comm, count, len(job.schedule) + turn, waiting)
-        for turn, (name, (trial_job, count)) in enumerate(trials.items(), 1)
-    }
-    rates = {name: rate for name, rate in measured.items() if rate is not None}
-    if len(rates) < len(trials):
+    for name, count in (counts | {"again": readers}).items():
+        if name in ("same", "again", *wanted):
+            epoch = len(job.schedule) + len(rates) + 1
+            rates[name] = _rate(larger if name == "larger" else job, comm, count, epoch, waiting)
+    if comm.rank or any(math.isnan(rate) for rate in rates.values()):
         return None
     return Scaling(
         readers=job.ranks * readers,
         mb_per_second=rates["same"],
-        more_readers=job.ranks * readers * TIMES if "more" in rates else 0,
+        more_readers=job.ranks * counts["more"] if "more" in rates else 0,
         more_mb_per_second=rates.get("more", 0.0),
         again_mb_per_second=rates["again"],
-        fewer_readers=job.ranks * fewer if "fewer" in rates else 0,
+        fewer_readers=job.ranks * counts["fewer"] if "fewer" in rates else 0,
         fewer_mb_per_second=rates.get("fewer", 0.0),
         larger_request_bytes=LARGER_BYTES if "larger" in rates else 0,
         larger_mb_per_second=rates.get("larger", 0.0),
@@ -117,8 +113,8 @@ def reads_stall(workload: Workload) -> bool:
     return workload.dataset.format == "mmap_indexed_binary" and not workload.reader.odirect
 
 
-def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Sequence[int]) -> float | None:
-    """Read with `readers` per rank; return the MB/s of all together on rank 0, None on other ranks or on failure.
+def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Sequence[int]) -> float:
+    """Read with `readers` per rank; return the MB/s of all together on rank 0, NaN on other ranks or on failure.
 
     All ranks read, but the rate is that of the `waiting` ones, as if all were as fast: the others train no faster.
     """
@@ -127,7 +123,7 @@ def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Seque
     comm.all_reduce_max(time.monotonic_ns())
     readings: list[tuple[int, float]] | None = comm.gather(_read(job, comm.rank, epoch, readers))
     if readings is None or any(seconds <= 0 for _, seconds in readings):
-        return None
+        return math.nan
     counted = [readings[rank] for rank in waiting]
     mb_per_second = sum(app_bytes for app_bytes, _ in counted) / 1e6 / max(seconds for _, seconds in counted)
     return mb_per_second * len(readings) / len(counted)

@@ -25,13 +25,9 @@ def calibrate_from_drive(path: str | Rates, workload: Workload, *, cores: float)
     if not drive.rates:
         raise UserError(f"{path} has no reads, only writes: wanted the reads of a data sheet, or of `dlemu probe`")
     request, in_flight = requests_of(workload, float(bytes_by_file(workload.dataset).mean()))
-    curve = curve_of(drive.rates, request, in_flight)
-    source = f"{drive.source}: each reader has {in_flight} of {request:,} bytes in flight"
     return Calibration(
-        source=source,
-        curve=curve,
-        saturated=True,
-        half_width_percent=0.0,
+        source=f"{drive.source}: each reader has {in_flight} of {request:,} bytes in flight",
+        curve=curve_of(drive.rates, request, in_flight),
         bytes_factor=row_group_reads(workload),
         cores=cores,
         notes=tuple(_ignored(drive.rates)),
