@@ -14,7 +14,7 @@ from dlemu.metrics.rates import Mean
 from dlemu.report.page import Page
 from dlemu.report.screen import Said, Screen, print_screen
 from dlemu.report.table import Cell, Section, Table, Words, columns, print_section
-from dlemu.report.units import explained, number, plain, with_unit
+from dlemu.report.units import explained, number, plain
 from dlemu.results.kinds import JobParts, Kind
 from dlemu.results.tables import read_config
 
@@ -80,7 +80,9 @@ def _told(parts: JobParts, summary: Any) -> Iterator[Section]:
     found = [(metric, getattr(getattr(summary, "metrics", summary), metric.name, None)) for metric in parts.catalogue]
     means = [(metric, value.mean if isinstance(value, Mean) else value) for metric, value in found]
     rows = [
-        (metric.title, with_unit(value, metric.unit), metric.meaning) for metric, value in means if value is not None
+        (metric.title, f"{value if isinstance(value, int) else number(value)} {metric.unit}", metric.meaning)
+        for metric, value in means
+        if value is not None
     ]
     head = columns("metric", "value", "meaning", right=(1,))
     yield Table(title="Metrics", columns=head, rows=rows, folded=True)

@@ -50,11 +50,6 @@ def with_uncertainty(percent: float, half_width: float | None, threshold: float 
     return f"{value} % ± {half_width:.{digits}f}" if known else f"{value.removesuffix('.0')} %"
 
 
-def with_unit(value: float, unit: str) -> str:
-    """Return a number with its unit, as in a headline: a count unchanged."""
-    return f"{f'{value:,}' if isinstance(value, int) else number(value)} {unit}".rstrip()
-
-
 def with_interval(value: Value, unit: str) -> str:
     """Return a mean, with the half width of its interval if known; a percentage as every AU is written."""
     if unit == "%":

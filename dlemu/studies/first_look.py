@@ -150,13 +150,12 @@ def _feeds(fed: Prediction) -> Said:
     some, wanted = f"{low} x {name}" if low == high else f"{low} to {high} x {name}", high + 1
     if fed.ended_by is not None:
         some, wanted = f"at least {low} x {name}", low + 1
-    if not low:
-        some = f"no {name}{' for certain' * (high > 0)}"
     shown, reads = fed.shown, most_mb_per_second(fed.curve)
     one = shown.needed_mb_per_second / shown.accelerators
     files = reads / shown.app_mb_per_second * shown.samples_per_second
-    text = f"{some}: reads {rate(reads)}, {files:,.0f} files/s; 1 needs {rate(one)}"
-    text += f", {wanted} need {rate(wanted * one)}" * (wanted > 1)
+    needs = f"at AU {fed.question.threshold_percent:g} % 1 needs {rate(one)}"
+    needs += f", {wanted} need {rate(wanted * one)}" * (wanted > 1)
+    text = f"{some}: reads {rate(reads)}, {files:,.0f} files/s; {needs}"
     return Said(fed.question.workload, text, tone="good" if low else "open" if high else "bad")
 
 

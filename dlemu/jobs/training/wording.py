@@ -14,9 +14,9 @@ from dlemu.jobs.training.summary import LARGER_DATASET, MEMORY, Summary
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import Verdict, VerdictCode
-from dlemu.report.screen import Said, Screen, rate, with_uncertainty
+from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Tone
-from dlemu.report.units import duration, size
+from dlemu.report.units import duration, size, with_uncertainty
 from dlemu.results.file_names import CONFIG
 from dlemu.results.wording import Wording, count, filled, words_of
 
@@ -167,12 +167,12 @@ _FINDINGS: Wording[tuple[str, str]] = {
         "check where folder {folder} is stored",
     ),
     Code.SLOW_RANK: (
-        "rank {rank} on {host} cost {loss_percent:.2f} points of AU: {steps:count step} late by {mean_delay_ms:.3g} ms "
+        "rank {rank} on {host} cost {loss_percent:.1f} points of AU: {steps:count step} late by {mean_delay_ms:.3g} ms "
         "on average, mainly due to {mainly}",
         "check {host}: the others wait for rank {rank} (its mount, network, drive and cores)",
     ),
     "slow_rank.host": (
-        "host {host} cost {loss_percent:.2f} points of AU: {steps:count step} late by {mean_delay_ms:.3g} ms on "
+        "host {host} cost {loss_percent:.1f} points of AU: {steps:count step} late by {mean_delay_ms:.3g} ms on "
         "average, mainly due to {mainly}",
         "check host {host}: all others wait for it (its mount, network, drive and cores)",
     ),
@@ -290,12 +290,12 @@ def in_words(limit: Limit, findings: Sequence[Finding] = (), ranks: int = 0) -> 
 
 
 def _evidence(limit: Limit) -> Iterator[str]:
-    """Yield the shares of the lost time, and what readers, devices and cores did meanwhile, as far as known."""
+    """Yield how the lost time divides, and what readers, devices and cores did meanwhile, as far as known."""
     numbers: dict[str, Any] = {**limit.numbers}
     known = {name: percent for name, percent in asdict(limit.shares).items() if percent >= 0.5}
-    shares = [f"{percent:.0f} % for {_SHARES[name]}" for name, percent in known.items()]
-    divided = f"; of that {', '.join(shares)}" if shares else ""
-    yield filled("the accelerators waited for data {lost_percent:.1f} % of the time", numbers) + divided
+    shares = [f"{percent:.0f} % to {_SHARES[name]}" for name, percent in known.items()]
+    waited = filled("the accelerators waited for data {lost_percent:.1f} % of the time", numbers)
+    yield f"the time lost is due {', '.join(shares)}" if shares else waited  # how much is lost, AU says
     if limit.what != "nothing":
         yield from (filled(text, numbers) for needed, text in _USE.items() if needed in numbers)
 
@@ -371,7 +371,7 @@ def _verdict(summary: Summary) -> Said:
         return Said(word, summary.verdict.removeprefix(f"{word}: "), tone=tone)
     width = metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None
     alone = metrics.ceiling_au_percent
-    ceiling = "" if alone is None else f"; this host alone reaches {with_uncertainty(alone, None)}"
+    ceiling = "" if alone is None else f"; without storage this host reaches {with_uncertainty(alone, None)}"
     value = f"AU {with_uncertainty(metrics.sustained_percent, width, metrics.au_threshold_percent)}"
     return Said(word, value, f"{metrics.au_threshold_percent:g} % needed{ceiling}", tone=tone)
 
@@ -383,7 +383,7 @@ def _delivered(summary: Summary) -> Iterator[Said]:
         return
     full = ""
     if whole is not None and whole.mean:
-        full = f"; {count(summary.ranks, 'accelerator')} take {rate(read.mean * 100 / whole.mean)}"
+        full = f"; {count(summary.ranks, 'accelerator')} at AU 100 % take {rate(read.mean * 100 / whole.mean)}"
     moved = f"{count(summary.metrics.samples or 0, 'sample')}, {size(summary.metrics.app_bytes or 0)}"
     yield Said("delivers", f"{rate(read.mean)}{full}", f"in training {moved}")
 

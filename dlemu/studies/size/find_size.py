@@ -206,10 +206,8 @@ def _known(job: TrainingJob, levels: Sequence[Level], most: int, others: str) ->
     workload, enough_for, why = job.workload, _capacity(job), f"--most {most} was the limit"
     if most > enough_for:
         files = math.ceil((enough_for + 1) * _samples_each(job) / workload.dataset.num_samples_per_file)
-        which, how = "dataset has", f" (dataset.num_files_train={files})"
-        if workload.dataset.source == "folder":
-            which, how = "folder has", ""
-        why = f"the {which} too few files for more than {enough_for}: one more takes {files}{how}"
+        how = f" (dataset.num_files_train={files})" * (workload.dataset.source != "folder")
+        why = f"the dataset has too few files for more than {enough_for}: one more takes {files}{how}"
     return Known(
         probe_mb_per_second=max(level.mb_per_second for level in levels),
         mb_per_accelerator=_mb_per_accelerator(workload),
