@@ -179,7 +179,7 @@ def worker_time(rows: Rows, preprocesses: bool) -> WorkerTime:
     """Return how each row's worker spent its time on the batch."""
     took = np.maximum(took_ns(rows), 0).astype(float)
     read = np.minimum(rows["read_ns"], took)
-    if not cpu_is_known(rows):
+    if not is_any(rows, "cpu_ns"):  # a worker's time on a core was not measured
         burned = np.minimum(rows["preprocess_cpu_ns"], took - read)
         return WorkerTime(read, burned, took - read - burned, np.zeros_like(took))
     computing = np.minimum(rows["cpu_ns"], took)
@@ -194,11 +194,6 @@ def took_ns(rows: Rows) -> NDArray[np.int64]:
     """Return how long each batch's worker worked on it."""
     took: NDArray[np.int64] = rows["finished_ns"] - rows["started_ns"]
     return took
-
-
-def cpu_is_known(rows: Rows) -> bool:
-    """Return whether the workers' time on a core was measured in any of the rows."""
-    return is_any(rows, "cpu_ns")
 
 
 def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bool = False) -> Causes:
@@ -268,7 +263,7 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
     calls, app_bytes = sum_of(rows, "read_calls"), sum_of(rows, "app_bytes")
     return Work(
         starved_share=float(spent.starved.sum()) / max(worked_ns, 1.0),
-        cpu_known=cpu_is_known(rows),
+        cpu_known=is_any(rows, "cpu_ns"),
         readers=_readers_while_waiting(rows, spent.storage),
         call_ms=float(sum_of(rows, "read_ns")) / calls / 1e6 if calls else 0.0,
         call_bytes=app_bytes / calls if calls else 0.0,

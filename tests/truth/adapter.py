@@ -36,7 +36,7 @@ from dlemu.jobs.training.parts import figures as training_figures
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.result import Run
-from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
+from dlemu.jobs.training.scaling import explain_loss
 from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE
 from dlemu.jobs.training.summary import Summary
 from dlemu.machine.environment import HostFacts, StorageFacts
@@ -46,7 +46,7 @@ from dlemu.metrics.checkpoint_rates import CheckpointTimes, wasted_percent, youn
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.limit import Limit, Scaling
 from dlemu.metrics.limit import What as TrainCause
-from dlemu.metrics.loss import find_causes, loss_percent
+from dlemu.metrics.loss import loss_percent
 from dlemu.metrics.rates import Mean, per_second, percentiles_ms, pooled
 from dlemu.metrics.rows import StepTable
 from dlemu.plan.samples import Plan
@@ -493,15 +493,10 @@ def _in_mib(numbers: Numbers | None) -> Numbers | None:
 
 def _causes(run: Run) -> Numbers | None:
     """Return the loss of the counted steps by what workers did meanwhile."""
-    kept, reader = _kept(run), run.facts.workload.reader
+    kept = _kept(run)
     if not len(kept):
         return None
-    causes = find_causes(
-        kept,
-        preprocesses=preprocessing_sleeps(reader.preprocess_time, run.training),
-        workers=run.facts.ranks * max(1, reader.read_threads),
-        reads_stall=reads_stall(run.facts.workload),
-    )
+    causes, _ = explain_loss(run.facts.workload, kept, run.facts.ranks)
     return {
         "reading": causes.storage,
         "preprocessing": causes.pause,

@@ -17,7 +17,7 @@ from dlemu.jobs.training.activity import (
     summarise_telemetry,
 )
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
-from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
+from dlemu.jobs.training.scaling import explain_loss, preprocessing_sleeps
 from dlemu.jobs.training.steplog import EVALUATION
 from dlemu.jobs.training.summary import (
     AsynchronousCheckpoints,
@@ -42,7 +42,7 @@ from dlemu.metrics.changes import find_unsteadiness
 from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import MIN_LOSS_PERCENT, Limit, Scaling, judge_limit
-from dlemu.metrics.loss import find_causes, loss_percent, work_of
+from dlemu.metrics.loss import loss_percent
 from dlemu.metrics.rates import (
     Mean,
     averaged,
@@ -285,16 +285,12 @@ def _limit(run: MeasuredTraining, judged: Rows, proof: CacheProof, other_program
     """Return what limited the `judged` steps; None without computation."""
     if not is_any(judged, "compute_ns"):
         return None
-    facts, reader = run.facts, run.facts.workload.reader
-    preprocesses = preprocessing_sleeps(reader.preprocess_time, run.training)
-    workers = facts.ranks * max(1, reader.read_threads)
-    causes = find_causes(judged, preprocesses=preprocesses, workers=workers, reads_stall=reads_stall(facts.workload))
-    work, deeper_queue = work_of(judged, preprocesses=preprocesses), None
+    facts, reader, deeper_queue = run.facts, run.facts.workload.reader, None
+    causes, work = explain_loss(facts.workload, judged, facts.ranks)
     if causes.total >= MIN_LOSS_PERCENT:
         from dlemu.jobs.training.deeper_queue import find_deeper_queue  # simulates the run
 
-        wanted = work.wanted_mb_per_second
-        deeper_queue = find_deeper_queue(run, preprocesses=preprocesses, wanted_mb_per_second=wanted)
+        deeper_queue = find_deeper_queue(run, work.wanted_mb_per_second)
     ceiling, share = facts.journal.ceiling_au_percent, proof.from_storage_percent.mean
     context = replace(
         activity_during(run, judged),
@@ -317,8 +313,7 @@ def _unsteady(run: MeasuredTraining, kept: StepTable, limit: Limit | None) -> It
     facts, journal, what = run.facts, run.facts.journal, limit.what if limit else "nothing"
     if what not in HOST_LIMITS:
         # Readers without a core get as much as other programs leave them: their rates say nothing about the storage.
-        preprocesses = preprocessing_sleeps(facts.workload.reader.preprocess_time, run.training)
-        yield from find_unsteadiness(run.training, preprocesses=preprocesses)
+        yield from find_unsteadiness(run.training, preprocesses=preprocessing_sleeps(facts.workload, run.training))
         folders = facts.workload.dataset.num_subfolders_train
         names = [subfolder_name(folder, folders) for folder in range(folders)]
         yield from find_slow_folders(run.training, facts.train_plan, names)

@@ -18,6 +18,7 @@ from dlemu.jobs.training.plan import prefetch_per_worker
 from dlemu.jobs.training.prediction.calibration import rates
 from dlemu.jobs.training.prediction.event_model import Scene, simulate
 from dlemu.jobs.training.prediction.from_reads import Batches, Reads
+from dlemu.jobs.training.scaling import preprocessing_sleeps
 from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.findings import Code, Finding
@@ -37,7 +38,7 @@ _MIN_GAIN_PERCENT, _MIN_GAIN_SHARE = 2.0, 0.5
 its threshold."""
 
 
-def find_deeper_queue(run: MeasuredTraining, *, preprocesses: bool, wanted_mb_per_second: float) -> Finding | None:
+def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Finding | None:
     """Return the finding that in-order batches wait for one slow read while later ones are ready; None if they don't.
 
     A deeper queue must lift the AU to its threshold, or remove half of the loss, or gain something where the same
@@ -51,7 +52,7 @@ def find_deeper_queue(run: MeasuredTraining, *, preprocesses: bool, wanted_mb_pe
     ready, now = mean_ready_behind(rows), au_percent(rows)
     if ready < 1 or not is_any(rows, "app_bytes"):
         return None
-    epochs = _epochs_of(rows, facts, preprocesses=preprocesses)
+    epochs = _epochs_of(rows, facts)
     replayed = _replayed_au_percent(epochs)
     if not abs(replayed - now) <= _MAX_DIFFERENCE_PERCENT:  # or NaN
         return None
@@ -84,10 +85,10 @@ def _first_steps(rows: StepTable) -> StepTable:
     return first[first["step"] <= max(FEWEST, MAX_ROWS // max(1, len(rows.by_rank)))]
 
 
-def _epochs_of(rows: StepTable, facts: Facts, *, preprocesses: bool) -> list[Scene]:
+def _epochs_of(rows: StepTable, facts: Facts) -> list[Scene]:
     """Return the epochs of measured rows as they were, to replay."""
     batches, reader = Batches(rows, facts.batches_ahead), facts.workload.reader
-    storage = worker_time(rows, preprocesses).storage / 1e9
+    storage = worker_time(rows, preprocessing_sleeps(facts.workload, rows)).storage / 1e9
     reads = Reads(batches.begin, batches.begin + storage, rows["app_bytes"], rows["worker"])
     curve, between = reads.curve(), batches.between_seconds
     costs = replace(batches.costs, hand_over_seconds=max(0.0, batches.costs.hand_over_seconds - between))

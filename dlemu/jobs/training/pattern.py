@@ -7,7 +7,6 @@ they read it again.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -53,8 +52,6 @@ MAX_REPEAT_SECONDS = 30.0
 """Maximum duration of a repetition: a level that two of these do not make certain would take hours."""
 WINDOWS, CONFIDENCE = 20, 0.95  # 10 to 30 windows do: Schmeiser 1982 (dlemu.metrics.t_interval)
 """Time windows that a level is cut into for its confidence interval, and the interval's confidence."""
-MIN_CORRELATION = -0.8  # at -1 the interval would have no width
-"""Lower limit to the lag-1 correlation of the windows."""
 READ_BYTES = 32 << 20  # larger: a slow drive finishes too few reads in a level
 """A read is a batch, or as many of its samples as have about this many bytes, but at least one."""
 MAX_READERS = 256  # each is a process; more overload the cores of most hosts before the storage
@@ -254,30 +251,14 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
     edges = np.linspace(begin_ns, end_ns, WINDOWS + 1)
     spread = Intervals(rows["begin_ns"].astype(float), np.maximum(rows["end_ns"], rows["begin_ns"] + 1.0), edges)
     windows = np.diff(spread.cumulative(rows["app_bytes"].astype(float)))
-    measured_seconds = (end_ns - begin_ns) / 1e9
+    measured_seconds, shares = (end_ns - begin_ns) / 1e9, 100 * windows / max(1.0, windows.mean())
     return Level(
         readers=readers,
         seconds=measured_seconds,
         rows=rows,
         mb_per_second=float(windows.sum()) / 1e6 / measured_seconds,
-        half_width_percent=_half_width_percent(100 * windows / max(1.0, windows.mean())),
+        half_width_percent=estimate(shares, CONFIDENCE, may_alternate=True).half_width_percent,
     )
-
-
-def _half_width_percent(windows: NDArray[np.float64]) -> float:
-    """Return the half width of the confidence interval of a level's mean; `windows` are in percent of it.
-
-    Bursts fill one window at the expense of the next: a lag-1 correlation r below -2 standard errors narrows the
-    interval by sqrt((1 + r) / (1 - r)), as `estimate` widens it for a positive one.
-    """
-    half_width = estimate(windows, CONFIDENCE).half_width_percent
-    deviations = windows - windows.mean()
-    total = float(deviations @ deviations)
-    correlation = float(deviations[1:] @ deviations[:-1]) / total if total > 0 else 0.0
-    if correlation > -2 / math.sqrt(len(windows)):
-        return half_width
-    correlation = max(correlation, MIN_CORRELATION)
-    return half_width * math.sqrt((1 + correlation) / (1 - correlation))
 
 
 def _read(

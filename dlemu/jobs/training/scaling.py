@@ -17,7 +17,7 @@ from typing import Literal
 
 from datagen.errors import DlemuError
 from datagen.storage.storage_base import open_storage
-from dlemu.config.duration import NO_TIME, Duration, is_zero
+from dlemu.config.duration import NO_TIME, is_zero
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob
@@ -26,7 +26,7 @@ from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.limit import Scaling, lost_to_reads, reads_may_be_too_few
-from dlemu.metrics.loss import find_causes, work_of
+from dlemu.metrics.loss import Causes, Work, find_causes, work_of
 from dlemu.metrics.rows import Rows, is_any
 from dlemu.ranks import Comm
 
@@ -82,13 +82,11 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
         return ()
     if au >= 100 * workload.metric.au:
         return ()
-    preprocesses = preprocessing_sleeps(workload.reader.preprocess_time, rows)
-    workers = max(1, workload.reader.read_threads)
-    causes = find_causes(rows, preprocesses=preprocesses, workers=workers, reads_stall=reads_stall(workload))
-    work = work_of(rows, preprocesses=preprocesses)
-    io_depth = workload.reader.io_depth if open_storage(workload.storage_spec.buffered).is_remote else None
+    causes, work = explain_loss(workload, rows, ranks=1)
     if not lost_to_reads(causes):
         return ()
+    workers = max(1, workload.reader.read_threads)
+    io_depth = workload.reader.io_depth if open_storage(workload.storage_spec.buffered).is_remote else None
     slot_bytes, max_bytes = job.loader_spec(0).slot_bytes, host_memory().available_bytes * MEMORY_SHARE
     trials: list[Trial] = []
     if reads_may_be_too_few(causes, work, job.ranks, io_depth) and job.ranks * TIMES * workers * slot_bytes < max_bytes:
@@ -103,14 +101,18 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
     return tuple(trials)
 
 
-def preprocessing_sleeps(preprocess_time: Duration, rows: Rows) -> bool:
+def explain_loss(workload: Workload, rows: Rows, ranks: int) -> tuple[Causes, Work]:
+    """Return why the accelerators of `ranks` ranks waited in these steps, and how their workers spent the time."""
+    preprocesses, workers = preprocessing_sleeps(workload, rows), ranks * max(1, workload.reader.read_threads)
+    # A page fault of a mapped file holds Python's lock: a read stops its whole worker.
+    stall = workload.dataset.format == "mmap_indexed_binary" and not workload.reader.odirect
+    causes = find_causes(rows, preprocesses=preprocesses, workers=workers, reads_stall=stall)
+    return causes, work_of(rows, preprocesses=preprocesses)
+
+
+def preprocessing_sleeps(workload: Workload, rows: Rows) -> bool:
     """Return whether emulated preprocessing slept; if it used CPU time instead, rows have `preprocess_cpu_ns`."""
-    return not is_zero(preprocess_time) and not is_any(rows, "preprocess_cpu_ns")
-
-
-def reads_stall(workload: Workload) -> bool:
-    """Return whether a read (a page fault of a mapped file, which holds Python's lock) stops its whole worker."""
-    return workload.dataset.format == "mmap_indexed_binary" and not workload.reader.odirect
+    return not is_zero(workload.reader.preprocess_time) and not is_any(rows, "preprocess_cpu_ns")
 
 
 def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Sequence[int]) -> float:

@@ -30,9 +30,8 @@ from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.demand import row_group_reads
 from dlemu.metrics.limit import MIN_SPEEDUP, Scaling
-from dlemu.metrics.loss import cpu_is_known
 from dlemu.metrics.rates import Floats, Intervals, during, under_way
-from dlemu.metrics.rows import StepTable
+from dlemu.metrics.rows import StepTable, is_any
 from dlemu.metrics.t_interval import FEWEST, estimate
 
 WORK_QUANTILES = 256  # keeps tails of 1 read in 256; each is a number in predict.json
@@ -211,7 +210,7 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     reader = rows["rank"] * (int(rows["worker"].max()) + 1) + rows["worker"]
     reads = Reads(begin, end - decode if decodes else end, rows["app_bytes"], reader)
     curve = reads.curve()
-    cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if cpu_is_known(rows) else decode
+    cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if is_any(rows, "cpu_ns") else decode
     cpu = np.maximum(cpu - rows["preprocess_cpu_ns"] / 1e9, 0.0)  # the model adds that of the predicted job
     hosts = facts.journal.hosts
     return Calibration(
