@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.loss import Loss, emulated_percent, loss_percent, wait_parts
-from tests.runs import make_job, make_log, with_blocks
 
 MS = 1_000_000
 
@@ -109,16 +108,6 @@ def test_what_longer_computations_cost_is_nobody_s_reading() -> None:
     assert shares.uneven_computation == pytest.approx(100 * 40 / total)
     assert shares.reading == pytest.approx(100 * 4 / total)
     assert emulated_percent(rows) == pytest.approx(100 * (total - 4) / total), "4 ms of waiting are the emulator's"
-
-
-def test_dropped_steps_have_a_share_of_their_own() -> None:
-    job = make_job(**with_blocks(5))
-    rows = make_log(job).rows
-    kept = kept_rows(rows, 1, 0)
-    first = np.isin(rows["step"], [1, 6, 11])
-    lost = (rows["wait_ns"] + rows["sync_ns"])[first].sum()
-    total = (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]).sum()
-    assert loss_percent(rows, kept).first_step == pytest.approx(100 * lost / total)
 
 
 def test_nothing_measured_has_no_shares() -> None:

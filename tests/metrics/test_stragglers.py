@@ -38,13 +38,6 @@ def test_all_slow_together_are_not_named() -> None:
     assert find_stragglers(make_steps([[30.0]] * 5), (0,), ("here",)) == []
 
 
-def test_a_slow_host_is_named_though_none_of_its_ranks_is_slower_than_its_neighbour() -> None:
-    rows = make_steps([[0.0, 0.0, 30.0, 30.0]] * 4)
-    (found,) = find_stragglers(rows, (0, 0, 1, 1), ("fast", "slow"))
-    assert ("rank" in found.numbers, found.numbers["host"], found.numbers["steps"]) == (False, "slow", 4)
-    assert found.numbers["loss_percent"] == pytest.approx(75)
-
-
 def test_longer_computations_are_no_delay() -> None:
     rows = make_steps([[0.0, 0.0]] * 4, [[10, 90]] * 4)
     assert find_stragglers(rows, (0, 0), ("here",)) == []

@@ -69,21 +69,6 @@ def test_two_nodes_of_one_machine_share_its_devices() -> None:
     assert activity.device_depth == pytest.approx(3)
 
 
-def test_memory_pressure_reaches_the_verdict() -> None:
-    job = make_job()
-    log = make_log(job)
-    log.rows["cpu_ns"], log.rows["finished_ns"] = 1, log.rows["ready_ns"]
-    log.rows["started_ns"], log.rows["read_ns"] = log.rows["ready_ns"] - 400 * MS, 400 * MS
-    pressed = host(log, 0, cores(50) | {("pressure", "", "memory_some_percent"): 40.0})
-    limit = make_run(job, log).summary.limited_by
-    assert limit is not None
-    assert limit.what == "storage"
-    limit = make_run(job, replace(log, telemetry=(pressed,))).summary.limited_by
-    assert limit is not None
-    assert (limit.what, [found.code for found in limit.findings]) == ("host CPU", [Code.MEMORY_PRESSURE])
-    assert "40 %" in " ".join(limit.evidence)
-
-
 def test_cpu_time_of_the_run_and_of_other_programs_are_distinguished() -> None:
     """Two ranks of 1 core each on 8 cores, in a container that may use 2.5."""
     job = make_job()

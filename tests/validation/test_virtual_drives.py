@@ -97,31 +97,6 @@ def test_a_slow_drive_is_the_limit_however_deep_the_queue(sigma: float, drives: 
     assert Code.PREFETCH_TOO_SHALLOW not in what(limit)[2]
 
 
-def test_a_narrow_link_gains_nothing_by_a_deeper_queue(drives: Any) -> None:
-    narrow = drives.Training(workers=4, steps=400, step_seconds=0.03, batch_bytes=4e6, requests=4)
-    limit = limit_of(run_on(drives, drives.link(lambda _: 100.0), narrow))
-    assert what(limit)[::2] == ("storage", [])
-
-
-def test_readers_that_make_a_head_seek_are_too_many(drives: Any) -> None:
-    disk = drives.disk(0.009, 120)
-    many = drives.Training(workers=4, steps=200, step_seconds=0.09, batch_bytes=8e6, requests=16)
-    rates = {
-        workers: 8
-        * 200
-        / (drives.train(disk, replace(many, workers=workers, step_seconds=1e-6))["met_ns"].max() / 1e9 - 10)
-        for workers in (1, 4)
-    }
-    scaling = Scaling(
-        readers=4, mb_per_second=rates[4], again_mb_per_second=rates[4], fewer_readers=1, fewer_mb_per_second=rates[1]
-    )
-    run = run_on(drives, disk, many, scaling=scaling)
-    limit = limit_of(run)
-    assert au_percent(run.training) < 50
-    assert what(limit) == ("loader", "high", [Code.TOO_MANY_READERS])
-    assert limit.findings[0].numbers["read_threads"] == 1
-
-
 def stationary(drives: Any, random: np.random.Generator) -> tuple[Any, Any]:
     """A drive that stays the same, of one of the kinds, and a training on it."""
     share = float(random.uniform(0.5, 1.5))  # of what the drive gives, asked for
@@ -171,25 +146,3 @@ def test_reads_that_nobody_waited_for_are_no_change_of_the_storage(drives: Any) 
     grown = drives.lognormal(8, 0.025, 1.2, (60.0, 3.0))
     ahead = drives.Training(**TAILS | {"steps": 1200, "step_seconds": 0.1})
     assert [find_speed_changes(drives.train(grown, ahead, seed)) for seed in range(4)] == [()] * 4
-
-
-def test_a_cache_that_ran_out_is_seen_in_few_large_steps(drives: Any) -> None:
-    few = drives.Training(workers=4, steps=40, step_seconds=1.0, batch_bytes=1.4e8, requests=16)
-    run = run_on(drives, drives.cached(2.0, 400, 80), few)
-    (out,) = run.summary.found(Code.STORAGE_NOT_STEADY, "ran_out")
-    assert out["gb"] == pytest.approx(2.0, rel=0.15)
-    assert out["mb_per_second_after"] == pytest.approx(80, rel=0.1)
-
-
-def test_a_volume_that_is_slow_at_first_touch_is_called_so(drives: Any) -> None:
-    drive = drives.lazily_loaded(40, 200)
-    training = drives.Training(workers=4, steps=200, epochs=3, step_seconds=0.03, batch_bytes=4e6)
-    summary = run_on(drives, drive, training).summary
-    (touched,) = summary.found(Code.STORAGE_NOT_STEADY, "first_touch")
-    assert touched["gb"] == pytest.approx(0.8)
-    assert touched["mb_per_second_first"] == pytest.approx(40, rel=0.05)
-    assert not summary.found(Code.STORAGE_NOT_STEADY, "ran_out")
-    assert summary.limited_by is not None
-    assert any("read the dataset once" in advice for advice in summary.limited_by.advice)
-    once = run_on(drives, drive, replace(training, epochs=1, steps=600)).summary
-    assert not once.found(Code.STORAGE_NOT_STEADY, "first_touch"), "one epoch does not tell"
