@@ -81,6 +81,11 @@ class Catalogue:
         return tuple(metric for metric in self.metrics if metric.is_compared)
 
     @property
+    def in_sweeps(self) -> tuple[Metric, ...]:
+        """The metrics that are columns of a sweep's table."""
+        return tuple(metric for metric in self.metrics if metric.head)
+
+    @property
     def times(self) -> tuple[Metric, ...]:
         """The metrics that are durations of phases."""
         return tuple(metric for metric in self.metrics if metric.phase)

@@ -245,15 +245,6 @@ def lost_to_reads(causes: Causes) -> bool:
     return causes.total >= MIN_LOSS_PERCENT and causes.storage >= causes.total / 2
 
 
-def reads_may_be_too_few(causes: Causes, work: Work, ranks: int, io_depth: int | None = None) -> bool:
-    """Return whether the loss is due to reads, with so few in flight that more might have been faster.
-
-    `causes` and `work` are those of one of `ranks` equal ranks; `io_depth` is None for files.
-    """
-    requests = ranks * work.readers * (io_depth or max(1.0, work.call_bytes / PIECE_BYTES))
-    return lost_to_reads(causes) and requests < 2 * FEW_REQUESTS
-
-
 def _reads(confidence: Confidence, work: Work, context: Context) -> Explained:
     """Return the limit where workers were blocked in reads: the storage, or the loader's readers, requests or queue."""
     if not work.cpu_known and context.from_storage_percent < 5:

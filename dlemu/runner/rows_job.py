@@ -152,7 +152,7 @@ class LiveRows:
         measured: Mapping[str, Value] = {}
         with contextlib.suppress(UserError):  # rows that are not complete yet
             measured = parts.figures(self._kind.run_of(self._folder, facts, log.rows, log.telemetry)).metrics
-        shown = [metric for metric in parts.catalogue if metric.head and metric.name in measured]
+        shown = [metric for metric in parts.catalogue.in_sweeps if metric.name in measured]
         return Progress(
             at=count(len(log), self._kind.row_noun),
             figures=tuple(Figure(metric.title, measured[metric.name].mean, metric.unit) for metric in shown),

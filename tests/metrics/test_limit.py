@@ -22,7 +22,6 @@ from dlemu.metrics.limit import (
     Limit,
     Scaling,
     judge_limit,
-    reads_may_be_too_few,
 )
 from dlemu.metrics.loss import Causes, Work, find_causes, loss_percent, work_of
 from tests.metrics.test_loss import MS, any_rows, make_steps
@@ -333,23 +332,3 @@ def test_how_late_ranks_woke_is_a_share_of_all_their_time() -> None:
     assert work_of(rows, preprocesses=False).late_share == pytest.approx(10 / 50)
     rows["slept_ns"][1::2] -= 5 * MS  # a stamp before the end of the step takes nothing back
     assert work_of(rows, preprocesses=False).late_share == pytest.approx(10 / 50)
-
-
-def few(**changes: Any) -> Work:
-    return replace(ENOUGH, app_mb_per_second=1.0, **changes)
-
-
-@pytest.mark.parametrize(
-    ("causes", "work", "ranks", "io_depth", "expected"),
-    [
-        (Causes(storage=60), few(readers=2.0), 3, None, True),
-        (Causes(storage=60), few(readers=2.0), 4, None, False),  # 8 requests
-        (Causes(storage=60), few(readers=1.0), 1, 8, False),
-        (Causes(storage=MIN_LOSS_PERCENT - 0.01), few(readers=1.0), 1, None, False),
-        (Causes(storage=29, queueing=31), few(readers=1.0), 1, None, False),
-    ],
-)
-def test_more_requests_are_worth_a_trial_where_reads_are_most_of_the_loss_and_few(
-    causes: Causes, work: Work, ranks: int, io_depth: int | None, expected: bool
-) -> None:
-    assert reads_may_be_too_few(causes, work, ranks, io_depth) is expected

@@ -25,7 +25,7 @@ from dlemu.jobs.training.steplog import TRAINING, StepRows
 from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.limit import Scaling, lost_to_reads, reads_may_be_too_few
+from dlemu.metrics.limit import FEW_REQUESTS, PIECE_BYTES, Scaling, lost_to_reads
 from dlemu.metrics.loss import Causes, Work, find_causes, work_of
 from dlemu.metrics.rows import Rows, is_any
 from dlemu.ranks import Comm
@@ -89,7 +89,8 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
     io_depth = workload.reader.io_depth if open_storage(workload.storage_spec.buffered).is_remote else None
     slot_bytes, max_bytes = job.loader_spec(0).slot_bytes, host_memory().available_bytes * MEMORY_SHARE
     trials: list[Trial] = []
-    if reads_may_be_too_few(causes, work, job.ranks, io_depth) and job.ranks * TIMES * workers * slot_bytes < max_bytes:
+    in_flight = job.ranks * work.readers * (io_depth or max(1.0, work.call_bytes / PIECE_BYTES))
+    if in_flight < 2 * FEW_REQUESTS and job.ranks * TIMES * workers * slot_bytes < max_bytes:
         trials.append("more")
     if workers > 1 and io_depth is None:
         trials.append("fewer")
