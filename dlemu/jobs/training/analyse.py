@@ -127,15 +127,15 @@ def analyse(run: MeasuredTraining) -> Summary:
         dataset=DatasetFacts(
             data_folder=workload.dataset.data_folder,
             format=workload.dataset.format,
-            num_files_train=facts.num_files_train,
-            num_samples_per_file=facts.num_samples_per_file,
+            num_files_train=facts.train_plan.num_files,
+            num_samples_per_file=facts.train_plan.num_samples_per_file,
             total_bytes=facts.total_bytes,
         ),
         how=_how(facts),
         telemetry=summarise_telemetry(run),
         issues=(
-            *(*workload.notes, *facts.dataset_notes, *recording_notes(workload.recorded, facts.ranks)),
-            *(*facts.loader_notes, *issue_lines(findings)),
+            *(*workload.notes, *facts.notes, *recording_notes(workload.recorded, facts.ranks)),
+            *issue_lines(findings),
         ),
         findings=findings,
     )
