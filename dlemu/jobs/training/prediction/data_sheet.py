@@ -33,13 +33,9 @@ def calibrate_from_drive(path: str | Rates, workload: Workload, *, cores: float)
             f"{drive.source}: reads of {largest:,} bytes at most, {deepest} in flight; {workload.model.name} reads "
             f"{request:,} bytes, many at a time: wanted such (fio --rw=randread --bs=128k --iodepth=32 --direct=1)"
         )
-    curve = curve_of(drive.rates, request, in_flight)
-    source = f"{drive.source}: each reader has {in_flight} of {request:,} bytes in flight"
     return Calibration(
-        source=source,
-        curve=curve,
-        saturated=True,
-        half_width_percent=0.0,
+        source=f"{drive.source}: each reader has {in_flight} of {request:,} bytes in flight",
+        curve=curve_of(drive.rates, request, in_flight),
         bytes_factor=row_group_reads(workload),
         cores=cores,
         notes=tuple(_ignored(drive.rates)),
