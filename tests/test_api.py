@@ -25,10 +25,9 @@ from dlemu.results.live import Progress
 from dlemu.runner.events import DatasetMade, Event, JobBegan
 from dlemu.runner.ranks import RunUserError
 from tests.e2e.conftest import dataset as dataset
-from tests.e2e.harness import PYTORCH, rank_of, small_run, until
+from tests.e2e.harness import LONG, PYTORCH, rank_of, small_run, until
 
 PAGE = Path(__file__).parent.parent / "docs" / "python.md"
-LONG = ("train.epochs=1000", "metric.ceiling_seconds=0", "timeout_seconds=120")
 
 
 def test_what_is_exported_is_there() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
+import pytest
 
 from dlemu.jobs.training.result import Run, read_run
 from dlemu.metrics.verdict import COMPLETED
@@ -22,7 +23,17 @@ from tests.e2e.zygote import zygote
 
 DLEMU = str(Path(sys.executable).parent / "dlemu")
 DLIO = str(Path(sys.executable).parent / "dlio_benchmark")
+MPIRUN = str(Path(sys.executable).parent / "mpirun")
+UNDER_MPI = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one"),
+]
+"""Marks of tests that start it."""
 DEADLINE_SECONDS = 240  # far beyond what any run takes: only a hang gets there
+
+
+LONG = ("train.epochs=1000", "metric.ceiling_seconds=0", "timeout_seconds=120")
+"""For `small_run`: it would go on for minutes."""
 
 
 PYTORCH = "reader.data_loader=pytorch"
@@ -132,6 +143,12 @@ def training(folder: Path, ranks: int = 3) -> bool:
 
     logs = list((folder / "live").glob("rank_*.steps"))
     return len(logs) == ranks and all(len(read_log(str(log))) > 1 for log in logs)
+
+
+def until_it_trains(process: subprocess.Popen[str], folder: Path, ranks: int = 3) -> list[psutil.Process]:
+    """Wait until every rank has logged a step, or the run is over; return its descendants."""
+    until(lambda: training(folder, ranks) or process.poll() is not None, "the ranks to train")
+    return family(process)
 
 
 def summary(folder: Path) -> dict[str, Any]:

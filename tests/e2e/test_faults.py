@@ -17,6 +17,7 @@ import pytest
 from dlemu.jobs.training.result import read_run
 from dlemu.results.file_names import KILLED
 from tests.e2e.harness import (
+    LONG,
     PYTORCH,
     assert_gone,
     dlemu,
@@ -26,21 +27,18 @@ from tests.e2e.harness import (
     start,
     steps,
     summary,
-    training,
     until,
+    until_it_trains,
     wait,
 )
 
 pytestmark = pytest.mark.slow
 
-LONG = ("train.epochs=1000", "metric.ceiling_seconds=0", "timeout_seconds=120")
-
 
 def started(folder: Path, dataset: Path, *changes: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
     """Start a run that would go on for minutes; return it and its family once every rank trains."""
     process = start("train", *small_run(folder, dataset, *LONG, *changes))
-    until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
-    return process, family(process)
+    return process, until_it_trains(process, folder)
 
 
 def assert_kept_but_incomplete(folder: Path) -> None:
@@ -172,7 +170,7 @@ def test_a_full_disk_under_the_results_is_told_before_anything_is_measured(datas
 
 def test_a_disk_that_fills_up_while_results_are_written_loses_no_step(dataset: Path, tiny: Path) -> None:
     process = start("train", *small_run(tiny / "run", dataset, "train.epochs=8", "metric.ceiling_seconds=0"))
-    until(lambda: training(tiny / "run") or process.poll() is not None, "the ranks to train")
+    until_it_trains(process, tiny / "run")
     os.killpg(process.pid, signal.SIGSTOP)  # it is not to end before there is no room left
     with open(tiny / "filler", "wb", buffering=0) as filler:
         while True:

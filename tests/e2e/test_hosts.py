@@ -21,14 +21,22 @@ import psutil
 import pytest
 
 from dlemu.checkpoints.stored import NOTE
-from tests.e2e.harness import dlemu, ranks_per_host, reported, small_run, start, steps, summary, training, until, wait
-from tests.e2e.test_mpi import MPIRUN
+from tests.e2e.harness import (
+    MPIRUN,
+    UNDER_MPI,
+    dlemu,
+    ranks_per_host,
+    reported,
+    small_run,
+    start,
+    steps,
+    summary,
+    until,
+    until_it_trains,
+    wait,
+)
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.mpi,
-    pytest.mark.skipif(not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one"),
-]
+pytestmark = [pytest.mark.slow, *UNDER_MPI]
 
 ON_HOST = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
@@ -233,7 +241,7 @@ def test_what_was_measured_outlives_a_host(loss: str, hosts_apart: Hosts, datase
     changes = ("train.epochs=1000", "metric.ceiling_seconds=0")
     settings = [f"workload={limit}", *small_run(folder, dataset, *changes)[1:]]
     process = start("train", *settings, launcher=hosts.mpirun)
-    until(lambda: training(kept, ranks=4 if shared else 2) or process.poll() is not None, "the ranks to train")
+    until_it_trains(process, kept, ranks=4 if shared else 2)
     assert any(ranks_on(hosts.second))
     if shared:
         kill(hosts.second)

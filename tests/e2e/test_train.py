@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -14,9 +13,7 @@ from datagen.owned import MARKER
 from dlemu.config import load
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.verdict import EXIT_STATUSES
-from tests.e2e.harness import PYTORCH, SLOW, dlemu, small_run, start, steps, summary, wait
-
-MPIRUN = str(Path(sys.executable).parent / "mpirun")
+from tests.e2e.harness import MPIRUN, PYTORCH, SLOW, UNDER_MPI, dlemu, small_run, start, steps, summary, wait
 
 pytestmark = pytest.mark.slow
 
@@ -214,10 +211,8 @@ def test_evaluation_reads_the_validation_set(tmp_path: Path) -> None:
     assert summary(tmp_path / "run")["evaluation"]["samples"] == 12
 
 
-@pytest.mark.parametrize("launcher", [[], [MPIRUN, "-np", "2"]], ids=["forked", "mpi"])
+@pytest.mark.parametrize("launcher", [[], pytest.param([MPIRUN, "-np", "2"], marks=UNDER_MPI)], ids=["forked", "mpi"])
 def test_a_file_that_asks_for_data_alone_makes_it(launcher: list[str], tmp_path: Path) -> None:
-    if launcher and not os.path.exists(MPIRUN):
-        pytest.skip("no mpirun in the environment; scripts/env dev installs one")
     file = tmp_path / "workload" / "mine_datagen.yaml"
     file.parent.mkdir()
     file.write_text("workflow: {generate_data: true, train: false, checkpoint: false}\n")

@@ -249,6 +249,30 @@ def test_a_failure_of_the_caller_ends_the_ranks_too() -> None:
     assert not any(lives(process.pid) for process in seen)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_to_stop_ends_the_grace_of_ranks_that_heed_nothing(number: int) -> None:
+    def stop() -> None:
+        if time.monotonic() > begun + 1.0:  # they ignore it by now
+            os.kill(os.getpid(), number)
+
+    def main(comm: Comm) -> int:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(LONG_SECONDS)
+        return 0
+
+    begun, before = time.monotonic(), signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever a `nohup` handed down
+    try:
+        ends = run_ranks(2, main, timeout_seconds=LONG_SECONDS, grace_seconds=LONG_SECONDS, on_look=stop)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    cause = first_failure(ends)
+    assert cause is not None
+    assert (cause.kind, [end.status for end in ends]) == ("Interrupted", [128 + number] * 2)
+    assert cause.message.endswith(
+        f"({signal.Signals(number).name})" if number == signal.SIGINT else signal.Signals(number).name
+    )
+
+
 @pytest.mark.slow
 def test_waiting_costs_no_cpu(tmp_path: Path) -> None:
     def main(comm: Comm) -> int:
