@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet
 from benchmarks.processes import run
-from measuring.runs import Wrap, bucket, run_job
+from measuring.runs import BUCKET, Wrap, bucket, run_job
 from numpy.typing import NDArray
 
 from tests.object_server import Behaviour, ObjectServer, Request
@@ -197,7 +197,7 @@ def _served(latency_seconds: float, fault: Callable[[Request], None], *words: st
 
     behaviour.fault = look
     with ObjectServer(behaviour) as server, tempfile.TemporaryDirectory() as results:
-        where = (*bucket(server.endpoint), "kv.folder=kv", "kv.odirect=false", "kv.shrink=1024")
+        where = (*bucket(server.endpoint), f"kv.folder=s3://{BUCKET}/kv", "kv.odirect=false", "kv.shrink=1024")
         return _run([*_LOAD, *where, *words], results)
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from dlemu.jobs.training.result import Run, read_run
 from dlemu.metrics.verdict import COMPLETED
-from tests.e2e.zygote import zygote
+from tests.e2e.zygote import Forked, zygote
 
 DLEMU = str(Path(sys.executable).parent / "dlemu")
 DLIO = str(Path(sys.executable).parent / "dlio_benchmark")
@@ -102,7 +102,7 @@ def start(
         loaders = [word for word in arguments if word.startswith("reader.data_loader=")]
         from_zygote = zygote(torch=arguments[0] in ("train", "size", "sweep") and loaders[-1:] in ([], [PYTORCH]))
         if from_zygote.can_run(whole):
-            return from_zygote.start([DLEMU, *map(str, arguments)], str(cwd or Path.cwd()), whole)
+            return Forked(from_zygote, [DLEMU, *map(str, arguments)], str(cwd or Path.cwd()), whole)
     return subprocess.Popen(
         [*launcher, program, *arguments],
         stdout=subprocess.PIPE,

@@ -135,6 +135,7 @@ def hosts(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Hosts]:
             ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "cable")
             ip("-n", name, "link", "set", "cable", "up")
             ip("-n", name, "link", "set", "lo", "up")
+            ip("netns", "exec", name, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/tcp_syn_retries")  # else 127 s of them
             (folder / name / "shm").mkdir(parents=True)
         # MPI passes over an interface whose carrier the kernel has not told yet.
         until(
