@@ -98,11 +98,12 @@ def start(
     if any(os.path.basename(word) in ("mpirun", "mpiexec", "srun") for word in launcher):
         arguments = tuple(word for word in arguments if not word.startswith("ranks="))
     whole = os.environ | environment
-    if program == DLEMU and not launcher:
+    if program in (DLEMU, DLIO) and not launcher:
         loaders = [word for word in arguments if word.startswith("reader.data_loader=")]
-        from_zygote = zygote(torch=arguments[0] in ("train", "size", "sweep") and loaders[-1:] in ([], [PYTORCH]))
+        reads = program == DLIO or arguments[0] in ("train", "size", "sweep")
+        from_zygote = zygote(torch=reads and loaders[-1:] in ([], [PYTORCH]))
         if from_zygote.can_run(whole):
-            return Forked(from_zygote, [DLEMU, *map(str, arguments)], str(cwd or Path.cwd()), whole)
+            return Forked(from_zygote, [program, *map(str, arguments)], str(cwd or Path.cwd()), whole)
     return subprocess.Popen(
         [*launcher, program, *arguments],
         stdout=subprocess.PIPE,

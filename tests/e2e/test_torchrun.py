@@ -132,7 +132,8 @@ def test_without_torch_the_message_names_what_works(tmp_path: Path) -> None:
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('no torch here')")
     variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
     variables |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    ended = dlemu("train", "workload=default", **variables, PYTHONPATH=str(tmp_path), cwd=tmp_path)
+    words = ("workload=default", "reader.data_loader=threads")
+    ended = dlemu("train", *words, **variables, PYTHONPATH=str(tmp_path), cwd=tmp_path)
     assert ended.status == 2
     assert "mpirun -np N" in ended.err
     assert "ranks=N" in ended.err

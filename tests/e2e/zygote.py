@@ -16,20 +16,21 @@ import json
 import os
 import pkgutil
 import re
+import runpy
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-import types
 from pathlib import Path
 from typing import Any
 
 from dlemu.ranks.process_control import adopt_orphans
 
 KEPT = ("PYTHON", "LD_", "LC_", "LANG", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_", "DLEMU_", "_DLEMU", "PMI", "OMPI_")
-"""What a variable's name begins with that Python, a library or dlemu reads while it starts."""
+"""What a variable's name begins with that Python, a library or dlemu reads while it starts; folders of PYTHONPATH can
+be added later, where they hold nothing that is imported by then."""
 _APART = {"dlemu.contrib.record.recorder"}
 """They do something when they are imported, or import what dlemu itself imports only when it has to."""
 _LOADERS_AND_TESTS = re.compile(r"^dlemu\.(loaders|contrib\.dali)\.|\.tests\b")
@@ -38,7 +39,8 @@ _MOST_BYTES = 1 << 20
 
 
 def _kept(environment: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(KEPT)}
+    kept = {name: value for name, value in environment.items() if name.startswith(KEPT)}
+    return {name: value for name, value in kept.items() if name != "PYTHONPATH"}
 
 
 class Zygote:
@@ -155,10 +157,8 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv = request["words"]
-    sys.path[0] = str(Path(sys.argv[0]).parent)
-    program = types.ModuleType("__main__")  # what processes that are spawned import again
-    program.__file__ = sys.argv[0]
-    sys.modules["__main__"] = program
+    further = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:1] = [str(Path(sys.argv[0]).parent), *filter(None, further)]
 
 
 def _main() -> None:
@@ -171,10 +171,8 @@ def _main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in a program that has only begun: no traceback
         _become(request)
         requests.send(str(os.getpid()).encode())
-    from dlemu.__main__ import main
-
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    main()
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":
