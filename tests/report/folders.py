@@ -90,7 +90,7 @@ def write_size(folder: Path) -> Path:
     tried = ((4, 99.6), (8, 98.4), (9, 88.0), (9, 88.4), (8, 97.9))
     trials = [make_trial(count, [au - 1, au + 1] * 4, limited_by=limit, folder="trial-01") for count, au in tried]
     answer = build_answer(question(workload="handmade"), known(), trials)
-    save_answer(str(folder), SIZE, replace(answer, complete=True, verdict=sentence(answer)))
+    save_answer(str(folder), SIZE, replace(answer, complete=True, verdict=sentence(answer), outcome="pass"))
     write_run(folder / "trial-01", telemetry=False)
     return folder
 
