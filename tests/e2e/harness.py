@@ -116,6 +116,16 @@ def start(
     )
 
 
+def dlemu_with(folder: Path, constant: str, value: float) -> str:
+    """Write a program that is `dlemu` with another value of a constant (`module.NAME`); return its path."""
+    program, module = folder / "dlemu", constant.rpartition(".")[0]
+    program.write_text(
+        f"#!{sys.executable}\nimport {module}\n{constant} = {value}\nfrom dlemu.__main__ import main\nmain()\n"
+    )
+    program.chmod(0o755)
+    return str(program)
+
+
 def wait(process: subprocess.Popen[str]) -> Ended:
     """Wait for the end; a run that hangs is killed and fails the test."""
     try:

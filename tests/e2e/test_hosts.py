@@ -25,6 +25,7 @@ from tests.e2e.harness import (
     MPIRUN,
     UNDER_MPI,
     dlemu,
+    dlemu_with,
     ranks_per_host,
     reported,
     small_run,
@@ -135,7 +136,6 @@ def hosts(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Hosts]:
             ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "cable")
             ip("-n", name, "link", "set", "cable", "up")
             ip("-n", name, "link", "set", "lo", "up")
-            ip("netns", "exec", name, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/tcp_syn_retries")  # else 127 s of them
             (folder / name / "shm").mkdir(parents=True)
         # MPI passes over an interface whose carrier the kernel has not told yet.
         until(
@@ -205,7 +205,8 @@ def checkpoint_words(hosts: Hosts, *changes: str) -> list[str]:
 
 
 def test_checkpoints_are_written_to_each_hosts_own_drive(hosts: Hosts) -> None:
-    words = checkpoint_words(hosts, "num_checkpoints_write=1", "num_checkpoints_read=1")
+    few = ("num_checkpoints_write=1", "num_checkpoints_read=1", "time_between_checkpoints=0")
+    words = checkpoint_words(hosts, *few)
     ended = dlemu("checkpoint", *words, launcher=hosts.mpirun)
     assert ended.ran, ended.err
     for host, ranks in ((hosts.first, (0, 1)), (hosts.second, (2, 3))):
@@ -241,7 +242,8 @@ def test_what_was_measured_outlives_a_host(loss: str, hosts_apart: Hosts, datase
     limit.write_text("timeout_seconds: 5\ndataset: {format: npz}\n")
     changes = ("train.epochs=1000", "metric.ceiling_seconds=0")
     settings = [f"workload={limit}", *small_run(folder, dataset, *changes)[1:]]
-    process = start("train", *settings, launcher=hosts.mpirun)
+    impatient = dlemu_with(tmp_path, "dlemu.ranks.mpi.SAVING_SECONDS", 5.0)
+    process = start("train", *settings, program=impatient, launcher=hosts.mpirun)
     until_it_trains(process, kept, ranks=4 if shared else 2)
     assert any(ranks_on(hosts.second))
     if shared:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,19 @@ from datagen.owned import MARKER
 from dlemu.config import load
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.verdict import EXIT_STATUSES
-from tests.e2e.harness import MPIRUN, PYTORCH, SLOW, UNDER_MPI, dlemu, small_run, start, steps, summary, wait
+from tests.e2e.harness import (
+    MPIRUN,
+    PYTORCH,
+    SLOW,
+    UNDER_MPI,
+    dlemu,
+    dlemu_with,
+    small_run,
+    start,
+    steps,
+    summary,
+    wait,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -155,14 +166,9 @@ def test_a_run_that_does_not_pass_says_so_by_its_exit_status(
 
 def test_a_ceiling_that_is_cut_short_leaves_the_run_as_it_is(dataset: Path, tmp_path: Path) -> None:
     """Batches of it that nobody took are on their way when the first epoch begins."""
-    program = tmp_path / "impatient"
-    program.write_text(
-        f"#!{sys.executable}\nfrom dlemu.cli import main\nfrom dlemu.jobs.training import trainer\n"
-        "trainer.CEILING_PATIENCE_SECONDS = 0.3\nmain()\n"
-    )
-    program.chmod(0o755)
+    impatient = dlemu_with(tmp_path, "dlemu.jobs.training.trainer.CEILING_PATIENCE_SECONDS", 0.3)
     words = small_run(tmp_path / "run", dataset, "metric.ceiling_seconds=60", PYTORCH)
-    ended = wait(start("train", *words, program=str(program)))
+    ended = wait(start("train", *words, program=impatient))
     assert ended.ran, ended.err
     assert summary(tmp_path / "run")["each_sample_once"] == [True, True]
 
