@@ -226,7 +226,7 @@ def test_a_mistake_gets_one_clear_message(changes: list[str], words: list[str], 
 
 def test_a_killed_generation_resumes_with_what_is_missing(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    settings = [*small_run(tmp_path / "run", data), "dataset.num_files_train=3000", "dataset.record_length_bytes=90000"]
+    settings = [*small_run(tmp_path / "run", data), "dataset.num_files_train=1500", "dataset.record_length_bytes=90000"]
     process = start("datagen", *settings)
     until(lambda: len(list(data.glob("train/*.npz"))) > 100 or process.poll() is not None, "the first files")
     everyone = family(process)
@@ -234,7 +234,7 @@ def test_a_killed_generation_resumes_with_what_is_missing(tmp_path: Path) -> Non
     process.communicate()
     assert_gone(everyone)
     made = {path: path.stat().st_mtime_ns for path in data.glob("train/*.npz")}
-    assert 100 < len(made) < 3000
+    assert 100 < len(made) < 1500
     refused = dlemu("train", *settings)
     assert refused.status == 2
     assert "never finished" in refused.err
@@ -242,7 +242,7 @@ def test_a_killed_generation_resumes_with_what_is_missing(tmp_path: Path) -> Non
     assert resumed.status == 0, resumed.err
     assert f"{len(made)} existed already" in resumed.out
     assert {path: path.stat().st_mtime_ns for path in made} == made
-    assert len(list((data / "train").iterdir())) == 3000, "nothing half-made is left"
+    assert len(list((data / "train").iterdir())) == 1500, "nothing half-made is left"
     assert dlemu("datagen", "verify", *settings).status == 0
 
 
