@@ -294,7 +294,7 @@ def test_writes_are_repeated_until_they_are_steady(monkeypatch: pytest.MonkeyPat
     turns = iter(rates)
     monkeypatch.setattr(run_probe, "measure_cell", lambda wanted, *_: cell(wanted, next(turns)))
     events: list[Any] = []
-    grid = {"accesses": ("write", "randread"), "sizes": (MIB,), "depths": (1,)}
+    grid: dict[str, Any] = {"accesses": ("write", "randread"), "sizes": (MIB,), "depths": (1,)}
     answer = probed(tmp_path, **grid, steady=True, on_event=events.append)
     doing = [event for event in events if isinstance(event, Doing)]
     written, read = answer.cells
