@@ -86,11 +86,6 @@ class Catalogue:
         return tuple(metric for metric in self.metrics if metric.head)
 
     @property
-    def drawn(self) -> tuple[Metric, ...]:
-        """The metrics that figures have panels for."""
-        return tuple(metric for metric in self.metrics if metric.is_drawn)
-
-    @property
     def times(self) -> tuple[Metric, ...]:
         """The metrics that are durations of phases."""
         return tuple(metric for metric in self.metrics if metric.phase)

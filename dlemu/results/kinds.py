@@ -64,8 +64,8 @@ class JobParts(Parts):
     """What it measures."""
     figures: Callable[[Any], JobFigures]
     """Given a run, returns its figures for sweeps, comparisons and pages."""
-    conditions: Callable[[Any], Conditions]
-    """Given a summary, returns the conditions of the run."""
+    conditions: Callable[..., Conditions]
+    """Given a run's summary and facts, returns its conditions."""
     predict: Callable[[Any, Any], tuple[Any, str, Workload]] | None = None
     """For `dlemu predict`: given overrides or a workload, and a `dlemu.runner.prediction_request.PredictionRequest`,
     returns the answer, its folder and the workload."""

@@ -153,7 +153,7 @@ def rows_parts(
     *,
     judged: str = "",
     note: str = "",
-    conditions: Callable[[Any], Conditions] | None = None,
+    conditions: Callable[..., Conditions] | None = None,
     limited_by: Callable[[Any], str | None] = lambda summary: None,
     screen: Callable[[Any, str], Any] | None = None,
     sections: Callable[[Any, str], Iterable[Any]] | None = None,
@@ -177,7 +177,7 @@ def rows_parts(
             metrics={name: Value(value) for name, value in known.items() if value is not None},
         )
 
-    def own_conditions(summary: RowsSummary) -> Conditions:
+    def own_conditions(summary: RowsSummary, _: RunFacts) -> Conditions:
         environment = summary.environment
         return Conditions(
             title=job.name, started_at=summary.started_at, hosts=environment.hosts, storage=environment.storage

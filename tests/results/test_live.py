@@ -187,7 +187,7 @@ def test_checkpoints_that_were_measured_before_a_kill_are_a_result(tmp_path: Pat
     assert (run.folder, run.facts) == (str(tmp_path), left.facts)
     assert sorted(run.rows.tolist()) == sorted(left.rows.tolist())
     summary = run.summary
-    assert (summary.complete, summary.failure, summary.what.kept) == (False, KILLED, (2, 3))
+    assert (summary.complete, summary.failure, summary.kept) == (False, KILLED, (2, 3))
     assert summary.verdict.startswith(f"INCOMPLETE: {KILLED}; ")
     assert summary.write == left.summary.write
     write_measured(left)

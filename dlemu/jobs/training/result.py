@@ -78,14 +78,11 @@ class TrainingRuns(JobKind[TrainingJob, Facts, Journal, Run]):
         return {
             "plan": None if isinstance(plan, StreamPlan) else plan,
             "stream_plan": plan if isinstance(plan, StreamPlan) else None,
-            "num_files_train": job.found.train.num_files,
             "num_files_eval": job.found.valid.num_files if job.found.valid else 0,
-            "num_samples_per_file": job.found.train.num_samples_per_file,
             "total_bytes": job.found.total_bytes,
-            "dataset_notes": tuple(map(public_text, job.found.notes)),
+            "notes": (*map(public_text, job.found.notes), *job.loader_notes),
             "batches_ahead": job.batches_ahead,
             "reader_version": READER_VERSION,
-            "loader_notes": job.loader_notes,
         }
 
     def check(self, run: Run) -> None:
