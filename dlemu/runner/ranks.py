@@ -29,8 +29,6 @@ if TYPE_CHECKING:  # most runs have no launcher
 T = TypeVar("T")
 SaveFailed = Callable[[str], Kept | None]
 """Given a failure's message, saves what was measured before it; returns None if nothing was."""
-CleanUp = Callable[[], None]
-"""Removes what a failed run left on a host other than rank 0's."""
 
 
 class RunFailedError(DlemuError):
@@ -157,7 +155,9 @@ class Ranks:
         return cast(T, ends[0].result) if self.leads else None
 
     @contextlib.contextmanager
-    def guard(self, folder: str, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
+    def guard(
+        self, folder: str, save_failed: SaveFailed, clean_up: Callable[[], None] = lambda: None
+    ) -> Iterator[None]:
         """Save what the run with this folder measured if it fails; on hosts other than rank 0's, clean up."""
         with going_on(folder) if self.leads else contextlib.nullcontext():
             try:
