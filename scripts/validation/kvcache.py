@@ -52,6 +52,7 @@ _MENDED = (
 def measure(bed: Bed) -> Iterator[Check]:
     """FIFO on a drive; what FIFO can't know, on servers; the official load, on a drive."""
     yield from _on_a_drive(bed)
+    yield from _closed(bed)
     yield from _on_servers()
     yield from _own_official(bed)
     yield from _theirs(bed)
@@ -178,6 +179,26 @@ def _on_a_drive(bed: Bed) -> Iterator[Check]:
         truth = loads.fifo(DRIVE_BYTES_PER_SECOND)
         yield from _percentiles(case, loads.measured(), truth, WITHIN_PERCENT)
         yield _bytes(case, watch, loads.read_bytes)
+
+
+def _closed(bed: Bed) -> Iterator[Check]:
+    """Users who wait: one alone gets the time of its own bytes, many get all of the drive's speed and no more.
+
+    These are the asymptotic bounds of Denning and Buzen, The Operational Analysis of Queueing Network Models (1978).
+    """
+    for users in (1, 48):
+        with tempfile.TemporaryDirectory() as results:
+            words = ("kv.loop=closed", f"kv.users={users}", f"kv.folder={os.path.join(bed.drive.folder, 'kv')}")
+            loads = _run([*_LOAD, *words, "kv.think_seconds=1"], results, bed.drive.command)
+        case, own = f"drive, 26 MB/s, closed loop: {users} users", loads.rows["read_bytes"][loads.read]
+        if users == 1:
+            yield from _percentiles(case, loads.measured(), own / DRIVE_BYTES_PER_SECOND, SERVER_PERCENT)
+            continue
+        done = loads.rows["loaded_ns"][loads.read & (loads.rows["loaded_ns"] > 0)]
+        seconds = (int(done.max()) - int(loads.rows["arrived_ns"][loads.read].min())) / 1e9
+        rate = loads.read_bytes / seconds / 1e6
+        what, theory = "read by all", DRIVE_BYTES_PER_SECOND / 1e6
+        yield Check(case, what, theory, rate, "MB/s", within=WITHIN_PERCENT, percent=True)
 
 
 def _bytes(case: str, watch: Watch, app_bytes: float, within: float = 2.0) -> Check:
