@@ -139,7 +139,7 @@ class RecordReader(RangeReader):
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Do as `Engine.read`, as densely as the storage's alignment permits."""
-        batch_runs = runs_of(samples.tolist() if isinstance(samples, np.ndarray) else samples, self._samples_per_file)
+        batch_runs = runs_of(samples, self._samples_per_file)
         total = self._layout.num_samples
         for first, count in batch_runs:
             if not 0 <= first <= first + count <= total:
