@@ -20,8 +20,7 @@ from datagen.layout import Layout, Places, Samples, as_places, even_places, numb
 from datagen.storage.storage_base import StorageBase
 
 T = TypeVar("T")
-READER_VERSION = 1
-"""Incremented whenever the read calls of an engine change."""
+READER_VERSION = 1  # incremented whenever the read calls of an engine change
 Check = Callable[[base.Sample, int], None]
 """Compares a sample of a file with what was generated; raises DatasetError where it differs."""
 

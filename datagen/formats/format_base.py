@@ -36,8 +36,7 @@ Offsets = NDArray[np.int64]  # offset of each record, and the end of the last on
 FORMATS = "datagen.formats"  # the package of formats; each module in it is a format
 
 
-Scratch = Callable[[int], memoryview]
-"""Returns memory of so many bytes."""
+Scratch = Callable[[int], memoryview]  # returns memory of so many bytes
 
 
 class Sample(NamedTuple):
@@ -386,8 +385,7 @@ class OpenedFile(NamedTuple):
     samples: int
     side: OpenSide
     offsets: Offsets | None = None  # None: all records have one length
-    matched: bool = False
-    """A format that `looks_up` locates records by the library's read calls."""
+    matched: bool = False  # A format that `looks_up` locates records by the library's read calls
 
 
 class RecordFormat(FormatBase):

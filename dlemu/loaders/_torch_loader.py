@@ -39,8 +39,7 @@ from dlemu.ranks.process_control import ignore
 Token = tuple[str, int, int, int]
 """Phase, epoch, step, and the slot to fill: all a worker needs to know to make a batch."""
 
-_READY = ""
-"""The phase of a token that requests no batch, only whether the worker is ready."""
+_READY = ""  # the phase of a token that requests no batch, only whether the worker is ready
 _REMEDY = "lower reader.read_threads, reader.prefetch_size or ranks"
 
 
