@@ -289,7 +289,7 @@ class StreamedReader(Reader):
         super().__init__(reader.size_bytes)
         self._reader = reader
         self._calls, self._tail_bytes = calls, tail_bytes
-        self._block_bytes = base.block_bytes_of(reader)
+        self._block_bytes = reader.block_bytes
         self._plan(calls.sizes(self._block_bytes))
         self._piece = memoryview(bytearray())
         """The last piece read; it starts with the bytes `_begin` to `_end` of the file."""

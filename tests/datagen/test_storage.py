@@ -233,9 +233,9 @@ def test_a_file_system_without_o_direct_is_named() -> None:
         storage("direct").open("/proc/self/status")
 
 
-NO_DATA = {"atomic.py", "owned.py", "regular.py", "own_folder.py", "engines.py", "formats/format_base.py"}
-"""Modules outside of `storage/` that ask the system, none of them about data: results, whose a folder is, a user's own
-file whose samples are counted, the kernel's accounting in /proc, whether a file is still the one that is known."""
+NO_DATA = {"atomic.py", "owned.py", "regular.py", "engines.py", "formats/format_base.py"}
+"""Modules outside of `storage/` that ask the system, none of them for data: results, whose a folder is, no files, the
+kernel's accounting in /proc, whether a file is still the one that is known."""
 
 
 def test_only_storages_touch_files() -> None:
