@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from datagen.buffers import FileMemory, address_of
-from datagen.errors import DlemuError, SpaceError
+from datagen.errors import DatasetError, DlemuError
 from datagen.formats import format_base as base
 from datagen.formats._buffered import BufferedFile
 from datagen.layout import Layout, Places, Samples, as_places, even_places, numbers_of
@@ -177,7 +177,8 @@ class FileEngine(SampleEngine):
             self.app_bytes += min(size, got)
             self.read_calls += calls
             if size > len(place):
-                raise SpaceError(f"{path} has {size} bytes, more than any file had when the run started: run again")
+                seen = f"{path} has {size} bytes, more than any file had when the run started"
+                raise DatasetError(f"{seen}: leave the dataset alone during a run, and run again")
             if got < size:
                 raise base.ended_early(path, size - got, got)
         return [size for size, _, _ in read]
