@@ -87,7 +87,8 @@ class SampleEngine(Engine):
                 data = read.data
                 if self._decodes and read.decode is not None:
                     data = read.decode()
-                    self._overwritten()
+                    if layout.num_samples_per_file == 1:
+                        self.finish()  # the file, which is in this place, is going to be overwritten
                 offset, length = -1 if data.readonly else address_of(data) - address, len(data)
                 if not 0 <= offset < len(out):  # it was decoded into other memory
                     offset, length = begin, min(length, size)  # of one larger than anybody knew, its beginning
@@ -107,10 +108,6 @@ class SampleEngine(Engine):
 
     def _begin(self, located: Sequence[tuple[int, int]], out: memoryview) -> None:
         """Begin to read these samples, given as (file, index)."""
-        return
-
-    def _overwritten(self) -> None:
-        """Note that the sample read last is going to be overwritten."""
         return
 
 
@@ -155,10 +152,6 @@ class FileEngine(SampleEngine):
             for number, (file, _) in enumerate(located):
                 places.setdefault(self._layout.path(file), out[number * self._place_bytes :][: self._place_bytes])
             self._sizes = dict(zip(places, self._read_files(list(places.items())), strict=True))
-
-    def _overwritten(self) -> None:
-        if self._samples == 1:
-            self.finish()
 
     def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
         if self._open is None or path != self._open[0]:
