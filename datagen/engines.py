@@ -13,15 +13,14 @@ from typing import TypeVar
 import numpy as np
 
 from datagen.buffers import FileMemory, address_of
-from datagen.errors import DlemuError, SpaceError
+from datagen.errors import DatasetError, DlemuError
 from datagen.formats import format_base as base
 from datagen.formats._buffered import BufferedFile
 from datagen.layout import Layout, Places, Samples, as_places, even_places, numbers_of
 from datagen.storage.storage_base import StorageBase
 
 T = TypeVar("T")
-READER_VERSION = 1
-"""Incremented whenever the read calls of an engine change."""
+READER_VERSION = 1  # incremented whenever the read calls of an engine change
 Check = Callable[[base.Sample, int], None]
 """Compares a sample of a file with what was generated; raises DatasetError where it differs."""
 
@@ -88,7 +87,8 @@ class SampleEngine(Engine):
                 data = read.data
                 if self._decodes and read.decode is not None:
                     data = read.decode()
-                    self._overwritten()
+                    if layout.num_samples_per_file == 1:
+                        self.finish()  # the file, which is in this place, is going to be overwritten
                 offset, length = -1 if data.readonly else address_of(data) - address, len(data)
                 if not 0 <= offset < len(out):  # it was decoded into other memory
                     offset, length = begin, min(length, size)  # of one larger than anybody knew, its beginning
@@ -108,10 +108,6 @@ class SampleEngine(Engine):
 
     def _begin(self, located: Sequence[tuple[int, int]], out: memoryview) -> None:
         """Begin to read these samples, given as (file, index)."""
-        return
-
-    def _overwritten(self) -> None:
-        """Note that the sample read last is going to be overwritten."""
         return
 
 
@@ -157,10 +153,6 @@ class FileEngine(SampleEngine):
                 places.setdefault(self._layout.path(file), out[number * self._place_bytes :][: self._place_bytes])
             self._sizes = dict(zip(places, self._read_files(list(places.items())), strict=True))
 
-    def _overwritten(self) -> None:
-        if self._samples == 1:
-            self.finish()
-
     def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
         if self._open is None or path != self._open[0]:
             self._open = self._opened(path, place)
@@ -178,7 +170,8 @@ class FileEngine(SampleEngine):
             self.app_bytes += min(size, got)
             self.read_calls += calls
             if size > len(place):
-                raise SpaceError(f"{path} has {size} bytes, more than any file had when the run started: run again")
+                seen = f"{path} has {size} bytes, more than any file had when the run started"
+                raise DatasetError(f"{seen}: leave the dataset alone during a run, and run again")
             if got < size:
                 raise base.ended_early(path, size - got, got)
         return [size for size, _, _ in read]

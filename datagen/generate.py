@@ -339,8 +339,7 @@ def refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
                 )
 
 
-SPACE_USED = 0.99
-"""Share of the free space that a dataset may take: file systems need some for the names of its files."""
+SPACE_USED = 0.99  # share of the free space that a dataset may take: file systems need some for the names of its files
 
 
 def check_space(files: Files, storage: StorageBase) -> None:

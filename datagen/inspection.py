@@ -57,8 +57,7 @@ READ_KEYS = (
 class Dataset:
     """A dataset as found on disk."""
 
-    spec: DatasetSpec
-    """Settings it was made from; without a manifest, those requested, with the numbers of files found."""
+    spec: DatasetSpec  # settings it was made from; without a manifest, those requested, with the numbers of files found
     train: Layout
     valid: Layout | None  # None when no validation files are requested
     manifest: Manifest | None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -27,7 +26,6 @@ from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
 from datagen.layout import Layout, has_own_length
 from datagen.registry import library
-from datagen.regular import open_regular
 from datagen.scan import SHOWN_NAMES, format_of_ending, sizes_on_disk
 from datagen.spec import DatasetSpec
 from datagen.storage.posix import cache_restored as cache_restored  # recordings read by it, too
@@ -397,12 +395,7 @@ def _in_each(
 @contextlib.contextmanager
 def _opened(path: str, storage: StorageBase) -> Iterator[BinaryIO]:
     """Open a file to read its headers."""
-    local = storage.local_path(path)
-    if local is not None:
-        with os.fdopen(open_regular(local), "rb") as file:
-            yield file
-        return
-    with contextlib.closing(base.Source(path, storage.open(path))) as source:
+    with contextlib.closing(base.Source(path, storage.open_received(path))) as source:
         yield io.BufferedReader(base.StoredFile(source), base.HEADERS_AT_ONCE_BYTES)
 
 

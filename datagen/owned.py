@@ -41,10 +41,8 @@ class OwnFolder:
     """A folder that dlemu may use."""
 
     path: str
-    made: tuple[str, ...]
-    """Folders that this command created to make the path, the outermost first."""
-    marked: bool
-    """This command created the marker, so that it created everything the marker lists."""
+    made: tuple[str, ...]  # folders that this command created to make the path, the outermost first
+    marked: bool  # this command created the marker, so that it created everything the marker lists
 
     def drop(self) -> None:
         """Remove what this command created in the folder, and the folders it created if they are empty then."""

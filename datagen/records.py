@@ -139,7 +139,7 @@ class RecordReader(RangeReader):
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Do as `Engine.read`, as densely as the storage's alignment permits."""
-        batch_runs = runs_of(samples.tolist() if isinstance(samples, np.ndarray) else samples, self._samples_per_file)
+        batch_runs = runs_of(samples, self._samples_per_file)
         total = self._layout.num_samples
         for first, count in batch_runs:
             if not 0 <= first <= first + count <= total:
@@ -289,7 +289,7 @@ class StreamedReader(Reader):
         super().__init__(reader.size_bytes)
         self._reader = reader
         self._calls, self._tail_bytes = calls, tail_bytes
-        self._block_bytes = base.block_bytes_of(reader)
+        self._block_bytes = reader.block_bytes
         self._plan(calls.sizes(self._block_bytes))
         self._piece = memoryview(bytearray())
         """The last piece read; it starts with the bytes `_begin` to `_end` of the file."""

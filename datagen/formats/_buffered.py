@@ -50,9 +50,9 @@ class BufferedFile:
         self.path = source.path
         self.size_bytes = source.size_bytes
         self.image = source.memory(source.size_bytes)
-        self.block_bytes = source.block_bytes
+        self.block_bytes = source.reader.block_bytes
         self._source = source
-        self._buffer_bytes = python_buffer_bytes(source.block_bytes)
+        self._buffer_bytes = python_buffer_bytes(source.reader.block_bytes)
         self._at = self._start = self._end = 0  # position, and the range of the file in the buffer
         self._unread = [(0, source.size_bytes)]  # ranges (start, stop) that were not read yet
 

@@ -36,8 +36,7 @@ Offsets = NDArray[np.int64]  # offset of each record, and the end of the last on
 FORMATS = "datagen.formats"  # the package of formats; each module in it is a format
 
 
-Scratch = Callable[[int], memoryview]
-"""Returns memory of so many bytes."""
+Scratch = Callable[[int], memoryview]  # returns memory of so many bytes
 
 
 class Sample(NamedTuple):
@@ -76,8 +75,7 @@ class Sample(NamedTuple):
 class Source:
     """An open file, and memory for the bytes read from it.
 
-    `path` is its path, `size_bytes` its size, `block_bytes` the read size that the file system prefers (st_blksize),
-    and `mapped` its bytes if it is read through a memory map.
+    `path` is its path, and `size_bytes` the bytes in use.
     """
 
     read_ns = 0  # time in reads
@@ -104,14 +102,6 @@ class Source:
         self.reader = reader
         self._alignment = alignment
         self._transfer_bytes = transfer_bytes
-
-    @property
-    def block_bytes(self) -> int:
-        return block_bytes_of(self.reader)
-
-    @property
-    def mapped(self) -> memoryview | None:
-        return getattr(self.reader, "mapped", None)
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
         """Return exactly the bytes requested; they stay valid until the file is closed, or its memory is reused.
@@ -212,11 +202,6 @@ class StoredFile(io.RawIOBase):
         data = self.source.read(self._at, max(0, min(most_bytes, self.source.size_bytes - self._at)))
         self._at += len(data)
         return data
-
-
-def block_bytes_of(reader: Reader) -> int:
-    """Return the preferred read size that the file system reports (st_blksize); 4096 where it reports none."""
-    return int(getattr(reader, "block_bytes", 4096))
 
 
 class OpenFile(abc.ABC):
@@ -386,8 +371,7 @@ class OpenedFile(NamedTuple):
     samples: int
     side: OpenSide
     offsets: Offsets | None = None  # None: all records have one length
-    matched: bool = False
-    """A format that `looks_up` locates records by the library's read calls."""
+    matched: bool = False  # A format that `looks_up` locates records by the library's read calls
 
 
 class RecordFormat(FormatBase):

@@ -147,6 +147,6 @@ class IndexedFile(base.RecordFile):
 
 def _entry(side: base.Source, at: int) -> int:
     """Return an entry of an index, from memory if the index is mapped."""
-    mapped: memoryview | None = getattr(side, "mapped", None)
+    mapped = side.reader.mapped
     data = side.read(at, ENTRY_BYTES) if mapped is None else mapped[at : at + ENTRY_BYTES]
     return int.from_bytes(data, "little")

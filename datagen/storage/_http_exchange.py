@@ -116,8 +116,7 @@ class Exchange:
     _collected: bytearray | None = None
     """The body so far, where it is kept in memory instead of a target: of errors, listings, ..."""
     _most_bytes = 0  # limit of `_collected`
-    _chunked: bytearray | None = None
-    """What was received of a chunked body, with its framing; None for any other body."""
+    _chunked: bytearray | None = None  # what was received of a chunked body, with its framing; None for any other body
     _next_chunk = 0  # where the first chunk that has not arrived completely begins there
     _interim = 0
     _is_complete = False

@@ -36,8 +36,7 @@ class ErrorDetails(NamedTuple):
 class Page:
     """A page of a listing."""
 
-    objects: list[tuple[str, int | None]]
-    """Key and size of each object; None if the page does not state a size."""
+    objects: list[tuple[str, int | None]]  # key and size of each object; None if the page does not state a size
     folders: list[str]  # common prefixes, with their final slash
     continuation: str  # continuation token for the next page; empty on the last page
 

@@ -179,6 +179,7 @@ class MappedReader(MemoryReader):
         finally:
             os.close(descriptor)
         super().__init__(memoryview(self._map or b""))
+        self.mapped = self._data
 
     def _piece(self, offset: int, size_bytes: int) -> bytes:
         # By a copy of its own, as np.array(np.memmap(...)[...]) makes it, whose order of page faults decides what the
@@ -186,11 +187,6 @@ class MappedReader(MemoryReader):
         # destination lie alike within a page, as a file's samples and a batch's places always do: the device would get
         # a third more requests. It costs 0.05 CPU s/GB.
         return bytes(super()._piece(offset, size_bytes))
-
-    @property
-    def mapped(self) -> memoryview:
-        """The file's bytes, without a copy."""
-        return self._data
 
     def close(self) -> None:
         super().close()

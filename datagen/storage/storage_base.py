@@ -143,6 +143,8 @@ class Reader(abc.ABC):
 
     read_calls = 0  # read calls (system calls, or requests to a server) so far
     app_bytes = 0  # bytes that these calls returned
+    block_bytes = 4096  # the read size that the file system prefers (st_blksize)
+    mapped: memoryview | None = None  # the file's bytes, if it is read through a memory map
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes

@@ -19,8 +19,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 _LENGTH = struct.Struct("<I")
-_READ_BYTES = 1 << 16
-"""The default capacity of a pipe on Linux, so that one read takes everything in it."""
+_READ_BYTES = 1 << 16  # the default capacity of a pipe on Linux, so that one read takes everything in it
 
 
 class NotInTime(BaseException):  # no error: it ends PyTorch's wait for a batch

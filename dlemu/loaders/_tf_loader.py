@@ -24,19 +24,16 @@ from dlemu.machine.thread_accounting import process_storage_bytes
 from dlemu.plan.samples import hash_samples
 from dlemu.plan.streams import StreamBatchPlan
 
-FRAMING_BYTES = 16
-"""Bytes around each record: its length (8), the CRC of the length (4) and the CRC of the record (4)."""
+FRAMING_BYTES = 16  # bytes around each record: its length (8), the CRC of the length (4) and the CRC of the record (4)
 _FEATURES = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedLenFeature([], tf.int64)}
 _plain = tf.autograph.experimental.do_not_convert
 """Rewriting `if` and `for` for graphs takes most of a first epoch's start, and there are none to rewrite."""
 _NUMBER, _NUMBERS = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
-_RECORD = (_NUMBER, tf.TensorSpec([], tf.string))
-"""Type of a dataset's element: a sample's number and its record."""
+_RECORD = (_NUMBER, tf.TensorSpec([], tf.string))  # type of a dataset's element: a sample's number and its record
 _PATHS_AT_A_TIME = 1024  # spreads the cost of a call from TensorFlow into Python
 _STAMPS = 6
 """Numbers that precede the sample numbers in an element: four times, the bytes read, the CPU ns of preprocessing."""
-_SPREAD = 0x9E3779B1
-"""An odd multiplier, so that neighbouring samples get distant crops."""
+_SPREAD = 0x9E3779B1  # an odd multiplier, so that neighbouring samples get distant crops
 
 
 class Records:

@@ -10,7 +10,6 @@ thread of each sends them, and the trainer maps them. That is part of a recorded
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import os
@@ -39,8 +38,7 @@ from dlemu.ranks.process_control import ignore
 Token = tuple[str, int, int, int]
 """Phase, epoch, step, and the slot to fill: all a worker needs to know to make a batch."""
 
-_READY = ""
-"""The phase of a token that requests no batch, only whether the worker is ready."""
+_READY = ""  # the phase of a token that requests no batch, only whether the worker is ready
 _REMEDY = "lower reader.read_threads, reader.prefetch_size or ranks"
 
 
@@ -138,14 +136,6 @@ def _let_go(error: BaseException) -> None:
         sys.unraisablehook = hook
 
 
-@contextlib.contextmanager
-def _more_workers_than_cores() -> Iterator[None]:
-    """Silence PyTorch's warning about it: workers mostly wait for storage, and the workload sets their number."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
-        yield
-
-
 class _Epoch(TimedBatches):
     """An epoch's batches, whose traces come by the direct queue: PyTorch's iterator goes on after a time limit."""
 
@@ -181,7 +171,9 @@ class Loader(LoaderBase):
         self._spec = spec
         self._slots = SharedSlots(spec.slots, spec.slot_bytes)
         self._tokens = _Tokens(max(1, spec.read_threads), spec.slots)
-        self._pin = self._pinning()
+        if spec.pin_memory and not torch.cuda.is_available():
+            raise UserError("reader.pin_memory=true needs a CUDA device and PyTorch sees none; leave it out")
+        self._pin: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.pin_memory if spec.pin_memory else _as_it_is
         workers: dict[str, Any] = {}
         self._is_direct = spec.read_threads > 0 and not spec.tensors  # tensors' queues carry descriptors
         if spec.read_threads > 0:
@@ -192,31 +184,24 @@ class Loader(LoaderBase):
                 "multiprocessing_context": direct_context(start_method) if self._is_direct else start_method,
                 "worker_init_fn": partial(_init_worker, spec.nice, os.getpid()),
             }
-        with _more_workers_than_cores():
-            self._loader: DataLoader[Made] = DataLoader(
-                _Batches(spec, self._slots),
-                batch_size=None,
-                sampler=self._tokens,
-                num_workers=spec.read_threads,
-                collate_fn=_as_it_is,
-                **workers,
-            )
-
-    def _pinning(self) -> Callable[[torch.Tensor], torch.Tensor]:
-        if not self._spec.pin_memory:
-            return _as_it_is
-        if not torch.cuda.is_available():
-            raise UserError("reader.pin_memory=true needs a CUDA device and PyTorch sees none; leave it out")
-        return torch.Tensor.pin_memory
+        # Workers mostly wait for storage, and the workload sets their number
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        self._loader: DataLoader[Made] = DataLoader(
+            _Batches(spec, self._slots),
+            batch_size=None,
+            sampler=self._tokens,
+            num_workers=spec.read_threads,
+            collate_fn=_as_it_is,
+            **workers,
+        )
 
     def start(self) -> None:
         """Start the worker processes and check once that each is ready."""
         torch.set_num_threads(1)  # the trainer only sleeps; idle OpenMP threads would still be made for each rank
         try:
-            with _more_workers_than_cores():
-                for answer in self._loader:
-                    if isinstance(answer, DlemuError):
-                        raise answer
+            for answer in self._loader:
+                if isinstance(answer, DlemuError):
+                    raise answer
         except BaseException as error:
             _let_go(error)
             if not isinstance(error, OSError):

@@ -23,8 +23,7 @@ from dlemu.plan.samples import BatchPlan, PlanAhead
 
 DRAWN_AT_ONCE = 1024
 """Samples whose times are drawn together: the samples of one batch would be too few for an even spread of times."""
-_NUMBERS = struct.Struct("<14q")
-"""The numbers of a `BatchTrace`: `slot`, and all fields after `places`."""
+_NUMBERS = struct.Struct("<14q")  # the numbers of a `BatchTrace`: `slot`, and all fields after `places`
 S = TypeVar("S")
 
 
@@ -65,12 +64,9 @@ class Preprocessing:
 class Interleave:
     """How many files a rank reads as streams at a time, and how they take turns."""
 
-    files: int
-    """Files read at a time."""
-    block_length: int = 1
-    """Records to take from a file before it is the next one's turn."""
-    files_ahead: int = 0
-    """Further files that are begun before it is their turn."""
+    files: int  # files read at a time
+    block_length: int = 1  # records to take from a file before it is the next one's turn
+    files_ahead: int = 0  # further files that are begun before it is their turn
 
     @property
     def ready_per_file(self) -> int:
@@ -85,8 +81,7 @@ class Phase:
     fetch: FetchSpec
     plan: BatchPlan
     batch_size: int
-    preprocesses: bool = True
-    """Whether samples are preprocessed; those of the ceiling are not."""
+    preprocesses: bool = True  # whether samples are preprocessed; those of the ceiling are not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,21 +91,15 @@ class LoaderSpec:
     rank: int
     phases: Mapping[str, Phase]
     read_threads: int
-    prefetch_per_worker: int
-    """Batches each worker may have ready or under way."""
-    prefetch_size: int
-    """Batches ready ahead of the trainer, where a loader counts them for all workers together."""
-    computation_threads: int
-    """Threads that parse batches, where the readers do not parse them; no more than cores."""
-    transfer_bytes: int
-    """Bytes to request at a time where files are read as streams; 0 leaves it to the framework."""
+    prefetch_per_worker: int  # batches each worker may have ready or under way
+    prefetch_size: int  # batches ready ahead of the trainer, where a loader counts them for all workers together
+    computation_threads: int  # threads that parse batches, where the readers do not parse them; no more than cores
+    transfer_bytes: int  # bytes to request at a time where files are read as streams; 0 leaves it to the framework
     interleave: Interleave | None
     """How files that are read as streams take turns; None where samples are read by their position."""
-    shuffle_window: int
-    """Samples in the window that shuffles streams; 0 when samples are not shuffled."""
+    shuffle_window: int  # samples in the window that shuffles streams; 0 when samples are not shuffled
     preprocess_time: Duration
-    preprocess: str
-    """`burn` or `sleep`."""
+    preprocess: str  # `burn` or `sleep`
     seed: int
     nice: int
     multiprocessing_context: str
@@ -147,22 +136,17 @@ class BatchTrace(NamedTuple):
     started_ns: int
     finished_ns: int
     read_ns: int
-    decode_ns: int
-    """Time of decoding and of emulated preprocessing."""
+    decode_ns: int  # time of decoding and of emulated preprocessing
     worker: int
     samples: int
     app_bytes: int
     read_calls: int
-    sample_hash: int
-    """Sum of a 64-bit hash of each sample's number, modulo 2^64."""
-    cpu_ns: int = 0
-    """CPU time of the worker; 0, and `cpu_wait_ns` 0 too, where it is not known."""
-    cpu_wait_ns: int = 0
-    """Time the worker was runnable but waited for a core."""
+    sample_hash: int  # sum of a 64-bit hash of each sample's number, modulo 2^64
+    cpu_ns: int = 0  # CPU time of the worker; 0, and `cpu_wait_ns` 0 too, where it is not known
+    cpu_wait_ns: int = 0  # time the worker was runnable but waited for a core
     storage_bytes: int = 0
     """Bytes that the kernel fetched from storage for the worker meanwhile; the page cache served the others."""
-    preprocess_cpu_ns: int = 0
-    """The part of `cpu_ns` spent on emulated preprocessing."""
+    preprocess_cpu_ns: int = 0  # the part of `cpu_ns` spent on emulated preprocessing
 
     def packed(self) -> bytes:
         """Return the trace as bytes, to cross to another process: pickling each number costs ten times as much."""
@@ -176,8 +160,7 @@ class BatchTrace(NamedTuple):
         return cls(slot, np.frombuffer(data, np.int64, offset=_NUMBERS.size).reshape(-1, 2), *numbers)
 
 
-Cut = Callable[[memoryview, int, int], S]
-"""Makes a sample of (slot, offset, length): a view of these bytes, no copy."""
+Cut = Callable[[memoryview, int, int], S]  # makes a sample of (slot, offset, length): a view of these bytes, no copy
 
 
 class Samples(Sequence[S]):

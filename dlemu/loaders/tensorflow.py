@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from dlemu.loaders._tf_loader import Loader as Loader
     from dlemu.loaders.loader_base import LoaderSpec
 
-_BUFFER_BYTES = 256 << 10
-"""The read size of tf.data.TFRecordDataset where `reader.transfer_size` is not set."""
+_BUFFER_BYTES = 256 << 10  # the read size of tf.data.TFRecordDataset where `reader.transfer_size` is not set
 _TURN_BYTES = 2 << 20
 """Bytes of records to take from a file per turn. Each turn wakes another thread of tf.data: with records of 100 kB,
 turns of one transfer are a fifth slower than turns of 1 MiB, and those a tenth slower than turns of 2 MiB; 4 MiB gain

@@ -33,8 +33,7 @@ def _view(slot: memoryview, start: int, size: int) -> memoryview:
 class _Epoch(TimedBatches):
     """An epoch's batches, each a future; `window` of them are ready or under way."""
 
-    batches: Iterator[Future[BatchTrace]]
-    """Each is begun as it is taken from here."""
+    batches: Iterator[Future[BatchTrace]]  # each is begun as it is taken from here
     window: int
     slots: SharedSlots
     under_way: deque[Future[BatchTrace]] = field(default_factory=deque)

@@ -23,20 +23,13 @@ class LoaderTraits:
     that depends on a loader's behaviour looks at its traits, never at its name.
     """
 
-    framework: str = ""
-    """Name of the loader's framework, for messages; empty without one."""
-    packages: tuple[str, ...] = ()
-    """Python packages of the framework, by the names they are installed under."""
-    module: str = ""
-    """The module that importing the framework means; empty without a framework."""
-    extra: str = ""
-    """The extra of dlemu (`pip install dlemu[...]`) that installs them."""
-    formats: tuple[str, ...] = ()
-    """Formats that it reads; empty for all."""
-    pins: bool = True
-    """Whether `reader.pin_memory` is supported."""
-    collates: bool = False
-    """Whether `reader.tensors` is supported."""
+    framework: str = ""  # name of the loader's framework, for messages; empty without one
+    packages: tuple[str, ...] = ()  # Python packages of the framework, by the names they are installed under
+    module: str = ""  # the module that importing the framework means; empty without a framework
+    extra: str = ""  # the extra of dlemu (`pip install dlemu[...]`) that installs them
+    formats: tuple[str, ...] = ()  # formats that it reads; empty for all
+    pins: bool = True  # whether `reader.pin_memory` is supported
+    collates: bool = False  # whether `reader.tensors` is supported
     in_turn: bool = False
     """Batch k is made by worker k modulo `read_threads`, whoever else is free; else the next free one makes it."""
 

@@ -14,8 +14,7 @@ from benchmarks.bench import Bench, Took
 from benchmarks.figure import Figure, Unmeasured, compare, each, ratio_at_least, ratio_at_most
 from datagen.errors import UserError
 from datagen.formats.format_base import format_named
-from datagen.storage.posix import DirectReader
-from datagen.storage.storage_base import FOLDERS, open_storage
+from datagen.storage.storage_base import FOLDERS, StorageSpec, open_storage
 
 FILES = 8
 FILE_BYTES, QUICK_FILE_BYTES = 146_600_628, 16_000_000
@@ -62,7 +61,7 @@ def measure(bench: Bench) -> Iterator[Figure | Unmeasured]:
 def _past_the_cache(bench: Bench, reading: _Reading) -> Iterator[Figure | Unmeasured]:
     """The same past the page cache: bytes/s with requests of equal size, and what asking for whole files would give."""
     try:
-        DirectReader(reading.paths[0]).close()
+        open_storage(StorageSpec(direct=True)).open(reading.paths[0]).close()
     except UserError as error:
         yield Unmeasured(what="bytes/s, O_DIRECT", who="the file system", why=str(error))
         return

@@ -18,22 +18,18 @@ def server(**given: Any) -> Options:
     return Options({"endpoint_url": HERE} | given)
 
 
-def test_what_nobody_says_is_as_documented() -> None:
-    options = Options({"endpoint_url": HERE})
-    assert (options.path_style, options.attempts, options.timeout_seconds, options.endpoint) == (True, 5, 30, HERE)
-    assert (options.region, options.checksums, options.full_uri) == ("us-east-1", True, False)
-    assert (options.profile, options.ca_bundle, options.tls()) == ("", "", None)
-
-
-def test_each_option_is_taken() -> None:
-    given: dict[str, Any] = {
-        "region": "r", "s3_force_path_style": False, "s3_max_attempts": 2, "s3_profile": "p", "timeout_seconds": "0.5",
-        "use_full_object_uri": True, "uri_scheme": "s3", "checksum_writes": "False",
-    }  # fmt: skip
-    options = Options({"endpoint_url": HERE} | given)
-    assert (options.path_style, options.attempts, options.timeout_seconds) == (False, 2, 0.5)
-    assert (options.region, options.checksums, options.full_uri) == ("r", False, True)
-    assert options.profile == "p"
+def test_each_option_is_taken_or_as_documented() -> None:
+    plain, given = Options({"endpoint_url": HERE}), server(
+        region="r", s3_force_path_style=False, s3_max_attempts=2, s3_profile="p", timeout_seconds="0.5",
+        use_full_object_uri=True, checksum_writes="False",
+    )  # fmt: skip
+    for options, wanted in (
+        (plain, (True, 5, 30, "us-east-1", True, False, "")),
+        (given, (False, 2, 0.5, "r", False, True, "p")),
+    ):
+        found = options.path_style, options.attempts, options.timeout_seconds, options.region, options.checksums
+        assert (*found, options.full_uri, options.profile) == wanted
+    assert (plain.endpoint, plain.ca_bundle, plain.tls()) == (HERE, "", None)
 
 
 @pytest.mark.parametrize(

@@ -233,29 +233,19 @@ def test_a_file_system_without_o_direct_is_named() -> None:
         storage("direct").open("/proc/self/status")
 
 
-NO_DATA_AT_ALL = {"atomic.py", "owned.py", "regular.py"}  # files of results; whose a folder is; what is no file
-NOT_DATA = {
-    "own_folder.py": {"close", "fdopen", "fstat", "pread", "stat"},  # a user's own file, whose samples are counted
-    "engines.py": {"open", "close", "pread"},  # the kernel's accounting of this thread, in /proc
-    "formats/format_base.py": {"stat"},  # whether a file is still the one whose headers are known
-}
-"""What files outside of `storage/` ask of the system, none of it about data."""
+NO_DATA = {"atomic.py", "owned.py", "regular.py", "engines.py", "formats/format_base.py"}
+"""Modules outside of `storage/` that ask the system, none of them for data: results, whose a folder is, no files, the
+kernel's accounting in /proc, whether a file is still the one that is known."""
 
 
 def test_only_storages_touch_files() -> None:
     """Formats may open a path by the library call of `reader.engine=library`, in `load`; all else asks the storage."""
     root = Path(posix.__file__).parent.parent
     for path in root.rglob("*.py"):
-        name = str(path.relative_to(root))
-        if name.startswith("storage/") or name in NO_DATA_AT_ALL:
-            continue
-        tree = ast.parse(path.read_text())
+        name, tree = str(path.relative_to(root)), ast.parse(path.read_text())
         loads = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "load"]
         allowed = {id(node) for load in loads for node in ast.walk(load)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and id(node) not in allowed:
-                called = ast.unparse(node.func)
-                module, _, attribute = called.partition(".")
-                assert called != "open", f"{name}:{node.lineno} opens a file by itself"
-                asks_system = module == "os" and not attribute.startswith("path.") and attribute != "strerror"
-                assert not asks_system or attribute in NOT_DATA.get(name, set()), f"{name}:{node.lineno} calls {called}"
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and id(node) not in allowed)
+        for called in map(ast.unparse, (node.func for node in calls)):
+            asks = called == "open" or (called.startswith("os.") and not called.startswith(("os.path.", "os.strerror")))
+            assert not asks or name in NO_DATA or name.startswith("storage/"), f"{name} calls {called}"
