@@ -12,8 +12,8 @@ from datagen.errors import UserError
 from dlemu.report.any_run import keys_of
 from dlemu.report.table import Table
 from dlemu.report.units import plain
+from dlemu.results import FACTS
 from dlemu.results.figures import Conditions
-from dlemu.results.file_names import FACTS
 from dlemu.results.kinds import JobParts, kind_of
 from dlemu.results.measured import read_facts, read_saved
 from dlemu.results.parts import Environment

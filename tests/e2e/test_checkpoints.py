@@ -14,7 +14,7 @@ import yaml
 import dlemu
 from dlemu.jobs.checkpoint.measured import CheckpointJournal
 from dlemu.jobs.checkpoint.result import CheckpointRun
-from dlemu.results.file_names import KILLED
+from dlemu.results import KILLED
 from dlemu.results.live import read_journal
 from tests.e2e.harness import DLIO, assert_gone, family, start, until, wait
 from tests.e2e.harness import dlemu as dlemu_command

@@ -14,7 +14,7 @@ from dlemu.jobs.checkpoint.measured import UnderWay
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.metrics.findings import Code, Number
-from dlemu.results.file_names import KILLED
+from dlemu.results import KILLED
 from tests.results.handmade import checkpoint_run
 
 

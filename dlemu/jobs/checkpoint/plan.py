@@ -10,7 +10,7 @@ from dlemu.checkpoints.checkpoint_plan import CheckpointPlan
 from dlemu.checkpoints.file_content import FileContent, files_of
 from dlemu.checkpoints.stored import StoredNote, folder_of
 from dlemu.config.schema import Checkpoint
-from dlemu.runner.job import Job
+from dlemu.runner.job_kind import Job
 
 
 @dataclass(frozen=True, kw_only=True)

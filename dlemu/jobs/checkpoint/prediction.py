@@ -29,6 +29,7 @@ from dlemu.metrics.t_interval import half_width
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.units import size
+from dlemu.results import CONFIG
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
 from dlemu.results.drive import (
     OUTSIDE,
@@ -43,7 +44,6 @@ from dlemu.results.drive import (
     taken_by_others,
 )
 from dlemu.results.figures import Value
-from dlemu.results.file_names import CONFIG
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import Wording, count, sentences
 from dlemu.runner.prediction_request import PredictionRequest

@@ -16,9 +16,8 @@ from dlemu.jobs.checkpoint.measured import ROWS, CheckpointJournal, CheckpointRu
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.live import Progress, seconds_left
-from dlemu.results.measured import read_facts
 from dlemu.results.tables import read_rows
-from dlemu.runner.run_kind import RunKind
+from dlemu.runner.job_kind import JobKind
 
 _MAX_PARTS = 10**6
 """Limit on a run's ranks, and on a model's experts over all layers: more can only be a damaged file, and cost time."""
@@ -37,14 +36,12 @@ class CheckpointRun(MeasuredCheckpoints):
 class LiveCheckpoints:
     """Follows a checkpoint run, whose ranks log a row after each file that they write or read."""
 
-    def __init__(self, facts_path: str, live_folder: str) -> None:
-        """Raises UserError if the facts are damaged."""
-        facts = read_facts(facts_path, CheckpointRunFacts)
+    def __init__(self, facts: CheckpointRunFacts, live_folder: str) -> None:
         self._folder, self._ranks = live_folder, facts.ranks
         self._writes = max(0, facts.workload.checkpoint.num_checkpoints_write)
         self._reads = len(facts.sources)
 
-    def look(self) -> Progress | None:
+    def __call__(self) -> Progress | None:
         """Return the progress; None before the first file."""
         rows = read_logs(self._folder)
         if not len(rows):
@@ -76,7 +73,7 @@ def _progress(at: str, files: IoRows) -> Progress:
     return Progress(at=at, mb_per_second=float(files["bytes"].sum() / 1e6 / seconds))
 
 
-class CheckpointRuns(RunKind[CheckpointJob, CheckpointRunFacts, CheckpointJournal, CheckpointRun]):
+class CheckpointRuns(JobKind[CheckpointJob, CheckpointRunFacts, CheckpointJournal, CheckpointRun]):
     """How runs of checkpoints are made and read."""
 
     name = "checkpoint"

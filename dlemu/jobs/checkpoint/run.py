@@ -19,18 +19,18 @@ from dlemu.jobs.checkpoint.loop import run_checkpoints
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.prepare import check_checkpoint_host, plan_checkpoints, with_checkpoints
-from dlemu.jobs.checkpoint.result import CheckpointRun, CheckpointRuns
+from dlemu.jobs.checkpoint.result import CheckpointRuns
 from dlemu.ranks import Comm
 from dlemu.report.units import size
-from dlemu.results.file_names import FACTS, LIVE
+from dlemu.results import FACTS, LIVE
 from dlemu.results.measured import MeasuredLog, read_facts
 from dlemu.results.wording import count
-from dlemu.runner.job import JobKind, Look, Notify
+from dlemu.runner.job_kind import Look, Notify
 from dlemu.runner.recording import RankRecord
 from dlemu.runner.run_folder import Unfinished
 
 
-class Checkpoints(CheckpointRuns, JobKind[CheckpointJob, CheckpointRunFacts, CheckpointJournal, CheckpointRun]):
+class Checkpoints(CheckpointRuns):
     """All ranks write and read a model's files."""
 
     prefix = "checkpoint-"

@@ -9,7 +9,7 @@ from dlemu.jobs.checkpoint.measured import PartialCheckpoint
 from dlemu.jobs.checkpoint.summary import Cause, Caveat, PhaseSummary, TrainingCost
 from dlemu.metrics.findings import Code, Finding
 from dlemu.report.units import duration
-from dlemu.results.file_names import KILLED
+from dlemu.results import KILLED
 from dlemu.results.wording import Wording, sentences
 
 RELIEF: dict[Cause, str] = {
