@@ -96,7 +96,8 @@ class Terminal:
         match event:
             case JobBegan():
                 self.makes_page = event.workload.output.report
-                for note in (note for note in event.workload.notes if note.startswith(NOT_INSTALLED)):
+                notes = () if event.is_second else event.workload.notes
+                for note in (note for note in notes if note.startswith(NOT_INSTALLED)):
                     print(note, file=sys.stderr, flush=True)  # what else has no effect stands below the result
                 if event.folder and detect_launcher() != "none":
                     what = "shows what was measured, should the launcher kill all at once"

@@ -25,12 +25,17 @@ _COST_SHARE = 0.002
 
 @dataclass(frozen=True)
 class JobBegan:
-    """All checks have passed; the dataset is made next, or the ranks start."""
+    """All checks have passed: the dataset is made, or the ranks start. A job that makes its dataset begins twice."""
 
     workload: Workload
     ranks: int
     folder: str = ""
-    """The run's folder, where there is one already."""
+    """The run's folder; empty before the dataset is made."""
+
+    @property
+    def is_second(self) -> bool:
+        """Whether the dataset has been made since it began."""
+        return bool(self.folder) and self.workload.workflow.generate_data
 
 
 @dataclass(frozen=True, kw_only=True)

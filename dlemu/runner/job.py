@@ -124,7 +124,7 @@ def run_job(
     with ranks.guard(job.folder, saving, cleaning):
         kind.in_time(workload, lambda: kind.check_host(job, ranks.local_count))
         kind.load(job)
-        if ranks.leads and not workload.workflow.generate_data:  # else it was reported before the data was made
+        if ranks.leads:
             on_event(JobBegan(workload, ranks.count, job.folder))
 
         def run_rank(comm: Comm) -> JobResult | None:

@@ -52,7 +52,6 @@ PACKAGES = {
         (
             "tests/ranks/test_local.py",
             "tests/ranks/test_supervise.py",
-            "tests/ranks/test_failure.py",
             "tests/ranks/test_base.py",
         ),
         without=("_Supervisor", "_send", "_reap", "children_of_this_process", "end_adopted"),

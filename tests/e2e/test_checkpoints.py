@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,10 @@ from dlemu.jobs.checkpoint.measured import CheckpointJournal
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.results import KILLED
 from dlemu.results.live import read_journal
-from tests.e2e.harness import DLIO, assert_gone, family, start, until, wait
+from tests.e2e.harness import DLIO, MPIRUN, UNDER_MPI, assert_gone, family, start, until, wait
 from tests.e2e.harness import dlemu as dlemu_command
 
-MPIRUN = str(Path(sys.executable).parent / "mpirun")
+mpi, needs_mpirun = UNDER_MPI
 WORKLOAD = {
     "model": {
         "name": "llama_small",
@@ -36,8 +35,8 @@ WORKLOAD = {
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.mpi
-@pytest.mark.skipif(not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one")
+@mpi
+@needs_mpirun
 def test_mlpstorage_has_checkpoints_written_then_read_by_two_calls(tmp_path: Path) -> None:
     (tmp_path / "configs" / "workload").mkdir(parents=True)
     (tmp_path / "configs" / "workload" / "llama3_8b.yaml").write_text(yaml.safe_dump(WORKLOAD))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ import yaml
 from tests.e2e.harness import PYTORCH, Ended, dlemu, small_run, start, wait
 from tests.e2e.test_checkpoints import WORKLOAD
 from tests.object_stores import KEYS, S3, SECRET_KEY, fault, make_certificates, own_server, rclone_server, why_no_rclone
-
-MPIRUN = str(Path(sys.executable).parent / "mpirun")
 
 SECRET = "another-secret-of-nobody"
 

@@ -294,8 +294,8 @@ def test_writes_are_repeated_until_they_are_steady(monkeypatch: pytest.MonkeyPat
     turns = iter(rates)
     monkeypatch.setattr(run_probe, "measure_cell", lambda wanted, *_: cell(wanted, next(turns)))
     events: list[Any] = []
-    accesses = ("write", "randread")
-    answer = probed(tmp_path, accesses=accesses, sizes=(MIB,), depths=(1,), steady=True, on_event=events.append)
+    grid: dict[str, Any] = {"accesses": ("write", "randread"), "sizes": (MIB,), "depths": (1,)}
+    answer = probed(tmp_path, **grid, steady=True, on_event=events.append)
     doing = [event for event in events if isinstance(event, Doing)]
     written, read = answer.cells
     assert written.mb_per_second == pytest.approx(np.mean(rates[len(doing) - 5 : len(doing)]))

@@ -29,7 +29,12 @@ def screen(summary: CheckpointSummary, folder: str) -> Screen:
     for relief in dict.fromkeys(RELIEF[limit.what] for limit in limits if RELIEF[limit.what]):
         lines.append(Said("to do", relief))
     if summary.training is not None:
-        lines.append(Said("costs", cost_line(summary.training)))
+        real = ""
+        if summary.scale and summary.write is not None:  # it writes a small part of the bytes
+            mb_per_second = summary.write.slowest_gib_per_second * 2**30 / 1e6
+            predicts = f"dlemu predict workload={summary.workload} --mb-per-second {mb_per_second:.0f}"
+            real = f"such small ones; of real size: {predicts}"
+        lines.append(Said("costs", cost_line(summary.training), real))
     if summary.kept:
         lines.append(Said("kept", kept_line(summary)))
     return Screen(title=title, lines=lines, notes=summary.issues, folder=folder)

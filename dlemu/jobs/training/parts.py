@@ -117,8 +117,8 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
         "synchronous": facts.workload.train.synchronous or reader.read_threads == 0,
         "reader_version": facts.reader_version,
     }
-    work: dict[str, Any] = {"format": form, "num_files_train": facts.num_files_train}
-    work["num_samples_per_file"] = facts.num_samples_per_file
+    work: dict[str, Any] = {"format": form, "num_files_train": facts.train_plan.num_files}
+    work["num_samples_per_file"] = facts.train_plan.num_samples_per_file
     if summary.evaluation is None:  # else they include files that training doesn't read
         # Rounded: compressors of different versions write the same samples in a few bytes more or less.
         work["total_bytes"] = size(facts.total_bytes)
@@ -134,7 +134,7 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
         storage=summary.environment.storage,
         devices=tuple(device for device in telemetry.devices if device.counted) if telemetry else (),
         facts={
-            "dataset": f"{count(facts.num_files_train, f'{form} file')}, {size(facts.total_bytes)}",
+            "dataset": f"{count(facts.train_plan.num_files, f'{form} file')}, {size(facts.total_bytes)}",
             "folder": summary.data_folder,
         },
         work=work,

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from datagen.errors import UserError
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_all, find_runs
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import CheckpointLeaf, read_checkpoint_leaf
 from dlemu.contrib.mlperf.audit.kv_leaf import KvLeaf, read_kv_leaf
@@ -25,6 +24,7 @@ from dlemu.contrib.mlperf.audit.tolerant import count, text
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, MEASURED_RUNS, Edition, Reading, edition_read, newest_edition
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule_at
 from dlemu.contrib.mlperf.rules.training import Division
+from dlemu.extend import UserError
 
 DIVISIONS = ("closed", "open")
 CATEGORIES = CHECKPOINTING, VECTOR_DATABASE, KV_CACHE = ("checkpointing", "vector_database", "kv_cache")
