@@ -84,17 +84,16 @@ def train(
 def checkpoint(
     source: Source = (),
     *,
-    make: bool = False,
     config_dir: str | None = None,
     on_progress: Callable[[Event], None] | None = None,
     **settings: object,
 ) -> CheckpointRun:
     """Write and read a model's checkpoints: `dlemu checkpoint`; arguments as of `train`.
 
-    `make` first writes the checkpoints that are to be read and are missing. `.summary` of the result has every metric,
-    `.rows` the measurements of each rank and file. Raises UserError, RunFailedError.
+    `.summary` of the result has every metric, `.rows` the measurements of each rank and file. Raises UserError,
+    RunFailedError.
     """
-    return cast("CheckpointRun", _run("checkpoint", _workload(source, settings, config_dir), on_progress, make=make))
+    return cast("CheckpointRun", _run("checkpoint", _workload(source, settings, config_dir), on_progress))
 
 
 def datagen(
@@ -326,7 +325,7 @@ def _run(
     workload: Workload,
     on_progress: Callable[[Event], None] | None,
     *,
-    make: bool,
+    make: bool = False,
     size_is_given: bool = False,
 ) -> Any:
     """Run a job on ranks of this host; return the run, typed as its kind has it."""

@@ -38,7 +38,7 @@ IO_COLUMNS = {
     "storage_bytes": "bytes read from storage meanwhile, by the kernel's accounting",
     "fsync_ns": "file -1 only: time in fsync of all files and of the folder",
     "folder_sync_ns": "part of fsync_ns for the folder, by the rank that finishes last on its host: it alone syncs it",
-    "asked_ns": "file -1 only: when the emulated computation had ended and the rank was ready for the checkpoint",
+    "asked_ns": "file -1 only: when the rank was ready for the checkpoint, less what it waited for the one before",
     "waited_ns": "file -1 only, with checkpoint.asynchronous: time that the next checkpoint waited for this one",
     "released_ns": "file -1 only: when training could go on; with checkpoint.asynchronous before ended_ns",
 }

@@ -217,8 +217,9 @@ def test_checkpoints_are_written_to_each_hosts_own_drive(hosts: Hosts) -> None:
 
 
 def test_a_partial_checkpoint_is_removed_from_each_hosts_own_drive(hosts: Hosts) -> None:
-    """A rank is killed while all wait, with the second checkpoint's folder made, for the time between two."""
-    words = checkpoint_words(hosts, "num_checkpoints_write=2", "num_checkpoints_read=0", "time_between_checkpoints=4")
+    """A rank is killed while all wait, with the second checkpoint's folder made, for the seconds of its snapshot."""
+    words = checkpoint_words(hosts, "num_checkpoints_write=2", "num_checkpoints_read=0", "time_between_checkpoints=0")
+    words += ["checkpoint.asynchronous=true", "checkpoint.snapshot_gb_per_second=0.0001"]
     process = start("checkpoint", *words, "telemetry.enabled=false", launcher=hosts.mpirun)
     both = [hosts.folder / host / "saved" for host in (hosts.first, hosts.second)]
     second = [saved / "global_epoch1_step2" / NOTE for saved in both]

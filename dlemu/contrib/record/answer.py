@@ -231,8 +231,6 @@ class RecordAnswer:
     replayable: bool | None = None
     reason: str = ""
     """Why the recipe is not replayable, or (null) not verified; empty where it is."""
-    recipe: str = ""
-    """File name of the recipe, the workload that emulates the job."""
 
 
 def read_record(folder: str) -> RecordAnswer:

@@ -90,7 +90,7 @@ def record(
     engine, failure = "matched", ""
     told = partial(msgspec.convert, from_attributes=True)
     job, files = told(recording, JobRun), data and told(data, JobData)
-    answer = RecordAnswer(complete=False, recording=job, data=files, recipe=os.path.basename(recipe))
+    answer = RecordAnswer(complete=False, recording=job, data=files)
     _save(folder, recipe, answer, (recording, data), engine)
     if replay and data is not None and not recording.problems:
         on_step("replaying it on the same storage")

@@ -26,7 +26,7 @@ from dlemu.checkpoints.stored import remove_checkpoint, write_note
 from dlemu.checkpoints.write_files import NO_SPACE, CheckpointWriter, explained
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, UnderWay
 from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
-from dlemu.jobs.checkpoint.prepare import with_replaced_here
+from dlemu.jobs.checkpoint.prepare import replaced_here
 from dlemu.machine.clock import MonotonicClock
 from dlemu.machine.environment import describe_storage, existing_folder
 from dlemu.ranks import Comm, within
@@ -122,7 +122,7 @@ class _CheckpointRank:
     def _remove_replaced(self) -> None:
         """Remove the checkpoints that this run replaces, as there may be no space for both."""
         if self._owns_folders:
-            for checkpoint in with_replaced_here(self._job, self._storage).replaced:
+            for checkpoint in replaced_here(self._job, self._storage):
                 remove_checkpoint(self._storage, self._job.folder_of(checkpoint), self._job.plan.names)
         if self._job.writes and self._comm.rank == 0:  # rank 0 left it: with `node_local`, other hosts don't have it
             self._storage.remove(self._job.token_path)

@@ -29,8 +29,6 @@ class CheckpointJob(Job):
     """The complete description of a checkpoint run; `seed` determines the content it writes."""
 
     plan: CheckpointPlan
-    replaced: tuple[int, ...] = ()
-    """Checkpoints of an earlier run of the same kind on rank 0's host, deleted before the measurement to make room."""
     sources: tuple[ReadSource, ...] = ()
     """Checkpoints to read, in order."""
     notes: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from datagen.errors import SpaceError, UserError
@@ -38,7 +38,6 @@ def plan_checkpoints(workload: Workload, ranks: int) -> CheckpointJob:
     """Plan a run, given the checkpoints that are in the folder already; changes nothing. Raises UserError."""
     settings = workload.checkpoint
     storage = open_storage(workload.storage_spec.buffered)
-    stored = stored_checkpoints(storage, settings.checkpoint_folder)
     job = CheckpointJob(
         workload=workload,
         ranks=ranks,
@@ -52,14 +51,11 @@ def plan_checkpoints(workload: Workload, ranks: int) -> CheckpointJob:
             "a checkpoint of this model is empty: wanted a workload with model.num_layers and model.transformer, "
             f"such as workload=llama3_8b; or {instead}"
         )
-    replaced = _replaced(job, stored)
-    for number in replaced:
-        _check_same_kind(job, storage, number)
-    if replaced:
+    if replaced := _checked_replaced(job, storage):
         gone = count(len(replaced), "checkpoint")
         note = f"deleted {gone} of an earlier run of the same kind to make room in {settings.checkpoint_folder}"
-        job = replace(job, replaced=replaced, notes=(*job.notes, note))
-    return replace(job, sources=tuple(_sources(job, storage, stored)))
+        job = replace(job, notes=(note,))
+    return replace(job, sources=tuple(_sources(job, storage)))
 
 
 def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
@@ -83,26 +79,18 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
             f"the buffers of {count(local_ranks, 'rank')} need {size(wanted)} of memory on this host, and "
             f"{size(available)} are available: {'run fewer ranks on it' if local_ranks > 1 else 'use a larger host'}"
         )
-    job = with_replaced_here(job, storage)
-    for number in job.replaced:
-        _check_same_kind(job, storage, number)
-    _check_room(job, storage, local_ranks)
+    _check_room(job, storage, _checked_replaced(job, storage), local_ranks)
     if settings.node_local and job.writes:  # last: a run that this host refuses leaves nothing on its drive
         storage.make_folder(folder)
 
 
-def with_replaced_here(job: CheckpointJob, storage: StorageBase) -> CheckpointJob:
-    """Return the job with what it replaces on this host: with `node_local`, each host has checkpoints of its own."""
-    if not job.settings.node_local:
-        return job
-    return replace(job, replaced=_replaced(job, stored_checkpoints(storage, job.settings.checkpoint_folder)))
+def replaced_here(job: CheckpointJob, storage: StorageBase) -> list[int]:
+    """Return the checkpoints of an earlier run that the job replaces: with `node_local` each host has its own."""
+    stored = stored_checkpoints(storage, job.settings.checkpoint_folder)
+    return [number for number in stored if number <= job.writes]
 
 
-def _replaced(job: CheckpointJob, stored: list[int]) -> tuple[int, ...]:
-    return tuple(number for number in stored if number <= job.writes)
-
-
-def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> None:
+def _check_room(job: CheckpointJob, storage: StorageBase, replaced: Sequence[int], local_ranks: int) -> None:
     """Raise SpaceError if the checkpoints kept at a time do not fit, counting space freed by replaced ones."""
     if not job.writes:
         return
@@ -111,7 +99,7 @@ def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> N
         return
     each = job.plan.sizes.largest_rank_bytes * local_ranks if job.settings.node_local else job.plan.sizes.bytes
     at_most = min(job.writes, job.kept + 1)
-    folders = map(job.folder_of, job.replaced)
+    folders = map(job.folder_of, replaced)
     stored = [f"{folder}/{name}" for folder in folders for name in files_in(storage, folder)]
     given_back = sum(size_bytes or 0 for size_bytes in storage.sizes(stored))
     if each * at_most > free + given_back:
@@ -123,25 +111,28 @@ def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> N
         )
 
 
-def _check_same_kind(job: CheckpointJob, storage: StorageBase, number: int) -> None:
-    """Raise UserError if a folder to be replaced holds another kind of checkpoint, or files not written by dlemu."""
-    folder = job.folder_of(number)
-    if is_link(storage, folder):
+def _checked_replaced(job: CheckpointJob, storage: StorageBase) -> list[int]:
+    """Return what the job replaces; UserError where that is a link, of another kind, or not written by dlemu."""
+    numbers = replaced_here(job, storage)
+    for number in numbers:
+        folder, wanted = job.folder_of(number), job.note(number, 1)
+        if is_link(storage, folder):
+            raise UserError(
+                f"{folder} is a link, and this run would replace what it points to: set checkpoint.checkpoint_folder "
+                "to another folder, or remove the link"
+            )
+        note, found = read_note(storage, folder), list(files_in(storage, folder))
+        if found and note is None:
+            other = f"files that dlemu did not write ({', '.join(found[:3])})"
+        elif note is not None and _kind(note) != _kind(wanted):
+            other = note.description
+        else:
+            continue
         raise UserError(
-            f"{folder} is a link, and this run would replace what it points to: set checkpoint.checkpoint_folder to "
-            "another folder, or remove the link"
+            f"{folder} holds the checkpoint of another run: {other}; wanted {wanted.description}: set "
+            "checkpoint.checkpoint_folder to another folder, or delete that one"
         )
-    note, wanted, found = read_note(storage, folder), job.note(number, 1), list(files_in(storage, folder))
-    if found and note is None:
-        other = f"files that dlemu did not write ({', '.join(found[:3])})"
-    elif note is not None and _kind(note) != _kind(wanted):
-        other = note.description
-    else:
-        return
-    raise UserError(
-        f"{folder} holds the checkpoint of another run: {other}; wanted {wanted.description}: set "
-        "checkpoint.checkpoint_folder to another folder, or delete that one"
-    )
+    return numbers
 
 
 def _kind(note: StoredNote) -> object:
@@ -150,13 +141,15 @@ def _kind(note: StoredNote) -> object:
     return note.model, note.ranks, settings.format, place
 
 
-def _sources(job: CheckpointJob, storage: StorageBase, stored: list[int]) -> Iterator[ReadSource]:
+def _sources(job: CheckpointJob, storage: StorageBase) -> Iterator[ReadSource]:
     """Yield the checkpoints to read, the oldest first: those that this run keeps, or if it writes none, stored ones."""
     settings = job.settings
     wanted = max(0, settings.num_checkpoints_read)
     if not wanted:
         return
-    numbers = list(range(job.writes - job.kept + 1, job.writes + 1)) if job.writes else stored
+    numbers = list(range(job.writes - job.kept + 1, job.writes + 1))
+    if not job.writes:
+        numbers = stored_checkpoints(storage, settings.checkpoint_folder)
     if len(numbers) < wanted:
         what = f"this run keeps {len(numbers)}" if job.writes else f"{settings.checkpoint_folder} holds {len(numbers)}"
         more = [f"checkpoint.num_checkpoints_write={wanted}"] * (job.writes < wanted)
