@@ -18,17 +18,12 @@ SHARED = ("rclone", "munged", "slurmctld", "slurmd", "multiprocessing.forkserver
 
 
 def children() -> set[int]:
-    """Return the process ids of this process's children, ended ones that nobody waited for among them.
-
-    Those of its zygotes are its own; a zygote lives as long as this process.
-    """
-    zygotes = zygote_processes()
+    """Return the process ids of this process's children, ended ones that nobody waited for among them; no zygotes."""
     found: set[int] = set()
-    for parent in ("self", *zygotes):
-        for file in Path(f"/proc/{parent}/task").glob("*/children"):
-            with contextlib.suppress(OSError):  # a thread that has just ended, or a kernel that does not list them
-                found |= {int(word) for word in file.read_text().split()}
-    return found - set(zygotes)
+    for file in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has just ended, or a kernel that does not list them
+            found |= {int(word) for word in file.read_text().split()}
+    return found - zygote_processes
 
 
 def fail_if_any_is_left(before: set[int]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from datagen.errors import UserError
 from dlemu.jobs.training.result import Run, read_run
-from dlemu.metrics.verdict import COMPLETED
+from tests.e2e.harness import dlemu
 
 SMALL = (
     "dataset.format=npz",
@@ -31,18 +30,10 @@ def run_dlemu(folder: Path, *overrides: str) -> Run:
     Raises UserError with what the command said when it exits with 2.
     """
     words = (*SMALL, f"dataset.data_folder={folder / 'data'}", *overrides)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    path = os.pathsep.join([str(folder), *sys.path])
     for command in (["datagen"], ["train", f"output.folder={folder / 'run'}"]):
-        ended = subprocess.run(
-            [sys.executable, "-m", "dlemu", *command, *words],
-            env=environment,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        if ended.returncode == UserError.exit_status:
-            raise UserError(ended.stderr)
-        assert ended.returncode in COMPLETED, ended.stderr
+        ended = dlemu(*command, *words, cwd=folder, PYTHONPATH=path)
+        if ended.status == UserError.exit_status:
+            raise UserError(ended.err)
+        assert ended.ran, ended.err
     return read_run(str(folder / "run"))

@@ -25,10 +25,9 @@ from dlemu.results.live import Progress
 from dlemu.runner.events import DatasetMade, Event, JobBegan
 from dlemu.runner.ranks import RunUserError
 from tests.e2e.conftest import dataset as dataset
-from tests.e2e.harness import PYTORCH, rank_of, small_run, until
+from tests.e2e.harness import LONG, PYTORCH, rank_of, small_run, until
 
 PAGE = Path(__file__).parent.parent / "docs" / "python.md"
-LONG = ("train.epochs=1000", "metric.ceiling_seconds=0", "timeout_seconds=120")
 
 
 def test_what_is_exported_is_there() -> None:
@@ -228,23 +227,6 @@ def test_a_slow_caller_does_not_hold_up_the_accelerators(dataset: Path, tmp_path
     run = dlemu.train(small_run(tmp_path / "run", dataset, "metric.ceiling_seconds=0"), on_progress=busy)
     assert run.summary.complete
     assert seen[0].at.startswith("epoch 1/")
-
-
-@pytest.mark.slow
-def test_a_sweep_and_a_search(dataset: Path, tmp_path: Path) -> None:
-    quick = ["metric.ceiling_seconds=0", "metric.scaling_seconds=0", "train.epochs=1"]
-    words = [word for word in small_run(tmp_path / "sweep", dataset, *quick) if not word.startswith("ranks=")]
-    told: list[object] = []
-    swept = dlemu.sweep(words, ranks=[1, 2], on_progress=told.append)
-    assert [point.settings for point in swept.points] == [{"ranks": "1"}, {"ranks": "2"}]
-    assert [point.failure for point in swept.points] == [None, None]
-    assert dlemu.load_result(tmp_path / "sweep") == swept
-    assert len(told) >= 5
-    words = [word for word in words if not word.startswith("output.folder=")]
-    words = [*words, f"output.folder={tmp_path / 'size'}", "train.epochs=40", "train.computation_time=0.1"]
-    sized = dlemu.size([*words, "metric.cached=true"], most=1, trial_seconds=8)
-    assert sized.complete
-    assert dlemu.load_result(tmp_path / "size") == sized
 
 
 def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:

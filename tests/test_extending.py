@@ -8,8 +8,6 @@ import os
 import re
 import shutil
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,8 @@ import pytest
 
 from datagen.registry import find
 from datagen.storage.storage_base import open_storage, read_whole, storage_spec
-from dlemu.metrics.verdict import COMPLETED
+from tests.e2e import harness
+from tests.e2e.harness import Ended
 
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
 (LOADER,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
@@ -47,7 +46,7 @@ def mine(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def dlemu(where: Path, *words: str, folder: str = "") -> subprocess.CompletedProcess[str]:
+def dlemu(where: Path, *words: str, folder: str = "") -> Ended:
     settings = [
         f"dataset.data_folder={folder or where / 'data'}",
         "dataset.num_files_train=12",
@@ -55,9 +54,7 @@ def dlemu(where: Path, *words: str, folder: str = "") -> subprocess.CompletedPro
         "dataset.record_length_bytes=40000",
         "reader.batch_size=4",
     ]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(where), str(PAGE.parent.parent)])}
-    command = [sys.executable, "-m", "dlemu", *words, *settings]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    return harness.dlemu(*words, *settings, PYTHONPATH=os.pathsep.join([str(where), str(PAGE.parent.parent)]))
 
 
 def trained(where: Path, *settings: str, folder: str = "") -> dict[str, Any]:
@@ -66,7 +63,7 @@ def trained(where: Path, *settings: str, folder: str = "") -> dict[str, Any]:
     quick = ("train.computation_time=0.005", "metric.ceiling_seconds=0", "output.report=false")
     fixed = ("train.epochs=2", "telemetry.enabled=false", *quick, f"output.folder={run}")
     ended = dlemu(where, "train", *fixed, *settings, folder=folder)
-    assert ended.returncode in COMPLETED, ended.stderr
+    assert ended.ran, ended.err
     summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
     assert summary["complete"] is True
     assert summary["each_sample_once"] == [True, True]
@@ -76,14 +73,14 @@ def trained(where: Path, *settings: str, folder: str = "") -> dict[str, Any]:
 @pytest.mark.slow
 def test_the_loader_of_the_page_trains_by_its_dotted_name(mine: Path) -> None:
     made = dlemu(mine, "datagen", "dataset.format=npz")
-    assert made.returncode == 0, made.stderr
+    assert made.status == 0, made.err
     trained(mine, "dataset.format=npz", "reader.data_loader=mine.loader", "train.synchronous=true")
 
 
 @pytest.mark.slow
 def test_a_loader_that_reads_files_itself_is_one_file(mine: Path) -> None:
     made = dlemu(mine, "datagen", "dataset.format=npz")
-    assert made.returncode == 0, made.stderr
+    assert made.status == 0, made.err
     chosen = ("reader.data_loader=mine.my_reader", "train.synchronous=true", "ranks=2")
     trained(mine, "dataset.format=npz", *chosen, "metric.ceiling_seconds=0.1")
     for wrong, why in (
@@ -91,15 +88,15 @@ def test_a_loader_that_reads_files_itself_is_one_file(mine: Path) -> None:
         ("dataset.format=npy", "dataset.format is 'npy', for which the loader has no reader; wanted one of npz"),
     ):
         refused = dlemu(mine, "train", "dataset.format=npz", *chosen, wrong)
-        assert refused.returncode == 2
-        assert why in refused.stderr
+        assert refused.status == 2
+        assert why in refused.err
 
 
 @pytest.mark.slow
 def test_the_format_of_the_page_is_made_verified_and_read_by_its_dotted_name(mine: Path) -> None:
     for command in (("datagen",), ("datagen", "verify")):
         ended = dlemu(mine, *command, "dataset.format=mine.my_format")
-        assert ended.returncode == 0, ended.stderr
+        assert ended.status == 0, ended.err
     assert [len(path.read_bytes()) for path in (mine / "data" / "train").glob("*.my_format")] == [80_000] * 12
     for engine in ("fast", "library"):
         settings = ("reader.data_loader=threads", f"reader.engine={engine}", "reader.verify=true")
@@ -121,7 +118,7 @@ def test_the_storage_of_the_page_holds_a_dataset_and_checkpoints_by_its_dotted_n
     there = ("storage.storage_type=mine.my_store", f"storage.storage_root={mine / 'files.db'}", "dataset.format=npz")
     for command in (("datagen", "ranks=2"), ("datagen", "verify")):
         ended = dlemu(mine, *command, *there, folder="set")
-        assert ended.returncode == 0, ended.stderr
+        assert ended.status == 0, ended.err
     for loader, engine in (("pytorch", "fast"), ("threads", "matched")):
         summary = trained(
             mine,
@@ -151,10 +148,10 @@ def test_a_framework_that_opens_files_by_path_is_refused_on_a_storage_without_pa
     store = ("storage.storage_type=mine.my_store", f"storage.storage_root={mine / 'files.db'}")
     settings = (*store, "dataset.format=tfrecord")
     made = dlemu(mine, "datagen", *settings, folder="set")
-    assert made.returncode == 0, made.stderr
+    assert made.status == 0, made.err
     ended = dlemu(mine, "train", *settings, "reader.data_loader=tensorflow", f"output.folder={mine}/run", folder="set")
     message = "TensorFlow itself opens tfrecord files by path, and files of this storage have none"
-    assert (ended.returncode, message in ended.stderr) == (2, True), ended.stderr
+    assert (ended.status, message in ended.err) == (2, True), ended.err
 
 
 def test_the_storage_of_the_page_keeps_its_promises(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ class DlioInPlace:
         if self._folders is None:  # `load` has not returned: a command line that it refuses is reported by an event
             return
         match event:
-            case JobBegan(workload, ranks):
+            case JobBegan(workload, ranks) if not event.is_second:
                 self._trains = workload.workflow.train
                 self._write_log(begin_dlio_files(self._folders, workload, ranks))
             case DatasetMade() if not self._trains:

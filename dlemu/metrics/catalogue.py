@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_type_hints
 
-from dlemu.config.meanings import first_sentence, meanings
+from dlemu.config.dump import first_sentence, meanings
 
 Better = Literal["higher", "lower", "neither"]
 ACCELERATOR = "accelerator"

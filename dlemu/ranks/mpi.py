@@ -28,7 +28,7 @@ from dlemu.ranks.process_control import die_with_parent, flush_output, fork_proc
 _FAILURE, _CLEAN = 1, 2
 """Tags of messages: why a host has failed; a host that has cleaned up after a failure."""
 _CLEAN_SECONDS = 10.0  # for the other hosts to remove unfinished files, before MPI kills them
-_SAVING_SECONDS = 120.0  # for node 0 to save what was measured and end all, before another host does
+SAVING_SECONDS = 120.0  # for node 0 to save what was measured and end all, before another host does
 _TURN_SECONDS, _TURNS = 0.6, 6  # processes report a common failure apart: the first makes the launcher end the others
 _MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")
 _STALE_SECONDS = 60.0  # a process maps what it makes at once
@@ -78,7 +78,7 @@ class MpiProcess(Launched):
         with contextlib.suppress(self._mpi.Exception):
             if self.node != 0:
                 self._comm.Isend(np.zeros(1, np.uint8), dest=0, tag=_CLEAN)
-                time.sleep(_SAVING_SECONDS)
+                time.sleep(SAVING_SECONDS)
             clean = [self._comm.Irecv(np.zeros(1, np.uint8), source=node, tag=_CLEAN) for node in range(1, self.nodes)]
             deadline_seconds = time.monotonic() + _CLEAN_SECONDS
             while self.node == 0 and not self._mpi.Request.Testall(clean) and time.monotonic() < deadline_seconds:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from dlemu.config.meanings import first_sentence, meanings
+from dlemu.config.dump import first_sentence, meanings
 from dlemu.results.figures import Value
 
 _UNITS = {

@@ -7,13 +7,13 @@ saves and reports.
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from datagen.errors import DlemuError, SpaceError, UserError
+from dlemu.config.overrides import take_word
 from dlemu.config.schema import Workload
 from dlemu.ranks import Comm, detect_launcher
 from dlemu.ranks.failure import Failure, describe, first_failure
@@ -29,8 +29,6 @@ if TYPE_CHECKING:  # most runs have no launcher
 T = TypeVar("T")
 SaveFailed = Callable[[str], Kept | None]
 """Given a failure's message, saves what was measured before it; returns None if nothing was."""
-CleanUp = Callable[[], None]
-"""Removes what a failed run left on a host other than rank 0's."""
 
 
 class RunFailedError(DlemuError):
@@ -107,8 +105,7 @@ class Ranks:
                 f"the hosts have different versions of dlemu ({found}): install the same one on all of them"
             )
         workload = load()
-        given = any(re.match(r"(\+\+?)?(workload\.)?ranks=", word) for word in self._words)
-        if given and workload.ranks != self.count:
+        if take_word(self._words, "ranks")[0] and workload.ranks != self.count:
             raise UserError(
                 f"the launcher started {self.count} rank{'s' * (self.count != 1)}, but "
                 f"ranks={workload.ranks} is given: leave it out, or "
@@ -158,7 +155,9 @@ class Ranks:
         return cast(T, ends[0].result) if self.leads else None
 
     @contextlib.contextmanager
-    def guard(self, folder: str, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
+    def guard(
+        self, folder: str, save_failed: SaveFailed, clean_up: Callable[[], None] = lambda: None
+    ) -> Iterator[None]:
         """Save what the run with this folder measured if it fails; on hosts other than rank 0's, clean up."""
         with going_on(folder) if self.leads else contextlib.nullcontext():
             try:

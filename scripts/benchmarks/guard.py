@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet
 from measuring.main import guarded
-from measuring.runs import section
+from measuring.runs import bucket, section
 from validation.drive import KnownDrive, Speed, known_drive, why_no_drive
 
 from benchmarks.cases import CASES, Case
-from benchmarks.objects import BUCKET, server
+from benchmarks.objects import server
 from benchmarks.processes import children_cpu_seconds, running
 from datagen.errors import DlemuError, UserError
 
@@ -112,8 +112,7 @@ class Side:
         return 1e9 * (ran.cpu_seconds - self.start(1).cpu_seconds) / float(ran.metrics["app_bytes"])
 
     def objects(self) -> float:
-        where = f"storage.storage_root={BUCKET}", f"storage.storage_options.endpoint_url={self.endpoint}"
-        return self.read(OBJECTS, OBJECTS.epochs, "storage.storage_type=s3", *where)
+        return self.read(OBJECTS, OBJECTS.epochs, *bucket(self.endpoint))
 
     def ceiling(self) -> float:
         words = "train.computation_time=0.000375", "train.total_training_steps=4", "metric.ceiling_seconds=2"
@@ -147,7 +146,6 @@ ROWS: dict[str, tuple[str, Callable[[Side], float]]] = {
 @contextlib.contextmanager
 def sides(commit: str, slow: bool) -> Iterator[tuple[Side, Side]]:
     """Check the commit out, with its workloads where an installed dlemu has them; everything is gone in the end."""
-    os.environ |= {"AWS_ACCESS_KEY_ID": "of-the-guard", "AWS_SECRET_ACCESS_KEY": "of-the-guard"}
     os.makedirs(ROOT / "data", exist_ok=True)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="guard-", dir=ROOT / "data"))

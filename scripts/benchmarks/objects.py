@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from measuring.runs import section
+from measuring.runs import BUCKET, bucket, section
 
 from benchmarks.bench import MB, Bench, Took
 from benchmarks.figure import Figure, each, ratio_at_least, ratio_at_most
@@ -39,7 +38,6 @@ FEW_EPOCHS = 2
 PLAIN_EPOCHS = 5
 """Of the plain clients, which count in their loop and go through the objects once before they do."""
 ROUNDS = 3
-BUCKET = "bucket"
 BARE = f"{READERS} processes, bare sockets"
 
 
@@ -93,11 +91,8 @@ class _Fetching:
     def __init__(self, bench: Bench, endpoint: str, size: Size) -> None:
         self._bench, self._size = bench, size
         objects = QUICK_OBJECTS if bench.quick else size.objects
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            os.environ.setdefault(name, "of-the-benchmark")
         self._settings = (
-            *section("storage", storage_type="s3", storage_root=BUCKET),
-            f"storage.storage_options.endpoint_url={endpoint}",
+            *bucket(endpoint),
             *section("dataset", data_folder="set", format="npy", num_files_train=objects),
             *section("dataset", record_length_bytes=size.object_bytes),
         )

@@ -37,6 +37,19 @@ class Line(Protocol):
         """One of `STATUSES`."""
 
 
+class Row:
+    """A line whose cells stand in the terminal as in a table."""
+
+    @property
+    def cells(self) -> Sequence[str]:
+        """The line in a table."""
+        raise NotImplementedError
+
+    @property
+    def text(self) -> str:
+        return " | ".join(self.cells)
+
+
 def save(folder: str, name: str, lines: Sequence[Line], *, minutes: float) -> None:
     """Write the file of a group: when and where it was measured, what held, and its tables, a row a line."""
     held, missed = (sum(line.status == status for line in lines) for status in ("ok", "MISSED"))

@@ -22,7 +22,7 @@ Wrap = Callable[[list[str]], list[str]]
 
 @dataclass(frozen=True)
 class Done:
-    """A run of a job that ended."""
+    """A command that ended with a result."""
 
     folder: str
     summary: dict[str, Any]
@@ -45,17 +45,32 @@ def started(command: str, words: Sequence[str], *, within: str, wrap: Wrap = lis
         yield child, folder
 
 
-def finished(child: Child, folder: str) -> Done:
-    """Wait until a job has ended with a result, and read that."""
+def finished(child: Child, folder: str, result: str = "summary.json") -> Done:
+    """Wait until a command has ended with a result, and read that."""
     status = child.end(COMPLETED)
-    with open(os.path.join(folder, "summary.json")) as lines:
+    with open(os.path.join(folder, result)) as lines:
         return Done(folder, json.load(lines), status)
 
 
-def run_job(command: str, words: Sequence[str], *, within: str, wrap: Wrap = list) -> Done:
-    """Run `dlemu COMMAND` to its end."""
+def run_job(
+    command: str, words: Sequence[str], *, within: str, wrap: Wrap = list, result: str = "summary.json"
+) -> Done:
+    """Run `dlemu COMMAND` to its end; `result` is the file of its answer."""
     with started(command, words, within=within, wrap=wrap) as (child, folder):
-        return finished(child, folder)
+        return finished(child, folder, result)
+
+
+BUCKET = "bucket"
+
+
+def bucket(endpoint: str) -> list[str]:
+    """Return dlemu's words for the bucket of a server that takes any keys; some are put into the environment."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        os.environ.setdefault(name, "taken-as-they-are")
+    return [
+        *section("storage", storage_type="s3", storage_root=BUCKET),
+        f"storage.storage_options.endpoint_url={endpoint}",
+    ]
 
 
 def section(name: str, **values: object) -> list[str]:

@@ -17,9 +17,9 @@ class Package:
     """Tests that count calls: each call of a function that can be changed is several."""
 
 
-OF_RESULTS = "analyse", "measured", "metrics", "result", "summary", "wording"
+OF_RESULTS = "analyse", "measured", "parts", "result", "summary", "wording"
 """What training and checkpoints, each in its folder, know of their results."""
-OF_PROBES = "object_gets", "probe_file", "requests", "result", "run", "thread_reads"
+OF_PROBES = "object_gets", "probe_file", "requests", "result", "run"
 """All but the page and its figures, which goldens and a browser hold."""
 PACKAGES = {
     "metrics": Package(("dlemu/metrics/*",), ("tests/metrics", "tests/goldens")),
@@ -52,7 +52,6 @@ PACKAGES = {
         (
             "tests/ranks/test_local.py",
             "tests/ranks/test_supervise.py",
-            "tests/ranks/test_failure.py",
             "tests/ranks/test_base.py",
         ),
         without=("_Supervisor", "_send", "_reap", "children_of_this_process", "end_adopted"),

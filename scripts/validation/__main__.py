@@ -7,6 +7,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from measuring import evidence
 from measuring.main import Group, add_arguments, guarded, measure, wanted_names
@@ -18,7 +19,6 @@ from validation import (
     causes,
     checkpoints,
     client,
-    coverage,
     fio,
     jitter,
     kvcache,
@@ -29,8 +29,8 @@ from validation import (
     probing,
     published,
     real,
-    short_epochs,
     sizes,
+    sustained,
     tried,
     verdicts,
 )
@@ -38,22 +38,22 @@ from validation.bed import Bed, make_bed
 from validation.drive import why_no_drive
 
 GROUPS = {
-    "ratios": Group(bandwidth.measure_ratios),
-    "shapes": Group(bandwidth.measure_shapes),
-    "requests": Group(bandwidth.measure_requests),
+    "ratios": Group(partial(bandwidth.measure, bandwidth.RATIOS)),
+    "shapes": Group(partial(bandwidth.measure, bandwidth.SHAPES)),
+    "requests": Group(partial(bandwidth.measure, bandwidth.REQUESTS)),
     "libraries": Group(libraries.measure),
     "client": Group(client.measure),
     "fio": Group(fio.measure, fio.why_no_fio),
     "latency": Group(latency.measure, latency.why_no_model),
     "verdicts": Group(verdicts.measure),
-    "short": Group(short_epochs.measure),
+    "short": Group(sustained.measure_short),
     "causes": Group(causes.measure),
     "checkpoints": Group(checkpoints.measure),
     "objects": Group(object_cases.measure),
     "cached": Group(cached.measure),
     "jitter": Group(jitter.measure, latency.why_no_model),
     "probe": Group(probing.measure, fio.why_no_fio),
-    "coverage": Group(coverage.measure, by_name=True),
+    "coverage": Group(sustained.measure_coverage, by_name=True),
     "kvcache": Group(kvcache.measure, by_name=True),
     "sizes": Group(sizes.measure, by_name=True),
     "try": Group(tried.measure),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from measuring.runs import section
@@ -116,6 +116,8 @@ RATIOS = (
     *(Case(ratio=ratio) for ratio in (0.5, 0.8, 1.25, 2, 4)),
     *(Case(ratio=ratio, odirect=False) for ratio in (0.8, 1.25, 4)),
 )
+"""One dataset, direct and buffered; then other counts of ranks, sizes of records, formats and loaders; then small
+records on a drive that answers so many requests a second."""
 SHAPES = (
     *(Case(ratio=ratio, ranks=8) for ratio in (0.8, 2)),
     *(Case(ratio=ratio, ranks=1, dataset=FOUR_MB) for ratio in (0.8, 2)),
@@ -127,23 +129,9 @@ REQUESTS = (
 )
 
 
-def measure_ratios(bed: Bed) -> Iterator[Check]:
-    """One dataset, direct and buffered, over the ratio."""
-    for case in RATIOS:
-        ran = case.run(bed)
-        yield from ran.beside(check(case, ran))
-
-
-def measure_shapes(bed: Bed) -> Iterator[Check]:
-    """Other counts of ranks, sizes of records, formats and loaders."""
-    for case in SHAPES:
-        ran = case.run(bed)
-        yield from ran.beside(check(case, ran))
-
-
-def measure_requests(bed: Bed) -> Iterator[Check]:
-    """Small records on a drive that answers so many requests a second."""
-    for case in REQUESTS:
+def measure(cases: Sequence[Case], bed: Bed) -> Iterator[Check]:
+    """One case after another."""
+    for case in cases:
         ran = case.run(bed)
         yield from ran.beside(check(case, ran))
 

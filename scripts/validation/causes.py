@@ -20,8 +20,7 @@ from validation.bed import Bed, Ran
 from validation.check import Check, advice
 from validation.drive import MEMORY, Speed
 from validation.latency_draws import SLOW_TIMES
-from validation.quota import cpu_quota
-from validation.throttle import in_group
+from validation.throttle import cpu_quota, in_group
 from validation.watch import SECTOR_BYTES
 
 FAST, SLOW = 137, 61

@@ -19,8 +19,8 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from datagen.errors import DlemuError, UserError
-from validation.janitor import Janitor, Traces
+from datagen.errors import UserError
+from validation.janitor import Janitor, Traces, cleaned
 from validation.throttle import Speed as Speed
 from validation.throttle import Throttle, make_throttle, throttle_root
 
@@ -86,9 +86,7 @@ def known_drive(speed: Speed, *, size_bytes: int, memory: str = MEMORY) -> Itera
     throttle = make_throttle(name)
     folder = os.path.join(tempfile.gettempdir(), name)
     mount, image = os.path.join(folder, "drive"), os.path.join(memory, f"{name}.img")
-    janitor = Janitor(Traces(folder=folder, mount=mount, image=image, cgroup=throttle.cgroup))
-    troubles: list[str] = []
-    try:
+    with cleaned(Traces(folder=folder, mount=mount, image=image, cgroup=throttle.cgroup)) as janitor:
         os.makedirs(mount)
         device, memory_device = _make_devices(janitor, image, size_bytes)
         janitor.run("mount", "-o", "noatime", device, mount)
@@ -96,10 +94,6 @@ def known_drive(speed: Speed, *, size_bytes: int, memory: str = MEMORY) -> Itera
         drive = KnownDrive(mount, os.path.basename(device), memory_device, throttle, janitor)
         drive.set_speed(speed)
         yield drive
-    finally:
-        troubles = janitor.clean()
-    if troubles:
-        raise DlemuError("; ".join(troubles))
 
 
 def _make_devices(janitor: Janitor, image: str, size_bytes: int) -> tuple[str, str]:

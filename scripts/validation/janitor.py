@@ -14,8 +14,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+
+from datagen.errors import DlemuError
 
 PATIENCE_SECONDS = 10.0
 """How long a mount may stay busy before it is detached lazily."""
@@ -95,6 +97,18 @@ class Janitor:
         os.close(self._pipe)
         _, errors = self._process.communicate()
         return [f"the drive was not removed whole: {errors.strip()}"] if self._process.returncode else []
+
+
+@contextlib.contextmanager
+def cleaned(traces: Traces) -> Iterator[Janitor]:
+    """Have a janitor for a block, who cleans in the end; raises DlemuError when a part could not be removed."""
+    janitor, troubles = Janitor(traces), list[str]()
+    try:
+        yield janitor
+    finally:
+        troubles = janitor.clean()
+    if troubles:
+        raise DlemuError("; ".join(troubles))
 
 
 def _ended(cgroup: str) -> bool:

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from benchmarks.processes import running
 from measuring.runs import section
 
-from datagen.errors import DlemuError, UserError
+from datagen.errors import UserError
 from validation.bed import Bed, Dataset, Ran
 from validation.check import Check, advice
 from validation.drive import MEMORY
-from validation.janitor import Janitor, Traces
+from validation.janitor import Traces, cleaned
 
 LATENCY_SECONDS = 0.020
 CHANNELS = 4
@@ -51,18 +51,11 @@ def model_mounted(
     folder = tempfile.mkdtemp(prefix="dlemu-model-")
     mount = os.path.join(folder, "model")
     os.mkdir(mount)
-    janitor = Janitor(Traces(folder=folder, mount=mount))
     how = [str(latency_seconds), str(channels), jitter, *([slow_folder] if slow_folder else [])]
     argv = [sys.executable, "-m", "validation.model_fs", source, mount, *how]
-    troubles: list[str] = []
-    with running(argv) as server:
-        try:
-            server.wait_until(lambda: os.path.ismount(mount))
-            yield mount
-        finally:
-            troubles = janitor.clean()  # unmounting ends the server
-    if troubles:
-        raise DlemuError("; ".join(troubles))
+    with running(argv) as server, cleaned(Traces(folder=folder, mount=mount)):  # unmounting ends the server
+        server.wait_until(lambda: os.path.ismount(mount))
+        yield mount
 
 
 def measure(bed: Bed) -> Iterator[Check]:

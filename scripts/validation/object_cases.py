@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from measuring.runs import section
+from measuring.runs import BUCKET, bucket
 
 from datagen.generate import files_of
 from datagen.inspection import inspect
@@ -18,7 +17,6 @@ from validation.bandwidth import MB, Case
 from validation.bed import Bed, Dataset, Ran
 from validation.check import Check, advice
 
-BUCKET = "bucket"
 SAMPLES = Dataset(name="objects-1mb", format="npz", sample_bytes=MB, files=400)
 KEYS = 1_000_000
 LISTED_AT_A_TIME = 1000
@@ -51,7 +49,12 @@ class ObjectCase(Case):
 
     def on(self, server: ObjectServer) -> list[str]:
         """Return dlemu's words for a run of it on a server."""
-        return [*self.settings, *words_of(server), f"reader.io_depth={self.io_depth}", "metric.scaling_seconds=1"]
+        return [
+            *self.settings,
+            *bucket(server.endpoint),
+            f"reader.io_depth={self.io_depth}",
+            "metric.scaling_seconds=1",
+        ]
 
 
 RATES = (
@@ -65,20 +68,10 @@ LATENCIES = (
 )
 
 
-def words_of(server: ObjectServer) -> list[str]:
-    """Return dlemu's words for a server's bucket."""
-    return [
-        *section("storage", storage_type="s3", storage_root=BUCKET),
-        f"storage.storage_options.endpoint_url={server.endpoint}",
-    ]
-
-
 def measure(bed: Bed) -> Iterator[Check]:
     """One case after another, on one server."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        os.environ.setdefault(name, "of-the-validation")
     with object_server() as server:
-        bed.generate(SAMPLES, f"s3://{BUCKET}", *words_of(server))
+        bed.generate(SAMPLES, f"s3://{BUCKET}", *bucket(server.endpoint))
         for case in (*RATES, *LATENCIES):
             server.behaviour = Behaviour(
                 bytes_per_second=0 if case.latency_seconds else case.mb_per_second * MB,

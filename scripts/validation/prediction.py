@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
 import statistics
 import sys
@@ -12,10 +11,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.processes import run, running
-from measuring.runs import dlemu, section
+from benchmarks.processes import running
+from measuring import evidence
+from measuring.runs import run_job, section
 
-from dlemu.metrics.verdict import COMPLETED
 from validation import latency
 from validation.bandwidth import FOUR_MB, ONE_MB, PAGES
 from validation.bed import Bed, Dataset
@@ -129,7 +128,7 @@ SETTINGS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(evidence.Row):
     """What one setting gave: predicted and measured."""
 
     name: str
@@ -170,10 +169,6 @@ class Row:
             f"{self.null_samples_per_second:.1f} ({self.null_rate_off_percent:+.1f} %)",
             "" if self.cpu_wait_percent is None else f"{self.cpu_wait_percent:.0f} %",
         ]
-
-    @property
-    def text(self) -> str:
-        return " | ".join(self.cells)
 
     @property
     def au_off(self) -> float:
@@ -223,12 +218,9 @@ def measure_one(bed: Bed, setting: Setting) -> Row:
             folder = bed.drive.folder
         results = stack.enter_context(tempfile.TemporaryDirectory(prefix="dlemu-predicted-"))
         words = [*setting.dataset.settings(folder), *setting.settings]
-        others = ["--others-mb-per-second", str(setting.others_mb_per_second)]
-        argv = dlemu("predict", *words, f"output.folder={results}/predicted", *others)
-        run(bed.drive.command(argv), accepted=COMPLETED)
-        with open(os.path.join(results, "predicted", "predict.json")) as lines:
-            answer = json.load(lines)
-            (predicted,) = (one for one in answer["counts"] if one["accelerators"] == answer["accelerators"])
+        asked = [*words, "--others-mb-per-second", str(setting.others_mb_per_second)]
+        answer = run_job("predict", asked, within=results, wrap=bed.command, result="predict.json").summary
+        (predicted,) = (one for one in answer["counts"] if one["accelerators"] == answer["accelerators"])
         # The samples/s of accelerators that never wait, from the MB/s that they need at the AU of the threshold.
         needed_mb = predicted["needed_mb_per_second"] * 100 / answer["question"]["threshold_percent"]
         full = needed_mb * predicted["samples_per_second"] / predicted["app_mb_per_second"]

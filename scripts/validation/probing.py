@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.processes import run
+from measuring.runs import BUCKET, bucket
 
 from dlemu.jobs.probe.result import PROBE
 from tests.object_server import Behaviour, object_server
@@ -63,10 +64,8 @@ def measure_objects() -> Iterator[Check]:
 
 
 def _gets(endpoint: str, size: str, depth: int) -> dict[str, Any]:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):  # the server takes any
-        os.environ.setdefault(name, "validation")
     with tempfile.TemporaryDirectory() as results:
-        words = ["s3://bucket", f"storage.storage_options.endpoint_url={endpoint}", "--file-size", "64m"]
+        words = [f"s3://{BUCKET}", bucket(endpoint)[-1], "--file-size", "64m"]
         grid = ["--sizes", size, "--depths", str(depth), "--seconds", str(SECONDS), "--output", results]
         return _measured([sys.executable, "-m", "dlemu", "probe", *words, *grid], results)
 

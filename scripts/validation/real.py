@@ -18,11 +18,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from benchmarks.processes import run
+from measuring import evidence
 from measuring.runs import dlemu, run_job
 
 from dlemu.contrib.record.answer import VERDICTS, Recording
@@ -103,7 +105,7 @@ DRIVES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(evidence.Row):
     """A job on a drive. Rates in samples/s."""
 
     job: str
@@ -143,10 +145,6 @@ class Row:
             f"{self.core_wait_percent:.0f} %",
             self.status,
         ]
-
-    @property
-    def text(self) -> str:
-        return " | ".join(self.cells)
 
     @property
     def status(self) -> str:
@@ -306,21 +304,23 @@ def limit_of(recording: Recording) -> str:
     return "storage" if parts.storage >= cpu else "host CPU"
 
 
-def _words(job: Job, recipe: Recipe, folder: str, steps: int) -> list[str]:
+def _words(job: Job, recipe: Recipe, folder: str, steps: int, drive: Drive) -> list[str]:
     return [
         f"workload={recipe.path}",
         "dataset.source=folder",
         f"dataset.data_folder={os.path.join(folder, job.script)}",
         f"train.total_training_steps={steps}",
         "workflow.checkpoint=false",
+        *(["metric.cached=true"] if drive.cores else []),
     ]
 
 
 def _replayed(
     bed: Bed, job: Job, drive: Drive, recipe: Recipe, folder: str, steps: int, results: str
 ) -> tuple[float, str]:
-    words = [*_words(job, recipe, folder, steps), *(["metric.cached=true"] if drive.cores else [])]
-    done = run_job("train", words, within=results, wrap=lambda argv: _command(bed, drive, argv))
+    done = run_job(
+        "train", _words(job, recipe, folder, steps, drive), within=results, wrap=partial(_command, bed, drive)
+    )
     rate, waited = _steady(done.folder, job.batch, recipe.hand_over_seconds)
     return rate, "nothing" if waited <= _WAITS else _limit(done.summary["limited_by"])
 
@@ -341,12 +341,9 @@ def _predicted(
     bed: Bed, job: Job, drive: Drive, recipe: Recipe, folder: str, steps: int, results: str
 ) -> tuple[float, str]:
     """Return what `dlemu predict` says for one accelerator."""
-    out = os.path.join(results, "predicted")
-    words = [*_words(job, recipe, folder, steps), "ranks=1", f"output.folder={out}", "output.report=false"]
-    words += ["metric.cached=true"] if drive.cores else []
-    run(_command(bed, drive, dlemu("predict", *words)), accepted=COMPLETED)
-    with open(os.path.join(out, "predict.json")) as lines:
-        answer = json.load(lines)
+    words = [*_words(job, recipe, folder, steps, drive), "ranks=1"]
+    wrap = partial(_command, bed, drive)
+    answer = run_job("predict", words, within=results, wrap=wrap, result="predict.json").summary
     (one,) = (count for count in answer["counts"] if count["accelerators"] == 1)
     return float(one["samples_per_second"]), _limit(answer["limited_by"])
 

@@ -5,7 +5,6 @@ The demand is that of the bytes really read, which are the files' own. A case ta
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -14,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.processes import run
-from measuring.runs import dlemu, section
+from measuring import evidence
+from measuring.runs import dlemu, run_job, section
 
-from dlemu.metrics.verdict import COMPLETED
 from validation.bed import Bed
 from validation.check import Check
 from validation.drive import KnownDrive, Speed
@@ -86,10 +85,8 @@ def ask(case: Case, drive: KnownDrive) -> dict[str, Any]:
     run(dlemu("datagen", *case.data_words, folder))
     drive.set_speed(Speed(read_bytes_per_second=case.mb_per_second * 1_000_000))
     with tempfile.TemporaryDirectory() as results:
-        question = dlemu("size", *case.words, folder, f"output.folder={results}/size")
-        run(drive.command(question), accepted=COMPLETED)
-        with open(os.path.join(results, "size", "size.json")) as lines:
-            return dict[str, Any](json.load(lines))
+        words = [*case.words, folder]
+        return run_job("size", words, within=results, wrap=drive.command, result="size.json").summary
 
 
 def wanted(case: Case, answer: dict[str, Any]) -> float:
@@ -99,7 +96,7 @@ def wanted(case: Case, answer: dict[str, Any]) -> float:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(evidence.Row):
     """What a case gave, as a line of the evidence."""
 
     case: Case
@@ -151,10 +148,6 @@ class Answer:
             f"{self.seconds:.0f} s",
             f"{answer['naive_seconds']:.0f} s, {self.times_faster:.0f} times as long",
         ]
-
-    @property
-    def text(self) -> str:
-        return " | ".join(self.cells)
 
 
 def measure(bed: Bed) -> Iterator[Answer | Check]:

@@ -1,4 +1,4 @@
-"""Limits of a block device for the processes of a group, by the kernel's own throttle.
+"""Limits of a block device, or of CPU time, for the processes of a group, by the kernel's own throttle.
 
 cgroup v1: blkio.throttle.*_device (Documentation/admin-guide/cgroup-v1/blkio-controller.rst); measured within 1 % of
 what was asked at 50 to 500 MB/s and 500 to 10000 reads/s. cgroup v2: io.max (Documentation/admin-guide/cgroup-v2.rst).
@@ -9,13 +9,18 @@ Both versions may be mounted; the controller is then in one of them. Of v2 the r
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from datagen.errors import UserError
+from validation.janitor import Traces, cleaned
 
 MOUNTS = "/proc/self/mounts"
+CPU_PERIOD_US = 100_000
+CPU_V1, CPU_V2 = "/sys/fs/cgroup/cpu", "/sys/fs/cgroup"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +102,30 @@ def make_throttle(name: str) -> Throttle:
     if root is None:
         raise UserError("this kernel has neither cgroup v1's blkio.throttle nor cgroup v2's io controller")
     return Throttle(name, root)
+
+
+@contextlib.contextmanager
+def cpu_quota(cores: float) -> Iterator[str]:
+    """Make a group of so many cores' time, as a container's CPU limit is one; give its folder, and remove it.
+
+    Documentation/scheduler/sched-bwc.rst, cgroup-v2.rst.
+
+    Raises:
+        UserError: this kernel or container lets no such group be made.
+        DlemuError: it could not be removed.
+    """
+    is_v1, quota_us = os.path.exists(os.path.join(CPU_V1, "cpu.cfs_quota_us")), round(cores * CPU_PERIOD_US)
+    cgroup = os.path.join(CPU_V1 if is_v1 else CPU_V2, f"dlemu-quota-{os.getpid()}-{os.urandom(4).hex()}")
+    values = {"cpu.cfs_period_us": str(CPU_PERIOD_US), "cpu.cfs_quota_us": str(quota_us)}
+    with cleaned(Traces(folder="", mount="", cgroup=cgroup)):
+        try:
+            os.mkdir(cgroup)
+            for name, value in values.items() if is_v1 else [("cpu.max", f"{quota_us} {CPU_PERIOD_US}")]:
+                _write(os.path.join(cgroup, name), value)
+        except OSError as error:
+            message = f"no control group with a CPU limit can be made ({cgroup}): {error.strerror}"
+            raise UserError(message) from None
+        yield cgroup
 
 
 def _words(path: str) -> list[str]:

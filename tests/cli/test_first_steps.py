@@ -10,7 +10,10 @@ import click
 import pytest
 
 from dlemu.cli import FIRST, cli, commands, guarded
+from dlemu.cli.frontends import make_here
 from dlemu.cli.options import Number
+from dlemu.config import load
+from dlemu.results.kinds import kinds
 from tests.parts import of_parts
 
 
@@ -25,27 +28,18 @@ def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
     ("words", "said"),
     [
         (["trian"], "there is no command 'trian': did you mean train? known: try, train, size,"),
-        (["Train"], "did you mean train?"),
         (["run"], "there is no command 'run': known: try, train,"),
         (["ranks=4"], "ranks=4 is a setting, which follows a command, as in `dlemu train ranks=4`"),
         (["gpus"], "ranks=... is a setting, which follows a command"),
-        (["dataset.data_folder"], "dataset.data_folder=... is a setting, which follows a command"),
         (["/mnt/nome"], "it is no folder, either: wanted one that exists, as in `dlemu /mnt/nvme`"),
         (["train", "--ranks", "4"], "settings are given as KEY=VALUE, without dashes: ranks=...\n"),
-        (["size", "workload=unet3d", "--accelerators", "8", "--make"], "without dashes: ranks=..."),
         (["predict", "--gpus=8"], "without dashes: ranks=..."),
         (["datagen", "--yes"], "No such option"),
         (["train", "--num-client-hosts", "2"], "did you mean the hosts on which mpirun or srun starts ranks"),
-        (["train", "num_client_hosts=2"], "did you mean the hosts on which mpirun or srun starts ranks"),
-        (["train", "--num-clients", "2"], "No such option"),
-        (["train", "--np", "8"], "without dashes: ranks=..."),
         (["train", "workload=unet3d", "dataset.format=.jpg"], "dataset.format is '.jpg': did you mean jpeg?"),
         (["train", "model=unet3d"], "model=unet3d only names the results: wanted workload=unet3d"),
-        (["train", "++workload.model=llama3-8b"], "wanted workload=llama3_8b"),
         (["train", "--data-dir", "/mnt"], "without dashes: dataset.data_folder=..."),
-        (["train", "--timeout-seconds=4"], "without dashes: timeout_seconds=..."),
         (["train", "unet3d"], "'unet3d' is not a setting: did you mean workload=unet3d? wanted KEY=VALUE"),
-        (["train", "help"], "'help' is not a setting: wanted KEY=VALUE, as in workload=unet3d or ranks=4"),
     ],
 )
 def test_a_typo_gets_the_word_that_was_meant(
@@ -167,3 +161,19 @@ def test_help_names_eight_commands_with_an_example_each_and_all_where_asked(
     assert shown["--help"].splitlines()[-1] == "more: dlemu help --all"
     assert "KEY=VALUE sets what is run" in shown["--help"]
     assert all(f"\n  {name} " in shown["--all"] for name in commands())
+
+
+@pytest.mark.parametrize("name", sorted({kind.command for kind in kinds() if kind.command}))
+def test_every_command_that_leaves_a_result_prints_it_for_programs(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert "--json" in {option for parameter in command.params for option in parameter.opts}
+
+
+def test_what_is_made_first_is_not_said_where_json_is_wanted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["dataset.num_files_train=2", "dataset.record_length_bytes=1000", f"dataset.data_folder={tmp_path}"]
+    for as_json in (True, False):
+        make_here(load([*words, f"dataset.data_folder={tmp_path / str(as_json)}"]), as_json=as_json, yes=False)
+        said = capfd.readouterr()
+        assert ("made 2 files" in said.out) is not as_json
+        assert ("made 2 files" in said.err) is as_json

@@ -15,14 +15,25 @@ from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
+import pytest
 
 from dlemu.jobs.training.result import Run, read_run
 from dlemu.metrics.verdict import COMPLETED
-from tests.e2e.zygote import zygote
+from tests.e2e.zygote import Forked, zygote
 
 DLEMU = str(Path(sys.executable).parent / "dlemu")
 DLIO = str(Path(sys.executable).parent / "dlio_benchmark")
+MPIRUN = str(Path(sys.executable).parent / "mpirun")
+UNDER_MPI = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one"),
+]
+"""Marks of tests that start it."""
 DEADLINE_SECONDS = 240  # far beyond what any run takes: only a hang gets there
+
+
+LONG = ("train.epochs=1000", "metric.ceiling_seconds=0", "timeout_seconds=120")
+"""For `small_run`: it would go on for minutes."""
 
 
 PYTORCH = "reader.data_loader=pytorch"
@@ -87,11 +98,12 @@ def start(
     if any(os.path.basename(word) in ("mpirun", "mpiexec", "srun") for word in launcher):
         arguments = tuple(word for word in arguments if not word.startswith("ranks="))
     whole = os.environ | environment
-    if program == DLEMU and not launcher:
+    if program in (DLEMU, DLIO) and not launcher:
         loaders = [word for word in arguments if word.startswith("reader.data_loader=")]
-        from_zygote = zygote(torch=arguments[0] in ("train", "size", "sweep") and loaders[-1:] in ([], [PYTORCH]))
+        reads = program == DLIO or arguments[0] in ("train", "size", "sweep")
+        from_zygote = zygote(torch=reads and loaders[-1:] in ([], [PYTORCH]))
         if from_zygote.can_run(whole):
-            return from_zygote.start([DLEMU, *map(str, arguments)], str(cwd or Path.cwd()), whole)
+            return Forked(from_zygote, [program, *map(str, arguments)], str(cwd or Path.cwd()), whole)
     return subprocess.Popen(
         [*launcher, program, *arguments],
         stdout=subprocess.PIPE,
@@ -102,6 +114,16 @@ def start(
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
     )
+
+
+def dlemu_with(folder: Path, constant: str, value: float) -> str:
+    """Write a program that is `dlemu` with another value of a constant (`module.NAME`); return its path."""
+    program, module = folder / "dlemu", constant.rpartition(".")[0]
+    program.write_text(
+        f"#!{sys.executable}\nimport {module}\n{constant} = {value}\nfrom dlemu.__main__ import main\nmain()\n"
+    )
+    program.chmod(0o755)
+    return str(program)
 
 
 def wait(process: subprocess.Popen[str]) -> Ended:
@@ -132,6 +154,12 @@ def training(folder: Path, ranks: int = 3) -> bool:
 
     logs = list((folder / "live").glob("rank_*.steps"))
     return len(logs) == ranks and all(len(read_log(str(log))) > 1 for log in logs)
+
+
+def until_it_trains(process: subprocess.Popen[str], folder: Path, ranks: int = 3) -> list[psutil.Process]:
+    """Wait until every rank has logged a step, or the run is over; return its descendants."""
+    until(lambda: training(folder, ranks) or process.poll() is not None, "the ranks to train")
+    return family(process)
 
 
 def summary(folder: Path) -> dict[str, Any]:

@@ -226,10 +226,11 @@ def test_studies_leave_what_others_have(server: Any, tmp_path: Path) -> None:
     others.put()
     assert run("datagen", *words).status == 0
     others.put()
-    ended = run("sweep", *words, "ranks=1,2", "train.epochs=1", f"output.folder={tmp_path / 'sweep'}")
+    few = ("ranks=1,2", "train.epochs=1", "train.computation_time=0.001")
+    ended = run("sweep", *words, *few, f"output.folder={tmp_path / 'sweep'}")
     assert ended.status in COMPLETED, ended.err
     assert others.changed() == []
-    for command, more in (("sweep", ("ranks=1,2", "train.epochs=1")), ("size", ("--trial-seconds", "2"))):
+    for command, more in (("sweep", few), ("size", ("--trial-seconds", "2"))):
         assert run(command, *words, *more, "dataset.num_files_train=9999").status == 2
         assert interrupted(server, is_sample, signal.SIGINT, command, *words, *more).status == 130
         assert others.changed() == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,12 @@ import yaml
 import dlemu
 from dlemu.jobs.checkpoint.measured import CheckpointJournal
 from dlemu.jobs.checkpoint.result import CheckpointRun
-from dlemu.results.file_names import KILLED
+from dlemu.results import KILLED
 from dlemu.results.live import read_journal
-from tests.e2e.harness import DLIO, assert_gone, family, start, until, wait
+from tests.e2e.harness import DLIO, MPIRUN, UNDER_MPI, assert_gone, family, start, until, wait
 from tests.e2e.harness import dlemu as dlemu_command
 
-MPIRUN = str(Path(sys.executable).parent / "mpirun")
+mpi, needs_mpirun = UNDER_MPI
 WORKLOAD = {
     "model": {
         "name": "llama_small",
@@ -36,8 +35,8 @@ WORKLOAD = {
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.mpi
-@pytest.mark.skipif(not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one")
+@mpi
+@needs_mpirun
 def test_mlpstorage_has_checkpoints_written_then_read_by_two_calls(tmp_path: Path) -> None:
     (tmp_path / "configs" / "workload").mkdir(parents=True)
     (tmp_path / "configs" / "workload" / "llama3_8b.yaml").write_text(yaml.safe_dump(WORKLOAD))
@@ -99,9 +98,9 @@ def test_a_run_that_was_killed_with_all_its_ranks_is_a_result(tmp_path: Path) ->
     assert summary.write is not None
     written = {part.checkpoint for part in summary.write.checkpoints}
     assert len(written) >= 3
-    assert written >= set(summary.what.kept)
+    assert written >= set(summary.kept)
     if "was being written" in summary.verdict:
-        assert f"checkpoint {max(summary.what.kept) + 1} was being written" in summary.verdict
+        assert f"checkpoint {max(summary.kept) + 1} was being written" in summary.verdict
     reported = dlemu_command("report", str(folder))
     assert reported.status == 0, reported.err
     assert "INCOMPLETE" in (folder / "report.html").read_text()

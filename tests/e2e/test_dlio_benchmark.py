@@ -17,17 +17,14 @@ from dlemu.dlio.command import load_command
 from dlemu.dlio.export import export_run
 from dlemu.jobs.training.result import make_run
 from dlemu.metrics.verdict import COMPLETED
-from tests.e2e.harness import DLIO, Ended, start, summary, wait
+from tests.e2e.harness import DLIO, MPIRUN, UNDER_MPI, Ended, start, summary, wait
 from tests.object_stores import BUCKET, S3
 from tests.runs import make_job, make_log
 
-MPIRUN = str(Path(sys.executable).parent / "mpirun")
 MLPSTORAGE = os.environ.get("DLEMU_MLPSTORAGE", "")
 """A checkout of https://github.com/mlcommons/storage at v2.0."""
 
-NEEDS_MPIRUN = pytest.mark.skipif(
-    not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one"
-)
+mpi, needs_mpirun = UNDER_MPI
 
 pytestmark = pytest.mark.slow
 
@@ -68,8 +65,8 @@ def benchmark(leaf: Path, config: str, *settings: str, ranks: int = 2) -> Ended:
     return wait(start(*words, program=DLIO, launcher=launcher))
 
 
-@pytest.mark.mpi
-@NEEDS_MPIRUN
+@mpi
+@needs_mpirun
 def test_datagen_and_training_leave_what_dlio_leaves(tmp_path: Path) -> None:
     data, made_in, leaf = tmp_path / "data" / "unet3d", tmp_path / "datagen", tmp_path / "run"
     for name in ("train", "valid", "test"):  # mlpstorage makes them
@@ -105,7 +102,7 @@ def test_datagen_and_training_leave_what_dlio_leaves(tmp_path: Path) -> None:
     assert summary(leaf / "dlemu")["outcome"] != "pass"
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=[pytest.mark.mpi, NEEDS_MPIRUN])])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=UNDER_MPI)])
 def test_a_mistake_is_dlemus_kind_of_mistake_and_touches_no_earlier_results(ranks: int, tmp_path: Path) -> None:
     launcher = [MPIRUN, "-n", str(ranks)] if ranks > 1 else []
     (tmp_path / "summary.json").write_text("{}")
@@ -171,8 +168,8 @@ def test_what_the_tool_of_v3_adds_by_itself_is_understood(tmp_path: Path) -> Non
     assert told["num_files_train"] == 16
 
 
-@pytest.mark.mpi
-@NEEDS_MPIRUN
+@mpi
+@needs_mpirun
 def test_object_of_the_tool_of_v3_makes_trains_and_checkpoints_in_a_bucket(
     s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from dlemu.jobs.training.result import read_run
-from dlemu.results.file_names import KILLED
+from dlemu.results import KILLED
 from tests.e2e.harness import (
+    LONG,
     PYTORCH,
     assert_gone,
     dlemu,
@@ -26,21 +27,18 @@ from tests.e2e.harness import (
     start,
     steps,
     summary,
-    training,
     until,
+    until_it_trains,
     wait,
 )
 
 pytestmark = pytest.mark.slow
 
-LONG = ("train.epochs=1000", "metric.ceiling_seconds=0", "timeout_seconds=120")
-
 
 def started(folder: Path, dataset: Path, *changes: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
     """Start a run that would go on for minutes; return it and its family once every rank trains."""
     process = start("train", *small_run(folder, dataset, *LONG, *changes))
-    until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
-    return process, family(process)
+    return process, until_it_trains(process, folder)
 
 
 def assert_kept_but_incomplete(folder: Path) -> None:
@@ -172,7 +170,7 @@ def test_a_full_disk_under_the_results_is_told_before_anything_is_measured(datas
 
 def test_a_disk_that_fills_up_while_results_are_written_loses_no_step(dataset: Path, tiny: Path) -> None:
     process = start("train", *small_run(tiny / "run", dataset, "train.epochs=8", "metric.ceiling_seconds=0"))
-    until(lambda: training(tiny / "run") or process.poll() is not None, "the ranks to train")
+    until_it_trains(process, tiny / "run")
     os.killpg(process.pid, signal.SIGSTOP)  # it is not to end before there is no room left
     with open(tiny / "filler", "wb", buffering=0) as filler:
         while True:
@@ -228,7 +226,7 @@ def test_a_mistake_gets_one_clear_message(changes: list[str], words: list[str], 
 
 def test_a_killed_generation_resumes_with_what_is_missing(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    settings = [*small_run(tmp_path / "run", data), "dataset.num_files_train=3000", "dataset.record_length_bytes=90000"]
+    settings = [*small_run(tmp_path / "run", data), "dataset.num_files_train=1500", "dataset.record_length_bytes=90000"]
     process = start("datagen", *settings)
     until(lambda: len(list(data.glob("train/*.npz"))) > 100 or process.poll() is not None, "the first files")
     everyone = family(process)
@@ -236,7 +234,7 @@ def test_a_killed_generation_resumes_with_what_is_missing(tmp_path: Path) -> Non
     process.communicate()
     assert_gone(everyone)
     made = {path: path.stat().st_mtime_ns for path in data.glob("train/*.npz")}
-    assert 100 < len(made) < 3000
+    assert 100 < len(made) < 1500
     refused = dlemu("train", *settings)
     assert refused.status == 2
     assert "never finished" in refused.err
@@ -244,7 +242,7 @@ def test_a_killed_generation_resumes_with_what_is_missing(tmp_path: Path) -> Non
     assert resumed.status == 0, resumed.err
     assert f"{len(made)} existed already" in resumed.out
     assert {path: path.stat().st_mtime_ns for path in made} == made
-    assert len(list((data / "train").iterdir())) == 3000, "nothing half-made is left"
+    assert len(list((data / "train").iterdir())) == 1500, "nothing half-made is left"
     assert dlemu("datagen", "verify", *settings).status == 0
 
 

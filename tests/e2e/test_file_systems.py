@@ -61,9 +61,7 @@ def mounted(folder: Path, argv: list[str], image: Path | None = None) -> Iterato
     janitors = importlib.import_module("validation.janitor")
     mount = folder / "mount"
     mount.mkdir(parents=True)
-    janitor = janitors.Janitor(janitors.Traces(folder=str(folder), mount=str(mount), image=str(image or "")))
-    troubles = []
-    try:
+    with janitors.cleaned(janitors.Traces(folder=str(folder), mount=str(mount), image=str(image or ""))) as janitor:
         if image is not None:
             janitor.run("truncate", f"--size={IMAGE_BYTES}", str(image))
         try:
@@ -71,9 +69,6 @@ def mounted(folder: Path, argv: list[str], image: Path | None = None) -> Iterato
         except subprocess.CalledProcessError as error:
             pytest.skip(f"it can't be made here: {error.stderr.strip()}")
         yield mount
-    finally:
-        troubles = janitor.clean()
-    assert not troubles
 
 
 def on_a_device(kind: str, folder: Path, *, sector_bytes: int = 512) -> contextlib.AbstractContextManager[Path]:

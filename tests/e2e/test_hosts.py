@@ -21,14 +21,23 @@ import psutil
 import pytest
 
 from dlemu.checkpoints.stored import NOTE
-from tests.e2e.harness import dlemu, ranks_per_host, reported, small_run, start, steps, summary, training, until, wait
-from tests.e2e.test_mpi import MPIRUN
+from tests.e2e.harness import (
+    MPIRUN,
+    UNDER_MPI,
+    dlemu,
+    dlemu_with,
+    ranks_per_host,
+    reported,
+    small_run,
+    start,
+    steps,
+    summary,
+    until,
+    until_it_trains,
+    wait,
+)
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.mpi,
-    pytest.mark.skipif(not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one"),
-]
+pytestmark = [pytest.mark.slow, *UNDER_MPI]
 
 ON_HOST = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
@@ -196,7 +205,8 @@ def checkpoint_words(hosts: Hosts, *changes: str) -> list[str]:
 
 
 def test_checkpoints_are_written_to_each_hosts_own_drive(hosts: Hosts) -> None:
-    words = checkpoint_words(hosts, "num_checkpoints_write=1", "num_checkpoints_read=1")
+    few = ("num_checkpoints_write=1", "num_checkpoints_read=1", "time_between_checkpoints=0")
+    words = checkpoint_words(hosts, *few)
     ended = dlemu("checkpoint", *words, launcher=hosts.mpirun)
     assert ended.ran, ended.err
     for host, ranks in ((hosts.first, (0, 1)), (hosts.second, (2, 3))):
@@ -232,8 +242,9 @@ def test_what_was_measured_outlives_a_host(loss: str, hosts_apart: Hosts, datase
     limit.write_text("timeout_seconds: 5\ndataset: {format: npz}\n")
     changes = ("train.epochs=1000", "metric.ceiling_seconds=0")
     settings = [f"workload={limit}", *small_run(folder, dataset, *changes)[1:]]
-    process = start("train", *settings, launcher=hosts.mpirun)
-    until(lambda: training(kept, ranks=4 if shared else 2) or process.poll() is not None, "the ranks to train")
+    impatient = dlemu_with(tmp_path, "dlemu.ranks.mpi.SAVING_SECONDS", 5.0)
+    process = start("train", *settings, program=impatient, launcher=hosts.mpirun)
+    until_it_trains(process, kept, ranks=4 if shared else 2)
     assert any(ranks_on(hosts.second))
     if shared:
         kill(hosts.second)

@@ -7,7 +7,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -15,8 +14,11 @@ import pytest
 
 from dlemu.runner.run_folder import request_stop
 from tests.e2e.harness import (
+    LONG,
+    MPIRUN,
     PYTORCH,
     SLOW,
+    UNDER_MPI,
     assert_gone,
     dlemu,
     maps,
@@ -26,40 +28,26 @@ from tests.e2e.harness import (
     start,
     steps,
     summary,
-    training,
-    until,
+    until_it_trains,
     wait,
 )
 
-MPIRUN = str(Path(sys.executable).parent / "mpirun")
-LONG = ("train.epochs=1000", "metric.ceiling_seconds=0", "timeout_seconds=120")
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.mpi,
-    pytest.mark.skipif(not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one"),
-]
+pytestmark = [pytest.mark.slow, *UNDER_MPI]
 
 
-def test_datagen_and_training_on_mpi_ranks(tmp_path: Path) -> None:
-    settings = small_run(tmp_path / "run", tmp_path / "data", "ranks=1", PYTORCH)
+def test_datagen_and_training_on_mpi_ranks_and_the_verdict_is_the_exit_status(tmp_path: Path) -> None:
+    settings = small_run(tmp_path / "run", tmp_path / "data", *SLOW, PYTORCH)
     made = dlemu("datagen", *settings, launcher=[MPIRUN, "-np", "2"])
     assert made.status == 0, made.err
     assert "made 48 files" in made.out
     ended = dlemu("train", *settings, launcher=[MPIRUN, "-np", "3"])
-    assert ended.ran, ended.err
+    assert ended.status == 1, ended.err
     assert ended.out.count("  more ") == 1, "one process speaks"
     told = summary(tmp_path / "run")
-    assert told["ranks"] == 3
+    assert (told["ranks"], told["outcome"]) == (3, "fail")
     assert ranks_per_host(tmp_path / "run") == [3]
     assert set(told["each_sample_once"]) == {True}
-    assert len(steps(tmp_path / "run")) == 3 * 2 * 8
-
-
-def test_the_verdict_is_the_exit_status(dataset: Path, tmp_path: Path) -> None:
-    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *SLOW), launcher=[MPIRUN, "-np", "2"])
-    assert ended.status == 1, ended.err
-    assert summary(tmp_path / "run")["outcome"] == "fail"
+    assert len(steps(tmp_path / "run")) == 3 * 8
 
 
 @pytest.mark.parametrize("victim", [0, 2, "stand-in"])
@@ -67,8 +55,7 @@ def test_what_was_measured_outlives_a_killed_rank(victim: int | str, dataset: Pa
     folder = tmp_path / "run"
     settings = small_run(folder, dataset, *LONG)
     process = start("train", *settings, launcher=[MPIRUN, "-np", "3"])
-    until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
-    everyone = psutil.Process(process.pid).children(recursive=True)
+    everyone = until_it_trains(process, folder)
     logs = [path.name for path in sorted((folder / "live").glob("rank_*"))]
     assert len(logs) == 3
     mapped: dict[int, int | str] = {
@@ -112,7 +99,7 @@ def _name(process: psutil.Process) -> str:
 def test_processes_that_stand_in_import_no_framework_and_stop_no_rank(dataset: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start("train", *small_run(folder, dataset, *LONG, PYTORCH), launcher=[MPIRUN, "-np", "3"])
-    until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
+    until_it_trains(process, folder)
     stand_ins = [one for one in map(psutil.Process, _launched(process)) if not one.children()]
     assert len(stand_ins) == 2
     assert not any(maps(one, "libtorch_cpu") for one in stand_ins)
@@ -130,7 +117,7 @@ def test_ranks_that_are_not_alike_run_themselves(dataset: Path, tmp_path: Path) 
     launched.chmod(0o755)
     settings = small_run(folder, dataset, *LONG)
     process = start("train", *settings, launcher=[MPIRUN, "-np", "2", str(launched)])
-    until(lambda: training(folder, ranks=2) or process.poll() is not None, "the ranks to train")
+    until_it_trains(process, folder, ranks=2)
     ranks = [[maps(one, "rank_0000") for one in psutil.Process(pid).children()] for pid in _launched(process)]
     assert [sum(each) for each in ranks] == [1, 1]
     os.killpg(process.pid, signal.SIGINT)
@@ -141,7 +128,7 @@ def test_ctrl_c_to_mpirun_keeps_what_was_measured(dataset: Path, tmp_path: Path)
     folder = tmp_path / "run"
     settings = small_run(folder, dataset, *LONG)
     process = start("train", *settings, launcher=[MPIRUN, "-np", "3"])
-    until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
+    until_it_trains(process, folder)
     os.killpg(process.pid, signal.SIGINT)
     ended = wait(process)
     assert ended.status != 0
@@ -165,10 +152,8 @@ def test_the_time_limit_of_a_workload_file_holds_under_mpi(dataset: Path, tmp_pa
     file.write_text("timeout_seconds: 3\ndataset: {format: npz}\n")
     settings = [f"workload={file}", *small_run(folder, dataset, *LONG[:2])[1:]]
     process = start("train", *settings, launcher=[MPIRUN, "-np", "3"])
-    until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
-    ranks = [one for one in psutil.Process(process.pid).children(recursive=True) if maps(one, "rank_00002.steps")]
-    assert len(ranks) == 1
-    os.kill(ranks[0].pid, signal.SIGSTOP)
+    (rank,) = [one for one in until_it_trains(process, folder) if maps(one, "rank_00002.steps")]
+    rank.suspend()
     ended = wait(process)
     assert ended.status != 0
     assert re.search("rank 2 .*did not (arrive at the barrier|continue) within 3 s", ended.err)

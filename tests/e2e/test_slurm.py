@@ -18,17 +18,26 @@ import pytest
 
 from datagen.errors import DlemuError
 from dlemu.jobs.training.result import Run, read_run
-from tests.e2e.harness import dlemu, maps, ranks_per_host, small_run, start, summary, training, until, wait
+from tests.e2e.harness import (
+    UNDER_MPI,
+    dlemu,
+    maps,
+    ranks_per_host,
+    small_run,
+    start,
+    summary,
+    until,
+    until_it_trains,
+    wait,
+)
 from tests.e2e.test_hosts import Hosts
 from tests.e2e.test_hosts import hosts as hosts
-from tests.e2e.test_mpi import MPIRUN
 
 _CLUSTERS = itertools.count()
 DAEMONS = ("munged", "slurmctld", "slurmd")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.mpi,
-    pytest.mark.skipif(not os.path.exists(MPIRUN), reason="no MPI library here; scripts/env dev installs one"),
+    *UNDER_MPI,
     pytest.mark.skipif(os.geteuid() != 0, reason="Slurm's daemons are started by root"),
     pytest.mark.skipif(
         not all(map(shutil.which, (*DAEMONS, "srun"))), reason="no Slurm here; Debian: apt-get install slurm-wlm munge"
@@ -207,7 +216,7 @@ def test_what_was_measured_outlives_a_job(
     folder = tmp_path / "run"
     launcher = slurm.srun("--mpi=pmi2", "-N", str(len(slurm.nodes)))
     process = start("train", *small_run(folder, dataset, "train.epochs=1000"), launcher=launcher)
-    until(lambda: training(folder, ranks=4) or process.poll() is not None, "the ranks to train")
+    until_it_trains(process, folder, ranks=4)
     if loss == "killed":
         one = leader(folder)
         [each for each in one.children() if maps(each, "rank_")][-1].kill()

@@ -18,8 +18,8 @@ from tests.e2e.harness import (
     small_run,
     start,
     summary,
-    training,
     until,
+    until_it_trains,
     wait,
 )
 from tests.e2e.test_hosts import Hosts, hosts, ip, kill, ranks_on
@@ -65,9 +65,11 @@ def test_torchruns_processes_are_one_run(dataset: Path, tmp_path: Path) -> None:
 def test_a_killed_rank_is_named_and_what_was_measured_is_kept(dataset: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start("train", *run_of(folder, dataset, "train.epochs=1000"), launcher=torchrun(3))
-    until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
-    processes = family(process)
-    (victim,) = (one for one in processes if maps(one, "rank_00002.steps") and not maps(one, "rank_00000.steps"))
+    (victim,) = (
+        one
+        for one in until_it_trains(process, folder)
+        if maps(one, "rank_00002.steps") and not maps(one, "rank_00000.steps")
+    )
     victim.kill()
     ended = wait(process)
     assert ended.status != 0
@@ -105,7 +107,7 @@ def test_three_hosts_end_together_and_name_what_was_lost(
     words = run_of(folder, dataset, "train.epochs=1000", "metric.ceiling_seconds=0")
     agents = start_on_all(hosts, "train", *([f"workload={limit}", *words[1:]] if loss == "link" else words))
     first, last = folder if sees_all else hosts.seen(hosts.first), hosts.names[-1]
-    until(lambda: training(first, ranks=6 if sees_all else 2) or agents[0].poll() is not None, "the ranks to train")
+    until_it_trains(agents[0], first, ranks=6 if sees_all else 2)
     lost = f"host {last} (ranks 4, 5)"
     if loss == "rank":
         (victim,) = (
@@ -130,7 +132,8 @@ def test_without_torch_the_message_names_what_works(tmp_path: Path) -> None:
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('no torch here')")
     variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
     variables |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    ended = dlemu("train", "workload=default", **variables, PYTHONPATH=str(tmp_path), cwd=tmp_path)
+    words = ("workload=default", "reader.data_loader=threads")
+    ended = dlemu("train", *words, **variables, PYTHONPATH=str(tmp_path), cwd=tmp_path)
     assert ended.status == 2
     assert "mpirun -np N" in ended.err
     assert "ranks=N" in ended.err

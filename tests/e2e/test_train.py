@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +12,19 @@ from datagen.owned import MARKER
 from dlemu.config import load
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.verdict import EXIT_STATUSES
-from tests.e2e.harness import PYTORCH, SLOW, dlemu, small_run, start, steps, summary, wait
-
-MPIRUN = str(Path(sys.executable).parent / "mpirun")
+from tests.e2e.harness import (
+    MPIRUN,
+    PYTORCH,
+    SLOW,
+    UNDER_MPI,
+    dlemu,
+    dlemu_with,
+    small_run,
+    start,
+    steps,
+    summary,
+    wait,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -158,14 +166,9 @@ def test_a_run_that_does_not_pass_says_so_by_its_exit_status(
 
 def test_a_ceiling_that_is_cut_short_leaves_the_run_as_it_is(dataset: Path, tmp_path: Path) -> None:
     """Batches of it that nobody took are on their way when the first epoch begins."""
-    program = tmp_path / "impatient"
-    program.write_text(
-        f"#!{sys.executable}\nfrom dlemu.cli import main\nfrom dlemu.jobs.training import trainer\n"
-        "trainer.CEILING_PATIENCE_SECONDS = 0.3\nmain()\n"
-    )
-    program.chmod(0o755)
+    impatient = dlemu_with(tmp_path, "dlemu.jobs.training.trainer.CEILING_PATIENCE_SECONDS", 0.3)
     words = small_run(tmp_path / "run", dataset, "metric.ceiling_seconds=60", PYTORCH)
-    ended = wait(start("train", *words, program=str(program)))
+    ended = wait(start("train", *words, program=impatient))
     assert ended.ran, ended.err
     assert summary(tmp_path / "run")["each_sample_once"] == [True, True]
 
@@ -214,10 +217,8 @@ def test_evaluation_reads_the_validation_set(tmp_path: Path) -> None:
     assert summary(tmp_path / "run")["evaluation"]["samples"] == 12
 
 
-@pytest.mark.parametrize("launcher", [[], [MPIRUN, "-np", "2"]], ids=["forked", "mpi"])
+@pytest.mark.parametrize("launcher", [[], pytest.param([MPIRUN, "-np", "2"], marks=UNDER_MPI)], ids=["forked", "mpi"])
 def test_a_file_that_asks_for_data_alone_makes_it(launcher: list[str], tmp_path: Path) -> None:
-    if launcher and not os.path.exists(MPIRUN):
-        pytest.skip("no mpirun in the environment; scripts/env dev installs one")
     file = tmp_path / "workload" / "mine_datagen.yaml"
     file.parent.mkdir()
     file.write_text("workflow: {generate_data: true, train: false, checkpoint: false}\n")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 def test_a_run_is_watched_to_its_end(tmp_path: Path) -> None:
     make_dataset(tmp_path / "data", num_files_train=48, record_length_bytes=20_000, record_length_bytes_stdev=5_000)
     folder = tmp_path / "run"
-    words = small_run(folder, tmp_path / "data", "train.computation_time=0.2", "train.epochs=6")
+    words = small_run(folder, tmp_path / "data", "train.computation_time=0.2", "train.epochs=3")
     run = start("train", *words)
     until((folder / "live" / "facts.json").exists, "the run has begun")
     watched = dlemu("watch", str(folder), "--ranks")
@@ -24,5 +24,5 @@ def test_a_run_is_watched_to_its_end(tmp_path: Path) -> None:
     assert ended.status in COMPLETED, ended.err
     assert watched.status == ended.status
     assert "rank 2  AU " in watched.out
-    assert "epoch 6/6, step" in watched.out
+    assert "epoch 3/3, step" in watched.out
     assert watched.out.splitlines()[-1] in ended.out

@@ -7,28 +7,30 @@ whose environment says anything about that (`KEPT`) are started by a shell's mea
 
 from __future__ import annotations
 
-import array
 import atexit
-import contextlib
 import functools
 import gc
 import importlib
+import inspect
 import json
 import os
 import pkgutil
 import re
-import select
+import runpy
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-import types
 from pathlib import Path
-from typing import IO
+from typing import Any
+
+from dlemu.ranks.process_control import adopt_orphans
 
 KEPT = ("PYTHON", "LD_", "LC_", "LANG", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_", "DLEMU_", "_DLEMU", "PMI", "OMPI_")
-"""What a variable's name begins with that Python, a library or dlemu reads while it starts."""
+"""What a variable's name begins with that Python, a library or dlemu reads while it starts; folders of PYTHONPATH can
+be added later, where they hold nothing that is imported by then."""
 _APART = {"dlemu.contrib.record.recorder"}
 """They do something when they are imported, or import what dlemu itself imports only when it has to."""
 _LOADERS_AND_TESTS = re.compile(r"^dlemu\.(loaders|contrib\.dali)\.|\.tests\b")
@@ -37,7 +39,8 @@ _MOST_BYTES = 1 << 20
 
 
 def _kept(environment: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(KEPT)}
+    kept = {name: value for name, value in environment.items() if name.startswith(KEPT)}
+    return {name: value for name, value in kept.items() if name != "PYTHONPATH"}
 
 
 class Zygote:
@@ -45,122 +48,65 @@ class Zygote:
 
     def __init__(self, *, torch: bool) -> None:
         self._kept = _kept(dict(os.environ))
-        self._socket, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._requests, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._one_at_a_time = threading.Lock()
         with there:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.e2e.zygote", str(there.fileno()), *(["torch"] if torch else [])],
                 pass_fds=[there.fileno()],
             )
         atexit.register(self.close)
 
-    @property
-    def process(self) -> int:
-        return self._process.pid
-
     def close(self) -> None:
         """End it; commands that run go on."""
-        self._socket.close()
-        self._process.wait()
+        self._requests.close()
+        self.process.wait()
 
     def can_run(self, environment: dict[str, str]) -> bool:
         """Say whether a command of this environment would start as by a shell."""
-        return self._process.poll() is None and _kept(environment) == self._kept
+        return self.process.poll() is None and _kept(environment) == self._kept
 
-    def start(self, words: list[str], cwd: str, environment: dict[str, str]) -> subprocess.Popen[str]:
-        """Start a program, in a session of its own, with pipes for its output."""
-        here, there = socket.socketpair()
-        outputs = [os.pipe() for _ in range(2)]
-        request = json.dumps({"words": words, "cwd": cwd, "environment": environment}).encode()
-        passed = [there.fileno(), *(write for _, write in outputs)]
-        self._socket.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", passed))])
-        there.close()
-        for _, write in outputs:
-            os.close(write)
-        return _Forked(words, here, *(open(read, errors="replace") for read, _ in outputs))
+    def fork(self, request: dict[str, object], streams: list[int]) -> int:
+        """Have it fork a command that then becomes a child of this process; return its process id."""
+        with self._one_at_a_time:
+            before = adopt_orphans(True)
+            socket.send_fds(self._requests, [json.dumps(request).encode()], streams)
+            process = self._requests.recv(64)
+            adopt_orphans(before)
+        assert process, "the zygote is gone"
+        return int(process)
 
 
-class _Forked(subprocess.Popen[str]):
-    """A command as its starter sees it; its parent is the zygote, which says how it ended."""
+class Forked(subprocess.Popen[str]):
+    """A command that a zygote forked, in a session of its own, with pipes for its output."""
 
-    _child_created = False  # by this process: nothing is left to be done in the end
+    def __init__(self, zygote: Zygote, words: list[str], cwd: str, environment: dict[str, str]) -> None:
+        self._zygote = zygote
+        super().__init__(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, errors="replace", cwd=cwd, env=environment
+        )
 
-    def __init__(self, words: list[str], answers: socket.socket, out: IO[str], err: IO[str]) -> None:
-        self.args, self.stdin, self.stdout, self.stderr = words, None, out, err
-        self.returncode: int | None = None
-        self._answers, self._said = answers, b""
-        self.pid = int(self._line(None) or 0)
-
-    def poll(self) -> int | None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self.wait(0)
-        return None
-
-    def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            line = self._line(timeout)
-            if line is None:
-                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            self.returncode = int(line)
-            self._answers.close()
-        return self.returncode
-
-    def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
-        assert input is None
-        assert self.stdout is not None
-        assert self.stderr is not None
-        chunks: dict[int, list[bytes]] = {self.stdout.fileno(): [], self.stderr.fileno(): []}
-        _collect(chunks, self.args, timeout)
-        out, err = (b"".join(parts).decode(errors="replace") for parts in chunks.values())
-        self.wait(timeout)
-        self.stdout.close()
-        self.stderr.close()
-        return out, err
-
-    def _line(self, timeout: float | None) -> bytes | None:
-        """Return the next line of the zygote's, None where none comes in time."""
-        while b"\n" not in self._said:
-            if not select.select([self._answers], [], [], timeout)[0]:
-                return None
-            data = self._answers.recv(64)
-            assert data, "the zygote is gone"
-            self._said += data
-        line, self._said = self._said.split(b"\n", 1)
-        return line
-
-
-def _collect(chunks: dict[int, list[bytes]], words: object, timeout: float | None) -> None:
-    """Read descriptors to their ends; raises subprocess.TimeoutExpired."""
-    poll, left = select.poll(), set(chunks)
-    deadline = None if timeout is None else time.monotonic() + timeout
-    for descriptor in left:
-        poll.register(descriptor, select.POLLIN)
-    while left:
-        found = poll.poll(None if deadline is None else max(0.0, 1000 * (deadline - time.monotonic())))
-        if not found:
-            raise subprocess.TimeoutExpired(str(words), timeout or 0.0)
-        for descriptor, _ in found:
-            data = os.read(descriptor, 1 << 16)
-            if data:
-                chunks[descriptor].append(data)
-            else:
-                poll.unregister(descriptor)
-                left.discard(descriptor)
+    def _execute_child(self, *given: Any) -> None:
+        names = inspect.signature(subprocess.Popen._execute_child).parameters  # type: ignore[attr-defined]
+        known = dict(zip(list(names)[1:], given, strict=True))
+        streams = [known["c2pwrite"], known["errwrite"]]
+        request = {"words": known["args"], "cwd": known["cwd"], "environment": known["env"]}
+        self.pid = self._zygote.fork(request, streams)
+        self._child_created = True
+        for stream in streams:
+            os.close(stream)
 
 
 @functools.cache
 def zygote(*, torch: bool) -> Zygote:
     """Return this process's zygote with or without torch, which starts when it is first wanted."""
     started = Zygote(torch=torch)
-    _processes.append(started.process)
+    zygote_processes.add(started.process.pid)
     return started
 
 
-_processes: list[int] = []
-
-
-def zygote_processes() -> list[int]:
-    """Return the process ids of this process's zygotes."""
-    return _processes
+zygote_processes: set[int] = set()
+"""The process ids of this process's zygotes."""
 
 
 # the zygote itself
@@ -180,74 +126,53 @@ def _import_all(further: list[str]) -> None:
     gc.freeze()
 
 
-def _serve(requests: socket.socket) -> dict[str, object] | None:
+def _serve(requests: socket.socket) -> dict[str, Any] | None:
     """Fork for each request; return it in the process that is to run it, None once nobody wants any more."""
-    running: dict[int, tuple[int, socket.socket]] = {}  # by the descriptor of a process: its number, who waits for it
-    poll = select.poll()
-    poll.register(requests, select.POLLIN)
     while True:
-        for descriptor, _ in poll.poll():
-            if descriptor != requests.fileno():
-                process, waiting = running.pop(descriptor)
-                poll.unregister(descriptor)
-                os.close(descriptor)
-                status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-                with contextlib.suppress(OSError), waiting:
-                    waiting.sendall(f"{status}\n".encode())
-                continue
-            data, descriptors, _, _ = socket.recv_fds(requests, _MOST_BYTES, 3)
-            if not data:
-                return None
-            waiting = socket.socket(fileno=descriptors[0])
-            process = os.fork()
-            if not process:
-                os.dup2(descriptors[1], 1)
-                os.dup2(descriptors[2], 2)
-                for other in (*descriptors[1:], *running):
-                    os.close(other)
-                for _, one in running.values():
-                    one.close()
-                requests.close()
-                found: dict[str, object] = json.loads(data)
-                return found | {"waiting": waiting}
-            for passed in descriptors[1:]:
-                os.close(passed)
-            descriptor = os.pidfd_open(process)
-            running[descriptor] = process, waiting
-            poll.register(descriptor, select.POLLIN)
+        data, streams, _, _ = socket.recv_fds(requests, _MOST_BYTES, 2)
+        if not data:
+            return None
+        between = os.fork()
+        if between:
+            os.waitpid(between, 0)
+            for stream in streams:
+                os.close(stream)
+            continue
+        between = os.getpid()
+        if os.fork():
+            os._exit(0)
+        while os.getppid() == between:  # then the tests' process adopts it
+            time.sleep(0.0005)
+        for number, stream in enumerate(streams, start=1):
+            os.dup2(stream, number)
+            os.close(stream)
+        found: dict[str, Any] = json.loads(data)
+        return found
 
 
-def _become(request: dict[str, object]) -> None:
+def _become(request: dict[str, Any]) -> None:
     """Be as a process that was started to run a program."""
     os.setsid()
-    words, environment = request["words"], request["environment"]
-    assert isinstance(words, list)
-    assert isinstance(environment, dict)
-    os.chdir(str(request["cwd"]))
+    os.chdir(request["cwd"])
     os.environ.clear()
-    os.environ.update(environment)
-    sys.argv = words
-    sys.path[0] = str(Path(words[0]).parent)
-    waiting = request["waiting"]
-    assert isinstance(waiting, socket.socket)
-    with waiting:
-        waiting.sendall(f"{os.getpid()}\n".encode())
-    program = types.ModuleType("__main__")  # what processes that are spawned import again
-    program.__file__ = words[0]
-    sys.modules["__main__"] = program
+    os.environ.update(request["environment"])
+    sys.argv = request["words"]
+    further = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:1] = [str(Path(sys.argv[0]).parent), *filter(None, further)]
 
 
 def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C of the tests is theirs
     _import_all(sys.argv[2:])
-    request = _serve(socket.socket(fileno=int(sys.argv[1])))
-    from dlemu.__main__ import main
-
-    if request is not None:
+    with socket.socket(fileno=int(sys.argv[1])) as requests:
+        request = _serve(requests)
+        if request is None:
+            return
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in a program that has only begun: no traceback
         _become(request)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        main()
+        requests.send(str(os.getpid()).encode())
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":

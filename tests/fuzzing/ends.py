@@ -16,7 +16,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from PIL import Image
 
 import dlemu
 from dlemu.metrics.verdict import COMPLETED
-from tests.e2e.harness import DLEMU, PYTORCH, small_run
+from tests.e2e.harness import DLEMU, MPIRUN, PYTORCH, small_run
 from tests.parts import of_parts
 from tests.report.folders import write_run
 from tests.shared_memory import left_in_memory, shared_memory
@@ -52,7 +51,6 @@ _ENDED = {130, 137, 139, 143, -signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL, 
 _OF_MPIRUN = "BAD TERMINATION", "[mpiexec@"
 _JOB = "/tests/job.py"
 """A training that is recorded."""
-_MPIRUN = str(Path(sys.executable).parent / "mpirun")
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ def commands(sources: Path) -> dict[str, Command]:
         return lambda folder: [DLEMU, "train", *small_run(folder, data, *_QUICK, *changes)]
 
     def of_mpirun(folder: Path) -> list[str]:
-        return [_MPIRUN, "-np", "3", DLEMU, "train", *small_run(folder, data, *_QUICK)]
+        return [MPIRUN, "-np", "3", DLEMU, "train", *small_run(folder, data, *_QUICK)]
 
     def without_ranks(folder: Path, *changes: str) -> list[str]:
         return [word for word in small_run(folder, data, *_QUICK, *changes) if not word.startswith("ranks=")]

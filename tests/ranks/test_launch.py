@@ -52,38 +52,29 @@ def test_a_rank_that_is_stopped_while_nobody_waits_for_it_is_named() -> None:
     assert "did not continue within 2 s" in cause.message
 
 
-def test_a_known_error_is_the_cause_and_the_others_are_echoes() -> None:
+@pytest.mark.parametrize(
+    ("ranks", "lost", "kind", "status"), [(5, 3, "DatasetError", 2), (18, 9, "Signal", 137)], ids=["error", "killed"]
+)
+def test_the_rank_that_fails_is_the_cause_and_the_others_are_echoes(
+    ranks: int, lost: int, kind: str, status: int
+) -> None:
     def main(comm: Comm) -> int:
         comm.all_reduce_max(0)
-        if comm.rank == 3:
+        if comm.rank == lost:
+            if kind == "Signal":
+                os.kill(os.getpid(), signal.SIGKILL)
             raise DatasetError("sample 7 of x.npz is cut off at byte 100: generate it again")
         comm.all_reduce_max(1)
         return 0
 
-    ends = run_ranks(5, main, timeout_seconds=LONG_SECONDS)
+    ends = run_ranks(ranks, main, timeout_seconds=LONG_SECONDS)
     cause = first_failure(ends)
     assert cause is not None
-    assert (cause.rank, cause.kind, cause.status, cause.traceback) == (3, "DatasetError", 2, "")
-    assert cause.message == "sample 7 of x.npz is cut off at byte 100: generate it again"
-    assert [end.status for end in ends] == [3, 3, 3, 2, 3]
-    assert all(end.failure and end.failure.echo for end in ends if end.rank != 3)
-
-
-def test_a_killed_rank_is_the_cause() -> None:
-    def main(comm: Comm) -> int:
-        comm.all_reduce_max(0)
-        if comm.rank == 9:
-            os.kill(os.getpid(), signal.SIGKILL)
-        comm.all_reduce_max(1)
-        return 0
-
-    ends = run_ranks(18, main, timeout_seconds=LONG_SECONDS)
-    cause = first_failure(ends)
-    assert cause is not None
-    assert (cause.rank, cause.kind, cause.status) == (9, "Signal", 137)
-    assert ends[9].status == 137
-    assert all(end.failure and end.failure.echo for end in ends if end.rank != 9)
-    assert {end.failure.kind for end in ends if end.rank != 9 and end.failure} == {PeerLostError.__name__}
+    assert (cause.rank, cause.kind, cause.status, cause.traceback) == (lost, kind, status, "")
+    assert cause.message == "sample 7 of x.npz is cut off at byte 100: generate it again" or kind == "Signal"
+    assert [end.status for end in ends] == [status if rank == lost else 3 for rank in range(ranks)]
+    echoes = [end.failure for end in ends if end.rank != lost and end.failure]
+    assert {(echo.kind, echo.echo) for echo in echoes} == {(PeerLostError.__name__, True)}
 
 
 def test_a_killed_rank_whose_worker_lives_is_seen_at_once() -> None:
@@ -142,22 +133,6 @@ def test_ranks_that_are_busy_get_to_put_their_affairs_in_order(tmp_path: Path) -
         ("DatasetError", False),
         ("Interrupted", True),
     ]
-
-
-def test_a_rank_that_heeds_nothing_is_killed_and_not_the_cause() -> None:
-    def main(comm: Comm) -> int:
-        if comm.rank == 1:
-            raise DatasetError("no")
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        time.sleep(LONG_SECONDS)
-        return 0
-
-    ends = run_ranks(2, main, timeout_seconds=LONG_SECONDS, grace_seconds=0.3)
-    assert ends[0].failure is not None
-    assert (ends[0].failure.kind, ends[0].failure.echo, ends[0].status) == ("Stuck", True, 137)
-    cause = first_failure(ends)
-    assert cause is not None
-    assert cause.kind == "DatasetError"
 
 
 def test_a_rank_that_stays_away_is_named_and_killed() -> None:
@@ -247,6 +222,30 @@ def test_a_failure_of_the_caller_ends_the_ranks_too() -> None:
         run_ranks(3, main, timeout_seconds=LONG_SECONDS, grace_seconds=0.3, on_look=fail)
     assert len(seen) >= 3
     assert not any(lives(process.pid) for process in seen)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_to_stop_ends_the_grace_of_ranks_that_heed_nothing(number: int) -> None:
+    def stop() -> None:
+        if time.monotonic() > begun + 1.0:  # they ignore it by now
+            os.kill(os.getpid(), number)
+
+    def main(comm: Comm) -> int:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(LONG_SECONDS)
+        return 0
+
+    begun, before = time.monotonic(), signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever a `nohup` handed down
+    try:
+        ends = run_ranks(2, main, timeout_seconds=LONG_SECONDS, grace_seconds=LONG_SECONDS, on_look=stop)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    cause = first_failure(ends)
+    assert cause is not None
+    assert (cause.kind, [end.status for end in ends]) == ("Interrupted", [128 + number] * 2)
+    assert cause.message.endswith(
+        f"({signal.Signals(number).name})" if number == signal.SIGINT else signal.Signals(number).name
+    )
 
 
 @pytest.mark.slow

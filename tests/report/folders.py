@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,16 @@ from typing import Any
 import numpy as np
 
 import tests.runs
-from datagen.atomic import write_text
 from dlemu.jobs.training.result import Run, RunLog, make_run
+from dlemu.metrics.catalogue import RUN
+from dlemu.metrics.limit import Limit
+from dlemu.results.answer_files import save_answer
+from dlemu.results.figures import JobFigures, Value
+from dlemu.studies.answers import SIZE, SWEEP, SweepAnswer, SweepPoint, SweepQuestion
+from dlemu.studies.size.size_verdict import build_answer, sentence
 from dlemu.telemetry import DeviceFacts, HostTelemetry
 from tests.runs import host_readings, make_job, make_log
+from tests.sizing.fakes import known, make_trial, question
 
 HOST = "node0"
 DISK = DeviceFacts(probe="block", name="nvme0n1", kind="disk", counted=True, size_bytes=1 << 40, model="fast")
@@ -81,101 +86,48 @@ _READINGS = (
 
 def write_size(folder: Path) -> Path:
     """Write what a search for the largest count leaves (docs/sizing.md): 8 accelerators pass, 9 do not."""
-    trials = [_trial(count, au) for count, au in ((4, 99.6), (8, 98.4), (9, 88.0), (9, 88.4), (8, 97.9))]
-    counts = [_count(4, 99.6, True), _count(8, 98.15, True), _count(9, 88.2, False)]
-    answer = {
-        "schema_version": 1,
-        "complete": True,
-        "question": {"workload": "handmade", "accelerator": "h100", "overrides": ["ranks=1"], "settings_digest": ""},
-        "verdict": "8 x h100 pass (AU 98.2 % +- 0.8), 9 fail (88.2 % +- 0.8): limited by storage",
-        "max_accelerators": 8,
-        "at_least": None,
-        "outcome": "pass",
-        "limited_by": {"what": "storage", "evidence": ["the device was busy 99 % of the time"]},
-        "wanted_mb_per_second": 81.0,
-        "counts": counts,
-        "probe_mb_per_second": 80.0,
-        "trials": trials,
-        "issues": [],
-        "naive_seconds": 900.0,
-    }
-    _write_json(folder, "size.json", answer)
+    limit = Limit(what="storage", confidence="high", evidence=("the device was busy 99 % of the time",))
+    tried = ((4, 99.6), (8, 98.4), (9, 88.0), (9, 88.4), (8, 97.9))
+    trials = [make_trial(count, [au - 1, au + 1] * 4, limited_by=limit, folder="trial-01") for count, au in tried]
+    answer = build_answer(question(workload="handmade"), known(), trials)
+    save_answer(str(folder), SIZE, replace(answer, complete=True, verdict=sentence(answer), outcome="pass"))
     write_run(folder / "trial-01", telemetry=False)
     return folder
 
 
 def write_sweep(folder: Path) -> Path:
     """Write what a sweep of two drives over accelerators leaves, with one point that failed."""
-    points = [
-        {
-            "settings": {"dataset.data_folder": drive, "ranks": str(ranks)},
-            "folder": f"{drive}-{ranks}",
-            "failure": None,
-            "figures": _figures(ranks, most),
-        }
-        for drive, most in (("fast", 700.0), ("slow", 450.0))
-        for ranks in (1, 2, 4, 8, 16)
-    ]
-    settings = {"dataset.data_folder": "slow", "ranks": "32"}
-    points.append(
-        {"settings": settings, "folder": "x", "failure": "no memory for 32 ranks\nuse fewer", "figures": None}
+
+    def point(drive: str, ranks: int, figures: JobFigures | None) -> SweepPoint:
+        settings = {"dataset.data_folder": drive, "ranks": str(ranks)}
+        failure = None if figures else "no memory for 32 ranks\nuse fewer"
+        return SweepPoint(settings=settings, folder=f"{drive}-{ranks}", figures=figures, failure=failure)
+
+    drives = (("fast", 700.0), ("slow", 450.0))
+    points = [point(drive, ranks, _figures(ranks, most)) for drive, most in drives for ranks in (1, 2, 4, 8, 16)]
+    swept = (*points, point("slow", 32, None))
+    save_answer(
+        str(folder), SWEEP, SweepAnswer(complete=True, question=SweepQuestion(settings_digest=""), points=swept)
     )
-    question = {"overrides": ["ranks=1,2,4,8,16"], "settings_digest": ""}
-    _write_json(folder, "sweep.json", {"schema_version": 1, "complete": True, "question": question, "points": points})
     return folder
 
 
-def _trial(accelerators: int, au_percent: float) -> dict[str, Any]:
-    metrics = {"samples_per_second": 10.0 * accelerators, "app_mb_per_second": 9.7 * accelerators}
-    metrics |= {"ceiling_au_percent": 99.5, "device_mb_per_second": 9.8 * accelerators}
-    return {
-        "accelerators": accelerators,
-        "folder": "trial-01",
-        "au_sustained_percent": au_percent,
-        "half_width_percent": 0.9,
-        "seconds": 15.0,
-        "settled": True,
-        "limited_by": _limit("storage"),
-        "figures": {
-            "kind": "training",
-            "workload": "handmade",
-            "ranks": accelerators,
-            "metrics": {name: {"mean": value} for name, value in metrics.items()},
-        },
-    }
-
-
-def _limit(what: str) -> dict[str, Any]:
-    return {"what": what, "confidence": "high", "evidence": [f"by {what}"], "advice": []}
-
-
-def _count(accelerators: int, au_percent: float, passed: bool) -> dict[str, Any]:
-    count = {"accelerators": accelerators, "au_sustained_percent": au_percent, "half_width_percent": 0.8}
-    return count | {"passed": passed, "trials": 2}
-
-
-def _figures(ranks: int, most_mb: float) -> dict[str, Any]:
+def _figures(ranks: int, most_mb: float) -> JobFigures:
+    """Of a run of accelerators that want 60 MB/s each."""
     mb = min(most_mb, 60.0 * ranks)
     au = 100 * mb / (60.0 * ranks)
-    of_epochs = {"au_percent": au, "samples_per_second": mb / 2, "app_mb_per_second": mb, "device_mb_per_second": mb}
-    of_runs = {
-        "total_seconds": 100 / min(au, 99.0) * 100,
-        "max_device_mb_per_second": 1.2 * mb,
-        "mean_device_read_latency_ms": 0.2 + ranks / 10,
-        "ceiling_au_percent": 99.0,
-    }
-    return {
-        "kind": "training",
-        "workload": "handmade",
-        "accelerator": "v100",
-        "ranks": ranks,
-        "epochs": 5,
-        "outcome": "pass" if au >= 90 else "fail",
-        "limited_by": {"run": "storage" if au < 90 else "nothing"},
-        "metrics": {name: {"mean": mean, "half_width": None} for name, mean in of_runs.items()}
-        | {name: {"mean": mean, "half_width": 0.0} for name, mean in of_epochs.items()},
-    }
-
-
-def _write_json(folder: Path, name: str, value: dict[str, Any]) -> None:
-    write_text(str(folder), name, json.dumps(value))
+    names = ("samples_per_second", "app_mb_per_second", "device_mb_per_second", "max_device_mb_per_second")
+    metrics = dict.fromkeys(names, mb) | {"mean_device_read_latency_ms": 0.2 + ranks / 10, "ceiling_au_percent": 99.0}
+    values = {name: Value(value) for name, value in metrics.items()}
+    values |= {"au_percent": Value(au, 0.0), "total_seconds": Value(1e4 / min(au, 99.0))}
+    outcome, limit = ("pass", "nothing") if au >= 90 else ("fail", "storage")
+    return JobFigures(
+        kind="training",
+        workload="handmade",
+        accelerator="v100",
+        ranks=ranks,
+        epochs=5,
+        outcome=outcome,  # type: ignore[arg-type]
+        limited_by={RUN: limit},
+        metrics=values,
+    )

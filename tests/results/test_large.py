@@ -11,7 +11,7 @@ import pytest
 from dlemu.jobs.training import deeper_queue
 from dlemu.jobs.training.result import make_run, read_run
 from dlemu.metrics import changes
-from dlemu.report.any_run import open_result
+from dlemu.report.page import open_result
 from dlemu.results.kinds import kind_named
 from tests.parts import of_parts
 from tests.runs import make_job, make_log, write_run

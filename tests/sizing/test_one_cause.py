@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
+import dlemu
 from dlemu.cli import interruption
 from dlemu.doctor import host
 from dlemu.doctor.check_base import Facts
@@ -104,7 +105,8 @@ def test_a_search_says_before_it_starts_who_else_uses_the_cores(
     words = ["workload=unet3d", f"dataset.data_folder={tmp_path / 'data'}", f"output.folder={tmp_path / 'size'}"]
     words += [f"dataset.{name}={value}" for name, value in sizes.items()]
     words += ["train.computation_time=0.5", "reader.batch_size=1", "metric.cached=true"]
-    answer = find_size.size(words, most=1, on_event=interruption.Watched())
+    answer = dlemu.size(words, most=1, on_progress=interruption.Watched())
+    assert dlemu.load_result(tmp_path / "size") == answer
     said = [line for line in capsys.readouterr().err.splitlines() if "in use by other programs: stop" in line]
     told = [issue for issue in answer.issues if "in use by other programs: stop" in issue]
     assert (len(said), len(told)) == ((1, 1) if percent == OTHERS_PERCENT else (0, 0))

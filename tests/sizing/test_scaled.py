@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dlemu.config import load, load_received, to_yaml
-from dlemu.config.sections import full_size
+from dlemu.config.schema import full_size
 from dlemu.jobs.probe.run import fed_by
 from dlemu.jobs.training.host_checks import judge_ceiling
 from dlemu.jobs.training.result import read_run
@@ -17,7 +17,7 @@ from dlemu.jobs.training.wording import screen
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.findings import LimitedBy
-from dlemu.report.any_run import open_result
+from dlemu.report.page import open_result
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import kind_named

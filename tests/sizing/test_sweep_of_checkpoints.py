@@ -12,7 +12,7 @@ import dlemu
 from datagen.errors import UserError
 from dlemu.checkpoints.stored import folder_name
 from dlemu.config import load
-from dlemu.jobs.checkpoint.metrics import figures as figures_of
+from dlemu.jobs.checkpoint.parts import figures as figures_of
 from dlemu.jobs.checkpoint.result import read_checkpoint_run
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.runner.job import JobRequest, run_alone
@@ -45,7 +45,10 @@ def words(folder: Path, *more: str) -> list[str]:
 
 
 def test_each_point_writes_into_a_folder_of_its_own_that_goes_again(tmp_path: Path, saved: list[str]) -> None:
-    swept = dlemu.sweep(words(tmp_path, "ranks=1,2,3", "checkpoint.format=raw,torch"))
+    told: list[object] = []
+    several = words(tmp_path, "ranks=1,2,3", "checkpoint.format=raw,torch")
+    swept = dlemu.sweep(several, on_progress=told.append)
+    assert len(told) >= 6
     assert [path.rpartition("-")[0] for path in saved] == [f"{tmp_path}/saved/point-{n:02}" for n in range(1, 7)]
     assert os.listdir(tmp_path / "saved") == [], "also where a point failed"
     assert [point.failure for point in swept.points] == [*[None] * 4, *["three are too many"] * 2]

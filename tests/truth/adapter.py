@@ -23,13 +23,12 @@ from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.analyse import accounted_percent, partial_of, time_shares
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts, UnderWay
-from dlemu.jobs.checkpoint.metrics import figures as checkpoint_figures
+from dlemu.jobs.checkpoint.parts import figures as checkpoint_figures
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import Cause as CheckpointCause
 from dlemu.jobs.checkpoint.summary import Caveat, CheckpointSummary, PhaseSummary
 from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
-from dlemu.jobs.probe.result import CellSpec
-from dlemu.jobs.probe.thread_reads import Requests
+from dlemu.jobs.probe.result import CellSpec, Requests
 from dlemu.jobs.training.activity import delivered_by_devices
 from dlemu.jobs.training.measured import Facts, Journal
 from dlemu.jobs.training.parts import figures as training_figures
@@ -51,9 +50,9 @@ from dlemu.metrics.rates import Mean, per_second, percentiles_ms, pooled
 from dlemu.metrics.rows import StepTable
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
+from dlemu.results import KILLED
 from dlemu.results.drive import OUTSIDE
 from dlemu.results.figures import JobFigures, Value
-from dlemu.results.file_names import KILLED
 from dlemu.results.live import RunJournal
 from dlemu.results.measured import RunFacts
 from dlemu.runner.rows_job import RowsRun
@@ -545,13 +544,13 @@ def _checkpoint_run(frozen: FrozenRun) -> CheckpointRun:
 
 def _checkpoint_numbers(frozen: FrozenRun) -> Numbers:
     run = _checkpoint_run(frozen)
-    summary, what, journal = run.summary, run.summary.what, run.facts.journal
+    summary, journal = run.summary, run.facts.journal
     return {
         "complete": summary.complete,
         "outcome": _checkpoint_outcome(summary),
-        "files": what.files,
-        "bytes": what.bytes,
-        "tensor_bytes": what.tensor_bytes,
+        "files": summary.files,
+        "bytes": summary.bytes,
+        "tensor_bytes": summary.tensor_bytes,
         "parameters": run.facts.written.parameters,
         "write": _phase_numbers(run, WRITE, summary.write),
         "read": _phase_numbers(run, READ, summary.read),
@@ -575,12 +574,12 @@ def _checkpoint_outcome(summary: CheckpointSummary) -> str:
 
 def _partial(run: CheckpointRun) -> Numbers | None:
     """Return what the verdict of a run that ended early says of the checkpoint under way, and how many ranks had it."""
-    partial, what = partial_of(run), run.summary.what
+    partial, summary = partial_of(run), run.summary
     if partial is None:
         return None
     phase = WRITE if partial.phase == "write" else READ
     ranks = ((run.whole["phase"] == phase) & (run.whole["checkpoint"] == partial.checkpoint)).sum()
-    return asdict(partial) | {"ranks": ranks, "of_files": what.files, "of_bytes": what.bytes}
+    return asdict(partial) | {"ranks": ranks, "of_files": summary.files, "of_bytes": summary.bytes}
 
 
 def _over(values: list[float]) -> Numbers:
@@ -722,7 +721,7 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
         "read_gb_per_second": summary.read_gb_per_second,
         "write_gb_per_second": summary.write_gb_per_second,
         "token_bytes": data.settings.token_bytes,
-        "block_bytes": summary.block_bytes,
+        "block_bytes": data.settings.block_bytes,
         "tokens_from_percent": dict.fromkeys(was["tokens_from_percent"], STRUCK)
         | {"storage": summary.tokens_from_storage_percent},
         "blocks_read": int(data.loaded["storage_blocks"].sum()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,3 +18,19 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     monkeypatch.syspath_prepend(str(SCRIPTS))
     monkeypatch.setenv("PYTHONPATH", str(SCRIPTS))
     return lambda name: importlib.import_module(f"validation.{name}")
+
+
+@pytest.fixture
+def drives(module: Callable[[str], Any]) -> Any:
+    """The module validation.drive, where it can work."""
+    drives = module("drive")
+    reason = drives.why_no_drive()
+    if reason:
+        pytest.skip(reason)
+    return drives
+
+
+@pytest.fixture
+def drive(drives: Any) -> Iterator[Any]:
+    with drives.known_drive(drives.Speed(), size_bytes=128 << 20) as drive:
+        yield drive

@@ -107,11 +107,8 @@ def _overlap(theirs: tuple[float, ...], ours: tuple[float, ...]) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.root
-def test_of_mapped_files_the_device_gets_the_requests_of_the_library(module: Callable[[str], Any]) -> None:
+def test_of_mapped_files_the_device_gets_the_requests_of_the_library(drives: Any) -> None:
     """A map is read by no calls that could be counted."""
-    drives = module("drive")
-    if reason := drives.why_no_drive():
-        pytest.skip(reason)
     apart = []
     with drives.known_drive(drives.Speed(), size_bytes=1 << 30) as drive:
         for sample_bytes in (5_000, 100_000, 600_000):

@@ -16,17 +16,12 @@ from dlemu.metrics.changes import find_speed_changes
 from dlemu.metrics.findings import Code
 from dlemu.metrics.limit import Limit, Scaling
 from tests.runs import make_job, make_log
-from tests.validation import virtual_drives
+from tests.validation import virtual_drives as drives
 
 TAILS: dict[str, Any] = {"workers": 8, "steps": 600, "step_seconds": 0.0034, "batch_bytes": 187_000.0}
 
 
-@pytest.fixture
-def drives() -> Any:
-    return virtual_drives
-
-
-def run_on(drives: Any, drive: Any, training: Any, seed: int = 1, scaling: Scaling | None = None) -> Run:
+def run_on(drive: Any, training: Any, seed: int = 1, scaling: Scaling | None = None) -> Run:
     """A run whose steps are those of such a training on such a drive."""
     reader = Reader(
         batch_size=4,
@@ -50,10 +45,10 @@ def what(limit: Limit) -> tuple[str, str | None, list[str]]:
     return limit.what, limit.confidence, [finding.code for finding in limit.findings]
 
 
-def test_a_queue_too_shallow_is_told_from_a_slow_drive(drives: Any) -> None:
+def test_a_queue_too_shallow_is_told_from_a_slow_drive() -> None:
     """8 channels give 320 batches a second and 294 are asked for, but one slow read holds back all that follow."""
     drive, shallow = drives.lognormal(8, 0.025, 1.2), drives.Training(**TAILS)
-    limit = limit_of(run_on(drives, drive, shallow))
+    limit = limit_of(run_on(drive, shallow))
     (advice,) = limit.findings
     assert (limit.what, advice.code) == ("loader", Code.PREFETCH_TOO_SHALLOW)
     times = int(advice.numbers["prefetch_size"] or 0) // 16
@@ -62,16 +57,16 @@ def test_a_queue_too_shallow_is_told_from_a_slow_drive(drives: Any) -> None:
     assert advice.numbers["au_percent"] == pytest.approx(sum(truths) / 10, abs=10)
 
 
-def test_readers_that_get_enough_by_themselves_say_so(drives: Any) -> None:
+def test_readers_that_get_enough_by_themselves_say_so() -> None:
     """A deeper queue brings back less than half; but right after the run the same readers got what is asked for."""
     drive, shallow = drives.lognormal(4, 0.025, 1.2), drives.Training(**TAILS | {"step_seconds": 0.0068})
     wanted = 0.187 / 0.0068
     enough = Scaling(readers=8, mb_per_second=1.1 * wanted, again_mb_per_second=1.1 * wanted)
-    limit = limit_of(run_on(drives, drive, shallow, scaling=enough))
+    limit = limit_of(run_on(drive, shallow, scaling=enough))
     assert what(limit)[::2] == ("loader", [Code.PREFETCH_TOO_SHALLOW])
 
 
-def test_readers_that_get_too_little_by_themselves_are_no_matter_of_the_queue(drives: Any) -> None:
+def test_readers_that_get_too_little_by_themselves_are_no_matter_of_the_queue() -> None:
     """Right after the run they got 0.7 of what is asked for: by what more readers got it is the drive, or theirs.
 
     Where more were not tried nobody can tell: few small reads at a time are what more readers often mend.
@@ -80,7 +75,7 @@ def test_readers_that_get_too_little_by_themselves_are_no_matter_of_the_queue(dr
     short = 0.7 * 0.187 / 0.0068
     untried = Scaling(readers=8, mb_per_second=short, again_mb_per_second=short)
     found = [
-        limit_of(run_on(drives, drive, shallow, scaling=replace(untried, more_readers=more, more_mb_per_second=rate)))
+        limit_of(run_on(drive, shallow, scaling=replace(untried, more_readers=more, more_mb_per_second=rate)))
         for more, rate in ((0, 0.0), (32, 1.02 * short), (32, 1.5 * short))
     ]
     assert [what(limit) for limit in found] == [
@@ -91,13 +86,13 @@ def test_readers_that_get_too_little_by_themselves_are_no_matter_of_the_queue(dr
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.3])
-def test_a_slow_drive_is_the_limit_however_deep_the_queue(sigma: float, drives: Any) -> None:
+def test_a_slow_drive_is_the_limit_however_deep_the_queue(sigma: float) -> None:
     slow = drives.Training(**TAILS | {"step_seconds": 0.0015})  # twice what the drive gives
-    limit = limit_of(run_on(drives, drives.lognormal(8, 0.025, sigma), slow))
+    limit = limit_of(run_on(drives.lognormal(8, 0.025, sigma), slow))
     assert Code.PREFETCH_TOO_SHALLOW not in what(limit)[2]
 
 
-def stationary(drives: Any, random: np.random.Generator) -> tuple[Any, Any]:
+def stationary(random: np.random.Generator) -> tuple[Any, Any]:
     """A drive that stays the same, of one of the kinds, and a training on it."""
     share = float(random.uniform(0.5, 1.5))  # of what the drive gives, asked for
     if random.random() < 0.6:
@@ -117,32 +112,32 @@ def stationary(drives: Any, random: np.random.Generator) -> tuple[Any, Any]:
     return drive, drives.Training(workers=4, steps=steps, step_seconds=size / 1e8 / share, batch_bytes=size, requests=4)
 
 
-def test_of_a_hundred_stationary_runs_one_at_most_is_said_to_have_changed(drives: Any) -> None:
+def test_of_a_hundred_stationary_runs_one_at_most_is_said_to_have_changed() -> None:
     wrong = []
     for seed in range(300):
-        drive, training = stationary(drives, np.random.default_rng(seed))
+        drive, training = stationary(np.random.default_rng(seed))
         if find_speed_changes(drives.train(drive, training, seed)):
             wrong.append(seed)
     assert len(wrong) <= 3, wrong
 
 
-def changes_on(drives: Any, drive: Any, training: Any) -> list[Any]:
+def changes_on(drive: Any, training: Any) -> list[Any]:
     """The one change of each of several runs."""
     found = [find_speed_changes(drives.train(drive, training, seed)) for seed in range(8)]
     assert sum(len(changes) == 1 for changes in found) >= 7
     return [changes[0] for changes in found if len(changes) == 1]
 
 
-def test_a_latency_that_grew_is_a_change_though_it_has_tails(drives: Any) -> None:
+def test_a_latency_that_grew_is_a_change_though_it_has_tails() -> None:
     grown = drives.lognormal(8, 0.025, 1.2, (3.0, 3.0))
-    changes = changes_on(drives, grown, drives.Training(**TAILS | {"steps": 1200}))
+    changes = changes_on(grown, drives.Training(**TAILS | {"steps": 1200}))
     assert all(abs(change.at_seconds - 3) < 2 and change.percent < 60 for change in changes)
     by_reads = [change for change in changes if change.read_ms_before is not None]
     assert by_reads, "the bytes of windows of time did not show it in all of them"
     assert all(change.read_ms_after / change.read_ms_before == pytest.approx(3, rel=0.4) for change in by_reads)
 
 
-def test_reads_that_nobody_waited_for_are_no_change_of_the_storage(drives: Any) -> None:
+def test_reads_that_nobody_waited_for_are_no_change_of_the_storage() -> None:
     grown = drives.lognormal(8, 0.025, 1.2, (60.0, 3.0))
     ahead = drives.Training(**TAILS | {"steps": 1200, "step_seconds": 0.1})
     assert [find_speed_changes(drives.train(grown, ahead, seed)) for seed in range(4)] == [()] * 4

@@ -16,13 +16,12 @@ from dlemu.jobs.training.activity import (
     find_recording_gaps,
     summarise_telemetry,
 )
-from dlemu.jobs.training.measured import Facts, MeasuredTraining
+from dlemu.jobs.training.measured import MeasuredTraining
 from dlemu.jobs.training.scaling import explain_loss, preprocessing_sleeps
 from dlemu.jobs.training.steplog import EVALUATION
 from dlemu.jobs.training.summary import (
     AsynchronousCheckpoints,
     CheckpointTiming,
-    DatasetFacts,
     Evaluation,
     Metrics,
     PageCache,
@@ -124,14 +123,7 @@ def analyse(run: MeasuredTraining) -> Summary:
             each_sample_once(facts.train_plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)))
             for epoch in (facts.schedule if len(rows) else ())
         ),
-        dataset=DatasetFacts(
-            data_folder=workload.dataset.data_folder,
-            format=workload.dataset.format,
-            num_files_train=facts.train_plan.num_files,
-            num_samples_per_file=facts.train_plan.num_samples_per_file,
-            total_bytes=facts.total_bytes,
-        ),
-        how=_how(facts),
+        data_folder=workload.dataset.data_folder,
         telemetry=summarise_telemetry(run),
         issues=(
             *(*workload.notes, *facts.notes, *recording_notes(workload.recorded, facts.ranks)),
@@ -205,21 +197,6 @@ def _asynchronous(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
     groups = seconds[during & counted], seconds[~during & counted]
     slow, usual = (float(part.mean()) if len(part) else None for part in groups)
     return AsynchronousCheckpoints(step_seconds_during=slow, step_seconds_otherwise=usual)
-
-
-_HOW = (
-    *("data_loader", "engine", "decode", "odirect", "evict_page_cache", "page_cache_percent", "batch_size", "verify"),
-    *("read_threads", "file_shuffle", "sample_shuffle", "transfer_size", "tensors", "tensor_bytes"),
-)
-
-
-def _how(facts: Facts) -> dict[str, bool | int | float | str | None]:
-    reader = facts.workload.reader
-    return {
-        **{name: getattr(reader, name) for name in _HOW},
-        "synchronous": facts.workload.train.synchronous or reader.read_threads == 0,
-        "reader_version": facts.reader_version,
-    }
 
 
 def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_percent: float | None) -> Evidence:

@@ -22,7 +22,7 @@ from dlemu.jobs.training.summary import Summary
 from dlemu.metrics.rows import Rows
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.measured import MeasuredLog
-from dlemu.runner.run_kind import RunKind
+from dlemu.runner.job_kind import JobKind
 from dlemu.telemetry import Telemetry
 
 _MAX_PLANNED, _MAX_BLOCKS = 10**9, 10**6
@@ -50,7 +50,7 @@ class Run(MeasuredTraining):
 RunLog = MeasuredLog[Journal]
 
 
-class TrainingRuns(RunKind[TrainingJob, Facts, Journal, Run]):
+class TrainingRuns(JobKind[TrainingJob, Facts, Journal, Run]):
     """How training runs are made and read."""
 
     name = "training"

@@ -19,7 +19,6 @@ from datagen.errors import DlemuError
 from datagen.storage.storage_base import open_storage
 from dlemu.config.duration import NO_TIME, is_zero
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.steplog import TRAINING, StepRows
 from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
@@ -122,6 +121,8 @@ def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Seque
     All ranks read, but the rate is that of the `waiting` ones, as if all were as fast: the others train no faster.
     """
     with contextlib.suppress(DlemuError):  # a missing file fails the reads below, too
+        from dlemu.jobs.training.evict import evict
+
         evict(job, comm.local_rank, comm.local_size, write_first=False)
     comm.all_reduce_max(time.monotonic_ns())
     readings: list[tuple[int, float]] | None = comm.gather(_read(job, comm.rank, epoch, readers))

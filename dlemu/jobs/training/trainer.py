@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from datagen.storage.storage_base import open_storage
 from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
 from dlemu.config.duration import is_zero
-from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
 from dlemu.jobs.training.measured import Journal
 from dlemu.jobs.training.plan import Epoch, TrainingJob, accelerator_class, step_threads
@@ -184,6 +183,8 @@ class _Trainer:
 
     def _evict(self, *, write_first: bool) -> None:
         """Drop the dataset's pages from this host's page cache; its ranks share the files among them."""
+        from dlemu.jobs.training.evict import evict  # most runs evict nothing
+
         began_ns = self._clock.now_ns()
         evict(self._job, self._comm.local_rank, self._comm.local_size, write_first=write_first)
         seconds = (self._comm.all_reduce_max(self._clock.now_ns()) - began_ns) / 1e9

@@ -12,12 +12,12 @@ from dlemu.config.overrides import override
 from dlemu.config.schema import Recorded
 from dlemu.jobs.training.summary import LARGER_DATASET, MEMORY, Summary
 from dlemu.metrics.findings import Code, Finding, Number
-from dlemu.metrics.limit import Limit
+from dlemu.metrics.limit import MIN_LOSS_PERCENT, Limit
 from dlemu.metrics.verdict import Verdict, VerdictCode
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Tone
 from dlemu.report.units import duration, size, with_uncertainty
-from dlemu.results.file_names import CONFIG
+from dlemu.results import CONFIG
 from dlemu.results.wording import Wording, count, filled, words_of
 
 _AU_NAMES: dict[Number, str] = {
@@ -352,7 +352,7 @@ def _title(summary: Summary) -> str:
     below = f" ({storage.file_system} on {storage.device.rpartition('/')[2]})" if storage and storage.device else ""
     parts = [
         summary.name + (f" at scale={summary.scale}" if summary.scale else ""),
-        f"{summary.emulated} on {summary.dataset.data_folder}{below}",
+        f"{summary.emulated} on {summary.data_folder}{below}",
         *([f"{len(hosts)} hosts"] if len(hosts) > 1 else []),
         count(len(metrics.steps_per_epoch), "epoch"),
         *([duration(metrics.total_seconds)] if metrics.total_seconds is not None else []),
@@ -383,9 +383,9 @@ def _delivered(summary: Summary) -> Iterator[Said]:
         return
     full = ""
     if whole is not None and whole.mean:
-        full = f"; {count(summary.ranks, 'accelerator')} at AU 100 % take {rate(read.mean * 100 / whole.mean)}"
+        full = f"; AU 100 % takes {rate(read.mean * 100 / whole.mean)}"
     moved = f"{count(summary.metrics.samples or 0, 'sample')}, {size(summary.metrics.app_bytes or 0)}"
-    yield Said("delivers", f"{rate(read.mean)}{full}", f"in training {moved}")
+    yield Said("delivers", f"{rate(read.mean)}{full}", f"first steps included: {moved}")
 
 
 def _limit(summary: Summary) -> Iterator[Said]:
@@ -394,7 +394,8 @@ def _limit(summary: Summary) -> Iterator[Said]:
         return
     why = f": {limit.evidence[0]}" if limit.evidence else ""
     sure = "" if limit.what == "nothing" else f", confidence {limit.confidence}"
-    yield Said("limit", f"{limit.what}{sure}{why}")
+    is_first = sure and (summary.metrics.sustained_percent or 0.0) > 100 - MIN_LOSS_PERCENT
+    yield Said("limit", f"{'of first steps alone: ' if is_first else ''}{limit.what}{sure}{why}")
     if limit.advice:
         yield Said("to do", limit.advice[0], tone="strong")
 

@@ -166,6 +166,9 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
         if all((about := side.about_run()) and RUN in about.from_memory for side in (a, b)):
             yield _BOTH_IN_MEMORY
         return
+    if catalogue.feeds_accelerators and pair.a.limited_by.get(RUN) == pair.b.limited_by.get(RUN) == "nothing":
+        yield f"both kept {pair.a.ranks} accelerators busy: more ranks, or `dlemu size` of each, tell them apart"
+        return
     epochs = pair.a.epochs, pair.b.epochs
     each = "" if epochs[0] == epochs[1] else f"A ran {count(epochs[0] or 0, 'epoch')} and B {epochs[1]}: per epoch, "
     where = f"with {pair_settings(pair, catalogue)} " if catalogue.feeds_accelerators or pair.settings else ""

@@ -18,8 +18,7 @@ from datagen.withheld import without_secrets
 from dlemu.config import check_runnable, datagen_command, digest, load
 from dlemu.config.duration import mean_seconds
 from dlemu.config.overrides import given_keys, take_word
-from dlemu.config.schema import Workload
-from dlemu.config.sections import full_size
+from dlemu.config.schema import Workload, full_size
 from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_free_cores
 from dlemu.jobs.training.evict import treatment_of

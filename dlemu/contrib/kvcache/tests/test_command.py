@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,8 +13,9 @@ import pytest
 import dlemu as library
 from datagen import owned
 from datagen.errors import UserError
+from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import KvSummary
-from tests.e2e.harness import dlemu, start, until, wait
+from tests.e2e.harness import MPIRUN, UNDER_MPI, dlemu, start, until, wait
 from tests.e2e.test_hosts import Hosts, hosts, ranks_on
 
 
@@ -60,7 +60,8 @@ def test_a_run_is_measured_shown_and_leaves_nothing_on_the_storage(changes: tupl
         assert found["prompts"] >= found["official"]["served"] > 0
         assert sum(rows["memory_bytes"].to_pylist()) > 0
     else:
-        assert read_bytes % found["block_bytes"] == 0
+        facts = library.load_result(str(run)).facts  # type: ignore[union-attr]
+        assert read_bytes % facts.workload.section(KvSettings).block_bytes == 0
         assert found["tokens_from_storage_percent"] > 10, "conversations that grow"
     assert left(tmp_path) == []
     table = pq.read_table(run / "kvcache.parquet")
@@ -111,12 +112,11 @@ def test_a_refused_run_leaves_no_folder_of_blocks(tmp_path: Path) -> None:
 hosts = hosts
 
 
-MPIRUN = Path(sys.executable).parent / "mpirun"
-mpi = [pytest.mark.mpi, pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun in the environment")]
+mpi, needs_mpirun = UNDER_MPI
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [(), pytest.param((str(MPIRUN), "-np", "2"), marks=mpi)])
+@pytest.mark.parametrize("launcher", [(), pytest.param((MPIRUN, "-np", "2"), marks=UNDER_MPI)])
 def test_a_storage_that_runs_full_is_named_with_what_to_do(launcher: tuple[str, ...], tmp_path: Path) -> None:
     later = (f"+storage.storage_options.{one}" for one in ("call=write", "at=100", "how=ENOSPC"))
     full = words(tmp_path, "run", "storage.storage_type=tests.faulty_storage", *later)
@@ -135,8 +135,8 @@ def test_a_run_is_measured_and_not_predicted() -> None:
 
 
 @pytest.mark.slow
-@mpi[0]
-@mpi[1]
+@mpi
+@needs_mpirun
 def test_blocks_of_a_failed_run_are_removed_from_each_hosts_own_drive(hosts: Hosts) -> None:
     words = ["workload=llama3_1_8b", "scale=laptop", "kv.seconds=60", "kv.odirect=false", "metric.ceiling_seconds=0"]
     words += [f"kv.folder={hosts.folder}/own/kv", f"output.folder={hosts.own}", "telemetry.enabled=false"]

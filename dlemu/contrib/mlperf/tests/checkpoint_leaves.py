@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from dlemu.contrib.mlperf.tests import golden
+from dlemu.contrib.mlperf.tests.foreign_runs import write
+from dlemu.contrib.mlperf.tests.golden import moment
 from tests.dlio import published_checkpoints as published
 
 MODEL = "llama3-8b"
@@ -20,7 +21,7 @@ def make_result(root: Path, model: str = MODEL, system: str = "box") -> Path:
     ended = datetime(2026, 7, 13, 11, 0, 8, 599685)
     _leaf(folder / published.READ_STAMP, model, "load", published.READ_BEGAN, ended)
     sums = published.WRITE_METRIC | published.READ_METRIC
-    (folder / "results.json").write_text(json.dumps([sums]))
+    write(folder / "results.json", [sums])
     describe(folder)
     golden.make_code(root)
     return folder
@@ -51,32 +52,20 @@ def _leaf(leaf: Path, model: str, kind: str, began: datetime, ended: datetime) -
     overrides = {f"checkpoint.{key}": workload["checkpoint"][key] for key in stated}
     words = [f"++workload.{key}={value}" for key, value in overrides.items()]
     golden.configured(leaf, "checkpointing_run", workload, [f"workload={model.replace('-', '_')}", *words])
-    metadata = {
-        "benchmark_type": "checkpointing",
-        "model": model,
-        "command": "run",
-        "run_datetime": leaf.name,
-        "num_processes": 8,
-        "accelerator": "b200",
-        "parameters": workload,
-        "override_parameters": overrides,
-        "system_info": {},
-        "args": {"model": model, "checkpoint_folder": "/mnt", "results_dir": "/root/results"},
-        "verification": "CLOSED",
-    }
+    call = {"accelerator": "b200", "parameters": workload, "override_parameters": overrides, "verification": "CLOSED"}
+    args = {"checkpoint_folder": "/mnt", "results_dir": "/root/results"}
+    golden.call_metadata(leaf, "checkpointing", model, "run", 8, args, system_info={}, **call)
     separation = {"same_filesystem": False, "data_or_chkpt_path": "/mnt", "results_path": "/root/results"}
-    _write(leaf / "fs_separation.json", separation)
-    (leaf / ".mlps-code-image").write_text(f"md5-tree-v2:{golden.CODE}")
-    _write(leaf / f"checkpointing_{leaf.name}_metadata.json", metadata)
+    write(leaf / "fs_separation.json", separation)
     times = published.SAVED if kind == "save" else published.LOADED
     for rank in range(8):
-        _write(leaf / f"{rank}_output.json", {"hostname": published.HOST})
+        write(leaf / f"{rank}_output.json", {"hostname": published.HOST})
         own = times.get(rank, [seconds - rank * 1e-3 - number * 1e-5 for number, seconds in enumerate(times[0])])
-        _write(leaf / f"{rank}_per_epoch_stats.json", {"1": _parts(kind, own, began)})
+        write(leaf / f"{rank}_per_epoch_stats.json", {"1": _parts(kind, own, began)})
     hosts = {"num_hosts": 1, "hostname": published.HOST, "host_memory_GB": [published.MEMORY_GIB]}
     metric = published.WRITE_METRIC if kind == "save" else published.READ_METRIC
-    times_told = {"start": _stamp(began), "end": _stamp(ended)}
-    _write(leaf / "summary.json", {"num_accelerators": 8, **hosts, "metric": metric, "epochs": 0, **times_told})
+    times_told = {"start": moment(began), "end": moment(ended)}
+    write(leaf / "summary.json", {"num_accelerators": 8, **hosts, "metric": metric, "epochs": 0, **times_told})
 
 
 def _parts(kind: str, seconds: list[float], began: datetime) -> dict[str, Any]:
@@ -84,17 +73,9 @@ def _parts(kind: str, seconds: list[float], began: datetime) -> dict[str, Any]:
     for number, taken in enumerate(seconds, 1):
         begin = began + timedelta(seconds=5 + (38 if kind == "save" else 26) * (number - 1))
         parts[f"{kind}_ckpt{number}"] = {
-            "start": _stamp(begin),
-            "end": _stamp(begin + timedelta(seconds=taken)),
+            "start": moment(begin),
+            "end": moment(begin + timedelta(seconds=taken)),
             "duration": taken,
             "throughput": published.SIZE_GIB / taken,
         }
     return parts
-
-
-def _stamp(moment: datetime) -> str:
-    return moment.isoformat(timespec="microseconds")
-
-
-def _write(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=4))

@@ -168,13 +168,13 @@ def moved(value: Any, shift: timedelta) -> Any:
     if isinstance(value, dict):
         return {key: moved(item, shift) for key, item in value.items()}
     if isinstance(value, str) and value.startswith(("2024-", "2026-")):
-        return (datetime.fromisoformat(value) + shift).isoformat(timespec="microseconds")
+        return moment(datetime.fromisoformat(value) + shift)
     return value
 
 
 def _metadata(command: str, edition: str, ranks: int, stamp: str) -> dict[str, Any]:
     accelerator, is_run = PAIRS[edition][0], command == "run"
-    began = datetime.strptime(stamp, STAMP).isoformat(timespec="microseconds")
+    began = moment(datetime.strptime(stamp, STAMP))
     overrides = {"dataset.num_files_train": str(_files(ranks))} if command == "datagen" else {}  # text, as typed
     overrides |= {"dataset.data_folder": "/data/unet3d"} if command != "datasize" else {}
     dataset = {"num_files_train": str(_files(ranks)), "num_samples_per_file": 1}
@@ -199,6 +199,23 @@ def _metadata(command: str, edition: str, ranks: int, stamp: str) -> dict[str, A
     system = {"total_memory_bytes": HOST_KB * 1024, "num_hosts": 1}
     newer = {"invocation_start_time": began, "system_info": system, "runtime": 1e5 if is_run else 600}
     return told | newer | {"args": args | {"mode": "closed"}}
+
+
+def call_metadata(
+    leaf: Path, benchmark: str, model: str, phase: str, ranks: int | None, args: dict[str, Any], **more: Any
+) -> Path:
+    """Write what the tool keeps of every call, and which code it was."""
+    told: dict[str, Any] = {"benchmark_type": benchmark, "model": model, "command": phase, "run_datetime": leaf.name}
+    told |= {"num_processes": ranks, "accelerator": None, "parameters": {}, "override_parameters": {}}
+    path = leaf / f"{benchmark}_{leaf.name}_metadata.json"
+    foreign_runs.write(path, {**told, "args": {"model": model, **args}, **more})
+    (leaf / ".mlps-code-image").write_text(f"md5-tree-v2:{CODE}")
+    return path
+
+
+def moment(when: datetime) -> str:
+    """A time as DLIO and the tool write it."""
+    return when.isoformat(timespec="microseconds")
 
 
 def _files(ranks: int) -> int:

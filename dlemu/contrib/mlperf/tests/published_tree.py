@@ -108,7 +108,7 @@ def _leaf(
     }
     accelerator = None if phase == "datagen" else "b200"
     settings = {"parameters": workload, "override_parameters": overrides}
-    _metadata(leaf, "training", "unet3d", phase, 1, args, accelerator=accelerator, **settings)
+    golden.call_metadata(leaf, "training", "unet3d", phase, 1, args, accelerator=accelerator, **settings)
     if phase != "datasize":
         words = ["workload=unet3d_" + ("datagen" if phase == "datagen" else "b200")]
         words += [f"++workload.{key}={value}" for key, value in overrides.items()]
@@ -116,18 +116,6 @@ def _leaf(
         golden.configured(leaf, f"training_{phase}", parsed, words)
         write(leaf / "fs_separation.json", _separation(leaf, "/mnt/drive"))
     _as_published(leaf, "training", phase, 1)
-
-
-def _metadata(
-    leaf: Path, benchmark: str, model: str, phase: str, ranks: int | None, args: dict[str, Any], **more: Any
-) -> Path:
-    """Write what the tool keeps of every call, and which code it was."""
-    told: dict[str, Any] = {"benchmark_type": benchmark, "model": model, "command": phase, "run_datetime": leaf.name}
-    told |= {"num_processes": ranks, "accelerator": None, "parameters": {}, "override_parameters": {}}
-    path = leaf / f"{benchmark}_{leaf.name}_metadata.json"
-    write(path, {**told, "args": {"model": model, **args}, **more})
-    (leaf / ".mlps-code-image").write_text(f"md5-tree-v2:{golden.CODE}")
-    return path
 
 
 _OF_DATAGEN = ("model", "framework", "workflow", "dataset")
@@ -179,7 +167,7 @@ def _as_published(leaf: Path, benchmark: str, phase: str, ranks: int) -> None:
             "cluster_snapshots": {"start": seen, "end": seen, "collection_method": "mpi"},
             "timeseries_data": {"file": f"{benchmark}_{leaf.name}_timeseries.json", "num_samples": 168},
             "runtime": 1670.9677176475525 if phase == "run" and benchmark == "training" else 397.6347727775574,
-            "invocation_start_time": (began + timedelta(seconds=0.195328)).isoformat(timespec="microseconds"),
+            "invocation_start_time": golden.moment(began + timedelta(seconds=0.195328)),
             "verification": "CLOSED" if phase != "datasize" else None,
             "executed_command": command if phase != "datasize" else None,
             "command_output_files": [{"command": command}] if phase != "datasize" else [],
@@ -205,11 +193,11 @@ def _measured(leaf: Path, number: int) -> None:
     for epoch, (after, taken) in enumerate((*BLOCKS, LAST[0]), 1):
         start = began + shift + timedelta(seconds=after)
         end = start + timedelta(seconds=taken * slower)
-        block = {"start": _stamp(start), "end": _stamp(end), "duration": f"{taken * slower:.2f}"}
+        block = {"start": golden.moment(start), "end": golden.moment(end), "duration": f"{taken * slower:.2f}"}
         stats[str(epoch)] = {
-            "start": _stamp(start - timedelta(microseconds=230)),
+            "start": golden.moment(start - timedelta(microseconds=230)),
             "block1": block,
-            "end": _stamp(end + timedelta(seconds=0.75)),
+            "end": golden.moment(end + timedelta(seconds=0.75)),
             "duration": f"{taken * slower:.2f}",
         }
     write(leaf / "0_per_epoch_stats.json", stats)
@@ -219,7 +207,7 @@ def _measured(leaf: Path, number: int) -> None:
     counts = {"num_accelerators": 1, "num_hosts": 1, "num_files_train": FILES, "num_files_eval": 0}
     summary = {
         **counts,
-        "start": _stamp(began + shift + timedelta(seconds=15.911742)),
+        "start": golden.moment(began + shift + timedelta(seconds=15.911742)),
         "hostname": published.HOST,
         "metric": metric_of(au, rates),
         "num_samples_per_file": 1,
@@ -230,13 +218,9 @@ def _measured(leaf: Path, number: int) -> None:
         "host_memory_GB": [MEM_KB / 2**20],
         "data_size_per_host_GB": FILES * RECORD_BYTES / 2**30,
         "epochs": 5,
-        "end": _stamp(end + timedelta(seconds=0.752)),
+        "end": golden.moment(end + timedelta(seconds=0.752)),
     }
     write(leaf / "summary.json", summary)
-
-
-def _stamp(moment: datetime) -> str:
-    return moment.isoformat(timespec="microseconds")
 
 
 KV_STAMP = "20260712_182110"
@@ -280,7 +264,9 @@ def make_kv(run: Path, ranks: int = 1) -> Path:
     args = {"trials": 3, "seed": 42, "inter_option_delay": 90, "enable_autoscaling": True, "config_file": None}
     place = {"cache_dir": "/mnt/drive/kvcache"}
     parameters = {"model": "llama3.1-8b", "num_users": 100, "duration": 60, **place}
-    path = _metadata(leaf, "kv_cache", "llama3.1-8b", "run", ranks, place | args, parameters=parameters, **place)
+    path = golden.call_metadata(
+        leaf, "kv_cache", "llama3.1-8b", "run", ranks, place | args, parameters=parameters, **place
+    )
     _as_published(leaf, "kv_cache", "run", ranks)
     disk: dict[str, Any] = {"device_name": "nvme1n1", "sectors_read": 0, "sectors_written": 0}
     disk |= {"time_doing_ios_ms": 26_468_753}

@@ -320,8 +320,8 @@ class _Predictor:
             what, confidence = "loader", "high"
         by_storage, by_readers, by_cores = (max(0.0, percent - now) for percent in (faster, readers, cores))
         gains = (
-            f"points of AU over whole epochs to gain: {by_storage:.1f} by storage {FASTER:g} times as fast, "
-            f"{by_readers:.1f} by {MORE_READERS} times the readers, {by_cores:.1f} by a core per worker"
+            f"AU over whole epochs rises by {by_storage:.1f} points with storage {FASTER:g} times as fast, by "
+            f"{by_readers:.1f} with {MORE_READERS} times the readers, by {by_cores:.1f} with a core per worker"
         )
         return LimitedBy(what=what, confidence=confidence, evidence=(said, gains))
 

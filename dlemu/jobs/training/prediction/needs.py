@@ -250,7 +250,7 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
         least = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
         lines = [
             Said("read", f"{_gb(read)}/s, {_gb(node)}/s a node", f"at the AU's threshold; {requests}"),
-            Said("first step", f"{_gb(first)}/s, or it takes {total.first_step_seconds:.2g} s", "one batch a reader"),
+            Said("first step", f"takes {total.first_step_seconds:.2g} s at that rate", f"{_gb(first)}/s would hide it"),
             Said("data", f"{_gb(total.dataset_gb)} as set; for MLPerf {_gb(total.mlperf_dataset_gb)}", least),
         ]
     if total.checkpoint_gb:

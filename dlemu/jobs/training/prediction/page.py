@@ -35,7 +35,7 @@ def _screen(answer: Prediction, folder: str) -> Screen:
     lines += [
         Said("limit", f"{what}: {limit.evidence[-1]}"),
         Said("needs", f"{rate(needed)} for {answer.accelerators} to pass; they read {rate(read)} over whole epochs"),
-        Said("check", f"speed / demand alone says {answer.null_max_accelerators} pass"),
+        Said("check", f"arithmetic alone (speed / demand of one) says {answer.null_max_accelerators} pass"),
         Said("from", answer.source),
     ]
     return Screen(title=_title(answer), lines=lines, notes=answer.issues, folder=folder)
@@ -56,6 +56,8 @@ def _charts(answer: Prediction, folder: str) -> Iterator[tuple[str, Figure]]:
 def _title(answer: Prediction) -> str:
     question = answer.question
     kind = f" on {question.accelerator}" if question.accelerator else ""
+    if answer.max_accelerators_interval is None:
+        kind = f", {answer.accelerators} x {question.accelerator or 'accelerator'}"
     hosts = f", {question.hosts} hosts" if question.hosts > 1 else ""
     return f"{question.workload}{kind}{scaled(question.sample_divisor)}: predicted{hosts}"
 

@@ -31,9 +31,9 @@ from dlemu.jobs.training.result import read_run
 from dlemu.machine.cgroup_limits import cpu_limit
 from dlemu.metrics.demand import row_group_reads
 from dlemu.metrics.verdict import HOST_LIMITS
+from dlemu.results import CONFIG
 from dlemu.results.answer_files import decode_untrusted, read_answer, save_answer, to_json
 from dlemu.results.drive import nothing_left
-from dlemu.results.file_names import CONFIG
 from dlemu.results.wording import count
 from dlemu.runner.events import OnEvent, PartMeasured, ignore
 from dlemu.runner.prediction_request import PredictionRequest
