@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.rates import Mean, all_known, by_epoch, known, pooled, training_ns
-from dlemu.metrics.rows import Rows, in_order, is_any, sum_of
+from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
@@ -126,16 +126,15 @@ def _ratios(parts: list[float], wholes: list[float], unit: float = 1.0) -> Mean:
 
 
 def _delivered(rows: Rows, devices: list[Delivered]) -> list[float]:
-    """Return the MB or reads of all devices in each epoch; NaN if too much is missing."""
-    return [sum(_delivered_total(part, device) for device in devices) for part in by_epoch(rows)]
+    """Return the MB or reads of all devices in each epoch, from the readings around it; NaN if too much is missing."""
 
+    def total(device: Delivered, part: StepTable) -> float:
+        own = part.of("rank", device.ranks)
+        if not len(own):
+            return math.nan
+        return delivered_between(device.time_ns, device.rate, int(own["free_ns"].min()), int(own["met_ns"].max()))
 
-def _delivered_total(rows: Rows, device: Delivered) -> float:
-    """Return a device's MB or reads in an epoch, from the readings around it; NaN if too much is missing."""
-    own = in_order(rows).of("rank", device.ranks)
-    if not len(own):
-        return math.nan
-    return delivered_between(device.time_ns, device.rate, int(own["free_ns"].min()), int(own["met_ns"].max()))
+    return [sum(total(device, part) for device in devices) for part in by_epoch(rows)]
 
 
 def delivered_between(time_ns: NDArray[np.int64], rate: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:

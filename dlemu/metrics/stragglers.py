@@ -37,21 +37,15 @@ def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str])
         return []
     table = in_order(kept)
     nodes = list(rank_nodes or [0] * (max(table.values("rank")) + 1))
-
-    def named(node: int) -> str:
-        return hosts[node] if node < len(hosts) else ""
-
-    ranks = [
-        Finding(Code.SLOW_RANK, "caution", {"rank": rank, "host": named(nodes[rank]), **numbers})
-        for rank, numbers in _late_owners(table, range(len(nodes)))
-    ]
-    if len(set(nodes)) in (1, len(nodes)):  # a host is all ranks, or one
-        return ranks
-    of_hosts = [
-        Finding(Code.SLOW_RANK, "caution", {"pattern": "host", "host": named(node), **numbers})
-        for node, numbers in _late_owners(table, nodes)
-    ]
-    return of_hosts + ranks
+    found = []
+    for is_host, owners in ((True, nodes), (False, range(len(nodes)))):
+        if is_host and len(set(nodes)) in (1, len(nodes)):  # a host is all ranks, or one
+            continue
+        for owner, numbers in _late_owners(table, owners):
+            node, who = (owner, {"pattern": "host"}) if is_host else (nodes[owner], {"rank": owner})
+            host = hosts[node] if node < len(hosts) else ""
+            found.append(Finding(Code.SLOW_RANK, "caution", {**who, "host": host, **numbers}))
+    return found
 
 
 def _late_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, dict[str, Number]]]:
@@ -133,16 +127,13 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[F
 
 def _samples_by_folder(rows: StepTable, plan: Plan, folders: int) -> Iterator[tuple[NDArray[np.int64], float]]:
     """Yield for each row its number of samples in each folder, shape (folders,), and its read time in ms."""
-    ranks, epochs, steps, hashes, read_ns = (rows[name] for name in ("rank", "epoch", "step", "sample_hash", "read_ns"))
-    for rank in np.unique(ranks).tolist():
-        for epoch in np.unique(epochs).tolist():
-            own = np.flatnonzero((ranks == rank) & (epochs == epoch))
-            if not len(own):
-                continue
-            for at, samples in zip(own.tolist(), plan.batches(rank, epoch, steps[own]), strict=True):
-                if hash_samples(samples) == hashes[at]:
-                    count = np.bincount(samples // plan.num_samples_per_file % folders, minlength=folders)
-                    yield count, float(read_ns[at]) / 1e6
+    for own in rows.by_rank_and_epoch:
+        (rank,), (epoch,) = own.values("rank"), own.values("epoch")
+        batches = plan.batches(rank, epoch, own["step"])
+        for samples, hashed, read_ns in zip(batches, own["sample_hash"].tolist(), own["read_ns"].tolist(), strict=True):
+            if hash_samples(samples) == hashed:
+                count = np.bincount(samples // plan.num_samples_per_file % folders, minlength=folders)
+                yield count, read_ns / 1e6
 
 
 def _fit(counts: NDArray[np.float64], took_ms: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -14,7 +14,7 @@ from dlemu.jobs.training.steplog import EVALUATION, STEP_COLUMNS, TRAINING, writ
 from dlemu.jobs.training.summary import Summary
 from dlemu.metrics.limit import Scaling
 from dlemu.metrics.rates import Floats, Intervals
-from dlemu.metrics.rows import Rows, StepTable, in_order
+from dlemu.metrics.rows import Rows, StepTable, began_ns, in_order
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.exported import ExportedSteps
@@ -141,20 +141,14 @@ class MeasuredTraining(MeasuredRun):
     @cached_property
     def read_mb_per_second(self) -> Floats | None:
         """Rate of all ranks' loaders in READ_BINS equal intervals of `span_seconds`; None if nothing was read."""
-        edges, total, is_any = np.linspace(*self.span_seconds, READ_BINS + 1), np.zeros(READ_BINS), False
-        for part in self.ordered.by_rank:
-            fetched = part[(part["app_bytes"] > 0) & (part["finished_ns"] > part["started_ns"])]
-            if len(fetched):
-                begins, ends = self.seconds("started_ns", fetched), self.seconds("finished_ns", fetched)
-                total += Intervals(begins, ends, edges).rates(fetched["app_bytes"] / 1e6)
-                is_any = True
-        return total if is_any else None
-
-    def seconds(self, column: str, rows: StepTable) -> Floats:
-        """Return a column of stamps in seconds since the start of training, by each rank's own clock."""
-        starts = self.rank_start_ns
-        parts = [(part[column] - starts.get(part.values("rank")[0], 0)) / 1e9 for part in rows.by_rank]
-        return np.concatenate(parts) if parts else np.empty(0)
+        rows = self.ordered
+        fetched = (rows["app_bytes"] > 0) & (rows["finished_ns"] > rows["started_ns"])
+        if not fetched.any():
+            return None
+        since = began_ns(rows)[fetched]
+        begins, ends = ((rows[name][fetched] - since) / 1e9 for name in ("started_ns", "finished_ns"))
+        spread = Intervals(begins, ends, np.linspace(*self.span_seconds, READ_BINS + 1))
+        return spread.rates(rows["app_bytes"][fetched] / 1e6)
 
     def series(self, probe: str, *metrics: str) -> list[Series]:
         """Return the telemetry of a probe's metrics (of all without names), sorted by host, source and metric."""

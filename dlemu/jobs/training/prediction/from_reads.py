@@ -215,7 +215,7 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     hosts = facts.journal.hosts
     return Calibration(
         source=f"{len(rows):,} steps of {run.folder} ({facts.ranks} x {facts.workload.reader.read_threads} readers)",
-        curve=_with_scaling(curve, facts.journal.scaling),
+        curve=_with_scaling(curve, facts.journal.scaling or Scaling()),
         saturated=_waiting_share(run) >= WAITING_SHARE or batches.full_queue_share < WAITING_SHARE,
         half_width_percent=reads.half_width_percent(curve),
         work=work_quantiles([reads]),
@@ -228,10 +228,8 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     )
 
 
-def _with_scaling(curve: Curve, scaling: Scaling | None) -> Curve:
+def _with_scaling(curve: Curve, scaling: Scaling) -> Curve:
     """Add a point for the larger number of readers tried after the run: the run's throughput times the trial's gain."""
-    if scaling is None:
-        return curve
     same = (scaling.mb_per_second + scaling.again_mb_per_second) / 2
     last = curve[-1]
     if same <= 0 or scaling.more_readers <= last.readers or scaling.more_mb_per_second < MIN_SPEEDUP * same:
@@ -285,14 +283,13 @@ def calibrate_from_levels(
     if decodes:  # the curve is of the storage, so decoding does not count as a reader's time
         measured = _while_reading(measured, saturated=saturated)
     curve = smoothed(_scaling_pooled(measured), [len(level.rows) for level in measured])
-    scaling = [
+    parallel = [
         level
         for level, point in zip(measured, curve, strict=True)
-        if point.mb_per_second >= SCALING_SHARE * point.readers * curve[0].mb_per_second
+        if level.readers > 1 and point.mb_per_second >= SCALING_SHARE * point.readers * curve[0].mb_per_second
     ]
     rows = measured[0].rows  # of one reader
     samples = int(rows["samples"].sum())
-    parallel = [level for level in scaling if level.readers > 1]
     parallel = parallel or [next((level for level in measured if level.readers >= MIN_PARALLEL_READERS), measured[-1])]
     every = np.concatenate([level.rows for level in levels])
     mean_bytes = float(every["app_bytes"].sum()) / int(every["samples"].sum())
