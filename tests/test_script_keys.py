@@ -29,7 +29,7 @@ FOREIGN = {
     *("cache_stats", "summary", "tier_storage_kv_bytes_read_gb", "tier_storage_read_bandwidth_gbps"),  # kv-cache.py
     *("epoch_seconds", "first_batch_seconds", "pair", "prefetch_size", "read_threads", "result"),  # published_pairs.csv
     *("cpu_seconds", "gb_per_second", "memory_mb", "plan_seconds", "size"),  # the plain programs beside dlemu
-    *("bert_pytorch", "hdf5", "retinanet", "unet3d", "obstore", "signed", "drive-a"),  # cases
+    *("bert_pytorch", "hdf5", "retinanet", "unet3d", "obstore", "signed"),  # cases
     *("embedding", "records_0", "x", "y"),  # datasets
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "DLEMU_RECORD", "PATH"),  # the environment
 }
