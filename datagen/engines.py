@@ -1,4 +1,4 @@
-"""Engines read samples into memory: through reused buffers, by a library call, or not at all (null storage)."""
+"""Engines read the samples of a batch into memory: through reused buffers, by a library call, or not at all."""
 
 from __future__ import annotations
 
@@ -10,35 +10,42 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from datagen.buffers import AlignedBuffer, FileMemory
-from datagen.errors import DlemuError
+import numpy as np
+
+from datagen.buffers import FileMemory, address_of
+from datagen.errors import DlemuError, SpaceError
+from datagen.formats import format_base as base
 from datagen.formats._buffered import BufferedFile
-from datagen.formats.format_base import (
-    MAX_KEPT_FILES,
-    FormatBase,
-    OpenFile,
-    Sample,
-    Source,
-    ended_early,
-    read_failure,
-    reading,
-)
-from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
+from datagen.layout import Layout, Places, Samples, as_places, even_places, numbers_of
+from datagen.storage.storage_base import StorageBase
 
 T = TypeVar("T")
 READER_VERSION = 1
 """Incremented whenever the read calls of an engine change."""
+Check = Callable[[base.Sample, int], None]
+"""Compares a sample of a file with what was generated; raises DatasetError where it differs."""
 
 
-class Engine:
-    """Reads files; counts bytes, read calls and time in reads since it was created."""
+class Engine(abc.ABC):
+    """Reads samples of one split; counts bytes, read calls and time in reads since it was created. Not thread-safe."""
 
     app_bytes = 0  # bytes that read calls returned; the device may have read more (read-ahead) or fewer (page cache)
     read_calls = 0
     read_ns = 0
 
+    @abc.abstractmethod
+    def read(self, samples: Samples, out: memoryview) -> Places:
+        """Read samples into `out` (page-aligned); return the place of each, for row groups that of each read.
+
+        Raises:
+            DatasetError: a file is missing, unreadable, truncated or damaged.
+            SpaceError: `out` is too small, or too many files are open.
+            IndexError: there is no such sample.
+        """
+
     def finish(self) -> None:
         """End a batch: close files that do not stay open, and release the samples read."""
+        return
 
     def close(self) -> None:
         """Close all files."""
@@ -51,19 +58,65 @@ class Engine:
         self.read_ns += read_ns
 
 
-class SampleEngine(Engine, abc.ABC):
-    """Reads samples one by one."""
+class SampleEngine(Engine):
+    """Reads samples one by one: each is in a place of its own, of `place_bytes`."""
+
+    def __init__(
+        self,
+        storage: StorageBase,
+        file_format: base.FormatBase,
+        layout: Layout,
+        place_bytes: int,
+        check: Check | None = None,
+        *,
+        decodes: bool = False,
+    ) -> None:
+        self._storage, self._format, self._layout = storage, file_format, layout
+        self._place_bytes, self._check, self._decodes = place_bytes, check, decodes
+
+    def read(self, samples: Samples, out: memoryview) -> Places:
+        layout, size = self._layout, self._place_bytes
+        located = [layout.locate(sample) for sample in numbers_of(samples)]
+        address, flat, begin, path = address_of(out), list[int](), 0, ""
+        try:
+            self._begin(located, out)
+            for file, index in located:
+                path = layout.path(file)
+                read = self._sample(path, index, out[begin : begin + size])
+                if self._check is not None:
+                    self._check(read, file)
+                data = read.data
+                if self._decodes and read.decode is not None:
+                    data = read.decode()
+                    self._overwritten()
+                offset, length = -1 if data.readonly else address_of(data) - address, len(data)
+                if not 0 <= offset < len(out):  # it was decoded into other memory
+                    offset, length = begin, min(length, size)  # of one larger than anybody knew, its beginning
+                    place = np.frombuffer(out[begin : begin + length], np.uint8)
+                    np.copyto(place, np.frombuffer(data, np.uint8)[:length])
+                flat += (offset, length)
+                begin += size
+        except DlemuError:
+            raise
+        except Exception as error:
+            raise base.read_failure(path, error) from error
+        return as_places(flat)
 
     @abc.abstractmethod
-    def read(self, path: str, index: int, out: memoryview) -> Sample:
-        """Return a sample of a file, valid until the next call. It is in `out` (aligned memory) where possible.
+    def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
+        """Return a sample of a file, valid until the next call, in `place` where possible."""
 
-        Raises DatasetError if the file is missing, unreadable or damaged.
-        """
+    def _begin(self, located: Sequence[tuple[int, int]], out: memoryview) -> None:
+        """Begin to read these samples, given as (file, index)."""
+        return
+
+    def _overwritten(self) -> None:
+        """Note that the sample read last is going to be overwritten."""
+        return
 
 
-class FastEngine(SampleEngine):
-    """Reads by the format's `open`; consecutive samples of a batch from one file share one read of the file.
+class FileEngine(SampleEngine):
+    """Reads by the format's `open` or `parse`; consecutive samples of a batch from one file share one read of the file.
 
     Of files of several samples that may stay open, the last few do so between batches. With `matched`, the engine makes
     the read calls of the format's library instead of its own.
@@ -72,54 +125,79 @@ class FastEngine(SampleEngine):
     def __init__(
         self,
         storage: StorageBase,
-        file_format: FormatBase,
-        samples: int,
-        max_file_bytes: int,
-        transfer_bytes: int = 0,
+        file_format: base.FormatBase,
+        layout: Layout,
+        place_bytes: int,
+        check: Check | None = None,
         *,
+        decodes: bool = False,
+        max_file_bytes: int = 0,
+        transfer_bytes: int = 0,
         matched: bool = False,
     ) -> None:
-        self._storage = storage
-        self._format = file_format
-        self._samples = samples
+        super().__init__(storage, file_format, layout, place_bytes, check, decodes=decodes)
+        self._samples = layout.num_samples_per_file
         self._transfer_bytes = transfer_bytes
         self._matched = matched
-        self._whole = samples == 1 or not file_format.reads_parts
         self._parse_matched = file_format.parse_matched if matched else None
-        self._by_one_call = samples == 1 and not file_format.reads_parts and self._parse_matched is None
-        self._open: tuple[str, Source | None, OpenFile] | None = None
-        self._kept: OrderedDict[str, tuple[Source, OpenFile]] = OrderedDict()
-        self._memory = FileMemory(storage.alignment, max_file_bytes)
-        self._expected: list[str] = []
+        in_parts = self._parse_matched is not None or (matched and file_format.reads_parts)
+        self._by_one_call = self._samples == 1 and not in_parts
+        self._open: tuple[str, base.Source | None, base.OpenFile] | None = None
+        self._kept: OrderedDict[str, tuple[base.Source, base.OpenFile]] = OrderedDict()
+        # Several samples share the bytes of a file, so these can't be read into the memory of one of them
+        self._memory = FileMemory(storage.alignment, max_file_bytes if self._samples > 1 else 0)
+        self._sizes: dict[str, int] = {}  # of files that have been read whole already, by path
 
-    def read(self, path: str, index: int, out: memoryview) -> Sample:
+    def _begin(self, located: Sequence[tuple[int, int]], out: memoryview) -> None:
+        if self._samples == 1 and len(located) > 1:
+            self.finish()  # what is open is in memory of an earlier sample
+        if self._by_one_call and self._storage.is_remote:
+            places = dict[str, memoryview]()
+            for number, (file, _) in enumerate(located):
+                places.setdefault(self._layout.path(file), out[number * self._place_bytes :][: self._place_bytes])
+            self._sizes = dict(zip(places, self._read_files(list(places.items())), strict=True))
+
+    def _overwritten(self) -> None:
+        if self._samples == 1:
+            self.finish()
+
+    def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
+        if self._open is None or path != self._open[0]:
+            self._open = self._opened(path, place)
+        return self._open[2].sample(index)
+
+    def _read_files(self, files: Sequence[tuple[str, memoryview]]) -> list[int]:
+        """Read whole files, each into its memory; return their sizes."""
+        begun = time.monotonic_ns()
         try:
-            opened = self._open
-            if opened is None or path != opened[0]:
-                opened = self._open = self._opened(path, out)
-            return opened[2].sample(index)
-        except DlemuError:
-            raise
-        except Exception as error:
-            raise read_failure(path, error) from error
+            read = self._storage.read_files(files, self._transfer_bytes)
+        except OSError as error:
+            raise base.unreadable(error.filename or files[0][0], error) from error
+        self.read_ns += time.monotonic_ns() - begun
+        for (path, place), (size, got, calls) in zip(files, read, strict=True):
+            self.app_bytes += min(size, got)
+            self.read_calls += calls
+            if size > len(place):
+                raise SpaceError(f"{path} has {size} bytes, more than any file had when the run started: run again")
+            if got < size:
+                raise base.ended_early(path, size - got, got)
+        return [size for size, _, _ in read]
 
-    def _opened(self, path: str, out: memoryview) -> tuple[str, Source | None, OpenFile]:
+    def _opened(self, path: str, place: memoryview) -> tuple[str, base.Source | None, base.OpenFile]:
         """Open a file, or take it from those kept open."""
         self.finish()
-        # Several samples share the bytes of a file, so these can't be read into the memory of one of them
-        self._memory.reuse(out if self._samples == 1 else memoryview(b""))
+        self._memory.reuse(place if self._samples == 1 else memoryview(b""))
+        if self._by_one_call:  # a Source would cost a fifth of the CPU of reading a small file
+            size = self._sizes.pop(path, -1) if self._sizes else -1
+            if size < 0:
+                (size,) = self._read_files(((path, place),))
+            return path, None, self._format.parse(place[:size], 1, self._memory.scratch)
         if path in self._kept:
             return path, *self._kept.pop(path)
         begun = time.monotonic_ns()
-        if self._whole and self._expected:
-            while self._expected and self._expected.pop(0) != path:
-                pass
-            self._storage.announce([path, *self._expected])
-        reader = self._storage.open_whole(path) if self._whole else self._storage.open(path)
-        if self._by_one_call:
-            return path, None, self._format.parse(self._read_whole(path, reader, begun), 1, self._memory.scratch)
+        reader = self._storage.open(path)
         self.read_ns += time.monotonic_ns() - begun  # for small files on a network, opening takes most of the time
-        source = Source(path, reader, self._storage.alignment, self._transfer_bytes, self._memory)
+        source = base.Source(path, reader, self._storage.alignment, self._transfer_bytes, self._memory)
         try:
             if self._parse_matched is not None:
                 return path, source, self._parse_matched(BufferedFile(source), self._samples, source.scratch)
@@ -129,29 +207,10 @@ class FastEngine(SampleEngine):
             source.close()
             raise
 
-    def _read_whole(self, path: str, reader: Reader, begun_ns: int) -> memoryview:
-        """Return all bytes of a file, and close it: for small files, a `Source` costs a fifth of the CPU of a read."""
-        try:
-            size, alignment = reader.size_bytes, self._storage.alignment
-            target = self._memory.take(-(-size // alignment) * alignment)
-            got = read_in_transfers(reader, target, 0, self._transfer_bytes)
-        finally:
-            reader.close()
-            self.app_bytes += reader.app_bytes
-            self.read_calls += reader.read_calls
-            self.read_ns += time.monotonic_ns() - begun_ns
-        if got < size:
-            raise ended_early(path, size - got, got)
-        return target[:size]
-
-    def expect(self, paths: Sequence[str]) -> None:
-        """Set the files of the next batch, in reading order, so that the storage can request several at once."""
-        self._expected = list(dict.fromkeys(paths))
-
     def finish(self) -> None:
         if self._open is None:
             return
-        (_, source, opened), self._open = self._open, None
+        (path, source, opened), self._open = self._open, None
         if source is None:
             return
         self.count(*source.counts())
@@ -159,8 +218,8 @@ class FastEngine(SampleEngine):
             source.close()
             return
         opened.forget()
-        self._kept[source.path] = source, opened
-        if len(self._kept) > MAX_KEPT_FILES:
+        self._kept[path] = source, opened
+        if len(self._kept) > base.MAX_KEPT_FILES:
             self._kept.popitem(last=False)[1][0].close()
 
     def close(self) -> None:
@@ -179,7 +238,7 @@ def by_library(engine: Engine, storage: StorageBase, path: str, load: Callable[[
     decoding and the rest as reading. Raises as `read_failure`.
     """
     wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-    with reading(path), _thread_reads(engine):
+    with base.reading(path), _thread_reads(engine):
         loaded = load(storage.local_path(path) or path)
     engine.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
     return loaded
@@ -188,13 +247,9 @@ def by_library(engine: Engine, storage: StorageBase, path: str, load: Callable[[
 class LibraryEngine(SampleEngine):
     """Reads by the library call that a training script would make."""
 
-    def __init__(self, storage: StorageBase, file_format: FormatBase, samples: int) -> None:
-        self._storage = storage
-        self._format = file_format
-        self._samples = samples
-
-    def read(self, path: str, index: int, out: memoryview) -> Sample:
-        return by_library(self, self._storage, path, lambda local: self._format.load(local, index, self._samples))
+    def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
+        samples = self._layout.num_samples_per_file
+        return by_library(self, self._storage, path, lambda local: self._format.load(local, index, samples))
 
 
 @contextlib.contextmanager
@@ -217,13 +272,14 @@ def _thread_reads(engine: Engine) -> Iterator[None]:
         os.close(descriptor)
 
 
-class NullEngine(SampleEngine):
+class NullEngine(Engine):
     """Reads nothing: every sample has its nominal size and arbitrary bytes."""
 
-    def __init__(self, nominal_sample_bytes: int) -> None:
-        self._bytes = nominal_sample_bytes
-        self._data = AlignedBuffer().view(nominal_sample_bytes)
+    def __init__(self, sample_bytes: int, place_bytes: int) -> None:
+        """With `place_bytes` of 0, all samples of a batch are in one place, as the columns of row groups are."""
+        self._sample_bytes, self._place_bytes = sample_bytes, place_bytes
 
-    def read(self, path: str, index: int, out: memoryview) -> Sample:
-        data = out[: self._bytes] if len(out) >= self._bytes else self._data
-        return Sample(data, data, 0)
+    def read(self, samples: Samples, out: memoryview) -> Places:
+        if self._place_bytes:
+            return even_places(0, self._place_bytes, self._sample_bytes, len(samples))
+        return as_places([0, min(len(samples) * self._sample_bytes, len(out))])

@@ -7,32 +7,26 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from datagen.buffers import AlignedBuffer, address_of
 from datagen.content import Content, explain
-from datagen.engines import FastEngine, LibraryEngine, NullEngine, SampleEngine
+from datagen.engines import Engine, FileEngine, LibraryEngine, NullEngine
 from datagen.errors import DatasetError, UserError
-from datagen.formats.format_base import (
-    RecordFormat,
-    Sample,
-    UnreadFormat,
-    format_named,
-    own_damaged,
-    reading,
-)
+from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named, own_damaged, reading
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
-from datagen.layout import Layout, Places, Runs, Samples, as_places, even_places, nominal_sample_bytes, shifted
+from datagen.layout import Layout, Places, Samples, even_places, nominal_sample_bytes, numbers_of, shifted
 from datagen.records import RecordReader
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, local_folder, open_storage
 
-CROP_BYTES = 1 << 20  # bytes of records read at a time before they are cropped: they stay in a processor's cache
+CROP_BYTES = 1 << 20  # bytes of samples read at a time before they are cropped: they stay in a processor's cache
+CROP_AHEAD_BYTES = 64 << 20  # the same where several requests may be in flight: fewer samples would wait one by one
 
 
 @dataclass(frozen=True)
@@ -88,21 +82,26 @@ class FetchSpec:
         return replace(self, layout=replace(self.layout, folder=folder), storage=storage)
 
     @property
-    def in_place(self) -> bool:
-        """Whether samples are read directly into the caller's memory."""
-        by_record = self.layout.num_samples_per_file == 1 or self.found.max_record_bytes > 0
-        return self.max_group_bytes > 0 or (self.resize_bytes == 0 and by_record)
+    def samples_per_crop(self) -> int:
+        """How many samples are read before they are cropped; 0 if they are not, as row groups."""
+        if self.max_group_bytes or not self.resize_bytes:
+            return 0
+        depth = self.storage.io_depth  # each request in flight has a sample of its own
+        return max(depth, (CROP_BYTES if depth == 1 else CROP_AHEAD_BYTES) // self.place_bytes)
 
     @property
     def buffer_bytes(self) -> int:
         """Return the maximum memory of its own that a `Fetcher` uses, besides the caller's."""
         if self.max_group_bytes:
             return self.max_group_bytes  # the row group in which a batch ended
-        if self.found.max_record_bytes:
-            return max(self.place_bytes, CROP_BYTES) if self.resize_bytes else 0
-        samples = 0 if self.found.max_sample_bytes <= self.found.max_file_bytes else self.found.max_sample_bytes
-        decoded = self.found.max_sample_bytes if self.decode == "full" else 0
-        return decoded + (samples if self.in_place else self.found.max_file_bytes + max(samples, self.resize_bytes))
+        found = self.found
+        own = self.samples_per_crop * self.place_bytes
+        if found.max_record_bytes:
+            return own
+        if self.layout.num_samples_per_file > 1:
+            own += found.max_file_bytes
+        unpacked = (self.decode == "full") + (found.max_sample_bytes > found.max_file_bytes)
+        return own + unpacked * found.max_sample_bytes
 
     @property
     def place_bytes(self) -> int:
@@ -154,11 +153,9 @@ class Fetcher:
         self._is_remote = opened.is_remote
         self._is_own = spec.dataset.source == "folder"
         self._engine = _engine_of(spec, opened)
-        self._content = Content(spec.dataset.seed, spec.dataset.compressibility)
-        self._buffer = AlignedBuffer()
-        self._decode = spec.decode == "full"
-        self._reads_nothing = isinstance(self._engine, NullEngine)
-        self._verify = spec.verify and not self._reads_nothing
+        self._buffer = AlignedBuffer(spec.samples_per_crop * spec.place_bytes)
+        if not isinstance(self._engine, NullEngine):
+            self._buffer.take_pages()
 
     def fetch(self, samples: Samples, out: memoryview) -> Fetched:
         """Read samples into `out` (at least `slot_bytes(len(samples))` bytes, writable).
@@ -173,7 +170,11 @@ class Fetcher:
         engine = self._engine
         app_bytes, read_calls, read_ns = engine.app_bytes, engine.read_calls, engine.read_ns
         try:
-            places = self._fill(samples, out)
+            if self._spec.samples_per_crop:
+                places = self._fetch_crops(samples, out)
+            else:
+                begin = -address_of(out) % PLACE_BYTES
+                places = shifted(engine.read(samples, out[begin:]), begin)
         except DatasetError as error:
             if not self._is_own:
                 raise
@@ -189,138 +190,72 @@ class Fetcher:
         """Close all files."""
         self._engine.close()
 
-    def _fill(self, samples: Samples, out: memoryview) -> Places:
-        engine = self._engine
-        if isinstance(engine, GroupReader) or (isinstance(engine, RecordReader) and not self._spec.resize_bytes):
-            return self._fetch_in_place(engine, samples, out)
-        if self._spec.max_group_bytes:  # null storage: as many bytes as the batch's columns would have
-            return as_places([0, min(len(samples) * self._spec.nominal_sample_bytes, len(out))])
-        listed: Sequence[int] = samples.tolist() if isinstance(samples, np.ndarray | Runs) else samples
-        if isinstance(engine, FastEngine) and self._spec.storage.io_depth > 1:
-            layout = self._spec.layout
-            engine.expect([layout.path(layout.locate(sample)[0]) for sample in listed])
-        if self._spec.resize_bytes:
-            return self._fetch_crops(listed, out)
-        assert isinstance(engine, SampleEngine)  # what reads records has been called
-        return self._fetch_whole(engine, listed, out)
-
-    def _fetch_crops(self, samples: Sequence[int], out: memoryview) -> Places:
-        size, target = self._spec.resize_bytes, np.frombuffer(out, np.uint8)
-        for number, (sample, data) in enumerate(zip(samples, self._each(samples), strict=True)):
-            start = crop_start(self._spec.seed, sample, len(data), size)
-            crop = np.frombuffer(data, np.uint8)[start : start + size]
-            place = target[number * size : (number + 1) * size]
-            place[: crop.size] = crop
-            place[crop.size :] = 0
-        return even_places(0, size, size, len(samples))
-
-    def _each(self, samples: Sequence[int]) -> Iterator[memoryview]:
-        """Yield the bytes of each sample, valid until the next one."""
-        engine = self._engine
-        if isinstance(engine, SampleEngine):
-            no_space = memoryview(b"")  # read into the engine's own buffer
-            yield from (self._read(engine, sample, no_space).data for sample in samples)
-            return
-        assert isinstance(engine, RecordReader)  # row groups are not cropped
-        # As many records at a time as fit a processor's cache
-        step = max(1, CROP_BYTES // self._spec.place_bytes)
-        records = self._buffer.view(step * self._spec.place_bytes)
-        for first in range(0, len(samples), step):
-            part = samples[first : first + step]
-            for sample, (start, length) in zip(part, engine.read(part, records).tolist(), strict=True):
-                data = records[start : start + length]
-                if self._verify:
-                    self._compare_record(sample, data)
-                yield data
-
-    def _fetch_in_place(self, reader: RecordReader | GroupReader, samples: Samples, out: memoryview) -> Places:
-        begin = -address_of(out) % PLACE_BYTES
-        places = shifted(reader.read(samples, out[begin:]), begin)
-        if isinstance(reader, GroupReader):
-            for file, values in reader.values:
-                self._compare(values, file)
-        elif self._verify:
-            listed = samples.tolist() if isinstance(samples, np.ndarray | Runs) else samples
-            for sample, (start, size) in zip(listed, places.tolist(), strict=True):
-                self._compare_record(sample, out[start : start + size])
-        return places
-
-    def _compare_record(self, sample: int, data: memoryview) -> None:
-        file, index = self._spec.layout.locate(sample)
-        self._compare(Sample(data, data, index * len(data)), file)
-
-    def _fetch_whole(self, engine: SampleEngine, samples: Sequence[int], out: memoryview) -> Places:
-        """Read whole samples, each into its own place, which begins at a multiple of PLACE_BYTES."""
-        base, place_bytes = address_of(out), self._spec.place_bytes
-        begin = -base % PLACE_BYTES
-        flat: list[int] = []
-        for sample in samples:
-            data = self._read(engine, sample, out[begin : begin + place_bytes]).data
-            size = len(data)
-            offset = -1 if data.readonly else address_of(data) - base
-            if not 0 <= offset < len(out):  # it was decoded into other memory
-                size = min(size, place_bytes)  # larger once decoded than anybody knew: its beginning is delivered
-                offset = begin
-                np.copyto(np.frombuffer(out, np.uint8)[offset : offset + size], np.frombuffer(data, np.uint8)[:size])
-            flat += (offset, size)
-            begin += -(-(offset - begin + size) // PLACE_BYTES) * PLACE_BYTES
-        return as_places(flat)
-
-    def _read(self, engine: SampleEngine, sample: int, out: memoryview) -> Sample:
-        """Read a sample, into `out` where possible; verify and decode it as the spec says."""
-        layout = self._spec.layout
-        file, index = layout.locate(sample)
-        path = "" if self._reads_nothing else layout.path(file)
-        read = engine.read(path, index, out)
-        if self._verify:
-            self._compare(read, file)
-        if self._decode and read.decode is not None:
-            with reading(path):
-                read = read._replace(data=read.decode())
-            if self._spec.in_place:
-                self._engine.finish()  # the decoded sample is going to overwrite the memory of the file
-        return read
-
-    def _compare(self, read: Sample, file: int) -> None:
-        """Raise DatasetError if a sample is not what was generated for its file."""
-        layout, content = self._spec.layout, self._content
-        running_index = layout.running_index(file)
-        with reading(layout.path(file)):
-            at = read.first_difference(content, running_index)
-        if at is None:
-            return
-        _, words = explain(read.plain_payload, at, content, running_index)
-        raise DatasetError(
-            f"{layout.path(file)} (file number {running_index}) is not what was generated: "
-            f"at payload offset {read.payload_offset + at} {words}. "
-            "Run `dlemu datagen verify`; if it finds nothing, the storage returned wrong bytes"
-        )
+    def _fetch_crops(self, samples: Samples, out: memoryview) -> Places:
+        """Read some samples at a time into memory of this object's own, and copy their crops."""
+        spec, listed, target = self._spec, numbers_of(samples), np.frombuffer(out, np.uint8)
+        size, step = spec.resize_bytes, spec.samples_per_crop
+        memory = self._buffer.view(step * spec.place_bytes)
+        whole = np.frombuffer(memory, np.uint8)
+        for first in range(0, len(listed), step):
+            part = listed[first : first + step]
+            found = self._engine.read(part, memory).tolist()
+            for number, (sample, (start, length)) in enumerate(zip(part, found, strict=True), first):
+                begin = start + crop_start(spec.seed, sample, length, size)
+                crop = whole[begin : min(begin + size, start + length)]
+                place = target[number * size : (number + 1) * size]
+                place[: crop.size] = crop
+                place[crop.size :] = 0
+        return even_places(0, size, size, len(listed))
 
 
-def _engine_of(spec: FetchSpec, storage: StorageBase) -> SampleEngine | RecordReader | GroupReader:
+def _compare(layout: Layout, content: Content, read: Sample, file: int) -> None:
+    """Raise DatasetError if a sample is not what was generated for its file."""
+    running_index = layout.running_index(file)
+    with reading(layout.path(file)):
+        at = read.first_difference(content, running_index)
+    if at is None:
+        return
+    _, words = explain(read.plain_payload, at, content, running_index)
+    raise DatasetError(
+        f"{layout.path(file)} (file number {running_index}) is not what was generated: "
+        f"at payload offset {read.payload_offset + at} {words}. "
+        "Run `dlemu datagen verify`; if it finds nothing, the storage returned wrong bytes"
+    )
+
+
+def _engine_of(spec: FetchSpec, storage: StorageBase) -> Engine:
     """Return the engine that reads a spec from `storage`."""
-    if storage.reads_nothing:
-        return NullEngine(spec.nominal_sample_bytes)
-    file_format = format_named(spec.format)
+    file_format, layout = format_named(spec.format), spec.layout
+    if storage.reads_nothing or isinstance(file_format, UnreadFormat):
+        return NullEngine(spec.nominal_sample_bytes, 0 if spec.max_group_bytes else spec.place_bytes)
     file_format.own_files = spec.dataset.source == "folder"
-    if isinstance(file_format, UnreadFormat):
-        return NullEngine(spec.nominal_sample_bytes)
-    samples = spec.layout.num_samples_per_file
+    check = None
+    if spec.verify:
+        check = partial(_compare, layout, Content(spec.dataset.seed, spec.dataset.compressibility))
+    decodes = spec.decode == "full"
     if spec.engine == "library":
-        local_folder(storage, spec.layout.folder, "reader.engine=library")
+        local_folder(storage, layout.folder, "reader.engine=library")
         if not isinstance(file_format, GroupFormat):
-            return LibraryEngine(storage, file_format, samples)
+            return LibraryEngine(storage, file_format, layout, spec.place_bytes, check, decodes=decodes)
     matched = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
     wanted = 0 if storage.is_remote else spec.transfer_bytes or file_format.transfer_bytes
     transfer_bytes = -(-wanted // storage.alignment) * storage.alignment
     if isinstance(file_format, GroupFormat):
-        settings = spec.engine, spec.decode, spec.verify, transfer_bytes
-        return GroupReader(storage, file_format, spec.layout, spec.dataset, *settings, matched=matched)
+        settings = spec.engine, spec.decode, check, transfer_bytes
+        return GroupReader(storage, file_format, layout, spec.dataset, *settings, matched=matched)
     if isinstance(file_format, RecordFormat):
-        known = spec.verify, transfer_bytes, spec.found.offsets
-        return RecordReader(storage, file_format, spec.layout, *known, matched=matched)
-    buffer_bytes = 0 if spec.in_place else spec.found.max_file_bytes
-    return FastEngine(storage, file_format, samples, buffer_bytes, transfer_bytes, matched=matched)
+        return RecordReader(storage, file_format, layout, check, transfer_bytes, spec.found.offsets, matched=matched)
+    return FileEngine(
+        storage,
+        file_format,
+        layout,
+        spec.place_bytes,
+        check,
+        decodes=decodes,
+        max_file_bytes=spec.found.max_file_bytes,
+        transfer_bytes=transfer_bytes,
+        matched=matched,
+    )
 
 
 PLACE_BYTES = 4096

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from datagen import manifest, thread_pool
@@ -43,8 +42,6 @@ from datagen.storage.storage_base import (
 from datagen.thread_pool import Progress, Tally
 
 __all__ = ["Made", "Progress", "finish", "generate", "prepare"]
-
-FILE_BYTES = 80  # peak memory per file while shapes and sizes are computed
 
 
 @dataclass(frozen=True)
@@ -123,20 +120,11 @@ class Files:
 def files_of(spec: DatasetSpec) -> Files:
     """Return the files of a dataset.
 
-    Raises:
-        UserError: listing the settings that are impossible, or that the format does not support.
-        SpaceError: there is not enough free memory for the sizes of so many files.
+    Raises UserError: listing the settings that are impossible, or that the format does not support.
     """
     problems = spec.check()
     if problems:
         raise UserError(joined_problems(problems))
-    files = spec.num_files_train + spec.num_files_eval
-    wanted, free = files * FILE_BYTES, psutil.virtual_memory().available
-    if wanted > free:
-        raise SpaceError(
-            f"the sizes of {files:,} files need {wanted / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are "
-            "free: use fewer files (dataset.num_files_train), with more samples in each"
-        )
     file_format = format_named(spec.format)
     shapes = record_shapes(spec, 0, spec.num_files_train + spec.num_files_eval)
     sizes = file_format.file_bytes(spec, shapes)

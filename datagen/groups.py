@@ -15,18 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from datagen.buffers import AlignedBuffer
-from datagen.engines import by_library
+from datagen.engines import Check, by_library
 from datagen.errors import DatasetError, DlemuError, SpaceError
-from datagen.formats.format_base import (
-    DamagedError,
-    FormatBase,
-    Sample,
-    Source,
-    StoredFile,
-    ended_early,
-    read_failure,
-    reading,
-)
+from datagen.formats import format_base as base
 from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
 from datagen.records import RangeReader
 from datagen.spec import DatasetSpec, Decode, EngineName
@@ -54,7 +45,7 @@ NO_GROUPS = GroupBytes(0, 0)
 class GroupsFile(Protocol):
     """An open file of row groups. "Columns requested" are those with `read: true` in the settings."""
 
-    source: Source  # the file, maybe with parts of it in memory
+    source: base.Source  # the file, maybe with parts of it in memory
 
     def groups_of(self, index: int, count: int) -> range:
         """Return the row groups that hold `count` rows from `index` on."""
@@ -69,11 +60,11 @@ class GroupsFile(Protocol):
         """Return the memory of the file's largest row group."""
 
 
-class GroupFormat(FormatBase):
+class GroupFormat(base.FormatBase):
     """A format whose rows are stored in row groups, of which whole columns are read."""
 
     @abc.abstractmethod
-    def open_groups(self, source: Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
+    def open_groups(self, source: base.Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
         """Open a file for reading row groups.
 
         With `matched`, read its structure, and later the spans, as the library does, which requests read-ahead for all
@@ -81,7 +72,7 @@ class GroupFormat(FormatBase):
         """
 
     @abc.abstractmethod
-    def decode_group(self, where: str | StoredFile, index: int, spec: DatasetSpec) -> list[memoryview]:
+    def decode_group(self, where: str | base.StoredFile, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Decode the columns requested of row group `index` by the library, as a training script does.
 
         `where` is a path, or an open file with its path as `name`. Return the columns' buffers.
@@ -116,20 +107,19 @@ class GroupReader(RangeReader):
         spec: DatasetSpec,
         engine: EngineName = "fast",
         decode: Decode = "none",
-        verify: bool = False,
+        check: Check | None = None,
         transfer_bytes: int = 0,
         *,
         matched: bool = False,
     ) -> None:
         """With `matched`, make the read calls of the format's library."""
         super().__init__(storage, 0 if matched else transfer_bytes)
-        self.values: list[tuple[int, Sample]] = []  # with `verify`, the payload of the last batch, and its files
         self._format = file_format
         self._layout = layout
         self._spec = spec
         self._by_library = engine == "library"
         self._decodes = engine == "library" or decode == "full"
-        self._verify = verify
+        self._check = check
         self._matched = matched
         self._open: tuple[int, GroupsFile] | None = None
         self._kept: _Kept | None = None
@@ -141,18 +131,15 @@ class GroupReader(RangeReader):
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Read the row groups of these rows into `out`; return the place of each span (decoded: column), in order.
 
-        Raises:
-            DatasetError: a file is missing, unreadable, truncated or damaged.
-            SpaceError: the rows are spread over more row groups than consecutive rows would be.
+        Raises as `Engine.read`; SpaceError also where the rows are in more row groups than consecutive rows would be.
         """
-        self.values = []
         runs = runs_of(samples, self._layout.num_samples_per_file)
         try:
             return as_places(self._read(runs, out) if runs else ())
         except DlemuError:
             raise
         except Exception as error:
-            raise read_failure(self._open[1].source.path if self._open else "", error) from error
+            raise base.read_failure(self._open[1].source.path if self._open else "", error) from error
 
     def _read(self, runs: list[Run], out: memoryview) -> list[int]:
         """Do as `read`; return the places as a flat list."""
@@ -204,7 +191,7 @@ class GroupReader(RangeReader):
         groups = open_groups(self._format, path, self._spec, self._storage, self._transfer_bytes, matched=self._matched)
         self._open = file, groups
         self.read_ns += time.monotonic_ns() - begun
-        if self._verify and not groups.payload(0):
+        if self._check is not None and not groups.payload(0):
             self.close()
             raise DatasetError(
                 f"{path} is not laid out as `dlemu datagen` does it, so reader.verify=true has nothing to compare "
@@ -231,10 +218,10 @@ class GroupReader(RangeReader):
             _check_fits(needed, memory)
             starts, end = self._fill_spans(opened.source, spans, memory)
             places = [(start, size) for start, (_, size) in zip(starts, spans, strict=True)]
-            if self._decodes or self._verify:
+            if self._decodes or self._check is not None:
                 stored = (memory[start : start + size] for start, size in places)
                 parts = [(at, data) for (at, _), data in zip(spans, stored, strict=True)]
-                stream = StoredFile(CachedSource(opened.source, parts))
+                stream = base.StoredFile(base.CachedSource(opened.source, parts))
                 columns = decode(stream, group, self._spec)
         if self._decodes:
             *starts, end = itertools.accumulate(map(len, columns), initial=0)
@@ -242,11 +229,12 @@ class GroupReader(RangeReader):
             places = [(start, len(column)) for start, column in zip(starts, columns, strict=True)]
             for (start, size), column in zip(places, columns, strict=True):
                 out[start : start + size] = column
-        if self._verify:
-            self.values += [(file, values) for values in samples_of_columns(opened.payload(group), columns)]
+        if self._check is not None:
+            for values in samples_of_columns(opened.payload(group), columns):
+                self._check(values, file)
         return places, end
 
-    def _fill_spans(self, source: Source, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
+    def _fill_spans(self, source: base.Source, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
         """Read spans of a file; return where each is in `out`, and where the last one ends."""
         if self._matched:
             source.reader.will_need(spans)
@@ -258,7 +246,7 @@ class GroupReader(RangeReader):
         self.count(got, source.reader.read_calls - calls, time.monotonic_ns() - begun)
         for (offset, size), start in zip(spans, starts, strict=True) if got < end else ():
             if got < start + size:
-                raise ended_early(source.path, start + size - got, offset + got - start)
+                raise base.ended_early(source.path, start + size - got, offset + got - start)
         return starts, end
 
 
@@ -279,7 +267,7 @@ def largest_group_bytes(
     def largest(own: StorageBase, numbers: Sequence[int]) -> Iterator[GroupBytes]:
         for path in map(layout.path, numbers):
             groups = open_groups(file_format, path, spec, own)
-            with contextlib.closing(groups.source), reading(path):
+            with contextlib.closing(groups.source), base.reading(path):
                 yield groups.largest_bytes()
 
     return GroupBytes.maximum(of_each(storage, files, largest))
@@ -295,34 +283,19 @@ def open_groups(
     matched: bool = False,
 ) -> GroupsFile:
     """Open a file of row groups. Raises DatasetError."""
-    with contextlib.ExitStack() as stack, reading(path):
-        source = Source(path, storage.open(path), storage.alignment, transfer_bytes)
+    with contextlib.ExitStack() as stack, base.reading(path):
+        source = base.Source(path, storage.open(path), storage.alignment, transfer_bytes)
         stack.callback(source.close)
         groups = file_format.open_groups(source, spec, matched=matched)
         stack.pop_all()
         return groups
 
 
-class CachedSource(Source):
-    """A `Source` with parts of the file in memory, given as (offset, bytes): only other parts are read."""
-
-    def __init__(self, source: Source, parts: Sequence[tuple[int, memoryview]]) -> None:
-        self.path, self.size_bytes, self.reader = source.path, source.size_bytes, source.reader
-        self._source = source
-        self._parts = parts
-
-    def read(self, offset: int, size_bytes: int) -> memoryview:
-        for begin, data in self._parts:
-            if begin <= offset and offset + size_bytes <= begin + len(data):
-                return data[offset - begin : offset - begin + size_bytes]
-        return self._source.read(offset, size_bytes)
-
-
-def samples_of_columns(payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]) -> list[Sample]:
+def samples_of_columns(payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]) -> list[base.Sample]:
     """Return decoded columns as parts of the payload, of which `payload` lists (bytes, offset) of each column.
 
     Raises DamagedError: the columns have more or fewer bytes.
     """
     if [len(column) for column in columns] != [size for size, _ in payload]:
-        raise DamagedError("a row group's values do not match its schema,")
-    return [Sample(column, column, offset) for column, (_, offset) in zip(columns, payload, strict=True)]
+        raise base.DamagedError("a row group's values do not match its schema,")
+    return [base.Sample(column, column, offset) for column, (_, offset) in zip(columns, payload, strict=True)]

@@ -214,6 +214,11 @@ class Runs:
 Samples = Sequence[int] | NDArray[np.int64] | Runs  # sample numbers of a batch, in any of the accepted forms
 
 
+def numbers_of(samples: Samples) -> Sequence[int]:
+    """Return the sample numbers of a batch as Python's own, which are faster to work with one by one."""
+    return samples.tolist() if isinstance(samples, np.ndarray | Runs) else samples
+
+
 def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
     """Cut a batch into runs of consecutive samples within a file, in the order given."""
     if isinstance(samples, Runs):

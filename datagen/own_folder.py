@@ -20,21 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
-from datagen.engines import FastEngine
 from datagen.errors import DatasetError, DlemuError, UserError
-from datagen.formats._hdf5_read import row_bytes
+from datagen.formats import format_base as base
 from datagen.formats._picture import pillow_pixels
-from datagen.formats.format_base import (
-    FORMATS,
-    HEADERS_AT_ONCE_BYTES,
-    DamagedError,
-    Source,
-    StoredFile,
-    Version,
-    format_named,
-    version_of,
-    what_is_damaged,
-)
 from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
 from datagen.layout import Layout, has_own_length
@@ -230,7 +218,7 @@ def _chosen(
     common one, it is that with the most bytes: beside each image there may be a label or a row of a table. If `raw` is
     requested, or a format that names don't show, all these kinds are read as such.
     """
-    known = frozenset(registry.names(FORMATS)) - {RAW}
+    known = frozenset(registry.names(base.FORMATS)) - {RAW}
     kinds = {name: kind_of(name, known) for name in listed}
     data = [name for name in listed if not name.lower().endswith(_COMPANIONS)] or listed
     common, wanted = _common(data, kinds), spec.format
@@ -300,7 +288,7 @@ def kind_of(name: str, known: Collection[str] = ()) -> str:
     """Return the format (of those `known`, or all) that a name indicates; else its ending, with the dot."""
     ending = _ending(name)
     named = format_of_ending(ending[1:])
-    if named != RAW and named in (known or registry.names(FORMATS)):
+    if named != RAW and named in (known or registry.names(base.FORMATS)):
         return named
     return "tfrecord" if ".tfrecord" in name and not name.endswith(_COMPANIONS) else ending
 
@@ -326,12 +314,7 @@ def _with_samples(
             return name, layout, sizes, []
         if shows:
             note = f"{name} files of this structure are read whole, as bytes: each is one sample"
-            if name == "hdf5" and (size := row_bytes(str(storage.local_path(layout.path(0))))):
-                note += (
-                    ". If each row of its largest dataset is one, cut it: dataset.format=indexed_binary "
-                    f"dataset.record_length_bytes={size} (what h5py reads), or record your job: `dlemu record`"
-                )
-            return RAW, layout, sizes, [note]
+            return RAW, layout, sizes, [f"{note}; if they hold many, {_CUT}"]
         raise DatasetError(
             f"dataset.format={name}, and {layout.path(0)} can't be read as {name}: leave dataset.format out, {_OR_RAW}"
         )
@@ -376,9 +359,9 @@ def _some_files(layout: Layout) -> list[int]:
     return sorted({int(place * step) for place in range(min(layout.num_files, COUNTED_FILES))})
 
 
-Finder = Callable[[BinaryIO, Version], int]  # finds a number in an open file
+Finder = Callable[[BinaryIO, base.Version], int]  # finds a number in an open file
 
-_found: dict[tuple[Finder, Version], int] = {}
+_found: dict[tuple[Finder, base.Version], int] = {}
 """What was found in a file, until it changes: a command looks at a folder repeatedly."""
 
 
@@ -389,7 +372,7 @@ def _in_each(
 
     def found(path: str, size_bytes: int, own: StorageBase) -> int:
         local = own.local_path(path)
-        version = version_of(path if local is None else local, size_bytes)
+        version = base.version_of(path if local is None else local, size_bytes)
         if (find, version) not in _found:
             with cache_restored([local] if local else []), _opened(path, own) as file:
                 _found[find, version] = find(file, version)
@@ -400,7 +383,7 @@ def _in_each(
             path = layout.path(file)
             try:
                 yield found(path, int(sizes[file]), own)
-            except (OSError, ValueError, SyntaxError, RuntimeError, DamagedError) as error:
+            except (OSError, ValueError, SyntaxError, RuntimeError, base.DamagedError) as error:
                 verb = "decoded" if find is pixel_bytes else "counted"
                 seen, advice = str(error), "restore it, or move it away"
                 with contextlib.suppress(OSError), _opened(path, own) as opened:
@@ -419,8 +402,8 @@ def _opened(path: str, storage: StorageBase) -> Iterator[BinaryIO]:
         with os.fdopen(open_regular(local), "rb") as file:
             yield file
         return
-    with contextlib.closing(Source(path, storage.open(path))) as source:
-        yield io.BufferedReader(StoredFile(source), HEADERS_AT_ONCE_BYTES)
+    with contextlib.closing(base.Source(path, storage.open(path))) as source:
+        yield io.BufferedReader(base.StoredFile(source), base.HEADERS_AT_ONCE_BYTES)
 
 
 def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
@@ -428,39 +411,38 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
 
     Files of a structure that is not dlemu's own are all alike: one that differs is damaged.
     """
-    file_format = format_named(name)
+    file_format = base.format_named(name)
     file_format.own_files = True
-    engine = FastEngine(storage, file_format, 1, 0)
     paths = [layout.path(file) for file in sorted({0, layout.num_files - 1})]
     errors = {}
     for path in paths:
         try:
-            engine.read(path, 0, memoryview(b""))
-            engine.finish()
+            with base.opened_file(file_format, path, storage, 1) as opened:
+                opened.sample(0)
         except DlemuError as error:
             errors[path] = error
     if 0 < len(errors) < len(paths):
         ((damaged, problem),) = errors.items()
         (sound,) = set(paths) - {damaged}
         raise DatasetError(
-            f"{damaged} can't be read as {name} ({what_is_damaged(problem)}), and {sound} can: restore it or move it "
-            f"away, {_OR_RAW}"
+            f"{damaged} can't be read as {name} ({base.what_is_damaged(problem)}), and {sound} can: restore it or move "
+            f"it away, {_OR_RAW}"
         )
     return not errors
 
 
-def pixel_bytes(file: BinaryIO, _: Version | None = None) -> int:
+def pixel_bytes(file: BinaryIO, _: base.Version | None = None) -> int:
     """Return the bytes of a picture's pixels."""
     return len(pillow_pixels(memoryview(file.read())))
 
 
-def count_rows(file: BinaryIO, _: Version | None = None) -> int:
+def count_rows(file: BinaryIO, _: base.Version | None = None) -> int:
     """Return the rows of a Parquet file, by its footer."""
     parquet: Any = library("pyarrow.parquet", "parquet")
     return int(parquet.read_metadata(file).num_rows)
 
 
-def group_rows(file: BinaryIO, _: Version | None = None) -> int:
+def group_rows(file: BinaryIO, _: base.Version | None = None) -> int:
     """Return the mean rows of a row group, without the last, which has what is left."""
     parquet: Any = library("pyarrow.parquet", "parquet")
     metadata = parquet.read_metadata(file)

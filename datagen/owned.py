@@ -257,7 +257,9 @@ def _remove_in(folder: int) -> bool:
     for name in _listed_in(folder):
         try:
             if name.endswith("/"):
-                _remove_child(folder, name[:-1])
+                with _opened(name[:-1], inside=folder) as child:
+                    _remove_in(child)
+                os.rmdir(name[:-1], dir_fd=folder)
             else:
                 _remove_file(folder, name)
         except RecursionError:
@@ -271,12 +273,6 @@ def _remove_in(folder: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _remove_child(parent: int, name: str) -> None:
-    with _opened(name, inside=parent) as child:
-        _remove_in(child)
-    os.rmdir(name, dir_fd=parent)
 
 
 @contextlib.contextmanager

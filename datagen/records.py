@@ -16,24 +16,11 @@ from functools import partial
 
 import numpy as np
 
-from datagen.engines import Engine
+from datagen.engines import Check, Engine
 from datagen.errors import DatasetError, SpaceError
+from datagen.formats import format_base as base
 from datagen.formats._buffered import python_calls
-from datagen.formats.format_base import (
-    DamagedError,
-    Offsets,
-    OpenedFile,
-    RecordFile,
-    RecordFormat,
-    Source,
-    StreamCalls,
-    block_bytes_of,
-    ended_early,
-    read_failure,
-    reading,
-    unreadable,
-)
-from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, as_places, runs_of, shifted
+from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, as_places, numbers_of, runs_of, shifted
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
@@ -41,9 +28,7 @@ DESCRIPTOR_DIVISOR = 8
 """A reader uses at most 1 / 8 of the process's file descriptors: a process may have several readers."""
 
 
-NONE_KNOWN: Mapping[str, Offsets] = {}
-
-OpenRecords = tuple[str, Reader, RecordFile]
+OpenRecords = tuple[str, Reader, base.RecordFile]
 """Path, reader and records of an open file. A plain tuple, because reading a small record takes only a few us."""
 Request = tuple[OpenRecords, int, int, int, int]
 """A read: an open file, index of the first record, number of records, their offset and bytes in the file."""
@@ -84,9 +69,9 @@ class RangeReader(Engine):
             try:
                 got = read_in_transfers(reader, out[at:stop], offset - before, transfer_bytes)
             except OSError as error:
-                raise unreadable(path, error) from error
+                raise base.unreadable(path, error) from error
             if got < before + size:
-                raise ended_early(path, before + size - got, offset - before + got)
+                raise base.ended_early(path, before + size - got, offset - before + got)
             read_calls += reader.read_calls - calls
             app_bytes += got
             starts.append(start)
@@ -111,13 +96,13 @@ class RangeReader(Engine):
         try:
             sizes = self._storage.read_all(fills)
         except OSError as error:
-            raise unreadable(error.filename or requests[0][0][0], error) from error
+            raise base.unreadable(error.filename or requests[0][0][0], error) from error
         self.read_ns += time.monotonic_ns() - begun
         self.read_calls += sum(reader.read_calls for reader in readers) - calls
         self.app_bytes += sum(sizes)
         for ((path, _, _), _, _, offset, size), got in zip(requests, sizes, strict=True):
             if got < size:
-                raise ended_early(path, size - got, offset + got)
+                raise base.ended_early(path, size - got, offset + got)
         return starts, at
 
 
@@ -127,11 +112,11 @@ class RecordReader(RangeReader):
     def __init__(
         self,
         storage: StorageBase,
-        file_format: RecordFormat,
+        file_format: base.RecordFormat,
         layout: Layout,
-        verify: bool = False,
+        check: Check | None = None,
         transfer_bytes: int = 0,
-        offsets: Mapping[str, Offsets] = NONE_KNOWN,
+        offsets: Mapping[str, base.Offsets] | None = None,
         *,
         matched: bool = False,
     ) -> None:
@@ -144,20 +129,16 @@ class RecordReader(RangeReader):
         self._format = file_format
         self._layout = layout
         self._samples_per_file = layout.num_samples_per_file
-        self._verify = verify
-        self._offsets = offsets
-        self._max_open = max_open_files()
+        self._check = check
+        self._offsets = offsets or {}
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft // DESCRIPTOR_DIVISOR
+        self._max_open = max(1, min(MAX_OPEN_FILES, limit))
         self._open: OrderedDict[int, OpenRecords] = OrderedDict()
         self._closing = weakref.finalize(self, _close_all, self._open)
 
     def read(self, samples: Samples, out: memoryview) -> Places:
-        """Read samples into `out`, as densely as the storage's alignment permits; return the place of each.
-
-        Raises:
-            DatasetError: a file is missing, unreadable, truncated or damaged.
-            SpaceError: `out` is too small, or too many files are open.
-            IndexError: there is no such sample.
-        """
+        """Do as `Engine.read`, as densely as the storage's alignment permits."""
         batch_runs = runs_of(samples.tolist() if isinstance(samples, np.ndarray) else samples, self._samples_per_file)
         total = self._layout.num_samples
         for first, count in batch_runs:
@@ -170,7 +151,13 @@ class RecordReader(RangeReader):
             requests = self._requests(batch_runs[first : first + step])
             starts, at = self.fill(requests, out, at)
             places.append(self._places(requests, starts, out))
-        return places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
+        found = places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
+        if self._check is not None:
+            for sample, (start, size) in zip(numbers_of(samples), found.tolist(), strict=True):
+                file, index = divmod(sample, self._samples_per_file)
+                data = out[start : start + size]
+                self._check(base.Sample(data, data, index * size), file)
+        return found
 
     def _requests(self, batch_runs: list[Run]) -> list[Request]:
         """Return the reads for some runs: one for each run, or for each record where records are scattered."""
@@ -187,13 +174,13 @@ class RecordReader(RangeReader):
                 else:
                     offset, size = records.span(index, count)
                     requests.append((opened, index, count, offset, size))
-            except DamagedError as error:
-                raise read_failure(opened[0], error) from error
+            except base.DamagedError as error:
+                raise base.read_failure(opened[0], error) from error
         return requests
 
     def _places(self, requests: list[Request], starts: list[int], out: memoryview) -> Places:
         """Return the places of the samples read; with `verify`, their checksums are checked."""
-        verify = self._verify
+        verify = self._check is not None
         flat: list[int] = []
         try:
             if len(requests) == 1:
@@ -204,8 +191,8 @@ class RecordReader(RangeReader):
                 found = opened[2].samples(index, count, out[start : start + size], verify)
                 for place, sample_bytes in found.tolist() if isinstance(found, np.ndarray) else found:
                     flat += (start + place, sample_bytes)
-        except DamagedError as error:
-            raise read_failure(opened[0], error) from error
+        except base.DamagedError as error:
+            raise base.read_failure(opened[0], error) from error
         return as_places(flat)
 
     def _get(self, file: int) -> OpenRecords:
@@ -222,10 +209,10 @@ class RecordReader(RangeReader):
     def close(self) -> None:
         _close_all(self._open)
 
-    def located(self, file: int) -> tuple[int, Offsets | None]:
+    def located(self, file: int) -> tuple[int, base.Offsets | None]:
         """Return the bytes of the largest record of a file, and the offsets of records if they had to be looked for."""
         opened = self._source(file)
-        with contextlib.closing(opened.source), reading(opened.source.path):
+        with contextlib.closing(opened.source), base.reading(opened.source.path):
             offsets = self._format.locate(opened)
             return self._format.open_records(opened._replace(offsets=offsets)).largest_bytes(), offsets
 
@@ -233,13 +220,13 @@ class RecordReader(RangeReader):
         opened = self._source(file)
         source = opened.source
         try:
-            with reading(source.path):
+            with base.reading(source.path):
                 return source.path, source.reader, self._format.open_records(opened)
         except BaseException:
             source.close()
             raise
 
-    def _source(self, file: int) -> OpenedFile:
+    def _source(self, file: int) -> base.OpenedFile:
         """Open a file, whose records are not looked at yet."""
         path = self._layout.path(file)
         reader = self._opened(path, mapped=self._format.mapped)
@@ -247,12 +234,12 @@ class RecordReader(RangeReader):
             reader = ReopenedReader(reader, partial(self._storage.open, path))
         if self._matched and self._format.stream_calls is not None:
             reader = StreamedReader(reader, self._format.stream_calls, self._format.tail_bytes)
-        source = Source(path, reader, self._storage.alignment, self._transfer_bytes)
+        source = base.Source(path, reader, self._storage.alignment, self._transfer_bytes)
         source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
         side, samples = partial(self._open_side, file), self._layout.num_samples_per_file
-        return OpenedFile(source, samples, side, self._offsets.get(path), self._matched)
+        return base.OpenedFile(source, samples, side, self._offsets.get(path), self._matched)
 
-    def _open_side(self, file: int, number: int) -> Source | None:
+    def _open_side(self, file: int, number: int) -> base.Source | None:
         """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
         path = self._format.sides[number].path(self._layout, file)
         try:
@@ -261,7 +248,7 @@ class RecordReader(RangeReader):
             if isinstance(error.__cause__, FileNotFoundError):
                 return None
             raise
-        source = Source(path, reader, self._storage.alignment, self._transfer_bytes)
+        source = base.Source(path, reader, self._storage.alignment, self._transfer_bytes)
         weakref.finalize(source, reader.close)
         return source
 
@@ -269,7 +256,7 @@ class RecordReader(RangeReader):
         try:
             return self._storage.open_mapped(path) if mapped else self._storage.open(path)
         except OSError as error:
-            raise unreadable(path, error) from error
+            raise base.unreadable(path, error) from error
 
 
 class ReopenedReader(Reader):
@@ -298,11 +285,11 @@ class StreamedReader(Reader):
     stream there or, if it is shorter than `min_stream_bytes`, makes the calls of Python's buffered files.
     """
 
-    def __init__(self, reader: Reader, calls: StreamCalls, tail_bytes: int) -> None:
+    def __init__(self, reader: Reader, calls: base.StreamCalls, tail_bytes: int) -> None:
         super().__init__(reader.size_bytes)
         self._reader = reader
         self._calls, self._tail_bytes = calls, tail_bytes
-        self._block_bytes = block_bytes_of(reader)
+        self._block_bytes = base.block_bytes_of(reader)
         self._plan(calls.sizes(self._block_bytes))
         self._piece = memoryview(bytearray())
         """The last piece read; it starts with the bytes `_begin` to `_end` of the file."""
@@ -403,20 +390,16 @@ def _close_all(opened: OrderedDict[int, OpenRecords]) -> None:
             opened.popitem()[1][1].close()
 
 
-def max_open_files() -> int:
-    """Return how many files a reader may keep open under this process's limit on file descriptors."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else max(1, min(MAX_OPEN_FILES, soft // DESCRIPTOR_DIVISOR))
-
-
-def located_records(file_format: RecordFormat, layout: Layout, storage: StorageBase) -> tuple[int, dict[str, Offsets]]:
+def located_records(
+    file_format: base.RecordFormat, layout: Layout, storage: StorageBase
+) -> tuple[int, dict[str, base.Offsets]]:
     """Return the bytes of the largest record in use, and the offsets of records that had to be looked for, by path.
 
     It takes a while: each file or its index is read. Raises DatasetError: a file can't be read, or is damaged.
     """
     from datagen.thread_pool import of_each  # here, as training comes without it
 
-    def located(own: StorageBase, files: Sequence[int]) -> Iterator[tuple[int, Offsets | None]]:
+    def located(own: StorageBase, files: Sequence[int]) -> Iterator[tuple[int, base.Offsets | None]]:
         yield from map(RecordReader(own, file_format, layout).located, files)
 
     found = of_each(storage, range(layout.num_files), located)

@@ -12,9 +12,8 @@ import numpy as np
 from datagen import manifest, thread_pool
 from datagen.buffers import AlignedBuffer
 from datagen.content import explain, find_stamps
-from datagen.engines import FastEngine
 from datagen.errors import DatasetError
-from datagen.formats.format_base import FORMATS, StoredFile, reading
+from datagen.formats.format_base import FORMATS, StoredFile, opened_file, reading
 from datagen.generate import CountingWriter, Files, Part, files_of
 from datagen.groups import GroupFormat, open_groups, samples_of_columns
 from datagen.registry import is_built_in
@@ -171,20 +170,17 @@ class _Checker:
     def _of_samples(self, running_index: int, wanted: int) -> Iterator[tuple[memoryview, int]]:
         """Yield the payload of each sample, and its offset, until there are the bytes wanted; several may share one."""
         path, samples = self._files.path(running_index), self._files.spec.num_samples_per_file
-        engine = FastEngine(self._storage, self._files.format, samples, 0)
         done, starts = 0, set()
-        try:
+        with opened_file(self._files.format, path, self._storage, samples) as opened:
             for index in range(samples):
                 if done == wanted:
-                    break
-                sample = engine.read(path, index, memoryview(b""))
+                    return
+                sample = opened.sample(index)
                 data, start = sample.plain_payload, sample.payload_offset
                 if start not in starts:
                     starts.add(start)
                     done += len(data)
                     yield data, start
-        finally:
-            engine.finish()
 
 
 class _DifferenceError(Exception):

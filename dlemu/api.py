@@ -30,7 +30,7 @@ from dlemu.results.kinds import kind_of_command, kind_wanted, read_result
 from dlemu.runner.events import DatasetMade, Event, NotSaved, OnEvent, Saved, ignore, to_all
 
 if TYPE_CHECKING:  # each function imports what it needs, so that any kind of job may be missing
-    from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction
+    from dlemu.jobs.checkpoint.prediction import CheckpointPrediction
     from dlemu.jobs.checkpoint.result import CheckpointRun
     from dlemu.jobs.probe.result import Access, ProbeAnswer
     from dlemu.jobs.training.prediction.prediction import Prediction
@@ -332,10 +332,10 @@ def _run(
     """Run a job on ranks of this host; return the run, typed as its kind has it."""
     from dlemu.dlio.export import export_beside
     from dlemu.report.progress import log_writer
-    from dlemu.runner.job import JobRequest, MakeFirst, run_alone
+    from dlemu.runner.job import JobRequest, run_alone
 
-    make_first = MakeFirst(size_is_given, lambda making, ranks: None) if make else None
-    request = JobRequest(load=lambda: workload, make_first=make_first, keeps_run=True)
+    allow = (lambda making, ranks: None) if make else None
+    request = JobRequest(load=lambda: workload, allow_making=allow, size_is_given=size_is_given, keeps_run=True)
     with main_thread(command, starts_ranks=True), _Caller(on_progress or ignore) as caller:
         on_event = to_all(caller, export_beside, log_writer(f"dlemu.{command}(...)"))
         result = run_alone(request, on_event, kind_of_command(command).load_job().job, caller.look)

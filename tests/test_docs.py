@@ -14,14 +14,13 @@ from typing import Any, get_type_hints
 import pytest
 
 from datagen.registry import names
-from dlemu.config.schema import Checkpoint
-from dlemu.config.sections import tree
+from dlemu.config.schema import Checkpoint, tree
 from dlemu.jobs.training.result import make_run
 from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.jobs.training.summary import Metrics
 from dlemu.metrics.verdict import VerdictCode
 from dlemu.results.parts import SCHEMA_VERSION
-from dlemu.telemetry import Scope, Task, start_recorder
+from dlemu.telemetry import Scope, start_recorder
 from tests.parts import needs_all_parts
 from tests.runs import make_job, make_log, write_run
 
@@ -93,7 +92,7 @@ def test_every_column_of_the_step_log_is_documented() -> None:
 
 def test_every_metric_of_the_probes_is_documented(tmp_path: Path) -> None:
     text = (DOCS / "telemetry.md").read_text()
-    recorder = start_recorder(Task(scope=Scope(folders=(str(tmp_path),)), node=0, interval_seconds=0.05), str(tmp_path))
+    recorder = start_recorder(Scope(folders=(str(tmp_path),), interval_seconds=0.05), str(tmp_path))
     time.sleep(0.2)
     told = recorder.stop()
     assert told is not None

@@ -22,7 +22,8 @@ from tests.parts import needs_all_parts
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 FOREIGN = {
     *("at_seconds", "gb", "mb_per_second_after", "ms_per_sample", "others_ms_per_sample"),  # numbers of findings
-    *("pattern", "times", "block_bytes"),  # the last in `how` of a KV cache
+    *("pattern", "times"),
+    *("num_files_train", "num_samples_per_file"),  # settings
     *("bw_bytes", "lat_ns"),  # fio
     *("block1", "end", "load", "load_checkpoint_io_mean_GB_per_second", "metric"),  # DLIO
     *("save_checkpoint_io_mean_GB_per_second", "start"),

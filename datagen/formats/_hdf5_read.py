@@ -35,17 +35,6 @@ def hdf5() -> Any:
     return library("h5py", "hdf5")
 
 
-def row_bytes(path: str) -> int:
-    """Return the stored size of a row (or chunk) of a file's largest multi-dimensional dataset; 0 without one."""
-    found: list[Any] = []
-    with contextlib.suppress(*HDF5_ERRORS, ZeroDivisionError), hdf5().File(path, "r") as file:
-        file.visititems(lambda _, item: found.append(item) if len(getattr(item, "shape", None) or ()) > 1 else None)
-        largest = max(found, key=lambda item: item.nbytes)
-        row = math.prod(largest.chunks or largest.shape[1:])
-        return max(1, int(largest.id.get_storage_size() * row // largest.size))
-    return 0
-
-
 class Structure(NamedTuple):
     """What HDF5 reads of the structure of an unchunked file, and where it finds the records by that."""
 
@@ -67,8 +56,7 @@ class Hdf5File(OpenFile):
         self._source = source
         self._gathered: memoryview | None = None
         self._decoded: memoryview | None = None
-        # A file of one sample is read whole, by one call; of a file of several samples, only what is requested
-        self._file = SourceFile(source, whole=samples == 1 and not matched, matched=matched)
+        self._file = SourceFile(source, matched=matched)
         structure = known.get(source.size_bytes) if samples == 1 else None
         if structure and self._file.has(structure.reads):  # HDF5 would find the same, but takes a millisecond
             self._parts = structure.parts
@@ -233,12 +221,11 @@ def _part(dataset: Any) -> _Contiguous | _Chunked:
 class SourceFile:
     """A file object for HDF5 that reads from a `Source`.
 
-    It reads the whole file at once (`whole`), or each record or chunk when it is first requested. `matched`: by HDF5's
-    own calls, of which HDF5 makes those for the structure, and this class those for records; else in as few calls as
-    possible.
+    It reads each record or chunk when it is first requested. `matched`: by HDF5's own calls, of which HDF5 makes those
+    for the structure, and this class those for records; else in as few calls as possible.
     """
 
-    def __init__(self, source: Source, *, whole: bool, matched: bool) -> None:
+    def __init__(self, source: Source, *, matched: bool) -> None:
         self.failure: DlemuError | OSError | None = None
         """The storage's error of a failed read, to be checked after each call of HDF5, which got zeros instead.
 
@@ -246,7 +233,6 @@ class SourceFile:
         """
         self.structure: dict[Extent, bytes] = {}  # what HDF5 has read of the structure
         self._source, self._at, self._matched = source, 0, matched
-        self._whole = source.read(0, source.size_bytes) if whole else None
         self._signature: memoryview | None = None
         self._blocks: dict[int, bytes] = {}  # copies, because the memory of a batch is reused
         self._extents: dict[int, memoryview] = {}
@@ -255,13 +241,10 @@ class SourceFile:
 
     def has(self, reads: dict[Extent, bytes]) -> bool:
         """Return whether the file has these bytes. Raises DatasetError."""
-        read = self._source.read if self._whole is None else self._of_structure
-        return all(read(*extent) == data for extent, data in reads.items())
+        return all(self._source.read(*extent) == data for extent, data in reads.items())
 
     def extents(self, extents: list[Extent]) -> list[memoryview]:
         """Return the bytes of each extent, reading adjacent ones by one call if not `matched`. Raises DatasetError."""
-        if self._whole is not None:
-            return [self._whole[offset : offset + size] for offset, size in extents]
         missing = [extent for extent in extents if extent[0] not in self._extents]
         for run in [[extent] for extent in missing] if self._matched else _adjacent(missing):
             start = run[0][0]
@@ -288,7 +271,7 @@ class SourceFile:
         """Read what HDF5 is going to read first. Raises DlemuError, OSError."""
         if self._matched:
             self._signature = self._source.read(0, min(SIGNATURE_BYTES, self._source.size_bytes))
-        elif self._whole is None:
+        else:
             self._block(0)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -318,8 +301,6 @@ class SourceFile:
 
     def _of_structure(self, offset: int, size_bytes: int) -> memoryview:
         """Return bytes of the file from `offset` on, `size_bytes` or more."""
-        if self._whole is not None:
-            return self._whole[offset : offset + size_bytes]
         if self._matched:
             first, self._signature = self._signature, None
             is_first = first and not offset and len(first) == size_bytes

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from datagen.spec import Compression, DatasetSpec, ParquetColumn
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12  # types of Thrift's compact protocol
@@ -340,13 +338,12 @@ def plan_of(spec: DatasetSpec, record_bytes: int) -> FilePlan:
 
 @functools.lru_cache(maxsize=4)  # with hundreds of columns and groups, the metadata takes a second
 def _plan(rows: int, group_rows: int, columns: tuple[ParquetColumn, ...], record_bytes: int) -> FilePlan:
-    made = tuple(_column(column.name, column.dtype, column.size, column.read) for column in columns)
-    return FilePlan(rows, group_rows, made or (Column("data", FIXED, record_bytes, True),))
-
-
-def _column(name: str, dtype: str, size: int, read: bool) -> Column:
-    width = np.dtype(dtype).itemsize * size
-    return Column(name, TYPES[dtype], width, read, size) if dtype in TYPES else Column(name, FIXED, width, read)
+    made = []
+    for column in columns:
+        plain = column.dtype in TYPES  # others are byte arrays
+        kind, length = (TYPES[column.dtype], column.size) if plain else (FIXED, 1)
+        made.append(Column(column.name, kind, column.value_bytes, column.read, length))
+    return FilePlan(rows, group_rows, tuple(made) or (Column("data", FIXED, record_bytes, True),))
 
 
 def _pages(rows: int, column: Column, before: bytes) -> Iterator[Page]:

@@ -29,7 +29,7 @@ from datagen.content import Content
 from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
 from datagen.layout import Layout
 from datagen.spec import BLOCK_BYTES, Compression, DatasetSpec
-from datagen.storage.storage_base import Reader, Writer, read_in_transfers
+from datagen.storage.storage_base import Reader, StorageBase, Writer, read_in_transfers
 
 Sizes = NDArray[np.int64]
 Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one
@@ -97,7 +97,8 @@ class Source:
         Decoded bytes go into memory of `scratch`. Without `memory`, it is new for each read.
         """
         memory = memory or NewMemory(alignment)
-        self.memory, self.scratch = memory.take, memory.scratch
+        self.memory = memory.take
+        self.scratch: Scratch = memory.scratch
         self.path = path
         self.size_bytes = reader.size_bytes
         self.reader = reader
@@ -147,6 +148,33 @@ class Source:
         self.reader.close()
 
 
+class CachedSource(Source):
+    """A `Source` with parts of the file in memory, given as (offset, bytes): only other parts are read."""
+
+    def __init__(self, source: Source, parts: Sequence[tuple[int, memoryview]]) -> None:
+        self.path, self.size_bytes, self.reader = source.path, source.size_bytes, source.reader
+        self._source = source
+        self._parts = parts
+
+    def read(self, offset: int, size_bytes: int) -> memoryview:
+        for begin, data in self._parts:
+            if begin <= offset and offset + size_bytes <= begin + len(data):
+                return data[offset - begin : offset - begin + size_bytes]
+        return self._source.read(offset, size_bytes)
+
+
+class MemorySource(Source):
+    """A file that is in memory as a whole."""
+
+    def __init__(self, data: memoryview, scratch: Scratch) -> None:
+        self.path, self.size_bytes, self.scratch, self._data = "", len(data), scratch, data
+
+    def read(self, offset: int, size_bytes: int) -> memoryview:
+        if offset + size_bytes > self.size_bytes:
+            raise DamagedError(f"the file ends before offset {offset + size_bytes}", self.size_bytes)
+        return self._data[offset : offset + size_bytes]
+
+
 class StoredFile(io.RawIOBase):
     """A `Source` as a Python file object, for libraries that take one (np.load, h5py, pyarrow); it stays open."""
 
@@ -172,9 +200,6 @@ class StoredFile(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         return bytes(self._next(self.source.size_bytes if size < 0 else size))
-
-    def readall(self) -> bytes:
-        return self.read()
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
         view = memoryview(buffer).cast("B")
@@ -277,7 +302,7 @@ class FormatBase(abc.ABC):
     sides: ClassVar[tuple[SideFile, ...]] = ()
     """Side files, which are generated, counted, resumed and verified along with each data file."""
     own_files = False  # the files are a user's own: pictures need not be what their names say, nor end cleanly
-    reads_parts: ClassVar[bool] = False  # of a file of several samples, `open` reads only what they need
+    reads_parts: ClassVar[bool] = False  # `open` reads only what its samples need
     transfer_bytes: ClassVar[int] = 0
     """Maximum bytes of the usual library's read calls, which dlemu's own reader then also uses; 0: no maximum.
 
@@ -323,7 +348,7 @@ class FormatBase(abc.ABC):
         """Do as `open`, given all bytes of the file. A format implements this or `open`, unless it is one of records
         or row groups.
         """
-        raise NotImplementedError  # such a format is never asked
+        return self.open(MemorySource(data, scratch), samples)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read sample `index` of a file of `samples` samples by the library call that a training script would make.
@@ -469,6 +494,8 @@ def unreadable(path: str, error: OSError) -> DlemuError:
             f"{reason}: it existed when the run started, on several hosts on that of rank 0: let all of them see the "
             "dataset, or make the file again with `dlemu datagen`"
         )
+    if error.errno == errno.EINVAL:  # of some file systems that open files with O_DIRECT, and then don't read them
+        return DatasetError(f"{reason}: the file system may refuse O_DIRECT: set reader.odirect=false")
     if isinstance(error, PermissionError):
         return DatasetError(f"{reason}: give the user of this run permission to read the dataset")
     return DatasetError(f"{reason}: the storage failed to read it; see the kernel's log (dmesg) for why")
@@ -494,6 +521,13 @@ def read_failure(path: str, error: Exception) -> DlemuError:
     if isinstance(error, MemoryError):
         return DatasetError(f"{path}: no memory for what it says it holds ({error}): restore it, or free some memory")
     return damaged(path, f"damaged, or not of this format ({type(error).__name__}: {str(error)[:200]})", None)
+
+
+@contextlib.contextmanager
+def opened_file(file_format: FormatBase, path: str, storage: StorageBase, samples: int) -> Iterator[OpenFile]:
+    """Open one file of `samples` samples, in memory of its own. What reading it raises becomes `read_failure`."""
+    with reading(path), contextlib.closing(Source(path, storage.open(path), storage.alignment)) as source:
+        yield file_format.open(source, samples)
 
 
 @contextlib.contextmanager

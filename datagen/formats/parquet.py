@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from datagen.buffers import AlignedBuffer
 from datagen.formats import _parquet_layout as layout
 from datagen.formats import format_base as base
-from datagen.groups import CachedSource, GroupBytes, GroupFormat
+from datagen.groups import GroupBytes, GroupFormat
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import Writer
 
@@ -235,11 +235,11 @@ class GroupsFile:
 def _with_footer(source: base.Source) -> base.Source:
     """Read and keep the footer as pyarrow does: by one read of the usual size, and a second one of a larger footer."""
     start = source.size_bytes - min(FOOTER_BYTES, source.size_bytes)
-    cached = CachedSource(source, [(start, source.read(start, source.size_bytes - start))])
+    cached = base.CachedSource(source, [(start, source.read(start, source.size_bytes - start))])
     size = footer_bytes(cached) + TAIL_BYTES
     if size <= source.size_bytes - start:
         return cached
-    return CachedSource(cached, [(source.size_bytes - size, source.read(source.size_bytes - size, size))])
+    return base.CachedSource(cached, [(source.size_bytes - size, source.read(source.size_bytes - size, size))])
 
 
 def footer_bytes(source: base.Source) -> int:

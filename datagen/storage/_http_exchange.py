@@ -113,8 +113,6 @@ class Exchange:
     reusable = True  # the connection can carry another request
     _header_bytes = 0
     _text = _lower = ""  # the response header as received, and in lower case
-    _body_start: memoryview | None = None
-    """Body bytes that arrived with the header, for which no target is set yet; a view of the header's buffer."""
     _collected: bytearray | None = None
     """The body so far, where it is kept in memory instead of a target: of errors, listings, ..."""
     _most_bytes = 0  # limit of `_collected`
@@ -154,11 +152,6 @@ class Exchange:
     def wants_to_send(self) -> bool:
         return bool(self._out)
 
-    @property
-    def collects(self) -> bool:
-        """Return whether the body is kept in memory: a short one, such as an error or a listing, and no object."""
-        return self._collected is not None
-
     def header(self, name: str) -> str:
         """Return the value of a response header (the last, if repeated), '' if absent; `name` is in lower case.
 
@@ -170,8 +163,8 @@ class Exchange:
         begin += len(name) + 3
         return self._text[begin : self._text.index("\r\n", begin)].strip()
 
-    def advance(self, *, until_header: bool = False, wait: bool = False) -> bool:
-        """Send and receive as far as possible without blocking; return whether the response (the header) is complete.
+    def advance(self, *, wait: bool = False) -> bool:
+        """Send and receive as far as possible without blocking; return whether the response is complete.
 
         With `wait`, for a request that is alone in flight, a read blocks until the whole body is there (not over TLS):
         one system call, instead of a poll, a read and an EAGAIN for each piece that arrives. It returns False if the
@@ -186,12 +179,6 @@ class Exchange:
                 self._read_header(0 if wait else socket.MSG_DONTWAIT)
                 if wait and not self.status:
                     return False
-            if until_header:
-                return True
-            if self._body_start is not None:
-                body_start, self._body_start = self._body_start, None
-                self._collect(self._limit)
-                self._receive_body(body_start)
             while not self._is_complete:
                 self._read_body(wait)
                 if wait and not self._is_complete:
@@ -201,13 +188,6 @@ class Exchange:
         if self._collected is not None:
             self.body = bytes(self._collected)
         return True
-
-    def set_target(self, target: memoryview) -> None:
-        """Set the buffer for the body, after the header has arrived."""
-        self._target = target
-        if self._body_start is not None:
-            body_start, self._body_start = self._body_start, None
-            self._receive_body(body_start)
 
     def _send(self) -> None:
         piece = self._out[0]
@@ -277,11 +257,8 @@ class Exchange:
             raise BrokenResponseError(errno.EPROTO, wrong)
         elif self._chunked is not None and self._target is not None:
             raise BrokenResponseError(errno.EPROTO, "an object arrived in chunks, without its length")
-        elif self._chunked is not None:
-            self._collect(self._limit)
         elif self._target is None:
-            self._body_start = rest
-            return
+            self._collect(self._limit)
         self._receive_body(rest)
 
     def _collect(self, most_bytes: int) -> None:

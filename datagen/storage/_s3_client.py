@@ -90,7 +90,8 @@ class Request:
     payload_sha256: str = EMPTY_SHA256
     span: Span | None = None  # the byte range of a ranged GET; a success with any other bytes is retried
     etag: str = ""  # at open, sent as If-Match: reading an object that changed fails
-    target: memoryview | None = None  # buffer for the body of a successful response, which must fill it exactly
+    target: memoryview | None = None  # buffer for the body of a successful response
+    fills: bool = True  # that body must fill the target exactly; else it may be shorter
     parse: Callable[[bytes], Any] | None = None
     """Turns the body of a successful response into `content`, or raises WrongXmlError."""
     content: Any = None
@@ -98,14 +99,11 @@ class Request:
     accepted: tuple[int, ...] = ()  # error statuses that are not retried but returned, as the caller handles them
     response: Exchange | None = None
     """The final response; None before it, and after a failed attempt that is to be retried."""
-    header_only: bool = False  # it is complete once the header of a success has arrived; the body is received later
     retry_seconds: float = 0.0  # delay before the next attempt
     renewed: bool = False  # it was retried with new credentials, which is done once per request
     exchange: Exchange = field(init=False)  # the present attempt, or the last one
     deadline_ns: int = 0  # when `MIN_PROGRESS_BYTES` must have been moved since the last check
     checked_bytes: int = 0  # the exchange's `progress_bytes` at the last check
-    was_collecting: bool = False
-    """A short body (error, listing) had begun to arrive by the last check: it must be complete by the next."""
 
 
 class Client:
@@ -132,8 +130,8 @@ class Client:
         assert request.response is not None
         return request.response
 
-    def request_all(self, requests: Iterable[Request], depth: int = 1, pending: Iterable[Request] = ()) -> None:
-        """Complete all requests, at most `depth` in flight, retrying failed ones; also the `pending` ones.
+    def request_all(self, requests: Iterable[Request], depth: int = 1) -> None:
+        """Complete all requests, at most `depth` in flight, retrying failed ones.
 
         `requests` is consumed lazily, whenever fewer than `depth` are in flight: it may be a long or endless iterator.
 
@@ -162,9 +160,6 @@ class Client:
                 retry(request)
 
         try:
-            for request in pending:
-                request.deadline_ns = time.monotonic_ns() + self._timeout_ns
-                proceed(request)
             while next_request is not None or delayed or active:
                 while len(active) < depth:
                     if delayed and delayed[0][0] <= time.monotonic():
@@ -195,8 +190,6 @@ class Client:
                     text = f"no more than {MIN_PROGRESS_BYTES >> 10} KiB arrived in {seconds}"
                     if not stalled.exchange.status:
                         text = f"no response arrived within {seconds}"
-                    elif stalled.was_collecting:
-                        text = f"the response, which should be short, did not end in {seconds}"
                     self._note_failure(stalled, None, TimeoutError(errno.ETIMEDOUT, text))
                     retry(stalled)
         finally:
@@ -220,44 +213,13 @@ class Client:
             header_problem=partial(_part_problem, request) if request.method == "GET" and request.key else None,
         )
         request.deadline_ns = request.exchange.began_ns + self._timeout_ns
-        request.checked_bytes, request.was_collecting = 0, False
-
-    def send_ahead(self, request: Request) -> bool:
-        """Send a request whose response is read later; return whether that succeeded (else send it when needed)."""
-        try:
-            self.send(request)
-        except OSError:
-            return False
-        try:
-            request.exchange.advance(until_header=True)
-        except OSError:
-            self._abort(request)
-            return False
-        return True
-
-    def finish(self, request: Request) -> None:
-        """Receive what is awaited of a response that is alone in flight. Raises as `request_all`."""
-        if not self._advance(request, wait=True):
-            self.request_all((), pending=(request,))
-        elif request.response is None:
-            time.sleep(request.retry_seconds)
-            self.request_all((request,))
-
-    def drop(self, request: Request) -> None:
-        """Abort a request whose response is no longer needed."""
-        if request.response is None or request.header_only:
-            self._abort(request)
+        request.checked_bytes = 0
 
     def _advance(self, request: Request, *, wait: bool) -> bool:
         """Advance an attempt; return whether it has ended: with a response, or a failure to be retried."""
         exchange = request.exchange
         try:
-            if not exchange.advance(until_header=request.header_only, wait=wait):
-                return False
-            if request.header_only and exchange.succeeded:
-                request.response = exchange
-                return True
-            if request.header_only and not exchange.advance(wait=wait):  # the body of an error
+            if not exchange.advance(wait=wait):
                 return False
         except OSError as error:
             self._abort(request)
@@ -279,7 +241,7 @@ class Client:
             return OSError(errno.EREMOTEIO, f"{exchange.status} {_code(exchange)}".strip())
         if request.etag and exchange.header("etag") not in ("", request.etag):
             raise self._changed(request)
-        if request.target is not None and exchange.body_bytes != len(request.target):
+        if request.target is not None and request.fills and exchange.body_bytes != len(request.target):
             text = f"the response has {exchange.body_bytes} bytes of {len(request.target)}"
             return BrokenResponseError(errno.ECONNRESET, text)
         if request.method == "HEAD" and request.key and number_in(exchange.header("content-length")) is None:
@@ -304,7 +266,9 @@ class Client:
             self.counts.add("slow_down")
         if exchange is not None and not request.renewed:
             if request.method == "HEAD" and status in REFUSED:
-                self._request_reason(request)
+                # Only a GET's error has a body that says why; if it renews credentials, the HEAD succeeds next time
+                allowed = (404, 416)  # missing or empty object
+                self.request(Request(kind="get", method="GET", key=request.key, span=Span(0, 1), accepted=allowed))
                 request.renewed = True
                 return
             signed_before = exchange.began_ns < self._signer.renewed_ns  # another request renewed them meanwhile
@@ -336,15 +300,6 @@ class Client:
         retry_after = number_in(exchange.header("retry-after")) if exchange is not None else None
         minimum = min(LONGEST_BACKOFF_SECONDS, float(retry_after or 0))
         request.retry_seconds = max(minimum, backoff * random.uniform(0.5, 1.0))  # jitter: clients retry at other times
-
-    def _request_reason(self, request: Request) -> None:
-        """GET one byte of an object whose HEAD was refused, as only a GET's error has a body; raise what it reports.
-
-        If the GET renews credentials, the HEAD succeeds when retried.
-        """
-        span = Span(0, 1)
-        ok = (404, 416)  # missing or empty object: the GET itself was allowed
-        self.request(Request(kind="get", method="GET", key=request.key, span=span, accepted=ok))
 
     def _exhausted(self, request: Request, error: OSError, *, answered: bool) -> Exception:
         cause = error.strerror or str(error)
@@ -464,9 +419,8 @@ class Client:
             if now < request.deadline_ns:
                 continue
             moved = request.exchange.progress_bytes - request.checked_bytes
-            if moved < MIN_PROGRESS_BYTES or request.was_collecting:
+            if moved < MIN_PROGRESS_BYTES:
                 stalled.append(descriptor)
-            request.was_collecting = request.exchange.collects
             request.checked_bytes += moved
             request.deadline_ns = now + self._timeout_ns
         return stalled
@@ -491,7 +445,7 @@ def _part_problem(request: Request, exchange: Exchange) -> str:
         return ""  # fast path of nearly all responses
     if exchange.status == 204:
         return "the response has no object"
-    wanted = None if request.target is None else len(request.target)
+    wanted = None if request.target is None or not request.fills else len(request.target)
     if stated or exchange.status == 206:  # rclone sends a range with status 200
         asked, found = span or Span(0, OPEN_END), _content_range(stated)
         begin, end, size_bytes = -1, 0, asked.size_bytes

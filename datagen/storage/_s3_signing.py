@@ -14,7 +14,6 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -106,27 +105,15 @@ class Credentials:
         return found
 
 
-@dataclass(frozen=True, repr=False)
-class _Second:
-    """What all signatures of one second have in common; its repr shows no secret."""
-
-    number: int  # seconds since the epoch
-    stamp: str  # the same as `x-amz-date`
-    scope: str
-    keys: Keys
-    inner: _Hash
-    outer: _Hash
-    """The two hashes of HMAC (RFC 2104), started with the day's signing key, because OpenSSL's own set-up of an HMAC
-    takes longer than computing it. The inner one has hashed all of the string to sign but the request's hash."""
-    stems: dict[tuple[str, str, Headers], _Stem]
-    """(host, SHA-256 of the payload, other headers) -> the parts that such requests share."""
-
-
 class _Stem(NamedTuple):
     """What requests of one second to one host with the same payload and headers have in common."""
 
     signed: str  # the end of the canonical request: headers, their names, and the payload's hash
     lines: str  # the header lines, up to the signature
+    inner: _Hash
+    outer: _Hash
+    """The two hashes of HMAC (RFC 2104), started with the day's signing key, because OpenSSL's own set-up of an HMAC
+    takes longer than computing it. The inner one has hashed all of the string to sign but the request's hash."""
 
 
 class Signer:
@@ -136,7 +123,8 @@ class Signer:
         self.region = region
         self.credentials = credentials
         self.renewed_ns = 0  # when credentials were last renewed, on CLOCK_MONOTONIC; 0: never
-        self._second: _Second | None = None
+        self._stems: tuple[int, dict[tuple[str, str, Headers], _Stem]] = 0, {}
+        """The present second, and by (host, SHA-256 of the payload, other headers) what its requests share."""
 
     def lines(self, method: str, host: str, path: str, query: str, payload_sha256: str, others: Headers = ()) -> str:
         """Return the header lines that sign a request, including `Host`; `path` and `query` are quoted already.
@@ -144,13 +132,13 @@ class Signer:
         `others` are further headers named x-amz-* (lower case); they are signed and included. Raises ServerError: there
         are no credentials.
         """
-        number = int(time.time())
-        second = self._second
-        if second is None or second.number != number:
-            second = self._second = self._begin(number)
-        stem = second.stems.get((host, payload_sha256, others)) or _stem(second, host, payload_sha256, others)
+        second = int(time.time())
+        if self._stems[0] != second:
+            self._stems = second, {}
+        stems, key = self._stems[1], (host, payload_sha256, others)
+        stem = stems.get(key) or stems.setdefault(key, self._stem(second, *key))
         request = hashlib.sha256(f"{method}\n{path}\n{query}\n{stem.signed}".encode()).hexdigest()
-        inner, outer = second.inner.copy(), second.outer.copy()
+        inner, outer = stem.inner.copy(), stem.outer.copy()
         inner.update(request.encode())
         outer.update(inner.digest())
         return f"{stem.lines}{outer.hexdigest()}\r\n"
@@ -158,38 +146,29 @@ class Signer:
     def renew(self) -> bool:
         """Do as `Credentials.renew`; later requests are signed with the new keys."""
         renewed = self.credentials.renew()
-        self._second = None
+        self._stems = 0, {}
         self.renewed_ns = time.monotonic_ns()
         return renewed
 
-    def _begin(self, number: int) -> _Second:
+    def _stem(self, second: int, host: str, payload_sha256: str, others: Headers) -> _Stem:
         keys = self.credentials.keys()
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(number))
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
         parts = stamp[:8], self.region, "s3", "aws4_request"
-        key = b"AWS4" + keys.secret_key.encode()
+        scope, key = "/".join(parts), b"AWS4" + keys.secret_key.encode()
         for part in parts:
             key = hmac.digest(key, part.encode(), "sha256")
         padded = key.ljust(hashlib.sha256().block_size, b"\0")
         inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in padded)) for pad in (0x36, 0x5C))  # RFC 2104
-        scope = "/".join(parts)
         inner.update(f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n".encode())
-        return _Second(number, stamp, scope, keys, inner, outer, {})
-
-
-def _stem(second: _Second, host: str, payload_sha256: str, others: Headers) -> _Stem:
-    """Compute the parts that requests to a host share, and keep them for the rest of this second."""
-    keys = second.keys
-    headers = [("host", host), ("x-amz-content-sha256", payload_sha256), ("x-amz-date", second.stamp)]
-    if keys.token:
-        headers.append(("x-amz-security-token", keys.token))
-    headers = sorted([*headers, *others])
-    names = ";".join(name for name, _ in headers)
-    listed = "".join(f"{name}:{value}\n" for name, value in headers)
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
-    credential = f"Credential={keys.access_key}/{second.scope}, SignedHeaders={names}, Signature="
-    stem = _Stem(f"{listed}\n{names}\n{payload_sha256}", f"{lines}authorization: AWS4-HMAC-SHA256 {credential}")
-    second.stems[host, payload_sha256, others] = stem
-    return stem
+        token = (("x-amz-security-token", keys.token),) if keys.token else ()
+        own = ("host", host), ("x-amz-content-sha256", payload_sha256), ("x-amz-date", stamp)
+        headers = sorted([*own, *token, *others])
+        names = ";".join(name for name, _ in headers)
+        listed = "".join(f"{name}:{value}\n" for name, value in headers)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
+        credential = f"Credential={keys.access_key}/{scope}, SignedHeaders={names}, Signature="
+        signed = f"{listed}\n{names}\n{payload_sha256}"
+        return _Stem(signed, f"{lines}authorization: AWS4-HMAC-SHA256 {credential}", inner, outer)
 
 
 def query_text(query: Sequence[tuple[str, str]]) -> str:

@@ -17,19 +17,11 @@ from typing import Any
 from datagen import owned
 from datagen.errors import UserError
 from datagen.registry import library
-from datagen.storage.storage_base import (
-    Bytes,
-    Entry,
-    Listed,
-    Option,
-    Reader,
-    StorageBase,
-    StorageSpec,
-    Writer,
-)
+from datagen.storage.storage_base import Bytes, Entry, Listed, Option, Reader, StorageBase, StorageSpec, Writer
 from datagen.withheld import public_text, scrubbed
 
 LOCAL_SCHEMES = ("file", "local")
+MAX_FILE_BYTES = 16 << 30
 Errors = Callable[[str], AbstractContextManager[None]]  # of a file, by its path
 
 
@@ -140,76 +132,36 @@ class FsspecReader(Reader):
 
 
 class FsspecWriter(Writer):
-    """One file being written; after the first skipped bytes, everything stays in memory until `commit`."""
+    """One file being written: in memory until `commit` sends it, so that no store ever shows a part of it."""
 
     def __init__(self, files: Any, url: str, errors: Errors, *, renames: bool) -> None:
         self._files, self._url, self._errors, self._renames = files, url, errors, renames
         folder, _, name = url.rpartition("/")
         self._part = f"{folder}/{owned.part_name(name)}" if renames else url
         self._data = bytearray()
-        self._file: Any = None
-        self._flushed_bytes = 0  # bytes that were written to fsspec's file
-        self._whole = True  # nothing was skipped so far
-        self._before: Any = None  # fsspec's info on the file of the same name that existed before; None without one
-
-    def skip(self, size_bytes: int) -> None:
-        self._whole = False
-        super().skip(size_bytes)
 
     def write_at(self, data: Bytes, offset: int) -> None:
-        begin = offset - self._flushed_bytes
-        if begin < 0:
+        end = offset + len(data)
+        if end > MAX_FILE_BYTES:
             raise UserError(
-                f"{self._url}: bytes at offset {offset} are sent already and can't be changed: write this format to "
-                "a folder"
+                f"{self._url} exceeds {MAX_FILE_BYTES >> 30} GiB, the most that a file written by fsspec can have, as "
+                "it is in memory until it is complete: wanted smaller files, or storage.storage_type=s3, or a folder"
             )
-        missing = begin + len(data) - len(self._data)
-        if missing > 0:
-            self._data.extend(bytes(missing))
-        self._data[begin : begin + len(data)] = data
-        if self._whole and len(self._data) >= 8 << 20:  # merge a format's small writes
-            self._flush()
+        self._data.extend(bytes(max(0, end - len(self._data))))
+        self._data[offset:end] = data
 
     def commit(self) -> None:
-        self._flush()
         with self._errors(self._url):
-            self._file.close()
+            self._files.pipe_file(self._part, bytes(self._data))
             if self._renames:
                 self._files.mv(self._part, self._url)
-        self._file = None
+        self._data.clear()
 
     def discard(self) -> None:
         self._data.clear()
-        file, self._file = self._file, None
-        if file is None:
-            return
-        with contextlib.suppress(Exception):  # a package may raise anything here, and the cleanup must go on
-            file.discard()  # aborts the upload where a package implements it; else the inherited no-op
-        try:
-            file.closed = True  # else its destructor would close it, which stores the incomplete file
-        except AttributeError:  # no AbstractBufferedFile
-            with contextlib.suppress(Exception):
-                file.close()
-        with contextlib.suppress(Exception):
-            if self._info() != self._before:  # some stores show a file while it is being written
+        if self._renames:
+            with contextlib.suppress(Exception):  # mostly there is none
                 self._files.rm_file(self._part)
-
-    def _info(self) -> Any:
-        """Return fsspec's info on the file, None if it does not exist."""
-        self._files.invalidate_cache()
-        try:
-            return self._files.info(self._part)
-        except FileNotFoundError:
-            return None
-
-    def _flush(self) -> None:
-        with self._errors(self._url):
-            if self._file is None:
-                self._before = self._info()
-                self._file = self._files.open(self._part, "wb")
-            self._file.write(bytes(self._data))
-        self._flushed_bytes += len(self._data)
-        self._data.clear()
 
 
 @contextlib.contextmanager

@@ -32,9 +32,12 @@ class Storage(StorageBase):
         self.alignment = DIRECT_ALIGNMENT if spec.direct else 1
 
     def open(self, path: str) -> FileReader:
-        if self.spec.direct:
-            return DirectReader(path)
-        return FileReader(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if self.spec.direct else 0))
+        except OSError as error:
+            _explain(error, path)
+            raise
+        return FileReader(descriptor, self.alignment)
 
     def open_received(self, path: str) -> FileReader:
         return FileReader(open_regular(path))
@@ -44,9 +47,9 @@ class Storage(StorageBase):
         return MappedReader(path) if mapped else self.open(path)
 
     def open_unread_ahead(self, path: str) -> FileReader:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if self.spec.direct else 0))
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-        return FileReader(descriptor, self.alignment)
+        reader = Storage.open(self, path)
+        os.posix_fadvise(reader.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        return reader
 
     def create(self, path: str) -> FileWriter:
         return DirectWriter(path) if self.spec.direct_writes else FileWriter(path)
@@ -93,7 +96,13 @@ class Storage(StorageBase):
         return state.f_bavail * state.f_frsize if state.f_blocks else None  # some remote file systems report size 0
 
     def evict(self, path: str, *, write_first: bool) -> None:
-        _drop_from_cache(path, write_first=write_first)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            if write_first:
+                os.fdatasync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # pages that are clean, and mapped by nobody
+        finally:
+            os.close(descriptor)
 
     def memory_kind(self, folder: str) -> str:
         device = os.stat(folder).st_dev
@@ -113,13 +122,13 @@ class FileReader(Reader):
         status = os.fstat(descriptor)
         super().__init__(status.st_size)
         self.block_bytes = status.st_blksize
-        self._descriptor, self._alignment = descriptor, alignment
+        self.descriptor, self._alignment = descriptor, alignment
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         got = 0
         while got < len(buffer):
             # Linux moves at most 2 GiB - 4 KiB per call, and a signal may cut a call short
-            count = os.preadv(self._descriptor, [buffer[got:] if got else buffer], offset + got)
+            count = os.preadv(self.descriptor, [buffer[got:] if got else buffer], offset + got)
             self.read_calls += 1
             got += count
             if count == 0 or count % self._alignment:
@@ -130,7 +139,7 @@ class FileReader(Reader):
         return got
 
     def will_need(self, ranges: Sequence[tuple[int, int]]) -> None:
-        descriptor, advise, will_need = self._descriptor, os.posix_fadvise, os.POSIX_FADV_WILLNEED
+        descriptor, advise, will_need = self.descriptor, os.posix_fadvise, os.POSIX_FADV_WILLNEED
         for offset, size in ranges if self._alignment == 1 else ():  # else past the page cache
             advise(descriptor, offset, size, will_need)
 
@@ -138,7 +147,7 @@ class FileReader(Reader):
         """Do as `Reader.read_stretches`, one preadv per range; kept lean, as there may be hundreds of small ranges."""
         if self._alignment > 1:
             return super().read_stretches(ranges, out)
-        descriptor, preadv = self._descriptor, os.preadv
+        descriptor, preadv = self.descriptor, os.preadv
         at = calls = counted = 0  # `counted`: bytes that read_into has added to app_bytes already
         for offset, size in ranges:
             count = preadv(descriptor, (out[at : at + size],), offset)
@@ -155,26 +164,7 @@ class FileReader(Reader):
         return at
 
     def close(self) -> None:
-        os.close(self._descriptor)
-
-
-class DirectReader(FileReader):
-    """One file open with O_DIRECT, past the page cache."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        try:
-            super().__init__(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT), DIRECT_ALIGNMENT)
-        except OSError as error:
-            _explain(error, path)
-            raise
-
-    def read_into(self, buffer: memoryview, offset: int) -> int:
-        try:
-            return super().read_into(buffer, offset)
-        except OSError as error:
-            _explain(error, self._path)
-            raise
+        os.close(self.descriptor)
 
 
 class MappedReader(MemoryReader):
@@ -209,7 +199,7 @@ class MappedReader(MemoryReader):
 
 
 def _explain(error: OSError, path: str, remedy: str = "reader.odirect=false, or put the dataset") -> None:
-    """Raise UserError if the error means that the file system lacks O_DIRECT: some fail at open, others at read."""
+    """Raise UserError if the error means that the file system lacks O_DIRECT."""
     if error.errno == errno.EINVAL:
         raise UserError(
             f"the file system of {os.path.dirname(path)} refuses O_DIRECT: "
@@ -292,20 +282,6 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
         done += count
 
 
-def _drop_from_cache(path: str, *, write_first: bool) -> None:
-    """Drop a file from the page cache, which needs no root: its clean pages that no process has mapped.
-
-    With `write_first` dirty pages are written back before, and so dropped as well.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        if write_first:
-            os.fdatasync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
-
-
 @contextlib.contextmanager
 def cache_restored(paths: Sequence[str]) -> Iterator[None]:
     """On exit, drop from the page cache those of the local files whose middle page was not cached on entry.
@@ -318,7 +294,7 @@ def cache_restored(paths: Sequence[str]) -> Iterator[None]:
     finally:
         for path in cold:
             with contextlib.suppress(OSError):  # the next reader will report the error
-                _drop_from_cache(path, write_first=False)
+                Storage().evict(path, write_first=False)
 
 
 def _in_memory(path: str) -> bool:

@@ -26,8 +26,6 @@ from datagen.storage.storage_base import Entry, Fill, Listed, Reader, StorageBas
 
 SCHEME = "s3://"
 INVALID_NAMES = ("", ".", "..")
-MAX_PAGES = 20_000
-"""Maximum pages of a listing, far more than can be listed during a run: a longer one is taken for endless."""
 HEAD_BATCH = 256  # `sizes` sends HEADs in batches: large enough to keep all connections busy
 HEADS_IN_FLIGHT = 32  # one connection each: 3,200 objects/s at a latency of 10 ms
 
@@ -52,8 +50,6 @@ class Storage(StorageBase):
         self._clients: dict[str, Client] = {}
         self._folders: dict[str, tuple[Client, str]] = {}  # folder -> its client and the key prefix of its objects
         self._lock = threading.Lock()
-        self._ahead = threading.local()
-        """Its `requests` are those sent by `announce`, by path."""
         self.server = options.endpoint
 
     def open(self, path: str) -> ObjectReader:
@@ -61,44 +57,41 @@ class Storage(StorageBase):
         response = client.request(head)
         return ObjectReader(self, client, head.key, _size_in(response), response.header("etag"))
 
-    def open_whole(self, path: str) -> Reader:
-        client, key = self._place(path)
-        request = self._requests_ahead().pop(path, None)
-        if request is None:
-            request = self._whole(key)
-            client.request(request)
-        else:
-            client.finish(request)
-        response = request.exchange
-        stated = response.header("content-range").rpartition("/")[2]
-        size = number_in(stated) if stated else response.length
-        if size is None or response.length is None:  # a chunked response does not state its length
-            client.drop(request)
-            return self.open(path)
-        return ObjectReader(self, client, key, size, response.header("etag"), request)
+    def open_sized(self, path: str, size_bytes: int) -> ObjectReader:
+        return ObjectReader(self, *self._place(path), size_bytes, etag="")
 
-    def announce(self, paths: Iterable[str]) -> None:
-        """Send GETs for the first `io_depth` files now; each response is read when its file is opened."""
-        ahead = self._requests_ahead()
-        announced = list(dict.fromkeys(paths))[: self.spec.io_depth]
-        for path in ahead.keys() - announced:
-            self._place(path)[0].drop(ahead.pop(path))
-        for path in announced:
+    def read_files(
+        self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0
+    ) -> list[tuple[int, int, int]]:
+        """Read objects by one GET each, `io_depth` in flight; the rest of those longer than `range_bytes` by more."""
+        first = self.spec.range_bytes
+        span = Span(0, first) if first else None
+        asked = []
+        for path, memory in files:
             client, key = self._place(path)
-            request = self._whole(key)
-            if path not in ahead and client.send_ahead(request):
-                ahead[path] = request
+            target = memory[:first] if first else memory
+            asked.append((client, Request(kind="get", method="GET", key=key, span=span, target=target, fills=False)))
+        self._request_all(asked)
+        read, rest = [], list[tuple[Client, Request]]()
+        for (client, request), (_, memory) in zip(asked, files, strict=True):
+            assert request.response is not None
+            got, response = request.response.body_bytes, request.response
+            size = number_in(response.header("content-range").rpartition("/")[2]) or got
+            reader = ObjectReader(self, client, request.key, size, response.header("etag"))
+            more = reader.requests(memory[got:size], got)
+            rest += [(client, one) for one in more]
+            read.append((size, min(size, len(memory)), 1 + len(more)))
+        self._request_all(rest)
+        return read
 
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
         """Read byte ranges of objects, with `io_depth` requests in flight of at most `range_bytes` each."""
-        got: list[int] = []
-        of_client: dict[Client, list[Request]] = {}  # a bucket has a client of its own
+        got, asked = [], list[tuple[Client, Request]]()
         for reader, buffer, offset in fills:
             assert isinstance(reader, ObjectReader)
             got.append(max(0, min(len(buffer), reader.size_bytes - offset)))
-            of_client.setdefault(reader.client, []).extend(reader.requests(buffer[: got[-1]], offset))
-        for client, requests in of_client.items():
-            client.request_all(requests, self.spec.io_depth)
+            asked += [(reader.client, request) for request in reader.requests(buffer[: got[-1]], offset)]
+        self._request_all(asked)
         return got
 
     def create(self, path: str) -> ObjectWriter:
@@ -121,8 +114,7 @@ class Storage(StorageBase):
         waiting = iter(paths)
         while batch := list(itertools.islice(waiting, HEAD_BATCH)):
             heads = [self._head(path, accepted=(404,)) for path in batch]
-            for client in dict.fromkeys(client for client, _ in heads):
-                client.request_all([request for one, request in heads if one is client], HEADS_IN_FLIGHT)
+            self._request_all(heads, HEADS_IN_FLIGHT)
             for _, request in heads:
                 response = request.response
                 yield _size_in(response) if response is not None and response.succeeded else None
@@ -153,14 +145,10 @@ class Storage(StorageBase):
         query = (("list-type", "2"), ("max-keys", "1"), ("prefix", prefix))
         client.request(Request(kind="list", method="GET", query=query, parse=page_in))
 
-    def _whole(self, key: str) -> Request:
-        """Return the first GET of an object that is read from its start: for all of it, or its first `range_bytes`."""
-        span = Span(0, self.spec.range_bytes) if self.spec.range_bytes else None
-        return Request(kind="get", method="GET", key=key, span=span, header_only=True)
-
-    def _requests_ahead(self) -> dict[str, Request]:
-        ahead: dict[str, Request] = self._ahead.__dict__.setdefault("requests", {})
-        return ahead
+    def _request_all(self, asked: Sequence[tuple[Client, Request]], depth: int = 0) -> None:
+        """Complete requests, each by the client of its bucket, with `depth` (0: `io_depth`) in flight."""
+        for client in dict.fromkeys(client for client, _ in asked):
+            client.request_all([request for one, request in asked if one is client], depth or self.spec.io_depth)
 
     def _place(self, path: str) -> tuple[Client, str]:
         """Return the client of a path's bucket, and the path's key there; the prefix of each folder is cached."""
@@ -194,38 +182,16 @@ class Storage(StorageBase):
 
 
 class ObjectReader(Reader):
-    """One object open for reading. `pending` is a GET for its start that is in flight already."""
+    """One object open for reading."""
 
-    def __init__(
-        self, storage: Storage, client: Client, key: str, size_bytes: int, etag: str, pending: Request | None = None
-    ) -> None:
+    def __init__(self, storage: Storage, client: Client, key: str, size_bytes: int, etag: str) -> None:
         super().__init__(size_bytes)
         self.client = client
         self._storage, self._key, self._etag = storage, key, etag
-        self._pending = pending
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         size = max(0, min(len(buffer), self.size_bytes - offset))
-        if not size:
-            self.read_calls += 1
-            return 0
-        pending, self._pending = self._pending, None
-        length = 0 if pending is None else pending.exchange.length or 0
-        if pending is not None and (offset or length > size):
-            self.client.drop(pending)
-            pending, length = None, 0
-        elif pending is not None:
-            self.read_calls += 1
-            self.app_bytes += length
-            pending.target, pending.response, pending.header_only = buffer[:length], None, False
-            pending.exchange.set_target(buffer[:length])
-        if length == size:
-            if pending is not None:
-                self.client.finish(pending)
-            return size
-        requests = self.requests(buffer[length:size], offset + length)
-        under_way = () if pending is None else (pending,)
-        self.client.request_all(requests, self._storage.spec.io_depth, under_way)
+        self.client.request_all(self.requests(buffer[:size], offset), self._storage.spec.io_depth)
         return size
 
     def requests(self, buffer: memoryview, offset: int) -> list[Request]:
@@ -241,11 +207,6 @@ class ObjectReader(Reader):
         self.app_bytes += len(buffer)
         return requests
 
-    def close(self) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            self.client.drop(pending)
-
 
 def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
     """List a prefix and yield page by page, one request each. Raises UserError for an endless listing."""
@@ -260,11 +221,10 @@ def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
         if not page.continuation:
             return
         continuation = page.continuation
-        if continuation in seen or len(seen) > MAX_PAGES:
+        if continuation in seen:
             raise UserError(
                 f"{client.where(request)}: the listing of {prefix!r} does not end: after {len(seen) + 1} pages the "
-                f"server announces a further one. Wanted a folder of at most {MAX_PAGES * PAGE_KEYS} objects, from a "
-                "server whose continuation tokens advance"
+                "server announces one that was there. Wanted a server whose continuation tokens advance"
             )
         seen.add(continuation)
 

@@ -308,6 +308,10 @@ class StorageBase(abc.ABC):
     def open(self, path: str) -> Reader:
         """Open a file for reading. Raises UserError if the storage can't serve it as the spec requires."""
 
+    def open_sized(self, path: str, size_bytes: int) -> Reader:
+        """Open a file whose size the caller knows: a server need not be asked for it."""
+        return self.open(path)
+
     def open_received(self, path: str) -> Reader:
         """Open a file of unknown origin through the page cache; refuse pipes and devices, which could block forever."""
         return self.open(path)
@@ -320,13 +324,30 @@ class StorageBase(abc.ABC):
         """Open a file with the kernel's read-ahead switched off, where the backend has one."""
         return self.open(path)
 
-    def open_whole(self, path: str) -> Reader:
-        """Open a file that will be read from start to end: a backend may send the request for its bytes already."""
-        return self.open(path)
+    def read_files(
+        self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0
+    ) -> list[tuple[int, int, int]]:
+        """Read whole files, each to the start of its memory; return (size, bytes read, read calls) of each.
 
-    def announce(self, paths: Iterable[str]) -> None:
-        """Take the files that this thread will `open_whole` next, in that order: a backend may prefetch them."""
-        return
+        Calls request at most `transfer_bytes` (0: any number). Of a file larger than its memory, a backend reads what
+        fits or raises. Raises OSError.
+        """
+        read = []
+        for path, memory in files:
+            try:
+                reader = self.open(path)
+                size = reader.size_bytes
+                try:
+                    got = read_in_transfers(
+                        reader, memory[: -(-size // self.alignment) * self.alignment], 0, transfer_bytes
+                    )
+                finally:
+                    reader.close()
+                read.append((size, got, reader.read_calls))
+            except OSError as error:
+                error.filename = error.filename or path
+                raise
+        return read
 
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
         """Do `Reader.read_into` for each of `fills`, in any order, concurrently if the backend can. Raises OSError."""

@@ -7,7 +7,7 @@ whose bytes it got.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -52,11 +52,17 @@ class FileNumber:
 
 @dataclass(frozen=True)
 class FileContent:
-    """Generates and checks the bytes of one file."""
+    """One file of a checkpoint: generates and checks its bytes."""
 
+    path: str
     layout: FileLayout
     bulk: BulkContent
     number: FileNumber
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file."""
+        return self.layout.size_bytes
 
     def fill(self, buffer: memoryview | NDArray[np.uint8], offset: int) -> None:
         """Fill `buffer` with the file's bytes from `offset` on."""
@@ -118,11 +124,21 @@ class FileContent:
                 yield at, data
 
 
-def content_of(layout: FileLayout, settings: Checkpoint, seed: int, number: FileNumber) -> FileContent:
-    """Return the content of one file under `checkpoint.content` and `checkpoint.randomize_tensor`."""
+def files_of(
+    folder: str, layouts: Sequence[FileLayout], settings: Checkpoint, seed: int, *, checkpoint: int, rank: int
+) -> list[FileContent]:
+    """Return a rank's files of one checkpoint, under `checkpoint.content` and `checkpoint.randomize_tensor`."""
     if settings.content != "unique" or not settings.randomize_tensor:
-        number = FileNumber(0, number.rank, number.file)
-    return FileContent(layout, _bulk(seed, _pattern(layout, settings)), number)
+        checkpoint = 0
+    return [
+        FileContent(
+            f"{folder}/{layout.path}",
+            layout,
+            _bulk(seed, _pattern(layout, settings)),
+            FileNumber(checkpoint, rank, file),
+        )
+        for file, layout in enumerate(layouts)
+    ]
 
 
 @lru_cache(2)

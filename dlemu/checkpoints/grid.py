@@ -69,13 +69,13 @@ def grid_of(model: Model, settings: Checkpoint, ranks: int) -> Grid:
         all_ranks=settings.type == "all_ranks" and not model.has_layers,
     )
     problems = [*_impossible_shapes(model), *_impossible_ranks(model, settings, grid, ranks)]
-    if not problems and grid.data % cut.expert:
-        problems = [
-            f"model.parallelism.expert is {cut.expert}, but there are {grid.data} data-parallel ranks: wanted a "
-            f"divisor of them; {grid.model_ranks * cut.expert} ranks or a multiple would do"
-        ]
     if problems:
         raise UserError(joined_problems(problems))
+    if grid.data % cut.expert:
+        raise UserError(
+            f"model.parallelism.expert is {cut.expert}, but there are {grid.data} data-parallel ranks: wanted a "
+            f"divisor of them; {grid.model_ranks * cut.expert} ranks or a multiple would do"
+        )
     return grid
 
 
@@ -99,33 +99,30 @@ def _impossible_shapes(model: Model) -> Iterator[str]:
 
 
 def _impossible_ranks(model: Model, settings: Checkpoint, grid: Grid, ranks: int) -> Iterator[str]:
-    cut, each, whole = model.parallelism, grid.model_ranks, settings.job_ranks or ranks
-    shape = f"tensor {cut.tensor} x pipeline {cut.pipeline}"
-    if settings.mode == "subset":
-        if cut.data < 1:
-            yield (
-                "checkpoint.mode is 'subset' and model.parallelism.data is not set: wanted the number of data-parallel "
-                "copies of the whole job, such as model.parallelism.data=8"
-            )
-            return
-        whole = grid.ranks
-        if settings.job_ranks not in (0, whole):
-            yield (
-                f"checkpoint.job_ranks is {settings.job_ranks}, but {shape} x data {cut.data} are {whole} ranks: leave "
-                "one of the two out"
-            )
-    else:
-        if cut.data > 0:
-            yield (
-                f"model.parallelism.data is {cut.data} with checkpoint.mode=default: there it follows from the number "
-                "of ranks; leave it out, or set checkpoint.mode=subset"
-            )
-        if whole % each:
-            key = "checkpoint.job_ranks is" if settings.job_ranks else "ranks:"
-            yield (
-                f"{key} {whole}, not a multiple of the {each} ranks that share one copy of the model ({shape}): wanted "
-                f"{max(1, whole // each) * each} or another multiple, or checkpoint.mode=subset"
-            )
+    cut, each, subset = model.parallelism, grid.model_ranks, settings.mode == "subset"
+    whole = grid.ranks if subset else settings.job_ranks or ranks
+    if subset and cut.data < 1:
+        yield (
+            "checkpoint.mode is 'subset' and model.parallelism.data is not set: wanted the number of data-parallel "
+            "copies of the whole job, such as model.parallelism.data=8"
+        )
+        return
+    if subset and settings.job_ranks not in (0, whole):
+        yield (
+            f"checkpoint.job_ranks is {settings.job_ranks}, but tensor {cut.tensor} x pipeline {cut.pipeline} x data "
+            f"{cut.data} are {whole} ranks: leave one of the two out"
+        )
+    if not subset and cut.data > 0:
+        yield (
+            f"model.parallelism.data is {cut.data} with checkpoint.mode=default: there it follows from the number of "
+            "ranks; leave it out, or set checkpoint.mode=subset"
+        )
+    if not subset and whole % each:
+        yield (
+            f"{'checkpoint.job_ranks is' if settings.job_ranks else 'ranks:'} {whole}, not a multiple of the {each} "
+            f"ranks that share one copy of the model (tensor {cut.tensor} x pipeline {cut.pipeline}): wanted "
+            f"{max(1, whole // each) * each} or another multiple, or checkpoint.mode=subset"
+        )
     if settings.first_rank + ranks > whole:
         yield (
             f"checkpoint.first_rank is {settings.first_rank} and {ranks} ranks take part: the job has {whole}; wanted "

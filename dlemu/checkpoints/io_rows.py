@@ -6,16 +6,12 @@ nanoseconds, points in time on CLOCK_MONOTONIC of the rank's host. A mover is a 
 
 from __future__ import annotations
 
-import contextlib
 import os
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.machine.thread_accounting import ThreadAccounting, process_storage_bytes
 from dlemu.ranks.row_log import read_row_logs
 
 WRITE, READ = 0, 1
@@ -37,10 +33,9 @@ IO_COLUMNS = {
     "starved_ns": "time that threads waited for bytes to be generated, summed over them",
     "threads": "threads that wrote or read",
     "cpu_ns": "CPU time of the rank's process meanwhile, all threads",
-    "content_cpu_ns": "part of cpu_ns that generated the bytes",
     "mover_cpu_ns": "CPU time of the writing or reading threads alone",
     "mover_cpu_wait_ns": "time that these threads were runnable but waited for a core",
-    "storage_bytes": "bytes read from storage meanwhile, by the kernel's accounting; 0 for writes",
+    "storage_bytes": "bytes read from storage meanwhile, by the kernel's accounting",
     "fsync_ns": "file -1 only: time in fsync of all files and of the folder",
     "folder_sync_ns": "part of fsync_ns for the folder, by the rank that finishes last on its host: it alone syncs it",
     "asked_ns": "file -1 only: when the emulated computation had ended and the rank was ready for the checkpoint",
@@ -51,60 +46,6 @@ IO_COLUMNS = {
 IO_DTYPE = np.dtype([(name, np.int64) for name in IO_COLUMNS])
 IoRows = NDArray[np.void]
 """Rows of IO_DTYPE, shape (rows,)."""
-
-
-class FileTimings:
-    """Measures the transfer of one file, from now on; the movers append concurrently."""
-
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
-        self.calls_ns: list[int] = []
-        """Duration of each write or read call."""
-        self.sizes: list[int] = []
-        self.starved_ns: list[int] = []
-        self._mover_cpu_ns: list[int] = []
-        self._mover_cpu_wait_ns: list[int] = []
-        self._storage_bytes = process_storage_bytes()
-        self._cpu_ns, self._started_ns = time.process_time_ns(), time.monotonic_ns()
-
-    @contextlib.contextmanager
-    def mover(self, accounting: ThreadAccounting) -> Iterator[None]:
-        """Record this thread's CPU time, and its time waiting for a core, inside the context."""
-        cpu_ns, (_, wait_ns) = time.thread_time_ns(), accounting.scheduled()
-        try:
-            yield
-        finally:
-            self._mover_cpu_ns.append(time.thread_time_ns() - cpu_ns)
-            self._mover_cpu_wait_ns.append(accounting.scheduled()[1] - wait_ns)
-
-    def add(self, began_ns: int, size_bytes: int) -> None:
-        """Record one write or read call that ends now."""
-        self.calls_ns.append(time.monotonic_ns() - began_ns)
-        self.sizes.append(size_bytes)
-
-    def read(self, moved_ns: int) -> dict[str, int]:
-        """Return the columns of a row for a file that was read, all of it at `moved_ns`, and is closed now."""
-        storage_bytes = process_storage_bytes() - self._storage_bytes
-        return self._columns(moved_ns, moved_ns) | {"content_cpu_ns": 0, "storage_bytes": storage_bytes}
-
-    def written(self, moved_ns: int, synced_ns: int, content_cpu_ns: int) -> dict[str, int]:
-        """Return the columns of a row for a file that was written, and is in place now."""
-        return self._columns(moved_ns, synced_ns) | {"content_cpu_ns": content_cpu_ns, "storage_bytes": 0}
-
-    def _columns(self, moved_ns: int, synced_ns: int) -> dict[str, int]:
-        return {
-            "bytes": sum(self.sizes),
-            "started_ns": self._started_ns,
-            "moved_ns": moved_ns,
-            "synced_ns": synced_ns,
-            "ended_ns": time.monotonic_ns(),
-            "threads": self._threads,
-            "cpu_ns": time.process_time_ns() - self._cpu_ns,
-            "call_ns": sum(self.calls_ns),
-            "starved_ns": sum(self.starved_ns),
-            "mover_cpu_ns": sum(self._mover_cpu_ns),
-            "mover_cpu_wait_ns": sum(self._mover_cpu_wait_ns),
-        }
 
 
 def rows_path(folder: str, rank: int) -> str:

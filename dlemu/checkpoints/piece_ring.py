@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 
 from datagen.buffers import AlignedBuffer
+from dlemu.checkpoints.movers import Columns
 from dlemu.ranks.process_control import start_thread
 
 RING_BYTES = 128 << 20
@@ -15,14 +16,16 @@ RING_BYTES = 128 << 20
 
 Fill = Callable[[memoryview, int], None]
 """Fills a buffer with a file's bytes from an offset on."""
-Piece = tuple[memoryview, int]
-"""Consecutive bytes of a file, and their offset in it."""
 
 
 def make_buffers(threads: int, piece_bytes: int, largest_file_bytes: int) -> list[memoryview]:
     """Return 2 * threads + 2 aligned buffers: fewer to stay within `RING_BYTES`, but at least threads + 1."""
     piece_bytes = min(piece_bytes, -(-max(1, largest_file_bytes) // 4096) * 4096)
-    count = max(threads + 1, min(2 * threads + 2, RING_BYTES // piece_bytes))
+    return split_buffer(max(threads + 1, min(2 * threads + 2, RING_BYTES // piece_bytes)), piece_bytes)
+
+
+def split_buffer(count: int, piece_bytes: int) -> list[memoryview]:
+    """Return aligned buffers from one allocation, which is large enough for huge pages."""
     whole = AlignedBuffer(count * piece_bytes)
     whole.take_pages()
     view = whole.view(count * piece_bytes)
@@ -36,18 +39,14 @@ class PieceRing:
     """
 
     def __init__(self, files: Sequence[tuple[int, Fill]], buffers: Sequence[memoryview], takers: int) -> None:
-        """`files` are (size, content); `takers` threads each call `take` for a file until it returns None."""
-        self._files, self._takers = files, takers
+        """`files` are (size, content); of each, one after another, `takers` threads exhaust `pieces` once."""
+        self._files, self._takers, self._piece_bytes = files, takers, len(buffers[0])
         self._free: SimpleQueue[memoryview | None] = SimpleQueue()
-        self._whole = {id(buffer): buffer for buffer in buffers}
-        self._piece_bytes = len(buffers[0])
         for buffer in buffers:
             self._free.put(buffer)
-        self._filled: list[SimpleQueue[Piece | BaseException | None]] = [SimpleQueue() for _ in files]
+        self._filled: SimpleQueue[tuple[memoryview, int, memoryview] | BaseException | None] = SimpleQueue()
         self._is_full = threading.Event()
         self._closed = False
-        self.cpu_ns = 0
-        """CPU time of filling buffers so far."""
         self._thread = threading.Thread(target=self._run, name="checkpoint-content", daemon=True)
         start_thread(self._thread)
 
@@ -55,45 +54,47 @@ class PieceRing:
         """Wait until all buffers are filled, or all content is generated."""
         self._is_full.wait()
 
-    def take(self, file: int) -> tuple[Piece, memoryview] | None:
-        """Return the next piece of a file, and its buffer for `give_back`; None after the last piece."""
-        piece = self._filled[file].get()
-        if isinstance(piece, BaseException):
-            raise piece
-        if piece is None:
-            return None
-        buffer = piece[0]
-        return (buffer[: min(len(buffer), self._files[file][0] - piece[1])], piece[1]), buffer
+    def pieces(self, share: Columns) -> Iterator[tuple[memoryview, int]]:
+        """Yield pieces of a file, with their offsets; time spent waiting for them is added to a thread's `share`.
 
-    def give_back(self, buffer: memoryview) -> None:
-        """Return a buffer to the ring to be filled again."""
-        self._free.put(buffer)
+        A piece is valid until the next one is asked for.
+        """
+        while True:
+            began_ns = time.monotonic_ns()
+            filled = self._filled.get()
+            if isinstance(filled, BaseException):
+                raise filled
+            if filled is None:
+                return
+            share["starved_ns"] += time.monotonic_ns() - began_ns
+            piece, offset, buffer = filled
+            yield piece, offset
+            self._free.put(buffer)
 
     def close(self) -> None:
-        """End the generating thread; threads waiting in `take` get None."""
+        """End the generating thread, and `pieces` of the threads that wait for some."""
         self._closed = True
         self._free.put(None)
         self._thread.join()
-        for filled in self._filled:
-            for _ in range(self._takers):
-                filled.put(None)
+        self._end_file(None)
+
+    def _end_file(self, end: BaseException | None) -> None:
+        for _ in range(self._takers):
+            self._filled.put(end)
 
     def _run(self) -> None:
         try:
-            for file, (size_bytes, fill) in enumerate(self._files):
+            for size_bytes, fill in self._files:
                 for offset in range(0, size_bytes, self._piece_bytes):
                     buffer = self._next_free()
                     if buffer is None:
                         return
-                    fill(buffer[: min(len(buffer), size_bytes - offset)], offset)
-                    self.cpu_ns = time.thread_time_ns()
-                    self._filled[file].put((buffer, offset))
-                for _ in range(self._takers):
-                    self._filled[file].put(None)
+                    piece = buffer[: min(len(buffer), size_bytes - offset)]
+                    fill(piece, offset)
+                    self._filled.put((piece, offset, buffer))
+                self._end_file(None)
         except BaseException as error:
-            for filled in self._filled:
-                for _ in range(self._takers):
-                    filled.put(error)
+            self._end_file(error)
         finally:
             self._is_full.set()
 

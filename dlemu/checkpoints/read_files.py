@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
-from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.storage.storage_base import Reader, StorageBase
 from dlemu.checkpoints.file_content import FileContent
-from dlemu.checkpoints.io_rows import FileTimings
-from dlemu.checkpoints.write_files import Done, StartedPool
+from dlemu.checkpoints.movers import Columns, Done, Movers, add_call
+from dlemu.checkpoints.piece_ring import split_buffer
 from dlemu.config.schema import Checkpoint
-from dlemu.machine.thread_accounting import ThreadAccounting
 
 _ALIGNMENT = 4096  # O_DIRECT: multiples of any device's logical block
 _MAX_READ_BYTES = 32 << 20
@@ -64,116 +63,85 @@ def read_pattern(settings: Checkpoint) -> ReadPattern:
     return ReadPattern(threads=settings.readers, piece_bytes=settings.transfer_size)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileToRead:
-    """A file of a checkpoint to read."""
-
-    path: str
-    content: FileContent
-    checked: bool
-    """`content` is what was written: its first stamp is checked, and with `checkpoint.verify` every byte."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the file."""
-        return self.content.layout.size_bytes
-
-
 class CheckpointReader:
     """Reads files one after another, each with several threads, into buffers that are reused; `close` ends these."""
 
     def __init__(self, storage: StorageBase, pattern: ReadPattern, *, verify: bool) -> None:
-        self._storage, self._pattern, self._verify = storage, pattern, verify
-        self._pool = StartedPool(pattern.threads, "checkpoint-reader")
-        self._accounting = ThreadAccounting()
-        piece_bytes = -(-pattern.piece_bytes // _ALIGNMENT) * _ALIGNMENT
-        whole = AlignedBuffer(pattern.threads * piece_bytes)  # one allocation is large enough for huge pages
-        whole.take_pages()
-        view = whole.view(pattern.threads * piece_bytes)
-        self._buffers = [view[start : start + piece_bytes] for start in range(0, len(view), piece_bytes)]
+        self._storage, self._pattern = storage, pattern
+        self._movers = Movers(pattern.threads, "checkpoint-reader")
+        self._buffers = split_buffer(pattern.threads, -(-pattern.piece_bytes // _ALIGNMENT) * _ALIGNMENT)
         self._scratch = [np.empty(pattern.piece_bytes, np.uint8) if verify else None for _ in range(pattern.threads)]
 
-    def read(self, files: Sequence[FileToRead], done: Done) -> None:
-        """Read all files, and call `done` after each. Raises UserError for a missing or wrong file."""
+    def read(self, files: Sequence[FileContent], done: Done, *, known: bool) -> None:
+        """Read all files, and call `done` after each. Raises UserError for a missing or wrong file.
+
+        `known`: the content is what was written. Its first stamp is checked, and with `verify` every byte.
+        """
         for number, file in enumerate(files):
-            done(number, self._read(file))
+            try:
+                done(number, self._read(file, known=known))
+            except FileNotFoundError as error:
+                raise UserError(
+                    f"{file.path} is missing: the checkpoint is incomplete, or of another model, format or number of "
+                    "ranks; write it again"
+                ) from error
+            except OSError as error:
+                raise UserError(f"{file.path} can't be read: {error.strerror or error}") from error
 
     def close(self) -> None:
         """End the threads."""
-        self._pool.shutdown()
+        self._movers.close()
 
-    def _read(self, file: FileToRead) -> dict[str, int]:
-        pattern = self._pattern
-        try:
-            check_is_file(self._storage, file.path)
-        except OSError as error:
-            raise _unreadable(file, error) from error
-        timings = FileTimings(pattern.threads)
-        try:
-            reader = (self._storage.open if pattern.reads_ahead else self._storage.open_unread_ahead)(file.path)
-        except OSError as error:
-            raise _unreadable(file, error) from error
+    def _read(self, file: FileContent, *, known: bool) -> Columns:
+        check_is_file(self._storage, file.path)
+        self._movers.begin()
+        reader = (self._storage.open if self._pattern.reads_ahead else self._storage.open_unread_ahead)(file.path)
+        failed = threading.Event()
+
+        def work(thread: int, share: Columns) -> None:
+            for offset, size_bytes in reads[thread]:
+                if failed.is_set():
+                    return
+                data = self._read_piece(file, reader, offset, self._buffers[thread], size_bytes, share)
+                if known:
+                    self._check(file, data, offset, self._scratch[thread])
+
         try:
             _check_size(file, reader)
-            reads = _reads_by_thread(file, pattern)
-            stop = threading.Event()
-            self._pool.run(lambda thread: self._move(file, reader, reads[thread], thread, timings, stop), len(reads))
+            reads = _reads_by_thread(file, self._pattern)
+            self._movers.run(work, failed.set, len(reads))
             moved_ns = time.monotonic_ns()
-        except OSError as error:
-            raise _unreadable(file, error) from error
         finally:
             reader.close()
-        return timings.read(moved_ns)
-
-    def _move(
-        self,
-        file: FileToRead,
-        reader: Reader,
-        pieces: Iterator[tuple[int, int]],
-        thread: int,
-        timings: FileTimings,
-        stop: threading.Event,
-    ) -> None:
-        try:
-            with timings.mover(self._accounting):
-                for offset, size_bytes in pieces:
-                    if stop.is_set():
-                        return
-                    self._read_piece(file, reader, offset, size_bytes, thread, timings)
-        except BaseException:
-            stop.set()
-            raise
+        return self._movers.columns(moved_ns, moved_ns)
 
     def _read_piece(
-        self, file: FileToRead, reader: Reader, offset: int, size_bytes: int, thread: int, timings: FileTimings
-    ) -> None:
+        self, file: FileContent, reader: Reader, offset: int, buffer: memoryview, size_bytes: int, share: Columns
+    ) -> memoryview:
         whole = -(-size_bytes // self._storage.alignment) * self._storage.alignment
-        buffer = self._buffers[thread][:whole]
         began_ns = time.monotonic_ns()
-        got = min(reader.read_into(buffer, offset), size_bytes)
-        timings.add(began_ns, got)
+        got = min(reader.read_into(buffer[:whole], offset), size_bytes)
+        add_call(share, began_ns, got)
         if got < size_bytes:
             raise UserError(
                 f"{file.path} ended at byte {offset + got} while it was read, wanted {file.size_bytes}: it was "
                 "truncated meanwhile; write the checkpoint again"
             )
-        if file.checked:
-            self._check(file, buffer[:got], offset, thread)
+        return buffer[:got]
 
-    def _check(self, file: FileToRead, data: memoryview, offset: int, thread: int) -> None:
-        scratch = self._scratch[thread]
+    def _check(self, file: FileContent, data: memoryview, offset: int, scratch: NDArray[np.uint8] | None) -> None:
         if scratch is not None:
-            problem = file.content.difference(data, offset, scratch)
+            problem = file.difference(data, offset, scratch)
         elif offset == 0 or self._pattern.by_tensor:  # the first read by tensor is the end of the file
             before_block = -offset % _ALIGNMENT  # a tensor begins anywhere
-            problem = file.content.stamp_problem(data[before_block:], offset + before_block)
+            problem = file.stamp_problem(data[before_block:], offset + before_block)
         else:
             return
         if problem:
             raise UserError(f"{file.path} is not the file that was written: {problem}; write the checkpoint again")
 
 
-def _reads_by_thread(file: FileToRead, pattern: ReadPattern) -> list[Iterator[tuple[int, int]]]:
+def _reads_by_thread(file: FileContent, pattern: ReadPattern) -> list[Iterator[tuple[int, int]]]:
     """Return for each thread an iterator of the reads (offset, bytes) it does: in its own part, or the next of all.
 
     A small file gets fewer threads, so that none is woken without a piece to read.
@@ -199,16 +167,16 @@ def _pieces(begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int]]
     return ((offset, min(piece_bytes, end - offset)) for offset in range(begin, end, piece_bytes))
 
 
-def _by_tensor(file: FileToRead, piece_bytes: int) -> Iterator[tuple[int, int]]:
+def _by_tensor(file: FileContent, piece_bytes: int) -> Iterator[tuple[int, int]]:
     """Yield the reads of torch.load: the end of the file, where a zip has its directory, then its tensors."""
-    layout = file.content.layout
+    layout = file.layout
     tail = max(0, layout.size_bytes - _DIRECTORY_BYTES)
     directory = [(tail, layout.size_bytes - tail)] if layout.literals else []
     tensors = (_pieces(at, at + tensor.bytes, piece_bytes) for at, tensor in layout.tensors)
     return chain(directory, chain.from_iterable(tensors))
 
 
-def _check_size(file: FileToRead, reader: Reader) -> None:
+def _check_size(file: FileContent, reader: Reader) -> None:
     wanted = file.size_bytes
     if reader.size_bytes == wanted:
         return
@@ -216,12 +184,3 @@ def _check_size(file: FileToRead, reader: Reader) -> None:
     raise UserError(
         f"{file.path} {what}: it has {reader.size_bytes} bytes, wanted {wanted}; write the checkpoint again"
     )
-
-
-def _unreadable(file: FileToRead, error: OSError) -> UserError:
-    if isinstance(error, FileNotFoundError):
-        return UserError(
-            f"{file.path} is missing: the checkpoint is incomplete, or of another model, format or number of ranks; "
-            "write it again"
-        )
-    return UserError(f"{file.path} can't be read: {error.strerror or error}")

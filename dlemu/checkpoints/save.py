@@ -1,27 +1,75 @@
-"""Checkpoints inside training: the model is written, fsynced and timed while the emulated accelerators stall.
+"""When ranks save, at once or behind training, and how training does: its model is written, fsynced and timed.
 
-With `checkpoint.asynchronous` they stall only for a snapshot into host memory (emulated by a sleep). A thread then
-writes it while training goes on, and the next checkpoint waits for it.
+With `checkpoint.asynchronous` the emulated accelerators stall only for a snapshot into host memory (a sleep). A thread
+then writes it while training goes on, and the next checkpoint waits for it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from datagen.storage.storage_base import StorageBase
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
-from dlemu.checkpoints.file_content import FileNumber, content_of
+from dlemu.checkpoints.file_content import files_of
 from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.checkpoints.piece_ring import make_buffers
 from dlemu.checkpoints.shards import FileLayout, Tensor
 from dlemu.checkpoints.stored import block_name
-from dlemu.checkpoints.write_files import CheckpointWriter, Drain, FileToWrite, explained
+from dlemu.checkpoints.write_files import CheckpointWriter, explained
 from dlemu.config.schema import Checkpoint, Model
 from dlemu.machine.clock import Clock
 from dlemu.ranks import Comm
+from dlemu.ranks.process_control import start_thread
+
+
+class Saving:
+    """One rank's checkpoints, one after another: all ranks call `begin`, then `wait`."""
+
+    def __init__(self, settings: Checkpoint, comm: Comm, clock: Clock, own_bytes: int) -> None:
+        """`own_bytes` are this rank's of one checkpoint, which a snapshot copies."""
+        self._settings, self._comm, self._clock, self._own_bytes = settings, comm, clock, own_bytes
+        self._thread: threading.Thread | None = None
+        self._ended_ns = 0
+        self._failure: BaseException | None = None
+
+    def begin(self, write: Callable[[int], None]) -> int:
+        """Call `write` with the time when it begins; return when training goes on.
+
+        With `asynchronous` that is after a snapshot; a thread calls `write` then.
+        """
+        if not self._settings.asynchronous:
+            write(self._clock.now_ns())
+            self._ended_ns = self._clock.now_ns()
+            return self._ended_ns
+        # GB/s are bytes per ns
+        copied_ns = self._clock.now_ns() + round(self._own_bytes / self._settings.snapshot_gb_per_second)
+        self._clock.sleep_until(copied_ns)
+        released_ns = self._comm.all_reduce_max(self._clock.now_ns())
+        self._thread = threading.Thread(
+            target=self._run, args=(write, released_ns), name="checkpoint-drain", daemon=True
+        )
+        start_thread(self._thread)
+        return released_ns
+
+    def _run(self, write: Callable[[int], None], began_ns: int) -> None:
+        try:
+            write(began_ns)
+            self._ended_ns = self._clock.now_ns()
+        except BaseException as error:
+            self._failure = error
+
+    def wait(self) -> int:
+        """Wait until this rank has written its part; return when that was, or raise why it could not be."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return self._ended_ns
 
 
 @dataclass
@@ -37,7 +85,7 @@ class TrainingSaver:
     """Seed of the content."""
     sync_seconds: float = math.inf
     """Timeout of an fsync; for large checkpoints at least the time that their bytes take at 10 MB/s."""
-    _in_progress: tuple[Drain, SavedCheckpoint] | None = field(default=None, init=False)
+    _in_progress: SavedCheckpoint | None = field(default=None, init=False)
     """The asynchronous checkpoint that is being written; its `ended_ns` is not known yet."""
 
     def save(self, epoch: int, block: int) -> tuple[int, list[SavedCheckpoint]]:
@@ -48,31 +96,29 @@ class TrainingSaver:
         if the disk is full, UserError if the folder can't be written.
         """
         started_ns = self.comm.all_reduce_max(self.clock.now_ns())
-        saved = SavedCheckpoint(epoch=epoch, block=block, bytes=self.total_bytes, started_ns=started_ns, ended_ns=0)
-        if not self.settings.asynchronous:
-            self._write(epoch, block)
-            ended_ns = self.comm.all_reduce_max(self.clock.now_ns())
-            return ended_ns, [replace(saved, ended_ns=ended_ns)]
         complete = self.finish()
-        begin_ns = self.clock.now_ns()
-        own_bytes = sum(layout.size_bytes for layout in self._layouts)
-        self.clock.sleep_until(begin_ns + round(own_bytes / self.settings.snapshot_gb_per_second))  # GB/s: bytes per ns
-        released_ns = self.comm.all_reduce_max(self.clock.now_ns())
-
-        def write() -> int:
-            self._write(epoch, block)
-            return self.clock.now_ns()
-
-        self._in_progress = Drain(write), replace(saved, released_ns=released_ns)
+        released_ns = self._saving.begin(lambda _: self._write(epoch, block))
+        self._in_progress = SavedCheckpoint(
+            epoch=epoch,
+            block=block,
+            bytes=self.total_bytes,
+            started_ns=started_ns,
+            ended_ns=0,
+            released_ns=released_ns if self.settings.asynchronous else None,
+        )
+        if not self.settings.asynchronous:
+            complete = self.finish()
+            released_ns = complete[0].ended_ns
         return released_ns, complete
 
     def finish(self) -> list[SavedCheckpoint]:
-        """Wait for the asynchronous checkpoint in progress; return it, or []. Raises as `save` does."""
-        in_progress, self._in_progress = self._in_progress, None
-        if in_progress is None:
-            return []
-        drain, saved = in_progress
-        return [replace(saved, ended_ns=self.comm.all_reduce_max(drain.wait()))]
+        """Wait for the checkpoint in progress; return it, or []. Raises as `save` does."""
+        saved, self._in_progress = self._in_progress, None
+        return [replace(saved, ended_ns=self.comm.all_reduce_max(self._saving.wait()))] if saved is not None else []
+
+    @cached_property
+    def _saving(self) -> Saving:
+        return Saving(self.settings, self.comm, self.clock, sum(layout.size_bytes for layout in self._layouts))
 
     @cached_property
     def total_bytes(self) -> int:
@@ -104,15 +150,8 @@ class TrainingSaver:
         if not self._layouts:
             return
         folder = f"{self.settings.checkpoint_folder.rstrip('/')}/{block_name(epoch, block)}"
-        files = [
-            FileToWrite(
-                path=f"{folder}/{layout.path}",
-                content=content_of(
-                    layout, self.settings, self.seed, FileNumber(_number(epoch, block), self.comm.rank, number)
-                ),
-            )
-            for number, layout in enumerate(self._layouts)
-        ]
+        number = (epoch & 0x3FF) << 10 | block & 0x3FF  # 20 bits: repeats after 1024 epochs, or 1024 blocks of an epoch
+        files = files_of(folder, self._layouts, self.settings, self.seed, checkpoint=number, rank=self.comm.rank)
         try:
             self.storage.make_folder(folder)
             for file in files:
@@ -130,8 +169,3 @@ class TrainingSaver:
         )
         writer.wait_ready()
         writer.write(lambda _number, _moved: None)
-
-
-def _number(epoch: int, block: int) -> int:
-    """Return a 20-bit number for a checkpoint of training; it repeats after 1024 epochs, or 1024 blocks of an epoch."""
-    return (epoch & 0x3FF) << 10 | block & 0x3FF

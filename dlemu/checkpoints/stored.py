@@ -7,7 +7,6 @@ last rank is done. So an interrupted checkpoint is always recognised. Checkpoint
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Collection, Iterator
@@ -48,8 +47,9 @@ class StoredNote:
 
     @property
     def description(self) -> str:
-        """Model, ranks and format, for messages."""
-        return f"{self.model.name} by {self.ranks} ranks, format {self.settings.format}"
+        """What it is of, for messages."""
+        of = f"{self.model.name} by {self.ranks} ranks from rank {self.settings.first_rank} on"
+        return f"{of}, {self.bytes:,} bytes in format {self.settings.format}"
 
 
 def folder_name(checkpoint: int | str) -> str:
@@ -150,14 +150,13 @@ def claim_blocks(storage: StorageBase, checkpoint_folder: str, names: Collection
     recorded = _recorded_blocks(storage, folder)
     for name in sorted(_names_in(storage, folder).intersection(names)):
         path = f"{folder}/{name}"
-        if is_link(storage, path) or (name not in recorded and _is_not_empty(storage, path)):
+        if is_link(storage, path) or (name not in recorded and _names_in(storage, path)):
             raise UserError(
                 f"{path} holds files that dlemu did not write, and this run would write there: set "
                 "checkpoint.checkpoint_folder to a new folder"
             )
     storage.make_folder(folder)
-    data = json.dumps(sorted(recorded.union(names))).encode()
-    write_whole(storage, f"{folder}/{BLOCKS}", data, sync=False)
+    write_whole(storage, f"{folder}/{BLOCKS}", msgspec.json.encode(sorted(recorded.union(names))), sync=False)
 
 
 def block_name(epoch: int, block: int) -> str:
@@ -171,20 +170,14 @@ def _names_in(storage: StorageBase, folder: str) -> set[str]:
             return {entry.name for entry in entries}
     except FileNotFoundError:
         return set()
+    except NotADirectoryError:
+        return {folder}
 
 
 def _recorded_blocks(storage: StorageBase, folder: str) -> frozenset[str]:
     path = f"{folder}/{BLOCKS}"
     try:
         storage.size_bytes(path)  # refuses pipes and devices before one is opened
-        names = json.loads(bytes(read_whole(storage, path)))
-    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+        return frozenset(msgspec.json.decode(bytes(read_whole(storage, path)), type=list[str]))
+    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError, ValueError, RecursionError):
         return frozenset()
-    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
-
-
-def _is_not_empty(storage: StorageBase, folder: str) -> bool:
-    try:
-        return bool(_names_in(storage, folder))
-    except NotADirectoryError:
-        return True

@@ -201,7 +201,7 @@ def _intended_setting(error: click.NoSuchOption) -> str:
 
 def _setting(key: str) -> str:
     """Return the setting that a key means, by a name of other tools too, or what is there instead; empty for none."""
-    from dlemu.config.sections import SYNONYMS
+    from dlemu.config.schema import SYNONYMS
     from dlemu.config.translate import is_known
 
     return SYNONYMS.get(key, "") or key * is_known(key)

@@ -9,9 +9,6 @@ import click
 from dlemu.cli.options import config_dir_option, json_option
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from dlemu.doctor.check_base import Check
     from dlemu.report.table import Tone
 
 _TONES: dict[str, Tone] = {"ok": "good", "skip": "plain", "warn": "caution", "fail": "bad"}
@@ -36,11 +33,15 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
 
     from dlemu.config import load
     from dlemu.doctor import examine
+    from dlemu.report.table import Line, Table, columns, print_table
 
     console = Console(quiet=as_json)
     checks = []
     for check in examine(load(overrides, config_dir=config_dir)):
-        show(check, console)
+        lines = [check.observed]
+        lines += [f"{what}: {text}" for what, text in (("wanted", check.wanted), ("to do", check.advice)) if text]
+        row = (Line(f"{check.level:<5}", _TONES[check.level]), f"{check.name:<14}", "\n".join(lines))
+        print_table(Table(columns=columns("", "", "", whole=(0, 1)), rows=[row], dense=True), console)
         checks.append(check)
     levels = [check.level for check in checks]
     counts = [
@@ -52,13 +53,3 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
 
         click.echo(to_json(checks), nl=False)
     raise SystemExit(2 if "fail" in levels else 0)
-
-
-def show(check: Check, console: Console) -> None:
-    """Print one check: what was observed, then on separate lines what is wanted and what to do."""
-    from dlemu.report.table import Line, Table, columns, print_table
-
-    lines = [check.observed]
-    lines += [f"{what}: {text}" for what, text in (("wanted", check.wanted), ("to do", check.advice)) if text]
-    row = (Line(f"{check.level:<5}", _TONES[check.level]), f"{check.name:<14}", "\n".join(lines))
-    print_table(Table(columns=columns("", "", "", whole=(0, 1)), rows=[row], dense=True), console)

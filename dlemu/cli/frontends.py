@@ -20,7 +20,6 @@ from dlemu.config import check_data, load
 from dlemu.config.loading import NOT_INSTALLED
 from dlemu.config.schema import Workload
 from dlemu.dlio.export import export_beside
-from dlemu.metrics.verdict import EXIT_STATUSES, Outcome
 from dlemu.ranks import detect_launcher
 from dlemu.report.progress import ProgressLines, log_writer
 from dlemu.report.units import size
@@ -40,7 +39,7 @@ from dlemu.runner.events import (
     Warned,
     to_all,
 )
-from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE, JobRequest, MakeFirst, run_alone
+from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE, JobRequest, run_alone
 from dlemu.runner.ranks import RunFailedError
 
 
@@ -53,8 +52,9 @@ def job_request(
     def allowed(making: Making, ranks: int) -> None:
         allow(making.workload, making.folder, ranks, making.bytes, yes=yes)
 
-    first = MakeFirst("dataset.num_files_train" in given_keys(overrides), allowed) if make else None
-    return JobRequest(load=partial(load, overrides, config_dir=config_dir), words=overrides, make_first=first)
+    loading = partial(load, overrides, config_dir=config_dir)
+    is_given = make and "dataset.num_files_train" in given_keys(overrides)
+    return JobRequest(load=loading, words=overrides, allow_making=allowed if make else None, size_is_given=is_given)
 
 
 def show_job(
@@ -75,8 +75,7 @@ def show_job(
     if result is None:
         return 0
     show_answer(result.summary, result.folder, result.kind, as_json=terminal.as_json, page=terminal.makes_page)
-    outcome: Outcome | None = getattr(result.summary, "outcome", None)
-    return EXIT_STATUSES[outcome] if outcome is not None else 0
+    return result.summary.exit_status
 
 
 class Terminal:

@@ -20,7 +20,7 @@ from dlemu.ranks import Interrupted, interrupt_on
 from dlemu.report.table import Cell, Line, print_lines
 from dlemu.report.units import number, with_uncertainty
 from dlemu.results.wording import count
-from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
+from dlemu.runner.run_list import Planned, RunEnded, RunsPlanned
 from dlemu.studies.answers import SweepPoint, Trial
 from dlemu.studies.prerequisites import SizingEvent
 
@@ -42,7 +42,7 @@ class Watched(Terminal):
 
     def __call__(self, event: SizingEvent | RunEnded[Any, Any]) -> None:
         """Show an event."""
-        if not isinstance(event, RunsPlanned | RunBegan | RunEnded):
+        if not isinstance(event, RunsPlanned | Planned | RunEnded):
             super().__call__(event)
             return
         self._lines.leave()
@@ -55,7 +55,7 @@ class Watched(Terminal):
                 self._print(f"continuing after {count(event.finished_runs, 'finished run')}")
             case RunsPlanned(runs=int(runs)) if runs > 1:
                 self._print(f"{count(runs, 'run')}, {event.finished_runs} of them done")
-            case RunBegan():
+            case Planned():
                 self._print(f"{event.label} ...")
             case RunEnded(run=Trial() as trial):
                 au = with_uncertainty(trial.au_sustained_percent, trial.half_width_percent)

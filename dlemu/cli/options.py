@@ -122,12 +122,12 @@ def report_result(wanted: bool, folder: str) -> None:
 
     A separate process makes it, so that it can neither fail the command nor delay it for long.
     """
+    if not wanted:
+        return
     from dlemu.ranks.failure import Role
     from dlemu.report.page import missing_packages
     from dlemu.runner.child_run import OverdueError, module_command, output_of
 
-    if not wanted:
-        return
     again = f"dlemu report {shlex.quote(folder)}"
     if missing_packages():
         click.echo(f"report: no page was made: pip install 'dlemu[report]', then: {again}")

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from dlemu.cli.options import DETAILS, answer_options, show
+from dlemu.cli.options import answer_options, show
 
 
 @click.command(name="report")
@@ -57,14 +57,12 @@ def command(
         summary = getattr(answer, "summary", answer)
         click.echo(to_json(summary), nl=False)
         raise SystemExit(0 if getattr(summary, "complete", True) else DlemuError.exit_status)
-    if click.get_current_context().meta[DETAILS]:
-        for folder in folders:
-            answer = read_result(folder)
-            show((kind_of(folder) or kind_named("training")).name, getattr(answer, "summary", answer), folder)
     from dlemu.studies.pages import write_page, write_pictures
 
     for folder in folders:
         page = write_page(folder, output)
+        answer = read_result(folder)
+        show((kind_of(folder) or kind_named("training")).name, getattr(answer, "summary", answer), folder)
         click.echo(f"report: {page}")
         for kind in ("png",) * png + ("svg",) * svg:
             for path in write_pictures(folder, kind, os.path.join(os.path.dirname(page), "figures")):
@@ -74,7 +72,7 @@ def command(
 def _name_unfinished(folder: str, *, remove: bool, asks: bool) -> None:
     """Print on stderr what a killed run left in the storage; remove it if `remove`, or if the user agrees."""
     from datagen.errors import UserError
-    from dlemu.results.file_names import FACTS, LIVE
+    from dlemu.results import FACTS, LIVE
     from dlemu.results.kinds import kind_of
     from dlemu.results.live import goes_on
 

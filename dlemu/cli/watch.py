@@ -27,7 +27,8 @@ def command(folder: str, ranks: bool) -> None:
 
     from dlemu.report.progress import ProgressLines
     from dlemu.results.live import Progress
-    from dlemu.runner.follow import LOOK_SECONDS, RunFollower
+    from dlemu.runner.events import LOOK_SECONDS
+    from dlemu.runner.follow import RunFollower
 
     follower = RunFollower(folder)
     lines = ProgressLines(Console(), plain_seconds=0)

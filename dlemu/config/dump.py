@@ -1,12 +1,19 @@
-"""Writes a Workload as YAML, as overrides, and as the command that generates its dataset."""
+"""Writes a Workload as YAML, as overrides, and as the command that generates its dataset.
+
+The meaning of a setting, as of any field of a dataclass, is the docstring below it, read from the module's source.
+"""
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import inspect
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
@@ -14,8 +21,7 @@ import yaml
 from datagen.withheld import public_option, public_options, public_text, without_secrets
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
 from dlemu.config.overrides import override
-from dlemu.config.schema import Output, Workload
-from dlemu.config.sections import OWN, plain, tree
+from dlemu.config.schema import OWN, Output, Workload, plain, tree
 from dlemu.config.translate import DURATIONS, KeyPath
 from dlemu.config.workload_files import workload_names, yaml_loader
 
@@ -73,8 +79,6 @@ def explained(workload: Workload) -> str:
 
 def _comments(section: Any, kind: Any) -> Iterator[tuple[int, str]]:
     """Yield, for each key of a section, the position of its line in the YAML, and the comment to insert there."""
-    from dlemu.config.meanings import meanings, summary
-
     hints, texts = get_type_hints(kind), meanings(kind)
     for key, value in section.value:
         name, hint = key.value, hints.get(key.value)
@@ -120,3 +124,38 @@ def _differences(path: KeyPath, wanted: Mapping[str, Any], given: Mapping[str, A
         elif here != there:
             is_whole = isinstance(here, float) and here.is_integer() and here < 1e15
             yield override(place, int(here) if is_whole else here)  # as users write it: not 262000.0
+
+
+def meanings(section: type[Any]) -> dict[str, str]:
+    """Return field name -> docstring, base classes included; empty where there is no source."""
+    found: dict[str, str] = {}
+    for base in reversed(section.__mro__):
+        found |= _of_module(base.__module__).get(base.__name__, {})
+    return found
+
+
+def summary(text: str) -> str:
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a docstring, without its full stop, and with null as in JSON."""
+    return summary(text).partition(". ")[0].rstrip(".").replace("None", "null")
+
+
+@cache
+def _of_module(name: str) -> dict[str, dict[str, str]]:
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[name]))
+    except (OSError, TypeError):  # no source, or a built-in module
+        return {}
+    return {node.name: _of_class(node) for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _of_class(definition: ast.ClassDef) -> dict[str, str]:
+    found = {}
+    for statement, after in zip(definition.body, definition.body[1:], strict=False):
+        match statement, after:
+            case ast.AnnAssign(target=ast.Name(id=field)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[field] = inspect.cleandoc(text)
+    return found

@@ -14,9 +14,8 @@ from datagen.spec import build
 from datagen.storage.storage_base import is_direct
 from datagen.withheld import scrubbed
 from dlemu.config.overrides import parse
-from dlemu.config.schema import Storage, Workload
-from dlemu.config.sections import plain, replaced, to_workload
-from dlemu.config.sections import tree as settings_tree
+from dlemu.config.schema import Storage, Workload, plain, replaced, to_workload
+from dlemu.config.schema import tree as settings_tree
 from dlemu.config.translate import MODULES, KeyPath, Layer, layer, merged, put, translated
 from dlemu.config.validate import check, check_folder, check_model_name
 from dlemu.config.workload_files import SUFFIX, composed, read_plain, resolved, workload_names

@@ -18,8 +18,7 @@ from datagen.registry import built_in, companion
 from datagen.storage.storage_base import has_paths, is_direct
 from datagen.withheld import SECRET_NAMES
 from dlemu.config.duration import Duration
-from dlemu.config.schema import Workload
-from dlemu.config.sections import tree
+from dlemu.config.schema import Workload, tree
 
 KeyPath = tuple[str, ...]
 Layer = list[tuple[KeyPath, Any]]

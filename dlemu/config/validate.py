@@ -16,8 +16,7 @@ from datagen.settings import problems
 from datagen.spec import build, joined_problems
 from datagen.storage.storage_base import local_folder, open_storage
 from dlemu.config.duration import is_zero
-from dlemu.config.schema import Model, Workload
-from dlemu.config.sections import sections
+from dlemu.config.schema import Model, Workload, sections
 from dlemu.config.translate import LOADERS, MODULES
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import DatasetError, UserError
 from datagen.formats.format_base import damaged, own_damaged
+from datagen.formats.tfrecord import around_image
 from datagen.layout import NO_PLACES
 from dlemu.config.duration import is_zero
 from dlemu.loaders._process import call_niced, keep_freed_memory
@@ -109,21 +110,13 @@ class Records:
 
     def _made_up(self, steps: int) -> Any:
         """Return one Example in memory over and over: records for null storage, which has no files."""
-        features = {
-            "image": tf.train.Feature(
-                bytes_list=tf.train.BytesList(value=[bytes(self._phase.fetch.nominal_sample_bytes)])
-            ),
-            "size": tf.train.Feature(int64_list=tf.train.Int64List(value=[0])),
-        }
-        example = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+        size = self._phase.fetch.nominal_sample_bytes
+        example = bytes(size).join(around_image(size))
         files, total = self._turns.files, steps * self._phase.batch_size
         records = self._together(
             tf.data.Dataset.range(files),
             lambda source: tf.data.Dataset.zip(
-                (
-                    tf.data.Dataset.range(source, total + files, files),
-                    tf.data.Dataset.from_tensors(example).repeat(),
-                )
+                (tf.data.Dataset.range(source, total + files, files), tf.data.Dataset.from_tensors(example).repeat())
             ),
         )
         return records.take(total)
@@ -135,10 +128,11 @@ class Records:
         def paths(files: NDArray[np.int64]) -> NDArray[np.object_]:
             return np.array([layout.path(file).encode() for file in files.tolist()], object)
 
+        def with_paths(files: Any, counts: Any) -> tuple[Any, Any, Any]:
+            return tf.ensure_shape(tf.numpy_function(paths, [files], tf.string), [None]), files, counts
+
         numbers = tf.data.Dataset.from_tensor_slices((files, counts)).batch(_PATHS_AT_A_TIME)
-        return numbers.map(
-            _plain(lambda files, counts: (_vector(tf.numpy_function(paths, [files], tf.string)), files, counts))
-        ).unbatch()
+        return numbers.map(_plain(with_paths)).unbatch()
 
     def _records(self, path: Any, file: Any, count: Any, first: int, stride: int) -> Any:
         """Return the records of one file that this rank keeps, each with the number of its sample."""
@@ -207,10 +201,6 @@ class Records:
             f"TensorFlow could not read a file in {layout.folder} ({reason}), but now can read them all: "
             "the storage failed temporarily; see the kernel's log (dmesg) for why"
         )
-
-
-def _vector(tensor: Any) -> Any:
-    return tf.ensure_shape(tensor, [None])
 
 
 def _crop(images: Any, samples: Any, size: int) -> Any:
@@ -360,13 +350,9 @@ def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:
     options.experimental_optimization.apply_default_optimizations = False
     options.threading.private_threadpool_size = threads
     options.threading.max_intra_op_parallelism = 1
-    yield from call_niced(partial(_begun, dataset.with_options(options)), nice)
-
-
-def _begun(dataset: Any) -> Iterator[list[Any]]:
-    """Start the pipeline by taking its first element, and return all its elements."""
-    elements = _elements(dataset)
-    return itertools.chain(list(itertools.islice(elements, 1)), elements)
+    elements = _elements(dataset.with_options(options))
+    first = call_niced(lambda: list(itertools.islice(elements, 1)), nice)  # taking it starts the pipeline
+    yield from itertools.chain(first, elements)
 
 
 def _elements(dataset: Any) -> Iterator[list[Any]]:

@@ -48,21 +48,17 @@ class Preprocessing:
         """Preprocess this number of samples."""
         if is_zero(self._duration):
             return Spent()
-        seconds, cpu_ns = self._draw(samples), 0
+        if len(self._drawn) < samples:
+            more = draw_seconds(self._duration, self._random, max(DRAWN_AT_ONCE, samples))
+            self._drawn = np.concatenate([self._drawn, more])
+        drawn, self._drawn = np.split(self._drawn, [samples])
+        seconds, cpu_ns = float(drawn.sum()), 0
         began_ns = time.monotonic_ns()
         if self._burners is None:
             time.sleep(seconds / self._threads)
         else:
             cpu_ns = self._burners.burn(seconds)
         return Spent(time.monotonic_ns() - began_ns, cpu_ns)
-
-    def _draw(self, samples: int) -> float:
-        """Return the total preprocessing time of this number of samples, in seconds."""
-        if len(self._drawn) < samples:
-            more = draw_seconds(self._duration, self._random, max(DRAWN_AT_ONCE, samples))
-            self._drawn = np.concatenate([self._drawn, more])
-        drawn, self._drawn = np.split(self._drawn, [samples])
-        return float(drawn.sum())
 
 
 @dataclass(frozen=True, kw_only=True)

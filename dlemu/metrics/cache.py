@@ -6,7 +6,6 @@ The bytes are counted twice: by the kernel for each read, and by the devices, fr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.metrics.findings import Code, Finding, Number
-from dlemu.metrics.rates import Mean, all_known, by_epoch, known, training_ns
+from dlemu.metrics.rates import Mean, all_known, by_epoch, known, pooled, training_ns
 from dlemu.metrics.rows import Rows, in_order, is_any, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
@@ -37,23 +36,34 @@ class CacheProof(NamedTuple):
     """Bytes that storage served as a percentage of the bytes that the application read, above 100 with read-ahead; None
     if the kernel does not count them (FUSE, some network file systems)."""
     finding: Finding | None
-    """PAGE_CACHE or NO_DATA_FROM_STORAGE; None if nothing is wrong."""
+    """PAGE_CACHE or NO_DATA_FROM_STORAGE; None if nothing is wrong, or nothing was measured."""
 
 
 def prove(
     rows: Rows, *, file_system: str, odirect: bool, evicted: bool, dataset_bytes: int, memory_bytes: int
 ) -> CacheProof:
     """Return from the training rows whether data came from storage; `evicted`: from the page cache, before reading."""
-    known = is_any(rows, "storage_bytes") or file_system in COUNTED
-    per_epoch = tuple(_percent(part) if known else None for part in by_epoch(rows))
-    percent = _percent(rows) if known else None
-    ratio = dataset_bytes / memory_bytes if memory_bytes else None
-    return CacheProof(
-        from_storage_percent=Mean(mean=percent, per_epoch=per_epoch),
-        finding=_finding(percent, per_epoch, file_system, ratio, past_cache=odirect, evicted=evicted)
-        if is_any(rows, "app_bytes")
-        else Finding(Code.NO_DATA_FROM_STORAGE, "loud"),
-    )
+    is_counted = is_any(rows, "storage_bytes") or file_system in COUNTED
+    found = pooled(rows, _percent if is_counted else lambda _: math.nan)
+    shares = [share for share in found.per_epoch if share is not None]
+    remedies = ((not odirect, "odirect=true"), (not odirect and not evicted, "evict_page_cache=epochs"))
+    settings = " or ".join(f"reader.{setting}" for helps, setting in remedies if helps)
+    numbers: dict[str, Number] = {"would_help": settings} if settings else {}
+    is_small = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes
+    if memory_bytes:
+        numbers["dataset_to_memory_ratio"] = dataset_bytes / memory_bytes
+    finding = None
+    if len(rows) and not is_any(rows, "app_bytes"):
+        finding = Finding(Code.NO_DATA_FROM_STORAGE, "loud")
+    elif file_system in IN_MEMORY:
+        finding = Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", pattern="in_memory", file_system=file_system)
+    elif found.mean is None and is_small and not (odirect or evicted):
+        numbers |= {"pattern": "not_known", "wanted_ratio": WANTED_RATIO}
+        finding = Finding(Code.PAGE_CACHE, "caution", numbers)
+    elif shares and min(shares) < PARTLY_READ_PERCENT:
+        numbers |= {"from_storage_percent": found.mean, "least_percent": min(shares), "most_percent": max(shares)}
+        finding = Finding(Code.PAGE_CACHE, "loud" if min(shares) < NOT_READ_PERCENT else "caution", numbers)
+    return CacheProof(found, finding if len(rows) else None)
 
 
 def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None:
@@ -72,36 +82,9 @@ def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None
     return sum(read * share for read, share in served) / total if total else None
 
 
-def _percent(rows: Rows) -> float | None:
+def _percent(rows: Rows) -> float:
     app_bytes = sum_of(rows, "app_bytes")
-    return 100.0 * sum_of(rows, "storage_bytes") / app_bytes if app_bytes else None
-
-
-def _finding(
-    percent: float | None,
-    per_epoch: Sequence[float | None],
-    file_system: str,
-    ratio: float | None,
-    *,
-    past_cache: bool,
-    evicted: bool,
-) -> Finding | None:
-    if file_system in IN_MEMORY:
-        return Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", pattern="in_memory", file_system=file_system)
-    remedies = ((not past_cache, "odirect=true"), (not past_cache and not evicted, "evict_page_cache=epochs"))
-    settings = " or ".join(f"reader.{setting}" for helps, setting in remedies if helps)
-    numbers: dict[str, Number] = {"would_help": settings} if settings else {}
-    if ratio is not None:
-        numbers["dataset_to_memory_ratio"] = ratio
-    if percent is None:
-        unsafe = ratio is not None and ratio < WANTED_RATIO and not (past_cache or evicted)
-        numbers |= {"pattern": "not_known", "wanted_ratio": WANTED_RATIO}
-        return Finding(Code.PAGE_CACHE, "caution", numbers) if unsafe else None
-    shares = [share for share in per_epoch if share is not None]
-    if not shares or min(shares) >= PARTLY_READ_PERCENT:
-        return None
-    numbers |= {"from_storage_percent": percent, "least_percent": min(shares), "most_percent": max(shares)}
-    return Finding(Code.PAGE_CACHE, "loud" if min(shares) < NOT_READ_PERCENT else "caution", numbers)
+    return 100.0 * sum_of(rows, "storage_bytes") / app_bytes if app_bytes else math.nan
 
 
 _MAX_MISSED = 0.05
@@ -151,7 +134,7 @@ def _delivered_total(rows: Rows, device: Delivered) -> float:
     """Return a device's MB or reads in an epoch, from the readings around it; NaN if too much is missing."""
     own = in_order(rows).of("rank", device.ranks)
     if not len(own):
-        return float("nan")
+        return math.nan
     return delivered_between(device.time_ns, device.rate, int(own["free_ns"].min()), int(own["met_ns"].max()))
 
 
@@ -161,21 +144,21 @@ def delivered_between(time_ns: NDArray[np.int64], rate: NDArray[np.float64], beg
     last = int(np.searchsorted(time_ns, end_ns))
     time_ns, rate = time_ns[first : last + 1], rate[first : last + 1]
     if not len(time_ns):
-        return float("nan")
+        return math.nan
     missed_ns = max(0, int(time_ns[0]) - begin_ns) + max(0, end_ns - int(time_ns[-1]))
-    return float("nan") if missed_ns > _MAX_MISSED * (end_ns - begin_ns) else _integral(time_ns, rate)
+    return math.nan if missed_ns > _MAX_MISSED * (end_ns - begin_ns) else _integral(time_ns, rate)
 
 
 def mean_between(time_ns: NDArray[np.int64], value: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
     """Return the time-weighted mean of the readings between two moments; NaN for fewer than two readings."""
     within = (time_ns >= begin_ns) & (time_ns <= end_ns)
     times, values = time_ns[within], value[within]
-    return _integral(times, values) / ((times[-1] - times[0]) / 1e9) if len(times) > 1 else float("nan")
+    return _integral(times, values) / ((times[-1] - times[0]) / 1e9) if len(times) > 1 else math.nan
 
 
 def _integral(time_ns: NDArray[np.int64], value: NDArray[np.float64]) -> float:
     """Return the sum of each reading x seconds since the reading before it; NaN for fewer than two readings."""
-    return float((value[1:] * np.diff(time_ns)).sum() / 1e9) if len(time_ns) > 1 else float("nan")
+    return float((value[1:] * np.diff(time_ns)).sum() / 1e9) if len(time_ns) > 1 else math.nan
 
 
 _CHUNK = 1 << 20  # samples hashed at a time: 8 MiB of numbers, however many samples an epoch has

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_type_hints
 
-from dlemu.config.meanings import first_sentence, meanings
+from dlemu.config.dump import first_sentence, meanings
 
 Better = Literal["higher", "lower", "neither"]
 ACCELERATOR = "accelerator"
@@ -84,11 +84,6 @@ class Catalogue:
     def in_sweeps(self) -> tuple[Metric, ...]:
         """The metrics that are columns of a sweep's table."""
         return tuple(metric for metric in self.metrics if metric.head)
-
-    @property
-    def drawn(self) -> tuple[Metric, ...]:
-        """The metrics that figures have panels for."""
-        return tuple(metric for metric in self.metrics if metric.is_drawn)
 
     @property
     def times(self) -> tuple[Metric, ...]:

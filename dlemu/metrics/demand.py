@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from datagen.layout import nominal_sample_bytes, stored_sample_bytes
 from dlemu.config.duration import mean_seconds
-from dlemu.config.schema import Workload
-from dlemu.config.sections import full_size
+from dlemu.config.schema import Workload, full_size
 
 MB, GB = 1e6, 1e9
 

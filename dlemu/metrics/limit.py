@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy, Number
@@ -35,33 +35,22 @@ HELD_BACK_PERCENT, THROTTLED_PERCENT = 10.0, 50.0
 cores; from the second on it is what limits the run."""
 MIN_SPEEDUP = 1.3  # smaller: two trials of seconds differ as much by chance; larger: real limits are overlooked
 """The number of readers, or the size of requests, was the limit if changing it gives this many times the rate."""
-MIN_GAIN_PERCENT, MIN_GAIN_SHARE = 2.0, 0.5
-"""A deeper queue must gain this many points of AU to be the limit, and this share of the loss where the AU stays below
-its threshold."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Device:
-    """The devices behind the dataset, all together, while accelerators waited."""
-
-    mean_depth: float
-    """Mean number of requests in the devices."""
-    busy_percent: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """Rates measured right after the run: with its number of readers, with more and fewer, and with larger requests."""
+    """Rates measured right after the run: with its number of readers, with more and fewer, and with larger requests.
 
-    readers: int
-    mb_per_second: float
+    0: not tried, as nothing is where too little was lost to reads.
+    """
+
+    readers: int = 0
+    mb_per_second: float = 0.0
     more_readers: int = 0
-    """0: not tried, because there were enough readers."""
     more_mb_per_second: float = 0.0
-    again_mb_per_second: float
+    again_mb_per_second: float = 0.0
     """Rate of `readers`, measured again after the other trials."""
     fewer_readers: int = 0
-    """0: not tried; likewise the fields below."""
     fewer_mb_per_second: float = 0.0
     larger_request_bytes: int = 0
     """Bytes of a read call, with `readers` readers."""
@@ -74,52 +63,59 @@ class Scaling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cause:
-    """One cause of lost AU, and the AU without it. Causes overlap: their gains do not add up."""
+class Context:
+    """What else is known of a run. What hosts did is of the busiest one, as all wait for the slowest.
 
-    what: What
-    au_percent: float
-    """AU over whole epochs with only this cause removed, by replaying the run's batches in the event model."""
-    setting: str | None = None
-    """The setting that removes it, as `key=value`; None where there is none."""
+    NaN where a share is not known; of limits, pressure and the network 0, as where there is none.
+    """
 
-
-@dataclass(frozen=True, kw_only=True)
-class Activity:
-    """Activity during some steps, of the busiest host, as all wait for the slowest; None for what is unknown."""
-
-    host_busy_percent: float | None = None
+    host_busy_percent: float = math.nan
     """CPU use of all cores by all programs; by this run only, where no telemetry was recorded."""
-    own_busy_percent: float | None = None
+    own_busy_percent: float = math.nan
     """CPU use of these cores by this run."""
-    cpu_limit_used_percent: float | None = None
+    cpu_limit_used_percent: float = 0.0
     """Share of the CPU limit (cgroup) that the run used, on the host that used the greatest share."""
-    cpu_throttled_percent: float | None = None
+    cpu_throttled_percent: float = 0.0
     """Share of the limit's periods in which it was used up, so that the run had to wait for the next period."""
-    memory_some_percent: float | None = None
+    memory_some_percent: float = 0.0
     """Share of the time in which some task waited for memory (`some` in /proc/pressure/memory)."""
-    device: Device | None = None
-    network_percent: float | None = None
-    """Rate received by the busiest network interface, as a share of its speed; None if no speed is known."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Context(Activity):
-    """What else is known of a run; None for what is unknown."""
-
-    ceiling_au: float | None = None
+    network_percent: float = 0.0
+    """Rate received by the busiest network interface of known speed, as a share of that."""
+    device_depth: float = math.nan
+    """Mean number of requests in the devices behind the dataset, all together, while accelerators waited."""
+    device_busy_percent: float = math.nan
+    """Use of the busiest of these devices meanwhile."""
+    ceiling_au: float = math.nan
     """AU of the emulator alone, on null storage."""
     collates: bool = False
     """Batches get from worker to trainer as a training job's do (`reader.tensors`): that time is not the emulator's."""
-    scaling: Scaling | None = None
+    scaling: Scaling = field(default_factory=Scaling)
     read_threads: int = 1
-    from_storage_percent: float | None = None
+    from_storage_percent: float = math.nan
     """Percentage of the bytes that the storage served, not the page cache."""
     other_program: Finding | None = None
     """OTHER_PROGRAM_ON_DRIVE, if other programs read from the dataset's devices."""
     is_object_store: bool = False
     deeper_queue: Finding | None = None
     """PREFETCH_TOO_SHALLOW, if a deeper queue gains enough in the event model."""
+
+    @property
+    def is_out_of_cpu_time(self) -> bool:
+        """Whether the run used up its CPU limit (cgroup); a throttled worker may look blocked in reads."""
+        return self.cpu_limit_used_percent >= BUSY_PERCENT or self.cpu_throttled_percent >= THROTTLED_PERCENT
+
+    @property
+    def others_have_the_cores(self) -> bool:
+        own = self.own_busy_percent
+        return self.host_busy_percent - own >= max(own, OTHER_PROGRAMS_PERCENT)
+
+    @property
+    def device_is_saturated(self) -> bool:
+        """Whether requests always wait for the device; readers that lack a core could not keep it so busy."""
+        return self.device_busy_percent >= BUSY_PERCENT and self.device_depth >= FEW_REQUESTS
+
+    def no_core_is_free(self, work: Work) -> bool:
+        return work.starved_share >= STARVED_SHARE or self.host_busy_percent >= BUSY_PERCENT or self.is_out_of_cpu_time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +142,6 @@ class Limit(LimitedBy[What]):
     """The use of readers, devices and cores meanwhile, as far as known; units are in the names."""
     findings: tuple[Finding, ...] = ()
     """What explains it."""
-    causes: tuple[Cause, ...] = ()
-    """All causes known, each with the AU without it; the limit itself first."""
 
 
 def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limit:
@@ -164,81 +158,86 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
     largest = max(parts, key=lambda what: parts[what])
     ceiling = context.ceiling_au
     # A ceiling below what the run reached was measured at a worse moment: it explains nothing.
-    without_storage = (100 - ceiling) / (100 - au) if ceiling is not None and au <= ceiling else 0.0
-    if _is_out_of_cpu_time(context) and not _is_saturated(context.device):
+    without_storage = (100 - ceiling) / (100 - au) if au <= ceiling else 0.0
+    if context.is_out_of_cpu_time and not context.device_is_saturated:
         found = _no_core("high" if causes.storage < causes.total / 2 else "medium", context)
-    elif ceiling is not None and without_storage >= EMULATOR_SHARE:
-        reached = Finding.of(Code.EMULATOR_CEILING, ceiling_au_percent=ceiling, au_percent=au)
+    elif without_storage >= EMULATOR_SHARE:
         # From 0.8 on, all other causes together explain a fifth of the loss at most.
+        reached = Finding.of(Code.EMULATOR_CEILING, ceiling_au_percent=ceiling, au_percent=au)
         found = _emulator("high" if without_storage >= 0.8 else "medium", context, reached)
-        largest = found.what
+        largest = found[0]
         parts = {what: (1 - without_storage) * lost for what, lost in parts.items()}
         parts[largest] += without_storage * causes.total
     else:
         found = _explain(largest, parts[largest] / causes.total, causes, work, context)
-    explained = parts.pop(largest)
-    parts[found.what] = parts.get(found.what, 0.0) + explained
-    percent = {what: 100 * lost / causes.total for what, lost in parts.items()}
-    shares = Shares(
-        storage=percent.get("storage", 0.0),
-        loader=percent.get("loader", 0.0),
-        host_cpu=percent.get("host CPU", 0.0),
-        emulator=percent.get("emulator", 0.0),
-    )
-    return replace(found, shares=shares, numbers=numbers)
+    what, confidence, findings = found
+    parts[what] += 0 if what == largest else parts.pop(largest)
+    shares = {name.lower().replace(" ", "_"): 100 * lost / causes.total for name, lost in parts.items()}
+    return Limit(what=what, confidence=confidence, findings=findings, shares=Shares(**shares), numbers=numbers)
 
 
 def _numbers(causes: Causes, work: Work, context: Context) -> dict[str, Number]:
-    scaling, device = context.scaling, context.device
-    known: dict[str, Number] = {
+    scaling = context.scaling
+    known: dict[str, float] = {
         "lost_percent": causes.total,
         "readers": work.readers,
         "app_mb_per_second": work.app_mb_per_second,
-        "wanted_mb_per_second": work.wanted_mb_per_second if math.isfinite(work.wanted_mb_per_second) else None,
-        "call_ms": work.call_ms if work.call_bytes else None,
-        "call_bytes": work.call_bytes or None,
-        "device_busy_percent": device.busy_percent if device else None,
-        "device_depth": device.mean_depth if device else None,
+        "wanted_mb_per_second": work.wanted_mb_per_second,
+        "call_ms": work.call_ms if work.call_bytes else math.nan,
+        "call_bytes": work.call_bytes or math.nan,
+        "device_busy_percent": context.device_busy_percent,
+        "device_depth": context.device_depth,
         "cores_busy_percent": context.host_busy_percent,
         "own_cores_percent": context.own_busy_percent,
-        "cpu_wait_percent": 100 * work.starved_share if work.cpu_known else None,
+        "cpu_wait_percent": 100 * work.starved_share if work.cpu_known else math.nan,
     }
-    if scaling is not None and scaling.mb_per_second > 0 and scaling.more_readers:
+    if scaling.mb_per_second > 0 and scaling.more_readers:
         known["more_readers_times"] = scaling.more_readers / scaling.readers
         known["more_readers_rate_times"] = scaling.more_mb_per_second / scaling.same_mb_per_second
-    return {name: value for name, value in known.items() if value is not None}
+    return {name: value for name, value in known.items() if math.isfinite(value)}
 
 
-def _explain(largest: What, share: float, causes: Causes, work: Work, context: Context) -> Limit:
+Explained = tuple[What, Confidence, tuple[Finding, ...]]
+"""What limited a run, how sure that is, and the findings that explain it."""
+
+
+def _explain(largest: What, share: float, causes: Causes, work: Work, context: Context) -> Explained:
     """Return what the largest part of the loss, a `share` of it, is due to."""
     # 3/4: three times all others together; 1/2: as much as all others
     confidence: Confidence = "high" if share >= 0.75 and work.cpu_known else "medium" if share >= 0.5 else "low"
-    device, pressure = context.device, context.memory_some_percent or 0.0
     pressed: tuple[Finding, ...] = ()
-    if pressure >= MEMORY_PRESSURE_PERCENT:
-        pressed = (Finding.of(Code.MEMORY_PRESSURE, percent=pressure),)
-        busy = device is not None and device.busy_percent >= BUSY_PERCENT
-        if largest == "host CPU" or (largest == "storage" and not busy):
-            return Limit(what="host CPU", confidence=confidence, findings=pressed)
+    if context.memory_some_percent >= MEMORY_PRESSURE_PERCENT:
+        pressed = (Finding.of(Code.MEMORY_PRESSURE, percent=context.memory_some_percent),)
+        if largest == "host CPU" or (largest == "storage" and not context.device_busy_percent >= BUSY_PERCENT):
+            return "host CPU", confidence, pressed
         confidence = _lowest(confidence, "medium")
+    no_core_is_free = context.no_core_is_free(work)
     if largest == "storage":
         found = _reads(confidence, work, context)
-        if not _is_saturated(device) and _no_core_free(work, context):
+        if not context.device_is_saturated and no_core_is_free:
             # Without a free core all but reads and the sleeps of preprocessing is due to that; and what serves the
             # reads, such as kernel threads or a mount's process, needs cores, too.
             outweighed = 2 * causes.storage < causes.total - causes.pause
-            unsure = share < 0.75 or found.confidence == "low"
-            in_doubt = outweighed or (unsure and _others_have_the_cores(context))
-            if not work.cpu_known or (found.what == "storage" and in_doubt):
+            unsure = share < 0.75 or found[1] == "low"
+            in_doubt = outweighed or (unsure and context.others_have_the_cores)
+            if not work.cpu_known or (found[0] == "storage" and in_doubt):
                 found = _no_core("low", context)
     elif largest == "host CPU":
-        lacks_core = _no_core_free(work, context) or causes.starved > causes.computing
+        lacks_core = no_core_is_free or causes.starved > causes.computing
         found = _no_core(confidence, context) if lacks_core else _few_workers(confidence, context)
+    elif largest == "loader" and causes.pause > causes.queueing:
+        lacks_core = work.burns and no_core_is_free  # a sleep needs no core
+        found = _no_core(confidence, context) if lacks_core else _few_workers(confidence, context)
+    elif no_core_is_free:  # without a core, a free worker starts no batch
+        found = _no_core(confidence, context)
     elif largest == "emulator":
-        found = _no_core(confidence, context) if _no_core_free(work, context) else _emulator(confidence, context)
+        found = _emulator(confidence, context)
+    elif work.late_share >= STARVED_SHARE:  # the ranks themselves woke late: then workers do, too
+        found = _emulator(_lowest(confidence, "medium"), context)
     else:
-        found = _loader(confidence, causes, work, context)
-    return replace(found, findings=(*pressed, *found.findings))
+        found = "loader", confidence, (Finding.of(Code.PREFETCH_TOO_SHALLOW, pattern="not_begun"),)
+    what, sure, findings = found
+    return what, sure, (*pressed, *findings)
 
 
 def lost_to_reads(causes: Causes) -> bool:
@@ -246,68 +245,55 @@ def lost_to_reads(causes: Causes) -> bool:
     return causes.total >= MIN_LOSS_PERCENT and causes.storage >= causes.total / 2
 
 
-def reads_may_be_too_few(causes: Causes, work: Work, ranks: int, io_depth: int | None = None) -> bool:
-    """Return whether the loss is due to reads, with so few in flight that more might have been faster.
-
-    `causes` and `work` are those of one of `ranks` equal ranks; `io_depth` is None for files.
-    """
-    requests = ranks * work.readers * (io_depth or max(1.0, work.call_bytes / PIECE_BYTES))
-    return lost_to_reads(causes) and requests < 2 * FEW_REQUESTS
-
-
-def _reads(confidence: Confidence, work: Work, context: Context) -> Limit:
+def _reads(confidence: Confidence, work: Work, context: Context) -> Explained:
     """Return the limit where workers were blocked in reads: the storage, or the loader's readers, requests or queue."""
-    if not work.cpu_known and context.from_storage_percent is not None and context.from_storage_percent < 5:
+    if not work.cpu_known and context.from_storage_percent < 5:
         return _few_workers("low", context)  # the page cache served at least 95 %
     if context.other_program is not None:
         # On a shared drive, more readers may get more only by taking it from the other programs: no proof of a reserve.
-        return Limit(what="storage", confidence=confidence, findings=(context.other_program,))
+        return "storage", confidence, (context.other_program,)
     if (better := _better_trial(work, context)) is not None:
-        return Limit(what="loader", confidence="high", findings=(better,))
+        return "loader", "high", (better,)
     few, certain = _too_few_readers(work, context)
     if context.deeper_queue is not None and not (few and certain == "high"):
-        sure: Confidence = "high" if context.scaling is not None else "medium"
-        return Limit(what="loader", confidence=_lowest(confidence, sure), findings=(context.deeper_queue,))
+        sure: Confidence = "high" if context.scaling.readers else "medium"
+        return "loader", _lowest(confidence, sure), (context.deeper_queue,)
     if few:
         return _few_workers(_lowest(confidence, certain), context)
-    full = context.is_object_store and (context.network_percent or 0) >= BUSY_PERCENT
+    full = context.is_object_store and context.network_percent >= BUSY_PERCENT
     findings = (Finding.of(Code.NETWORK_FULL, percent=context.network_percent),) if full else ()
-    return Limit(what="storage", confidence=_lowest(confidence, certain), findings=findings)
+    return "storage", _lowest(confidence, certain), findings
 
 
 def _better_trial(work: Work, context: Context) -> Finding | None:
     """Return the trial (fewer readers or larger requests) that is MIN_SPEEDUP faster, and the fastest; None if none."""
     scaling = context.scaling
-    if scaling is None or scaling.mb_per_second <= 0:
-        return None
     same = scaling.same_mb_per_second
     rate = max(scaling.fewer_mb_per_second, scaling.larger_mb_per_second)
-    if rate < MIN_SPEEDUP * max(same, work.app_mb_per_second) or rate < scaling.more_mb_per_second:
+    least = max(MIN_SPEEDUP * same, MIN_SPEEDUP * work.app_mb_per_second, scaling.more_mb_per_second)
+    if scaling.mb_per_second <= 0 or rate < least:
         return None
     measured: dict[str, Number] = {"readers": scaling.readers, "mb_per_second": same, "better_mb_per_second": rate}
     if scaling.fewer_mb_per_second < rate:
         return Finding(Code.REQUESTS_TOO_SMALL, numbers=measured | {"transfer_size": scaling.larger_request_bytes})
     threads = max(1, round(context.read_threads * scaling.fewer_readers / scaling.readers))
-    return Finding(
-        Code.TOO_MANY_READERS,
-        numbers=measured
-        | {"fewer_readers": scaling.fewer_readers, "read_threads": threads, "now_read_threads": context.read_threads},
-    )
+    fewer = {"fewer_readers": scaling.fewer_readers, "read_threads": threads, "now_read_threads": context.read_threads}
+    return Finding(Code.TOO_MANY_READERS, numbers=measured | fewer)
 
 
 def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
     """Return whether the number of readers was the limit, and how certain that is."""
-    scaling, device = context.scaling, context.device
-    if scaling is not None and scaling.mb_per_second > 0 and scaling.more_readers:
+    scaling, depth = context.scaling, context.device_depth
+    if scaling.mb_per_second > 0 and scaling.more_readers:
         same = max(scaling.same_mb_per_second, work.app_mb_per_second)
         return scaling.more_mb_per_second >= MIN_SPEEDUP * same, "high"
     requests = work.readers * max(1.0, work.call_bytes / PIECE_BYTES)
-    if device is not None:
-        if device.mean_depth >= FEW_REQUESTS:
+    if not math.isnan(depth):
+        if depth >= FEW_REQUESTS:
             return False, "high"
-        if device.mean_depth < MIN_DEVICE_SHARE * work.readers:
+        if depth < MIN_DEVICE_SHARE * work.readers:
             return False, "medium"  # most reads wait before the device: a cgroup or the network limits them
-        if requests >= FEW_REQUESTS or device.busy_percent < BUSY_PERCENT:
+        if requests >= FEW_REQUESTS or context.device_busy_percent < BUSY_PERCENT:
             return requests < FEW_REQUESTS, "medium"
         # Never idle with few requests: a slow drive, or one that could serve more readers. The latter is likelier with
         # small calls; large ones are sent as several requests at once, which keep a drive busy.
@@ -319,69 +305,28 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
     return False, "high" if requests >= 2 * FEW_REQUESTS else "medium"
 
 
-def _loader(confidence: Confidence, causes: Causes, work: Work, context: Context) -> Limit:
-    """Return the limit where batches were not started in time, or workers were in emulated preprocessing."""
-    if causes.pause > causes.queueing:
-        lacks_core = work.burns and _no_core_free(work, context)  # a sleep needs no core
-        return _no_core(confidence, context) if lacks_core else _few_workers(confidence, context)
-    if _no_core_free(work, context):  # without a core, a free worker starts no batch
-        return _no_core(confidence, context)
-    if work.late_share >= STARVED_SHARE:  # the ranks themselves woke late: then workers do, too
-        return _emulator(_lowest(confidence, "medium"), context)
-    return Limit(
-        what="loader",
-        confidence=confidence,
-        findings=(Finding(Code.PREFETCH_TOO_SHALLOW, numbers={"pattern": "not_begun"}),),
-    )
-
-
-def _few_workers(confidence: Confidence, context: Context) -> Limit:
+def _few_workers(confidence: Confidence, context: Context) -> Explained:
     numbers: dict[str, Number] = {"read_threads": context.read_threads}
     if context.is_object_store:
         numbers["pattern"] = "requests"
-    return Limit(what="loader", confidence=confidence, findings=(Finding(Code.TOO_FEW_READERS, numbers=numbers),))
+    return "loader", confidence, (Finding(Code.TOO_FEW_READERS, numbers=numbers),)
 
 
-def _no_core(confidence: Confidence, context: Context) -> Limit:
+def _no_core(confidence: Confidence, context: Context) -> Explained:
     """Return the lack of cores as the limit, and who has them."""
-    throttled = context.cpu_throttled_percent or 0.0
-    quota = Finding.of(Code.CPU_QUOTA, used_percent=context.cpu_limit_used_percent or 0.0, throttled_percent=throttled)
-    findings: tuple[Finding, ...] = ()
-    if _is_out_of_cpu_time(context):
-        findings = (quota,)
-    elif _others_have_the_cores(context):
-        others = Finding.of(
-            Code.OTHER_PROGRAM_ON_CORES,
-            busy_percent=context.host_busy_percent or 0.0,
-            own_percent=context.own_busy_percent or 0.0,
-        )
-        findings = (others, quota) if throttled >= HELD_BACK_PERCENT else (others,)
-    return Limit(what="host CPU", confidence=confidence, findings=findings)
+    used, throttled = context.cpu_limit_used_percent, context.cpu_throttled_percent
+    quota = Finding.of(Code.CPU_QUOTA, used_percent=used, throttled_percent=throttled)
+    if context.is_out_of_cpu_time:
+        return "host CPU", confidence, (quota,)
+    if not context.others_have_the_cores:
+        return "host CPU", confidence, ()
+    busy, own = context.host_busy_percent, context.own_busy_percent
+    others = Finding.of(Code.OTHER_PROGRAM_ON_CORES, busy_percent=busy, own_percent=own)
+    return "host CPU", confidence, (others, quota) if throttled >= HELD_BACK_PERCENT else (others,)
 
 
-def _emulator(confidence: Confidence, context: Context, *findings: Finding) -> Limit:
-    return Limit(what="host CPU" if context.collates else "emulator", confidence=confidence, findings=findings)
-
-
-def _is_out_of_cpu_time(context: Context) -> bool:
-    """Return whether the run used up its CPU limit (cgroup); a throttled worker may look blocked in reads."""
-    used, throttled = context.cpu_limit_used_percent or 0, context.cpu_throttled_percent or 0
-    return used >= BUSY_PERCENT or throttled >= THROTTLED_PERCENT
-
-
-def _others_have_the_cores(context: Context) -> bool:
-    own = context.own_busy_percent
-    return own is not None and (context.host_busy_percent or 0) - own >= max(own, OTHER_PROGRAMS_PERCENT)
-
-
-def _no_core_free(work: Work, context: Context) -> bool:
-    busy = (context.host_busy_percent or 0) >= BUSY_PERCENT or _is_out_of_cpu_time(context)
-    return work.starved_share >= STARVED_SHARE or busy
-
-
-def _is_saturated(device: Device | None) -> bool:
-    """Return whether requests always wait for the device; readers that lack a core could not keep it so busy."""
-    return device is not None and device.busy_percent >= BUSY_PERCENT and device.mean_depth >= FEW_REQUESTS
+def _emulator(confidence: Confidence, context: Context, *findings: Finding) -> Explained:
+    return "host CPU" if context.collates else "emulator", confidence, findings
 
 
 def _lowest(*confidences: Confidence) -> Confidence:

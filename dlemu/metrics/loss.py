@@ -23,7 +23,7 @@ from dlemu.metrics.rates import Floats, Intervals
 from dlemu.metrics.rows import Rows, StepTable, Whole, began_ns, cached, in_order, is_any, steps_of, sum_of
 
 PARTS = ("reading", "decoding", "queueing", "hand_over")
-"""What delays a batch, in the order of the columns of `Steps.parts_ns`; each is explained in `Loss`."""
+"""What delays a batch, in the order of the columns of `Account.parts_ns`; each is explained in `Loss`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,21 +43,12 @@ class Loss:
     uneven_computation: float = 0.0
     """Accelerators waited for another one whose computation time, a random draw, was longer."""
 
-    @property
-    def total(self) -> float:
-        """The sum of all parts."""
-        return float(sum(astuple(self)))
 
+class Account(NamedTuple):
+    """The time of steps: arrays with one entry per step, summed over its accelerators."""
 
-@dataclass(frozen=True, eq=False)
-class Steps:
-    """Steps, each of all accelerators together: arrays with one entry per step, times summed over the accelerators."""
-
-    epoch: Whole
     critical: StepTable
     """The row of the accelerator that finished the step last, shape (steps,)."""
-    accelerators: Whole
-    """Number of accelerators, each of which has a row for the step."""
     total_ns: Whole
     lost_ns: Whole
     """wait + sync of all accelerators; `total_ns` - `lost_ns` is computation."""
@@ -68,17 +59,20 @@ class Steps:
 
 
 @cached
-def by_step(table: StepTable) -> Steps:
+def account_of(table: StepTable) -> Account:
     """Combine the rows of all ranks into steps, in the order of epochs, blocks and steps.
 
-    A step's critical row is the one with the least sync; of equal ones, the longest wait.
+    A step's critical row is the one with the least sync; of equal ones, the longest wait. What is lost is split in
+    proportion to its wait's parts; without a wait it is the all-reduce's: hand-over.
     """
     steps, compute, wait, sync = steps_of(table), table["compute_ns"], table["wait_ns"], table["sync_ns"]
-    accelerators, computed, lost = steps.sum(1), steps.sum(compute), steps.sum(wait + sync)
+    computed, lost = steps.sum(compute), steps.sum(wait + sync)
     late = table[steps.first(sync, -wait)]
-    uneven = np.minimum(steps.maximum(compute) * accelerators - computed, lost)
-    parts = _split(lost - uneven, wait_parts(late))
-    return Steps(steps.epoch, late, accelerators, computed + lost, lost, uneven, parts)
+    uneven = np.minimum(steps.maximum(compute) * steps.sum(1) - computed, lost)
+    waited = wait_parts(late)
+    whole = waited.sum(axis=-1, keepdims=True)
+    shares = np.where(whole > 0, waited / np.maximum(whole, 1), [0.0, 0.0, 0.0, 1.0])
+    return Account(late, computed + lost, lost, uneven, shares * (lost - uneven)[:, np.newaxis])
 
 
 def wait_parts(rows: Rows) -> Whole:
@@ -102,43 +96,25 @@ def wait_parts(rows: Rows) -> Whole:
 
 def loss_percent(rows: Rows, kept: Rows) -> Loss:
     """Return the loss of all rows, in % of all accelerators' time; what rows outside `kept` lost is `first_step`."""
-    all_ns, steps = total_ns(rows), by_step(kept)
+    all_ns, account = total_ns(rows), account_of(kept)
     if not all_ns:
         return Loss()
-    first_step_ns = sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns") - int(steps.lost_ns.sum())
-    reading, decoding, queueing, hand_over = (100.0 * steps.parts_ns.sum(axis=0) / all_ns).tolist()
+    first_step_ns = sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns") - int(account.lost_ns.sum())
     return Loss(
         first_step=100.0 * first_step_ns / all_ns,
-        reading=reading,
-        decoding=decoding,
-        queueing=queueing,
-        hand_over=hand_over,
-        uneven_computation=100.0 * float(steps.uneven_ns.sum()) / all_ns,
+        uneven_computation=100.0 * float(account.uneven_ns.sum()) / all_ns,
+        **dict(zip(PARTS, (100.0 * account.parts_ns.sum(axis=0) / all_ns).tolist(), strict=True)),
     )
-
-
-def kept_loss_percent(kept: Rows) -> Loss:
-    """Return the loss of the kept steps' rows, in % of their time; the parts add up to 100 - `au`."""
-    return loss_percent(kept, kept)
 
 
 def emulated_percent(kept: Rows) -> float:
     """Return the AU of the kept steps if waits for uneven computation counted as computation; NaN for no time."""
-    return au_percent(kept) + kept_loss_percent(kept).uneven_computation
+    return au_percent(kept) + loss_percent(kept, kept).uneven_computation
 
 
 def total_ns(rows: Rows) -> int:
     """Return the time of all accelerators in these rows: wait + computation + sync."""
     return sum(sum_of(rows, name) for name in ("wait_ns", "compute_ns", "sync_ns"))
-
-
-def _split(lost_ns: Whole, parts: Whole) -> NDArray[np.float64]:
-    """Split each step's loss in proportion to its wait's parts; without a wait it is the all-reduce's: hand-over."""
-    whole = parts.sum(axis=-1, keepdims=True)
-    nothing = np.array([0.0, 0.0, 0.0, 1.0])
-    shares = np.where(whole > 0, parts / np.maximum(whole, 1), nothing)
-    split: NDArray[np.float64] = shares * lost_ns[:, np.newaxis]
-    return split
 
 
 BUSY_WORKERS = 0.8
@@ -166,16 +142,11 @@ class Causes:
     def total(self) -> float:
         return float(sum(astuple(self)))
 
-    def scaled(self, factor: float) -> Causes:
-        """Return the causes multiplied by a factor."""
-        return Causes(*(value * factor for value in astuple(self)))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """How the workers of all ranks spent the time of the steps examined."""
 
-    elapsed_seconds: float
     starved_share: float
     """Share of the workers' time on batches in which they waited for a core."""
     cpu_known: bool
@@ -208,7 +179,7 @@ def worker_time(rows: Rows, preprocesses: bool) -> WorkerTime:
     """Return how each row's worker spent its time on the batch."""
     took = np.maximum(took_ns(rows), 0).astype(float)
     read = np.minimum(rows["read_ns"], took)
-    if not cpu_is_known(rows):
+    if not is_any(rows, "cpu_ns"):  # a worker's time on a core was not measured
         burned = np.minimum(rows["preprocess_cpu_ns"], took - read)
         return WorkerTime(read, burned, took - read - burned, np.zeros_like(took))
     computing = np.minimum(rows["cpu_ns"], took)
@@ -225,38 +196,30 @@ def took_ns(rows: Rows) -> NDArray[np.int64]:
     return took
 
 
-def cpu_is_known(rows: Rows) -> bool:
-    """Return whether the workers' time on a core was measured in any of the rows."""
-    return is_any(rows, "cpu_ns")
-
-
 def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bool = False) -> Causes:
     """Return the causes of these steps' loss, in percent of all accelerators' time; `workers` of all ranks.
 
-    They add up to `kept_loss_percent` less `uneven_computation`. `reads_stall`: while all workers read, that delays
+    They add up to their `loss_percent` less `uneven_computation`. `reads_stall`: while all workers read, that delays
     complete batches, too, as nothing is handed over.
     """
     rows = in_order(rows)
-    steps = by_step(rows)
-    if not len(rows) or not steps.total_ns.sum():
+    account = account_of(rows)
+    all_ns, late = int(account.total_ns.sum()), account.critical
+    if not all_ns:
         return Causes()
-    by_part = dict(zip(PARTS, steps.parts_ns.T, strict=True))
-    lost_in_work = by_part["reading"] + by_part["decoding"]
-    spent = np.stack(worker_time(steps.critical, preprocesses), axis=-1)
+    reading, decoding, queueing, handed = account.parts_ns.T
+    spent = np.stack(worker_time(late, preprocesses), axis=-1)
     shares = spent / np.maximum(spent.sum(axis=-1, keepdims=True), 1e-9)
-    in_work = (shares * lost_in_work[:, np.newaxis]).sum(axis=0)
-    late, handed = steps.critical, by_part["hand_over"]
     shares_of = partial(_busy_workers_shares, rows, late, preprocesses=preprocesses, workers=workers)
     busy_with = shares_of(late["free_ns"], late["started_ns"])
-    in_work += (busy_with * by_part["queueing"][:, np.newaxis]).sum(axis=0)
-    queued = float(((1 - busy_with.sum(axis=-1)) * by_part["queueing"]).sum())
-    storage, pause, computing, starved = in_work.tolist()
+    in_work = (reading + decoding) @ shares + queueing @ busy_with
+    queued = float(((1 - busy_with.sum(axis=-1)) * queueing).sum())
     if reads_stall:
         complete = np.maximum(late["free_ns"], late["finished_ns"])
         stalled = shares_of(complete, late["free_ns"] + late["wait_ns"])[:, 0] * handed
-        storage, handed = storage + float(stalled.sum()), handed - stalled
-    lost = Causes(storage, pause, computing, starved, queued, float(handed.sum()))
-    return lost.scaled(100.0 / int(steps.total_ns.sum()))
+        in_work[0] += stalled.sum()
+        handed = handed - stalled
+    return Causes(*(100.0 / all_ns * lost for lost in (*in_work.tolist(), queued, float(handed.sum()))))
 
 
 def _busy_workers_shares(
@@ -299,9 +262,8 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
     late_ns = float(np.maximum(late, 0).sum()) / ranks
     calls, app_bytes = sum_of(rows, "read_calls"), sum_of(rows, "app_bytes")
     return Work(
-        elapsed_seconds=elapsed_ns / 1e9,
         starved_share=float(spent.starved.sum()) / max(worked_ns, 1.0),
-        cpu_known=cpu_is_known(rows),
+        cpu_known=is_any(rows, "cpu_ns"),
         readers=_readers_while_waiting(rows, spent.storage),
         call_ms=float(sum_of(rows, "read_ns")) / calls / 1e6 if calls else 0.0,
         call_bytes=app_bytes / calls if calls else 0.0,
@@ -322,16 +284,13 @@ def waits_of(rows: StepTable) -> tuple[Whole, Whole]:
 
 def mean_ready_behind(rows: Rows) -> float:
     """Return how many later batches were complete when a rank's wait for a batch ended; mean weighted by the waits."""
-    table = in_order(rows)
-    behind, waited = 0.0, 0
-    for rank in table.by_rank:
-        for own in rank.by_epoch:
-            ready, finished, wait = own["ready_ns"], own["finished_ns"], own["wait_ns"]
-            late = np.flatnonzero(wait > 0)
-            for ahead in range(1, _MAX_AHEAD + 1):
-                followed = late[late < len(wait) - ahead]
-                behind += float(wait[followed][finished[followed + ahead] < ready[followed]].sum())
-            waited += int(wait.sum())
+    behind, waited = 0.0, sum_of(rows, "wait_ns")
+    for own in in_order(rows).by_rank_and_epoch:
+        ready, finished, wait = own["ready_ns"], own["finished_ns"], own["wait_ns"]
+        late = np.flatnonzero(wait > 0)
+        for ahead in range(1, _MAX_AHEAD + 1):
+            followed = late[late < len(wait) - ahead]
+            behind += float(wait[followed][finished[followed + ahead] < ready[followed]].sum())
     return behind / waited if waited else 0.0
 
 

@@ -180,30 +180,26 @@ def began_ns(table: StepTable) -> Whole:
 class Steps:
     """The distinct steps in a table, each done by one or more ranks, in the order of epochs, blocks and steps."""
 
-    epoch: Whole
-    """Of each step."""
+    count: int
     of_row: NDArray[np.intp]
     """Index of each row's step, shape (rows,)."""
 
-    def __len__(self) -> int:
-        return len(self.epoch)
-
     def sum(self, values: Whole | int) -> Whole:
         """Return the sum over each step's rows."""
-        totals = np.zeros(len(self), np.int64)
+        totals = np.zeros(self.count, np.int64)
         np.add.at(totals, self.of_row, values)
         return totals
 
     def maximum(self, values: Whole) -> Whole:
         """Return the maximum over each step's rows; 0 where all are less."""
-        maxima = np.zeros(len(self), np.int64)
+        maxima = np.zeros(self.count, np.int64)
         np.maximum.at(maxima, self.of_row, values)
         return maxima
 
     def first(self, *keys: Whole) -> NDArray[np.intp]:
         """Return the index of each step's row with the least keys, of which the first counts most."""
         order = np.lexsort((*reversed(keys), self.of_row))
-        return order[np.searchsorted(self.of_row[order], np.arange(len(self)))]
+        return order[np.searchsorted(self.of_row[order], np.arange(self.count))]
 
 
 @cached
@@ -214,4 +210,4 @@ def steps_of(table: StepTable) -> Steps:
     new = np.append(True, (np.diff(keys[:, order]) != 0).any(axis=0))[: len(table)]
     of_row = np.empty(len(table), np.intp)
     of_row[order] = np.cumsum(new) - 1
-    return Steps(keys[0][order][new], of_row)
+    return Steps(int(new.sum()), of_row)

@@ -1,8 +1,7 @@
-"""Any result on the terminal and as a page: its first screen, its sections, and every key of its typed result."""
+"""Any result in words: its first screen, its sections, and every key of its typed result."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -11,12 +10,10 @@ from rich.console import Console
 
 from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.rates import Mean
-from dlemu.report.page import Page
 from dlemu.report.screen import Said, Screen, print_screen
 from dlemu.report.table import Cell, Section, Table, Words, columns, print_section
-from dlemu.report.units import explained, number, plain, with_unit
+from dlemu.report.units import explained, number, plain
 from dlemu.results.kinds import JobParts, Kind
-from dlemu.results.tables import read_config
 
 _LONG_TABLE = 24
 """A table with more rows shows ten at each end."""
@@ -26,43 +23,25 @@ _SAID = ("failure", "findings", "issues", "limited_by", "verdict", "warning")
 
 def show(kind: Kind, answer: Any, folder: str, console: Console, *, details: bool = False) -> None:
     """Print a result that was saved in a folder: its first screen, and with `details` its sections and a job's keys."""
-    print_screen(_screen(kind, answer, folder), console, details=details)
+    print_screen(screen_of(kind, answer, folder), console, details=details)
     if details:
-        for section in _sections(kind, answer, folder):
+        for section in sections_of(kind, answer, folder):
             print_section(section, console)
         parts = kind.load()
         if isinstance(parts, JobParts) and parts.sections is None:
-            for table in _keys(kind, answer, without=(*_SAID, *(metric.name for metric in parts.catalogue))):
+            for table in all_keys(kind, answer, without=(*_SAID, *(metric.name for metric in parts.catalogue))):
                 print_section(table, console)
 
 
-def open_result(kind: Kind, folder: str) -> Page:
-    """Return the page of the result in a folder; raises UserError."""
-    parts = kind.load()
-    result = parts.read(folder)
-    answer = result.summary if isinstance(parts, JobParts) else result
-    charts = parts.charts
-    return Page(
-        screen=_screen(kind, answer, folder),
-        sections=list(_sections(kind, answer, folder)),
-        facts=list(_keys(kind, answer)),
-        config=read_config(folder),
-        measured_at=getattr(answer, "started_at", ""),
-        source=os.path.basename(os.path.abspath(folder)),
-        draw=lambda: charts(result, folder) if charts else (),
-    )
-
-
-def _screen(kind: Kind, answer: Any, folder: str) -> Screen:
-    screen = kind.load().screen
-    if screen is not None:
+def screen_of(kind: Kind, answer: Any, folder: str) -> Screen:
+    if (screen := kind.load().screen) is not None:
         said: Screen = screen(answer, folder)
         return said
     line = Said("result", answer.verdict, tone="strong" if answer.complete else "open")
     return Screen(title=f"{answer.workload}: {kind.noun} with {answer.ranks} ranks", lines=[line], folder=folder)
 
 
-def _sections(kind: Kind, answer: Any, folder: str) -> Iterable[Section]:
+def sections_of(kind: Kind, answer: Any, folder: str) -> Iterable[Section]:
     parts = kind.load()
     if parts.sections is not None:
         made: Iterable[Section] = parts.sections(answer, folder)
@@ -80,7 +59,9 @@ def _told(parts: JobParts, summary: Any) -> Iterator[Section]:
     found = [(metric, getattr(getattr(summary, "metrics", summary), metric.name, None)) for metric in parts.catalogue]
     means = [(metric, value.mean if isinstance(value, Mean) else value) for metric, value in found]
     rows = [
-        (metric.title, with_unit(value, metric.unit), metric.meaning) for metric, value in means if value is not None
+        (metric.title, f"{value if isinstance(value, int) else number(value)} {metric.unit}", metric.meaning)
+        for metric, value in means
+        if value is not None
     ]
     head = columns("metric", "value", "meaning", right=(1,))
     yield Table(title="Metrics", columns=head, rows=rows, folded=True)
@@ -95,7 +76,7 @@ def _told(parts: JobParts, summary: Any) -> Iterator[Section]:
         yield Table(title=f"Each {parts.catalogue.repetition}", columns=head, rows=repeated, folded=True)
 
 
-def _keys(kind: Kind, answer: Any, without: Sequence[str] = ()) -> Iterator[Table]:
+def all_keys(kind: Kind, answer: Any, without: Sequence[str] = ()) -> Iterator[Table]:
     """Yield every key of a job's result with its meaning: a table for each part of it."""
     if not kind.is_job:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
 from dlemu import __version__
+from dlemu.report.any_run import all_keys, screen_of, sections_of
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Section, Tone, html_section
+from dlemu.results.kinds import Kind
+from dlemu.results.tables import read_config
 
 if TYPE_CHECKING:  # terminals use this module without drawing
     from dlemu.report.figure_base import Figure
@@ -45,6 +49,22 @@ class Page:
     def state(self) -> str:
         """`passed`, `failed`, `open` or `neutral`."""
         return _STATES.get(self.screen.lines[0].tone, "neutral")
+
+
+def open_result(kind: Kind, folder: str) -> Page:
+    """Return the page of the result in a folder; raises UserError."""
+    parts = kind.load()
+    result = parts.read(folder)
+    answer = result.summary if kind.is_job else result
+    return Page(
+        screen=screen_of(kind, answer, folder),
+        sections=list(sections_of(kind, answer, folder)),
+        facts=list(all_keys(kind, answer)),
+        config=read_config(folder),
+        measured_at=getattr(answer, "started_at", ""),
+        source=os.path.basename(os.path.abspath(folder)),
+        draw=lambda: parts.charts(result, folder) if parts.charts else (),
+    )
 
 
 def render(page: Page, pictures: Sequence[tuple[str, Figure, str]] = ()) -> str:

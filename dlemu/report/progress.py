@@ -12,7 +12,7 @@ from rich.console import Console
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.report.any_run import show
-from dlemu.results.file_names import ADVICE
+from dlemu.results import ADVICE
 from dlemu.results.kinds import kind_named, kind_wanted
 from dlemu.results.wording import VISIBLE
 from dlemu.runner.events import Event, JobBegan, OnEvent, Saved

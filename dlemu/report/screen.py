@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,6 @@ from rich.console import Console
 from rich.padding import Padding
 
 from dlemu.report.table import Line, Table, Tone, print_table, rich_text
-from dlemu.report.units import with_uncertainty as with_uncertainty
 
 MOST_NOTES = 2
 """Notes on the first screen; --details has all."""
@@ -50,7 +50,8 @@ class Screen:
             return [*self.lines, *notes, Said("results", self.folder)]
         if more := len(notes[MOST_NOTES:]):
             notes[MOST_NOTES:] = [Said("", f"and {more} more: --details")]
-        return [*self.lines, *notes, *[Said("more", f"{self.folder}   --details")] * bool(self.folder)]
+        more_at = f"dlemu report {shlex.quote(self.folder)} --details"
+        return [*self.lines, *notes, *[Said("more", more_at)] * bool(self.folder)]
 
 
 def print_screen(screen: Screen, console: Console, *, details: bool = False) -> None:

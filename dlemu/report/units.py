@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from dlemu.config.meanings import first_sentence, meanings
+from dlemu.config.dump import first_sentence, meanings
 from dlemu.results.figures import Value
 
 _UNITS = {
@@ -48,11 +48,6 @@ def with_uncertainty(percent: float, half_width: float | None, threshold: float 
         digits += 1
     value = f"{percent:.{digits}f}"
     return f"{value} % ± {half_width:.{digits}f}" if known else f"{value.removesuffix('.0')} %"
-
-
-def with_unit(value: float, unit: str) -> str:
-    """Return a number with its unit, as in a headline: a count unchanged."""
-    return f"{f'{value:,}' if isinstance(value, int) else number(value)} {unit}".rstrip()
 
 
 def with_interval(value: Value, unit: str) -> str:

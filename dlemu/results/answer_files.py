@@ -7,7 +7,7 @@ ignored. Whatever a file is, reading it ends, and uses bounded memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -21,6 +21,16 @@ ANSWER_VERSION = 1
 """`schema_version` of all answers."""
 
 A = TypeVar("A")
+
+
+@dataclass(frozen=True)
+class SummaryHead:
+    """The fields of an answer, a summary.json or a facts.json that identify it."""
+
+    schema_version: int | None = None
+    facts_version: int | None = None
+    kind: str = ""
+    """Kind of job."""
 
 
 def to_json(answer: object) -> str:
@@ -48,17 +58,11 @@ def read_answer(folder: str, name: str, kind: type[A]) -> A | None:
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return None
+    data = read_untrusted(path)
     try:
-        answer = msgspec.json.decode(read_untrusted(path))
+        check_version(path, msgspec.json.decode(data, type=SummaryHead).schema_version, ANSWER_VERSION)
+        return msgspec.json.decode(data, type=kind)
     except (ValueError, RecursionError) as error:  # errors of msgspec and of UTF-8
-        raise UserError(f"{path} is not JSON ({error}): it is damaged; delete it to start over") from None
-    version = answer.get("schema_version") if isinstance(answer, Mapping) else None
-    if version is None:
-        raise UserError(f"{path} has no schema_version: wanted a file that dlemu wrote; delete this one to start over")
-    check_version(path, version, ANSWER_VERSION)
-    try:
-        return msgspec.convert(answer, kind, str_keys=True)
-    except msgspec.ValidationError as error:
         raise UserError(f"{path} is damaged ({error}): delete it to start over") from None
 
 

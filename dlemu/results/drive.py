@@ -21,7 +21,7 @@ SPEED_PERCENT = 2.0
 """Least half width of a storage's speed: even drives of known speed varied this much from run to run."""
 OUTSIDE = "outside_what_was_measured"
 """Code of the findings of predictions where the storage was measured otherwise; `pattern` says how."""
-_EXAMPLE = "for example reads: [{size: 128k, depth: 32, mb_per_second: 7000}]"
+_EXAMPLE = "for example reads: [{size: 128k, depth: 32, mb_per_second: 7000}]; fio's --output-format=json, too"
 _BINARY = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 

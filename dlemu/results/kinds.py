@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
 from datagen.registry import import_by_name, installed
-from dlemu.results.file_names import FACTS, LIVE, SUMMARY
+from dlemu.results import FACTS, LIVE, SUMMARY
 
 if TYPE_CHECKING:  # every command imports this module
     from dlemu.config.schema import Workload
@@ -28,16 +28,6 @@ PACKAGES = ("dlemu.jobs", "dlemu.studies")
 ENTRY_POINTS = "dlemu.jobs"
 _DEFAULT = "training"
 """The kind of runs of no other kind; its reader reports what is missing or damaged in a folder."""
-
-
-@dataclass(frozen=True)
-class SummaryHead:
-    """The fields of a summary.json or facts.json that identify it."""
-
-    schema_version: int | None = None
-    facts_version: int | None = None
-    kind: str = ""
-    """Kind of job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +64,8 @@ class JobParts(Parts):
     """What it measures."""
     figures: Callable[[Any], JobFigures]
     """Given a run, returns its figures for sweeps, comparisons and pages."""
-    conditions: Callable[[Any], Conditions]
-    """Given a summary, returns the conditions of the run."""
+    conditions: Callable[..., Conditions]
+    """Given a run's summary and facts, returns its conditions."""
     predict: Callable[[Any, Any], tuple[Any, str, Workload]] | None = None
     """For `dlemu predict`: given overrides or a workload, and a `dlemu.runner.prediction_request.PredictionRequest`,
     returns the answer, its folder and the workload."""
@@ -183,7 +173,7 @@ def kind_of(folder: str) -> Kind | None:
     A received result can't cause an import: its kind is only looked up by name among the installed ones. Raises
     UserError for a kind that is not installed.
     """
-    from dlemu.results.answer_files import decode_untrusted
+    from dlemu.results.answer_files import SummaryHead, decode_untrusted
 
     marked = next((kind for kind in kinds() if kind.holds(folder)), None)
     if marked is not None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -25,7 +25,7 @@ from datagen.owned import held, is_held
 from datagen.regular import read_regular
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.machine.environment import HostFacts, StorageFacts
-from dlemu.results.file_names import ADVICE, FACTS, LIVE, README
+from dlemu.results import ADVICE, FACTS, LIVE, README
 
 T = TypeVar("T")
 
@@ -133,11 +133,6 @@ def read_journal(folder: str, kind: type[J]) -> J | None:
     return None
 
 
-def holds_journal(folder: str) -> bool:
-    """Return whether a folder has the journal of a run of any kind. Raises OSError; ValueError for a damaged one."""
-    return read_journal(folder, RunJournal) is not None
-
-
 @dataclass(frozen=True)
 class Figure:
     """A number of a run in progress, with its unit."""
@@ -191,9 +186,5 @@ def seconds_left(seconds: float, done: float, total: float) -> float | None:
     return seconds * max(0, total - done) / done if done > 0 and seconds > 0 else None
 
 
-class Follower(Protocol):
-    """Follows the ranks of one run."""
-
-    def look(self) -> Progress | None:
-        """Return how far the run is now, None while no rank has begun. Raises OSError where the files are gone."""
-        ...
+Follower = Callable[[], Progress | None]
+"""Tells how far a run is now, None while no rank has begun; raises OSError where its files are gone."""

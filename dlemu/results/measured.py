@@ -20,9 +20,8 @@ from datagen.errors import UserError
 from dlemu.config import to_yaml
 from dlemu.config.schema import Workload
 from dlemu.metrics.rows import Rows
-from dlemu.results.answer_files import check_version, decode_untrusted, to_json
-from dlemu.results.file_names import ADVICE, CONFIG, FACTS, SUMMARY, TELEMETRY
-from dlemu.results.kinds import SummaryHead
+from dlemu.results import ADVICE, CONFIG, FACTS, SUMMARY, TELEMETRY
+from dlemu.results.answer_files import SummaryHead, check_version, decode_untrusted, to_json
 from dlemu.results.live import RunJournal
 from dlemu.results.parts import SCHEMA_VERSION, Environment, JobSummary
 from dlemu.results.tables import read_telemetry, write_table

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from datagen.errors import DlemuError
 from datagen.quantiles import Percentiles
 from datagen.storage._request_counts import INDEX, RequestCounts, waits_ms
 from dlemu.machine.environment import HostFacts, StorageFacts
+from dlemu.metrics.verdict import EXIT_STATUSES, Outcome
 
 SCHEMA_VERSION = 1
 """Of every job's summary.json."""
@@ -43,6 +45,17 @@ class JobSummary:
     started_at: str = ""
     """ISO 8601 with zone."""
     environment: Environment = field(default_factory=Environment)
+
+    @property
+    def headline(self) -> str:
+        """The verdict as people are shown it."""
+        return self.verdict
+
+    @property
+    def exit_status(self) -> int:
+        """Exit status of the command that made it (docs/results.md)."""
+        outcome: Outcome | None = getattr(self, "outcome", None)  # of the kinds whose runs are judged
+        return (EXIT_STATUSES[outcome] if outcome else 0) if self.complete else DlemuError.exit_status
 
 
 @dataclass(frozen=True, kw_only=True)

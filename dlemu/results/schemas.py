@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from dlemu.config.meanings import meanings
+from dlemu.config.dump import meanings
 from dlemu.results.kinds import Kind, kinds
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

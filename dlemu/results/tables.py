@@ -15,8 +15,8 @@ from datagen.errors import UserError
 from dlemu.config import load_received, to_yaml
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.rows import StepTable
+from dlemu.results import ADVICE, CONFIG, TELEMETRY
 from dlemu.results.answer_files import open_untrusted
-from dlemu.results.file_names import ADVICE, CONFIG, TELEMETRY
 from dlemu.telemetry import RecorderHead, Telemetry, from_tables
 
 MOST_TABLE_BYTES = 64 << 30  # far larger than any result: larger files are refused before they are opened

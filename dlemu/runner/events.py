@@ -5,16 +5,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dlemu.config.schema import Workload
-from dlemu.results.live import Progress
+from dlemu.results.live import Follower, Progress
 from dlemu.results.measured import MeasuredRun
 
 if TYPE_CHECKING:  # most jobs make and verify nothing
     from datagen.verify import Damage
+
+LOOK_SECONDS = 1.0
+"""Minimum time between two looks at a run."""
+_COST_SHARE = 0.002
+"""The run itself looks less often where looking takes more than this share of rank 0's time."""
 
 
 @dataclass(frozen=True)
@@ -119,3 +125,26 @@ def to_all(*subscribers: OnEvent) -> OnEvent:
             subscriber(event)
 
     return pass_on
+
+
+class Reporter:
+    """Reports the progress of a run from its rank 0, which calls it at every step or file."""
+
+    def __init__(self, follower: Follower, on_event: OnEvent) -> None:
+        self._follower, self._on_event, self._due = follower, on_event, 0.0
+
+    def __call__(self) -> None:
+        if time.monotonic() >= self._due:
+            self.look()
+
+    def look(self) -> None:
+        """Report the progress now."""
+        began = time.monotonic()
+        try:
+            progress = self._follower()
+        except OSError:  # what a run can't say of itself does not end it
+            progress = None
+        now = time.monotonic()
+        if progress is not None:
+            self._due = now + max(LOOK_SECONDS, (now - began) / _COST_SHARE)
+            self._on_event(replace(progress, ranks={}))

@@ -1,4 +1,4 @@
-"""Follows a running job through the files that its ranks write: from the run itself, or from another process."""
+"""Follows a job that another process runs, through the files that its ranks write, and tells how it ended."""
 
 from __future__ import annotations
 
@@ -7,49 +7,19 @@ import os
 import shlex
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-from datagen.errors import UserError
-from dlemu.metrics.verdict import EXIT_STATUSES
-from dlemu.results.file_names import FACTS, LIVE, SUMMARY
+from datagen.errors import DlemuError, UserError
+from dlemu.results import FACTS, LIVE, SUMMARY
 from dlemu.results.kinds import kind_of
 from dlemu.results.live import Figure, Follower, Progress, goes_on
-from dlemu.results.measured import read_saved
-from dlemu.runner.events import OnEvent
+from dlemu.results.measured import read_facts, read_saved
+from dlemu.results.parts import JobSummary
 from dlemu.telemetry._readings import LiveReadings
 
-LOOK_SECONDS = 1.0
-"""Minimum time between two looks at a run."""
-_COST_SHARE = 0.002
-"""The run itself looks less often where looking takes more than this share of rank 0's time."""
 QUIET_SECONDS = 20.0
 """If no lock is seen, a run counts as dead when its files have not changed for this long: the lock of a run on another
 host may be invisible here, and a failed run may still be saving."""
-FAILED = 3
-"""Exit status of a run that left no complete result, as in docs/results.md."""
-
-
-class Reporter:
-    """Reports the progress of a run from its rank 0, which calls it at every step or file."""
-
-    def __init__(self, follower: Follower, on_event: OnEvent) -> None:
-        self._follower, self._on_event, self._due = follower, on_event, 0.0
-
-    def __call__(self) -> None:
-        if time.monotonic() >= self._due:
-            self.look()
-
-    def look(self) -> None:
-        """Report the progress now."""
-        began = time.monotonic()
-        try:
-            progress = self._follower.look()
-        except OSError:  # what a run can't say of itself does not end it
-            progress = None
-        now = time.monotonic()
-        if progress is not None:
-            self._due = now + max(LOOK_SECONDS, (now - began) / _COST_SHARE)
-            self._on_event(replace(progress, ranks={}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,18 +64,17 @@ class RunFollower:
             return RunState(state="runs", progress=progress)
         if os.path.lexists(os.path.join(self.folder, SUMMARY)):
             return self._ended()
-        if not os.path.isdir(self._live):
-            return RunState(state="dead", status=FAILED, sentence=f"the run left no result in {self.folder}")
-        quiet_seconds = self._quiet_seconds(progress)
-        if quiet_seconds < QUIET_SECONDS:
-            return RunState(state="runs", progress=progress)
-        return RunState(
-            state="dead",
-            status=FAILED,
-            sentence=f"the run in {self.folder} ended before it could write its result, killed or without space: "
-            f"nothing there has changed for {quiet_seconds:.0f} s; `dlemu report {shlex.quote(self.folder)}` shows "
-            "what it had measured",
-        )
+        sentence = f"the run left no result in {self.folder}"
+        if os.path.isdir(self._live):
+            quiet_seconds = self._quiet_seconds(progress)
+            if quiet_seconds < QUIET_SECONDS:
+                return RunState(state="runs", progress=progress)
+            sentence = (
+                f"the run in {self.folder} ended before it could write its result, killed or without space: nothing "
+                f"there has changed for {quiet_seconds:.0f} s; `dlemu report {shlex.quote(self.folder)}` shows what it "
+                "had measured"
+            )
+        return RunState(state="dead", status=DlemuError.exit_status, sentence=sentence)
 
     def _quiet_seconds(self, progress: Progress | None) -> float:
         """Return for how long nothing has changed: neither files, nor rows, as those of mapped files change no time."""
@@ -119,10 +88,9 @@ class RunFollower:
         kind = kind_of(self.folder)
         if kind is None or not kind.is_job:
             return RunState(state="ended", sentence=f"the run in {self.folder} has ended")
-        summary: Any = read_saved(self.folder, kind.load().answer_type, kind.name)
-        status = EXIT_STATUSES.get(getattr(summary, "outcome", None) or "pass", 0) if summary.complete else FAILED
-        headline = getattr(summary, "headline", summary.verdict)  # as the run itself printed it
-        return RunState(state="ended", sentence=summary.failure or headline or "it completed", status=status)
+        summary: JobSummary = read_saved(self.folder, kind.load().answer_type, kind.name)
+        sentence = summary.failure or summary.headline or "it completed"
+        return RunState(state="ended", sentence=sentence, status=summary.exit_status)
 
     def _progress(self) -> Progress | None:
         facts_path = os.path.join(self._live, FACTS)
@@ -130,9 +98,9 @@ class RunFollower:
             kind = kind_of(self.folder) if os.path.exists(facts_path) else None
             if kind is None:
                 return None
-            self._follower = kind.load_job().job.follow(facts_path, self._live)
-            assert self._follower is not None
-        progress = self._follower.look()
+            job = kind.load_job().job
+            self._follower = job.follow(read_facts(facts_path, job.facts_type), self._live)
+        progress = self._follower()
         self._readings.look()
         devices = (
             Figure(f"{name} ({host}, {device})", value, unit)

@@ -7,13 +7,13 @@ saves and reports.
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from datagen.errors import DlemuError, SpaceError, UserError
+from dlemu.config.overrides import take_word
 from dlemu.config.schema import Workload
 from dlemu.ranks import Comm, detect_launcher
 from dlemu.ranks.failure import Failure, describe, first_failure
@@ -107,8 +107,7 @@ class Ranks:
                 f"the hosts have different versions of dlemu ({found}): install the same one on all of them"
             )
         workload = load()
-        given = any(re.match(r"(\+\+?)?(workload\.)?ranks=", word) for word in self._words)
-        if given and workload.ranks != self.count:
+        if take_word(self._words, "ranks")[0] and workload.ranks != self.count:
             raise UserError(
                 f"the launcher started {self.count} rank{'s' * (self.count != 1)}, but "
                 f"ranks={workload.ranks} is given: leave it out, or "

@@ -16,9 +16,9 @@ from dlemu.machine.environment import HostFacts, StorageFacts, describe_host
 from dlemu.ranks import Comm, within
 from dlemu.results.live import RunJournal
 from dlemu.results.measured import MeasuredLog
+from dlemu.runner.job_kind import Job
 from dlemu.runner.run_folder import request_folder, requests_so_far
-from dlemu.runner.run_kind import Job
-from dlemu.telemetry import HostTelemetry, Recorder, Scope, Task, start_recorder
+from dlemu.telemetry import HostTelemetry, Recorder, Scope, start_recorder
 
 N = TypeVar("N", bound=RunJournal)
 T = TypeVar("T")
@@ -48,13 +48,14 @@ class RankRecord(Generic[N]):
             return
         counts_requests = open_storage(job.workload.storage_spec.buffered).counts_requests
         scope = Scope(
+            node=comm.node,
+            interval_seconds=job.workload.telemetry.interval_seconds,
             folders=self._in_time("looking for the devices of", lambda: tuple(folders())),
             ranks={rank: process for rank, (node, process) in enumerate(processes) if node == comm.node},
             cpu_groups=limiting_groups(),
             request_folder=request_folder(job.live_folder) if counts_requests else "",
         )
-        task = Task(scope=scope, node=comm.node, interval_seconds=job.workload.telemetry.interval_seconds)
-        self._recorder = start_recorder(task, job.live_folder)
+        self._recorder = start_recorder(scope, job.live_folder)
 
     def _in_time(self, doing: str, look: Callable[[], T]) -> T:
         return within(self._job.workload.timeout_seconds, look, f"{doing} {self._what}")

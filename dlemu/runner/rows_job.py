@@ -12,7 +12,7 @@ import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,11 +31,11 @@ from dlemu.ranks.row_log import read_row_logs
 from dlemu.results.figures import Conditions, JobFigures, Value
 from dlemu.results.kinds import JobParts, kind_named
 from dlemu.results.live import Figure, Follower, Progress, RunJournal
-from dlemu.results.measured import MeasuredLog, MeasuredRun, RunFacts, common_fields, read_facts
+from dlemu.results.measured import MeasuredLog, MeasuredRun, RunFacts, common_fields
 from dlemu.results.parts import JobSummary
 from dlemu.results.tables import read_rows, rows_table, write_table
 from dlemu.results.wording import count
-from dlemu.runner.job import Job, JobKind, Notify
+from dlemu.runner.job_kind import Job, JobKind, Notify
 from dlemu.runner.recording import RankRecord
 from dlemu.telemetry import Telemetry
 
@@ -50,9 +50,6 @@ class RowsSummary(JobSummary):
 
     outcome: Outcome | None = None
     """None: the run neither passes nor fails."""
-
-
-RowsLog = MeasuredLog[RunJournal]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +107,7 @@ class RowsKind(JobKind[Job, RunFacts, RunJournal, RowsRun]):
     def live_names(self, rank: int) -> Iterable[str]:
         return (row_log_name(rank),)
 
-    def run_rank(self, job: Job, comm: Comm, notify: Notify | None) -> RowsLog | None:
+    def run_rank(self, job: Job, comm: Comm, notify: Notify | None) -> MeasuredLog[RunJournal] | None:
         record = RankRecord(job, comm, self.new_journal(), self.looks_at(job.workload))
         record.start(lambda: self.watched_folders(job))
         folder = next(iter(self.watched_folders(job)), None)
@@ -132,29 +129,21 @@ class RowsKind(JobKind[Job, RunFacts, RunJournal, RowsRun]):
     def run_of(self, folder: str, facts: RunFacts, rows: Any, telemetry: Telemetry) -> RowsRun:
         return RowsRun(folder, facts, rows, telemetry, self)
 
-    def follow(self, facts_path: str, live_folder: str) -> Follower:
-        return LiveRows(self, facts_path, live_folder)
+    def follow(self, facts: RunFacts, live_folder: str) -> Follower:
+        return partial(self._progress, facts, live_folder)
 
-
-class LiveRows:
-    """Follows a run of any such kind, by the metrics of its rows so far that sweeps show."""
-
-    def __init__(self, kind: RowsKind, facts_path: str, live_folder: str) -> None:
-        """Raises UserError for damaged facts."""
-        self._kind, self._folder, self._facts = kind, live_folder, read_facts(facts_path, RunFacts)
-
-    def look(self) -> Progress | None:
-        """Return the run's progress; None before the first row."""
-        log = self._kind.salvage(self._folder)
+    def _progress(self, facts: RunFacts, live_folder: str) -> Progress | None:
+        """Return how far a run is, with those metrics of its rows so far that sweeps show."""
+        log = self.salvage(live_folder)
         if log is None or not len(log):
             return None
-        facts, parts = replace(self._facts, journal=log.journal), kind_named(self._kind.name).load_job()
+        facts, parts = replace(facts, journal=log.journal), kind_named(self.name).load_job()
         measured: Mapping[str, Value] = {}
         with contextlib.suppress(UserError):  # rows that are not complete yet
-            measured = parts.figures(self._kind.run_of(self._folder, facts, log.rows, log.telemetry)).metrics
+            measured = parts.figures(self.run_of("", facts, log.rows, log.telemetry)).metrics
         shown = [metric for metric in parts.catalogue.in_sweeps if metric.name in measured]
         return Progress(
-            at=count(len(log), self._kind.row_noun),
+            at=count(len(log), self.row_noun),
             figures=tuple(Figure(metric.title, measured[metric.name].mean, metric.unit) for metric in shown),
         )
 
@@ -164,7 +153,7 @@ def rows_parts(
     *,
     judged: str = "",
     note: str = "",
-    conditions: Callable[[Any], Conditions] | None = None,
+    conditions: Callable[..., Conditions] | None = None,
     limited_by: Callable[[Any], str | None] = lambda summary: None,
     screen: Callable[[Any, str], Any] | None = None,
     sections: Callable[[Any, str], Iterable[Any]] | None = None,
@@ -188,7 +177,7 @@ def rows_parts(
             metrics={name: Value(value) for name, value in known.items() if value is not None},
         )
 
-    def own_conditions(summary: RowsSummary) -> Conditions:
+    def own_conditions(summary: RowsSummary, _: RunFacts) -> Conditions:
         environment = summary.environment
         return Conditions(
             title=job.name, started_at=summary.started_at, hosts=environment.hosts, storage=environment.storage

@@ -17,9 +17,9 @@ from datagen.errors import SpaceError, UserError
 from datagen.owned import OwnFolder, check_usable, create_new, missing_folders, take_folder
 from datagen.storage._request_counts import read_counts, remove_counts
 from dlemu.config.validate import check_model_name
-from dlemu.results.file_names import FACTS, LIVE, README
+from dlemu.results import FACTS, LIVE, README
 from dlemu.results.kinds import kind_of
-from dlemu.results.live import JOURNAL, LOCK, goes_on, holds_journal, report_command
+from dlemu.results.live import JOURNAL, LOCK, RunJournal, goes_on, read_journal, report_command
 from dlemu.telemetry._readings import log_path
 
 SAVING_SECONDS = 60.0
@@ -47,7 +47,7 @@ def check_folder(folder: str) -> None:
             problem = "holds the results of another run"
         elif goes_on(folder):
             problem = "belongs to another run, which is still active"
-        elif holds_journal(live):
+        elif read_journal(live, RunJournal) is not None:
             problem = f"holds what a run measured before it was killed: `{report_command(folder)}` shows it"
         else:
             problem = ""

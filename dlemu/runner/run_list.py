@@ -43,7 +43,7 @@ A = TypeVar("A", bound=Answer)
 
 @dataclass(frozen=True, kw_only=True)
 class Planned(Generic[What]):
-    """One run of a list."""
+    """One run of a list; also the event that it begins."""
 
     what: What
     """The study's own description of the run."""
@@ -53,6 +53,9 @@ class Planned(Generic[What]):
     """Description for the progress line."""
     settings: Mapping[str, str]
     """KEY -> VALUE of the settings in which it differs from other runs."""
+
+
+AnyPlanned = Planned[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,16 +69,6 @@ class RunsPlanned:
     """Number of runs that had finished before the list was interrupted."""
     wants_page: bool = True
     """The workload's `output.report`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunBegan:
-    """A run begins."""
-
-    label: str
-    """Description for the progress line."""
-    settings: Mapping[str, str]
-    """KEY -> VALUE of the settings in which it differs from other runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +102,7 @@ class RunList(ABC, Generic[What, Run, A]):
         folder: str,
         question: Any,
         planned: Sequence[Planned[What]],
-        on_event: Callable[[RunsPlanned | RunBegan | RunEnded[Run, A]], object],
+        on_event: Callable[[RunsPlanned | Planned[What] | RunEnded[Run, A]], object],
     ) -> None:
         self.folder, self.question, self.planned = folder, question, planned
         self.runs: list[Run] = []
@@ -189,7 +182,7 @@ class RunList(ABC, Generic[What, Run, A]):
 
     def run_one(self, planned: Planned[What]) -> Run:
         """Execute one run, record it and save the answer; raises its failure, unless the list `goes_on`."""
-        self.on_event(RunBegan(label=planned.label, settings=planned.settings))
+        self.on_event(planned)
         folder = self.make_folder(planned)
         with self._locked():
             try:

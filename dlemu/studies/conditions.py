@@ -12,23 +12,24 @@ from datagen.errors import UserError
 from dlemu.report.any_run import keys_of
 from dlemu.report.table import Table
 from dlemu.report.units import plain
+from dlemu.results import FACTS
 from dlemu.results.figures import Conditions
 from dlemu.results.kinds import JobParts, kind_of
-from dlemu.results.measured import read_saved
+from dlemu.results.measured import read_facts, read_saved
 from dlemu.results.parts import Environment
 from dlemu.runner.run_list import DIGEST
 
-HOST_FACTS = ("processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")
-"""Facts of a host that affect measurements of storage."""
+HOST_FACTS = ("host", "processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")
+"""Name of a host, and the facts of it that affect measurements of storage."""
 
 
-def conditions_of(parts: JobParts, summary: Any) -> Conditions:
-    """Return the conditions of a run from its summary; those of an incomplete one warn of that first."""
-    conditions = parts.conditions(summary)
-    if getattr(summary, "complete", True):  # a kind's own summary may not say
+def conditions_of(parts: JobParts, summary: Any, facts: Any) -> Conditions:
+    """Return the conditions of a run; those of an incomplete one warn of that first."""
+    conditions = parts.conditions(summary, facts)
+    if summary.failure is None:
         return conditions
-    why = (summary.failure or "no reason is known").splitlines()[0]
-    return replace(conditions, complete=False, warnings=(f"this run is incomplete: {why}", *conditions.warnings))
+    why = f"this run is incomplete: {summary.failure.splitlines()[0]}"
+    return replace(conditions, complete=False, warnings=(why, *conditions.warnings))
 
 
 def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:
@@ -37,14 +38,13 @@ def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:
         kind = kind_of(folder)
         if kind is not None and kind.is_job:
             parts = kind.load_job()
-            yield conditions_of(parts, read_saved(folder, parts.answer_type, kind.name))
+            facts = read_facts(f"{folder}/{FACTS}", parts.job.facts_type)
+            yield conditions_of(parts, read_saved(folder, parts.answer_type, kind.name), facts)
 
 
 def settings_of(side: Conditions) -> dict[str, str]:
     """Return what is the same for two runs of which only the storage differs, as text: hosts, work, settings."""
-    known: dict[str, Any] = {"hosts": sorted(host.host for host in side.hosts)}
-    for name in HOST_FACTS:
-        known[name] = sorted({plain(getattr(host, name), name) for host in side.hosts})
+    known = {name: sorted({plain(getattr(host, name), name) for host in side.hosts}) for name in HOST_FACTS}
     known |= side.work | side.how
     return {key.replace("_", " "): plain(value, key) for key, value in known.items() if value is not None}
 

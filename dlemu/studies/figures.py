@@ -58,7 +58,7 @@ def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
     candidates = (catalogue.decisive, catalogue.judged, catalogue.fallback)
     everywhere = (name for name in candidates if all(name in run.figures.metrics for run in runs))
     judged = next(everywhere, catalogue.judged)
-    shown = [metric for metric in catalogue.drawn if metric.better == "higher" and metric.name != catalogue.judged]
+    shown = [one for one in catalogue if one.is_drawn and one.better == "higher" and one.name != catalogue.judged]
     shown = [*([catalogue[judged]] if judged else []), *shown]
     if is_alone := len({at for _, at in places}) == 1 < len(runs):
         shown = [*catalogue.times, *shown]

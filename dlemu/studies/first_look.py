@@ -68,7 +68,7 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
     place = shlex.quote(override(("dataset", "data_folder"), f"{storage.folder}/dlemu-set"))
     lines = [
         *map(_feeds, fed),
-        *_ceilings(most, fed),
+        *_ceilings(most, fed, "the cores, of which others take some" if cores.advice else "reading files"),
         Said("took", f"{took:.0f} s; the {size(written)} that it wrote are removed"),
         Said("next", f"dlemu size {next_words} {place} --make", explained),
     ]
@@ -150,23 +150,22 @@ def _feeds(fed: Prediction) -> Said:
     some, wanted = f"{low} x {name}" if low == high else f"{low} to {high} x {name}", high + 1
     if fed.ended_by is not None:
         some, wanted = f"at least {low} x {name}", low + 1
-    if not low:
-        some = f"no {name}{' for certain' * (high > 0)}"
     shown, reads = fed.shown, most_mb_per_second(fed.curve)
     one = shown.needed_mb_per_second / shown.accelerators
     files = reads / shown.app_mb_per_second * shown.samples_per_second
-    text = f"{some}: reads {rate(reads)}, {files:,.0f} files/s; 1 needs {rate(one)}"
-    text += f", {wanted} need {rate(wanted * one)}" * (wanted > 1)
+    needs = f"at AU {fed.question.threshold_percent:g} % 1 needs {rate(one)}"
+    needs += f", {wanted} need {rate(wanted * one)}" * (wanted > 1)
+    text = f"{some}: reads {rate(reads)}, {files:,.0f} files/s; {needs}"
     return Said(fed.question.workload, text, tone="good" if low else "open" if high else "bad")
 
 
-def _ceilings(most: tuple[float, float] | None, fed: Sequence[Prediction]) -> Iterator[Said]:
+def _ceilings(most: tuple[float, float] | None, fed: Sequence[Prediction], otherwise: str) -> Iterator[Said]:
     """Yield the most that the drive gives, what limits each workload, and how sure that is."""
     if most is not None:
         rates = [most_mb_per_second(one.curve) for one in fed]
         top, limits = max(most[1], *rates), []
         for one, reads in zip(fed, rates, strict=True):
-            named = one.limited_by.what if one.limited_by.what in ("loader", "host CPU") else "reading files"
+            named = one.limited_by.what if one.limited_by.what in ("loader", "host CPU") else otherwise
             what = "the drive" if reads / top >= DRIVES_SHARE else named
             limits.append(f"{one.question.workload}: {what}, at {100 * reads / top:.0f} % of the drive's most")
         yield Said("at most", f"{rate(top)} (1 MiB), {most[0]:,.0f} requests/s (4 KiB), {IN_FLIGHT} in flight")

@@ -10,8 +10,7 @@ from operator import methodcaller
 from datagen import owned
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
-from dlemu.report.any_run import open_result
-from dlemu.report.page import Page, check_packages, figures, picture_file, pictures, render
+from dlemu.report.page import Page, check_packages, figures, open_result, picture_file, pictures, render
 from dlemu.results.kinds import kind_named, kind_of
 
 PAGE = "report.html"

@@ -11,7 +11,7 @@ from dlemu.config import load, load_received
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.data_sheet import with_rates
 from dlemu.jobs.training.prediction.needs import needs
-from dlemu.results.file_names import CONFIG
+from dlemu.results import CONFIG
 from dlemu.results.kinds import Kind, kind_of, kind_requested, read_result
 from dlemu.runner.prediction_request import PredictionRequest
 

@@ -12,7 +12,7 @@ from dlemu.config.schema import Workload
 from dlemu.ranks import detect_launcher
 from dlemu.results.kinds import Kind
 from dlemu.runner.events import Event
-from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
+from dlemu.runner.run_list import AnyPlanned, RunEnded, RunsPlanned
 from dlemu.studies.answers import SizeAnswer, SweepAnswer, SweepPoint, Trial
 
 
@@ -53,5 +53,5 @@ class Child:
         return cls(kind, workload, (*options, *words), tuple(shlex.split(launcher.format(ranks=workload.ranks))))
 
 
-SizingEvent = Event | RunsPlanned | RunBegan | RunEnded[Trial, SizeAnswer] | RunEnded[SweepPoint, SweepAnswer]
+SizingEvent = Event | RunsPlanned | AnyPlanned | RunEnded[Trial, SizeAnswer] | RunEnded[SweepPoint, SweepAnswer]
 OnEvent = Callable[[SizingEvent], None]

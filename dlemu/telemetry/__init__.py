@@ -12,7 +12,6 @@ from dlemu.telemetry._readings import from_tables as from_tables
 from dlemu.telemetry._readings import read_logs as read_logs
 from dlemu.telemetry._readings import to_table as to_table
 from dlemu.telemetry._recorder import Recorder as Recorder
-from dlemu.telemetry._recorder import Task as Task
 from dlemu.telemetry._recorder import start_recorder as start_recorder
 from dlemu.telemetry.probe_base import DeviceFacts as DeviceFacts
 from dlemu.telemetry.probe_base import Scope as Scope

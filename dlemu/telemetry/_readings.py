@@ -140,7 +140,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     series: tuple[Series, ...] = ()
     """New series; numbered consecutively through all lines."""
-    t: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    t: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0
     """When the readings were taken, CLOCK_MONOTONIC in ns."""
     i: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
     """Series number of each reading."""
@@ -186,30 +186,30 @@ def log_path(folder: str, node: int) -> str:
     return os.path.join(folder, f"{_PREFIX}{node:05d}.jsonl")
 
 
-def is_log(name: str) -> bool:
-    """Return whether a file of a live folder is a recorder's log, by its name."""
+def _is_log(name: str) -> bool:
     return name.startswith(_PREFIX)
 
 
 def read_logs(folder: str) -> Telemetry:
     """Return the telemetry in the logs of a failed run's live folder."""
     hosts = []
-    for name in sorted(os.listdir(folder)):
-        if is_log(name):
-            with open(os.path.join(folder, name), "rb") as log:
-                hosts.append(parse_log(log.read()))
+    for name in filter(_is_log, sorted(os.listdir(folder))):
+        with open(os.path.join(folder, name), "rb") as log:
+            hosts.append(parse_log(log.read()))
     return tuple(host for host in hosts if host is not None)
 
 
-class LogParser:
+class _LogParser:
     """Parses a log piece by piece, up to its first damaged line: the series of later lines are unknown."""
 
     def __init__(self) -> None:
         self.head: RecorderHead | None = None
         self.series: list[Series] = []
+        self.last: dict[Series, float] = {}
+        """The latest reading of each series, in what `look` has read."""
         self.damaged_line: int | None = None
         """Its number, from 1; None where all lines are whole."""
-        self._number, self._decoder = 0, msgspec.json.Decoder(LogLine)
+        self._number, self._offset, self._decoder = 0, 0, msgspec.json.Decoder(LogLine)
 
     def lines(self, data: bytes) -> Iterator[LogLine]:
         """Yield the lines of a piece, all complete, without the head of the log."""
@@ -231,61 +231,10 @@ class LogParser:
             self.series += line.series
             yield line
 
-
-def parse_log(data: bytes) -> HostTelemetry | None:
-    """Return the telemetry in a log, up to the first incomplete or damaged line; None without a valid head."""
-    parser = LogParser()
-    lines = list(parser.lines(data[: data.rfind(b"\n") + 1]))
-    head = parser.head
-    if head is None:
-        return None
-    read = [line for line in lines if line.t is not None]
-    notes = [*head.notes, *(line.note for line in lines if line.note is not None)]
-    if parser.damaged_line is not None:
-        notes.append(f"the telemetry of {head.host} is damaged in line {parser.damaged_line}: the rest is left out")
-    used = [line.cpu_seconds for line in lines if line.cpu_seconds is not None]
-    found = {"notes": tuple(dict.fromkeys(notes)), "cpu_seconds": used[-1] if used else 0.0}
-    return HostTelemetry(
-        **(vars(head) | found),
-        series=tuple(parser.series),
-        which=np.array([number for line in read for number in line.i], np.int32),
-        time_ns=np.array([line.t for line in read for _ in line.i], np.int64),
-        value=np.array([value for line in read for value in line.v], np.float64),
-    )
-
-
-class LiveReadings:
-    """The latest reading of each series of each host, from the logs in a run's live folder."""
-
-    def __init__(self, live_folder: str) -> None:
-        self._folder = live_folder
-        self._logs: dict[str, _Log] = {}
-
-    def of_devices(self, metric: str) -> dict[tuple[str, str], float]:
-        """Return the latest value of a metric for each device that holds the data, by host and device."""
-        return {
-            (log.parser.head.host, device.name): log.last[series]
-            for log in self._logs.values()
-            if log.parser.head is not None
-            for device in log.parser.head.devices
-            if device.counted and (series := Series(device.probe, device.name, metric)) in log.last
-        }
-
-    def look(self) -> None:
-        """Read the lines that were added to the logs; raises OSError if the folder is gone."""
-        for name in filter(is_log, os.listdir(self._folder)):
-            self._logs.setdefault(name, _Log(os.path.join(self._folder, name))).look()
-
-
-class _Log:
-    def __init__(self, path: str) -> None:
-        self._path, self._offset = path, 0
-        self.parser = LogParser()
-        self.last: dict[Series, float] = {}
-
-    def look(self) -> None:
+    def look(self, path: str) -> None:
+        """Read the lines that were added to a log since the last call; raises FileNotFoundError."""
         try:
-            descriptor = open_regular(self._path)
+            descriptor = open_regular(path)
         except FileNotFoundError:
             raise
         except OSError:  # such as a pipe in a received folder: reported when the result is read
@@ -294,5 +243,48 @@ class _Log:
             log.seek(self._offset)
             complete, _, _ = log.read().rpartition(b"\n")  # the last line may be incomplete
         self._offset += len(complete) + bool(complete)
-        for line in self.parser.lines(complete):  # damage is reported when the result is read
-            self.last.update((self.parser.series[number], value) for number, value in zip(line.i, line.v, strict=True))
+        for line in self.lines(complete):  # damage is reported when the result is read
+            self.last.update((self.series[number], value) for number, value in zip(line.i, line.v, strict=True))
+
+
+def parse_log(data: bytes) -> HostTelemetry | None:
+    """Return the telemetry in a log, up to the first incomplete or damaged line; None without a valid head."""
+    parser = _LogParser()
+    lines = list(parser.lines(data[: data.rfind(b"\n") + 1]))
+    head = parser.head
+    if head is None:
+        return None
+    notes = [*head.notes, *(line.note for line in lines if line.note is not None)]
+    if parser.damaged_line is not None:
+        notes.append(f"the telemetry of {head.host} is damaged in line {parser.damaged_line}: the rest is left out")
+    used = [0.0, *(line.cpu_seconds for line in lines if line.cpu_seconds is not None)]
+    return HostTelemetry(
+        **(vars(head) | {"notes": tuple(dict.fromkeys(notes)), "cpu_seconds": used[-1]}),
+        series=tuple(parser.series),
+        which=np.array([number for line in lines for number in line.i], np.int32),
+        time_ns=np.array([line.t for line in lines for _ in line.i], np.int64),
+        value=np.array([value for line in lines for value in line.v], np.float64),
+    )
+
+
+class LiveReadings:
+    """The latest reading of each series of each host, from the logs in a run's live folder."""
+
+    def __init__(self, live_folder: str) -> None:
+        self._folder = live_folder
+        self._logs: dict[str, _LogParser] = {}
+
+    def of_devices(self, metric: str) -> dict[tuple[str, str], float]:
+        """Return the latest value of a metric for each device that holds the data, by host and device."""
+        return {
+            (log.head.host, device.name): log.last[series]
+            for log in self._logs.values()
+            if log.head is not None
+            for device in log.head.devices
+            if device.counted and (series := Series(device.probe, device.name, metric)) in log.last
+        }
+
+    def look(self) -> None:
+        """Read the lines that were added to the logs; raises OSError if the folder is gone."""
+        for name in filter(_is_log, os.listdir(self._folder)):
+            self._logs.setdefault(name, _LogParser()).look(os.path.join(self._folder, name))

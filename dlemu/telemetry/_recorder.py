@@ -14,8 +14,6 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import psutil
@@ -39,15 +37,6 @@ _EARLY_SHARE = 0.2
 """A probe is read early, together with those due now, if it is due within this share of the interval."""
 _LAST_EARLY_SHARE = 0.5
 """The same for the last reading, when a probe read too recently is left out: its rate would say little."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """What a recorder reads, and how often."""
-
-    scope: Scope
-    node: int
-    interval_seconds: float
 
 
 class Recorder:
@@ -101,25 +90,25 @@ class Recorder:
         self._log.close()
 
 
-def start_recorder(task: Task, folder: str) -> Recorder:
+def start_recorder(scope: Scope, folder: str) -> Recorder:
     """Fork the recorder of this node; to be called from the main thread, before other threads are started.
 
     Its log is in the run's live folder, or in memory if this host can't see that folder.
     """
     there = os.path.isdir(folder)
-    log = create_new(log_path(folder, task.node)) if there else os.memfd_create("dlemu-telemetry")
+    log = create_new(log_path(folder, scope.node)) if there else os.memfd_create("dlemu-telemetry")
     ours, theirs = socket.socketpair()
-    process = fork_process(partial(_record, task, os.getpid(), theirs.fileno(), log))
+    process = fork_process(partial(_record, scope, os.getpid(), theirs.fileno(), log))
     theirs.close()
     ours.settimeout(_REPLY_TIMEOUT_SECONDS)
     return Recorder(process, ours, log)
 
 
-def _record(task: Task, parent: int, control: int, log: int) -> int:
+def _record(scope: Scope, parent: int, control: int, log: int) -> int:
     _detach(control, log)
     die_with_parent(parent, signal.SIGKILL)
     name_process("dlemu-recorder")
-    recording = Recording(task, LogWriter(_LOG))
+    recording = Recording(scope, LogWriter(_LOG))
     os.nice(NICE)
     recording.run(_CONTROL)
     return 0
@@ -137,30 +126,22 @@ def _detach(control: int, log: int) -> None:
     os.closerange(_LOG + 1, os.sysconf("SC_OPEN_MAX"))
 
 
-@dataclass
-class _ScheduledProbe:
-    """A probe, and when it is to be read next."""
-
-    name: str
-    probe: ProbeBase
-    due_ns: int = 0
-
-
 class Recording:
     """The recorder's side: reads probes until it is stopped."""
 
-    def __init__(self, task: Task, log: LogWriter, now: Callable[[], int] = time.monotonic_ns) -> None:
-        self._log, self._now = log, now
-        self._interval_ns = round(task.interval_seconds * NS_PER_SECOND)
-        self._scheduled, notes = _find_probes(task.scope)
+    def __init__(self, scope: Scope, log: LogWriter) -> None:
+        self._log = log
+        self._interval_ns = round(scope.interval_seconds * NS_PER_SECOND)
+        self._probes, notes = _find_probes(scope)
+        self._due_ns = dict.fromkeys(self._probes, 0)
         log.write(
             RecorderHead(
                 host=socket.gethostname(),
-                node=task.node,
-                boot_id=read_text(f"{task.scope.proc}/sys/kernel/random/boot_id"),
-                interval_seconds=task.interval_seconds,
-                probes=tuple(entry.name for entry in self._scheduled),
-                devices=tuple(device for entry in self._scheduled for device in entry.probe.devices),
+                node=scope.node,
+                boot_id=read_text(f"{scope.proc}/sys/kernel/random/boot_id"),
+                interval_seconds=scope.interval_seconds,
+                probes=tuple(self._probes),
+                devices=tuple(device for probe in self._probes.values() for device in probe.devices),
                 notes=tuple(notes),
             )
         )
@@ -184,57 +165,53 @@ class Recording:
 
     def handle(self, command: bytes) -> None:
         """Handle a command: an epoch's training BEGINs or ENDs, or the recorder is to STOP."""
-        for entry in [entry for entry in self._scheduled if entry.probe.exact]:
-            entry.probe.train(command == BEGIN, self._now())
-            self._read_one(entry)
+        for name, probe in list(self._probes.items()):
+            if probe.exact:
+                probe.train(command == BEGIN, time.monotonic_ns())
+                self._read_one(name)
         if command == STOP:
             self.read(early_share=_LAST_EARLY_SHARE)
         self._log.write(LogLine(cpu_seconds=time.process_time()))
 
     def read(self, early_share: float = _EARLY_SHARE) -> None:
         """Read the probes that are due within this share of the interval."""
-        soon_ns = self._now() + round(early_share * self._interval_ns)
-        for entry in list(self._scheduled):
-            if entry.due_ns <= soon_ns:
-                cost_ns, now_ns = self._read_one(entry), self._now()
-                min_interval_ns = 0 if entry.probe.exact else round(cost_ns / COST_SHARE)
-                entry.due_ns = now_ns + max(self._interval_ns, min_interval_ns)
+        soon_ns = time.monotonic_ns() + round(early_share * self._interval_ns)
+        for name, probe in list(self._probes.items()):
+            if self._due_ns[name] <= soon_ns:
+                cost_ns = self._read_one(name)
+                min_interval_ns = 0 if probe.exact else round(cost_ns / COST_SHARE)
+                self._due_ns[name] = time.monotonic_ns() + max(self._interval_ns, min_interval_ns)
 
-    def _read_one(self, entry: _ScheduledProbe) -> int:
+    def _read_one(self, name: str) -> int:
         """Read a probe and return the CPU time that it took, in ns; a probe that fails is not read again.
 
         If the log can't be written, the recorder ends.
         """
-        begun_ns, now_ns = time.thread_time_ns(), self._now()
+        begun_ns, now_ns = time.thread_time_ns(), time.monotonic_ns()
         try:
-            readings = list(entry.probe.read(now_ns))
+            readings = list(self._probes[name].read(now_ns))
         except Exception as error:
-            self._scheduled.remove(entry)
-            note = f"telemetry: the probe {entry.name} was stopped: {type(error).__name__}: {error}"
+            del self._probes[name]
+            note = f"telemetry: the probe {name} was stopped: {type(error).__name__}: {error}"
             self._log.write(LogLine(note=note))
         else:
-            self._log.add(entry.name, now_ns, readings)
+            self._log.add(name, now_ns, readings)
         return time.thread_time_ns() - begun_ns
 
     def _milliseconds_to_next(self) -> int:
-        due_ns = min((entry.due_ns for entry in self._scheduled), default=self._now() + self._interval_ns)
-        return max(0, -(-(due_ns - self._now()) // 1_000_000))
+        due_ns = min((self._due_ns[name] for name in self._probes), default=time.monotonic_ns() + self._interval_ns)
+        return max(0, -(-(due_ns - time.monotonic_ns()) // 1_000_000))
 
 
-def _find_probes(scope: Scope) -> tuple[list[_ScheduledProbe], list[str]]:
-    """Return the probes with something to read on this host, and the notes of all probes."""
-    scheduled: list[_ScheduledProbe] = []
-    notes: list[str] = []
+def _find_probes(scope: Scope) -> tuple[dict[str, ProbeBase], list[str]]:
+    """Return the probes with something to read on this host by name, and the notes of all probes."""
+    probes, notes = dict[str, ProbeBase](), list[str]()
     for name in names("dlemu.telemetry"):
         try:
-            probe: ProbeBase = find("dlemu.telemetry", name, "Probe")(scope)
+            probes[name] = find("dlemu.telemetry", name, "Probe")(scope)
+            notes += probes[name].notes
         except AbsentError as error:
-            if str(error):
-                notes.append(str(error))
-            continue
+            notes += [str(error)] if str(error) else []
         except (DlemuError, OSError, ValueError) as error:
             notes.append(f"telemetry: the probe {name} could not start: {error}")
-            continue
-        scheduled.append(_ScheduledProbe(name, probe))
-        notes += probe.notes
-    return scheduled, notes
+    return probes, notes

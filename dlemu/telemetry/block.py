@@ -6,11 +6,10 @@ the growth of `time_in_queue` / elapsed time, mean read latency the growth of `r
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from dlemu.telemetry._devices import device_stack, mounts
-from dlemu.telemetry.probe_base import AbsentError, DeviceFacts, ProbeBase, Rates, Reading, Scope, readings
+from dlemu.telemetry.probe_base import AbsentError, Counters, DeviceFacts, ProbeBase, Rates, Reading, Scope, readings
 
 _SECTOR_BYTES = 512  # unit of the sector counts in sysfs, whatever the device's own block size
 _COLUMNS = (
@@ -41,16 +40,15 @@ class Probe(ProbeBase):
             if not device.requests_counted
         ]
         self.notes = tuple(notes)
-        self._stats = {name: os.open(f"{scope.sys}/class/block/{name}/stat", os.O_RDONLY) for name in devices}
+        self._stats = {name: Counters(f"{scope.sys}/class/block/{name}/stat") for name in devices}
         self._rates = Rates()
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the counters of each device."""
         for name, stat in self._stats.items():
-            counters = dict(zip(_COLUMNS, map(int, os.pread(stat, 512, 0).split()), strict=False))
+            counters = dict(zip(_COLUMNS, map(int, stat.text().split()), strict=False))
             yield Reading(name, "in_flight", counters.pop("in_flight"))
-            rates = self._rates.per_second(name, now_ns, counters)
-            if rates:
+            if rates := self._rates.per_second(name, now_ns, counters):
                 yield from readings(name, _metrics(rates))
 
 

@@ -31,8 +31,11 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What the probes of a host measure, and where they find the kernel's files."""
+    """What the probes of a host measure, how often, and where they find the kernel's files."""
 
+    node: int = 0
+    """The host's number in the run."""
+    interval_seconds: float = 0.5
     folders: tuple[str, ...] = ()
     """The dataset's folder, and subfolders that may be separate mounts."""
     ranks: Mapping[int, int] = field(default_factory=dict)

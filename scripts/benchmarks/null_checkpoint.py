@@ -12,9 +12,9 @@ import time
 
 from datagen.storage.storage_base import NULL_STORAGE, open_storage
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
-from dlemu.checkpoints.file_content import FileNumber, content_of
+from dlemu.checkpoints.file_content import files_of
 from dlemu.checkpoints.piece_ring import make_buffers
-from dlemu.checkpoints.write_files import CheckpointWriter, FileToWrite
+from dlemu.checkpoints.write_files import CheckpointWriter
 from dlemu.config import load
 
 
@@ -28,12 +28,7 @@ def main(workload_name: str, ranks: int) -> dict[str, float]:
     sizes = [sum(layout.size_bytes for layout in own) for own in layouts]
     plan_seconds = time.monotonic() - began
     largest = max(range(ranks), key=lambda rank: sizes[rank])
-    files = [
-        FileToWrite(
-            path=f"/null/{layout.path}", content=content_of(layout, settings, 1, FileNumber(1, largest, number))
-        )
-        for number, layout in enumerate(layouts[largest])
-    ]
+    files = files_of("/null", layouts[largest], settings, 1, checkpoint=1, rank=largest)
     buffers = make_buffers(settings.writers, settings.transfer_size, max(file.size_bytes for file in files))
     writer = CheckpointWriter(open_storage(NULL_STORAGE), files, buffers, threads=settings.writers, fsync=True)
     writer.wait_ready()

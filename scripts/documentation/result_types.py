@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from dlemu.checkpoints.io_rows import IO_COLUMNS
-from dlemu.config.meanings import first_sentence, meanings
+from dlemu.config.dump import first_sentence, meanings
 from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.jobs.training.summary import Metrics
 from dlemu.metrics.catalogue import Metric

@@ -11,8 +11,8 @@ import yaml
 from msgspec import Meta
 
 from datagen.settings import Unit, declared
-from dlemu.config.meanings import meanings
-from dlemu.config.sections import plain, sections, tree
+from dlemu.config.dump import meanings
+from dlemu.config.schema import plain, sections, tree
 from documentation.result_types import is_told, type_words
 
 _HEAD = """# Settings

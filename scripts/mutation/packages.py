@@ -17,9 +17,9 @@ class Package:
     """Tests that count calls: each call of a function that can be changed is several."""
 
 
-OF_RESULTS = "analyse", "measured", "metrics", "result", "summary", "wording"
+OF_RESULTS = "analyse", "measured", "parts", "result", "summary", "wording"
 """What training and checkpoints, each in its folder, know of their results."""
-OF_PROBES = "object_gets", "probe_file", "requests", "result", "run", "thread_reads"
+OF_PROBES = "object_gets", "probe_file", "requests", "result", "run"
 """All but the page and its figures, which goldens and a browser hold."""
 PACKAGES = {
     "metrics": Package(("dlemu/metrics/*",), ("tests/metrics", "tests/goldens")),
@@ -68,7 +68,7 @@ PACKAGES = {
     "probing": Package(
         (*(f"dlemu/jobs/probe/{name}.py" for name in OF_PROBES), "dlemu/jobs/training/pattern.py"),
         ("tests/probing",),
-        without=("main", "probe_pattern", "_level", "_received", "_read", "_loader_costs", "_run_jobs"),
+        without=("main", "loader_costs", "_level", "_received", "_read", "_loader_costs", "_run_jobs"),
     ),
     "checkpoints": Package(
         ("dlemu/checkpoints/*",),

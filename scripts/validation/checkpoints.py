@@ -40,7 +40,7 @@ def measure(bed: Bed) -> Iterator[Check]:
         yield Check(case, "limited by", "storage", summary[phase]["limited_by"]["what"])
         predicted, took = getattr(answer, phase).seconds, summary[phase]["slowest_seconds"]
         yield Check(case, "predicted from a data sheet", predicted, took, "s", within=2, percent=True)
-    drain = summary["what"]["bytes"] / (WRITE_MB * MB)
+    drain = summary["bytes"] / (WRITE_MB * MB)
     for compute in (1.5 * drain, 0.5 * drain):
         settings = ("checkpoint.asynchronous=true", "checkpoint.snapshot_gb_per_second=0.5")
         done = bed.checkpoint(*SHAPE, f"ranks={ASYNCHRONOUS_RANKS}", *settings, *_numbers(3, 0, compute), speed=speed)

@@ -73,6 +73,11 @@ class Loads:
         return there
 
     @property
+    def block_bytes(self) -> float:
+        """Bytes of a block as stored."""
+        return float(self.rows["read_bytes"][self.read].sum() / self.rows["storage_blocks"][self.read].sum())
+
+    @property
     def read_bytes(self) -> int:
         """Bytes of the loads that were read whole."""
         return int(self.rows["read_bytes"][self.read & (self.rows["loaded_ns"] > 0)].sum())
@@ -237,7 +242,7 @@ def _stalled() -> Iterator[Check]:
 
 def _beside(case: str, loads: Loads, truth: NDArray[np.float64], servers: int) -> Iterator[Check]:
     yield from _percentiles(case, loads.measured(), truth, SERVER_PERCENT)
-    rate = servers * loads.summary["block_bytes"] / _BLOCK_SECONDS
+    rate = servers * loads.block_bytes / _BLOCK_SECONDS
     yield _better(case, loads.measured(), truth, loads.fifo(rate))
 
 

@@ -15,11 +15,11 @@ from dlemu.loaders.loader_base import LoaderSpec
 SLOW_RANK, DELAY_SECONDS = 1, 0.04
 
 
-class SlowReader(posix.DirectReader):
+class SlowReader(posix.FileReader):
     """One open file of a drive that answers one request at a time, so that more readers gain nothing."""
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        drive = os.open(os.path.dirname(self._path), os.O_RDONLY)
+        drive = os.open(os.path.dirname(os.readlink(f"/proc/self/fd/{self.descriptor}")), os.O_RDONLY)
         fcntl.flock(drive, fcntl.LOCK_EX)
         time.sleep(DELAY_SECONDS)
         os.close(drive)
@@ -30,7 +30,7 @@ class Storage(posix.Storage):
     """Files that are slow to read."""
 
     def open(self, path: str) -> SlowReader:
-        return SlowReader(path)
+        return SlowReader(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT), self.alignment)
 
 
 class Loader(pytorch.Loader):

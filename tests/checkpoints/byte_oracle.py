@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 from datagen.registry import names
 from datagen.storage import memory
 from dlemu.checkpoints.checkpoint_plan import FORMATS, plan_checkpoint
-from dlemu.checkpoints.file_content import FileNumber, content_of
+from dlemu.checkpoints.file_content import files_of
 from dlemu.checkpoints.piece_ring import make_buffers
-from dlemu.checkpoints.read_files import CheckpointReader, FileToRead, read_pattern
-from dlemu.checkpoints.write_files import CheckpointWriter, FileToWrite
+from dlemu.checkpoints.read_files import CheckpointReader, read_pattern
+from dlemu.checkpoints.write_files import CheckpointWriter
 from dlemu.config.schema import Checkpoint, Model
 from tests.checkpoints.models import transformer
 from tests.datagen.byte_oracle import Entry, Recorded, of_file, rewrite, shown
@@ -40,10 +41,8 @@ def record(form: str, shape: str) -> Entry:
     plan, held = plan_checkpoint(SHAPES[shape], settings, RANKS), memory.Storage()
     entry: Entry = {}
     for rank in reversed(plan.ranks):
-        files = [
-            FileToWrite(path=layout.path, content=content_of(layout, settings, 5, FileNumber(1, rank, number)))
-            for number, layout in enumerate(plan.files(rank))
-        ]
+        named = files_of("", plan.files(rank), settings, 5, checkpoint=1, rank=rank)
+        files = [replace(file, path=file.layout.path) for file in named]
         buffers = make_buffers(1, PIECE_BYTES, max((file.size_bytes for file in files), default=0))
         CheckpointWriter(held, files, buffers, threads=1, fsync=False).write(lambda _number, _file: None)
     for path, data in sorted(held.files.items()):
@@ -52,8 +51,7 @@ def record(form: str, shape: str) -> Entry:
         pattern, calls = read_pattern(Checkpoint(read_as=manner, readers=1, transfer_size=PIECE_BYTES)), []
         with contextlib.closing(CheckpointReader(storage := Recorded(held), pattern, verify=True)) as reader:
             for file in files:
-                whole = FileToRead(path=file.path, content=file.content, checked=True)
-                reader.read([whole], lambda _number, _file: None)
+                reader.read([file], lambda _number, _file: None, known=True)
                 opened, *reads = storage.calls
                 calls += [opened, *(sorted(reads) if pattern.threads > 1 else reads)]
                 storage.calls.clear()

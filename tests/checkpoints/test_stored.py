@@ -99,7 +99,7 @@ def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
         write_note(STORAGE, folder, note(), fsync=fsync)
         assert read_note(STORAGE, folder) == note()
     assert not note().complete
-    assert note().description == "m by 4 ranks, format torch"
+    assert note().description == "m by 4 ranks from rank 0 on, 9 bytes in format torch"
     assert list(files_in(STORAGE, folder)) == [], "the note is no file of the checkpoint"
 
 

@@ -21,7 +21,9 @@ for package in ("altair", "vl_convert"):
 def test_it_says_where_the_page_and_the_pictures_are(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", telemetry=False)
     ended = CliRunner().invoke(command, [str(folder), "--png", "--svg"], catch_exceptions=False)
-    told = [Path(line.split(": ", 1)[1]) for line in ended.output.splitlines()]
+    screen, _, written = ended.output.partition("\nreport: ")
+    assert f"dlemu report {folder} --details" in screen
+    told = [Path(line.rpartition(": ")[2]) for line in written.splitlines()]
     assert told[0] == folder / "report.html"
     assert {path.suffix for path in told} == {".html", ".png", ".svg"}
     assert all(path.parent in (folder, folder / "figures") and path.stat().st_size > 2000 for path in told)
@@ -49,7 +51,8 @@ def test_where_the_page_or_its_pictures_can_not_be_written_it_names_the_option(t
 def test_several_folders_get_a_page_each(tmp_path: Path) -> None:
     folders = [str(write_run(tmp_path / name, telemetry=False, ranks=ranks)) for name, ranks in (("a", 1), ("b", 2))]
     apart = CliRunner().invoke(command, folders, catch_exceptions=False)
-    assert apart.output.splitlines() == [f"report: {folder}/report.html" for folder in folders]
+    pages = [line for line in apart.output.splitlines() if line.startswith("report: ")]
+    assert pages == [f"report: {folder}/report.html" for folder in folders]
     refused = CliRunner().invoke(command, [*folders, "--output", str(tmp_path / "both.html")])
     assert (refused.exit_code, "`dlemu compare` shows two of them side by side" in refused.output) == (2, True)
 

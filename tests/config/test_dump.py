@@ -14,8 +14,7 @@ from datagen.errors import UserError
 from datagen.spec import DatasetSpec, Hdf5, ParquetColumn, ParquetSpec
 from dlemu.config import datagen_command, explained, load, to_yaml
 from dlemu.config.overrides import override, parse
-from dlemu.config.schema import Accelerator, Model, Reader, Train, Workload
-from dlemu.config.sections import sections, tree
+from dlemu.config.schema import Accelerator, Model, Reader, Train, Workload, sections, tree
 from dlemu.config.validate import check
 from tests.config.test_duration import durations
 

@@ -15,8 +15,7 @@ import pytest
 from datagen.errors import UserError
 from datagen.registry import installed
 from dlemu.config import explained, load, load_received, to_yaml
-from dlemu.config.schema import Workload
-from dlemu.config.sections import sections, tree
+from dlemu.config.schema import Workload, sections, tree
 from dlemu.config.validate import check
 from tests.test_extending import SETTINGS
 

@@ -8,14 +8,7 @@ from typing import Any
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.formats.format_base import (
-    FileJob,
-    FormatBase,
-    OpenedFile,
-    RecordFormat,
-    SideFile,
-    Source,
-)
+from datagen.formats.format_base import FileJob, FormatBase, OpenedFile, RecordFormat, SideFile, Source
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
 

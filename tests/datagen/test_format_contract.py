@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -148,14 +147,6 @@ def test_no_call_asks_for_more_than_the_transfer_size(case: Case, storage: str, 
 
 
 @each_case
-def test_bytes_read_are_counted(case: Case, tmp_path: Path) -> None:
-    dataset = Dataset(case, tmp_path)
-    result, data = fetched(dataset.fetch, dataset.all)
-    sizes = sum(os.path.getsize(dataset.fetch.layout.path(file)) for file in range(FILES))
-    assert 0.5 * sum(map(len, data)) <= result.app_bytes <= sizes + 4096 * len(dataset.all)
-
-
-@each_case
 def test_crops_are_of_the_sample(case: Case, tmp_path: Path) -> None:
     dataset = Dataset(case, tmp_path)
     whole_ones = dataset.read(dataset.all)
@@ -233,10 +224,7 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], list[str]]] = [
     ("hdf5", {"hdf5": Hdf5(max_shape=(8, 8)), "record_dims": (9, 8)}, ["at least the record's [9, 8]"]),
     (
         "parquet",
-        {
-            "parquet": ParquetSpec(columns=(ParquetColumn(name="a", read=False),) * 2),
-            "record_length_bytes_resize": 5,
-        },
+        {"parquet": ParquetSpec(columns=(ParquetColumn(name="a", read=False),) * 2), "record_length_bytes_resize": 5},
         ["resize is 5: wanted 0", "two columns have the same name", "none has read: true"],
     ),
 ]

@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -11,12 +10,10 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
-from datagen import generate as generate_module
 from datagen import manifest, thread_pool
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.generate import Progress, finish, generate, prepare
@@ -74,14 +71,6 @@ def test_files_of_others_and_another_dataset_stay_as_they_are(small: MakeSpec, t
     with pytest.raises(UserError, match=r"files that dlemu did not make, such as .*\.npz"):
         prepare(spec)
     assert contents(spec.data_folder) == before
-
-
-def test_impossible_settings(small: MakeSpec) -> None:
-    for action in (prepare, generate, finish):
-        with pytest.raises(UserError, match=r"dataset\.num_samples_per_file is 0"):
-            action(small(num_samples_per_file=0))
-    with pytest.raises(UserError, match=r"datagen\.formats has no 'nppz': did you mean npz"):
-        prepare(small(format="nppz"))
 
 
 def test_finish_needs_every_file(small: MakeSpec) -> None:
@@ -202,19 +191,6 @@ def test_a_part_of_another_user_stays(call: str, words: str, small: MakeSpec, mo
     assert part.exists()
 
 
-def test_a_limit_on_file_sizes(small: MakeSpec) -> None:
-    spec = small(record_length_bytes_stdev=0)
-    prepare(spec)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
-    try:
-        with pytest.raises(SpaceError, match="limit on file sizes"):
-            generate(spec, threads=2)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert contents(spec.data_folder) == {}
-
-
 def test_nothing_is_made_behind_a_link(small: MakeSpec, tmp_path: Path) -> None:
     spec, behind = small(), tmp_path / "behind"
     make(spec)
@@ -256,16 +232,3 @@ def test_fsync_comes_before_the_name(small: MakeSpec, monkeypatch: pytest.Monkey
     assert [name for name, *_ in calls.mock_calls] == ["fsync", "rename"] * 2
     finish(spec)
     assert [name for name, *_ in calls.mock_calls][-2:] == ["fsync", "rename"]
-
-
-def test_files_whose_sizes_no_memory_holds_are_refused_before_anything_is_made(
-    small: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = small(num_files_train=1000, num_files_eval=0)
-    memory = SimpleNamespace(available=1000 * generate_module.FILE_BYTES - 1)
-    monkeypatch.setattr(generate_module, "psutil", SimpleNamespace(virtual_memory=lambda: memory))
-    with pytest.raises(SpaceError, match=r"1,000 files .* fewer files \(dataset.num_files_train\)"):
-        prepare(spec)
-    assert not Path(spec.data_folder).exists()
-    memory.available += 1
-    prepare(spec)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import shutil
@@ -17,7 +16,6 @@ import pytest
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.formats.format_base import unreadable
 from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
@@ -140,9 +138,3 @@ def test_a_write_that_takes_no_byte_is_an_error_and_not_asked_again_for_ever(
         writer.write(bytes(8192))
     writer.discard()
     assert len(list(calls)) == 999
-
-
-def test_a_file_that_another_host_does_not_see_may_have_been_there_always() -> None:
-    told = str(unreadable("set/train/1.npz", FileNotFoundError(errno.ENOENT, "No such file or directory")))
-    assert told.startswith("set/train/1.npz: No such file or directory: it existed when the run started")
-    assert "let all of them see the dataset" in told

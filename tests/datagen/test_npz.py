@@ -46,11 +46,7 @@ def stated_bytes(made: FormatBase, shape: tuple[int, ...], **settings: Any) -> i
 )
 @settings(max_examples=60, deadline=None)
 def test_the_bytes_of_npy_equal_numpys(shape: tuple[int, ...], samples: int, element: str) -> None:
-    options: dict[str, Any] = {
-        "num_samples_per_file": samples,
-        "record_dims": shape,
-        "record_element_type": element,
-    }
+    options: dict[str, Any] = {"num_samples_per_file": samples, "record_dims": shape, "record_element_type": element}
     made = job("npy", shape, **options)
     mine = sources.written(npy.Format(), made)
     assert mine == saved(np.save, np.frombuffer(expected(made), element).reshape(*shape, samples))

@@ -32,7 +32,6 @@ OTHERS_THAT_REMOVE = {
     "datagen/storage/s3.py": "the storage: callers name the object; uploads that they or a record name",
     "dlemu/checkpoints/save.py": "a file of a checkpoint that claim_blocks noted as ours, to be replaced",
     "dlemu/checkpoints/stored.py": "names of the plan, in a folder with our note",
-    "dlemu/checkpoints/write_files.py": "files that this writer has just named",
     "dlemu/ranks/mpi.py": "memory of MPI's that this process has mapped",
     "dlemu/jobs/checkpoint/loop.py": "the token that this run left",
     "dlemu/contrib/kvcache/mover.py": "blocks of the plan, in the folder or below the prefix that this run made",

@@ -27,7 +27,6 @@ from datagen.spec import DatasetSpec
 from datagen.storage import _http_exchange, _request_counts, _s3_client, _s3_upload
 from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Signer, query_text
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
-from tests.object_server import ObjectServer
 from tests.object_stores import ACCESS_KEY, BUCKET, KEYS, S3, SECRET_KEY, fault, own_server, storage_of
 
 pytestmark = pytest.mark.usefixtures("keys")
@@ -45,11 +44,13 @@ def write(storage: StorageBase, path: str, data: bytes = DATA) -> None:
     writer.commit()
 
 
-def read(storage: StorageBase, path: str, *, whole: bool = True) -> bytes:
-    reader = storage.open_whole(path) if whole else storage.open(path)
-    buffer = memoryview(bytearray(reader.size_bytes + 10))
-    got = reader.read_into(buffer, 0)
-    reader.close()
+def read(storage: StorageBase, path: str, *, whole: bool = True, most_bytes: int = 2 * len(DATA)) -> bytes:
+    buffer = memoryview(bytearray(most_bytes + 10))
+    if whole:
+        ((size, got, _),) = storage.read_files([(path, buffer)])
+        assert size == got
+    else:
+        got = storage.open(path).read_into(buffer, 0)
     return bytes(buffer[:got])
 
 
@@ -258,28 +259,6 @@ def test_sizes_of_a_datasets_files_are_taken_from_the_listing(server: Any) -> No
         sizes_on_disk(layout, storage)
 
 
-def test_a_server_that_goes_down_in_mid_run_is_asked_again_and_named() -> None:
-    with own_server() as server:
-        storage = storage_of(server, options={"s3_max_attempts": 3})
-        write(storage, "a")
-        assert read(storage, "a") == DATA
-        objects, port = server.objects, int(server.endpoint.rpartition(":")[2])
-    with pytest.raises(DatasetError, match=r"GET s3://bucket/a at http://.* failed 3 times, .*refused"):
-        read(storage, "a")
-    patient = storage_of(server, options={"s3_max_attempts": 9})
-    restarted = threading.Timer(0.3, lambda: servers.append(ObjectServer(port=port)))
-    servers: list[Any] = []
-    restarted.start()
-    try:
-        write(patient, "b")
-        servers[0].objects |= objects
-        assert read(patient, "a") == DATA
-        assert counts_of(patient)["retried"] >= 1
-    finally:
-        restarted.join()
-        servers[0].close()
-
-
 class Chain:
     """botocore's chain of credentials, with a token of its own."""
 
@@ -326,13 +305,17 @@ def test_credentials_that_end_for_requests_in_flight_are_renewed_once(monkeypatc
 
 
 def test_an_object_that_changes_while_it_is_read_or_behind_its_first_range_is_told(server: Any) -> None:
-    storage = storage_of(server, range_bytes=1000)
-    for opened in (storage.open, storage.open_whole):
+    def change(request: Any) -> None:
+        server.objects |= {"a": DATA[::-1]} if request.headers.get("range") != "bytes=0-999" else {}
+
+    for range_bytes, whole in ((1000, True), (1000, False), (0, False)):
+        storage = storage_of(server, range_bytes=range_bytes)
+        server.behaviour.fault = None
         write(storage, "a")
-        reader = opened("a")
-        server.objects["a"] = DATA[::-1]
+        reader = storage.open("a")
+        server.behaviour.fault = change
         with pytest.raises(DatasetError, match="changed while it was read"):
-            reader.read_into(memoryview(bytearray(5000)), 0)
+            read(storage, "a") if whole else reader.read_into(memoryview(bytearray(5000)), 0)
     reader = storage.open("a")
     server.behaviour.fault = lambda request: fault("etag")
     with pytest.raises(DatasetError, match=r"changed while it was read \(its ETag was "):
@@ -478,7 +461,8 @@ def test_a_real_server_finds_the_signature_right_whatever_the_key(s3: S3) -> Non
         assert read(storage, f"signed/{key}") == key.encode()
 
 
-def test_the_files_of_a_batch_wait_for_the_server_together(server: Any) -> None:
+@pytest.mark.parametrize("resize_bytes", [0, 500])
+def test_the_files_of_a_batch_wait_for_the_server_together(resize_bytes: int, server: Any) -> None:
     samples, latency = 4, 0.2
     spec = DatasetSpec(data_folder="set", format="npy", num_files_train=samples, record_length_bytes=1000)
     storage = StorageSpec(type="s3", root=BUCKET, options=(("endpoint_url", server.endpoint),), io_depth=samples)
@@ -486,7 +470,7 @@ def test_the_files_of_a_batch_wait_for_the_server_together(server: Any) -> None:
     generate(spec, storage)
     finish(spec, storage)
     found = inspect(spec, storage=storage)
-    fetch = FetchSpec(found, found.train, storage=storage)
+    fetch = FetchSpec(found, found.train, storage=storage, resize_bytes=resize_bytes)
     fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(samples)))
     server.behaviour.latency_seconds = latency
     server.most_in_flight = 0

@@ -12,13 +12,7 @@ from datagen.errors import UserError
 from datagen.storage.s3 import Storage
 from datagen.storage.storage_base import open_storage
 from tests.datagen.test_s3 import DATA, counts_of, read, write
-from tests.object_stores import (
-    S3,
-    Certificates,
-    make_certificates,
-    rclone_server,
-    why_no_rclone,
-)
+from tests.object_stores import S3, Certificates, make_certificates, rclone_server, why_no_rclone
 
 pytestmark = pytest.mark.usefixtures("keys")
 
@@ -59,7 +53,7 @@ def test_the_authority_is_named_in_any_of_the_usual_ways(
     storage, large = opened(server, **options), DATA * 40  # 20 MB: an upload in parts, and ranges in flight
     storage.preflight("")
     write(storage, f"tls/{way}", large)
-    assert read(storage, f"tls/{way}") == large
+    assert read(storage, f"tls/{way}", most_bytes=len(large)) == large
     assert counts_of(storage)["failed"] == 0
 
 

@@ -7,7 +7,6 @@ import io
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,21 +44,6 @@ def test_what_is_read_is_what_is_written(line: bytes) -> None:
     except DatasetError:
         return
     assert ",".join(map(str, numbers)).encode() == line
-
-
-@pytest.mark.parametrize(
-    ("data", "samples", "words"),
-    [
-        (b"", 1, "0 whole lines where"),
-        (b"1,2", 1, "0 whole lines and an incomplete one"),
-        (b"1,2\n3", 1, "1 whole lines and an incomplete one"),
-        (b"1,2\n3\n", 3, "2 whole lines where 3 samples were wanted"),
-        (b"1,2\n3\n", 1, "2 whole lines where 1 samples were wanted"),
-    ],
-)
-def test_lines_that_are_missing(data: bytes, samples: int, words: str) -> None:
-    with pytest.raises(DatasetError, match=words), reading("file.dat"):
-        Format().open(MemorySource(data), samples)
 
 
 def test_synthetic_files_hold_their_running_index_and_samples_are_made_in_memory(small: MakeSpec) -> None:

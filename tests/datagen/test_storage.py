@@ -18,13 +18,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.formats.format_base import Source, StoredFile
 from datagen.storage import posix
-from datagen.storage.storage_base import (
-    StorageBase,
-    StorageSpec,
-    open_storage,
-    read_whole,
-    storage_spec,
-)
+from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole, storage_spec
 
 ALL = [*registry.names("datagen.storage"), "direct"]
 SERVED = {"fsspec": StorageSpec(type="fsspec", root="file:///"), "direct": StorageSpec(direct=True)}
@@ -241,13 +235,7 @@ def test_a_file_system_without_o_direct_is_named() -> None:
 
 NO_DATA_AT_ALL = {"atomic.py", "owned.py", "regular.py"}  # files of results; whose a folder is; what is no file
 NOT_DATA = {
-    "own_folder.py": {
-        "close",
-        "fdopen",
-        "fstat",
-        "pread",
-        "stat",
-    },  # a user's own file, whose samples are counted
+    "own_folder.py": {"close", "fdopen", "fstat", "pread", "stat"},  # a user's own file, whose samples are counted
     "engines.py": {"open", "close", "pread"},  # the kernel's accounting of this thread, in /proc
     "formats/format_base.py": {"stat"},  # whether a file is still the one whose headers are known
 }

@@ -108,11 +108,6 @@ def test_an_example_of_others_in_another_order() -> None:
     assert records_of(Format(), data, 1) == [b"hello"]
 
 
-def test_fewer_records_than_stated() -> None:
-    with pytest.raises(DatasetError, match=r"no record 3: it holds 3.*num_samples_per_file"), reading("file.dat"):
-        records_of(Format(), record_file(spec_of(3), (10, 13)), 4)
-
-
 def index_path(spec: DatasetSpec, file: int) -> str:
     return Format.sides[0].path(layouts(spec)[0], file)
 

@@ -74,22 +74,6 @@ def test_strangers_are_told_by_rank_0(small: MakeSpec) -> None:
     assert verify(spec, rank=1, ranks=2) == []
 
 
-def test_an_unreadable_file(small: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = make(small(num_files_train=1, num_files_eval=0))
-
-    whole = os.preadv
-
-    def broken(descriptor: int, buffers: list[memoryview], offset: int) -> int:
-        if len(buffers[0]) < 20_000:  # the manifest
-            return whole(descriptor, buffers, offset)
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "preadv", broken)
-    finding = only(spec)
-    assert finding.kind == "unreadable"
-    assert "Input/output error" in finding.message
-
-
 def test_without_a_manifest_nothing_is_known(small: MakeSpec) -> None:
     spec = make(small())
     os.unlink(os.path.join(spec.data_folder, MANIFEST_NAME))

@@ -13,7 +13,7 @@ import yaml
 import dlemu
 from dlemu.jobs.checkpoint.measured import CheckpointJournal
 from dlemu.jobs.checkpoint.result import CheckpointRun
-from dlemu.results.file_names import KILLED
+from dlemu.results import KILLED
 from dlemu.results.live import read_journal
 from tests.e2e.harness import DLIO, MPIRUN, UNDER_MPI, assert_gone, family, start, until, wait
 from tests.e2e.harness import dlemu as dlemu_command
@@ -98,9 +98,9 @@ def test_a_run_that_was_killed_with_all_its_ranks_is_a_result(tmp_path: Path) ->
     assert summary.write is not None
     written = {part.checkpoint for part in summary.write.checkpoints}
     assert len(written) >= 3
-    assert written >= set(summary.what.kept)
+    assert written >= set(summary.kept)
     if "was being written" in summary.verdict:
-        assert f"checkpoint {max(summary.what.kept) + 1} was being written" in summary.verdict
+        assert f"checkpoint {max(summary.kept) + 1} was being written" in summary.verdict
     reported = dlemu_command("report", str(folder))
     assert reported.status == 0, reported.err
     assert "INCOMPLETE" in (folder / "report.html").read_text()

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from dlemu.jobs.training.result import read_run
-from dlemu.results.file_names import KILLED
+from dlemu.results import KILLED
 from tests.e2e.harness import (
     LONG,
     PYTORCH,

@@ -83,8 +83,8 @@ def test_checkpoints_are_uploaded_and_read_back(s3: S3, tmp_path: Path) -> None:
     requests = run["requests"]
     assert run["complete"]
     assert run["read"]["from_storage_percent"] == 100
-    assert requests["received_bytes"] >= run["what"]["bytes"]
-    assert requests["put"] >= 2 * run["what"]["files"]
+    assert requests["received_bytes"] >= run["bytes"]
+    assert requests["put"] >= 2 * run["files"]
     assert sorted(path.name for path in (s3.folder / "saved" / "llama").iterdir()) == ["global_epoch1_step2"]
     again = dlemu(
         "checkpoint", *words, "checkpoint.num_checkpoints_write=0", counts[1], f"output.folder={tmp_path / 'r'}"

@@ -24,6 +24,7 @@ from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from dlemu.config import load
+from dlemu.jobs.checkpoint.measured import exported
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.jobs.training.parts import figures
@@ -138,7 +139,7 @@ def checkpoints_interface(folder: Path) -> Case:
 
     def read(copy: str) -> None:
         with contextlib.suppress(DlemuError):
-            _ = read_checkpoint_run(copy).records
+            _ = exported(read_checkpoint_run(copy)).records
         with contextlib.suppress(DlemuError):
             read_saved(copy, CheckpointSummary, "checkpoint")
 

@@ -15,18 +15,15 @@ from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds
-from dlemu.jobs.checkpoint.prediction.prediction import (
+from dlemu.jobs.checkpoint.prediction import (
     WATCHDOG,
     CheckpointPrediction,
-    CheckpointQuestion,
-    PredictedPhase,
-)
-from dlemu.jobs.checkpoint.prediction.run_prediction import (
     KnownStorage,
-    Speed,
+    PredictedPhase,
     predict,
     read_prediction,
     run_prediction,
+    speed_of,
 )
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import PhaseSummary, TrainingCost
@@ -91,12 +88,13 @@ def test_others_take_of_the_speed(tmp_path: Path) -> None:
 
 @given(mb_per_second=st.floats(1, 1e6), times=st.floats(1.1, 100))
 def test_a_faster_storage_takes_less_time_and_costs_less(mb_per_second: float, times: float) -> None:
-    def answer(speed: Speed) -> CheckpointPrediction:
+    def answer(mb_per_second: float) -> CheckpointPrediction:
+        speed = speed_of(mb_per_second)
         storage = KnownStorage(source="given", writes=speed, reads=speed)
-        return predict(WORKLOAD, PLAN, storage, CheckpointQuestion(workload="llama3_8b"))
+        return predict(WORKLOAD, PLAN, storage)
 
     speeds = (mb_per_second, mb_per_second * times)
-    (slow, _, cost), (fast, _, less) = (known(answer(Speed(mb_per_second=speed))) for speed in speeds)
+    (slow, _, cost), (fast, _, less) = (known(answer(speed)) for speed in speeds)
     assert slow.seconds == pytest.approx(fast.seconds * times)
     assert less.percent < cost.percent <= 100
     assert (less.wasted_percent or 0) <= (cost.wasted_percent or 0) <= 100
@@ -182,7 +180,7 @@ def test_a_run_predicts_itself(tmp_path: Path) -> None:
     assert measured is not None
     assert write is not None
     assert (workload.model, workload.ranks) == (run.facts.workload.model, run.summary.ranks)
-    assert answer.bytes == run.summary.what.bytes
+    assert answer.bytes == run.summary.bytes
     assert answer.bytes / GIB / write.seconds == pytest.approx(as_long(measured)), "the time is the measured ones' mean"
     low, high = write.seconds_interval
     assert low < write.seconds < high
@@ -215,4 +213,4 @@ def test_the_command_answers_by_the_kind_of_the_workload(tmp_path: Path) -> None
     kept_run(tmp_path / "run")
     again = ["--from", str(tmp_path / "run"), f"output.folder={tmp_path / 'r'}", "--json"]
     told = json.loads(CliRunner().invoke(command, again).stdout)
-    assert told["question"]["workload"] == read_checkpoint_run(str(tmp_path / "run")).summary.workload
+    assert told["workload"] == read_checkpoint_run(str(tmp_path / "run")).summary.workload

@@ -61,20 +61,6 @@ def _can_read(name: str, dataset: DatasetSpec) -> None:
         pytest.skip(problems[0])
 
 
-def run_of(dataset: DatasetSpec, loader: str, threads: int, folder: Path, transfer_size: int = 0) -> TrainingJob:
-    reader = Reader(
-        data_loader=loader,
-        batch_size=BATCH,
-        read_threads=threads,
-        file_shuffle="seed",
-        sample_shuffle="seed",
-        transfer_size=transfer_size,
-        engine="fast" if transfer_size else "matched",
-    )
-    workload = Workload(ranks=RANKS, dataset=dataset, reader=reader, train=Train(epochs=2))
-    return make_job(workload, RANKS, inspect(dataset), folder=str(folder))
-
-
 def delivered(job: TrainingJob, rank: int, epoch: int) -> Iterator[Batch]:
     loader: Loader = find("dlemu.loaders", job.workload.reader.data_loader, "Loader")(job.loader_spec(rank))
     loader.start()
@@ -108,7 +94,10 @@ def logged(traces: list[BatchTrace]) -> StepRows:
 @pytest.mark.usefixtures("_can_read")
 @pytest.mark.parametrize("name", LOADERS)
 def test_each_rank_gets_exactly_its_planned_samples(name: str, dataset: DatasetSpec, tmp_path: Path) -> None:
-    job = run_of(dataset, name, 3, tmp_path)
+    shuffled: dict[str, Any] = {"file_shuffle": "seed", "sample_shuffle": "seed"}
+    reader = Reader(data_loader=name, batch_size=BATCH, read_threads=3, **shuffled)
+    workload = Workload(ranks=RANKS, dataset=dataset, reader=reader, train=Train(epochs=2))
+    job = make_job(workload, RANKS, inspect(dataset), folder=str(tmp_path))
     traces = []
     for rank in range(RANKS):
         seen = Counter[bytes]()
@@ -118,23 +107,6 @@ def test_each_rank_gets_exactly_its_planned_samples(name: str, dataset: DatasetS
         assert seen == planned(job, rank, epoch=2)
     assert each_sample_once(job.train_plan, 2, job.train_plan.steps_per_epoch, logged(traces)) is True
     assert all(trace.app_bytes > 0 for trace in traces) or dataset.format == "synthetic"
-
-
-@pytest.mark.usefixtures("_can_read")
-@pytest.mark.parametrize("name", LOADERS)
-def test_no_read_asks_for_more_than_the_transfer_size(name: str, dataset: DatasetSpec, tmp_path: Path) -> None:
-    traits, transfer_size = traits_of(name), 4096
-    if "reader.transfer_size" not in traits.settings_used(dataset.format):
-        pytest.skip("it reads in transfers of its own")
-    job = run_of(dataset, name, 1, tmp_path, transfer_size=transfer_size)
-    traces = [batch.trace for batch in delivered(job, 0, epoch=1)]
-    assert traces
-    for trace in traces:
-        if traits.reads_files(dataset.format):
-            assert job.loader_spec(0).transfer_bytes == transfer_size
-        else:
-            assert trace.app_bytes <= transfer_size * trace.read_calls
-            assert trace.app_bytes > 0 or dataset.format == "synthetic"
 
 
 def test_only_pictures_and_raw_bytes_have_no_several_samples_a_file() -> None:

@@ -16,15 +16,14 @@ import psutil
 import pytest
 
 from datagen.errors import DatasetError, DlemuError
-from datagen.fetch import FetchSpec
 from datagen.inspection import inspect
 from datagen.registry import find, names
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import NULL_STORAGE
-from dlemu.config.schema import Duration
-from dlemu.loaders.loader_base import Batch, Loader, LoaderSpec, Phase, TimedBatches
+from dlemu.config.schema import Duration, Reader, Workload
+from dlemu.jobs.training.plan import make_job
+from dlemu.loaders.loader_base import Batch, Loader, LoaderSpec, TimedBatches
 from dlemu.loaders.traits_base import traits_of
-from dlemu.plan.samples import EndlessPlan, Plan, RankPlan, hash_samples
+from dlemu.plan.samples import hash_samples
 from tests.datasets import make_dataset
 from tests.loaders import skip_without_framework
 
@@ -37,40 +36,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> DatasetSpec:
 
 
 def make_spec(dataset: DatasetSpec, *, resize: int = 0, verify: bool = False, **changes: Any) -> LoaderSpec:
-    found = inspect(dataset)
-    fetch = FetchSpec(found, found.train, resize_bytes=resize, verify=verify)
-    null = FetchSpec(found, found.train, storage=NULL_STORAGE, resize_bytes=resize)
-    plan = Plan(
-        num_files=found.train.num_files,
-        num_samples_per_file=1,
-        batch_size=BATCH,
-        ranks=1,
-        file_shuffle=True,
-        sample_shuffle=False,
-        seed=7,
-        seed_change_epoch=True,
-    )
-    settings: dict[str, Any] = {
-        "rank": 0,
-        "phases": {
-            "train": Phase(fetch, RankPlan(plan, 0), BATCH),
-            "ceiling": Phase(null, EndlessPlan(plan, 0), BATCH),
-        },
-        "read_threads": 2,
-        "prefetch_per_worker": 2,
-        "prefetch_size": 4,
-        "computation_threads": 1,
-        "transfer_bytes": 0,
-        "interleave": None,
-        "shuffle_window": 0,
-        "preprocess_time": Duration(),
-        "preprocess": "burn",
-        "seed": 7,
-        "nice": 0,
-        "multiprocessing_context": "fork",
-        "pin_memory": False,
-    }
-    return LoaderSpec(**(settings | changes))
+    reader = Reader(batch_size=BATCH, read_threads=2, prefetch_size=4, file_shuffle="seed", nice=0, verify=verify)
+    workload = Workload(dataset=replace(dataset, record_length_bytes_resize=resize), reader=reader)
+    return replace(make_job(workload, 1, inspect(workload.dataset), folder="x").loader_spec(0), **changes)
 
 
 def started(name: str, spec: LoaderSpec) -> Iterator[Loader]:
@@ -280,7 +248,7 @@ def test_the_worker_of_an_epochs_first_batch_goes_before_the_others(dataset: Dat
 def test_preprocessing_takes_its_time_and_is_told(dataset: DatasetSpec) -> None:
     spec = make_spec(dataset, preprocess_time=Duration(mean=0.004), preprocess="sleep")
     for loader in started("threads", spec):
-        traces = [batch.trace for batch in loader.batches("ceiling", 0, 3)]
+        traces = [batch.trace for batch in loader.batches("train", 1, 3)]
     assert all(trace.decode_ns >= BATCH * 4_000_000 for trace in traces)
     assert sum(trace.preprocess_cpu_ns for trace in traces) == 0
 
@@ -290,8 +258,6 @@ def test_preprocessing_burns_the_cpu_of_the_worker(name: str, dataset: DatasetSp
     """As much as is asked, by the worker's own clock; and that it was preprocessing is noted beside it."""
     measured = Duration(type="empirical", seconds=(0.001, 0.002, 0.003, 0.01), mean=0.003)
     spec = make_spec(dataset, preprocess_time=measured, read_threads=1)
-    unprocessed = replace(spec.phases["ceiling"], preprocesses=False)
-    spec = replace(spec, phases={**spec.phases, "ceiling": unprocessed})
     for loader in started(name, spec):
         traces = [batch.trace for epoch in (1, 2) for batch in loader.batches("train", epoch, 6)]
         assert not any(batch.trace.preprocess_cpu_ns for batch in loader.batches("ceiling", 0, 2))

@@ -170,13 +170,6 @@ def test_without_a_shuffle_the_order_is_the_planned_one(
         assert [sample_of(data) for data in batch.data] == plan.sample_ids(0, 1, step).tolist()
 
 
-def test_an_epoch_cut_short_reads_its_first_samples(dataset: DatasetSpec) -> None:
-    write(dataset)
-    plan = make_plan()
-    rows = [(batch.trace.samples, batch.trace.sample_hash) for batch in batches(make_spec(dataset, plan), 3)]
-    assert each_sample_once(plan, 1, 3, logged(rows)) is True
-
-
 @pytest.mark.parametrize("ranks", [1, 9])
 def test_the_bytes_of_an_epoch_are_those_of_the_files(ranks: int, dataset: DatasetSpec) -> None:
     write(dataset)

@@ -12,9 +12,6 @@ from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import (
     BlockTimes,
     Rated,
-    au_dlio_percents,
-    au_percent,
-    block_times,
     evaluated_per_second,
     over_blocks,
     over_ranks,
@@ -24,14 +21,6 @@ from dlemu.metrics.au import (
     rate_v3,
 )
 from dlemu.metrics.loss import find_causes, work_of, worker_time
-from dlemu.metrics.rates import (
-    averaged,
-    first_batch_seconds,
-    per_second,
-    percentiles_ms,
-    pooled,
-    training_ns,
-)
 
 BLOCK = BlockTimes(
     load=np.array([9.0, 1.0, 2.0, 3.0, 4.0]),
@@ -94,68 +83,6 @@ def test_blocks_weigh_by_steps_and_ranks_add_up() -> None:
     assert evaluated_per_second(replace(BLOCK, total=0.0), 4) == 0.0
 
 
-def uneven() -> StepRows:
-    """Two epochs of two ranks in ns; no two waits are alike, and rank 1 computes for longer."""
-    waits = {(0, 1): [40, 3, 7], (1, 1): [10, 2, 30], (0, 2): [5, 6], (1, 2): [1, 90]}
-    parts = []
-    for (rank, epoch), wait in waits.items():
-        rows = np.zeros(len(wait), STEP_DTYPE)
-        rows["rank"], rows["epoch"], rows["block"], rows["step"] = rank, epoch, 1, np.arange(1, len(wait) + 1)
-        rows["wait_ns"], rows["compute_ns"], rows["sync_ns"] = wait, 20 + 5 * rank, 2 - rank
-        took = rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
-        rows["free_ns"] = 1000 * epoch + np.concatenate([[0], np.cumsum(took)[:-1]])
-        rows["asked_ns"] = rows["free_ns"] - 1
-        rows["got_ns"] = rows["free_ns"] + rows["wait_ns"] + 1
-        rows["slept_ns"] = rows["got_ns"] + rows["compute_ns"] + 3
-        rows["met_ns"] = rows["slept_ns"] + 4
-        rows["ready_ns"], rows["finished_ns"] = rows["free_ns"] + rows["wait_ns"], rows["free_ns"] + rows["wait_ns"] - 5
-        parts.append(rows)
-    return np.concatenate(parts)
-
-
-def test_the_run_is_pooled_and_not_the_mean_of_its_epochs() -> None:
-    rows = uneven()
-    first, second = (rows[rows["epoch"] == epoch] for epoch in (1, 2))
-    computed = {1: 3 * 20 + 3 * 25, 2: 2 * 20 + 2 * 25}
-    other = {1: 92 + 3 * 2 + 3 * 1, 2: 102 + 2 * 2 + 2 * 1}
-    by_epoch = [100 * computed[epoch] / (computed[epoch] + other[epoch]) for epoch in (1, 2)]
-    assert au_percent(first) == pytest.approx(by_epoch[0])
-    assert au_percent(second) == pytest.approx(by_epoch[1])
-    whole = pooled(rows, au_percent)
-    assert whole.mean == pytest.approx(100 * 225 / (225 + sum(other.values())))
-    assert whole.mean != pytest.approx(np.mean(by_epoch), rel=1e-3)
-    assert whole.per_epoch == pytest.approx(by_epoch)
-    mean = averaged(rows, au_percent)
-    assert mean.mean == pytest.approx(np.mean(by_epoch))
-
-
-def test_training_takes_as_long_as_its_slowest_rank_does() -> None:
-    rows = uneven()
-    ranks = [rows[rows["rank"] == rank] for rank in (0, 1)]
-    lengths = [40 + 3 + 7 + 5 + 6 + 5 * 22, 10 + 2 + 30 + 1 + 90 + 5 * 26]
-    assert [training_ns(part) for part in ranks] == lengths
-    assert training_ns(rows) == max(lengths)
-    assert training_ns(rows[:0]) == 0
-    assert per_second(7, rows) == pytest.approx(7e9 / max(lengths))
-    assert math.isnan(per_second(7, rows[:0]))
-    assert first_batch_seconds(rows) == pytest.approx(40e-9)
-    percentiles = percentiles_ms(np.array([1_000_000 * n for n in range(101)]))
-    assert percentiles is not None
-    assert (percentiles.p50, percentiles.p90, percentiles.p99, percentiles.max) == (50, 90, 99, 100)
-    assert percentiles_ms(np.zeros(0, np.int64)) is None
-
-
-def test_a_block_is_taken_from_the_hosts_own_stamps() -> None:
-    times = block_times(uneven()[:3])
-    assert times.load.tolist() == [42, 5, 9]
-    assert times.proc.tolist() == [65, 28, 32]
-    assert times.measured.tolist() == [23, 23, 23]
-    assert times.configured.tolist() == [20, 20, 20]
-    assert times.total == 1000 + (62 + 25) + 7 + 1 + 20 + 3 + 4 - 999
-    assert au_dlio_percents(uneven()[:3])[0][0] == pytest.approx(100 * 46 / (times.total - 65))
-    assert au_dlio_percents(uneven()[:3], 1, 1)[0][0] == pytest.approx(100 * 23 / (times.total - 65 - 32))
-
-
 # what workers did
 
 
@@ -190,7 +117,6 @@ def test_a_workers_time_is_computing_first_then_starved_then_blocked(
 def test_work_of_one_batch() -> None:
     rows = worked(wait_ns=30, compute_ns=50, sync_ns=20, read_calls=4, app_bytes=8000, free_ns=60)
     work = work_of(rows, preprocesses=False)
-    assert work.elapsed_seconds == pytest.approx(100e-9)
     assert work.starved_share == pytest.approx(0.2)
     assert work.cpu_known
     assert work.call_ms == pytest.approx(60 / 4 / 1e6)

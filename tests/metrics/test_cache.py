@@ -1,16 +1,29 @@
-"""The page-cache proof: who served the bytes, and how loudly that is said."""
+"""Who served the bytes, by the kernel and by the devices, and how loudly that is said; each sample once an epoch."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.jobs.training.wording import memory_warning
-from dlemu.metrics.cache import WANTED_RATIO, CacheProof, prove, served_by_storage
+from dlemu.metrics.cache import (
+    WANTED_RATIO,
+    CacheProof,
+    Delivered,
+    device_metrics,
+    device_request_kib,
+    each_sample_once,
+    prove,
+    served_by_storage,
+)
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.rates import Mean
+from dlemu.plan.samples import Plan, hash_samples
 from tests.metrics.test_loss import make_steps
+from tests.runs import make_job, make_log
 
 
 def proof(shares: list[float], **changes: Any) -> CacheProof:
@@ -150,3 +163,110 @@ def test_nobody_is_advised_to_set_what_the_run_had_set(odirect: bool, evicted: b
     settings = str(found.numbers.get("would_help"))
     assert ("reader.odirect" in settings) == (not odirect)
     assert ("reader.evict_page_cache" in settings) == (not odirect and not evicted)
+
+
+# bytes of the devices, from rates between readings
+
+
+MB = 1e6
+
+
+def rows_and_ends(**settings: Any) -> tuple[Any, list[tuple[int, int]]]:
+    rows = make_log(make_job(**settings)).rows
+    epochs = [rows[rows["epoch"] == epoch] for epoch in (1, 2)]
+    return rows, [(int(part["free_ns"].min()), int(part["met_ns"].max())) for part in epochs]
+
+
+def device(readings: list[tuple[int, float]]) -> Delivered:
+    """A device from (time, MB in all up to then)."""
+    times, total = (np.array(column) for column in zip(*readings, strict=True))
+    rates = np.diff(total) / (np.diff(times) / 1e9)
+    return Delivered((0, 1), times.astype(np.int64), np.concatenate([[0.0], rates]))
+
+
+def test_bytes_before_between_and_after_epochs_are_left_out() -> None:
+    rows, ends = rows_and_ends()
+    app_mb = [rows[rows["epoch"] == epoch]["app_bytes"].sum() / MB for epoch in (1, 2)]
+    (begin, end), (begin_2, end_2) = ends
+    first = device([(begin - 500, 0), (begin - 2, 70), (end + 1, 70 + app_mb[0]), (begin_2, 900 + app_mb[0])])
+    _, share = device_metrics(rows, [first])
+    assert share.per_epoch[0] == pytest.approx(100)
+    assert share.per_epoch[1] is None, "a recorder that was lost knows nothing of what came after"
+    first = device([(begin - 2, 0), (end + 1, app_mb[0]), (begin_2, 900 + app_mb[0]), (end_2 + 1, 900 + app_mb[0])])
+    _, share = device_metrics(rows, [first])
+    assert share.per_epoch == pytest.approx((100, 0), abs=1e-6)
+    both = device([(begin - 500, 0), (begin, 70), (end + 5, 70), (begin_2, 70), (end_2, 70 + app_mb[1] / 2)])
+    _, share = device_metrics(rows, [first, both])
+    assert share.per_epoch == pytest.approx((100, 50))
+    assert share.mean == pytest.approx(75)
+
+
+def test_the_mean_request_is_of_all_devices_and_weighs_by_their_reads() -> None:
+    rows, ((begin, end), (begin_2, end_2)) = rows_and_ends()
+    times = [begin - 2, end + 1, begin_2, end_2 + 1]
+
+    def grown(first: float, between: float, second: float) -> Delivered:
+        total = np.cumsum([0, first, between, second])
+        return device(list(zip(times, total.tolist(), strict=True)))
+
+    mib = 1.048576
+    megabytes = [grown(100 * mib, 77, 30 * mib), grown(20 * mib, 0, 10 * mib)]
+    reads = [grown(100, 5000, 120), grown(20, 0, 40)]
+    size = device_request_kib(rows, megabytes, reads)
+    assert size.per_epoch == pytest.approx((1024, 256))
+    assert size.mean == pytest.approx(1024 * 160 / 280)
+    assert device_request_kib(rows, [], []).mean is None
+    assert device_request_kib(rows, [grown(0, 0, 0)], [grown(0, 0, 0)]).mean is None
+
+
+# what the workers delivered, by hashes, against what was planned
+
+
+PLAN = Plan(
+    num_files=7,
+    num_samples_per_file=5,
+    batch_size=3,
+    ranks=2,
+    file_shuffle=True,
+    sample_shuffle=False,
+    seed=9,
+    seed_change_epoch=True,
+)
+"""35 samples: 5 steps of 2 x 3, and 5 samples that no rank reads."""
+
+
+def delivered(epoch: int, steps: int) -> StepRows:
+    """What workers send that do as they are told."""
+    rows = np.zeros(steps * PLAN.ranks, STEP_DTYPE)
+    for at, (rank, step) in enumerate((rank, step) for rank in range(PLAN.ranks) for step in range(1, steps + 1)):
+        samples = PLAN.sample_ids(rank, epoch, step)
+        rows[at]["rank"], rows[at]["epoch"], rows[at]["step"] = rank, epoch, step
+        rows[at]["samples"], rows[at]["sample_hash"] = len(samples), hash_samples(samples)
+    return rows
+
+
+@pytest.mark.parametrize(("steps", "samples"), [(5, 30), (4, 24), (1, 6)])
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_what_was_planned_was_delivered_in_whatever_order(steps: int, samples: int, epoch: int) -> None:
+    rows = delivered(epoch, steps)
+    assert each_sample_once(PLAN, epoch, steps, rows) is True
+    assert each_sample_once(PLAN, epoch, steps, rows[::-1]) is True
+
+
+def test_another_epochs_samples_or_one_of_them_twice_is_not_each_once() -> None:
+    assert each_sample_once(PLAN, 1, 4, delivered(2, 4)) is False
+    twice = delivered(1, 5)
+    twice[3]["sample_hash"] = twice[2]["sample_hash"]
+    assert each_sample_once(PLAN, 1, 5, twice) is False
+
+
+def test_samples_that_are_not_counted_were_not_read() -> None:
+    fewer = delivered(1, 5)
+    fewer[0]["samples"] = 2
+    assert each_sample_once(PLAN, 1, 5, fewer) is False
+
+
+def test_of_an_epoch_that_was_cut_short_nothing_is_said() -> None:
+    rows = delivered(1, 5)
+    assert each_sample_once(PLAN, 1, 5, rows[:-1]) is None
+    assert each_sample_once(PLAN, 1, 5, rows[:0]) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,13 +13,13 @@ from dlemu.jobs.checkpoint.analyse import (
     STARVED_PERCENT,
     THREAD_PERCENT,
     WAIT_PERCENT,
-    HostUse,
     judge,
 )
 from dlemu.jobs.checkpoint.summary import Caveat
 from dlemu.metrics.findings import Code
 from tests.results.handmade import checkpoint_run
 
+_OF_HOSTS = {"host_busy_percent", "device_busy_percent", "link_percent", "throttled_percent"}
 FULL = {"device_busy_percent": BUSY_PERCENT}
 READ = {"name": "read", "fsync_percent": 0.0}
 
@@ -56,10 +56,10 @@ def test_what_limits_is_named_with_its_certainty(
     known: dict[str, Any] = {"call_percent": 60.0, "fsync_percent": 25.0, "starved_percent": 1.0, "name": "write"}
     known |= {"cpu_percent": 20.0, "cpu_wait_percent": 2.0} | changes
     name = known.pop("name")
-    host = HostUse(**{field.name: known.pop(field.name, None) for field in fields(HostUse)})
+    host = {use: known.pop(use) for use in _OF_HOSTS & known.keys()}
     phase = checkpoint_run().summary.write
     assert phase is not None
-    limit, findings = judge(name, replace(phase, **known), host, threads=7)
+    limit, findings = judge(name, replace(phase, **known), **host, threads=7)
     assert (limit.what, limit.confidence) == (what, confidence)
     assert [finding.code for finding in findings] == ([] if found is None else [found])
     if found == Caveat.TOO_FEW_THREADS:

@@ -19,13 +19,11 @@ from dlemu.metrics.limit import (
     MIN_LOSS_PERCENT,
     STARVED_SHARE,
     Context,
-    Device,
     Limit,
     Scaling,
     judge_limit,
-    reads_may_be_too_few,
 )
-from dlemu.metrics.loss import Causes, Work, find_causes, kept_loss_percent, work_of
+from dlemu.metrics.loss import Causes, Work, find_causes, loss_percent, work_of
 from tests.metrics.test_loss import MS, any_rows, make_steps
 
 
@@ -53,10 +51,10 @@ def found(limit: Limit) -> dict[str, dict[str, Number]]:
 def test_the_causes_add_up_to_the_loss(rows: StepRows) -> None:
     random = np.random.default_rng(len(rows))
     rows["cpu_ns"], rows["cpu_wait_ns"] = random.integers(0, 100 * MS, (2, len(rows)))
-    lost = kept_loss_percent(rows)
+    lost = loss_percent(rows, rows)
     for preprocesses in (False, True):
         causes = find_causes(rows, preprocesses=preprocesses, workers=3, reads_stall=preprocesses)
-        assert causes.total == pytest.approx(lost.total - lost.uneven_computation, abs=1e-6)
+        assert causes.total == pytest.approx(sum(astuple(lost)) - lost.uneven_computation, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +150,6 @@ def test_readers_count_while_accelerators_wait() -> None:
 
 
 ENOUGH = Work(
-    elapsed_seconds=10,
     starved_share=0.0,
     cpu_known=True,
     readers=16.0,
@@ -204,7 +201,7 @@ COMPUTES, QUEUES = {"computing": 60}, {"queueing": 60}
 
 
 def device(depth: float, busy_percent: float) -> dict[str, Any]:
-    return {"device": Device(mean_depth=depth, busy_percent=busy_percent)}
+    return {"device_depth": depth, "device_busy_percent": busy_percent}
 
 
 def trial(**rates: Any) -> dict[str, Any]:
@@ -335,23 +332,3 @@ def test_how_late_ranks_woke_is_a_share_of_all_their_time() -> None:
     assert work_of(rows, preprocesses=False).late_share == pytest.approx(10 / 50)
     rows["slept_ns"][1::2] -= 5 * MS  # a stamp before the end of the step takes nothing back
     assert work_of(rows, preprocesses=False).late_share == pytest.approx(10 / 50)
-
-
-def few(**changes: Any) -> Work:
-    return replace(ENOUGH, app_mb_per_second=1.0, **changes)
-
-
-@pytest.mark.parametrize(
-    ("causes", "work", "ranks", "io_depth", "expected"),
-    [
-        (Causes(storage=60), few(readers=2.0), 3, None, True),
-        (Causes(storage=60), few(readers=2.0), 4, None, False),  # 8 requests
-        (Causes(storage=60), few(readers=1.0), 1, 8, False),
-        (Causes(storage=MIN_LOSS_PERCENT - 0.01), few(readers=1.0), 1, None, False),
-        (Causes(storage=29, queueing=31), few(readers=1.0), 1, None, False),
-    ],
-)
-def test_more_requests_are_worth_a_trial_where_reads_are_most_of_the_loss_and_few(
-    causes: Causes, work: Work, ranks: int, io_depth: int | None, expected: bool
-) -> None:
-    assert reads_may_be_too_few(causes, work, ranks, io_depth) is expected

@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_percent, kept_rows
-from dlemu.metrics.loss import (
-    Loss,
-    emulated_percent,
-    kept_loss_percent,
-    loss_percent,
-    wait_parts,
-)
-from tests.runs import make_job, make_log, with_blocks
+from dlemu.metrics.loss import Loss, emulated_percent, loss_percent, wait_parts
 
 MS = 1_000_000
 
@@ -66,13 +59,10 @@ def any_rows(draw: st.DrawFn) -> StepRows:
 @given(rows=any_rows(), start=st.integers(0, 2), end=st.integers(0, 1))
 def test_the_shares_add_up_to_what_utilisation_lacks(rows: StepRows, start: int, end: int) -> None:
     kept = kept_rows(rows, start, end)
-    shares = loss_percent(rows, kept)
-    assert shares.total == pytest.approx(100 - au_percent(rows), abs=1e-9)
-    assert min(astuple(shares)) >= -1e-9
-    if len(kept):
-        counted = kept_loss_percent(kept)
-        assert counted.total == pytest.approx(100 - au_percent(kept), abs=1e-9)
-        assert min(astuple(counted)) >= -1e-9
+    for some in (rows, kept) if len(kept) else (rows,):
+        shares = astuple(loss_percent(some, kept))
+        assert sum(shares) == pytest.approx(100 - au_percent(some), abs=1e-9)
+        assert min(shares) >= -1e-9
 
 
 @given(rows=any_rows())
@@ -85,7 +75,7 @@ def test_the_parts_of_a_wait_are_the_wait(rows: StepRows) -> None:
 @given(rows=any_rows(), cut=st.integers(1, 10))
 def test_they_add_up_in_a_run_that_was_cut_short(rows: StepRows, cut: int) -> None:
     rows = rows[:-cut] if len(rows) > cut else rows
-    assert loss_percent(rows, kept_rows(rows, 1, 0)).total == pytest.approx(100 - au_percent(rows), abs=1e-9)
+    assert sum(astuple(loss_percent(rows, kept_rows(rows, 1, 0)))) == pytest.approx(100 - au_percent(rows), abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -100,43 +90,26 @@ def test_they_add_up_in_a_run_that_was_cut_short(rows: StepRows, cut: int) -> No
 )
 def test_a_wait_goes_to_what_kept_the_batch(stamps: dict[str, Any], part: str) -> None:
     rows = make_steps([[40.0], [40.0]], **stamps)
-    shares = kept_loss_percent(rows)
-    assert asdict(shares) == pytest.approx(asdict(Loss()) | {part: 80.0})
+    assert asdict(loss_percent(rows, rows)) == pytest.approx(asdict(Loss()) | {part: 80.0})
 
 
-def test_a_worker_s_time_is_split_as_it_spent_it() -> None:
-    shares = kept_loss_percent(make_steps([[40.0]], read_ns=25))
-    assert shares.reading == pytest.approx(20)
-    assert shares.decoding == pytest.approx(60)
-
-
-def test_the_slowest_accelerator_says_what_all_waited_for() -> None:
+def test_a_worker_s_time_is_split_as_it_spent_it_and_the_slowest_says_what_all_waited_for() -> None:
+    rows = make_steps([[40.0]], read_ns=25)
+    assert astuple(loss_percent(rows, rows))[1:3] == pytest.approx((20, 60))
     rows = make_steps([[5.0, 40.0, 0.0]])
     rows["read_ns"] = [100 * MS, 0, 100 * MS]
-    assert kept_loss_percent(rows).decoding == pytest.approx(80)
-    assert kept_loss_percent(rows).reading == 0
+    assert astuple(loss_percent(rows, rows))[1:3] == pytest.approx((0, 80))
 
 
 def test_what_longer_computations_cost_is_nobody_s_reading() -> None:
     rows = make_steps([[0.0, 0.0], [0.0, 2.0]], [[10, 30], [10, 30]])
-    shares = kept_loss_percent(rows)
+    shares = loss_percent(rows, rows)
     total = 2 * (30 + 32)
     assert shares.uneven_computation == pytest.approx(100 * 40 / total)
     assert shares.reading == pytest.approx(100 * 4 / total)
     assert emulated_percent(rows) == pytest.approx(100 * (total - 4) / total), "4 ms of waiting are the emulator's"
 
 
-def test_dropped_steps_have_a_share_of_their_own() -> None:
-    job = make_job(**with_blocks(5))
-    rows = make_log(job).rows
-    kept = kept_rows(rows, 1, 0)
-    first = np.isin(rows["step"], [1, 6, 11])
-    lost = (rows["wait_ns"] + rows["sync_ns"])[first].sum()
-    total = (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]).sum()
-    assert loss_percent(rows, kept).first_step == pytest.approx(100 * lost / total)
-
-
 def test_nothing_measured_has_no_shares() -> None:
     nothing = np.zeros(0, STEP_DTYPE)
     assert loss_percent(nothing, nothing) == Loss()
-    assert kept_loss_percent(nothing) == Loss()

@@ -61,7 +61,7 @@ def test_ranks_that_were_cut_short_share_the_steps_they_have() -> None:
     rows = make_steps([[0.0, 5.0, 1.0]] * 4)
     table = in_order(rows[(rows["rank"] != 1) | (rows["step"] < 3)])
     steps = steps_of(table)
-    assert len(steps) == 4
+    assert steps.count == 4
     assert steps.sum(1).tolist() == [3, 3, 2, 2]
     assert steps.maximum(table["wait_ns"]).tolist() == [5e6, 5e6, 1e6, 1e6]
     assert table["rank"][steps.first(-table["wait_ns"])].tolist() == [1, 1, 2, 2]

@@ -6,8 +6,18 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dlemu.metrics.t_interval import FEWEST, SequentialTest, estimate, half_width, quantile
+from dlemu.metrics.t_interval import (
+    FEWEST,
+    SequentialTest,
+    estimate,
+    half_width,
+    is_steady,
+    percent_interval,
+    quantile,
+)
 
 
 @pytest.mark.parametrize(
@@ -64,3 +74,34 @@ def test_neighbours_that_are_alike_count_for_less() -> None:
     share = alike.std(ddof=1) / alone.std(ddof=1)
     wider = estimate(alike, 0.95).half_width_percent / (share * estimate(alone, 0.95).half_width_percent)
     assert wider > 1.5
+
+
+@given(percent=st.floats(0, 100), half_width=st.floats(0, 1e6) | st.just(math.inf))
+def test_an_interval_holds_its_percentage_and_lies_within_0_and_100(percent: float, half_width: float) -> None:
+    low, high = percent_interval(percent, half_width)
+    assert 0 <= low <= percent <= high <= 100
+
+
+# SNIA's steady state: five rounds within 20 % of their mean, on a line that rises or falls by 10 % at most
+
+
+@pytest.mark.parametrize(
+    ("rates", "steady"),
+    [
+        ([100.0] * 4, None),
+        ([100.0] * 5, True),
+        ([900.0, 500.0, 100.0, 101.0, 99.0, 100.0, 100.0], True),  # only the last five count
+        ([110.0, 90.0, 100.0, 110.0, 90.0], True),  # from 90 to 110 is 20 %
+        ([111.0, 90.0, 100.0, 110.0, 89.0], False),
+        ([104.9, 102.5, 100.0, 97.5, 95.1], True),  # falls by 9.8 %
+        ([105.2, 102.6, 100.0, 97.4, 94.8], False),  # falls by 10.4 %
+        ([0.0] * 5, True),
+    ],
+)
+def test_the_criterion(rates: list[float], steady: bool | None) -> None:
+    assert is_steady(rates) is steady
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=5, max_size=9), st.sampled_from([0.25, 2.0, 1024.0]))
+def test_units_do_not_matter(rates: list[int], factor: float) -> None:
+    assert is_steady([rate * factor for rate in rates]) == is_steady(rates)

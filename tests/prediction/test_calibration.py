@@ -14,13 +14,11 @@ from dlemu.config.duration import Duration
 from dlemu.config.schema import Metric, Reader, Train, Workload
 from dlemu.jobs.training.prediction.calibration import Calibration, flat, given_speed, most_mb_per_second
 from dlemu.jobs.training.prediction.event_model import HostCosts
-from dlemu.jobs.training.prediction.from_reads import Reads, calibrate_from_run, estimate_curve
+from dlemu.jobs.training.prediction.from_reads import Reads, calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.jobs.training.result import Run, make_run
 from tests.runs import make_job, make_log
-
-MB = 1e6
 
 
 def simulated_run(workload: Workload, calibration: Calibration, ranks: int) -> Run:
@@ -77,11 +75,11 @@ def test_a_knee_is_found_where_the_number_of_readers_varies() -> None:
         begin += [now] * count
         end += [now + took] * count
         now += took
-    reads = Reads(np.array(begin), np.array(end), np.full(len(begin), MB))
-    first = estimate_curve(reads)[0]
+    curve = Reads(np.array(begin), np.array(end), np.full(len(begin), 1_000_000), np.zeros(len(begin), int)).curve()
+    first = curve[0]
     assert first.readers == 1
     assert first.mb_per_second == pytest.approx(10, rel=0.1)
-    assert most_mb_per_second(estimate_curve(reads)) == pytest.approx(40, rel=0.05)
+    assert most_mb_per_second(curve) == pytest.approx(40, rel=0.05)
 
 
 def test_a_run_tells_the_host_it_ran_on() -> None:

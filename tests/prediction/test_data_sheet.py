@@ -18,7 +18,7 @@ from datagen.errors import UserError
 from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.config.schema import Workload
-from dlemu.jobs.probe.result import PROBE, Access, ProbeAnswer, ProbeCell, ProbeQuestion
+from dlemu.jobs.probe.result import PROBE, Access, ProbeAnswer, ProbeCell
 from dlemu.jobs.training.prediction.calibration import most_mb_per_second, rates
 from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive, curve_of, requests_of, with_rates
 from dlemu.machine.environment import describe_host
@@ -118,7 +118,9 @@ def test_a_sheet_is_a_storage(tmp_path: Path) -> None:
         ("reads: [{size: 4k, iops: .inf}]", "iops is inf"),
         ("reads: [{size: large, iops: 5}]", "'large' is not a size: wanted a whole number"),
         ("- 1", "wanted a mapping"),
-        ("writes: [{size: 4k, iops: 5}]", "has no reads, only writes"),
+        ("writes: [{size: 4k, iops: 5}]", "reads of 0 bytes at most"),
+        ("reads: [{size: 4k, depth: 32, iops: 7000}]", "reads of 4,096 bytes at most, 32 in flight; unet3d reads"),
+        ("reads: [{size: 128k, iops: 7000}]", "reads of 131,072 bytes at most, 1 in flight"),
     ],
 )
 def test_a_sheet_that_says_nothing_says_why(tmp_path: Path, text: str, words: str) -> None:
@@ -137,8 +139,8 @@ def probed(folder: Path, *cells: tuple[Access, int, int, int, float]) -> str:
         )
         for access, size, depth, jobs, iops in cells
     )  # fmt: skip
-    question = ProbeQuestion(target="/mnt/nvme", seconds=1.0)
-    answer = ProbeAnswer(complete=True, question=question, engine="fio", host=describe_host(), cells=tuple(made))
+    host, place = describe_host(), "/mnt/nvme"
+    answer = ProbeAnswer(complete=True, target=place, engine="fio", host=host, cells=tuple(made))
     (folder / PROBE).write_text(to_json(answer))
     return str(folder)
 
@@ -163,7 +165,7 @@ def test_a_folder_without_what_is_needed_says_so(tmp_path: Path) -> None:
 
     refused("has no rates by size and depth: wanted the folder of `dlemu probe`, or a data sheet")
     probed(tmp_path, ("write", 4096, 1, 1, 5.0))
-    refused("has no reads, only writes")
+    refused("a probe of /mnt/nvme: reads of 0 bytes at most")
     os.mkfifo(tmp_path / "sheet")
     pipe = "is not a data sheet: .*it is a pipe, wanted a regular file.*; for example reads:"
     for name, words in (("sheet", pipe), ("none", r"does not exist: wanted a data sheet \(YAML, for example reads:")):

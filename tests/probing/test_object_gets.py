@@ -13,9 +13,8 @@ from click.testing import CliRunner
 
 import dlemu
 from datagen.errors import DlemuError, UserError
-from datagen.storage.storage_base import StorageSpec
 from dlemu.cli.probe import command
-from dlemu.jobs.probe.object_gets import GetStream, objects_to_read, run_gets
+from dlemu.jobs.probe.object_gets import objects_to_read, run_gets
 from dlemu.jobs.probe.result import Access, CellSpec
 from dlemu.jobs.probe.run import probe_target
 from dlemu.studies.pages import write_page
@@ -35,10 +34,8 @@ def word(server: Any) -> str:
     return f"storage.storage_options.endpoint_url={server.endpoint}"
 
 
-def stream_of(storage: StorageSpec, objects: tuple[str, ...], **asked: Any) -> GetStream:
-    access: Access = "randread" if asked.pop("random") else "read"
-    cell = CellSpec(access=access, size_bytes=16 * KIB, depth=asked.pop("depth"), jobs=1)
-    return GetStream(cell=cell, storage=storage, objects=objects, **asked)
+def cell_of(access: Access, depth: int) -> CellSpec:
+    return CellSpec(access=access, size_bytes=16 * KIB, depth=depth, jobs=1)
 
 
 def test_requests_are_always_in_flight_and_wait_for_the_server() -> None:
@@ -46,8 +43,8 @@ def test_requests_are_always_in_flight_and_wait_for_the_server() -> None:
     with own_server(latency_seconds=0.02) as server:
         spec = storage_of(server).spec
         with objects_to_read(spec, TARGET, 256 * KIB, 16 * KIB) as objects:
-            stream, seconds = stream_of(spec, objects, random=True, depth=4), 0.3
-            while len((done := run_gets(stream, seconds)).end_ns) < 8:  # a busy machine gets fewer done
+            cell, seconds = cell_of("randread", 4), 0.3
+            while len((done := run_gets(cell, spec, objects, seconds)).end_ns) < 8:  # a busy machine gets fewer done
                 seconds *= 4
     assert done.first_byte_ns is not None
     assert done.first_byte_ns.min() >= 0.02e9
@@ -85,11 +82,11 @@ def test_sequential_requests_go_through_the_objects_in_order(monkeypatch: pytest
     with own_server(fault=note) as server:
         spec = storage_of(server).spec
         with objects_to_read(spec, TARGET, 64 * KIB, 16 * KIB) as objects:
-            stream, seconds = stream_of(spec, objects, random=False, depth=1), 0.05
+            cell, seconds = cell_of("read", 1), 0.05
             ranges: list[str] = []
             while len(ranges) < 5:  # a busy machine gets fewer done
                 asked.clear()
-                run_gets(stream, seconds)
+                run_gets(cell, spec, objects, seconds)
                 ranges = [text for text in asked if text]
                 seconds *= 4
     assert ranges[:5] == [f"bytes={k * 16 * KIB}-{(k + 1) * 16 * KIB - 1}" for k in (0, 1, 2, 3, 0)]
@@ -101,8 +98,7 @@ def test_an_answer_that_failed_is_counted_and_asked_again() -> None:
         with objects_to_read(spec, TARGET, 64 * KIB, 16 * KIB) as objects:
             failing = [fault("error"), fault("drop")]
             server.behaviour.fault = lambda request: failing.pop() if failing else None
-            stream = stream_of(spec, objects, random=True, depth=2)
-            assert run_gets(stream, 0.3).failed == 2
+            assert run_gets(cell_of("randread", 2), spec, objects, 0.3).failed == 2
 
 
 @pytest.mark.parametrize(("wanted_kib", "made_kib"), [(16, 40), (90, 90)])

@@ -157,9 +157,8 @@ class Storage:
 
     def measured(self, *levels: int, steps: int = 1000, **words: Any) -> list[int]:
         """The readers of the levels that a request of a dataset of so many batches of 4 is answered by."""
-        settings: dict[str, Any] = {"again": None, "max_readers": 256, "evicts": False}
         job = make_job(ranks=1, steps=steps)
-        return [one.readers for one in pattern._measure(job, levels, **(settings | words))]
+        return [one.readers for one in pattern.measure_levels(job, levels=levels, **({"evicts": False} | words))]
 
 
 def test_readers_are_doubled_until_twice_they_got_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +166,6 @@ def test_readers_are_doubled_until_twice_they_got_no_more(monkeypatch: pytest.Mo
     assert storage.measured() == [1, 2, 4, 8, 16]
     slowly = Storage(monkeypatch, lambda readers: 100 * 1.04 ** np.log2(readers))
     assert slowly.measured() == [1, 2, 4, 8, 16, 32, 64, 128, 256], "4 % more each time is more"
-    assert slowly.measured(max_readers=32) == [1, 2, 4, 8, 16, 32]
     assert slowly.measured(steps=100) == [1, 2, 4, 8, 16, 32], "each reader has two reads at least"
     dips = Storage(monkeypatch, lambda readers: {2: 90.0, 4: 200.0, 8: 190.0, 16: 202.0}.get(readers, 100.0))
     assert dips.measured() == [1, 2, 4, 8, 16], "of the most that any number got, two in a row"
@@ -216,7 +214,7 @@ def test_the_level_that_matters_is_measured_twice_more(monkeypatch: pytest.Monke
     storage = Storage(monkeypatch, lambda readers: min(400.0, 100.0 * readers))
     assert storage.measured(again=0) == [1, 2, 4, 8, 16, 4, 4]
     assert storage.measured(again=6) == [1, 2, 4, 8, 16, 6, 6]
-    assert storage.measured(again=600, max_readers=32) == [1, 2, 4, 8, 16, 32, 32]
+    assert storage.measured(again=600) == [1, 2, 4, 8, 16, 256, 256]
     unsure = Storage(monkeypatch, lambda readers: 100.0, half_width_percent=50.0)
     assert unsure.measured(1, 2, again=2, most_seconds=11.0) == [1, 2, 2, 2]
     shared = [seconds for _, seconds in unsure.asked[2:]]

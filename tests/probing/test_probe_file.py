@@ -7,17 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.jobs.probe.probe_file import probe_file
-from dlemu.jobs.probe.requests import measure_cell
+from dlemu.jobs.probe.requests import measure_cell, open_target
 from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.run import probe_target
-from dlemu.jobs.probe.thread_reads import open_target
 
 MIB = 1 << 20
 READ = CellSpec(access="randread", size_bytes=4096, depth=1, jobs=1)
@@ -108,13 +106,6 @@ def test_a_file_system_that_can_only_be_read_is_a_users_mistake(
         probe_file(str(tmp_path), 5000),
     ):
         pass
-
-
-def test_the_file_is_gone_afterwards(tmp_path: Path) -> None:
-    with probe_file(str(tmp_path), 5000) as path:
-        assert os.path.getsize(path) == 5000
-        assert time.time() - os.path.getmtime(path) < 600
-    assert os.listdir(tmp_path) == []
 
 
 def test_the_file_is_gone_if_ctrl_c_comes_while_it_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from dlemu.cli.probe import command
 from dlemu.config import load
 from dlemu.jobs.probe import requests
 from dlemu.jobs.probe import run as run_probe
-from dlemu.jobs.probe.object_gets import GetStream, _ranges
+from dlemu.jobs.probe.object_gets import _ranges
 from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import (
     _cell_of_requests,
@@ -30,9 +30,8 @@ from dlemu.jobs.probe.requests import (
     measure_cell,
     measure_gets,
 )
-from dlemu.jobs.probe.result import CellSpec, ProbeCell
+from dlemu.jobs.probe.result import CellSpec, ProbeAnswer, ProbeCell, Requests
 from dlemu.jobs.probe.run import probe_target, read_probe
-from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.jobs.training.evict import treatment_of
 from dlemu.machine.environment import describe_folder
 from dlemu.metrics.demand import demand
@@ -176,43 +175,38 @@ def test_what_fio_says_of_its_end_is_told_without_its_report(
 def test_a_range_is_of_one_object_and_all_have_their_turn() -> None:
     sizes = {"a": 2000, "b": 900, "c": 3500}
     objects: Any = [SimpleNamespace(size_bytes=size, name=name) for name, size in sizes.items()]
-    spec = StorageSpec(type="s3")
     wanted = CellSpec(access="read", size_bytes=1000, depth=1, jobs=1)
-    stream = GetStream(cell=wanted, storage=spec, objects=())
 
-    def first(count: int, stream: GetStream) -> list[tuple[str, int]]:
-        ranges: Any = itertools.islice(_ranges(stream, objects), count)
+    def first(count: int, cell: CellSpec) -> list[tuple[str, int]]:
+        ranges: Any = itertools.islice(_ranges(cell, objects), count)
         return [(reader.name, offset) for reader, offset in ranges]
 
     places = [("a", 0), ("a", 1000), ("c", 0), ("c", 1000), ("c", 2000)]
-    assert first(6, stream) == [*places, places[0]]
-    assert set(first(200, replace(stream, cell=replace(wanted, access="randread")))) == set(places)
+    assert first(6, wanted) == [*places, places[0]]
+    assert set(first(200, replace(wanted, access="randread"))) == set(places)
 
 
-def test_each_job_has_its_stream_and_all_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_job_has_its_part_and_all_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time that it settles comes on top of the cell's."""
     asked: list[Any] = []
 
-    def answered(work: Any, streams: Any, *_: Any, most_seconds: float, **__: Any) -> list[tuple[int, Requests]]:
-        asked.append((most_seconds, streams))
+    def answered(work: Any, jobs: Any, *_: Any, most_seconds: float, **__: Any) -> list[tuple[int, Requests]]:
+        asked.append((most_seconds, [job.args for job in jobs]))
         ends = np.array([600_000_000, 700_000_000])
-        return [(0, Requests(ends, ends, 0.1, ends)) for _ in streams]
+        return [(0, Requests(ends, ends, 0.1, ends)) for _ in jobs]
 
     monkeypatch.setattr(requests, "run_crew", answered)
     wanted = CellSpec(access="read", size_bytes=4096, depth=3, jobs=2)
     assert measure_cell(wanted, "/dev/some", MIB, 1.5, "threads").jobs == 2
     spec = StorageSpec(type="s3", root="bucket")
     assert measure_gets(wanted, spec, ("a", "b"), 1.5).first_byte_ms is not None
-    (seconds, streams), (get_seconds, get_streams) = asked
+    (seconds, jobs), (get_seconds, gets) = asked
     assert seconds == get_seconds > 1.5
-    assert [(one.path, one.begin, one.end) for one in streams] == [
-        ("/dev/some", 0, MIB // 2),
-        ("/dev/some", MIB // 2, MIB),
-    ]
-    assert list(get_streams) == 2 * [GetStream(cell=wanted, storage=spec, objects=("a", "b"))]
+    assert [job[1:] for job in jobs] == [("/dev/some", range(MIB // 2)), ("/dev/some", range(MIB // 2, MIB))]
+    assert gets == 2 * [(wanted, spec, ("a", "b"))]
     asked.clear()
     measure_cell(replace(wanted, access="randread"), "x", MIB, 1.5, "threads")
-    assert {(job.begin, job.end) for job in asked[0][1]} == {(0, MIB)}, "random jobs share the whole file"
+    assert {job[2] for job in asked[0][1]} == {range(MIB)}, "random jobs share the whole file"
 
 
 def test_cells_of_a_bucket_are_kept_at_once_with_what_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -239,9 +233,7 @@ def test_cells_of_a_bucket_are_kept_at_once_with_what_failed(monkeypatch: pytest
     assert [(len(told.cells), told.complete) for _, told in kept] == [(1, False), (2, False)]
     assert tuple(one for one, _ in kept) == answer.cells
     assert read_probe(folder) == answer
-    question = answer.question
-    assert (question.target, question.seconds) == (f"s3://{BUCKET}", 0.7)
-    assert question.overrides == (word,)
+    assert (answer.target, answer.overrides) == (f"s3://{BUCKET}", (word,))
     assert (answer.complete, answer.engine, answer.storage) == (True, "s3", None)
     assert answer.issues == ("retried 5 requests that had failed",)
     assert answer.feeds
@@ -253,6 +245,12 @@ def test_cells_of_a_bucket_are_kept_at_once_with_what_failed(monkeypatch: pytest
 
 
 # answers
+
+
+def probed(folder: Path, target: Path | None = None, result: str = "r", **asked: Any) -> ProbeAnswer:
+    """Return what a probe of a folder, or of a target in it, says; its results are in another folder there."""
+    chosen: dict[str, Any] = {"engine": "threads", "file_bytes": MIB} | asked
+    return probe_target(str(target or folder), folder=str(folder / result), **chosen)[0]
 
 
 @pytest.fixture
@@ -276,11 +274,7 @@ def test_every_cell_of_the_grid_is_measured_and_kept_at_once(measured: list[Any]
     def look(event: Any) -> None:
         kept.append((event.part, read_probe(str(tmp_path / "results"))))
 
-    answer, folder = probe_target(
-        str(tmp_path / "place"), **grid, seconds=0.7, engine="threads", file_bytes=3 * MIB,
-        folder=str(tmp_path / "results"), on_event=look,
-    )  # fmt: skip
-    assert folder == str(tmp_path / "results")
+    answer = probed(tmp_path, tmp_path / "place", "results", **grid, seconds=0.7, file_bytes=3 * MIB, on_event=look)
     assert [(one.access, one.size_bytes, one.depth) for one in answer.cells] == [
         (access, size, depth) for access in ("randread", "write") for size in (4096, 8192) for depth in (1, 4)
     ]
@@ -288,10 +282,9 @@ def test_every_cell_of_the_grid_is_measured_and_kept_at_once(measured: list[Any]
     assert [len(told.cells) for _, told in kept] == list(range(1, 9))
     assert not any(told.complete for _, told in kept)
     assert tuple(one for one, _ in kept) == answer.cells
-    assert read_probe(folder) == answer
+    assert read_probe(str(tmp_path / "results")) == answer
     assert answer.complete
-    assert (answer.question.target, answer.question.seconds) == (str(tmp_path / "place"), 0.7)
-    assert (answer.engine, answer.storage is not None) == ("threads", True)
+    assert (answer.target, answer.engine, answer.storage is not None) == (str(tmp_path / "place"), "threads", True)
     assert not list((tmp_path / "place").iterdir())
 
 
@@ -300,13 +293,10 @@ def test_writes_are_repeated_until_they_are_steady(monkeypatch: pytest.MonkeyPat
     rates = [1000.0 * 0.9**turn for turn in range(8)] + [430.0] * 20
     turns = iter(rates)
     monkeypatch.setattr(run_probe, "measure_cell", lambda wanted, *_: cell(wanted, next(turns)))
-    grid: dict[str, Any] = {"accesses": ("write", "randread"), "sizes": (MIB,), "depths": (1,)}
-    place, doing = tmp_path / "place", []
-    place.mkdir()
-    answer, _ = probe_target(
-        str(place), **grid, engine="threads", file_bytes=2 * MIB, steady=True,
-        folder=str(tmp_path / "r"), on_event=lambda event: doing.append(event) if isinstance(event, Doing) else None,
-    )  # fmt: skip
+    events: list[Any] = []
+    grid = {"accesses": ("write", "randread"), "sizes": (MIB,), "depths": (1,)}
+    answer = probed(tmp_path, **grid, steady=True, on_event=events.append)
+    doing = [event for event in events if isinstance(event, Doing)]
     written, read = answer.cells
     assert written.mb_per_second == pytest.approx(np.mean(rates[len(doing) - 5 : len(doing)]))
     assert written.iops == pytest.approx(written.mb_per_second * 1e6 / MIB)
@@ -314,7 +304,7 @@ def test_writes_are_repeated_until_they_are_steady(monkeypatch: pytest.MonkeyPat
     assert doing[0].what == "round 1 of at most 25: 1,000.0 MB/s"
     assert 8 < len(doing) < 14
     with pytest.raises(UserError, match="--steady is for writes"):
-        probe_target(str(place), steady=True, folder=str(tmp_path / "s"))
+        probed(tmp_path, result="s", steady=True)
 
 
 @pytest.mark.parametrize(
@@ -329,10 +319,7 @@ def test_writes_that_are_not_known_to_be_steady_say_so(
 ) -> None:
     turns = itertools.cycle([100.0, 200.0])
     monkeypatch.setattr(run_probe, "measure_cell", lambda wanted, *_: cell(wanted, next(turns)))
-    grid: dict[str, Any] = {"accesses": ("randwrite",), "sizes": (4096,), "depths": (1,)}
-    answer, _ = probe_target(
-        str(tmp_path), **grid, engine="threads", file_bytes=MIB, steady=steady, folder=str(tmp_path / "r")
-    )
+    answer = probed(tmp_path, accesses=("randwrite",), sizes=(4096,), depths=(1,), steady=steady)
     (written,) = answer.cells
     assert written.steady is (False if steady else None)
     (issue,) = answer.issues
@@ -341,8 +328,7 @@ def test_writes_that_are_not_known_to_be_steady_say_so(
 
 def test_what_a_probe_would_feed_is_by_its_best_reads(measured: list[Any], tmp_path: Path) -> None:
     """As many as get their threshold's share of what they take when they never wait; writes feed nobody."""
-    grid: dict[str, Any] = {"accesses": ("randread", "write"), "sizes": (4096,), "depths": (1, 4)}
-    answer, _ = probe_target(str(tmp_path), **grid, engine="threads", file_bytes=MIB, folder=str(tmp_path / "r"))
+    answer = probed(tmp_path, accesses=("randread", "write"), sizes=(4096,), depths=(1, 4))
     feeds = {(fed.workload, fed.accelerator): fed for fed in answer.feeds}
     assert ("unet3d", "h100") in feeds
     for (name, accelerator), fed in feeds.items():
@@ -351,11 +337,7 @@ def test_what_a_probe_would_feed_is_by_its_best_reads(measured: list[Any], tmp_p
         each = fed.needed_mb_per_second
         assert each == one.au_threshold_percent / 100 * one.mb_per_second
         assert fed.accelerators * each <= 4000 < (fed.accelerators + 1) * each
-    writes, _ = probe_target(
-        str(tmp_path), accesses=("write",), sizes=(4096,), engine="threads", file_bytes=MIB,
-        folder=str(tmp_path / "w"),
-    )  # fmt: skip
-    assert writes.feeds == ()
+    assert probed(tmp_path, result="w", accesses=("write",), sizes=(4096,)).feeds == ()
 
 
 def test_a_full_disk_of_results_neither_ends_nor_hides_a_probe(
@@ -378,14 +360,14 @@ def test_a_file_is_large_enough_for_each_job_and_one_that_is_there_must_be(
 ) -> None:
     monkeypatch.setattr(run_probe, "FILE_BYTES", 4096)
     grid: dict[str, Any] = {"sizes": (MIB,), "depths": (1,), "jobs": (3,)}
-    probe_target(str(tmp_path), **grid, engine="threads", folder=str(tmp_path / "r"))
+    probed(tmp_path, **grid, file_bytes=None)
     assert measured[0][2] == 3 * MIB
     with pytest.raises(UserError, match=r"wanted at least 3\.1 MB"):
-        probe_target(str(tmp_path), **grid, engine="threads", file_bytes=4096, folder=str(tmp_path / "t"))
+        probed(tmp_path, result="t", **grid, file_bytes=4096)
     short = tmp_path / "short"
     short.write_bytes(bytes(3 * MIB - 512))
     with pytest.raises(UserError, match=r"3\.1 MB is too small for the largest request of each job"):
-        probe_target(str(short), **grid, engine="threads", folder=str(tmp_path / "s"))
+        probed(tmp_path, short, "s", **grid, file_bytes=None)
     assert short.stat().st_size == 3 * MIB - 512
 
 
@@ -393,10 +375,7 @@ def test_a_file_is_large_enough_for_each_job_and_one_that_is_there_must_be(
 def test_requests_are_whole_sectors(size_bytes: int, fits: bool, measured: list[Any], tmp_path: Path) -> None:
     refused = contextlib.nullcontext() if fits else pytest.raises(UserError, match="multiple of 512")
     with refused:
-        probe_target(
-            str(tmp_path), sizes=(size_bytes,), depths=(1,), engine="threads", file_bytes=MIB,
-            folder=str(tmp_path / "r"),
-        )  # fmt: skip
+        probed(tmp_path, sizes=(size_bytes,), depths=(1,))
     assert len(measured) == int(fits)
 
 
@@ -435,7 +414,7 @@ def test_a_folder_with_another_result_is_left_alone(name: str, measured: list[An
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / name).write_text(mine := '{"schema_version": 1}')
     with pytest.raises(UserError, match=r"/r holds another result, .*; set --output to a new folder"):
-        probe_target(str(tmp_path), sizes=(4096,), engine="threads", folder=str(tmp_path / "r"))
+        probed(tmp_path, sizes=(4096,))
     assert (tmp_path / "r" / name).read_text() == mine
     assert (measured, os.listdir(tmp_path)) == ([], ["r"])
 
@@ -443,7 +422,7 @@ def test_a_folder_with_another_result_is_left_alone(name: str, measured: list[An
 def test_a_file_that_is_there_is_read_in_all_its_size(measured: list[Any], tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(bytes(5 * 4096))
-    answer, _ = probe_target(str(file), sizes=(4096,), depths=(1,), engine="threads", folder=str(tmp_path / "r"))
+    answer = probed(tmp_path, file, sizes=(4096,), depths=(1,))
     assert [call[1:3] for call in measured] == [(str(file), 5 * 4096)]
     assert file.stat().st_size == 5 * 4096
     assert answer.storage is not None
@@ -456,7 +435,7 @@ def test_a_probe_of_memory_says_that_it_is_none_of_a_storage(
     measured: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_probe, "describe_folder", lambda path: replace(describe_folder(path), file_system="tmpfs"))
-    answer, folder = probe_target(str(tmp_path), engine="threads", file_bytes=4 * MIB, folder=str(tmp_path / "out"))
+    answer, folder = probed(tmp_path), str(tmp_path / "r")
     assert answer.storage is not None
     said = f"{answer.storage.folder} is tmpfs, which is memory: no storage was measured"
     assert answer.issues == (said,)

@@ -168,7 +168,7 @@ def test_all_that_a_result_consists_of_stands_there(page: Path) -> None:
     text = " ".join(_Read(page.read_text()).words)
     for word in ("one of the fast ones", "6.1", "ext4", "/dev/vda", "data/handmade", "name: handmade"):
         assert word in text
-    for section in ("Metrics", "Each epoch", "summary.json: dataset", "environment.hosts", "telemetry.devices"):
+    for section in ("Metrics", "Each epoch", "summary.json: environment", "environment.hosts", "telemetry.devices"):
         assert section in text
     for key, value, _ in explained(read_run(str(page.parent)).summary):
         assert value in (None, ()) or key.rpartition(".")[2] in text, "every key that has a value"
@@ -176,8 +176,7 @@ def test_all_that_a_result_consists_of_stands_there(page: Path) -> None:
 
 def test_texts_of_others_are_escaped() -> None:
     run = hand_made_run()
-    dataset = replace(run.summary.dataset, data_folder=NASTY)
-    run = with_summary(run, workload=NASTY, verdict=f"FAIL: {NASTY}", issues=(NASTY,), dataset=dataset)
+    run = with_summary(run, workload=NASTY, verdict=f"FAIL: {NASTY}", issues=(NASTY,), data_folder=NASTY)
     read = _Read(html(run, f"name: {NASTY}\n"))
     assert {"script", "img"} & {tag for tag, _ in read.tags} == set()
     assert sum(NASTY in words for words in read.words) >= 4

@@ -68,14 +68,6 @@ def test_steps_beside_a_checkpoint_are_those_that_began_while_it_was_written() -
     assert found.step_seconds_otherwise == pytest.approx(1), "without the first step of a block"
 
 
-def test_training_stalls_for_the_snapshot_alone() -> None:
-    job = make_job(ranks=1)
-    log = make_log(job)
-    saved = part(12 * S, 13 * S, 15 * S), part(30 * S, None, 34 * S)
-    found = summary_of(job, replace(log, journal=log.journal.noting(checkpoints=saved))).checkpoints
-    assert [(each.seconds, each.stall_seconds) for each in found] == [(3, 1), (4, 4)]
-
-
 def test_a_checkpoint_beside_which_no_step_was_taken_slowed_none_down() -> None:
     found = asynchronous((part(30 * S, 31 * S, 32 * S),))
     assert found.step_seconds_during is None
@@ -134,14 +126,6 @@ def test_while_the_host_is_the_limit_no_claim_is_made_about_the_storage(
         assert not summary.found(Code.STORAGE_NOT_STEADY) + summary.found(Code.SLOW_DRIVE)
         assert (summary.verdict_code, summary.outcome) == (VerdictCode.HOST_LIMITED, "no verdict")
         assert not re.search("FAIL|stalled for|is slow", printed)
-
-
-@pytest.mark.parametrize(("taken", "once"), [(12, True), (11, None)])
-def test_an_epoch_that_was_cut_short_is_audited_as_such(taken: int, once: bool | None) -> None:
-    job = make_job(epochs=2)
-    log = make_log(job)
-    rows = log.rows[(log.rows["epoch"] == 1) | (log.rows["step"] <= taken)]
-    assert summary_of(job, RunLog(rows, log.journal)).each_sample_once == (True, once)
 
 
 def near(value: float, apart: float | None = None) -> Any:

@@ -14,7 +14,7 @@ from dlemu.jobs.checkpoint.measured import UnderWay
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.metrics.findings import Code, Number
-from dlemu.results.file_names import KILLED
+from dlemu.results import KILLED
 from tests.results.handmade import checkpoint_run
 
 
@@ -57,7 +57,7 @@ def test_what_was_under_way_is_told_with_what_is_left(phase: Any, files: str) ->
     assert not summary.complete
     assert "; complete and kept: checkpoint 2; " in summary.verdict
     assert f"checkpoint {under_way.checkpoint} {files}" in summary.verdict
-    assert summary.what.kept == (2,)
+    assert summary.kept == (2,)
     nothing = checkpoint_run(order=[], failure="no space").summary
     assert nothing.verdict == "INCOMPLETE: no space; no checkpoint is complete"
     only_read = checkpoint_run(order=[], failure="it is truncated", num_checkpoints_write="0").summary

@@ -1,4 +1,4 @@
-"""Answers of commands come back as they were saved, and what is none of ours is told in one line."""
+"""Answers of commands come back as they were saved; what is none of ours, or no file, is named in one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from datagen import owned
 from datagen.errors import SpaceError, UserError
 from datagen.owned import MARKER
-from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
+from dlemu.results.answer_files import ANSWER_VERSION, open_untrusted, read_answer, read_untrusted, save_answer
 
 NAME = "answer.json"
 
@@ -53,9 +53,9 @@ def test_a_full_disk_is_told_and_an_empty_folder_does_not_stay(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ("[1]", "has no schema_version"),
+        ("", "is damaged"),
+        ("[" * 100_000, "is damaged"),
+        ("{}", "has schema_version None, wanted 1"),
         ('{"schema_version": 2, "drive": "x"}', "has schema_version 2, wanted 1"),
         ('{"schema_version": 1}', "is damaged .*drive"),
         ('{"schema_version": 1, "drive": 3}', "is damaged"),
@@ -73,3 +73,26 @@ def test_a_link_to_nothing_is_told_and_not_taken_for_none(tmp_path: Path) -> Non
     (tmp_path / NAME).symlink_to(tmp_path / "gone")
     with pytest.raises(UserError, match=NAME):
         read_answer(str(tmp_path), NAME, Answer)
+
+
+def test_a_file_that_somebody_sent_is_read_to_its_most_bytes_and_nothing_else_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(10))
+    assert read_untrusted(str(path), 10) == bytes(10)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(UserError, match=f"{path} can.t be read: it has 10 bytes, wanted at most 9"):
+        read_untrusted(str(path), 9)
+    assert len(os.listdir("/proc/self/fd")) == before, "nothing stays open"
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    for name, said in (
+        *(
+            (name, "can't be read: it is a (pipe|device|folder), wanted a regular file")
+            for name in ("pipe", "zeros", ".")
+        ),
+        ("gone", "gone can't be read: No such file or directory; name the folder of a result"),
+        ("a\0b", "can't be read: embedded null byte; name the folder of a result"),
+        ("no/summary.json", f"^{tmp_path}/no is not a folder: name the folder of a result"),
+    ):
+        with pytest.raises(UserError, match=said):
+            open_untrusted(f"{tmp_path}/{name}", 1 << 20)

@@ -1,4 +1,4 @@
-"""A run of checkpoints from what its ranks left, and from a folder that was damaged on the way."""
+"""A run of checkpoints whose folder was damaged on the way; what all kinds share is in test_folder.py."""
 
 from __future__ import annotations
 
@@ -14,83 +14,46 @@ from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import IO_COLUMNS
 from dlemu.jobs.checkpoint.measured import ROWS as CHECKPOINT_ROWS
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
-from dlemu.results.file_names import FACTS
-from dlemu.results.measured import write_measured, write_summary
+from dlemu.results import FACTS
+from dlemu.results.measured import write_measured
 from tests.results.handmade import CHECKPOINT_RUNS
+from tests.results.test_folder import merged
 
-WATCHED = CHECKPOINT_RUNS["checkpoints_watched"]
 
-
-def saved(folder: Path) -> CheckpointRun:
-    made = WATCHED()
-    run = CheckpointRun(str(folder), made.facts, made.rows, made.telemetry)
+@pytest.fixture
+def run(tmp_path: Path) -> CheckpointRun:
+    made = CHECKPOINT_RUNS["checkpoints_watched"]()
+    run = CheckpointRun(str(tmp_path), made.facts, made.rows, made.telemetry)
     write_measured(run)
-    write_summary(run)
     return run
+
+
+LARGE = {"workload": {"model": {"num_layers": 10**4, "transformer": {"num_experts": 10**5}}}}
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [
-        ({"facts_version": 99}, "has facts_version 99, wanted 1: another version of dlemu wrote it"),
-        ({"ranks": 3}, "rows of ranks that the run does not have"),
-        ({"journal": {"hosts": []}}, "does not say on which host"),
-    ],
+    [({"ranks": 3}, "rows of ranks that the run does not have"), (LARGE, "layers and experts, than any model")],
 )
-def test_facts_that_do_not_fit_the_rows_are_told(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    saved(tmp_path)
-    path = tmp_path / FACTS
-    values = json.loads(path.read_text())
-    if "journal" in changes:
-        changes = {"journal": values["journal"] | changes["journal"]}
-    path.write_text(json.dumps(values | changes))
-    with pytest.raises(UserError, match=said) as caught:
-        read_checkpoint_run(str(tmp_path))
-    assert str(tmp_path) in str(caught.value)
+def test_facts_that_no_run_could_have_are_named(run: CheckpointRun, changes: dict[str, Any], said: str) -> None:
+    path = Path(run.folder, FACTS)
+    path.write_text(json.dumps(merged(json.loads(path.read_text()), changes)))
+    with pytest.raises(UserError, match=f"^{run.folder} is damaged: .*{said}"):
+        read_checkpoint_run(run.folder)
 
 
-def test_a_model_that_can_not_be_is_told_at_once(tmp_path: Path) -> None:
-    saved(tmp_path)
-    path = tmp_path / FACTS
-    values = json.loads(path.read_text())
-    values["workload"]["model"]["num_layers"] = 10**4
-    values["workload"]["model"]["transformer"]["num_experts"] = 10**5
-    path.write_text(json.dumps(values))
-    with pytest.raises(UserError, match=rf"^{tmp_path} is damaged: .*more ranks, or layers and experts, than any"):
-        read_checkpoint_run(str(tmp_path))
-
-
-def test_tables_of_other_rows_are_told(tmp_path: Path) -> None:
-    run = saved(tmp_path)
-    table = tmp_path / CHECKPOINT_ROWS
-    kept = table.read_bytes()
-    table.unlink()
-    with pytest.raises(UserError, match="is missing: the run's metrics can't be computed"):
-        read_checkpoint_run(str(tmp_path))
-    table.write_bytes(kept[: len(kept) // 2])
-    with pytest.raises(UserError, match="parquet"):
-        read_checkpoint_run(str(tmp_path))
-    table.write_bytes(kept)
-    assert read_checkpoint_run(str(tmp_path)).rows.tolist() == run.rows.tolist()
-    assert set(run.rows.dtype.names or ()) == set(IO_COLUMNS)
-
-
-def test_columns_are_missed(tmp_path: Path) -> None:
-    run = saved(tmp_path)
-    path = tmp_path / CHECKPOINT_ROWS
+def test_every_column_is_written_with_its_meaning_and_wanted_again(run: CheckpointRun) -> None:
+    path = Path(run.folder, CHECKPOINT_ROWS)
     whole = pq.read_table(path)
-    pq.write_table(whole.drop_columns(["call_ns"]), path)
-    with pytest.raises(UserError, match="is damaged: wanted a column call_ns of whole numbers"):
-        read_checkpoint_run(str(tmp_path))
+    assert {field.name: field.metadata[b"meaning"].decode() for field in whole.schema} == IO_COLUMNS
+    assert {(field.type, field.nullable) for field in whole.schema} == {(pa.int64(), False)}
+    assert read_checkpoint_run(run.folder).rows.tolist() == run.rows.tolist()
     at = whole.column_names.index("call_ns")
-    for column in (pa.array(["1"] * len(run.rows)), pa.array([None, *[1] * (len(run.rows) - 1)], pa.int64())):
-        pq.write_table(whole.set_column(at, "call_ns", column), path)
+    holed = pa.array([None, *[1] * (len(run.rows) - 1)], pa.int64())
+    for table in (whole.drop_columns(["call_ns"]), whole.set_column(at, "call_ns", holed)):
+        pq.write_table(table, path)
         with pytest.raises(UserError, match="is damaged: wanted a column call_ns of whole numbers"):
-            read_checkpoint_run(str(tmp_path))
-
-
-def test_every_column_is_written_with_what_it_means(tmp_path: Path) -> None:
-    saved(tmp_path)
-    schema = pq.read_schema(tmp_path / CHECKPOINT_ROWS)
-    assert {field.name: field.metadata[b"meaning"].decode() for field in schema} == IO_COLUMNS
-    assert {(field.type, field.nullable) for field in schema} == {(pa.int64(), False)}
+            read_checkpoint_run(run.folder)
+    path.unlink()
+    with pytest.raises(UserError, match="is missing: the run's metrics can't be computed"):
+        read_checkpoint_run(run.folder)

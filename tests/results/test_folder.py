@@ -24,7 +24,7 @@ from dlemu.jobs.training.result import Run, make_run, read_run
 from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.jobs.training.summary import Summary
 from dlemu.plan.streams import StreamPlan
-from dlemu.results.file_names import ADVICE
+from dlemu.results import ADVICE
 from dlemu.results.measured import read_saved, write_measured, write_summary
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.runs import kind_held, make_job, make_log, with_blocks, with_evaluation, with_telemetry, write_run
@@ -92,13 +92,6 @@ def test_what_can_not_be_written_is_told_with_what_to_do(tmp_path: Path) -> None
         write_summary(saved)
 
 
-def test_a_run_whose_summary_was_never_written_is_read(tmp_path: Path) -> None:
-    run = written(tmp_path)
-    (tmp_path / "summary.json").unlink()
-    assert kind_held(tmp_path) == "training"
-    assert read_run(str(tmp_path)).summary == run.summary
-
-
 def test_the_summary_is_computed_again_and_not_believed(tmp_path: Path) -> None:
     run = written(tmp_path)
     values = json.loads((tmp_path / "summary.json").read_text())
@@ -108,6 +101,8 @@ def test_the_summary_is_computed_again_and_not_believed(tmp_path: Path) -> None:
     forged = read_saved(str(tmp_path), Summary, "training")
     assert forged.au is not None
     assert forged.au.mean == 99.9
+    (tmp_path / "summary.json").unlink()
+    assert (kind_held(tmp_path), read_run(str(tmp_path)).summary) == ("training", run.summary)
 
 
 def test_steps_are_an_arrow_table_with_the_columns_meanings_in_the_file(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dlemu.jobs.training import repaired_causes
+from dlemu.jobs.training import deeper_queue
 from dlemu.jobs.training.result import make_run, read_run
 from dlemu.metrics import changes
-from dlemu.report.any_run import open_result
+from dlemu.report.page import open_result
 from dlemu.results.kinds import kind_named
 from tests.parts import of_parts
 from tests.runs import make_job, make_log, write_run
@@ -36,7 +36,7 @@ def as_if_it_were_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Play again no more rows of either than of 1e7."""
     row_count = RANKS * EPOCHS * STEPS["small"] // 2
     monkeypatch.setattr(changes, "MAX_ROWS", changes.MAX_ROWS * row_count // 10**7)
-    monkeypatch.setattr(repaired_causes, "MAX_ROWS", repaired_causes.MAX_ROWS * row_count // 10**7)
+    monkeypatch.setattr(deeper_queue, "MAX_ROWS", deeper_queue.MAX_ROWS * row_count // 10**7)
 
 
 def show(path: str) -> None:

@@ -17,8 +17,7 @@ from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.training.result import RunLog, make_run, read_run
 from dlemu.jobs.training.run import TRAINING
 from dlemu.metrics.findings import Code, Number
-from dlemu.results import live
-from dlemu.results.file_names import KILLED, LIVE
+from dlemu.results import KILLED, LIVE, live
 from dlemu.results.live import goes_on, going_on, write_live_facts
 from dlemu.results.measured import write_measured
 from dlemu.runner.run_folder import check_folder
@@ -33,7 +32,7 @@ def killed(folder: Path, steps: int = 7) -> RunLog:
     job = make_job(ranks=3, folder=str(folder))
     log = make_log(job)
     journal = log.journal.noting(ended_ns=None, cpu_seconds=())
-    write_live_facts(str(folder), TRAINING.facts_ahead(job), advice="")
+    write_live_facts(str(folder), TRAINING.facts(job, TRAINING.new_journal(), KILLED), advice="")
     journal.save(job.live_folder)
     done = log.rows[(log.rows["epoch"] == 1) & (log.rows["step"] <= steps)]
     for rank in range(job.ranks):
@@ -188,7 +187,7 @@ def test_checkpoints_that_were_measured_before_a_kill_are_a_result(tmp_path: Pat
     assert (run.folder, run.facts) == (str(tmp_path), left.facts)
     assert sorted(run.rows.tolist()) == sorted(left.rows.tolist())
     summary = run.summary
-    assert (summary.complete, summary.failure, summary.what.kept) == (False, KILLED, (2, 3))
+    assert (summary.complete, summary.failure, summary.kept) == (False, KILLED, (2, 3))
     assert summary.verdict.startswith(f"INCOMPLETE: {KILLED}; ")
     assert summary.write == left.summary.write
     write_measured(left)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
@@ -15,7 +13,7 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import RunLog, make_run
 from dlemu.jobs.training.summary import Summary, TelemetrySummary
 from dlemu.metrics.findings import Code, Number
-from tests.runs import make_job, make_log, with_telemetry, write_run
+from tests.runs import make_job, make_log, with_telemetry
 
 
 def summary_of(job: TrainingJob, log: RunLog) -> tuple[Summary, TelemetrySummary]:
@@ -39,19 +37,6 @@ def test_two_hosts_add_up_but_two_views_of_one_machine_do_not(skew_ns: int) -> N
     assert device_share(job, replace(log, telemetry=shifted)) == pytest.approx(100, rel=0.05)
     twins = tuple(replace(host, boot_id="one") for host in shifted)
     assert device_share(job, replace(log, telemetry=twins)) == pytest.approx(50, rel=0.05)
-
-
-def test_the_table_has_a_row_a_reading(tmp_path: Path) -> None:
-    job = make_job(folder=str(tmp_path))
-    log = with_telemetry(make_log(job, rank_nodes=(0, 1)))
-    write_run(make_run(job, log))
-    table = pq.read_table(tmp_path / "telemetry.parquet")
-    assert table.column_names == ["time_ns", "host", "probe", "source", "metric", "value"]
-    rows = table.to_pylist()
-    assert len(rows) == sum(len(host.value) for host in log.telemetry)
-    assert {row["host"] for row in rows} == {"node0", "node1"}
-    assert {row["value"] for row in rows if row["metric"] == "watts"} == {40.0}
-    assert {(row["probe"], row["source"]) for row in rows} == {("block", "nvme0n1"), ("power", "package-0")}
 
 
 def kept_readings(log: RunLog, keep: Callable[[NDArray[np.float64]], NDArray[np.bool_]]) -> RunLog:

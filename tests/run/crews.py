@@ -57,9 +57,8 @@ def reader(work: Work, folder: Path, stopped_seconds: float) -> None:
 def job(work: Work, folder: Path, stopped_seconds: float) -> None:
     """Make requests."""
     patch.object(requests, "_STALL_SECONDS", stopped_seconds).start()
-    streams: Any = ("first", "second")
-    cell = CellSpec(access="read", size_bytes=4096, depth=1, jobs=len(streams))
-    requests._by_jobs(cell, work, streams, 600.0)
+    cell = CellSpec(access="read", size_bytes=4096, depth=1, jobs=2)
+    requests._by_jobs(cell, [work, work], 600.0)
 
 
 CREWS = {"worker": worker, "reader": reader, "job": job, **of_parts("CREWS")}

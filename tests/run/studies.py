@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dlemu.runner.run_list import RunBegan
+from dlemu.runner.run_list import Planned
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Children:
     error: BaseException | None = None
 
     def watch(self, event: object) -> None:
-        if isinstance(event, RunBegan):
+        if isinstance(event, Planned):
             self.labels.append(event.label)
 
     def __call__(self) -> None:

@@ -147,6 +147,9 @@ def test_what_is_made_is_what_the_ranks_need_or_what_the_user_says_or_what_lies_
     assert to_make(workload, 2, given=True).workload.dataset.num_files_train == 8
     prepare_dataset(workload.dataset)
     assert to_make(workload, 1, given=False).workload.dataset.num_files_train == 8, "2 steps: they are used"
-    with pytest.raises(UserError, match="8 files, too few for 2 ranks"):
+    with pytest.raises(
+        UserError,
+        match=r"8 files are too few .* with 2 ranks, .* wanted .*=160 or more .* in another dataset.data_folder",
+    ):
         to_make(workload, 2, given=False)
     assert steps_of(workload, 2, 160) == 20

@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datagen.errors import UserError
-from dlemu.jobs.training.live import LiveTraining
+from datagen.errors import DlemuError, UserError
+from dlemu.jobs.training.measured import Facts
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.run import TRAINING
 from dlemu.jobs.training.steplog import StepRows, log_name
 from dlemu.metrics.au import au_percent, kept_rows
-from dlemu.results.file_names import FACTS, LIVE, SUMMARY
-from dlemu.results.live import Progress, going_on, write_live_facts
-from dlemu.runner.events import Event
-from dlemu.runner.follow import FAILED, Reporter, RunFollower
+from dlemu.results import FACTS, KILLED, LIVE, SUMMARY
+from dlemu.results.live import Follower, Progress, going_on, write_live_facts
+from dlemu.results.measured import read_facts
+from dlemu.runner.events import Event, Reporter
+from dlemu.runner.follow import RunFollower
 from tests.runs import make_job, make_log, with_blocks
 
 
@@ -28,7 +29,7 @@ def begun(folder: Path, **settings: Any) -> tuple[TrainingJob, StepRows]:
     """A run's folder as it is before the first step, and the rows that its ranks are going to write."""
     job = make_job(folder=str(folder), ranks=2, epochs=2, steps=12, **settings)
     (folder / LIVE).mkdir(parents=True)
-    write_live_facts(str(folder), TRAINING.facts_ahead(job), advice="")
+    write_live_facts(str(folder), TRAINING.facts(job, TRAINING.new_journal(), KILLED), advice="")
     return job, make_log(job).rows
 
 
@@ -40,18 +41,18 @@ def write(folder: Path, rows: StepRows, steps: int) -> None:
         mine.tofile(folder / LIVE / log_name(rank))
 
 
-def follow(folder: Path) -> LiveTraining:
-    return LiveTraining(str(folder / LIVE / FACTS), str(folder / LIVE))
+def follow(folder: Path) -> Follower:
+    return TRAINING.follow(read_facts(str(folder / LIVE / FACTS), Facts), str(folder / LIVE))
 
 
 def test_the_numbers_are_those_of_the_rows_so_far(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     _, rows = begun(folder)
     write(folder, rows, 0)
-    assert follow(folder).look() is None, "no step yet"
+    assert follow(folder)() is None, "no step yet"
 
     write(folder, rows, 6)
-    seen = follow(folder).look()
+    seen = follow(folder)()
     assert seen is not None
     assert (seen.at, seen.done, seen.total) == ("epoch 1/2, step 6/12", 6, 24)
     assert set(seen.ranks) == {0, 1}
@@ -68,7 +69,7 @@ def test_the_au_so_far_is_that_of_the_epochs_kept_steps_whenever_one_looks(tmp_p
     follower = follow(folder)
     for steps in (1, 2, 5, 6, 12, 13, 20, 24):
         write(folder, rows, steps)
-        seen = follower.look()
+        seen = follower()
         assert seen is not None
         done = np.concatenate([rows[rows["rank"] == rank][:steps] for rank in range(2)])
         so_far = kept_rows(done[done["epoch"] == done["epoch"][-1]], job.workload.metric.exclude_start_steps, 0)
@@ -79,15 +80,14 @@ def test_the_au_so_far_is_that_of_the_epochs_kept_steps_whenever_one_looks(tmp_p
 def test_a_run_reports_itself_at_most_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
     events, looks = list[Event](), []
 
-    class Fake:
-        def look(self) -> Progress:
-            looks.append(time.monotonic())
-            if len(looks) == 2:
-                raise FileNotFoundError
-            return Progress(at="here", done=len(looks), total=3, ranks={0: Progress(at="rank 0")})
+    def look() -> Progress:
+        looks.append(time.monotonic())
+        if len(looks) == 2:
+            raise FileNotFoundError
+        return Progress(at="here", done=len(looks), total=3, ranks={0: Progress(at="rank 0")})
 
-    monkeypatch.setattr("dlemu.runner.follow.LOOK_SECONDS", 0.05)
-    reporter = Reporter(Fake(), events.append)
+    monkeypatch.setattr("dlemu.runner.events.LOOK_SECONDS", 0.05)
+    reporter = Reporter(look, events.append)
     while len(looks) < 3:
         reporter()
     assert events == [Progress(at="here", done=1, total=3), Progress(at="here", done=3, total=3)]
@@ -101,7 +101,7 @@ def test_an_end_is_reported_by_the_status_of_the_command(tmp_path: Path) -> None
         ({"outcome": "pass", "complete": True, "failure": None}, 0),
         ({"outcome": "fail", "complete": True, "failure": None}, 1),
         ({"outcome": "no verdict", "complete": True, "failure": None}, 4),
-        ({"outcome": "no verdict", "complete": False, "failure": "rank 1 was killed"}, FAILED),
+        ({"outcome": "no verdict", "complete": False, "failure": "rank 1 was killed"}, DlemuError.exit_status),
     ):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
@@ -124,7 +124,7 @@ def test_a_run_that_was_killed_is_named_once_nothing_changes(tmp_path: Path, mon
     for entry in os.scandir(folder / LIVE):
         os.utime(entry.path, (1e9, 1e9))
     seen = RunFollower(str(folder)).look()
-    assert (seen.state, seen.status) == ("dead", FAILED)
+    assert (seen.state, seen.status) == ("dead", DlemuError.exit_status)
     assert f"`dlemu report {folder}`" in seen.sentence
     assert "ended before it could write its result, killed or without space" in seen.sentence
 

@@ -170,7 +170,7 @@ def test_the_trials_at_the_edge_decide_by_their_confidence(
     assert (answer.limited_by.what, answer.limited_by.confidence) == (what, confidence)
     is_host = what in HOST_LIMITS
     assert answer.verdict.startswith(f"{'at least ' * is_host}4 x h100 pass")
-    assert f"limited by {what} (confidence {confidence})" in answer.verdict
+    assert f"limit: {what} (confidence {confidence})" in answer.verdict
     assert outcome_of(answer, 5) == ("no verdict" if is_host else "fail")
     figures = figures_of_count(answer, answer.counts[2])
     assert (figures.limited_by, figures.passed) == ({"run": what}, None if is_host else False)

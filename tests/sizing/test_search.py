@@ -116,7 +116,7 @@ def test_an_emulator_that_gives_out_first_is_not_called_storage() -> None:
     ("file", "saved", "reason"),
     [
         (SIZE, {"question": asdict(question(cached=True))}, "cached was True, is False"),
-        (SIZE, {"schema_version": None}, "no schema_version"),
+        (SIZE, {"schema_version": None}, "has schema_version None, wanted 1"),
         ("summary.json", {}, "results of a run"),
     ],
 )

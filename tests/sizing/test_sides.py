@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from datagen.errors import UserError
-from dlemu.jobs.checkpoint.metrics import READING, WRITING
-from dlemu.jobs.checkpoint.metrics import conditions as conditions_of_checkpoints
+from dlemu.jobs.checkpoint.parts import conditions as conditions_of_checkpoints
 from dlemu.jobs.checkpoint.result import read_checkpoint_run
+from dlemu.jobs.checkpoint.summary import READING, WRITING
 from dlemu.jobs.training.parts import conditions, figures
 from dlemu.jobs.training.result import Run, make_run
 from dlemu.jobs.training.summary import AsynchronousCheckpoints, Mean, PageCache
@@ -84,27 +84,29 @@ def test_a_run_that_memory_served_says_so(code: Code, severity: Severity, phases
     job = make_job()
     cache = PageCache(from_storage_percent=Mean(mean=3.0))
     found = (Finding(code, severity),)
-    summary = replace(make_run(job, make_log(job)).summary, page_cache=cache, findings=found)
-    assert conditions(summary).from_memory == phases
+    run = make_run(job, make_log(job))
+    summary = replace(run.summary, page_cache=cache, findings=found)
+    assert conditions(summary, run.facts).from_memory == phases
 
 
 @pytest.mark.parametrize(
     ("code", "phases"), [(Code.PAGE_CACHE, (READING,)), (Code.NO_DATA_FROM_STORAGE, (WRITING, READING)), (None, ())]
 )
 def test_of_checkpoints_memory_may_serve_reading_alone(code: Code | None, phases: tuple[str, ...]) -> None:
-    summary = read_checkpoint_run(str(RESULTS / "checkpoint")).summary
+    run = read_checkpoint_run(str(RESULTS / "checkpoint"))
     numbers: dict[str, Number] = {"from_storage_percent": 3.0, "would_help": "", "file_system": "tmpfs"}
     findings = (Finding(code, "loud", numbers),) if code else ()
-    found = conditions_of_checkpoints(replace(summary, findings=findings))
+    found = conditions_of_checkpoints(replace(run.summary, findings=findings), run.facts)
     assert found.from_memory == phases
 
 
 def test_checkpoints_behind_the_training_are_other_work() -> None:
     """They stop it for a snapshot alone: the time saved is not the storage's."""
     job = make_job(epochs=1, **with_blocks(4))
-    summary = make_run(job, make_log(job)).summary
+    run = make_run(job, make_log(job))
     behind = AsynchronousCheckpoints(step_seconds_during=0.1, step_seconds_otherwise=0.1)
-    (difference,) = differing_work(conditions(replace(summary, asynchronous_checkpoints=behind)), conditions(summary))
+    summary, own = replace(run.summary, asynchronous_checkpoints=behind), conditions(run.summary, run.facts)
+    (difference,) = differing_work(conditions(summary, run.facts), own)
     assert difference == "asynchronous_checkpoints is True for A and False for B"
 
 

@@ -12,7 +12,7 @@ import dlemu
 from datagen.errors import UserError
 from dlemu.checkpoints.stored import folder_name
 from dlemu.config import load
-from dlemu.jobs.checkpoint.metrics import figures as figures_of
+from dlemu.jobs.checkpoint.parts import figures as figures_of
 from dlemu.jobs.checkpoint.result import read_checkpoint_run
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.runner.job import JobRequest, run_alone

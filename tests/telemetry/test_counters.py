@@ -55,10 +55,11 @@ def test_bytes_from_an_nfs_server_are_counted(machine: Machine, tmp_path: Path) 
     }
 
 
-def test_the_filesystem_probe_is_absent_on_local_file_systems(machine: Machine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["filesystem", "object_requests", "power", "temperature", "process"])
+def test_a_probe_without_anything_to_read_is_absent(name: str, machine: Machine, tmp_path: Path) -> None:
     data = machine.mount(tmp_path / "data", "ext4", "/dev/sda", "8:0")
     with pytest.raises(AbsentError):
-        probe_of("filesystem", machine, data)
+        probe_of(name, machine, data)
 
 
 def test_power_is_right_when_the_energy_counter_wraps(machine: Machine) -> None:

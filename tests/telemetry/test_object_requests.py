@@ -8,7 +8,7 @@ import pytest
 
 from datagen.registry import find
 from datagen.storage._request_counts import RequestCounts, read_counts, waits_ms
-from dlemu.telemetry.probe_base import AbsentError, Scope
+from dlemu.telemetry.probe_base import Scope
 
 SECOND_NS = 1_000_000_000
 
@@ -46,8 +46,3 @@ def test_close_percentiles_are_distinguished() -> None:
     assert waits.p90 == pytest.approx(69, rel=0.022)
     assert waits.p50 < waits.p90
     assert same.p50 == same.p99 == pytest.approx(70, rel=0.022)
-
-
-def test_the_probe_is_absent_without_an_object_store() -> None:
-    with pytest.raises(AbsentError):
-        find("dlemu.telemetry", "object_requests", "Probe")(Scope())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from dlemu.telemetry import (
     Recorder,
     RecorderHead,
     Scope,
-    Task,
     _recorder,
     memory,
     read_logs,
@@ -30,8 +28,8 @@ from dlemu.telemetry.probe_base import DeviceFacts, Reading
 
 
 def started(folder: Path, interval_seconds: float = 0.05) -> Recorder:
-    scope = Scope(folders=(str(folder),), ranks={0: os.getpid()})
-    return start_recorder(Task(scope=scope, node=3, interval_seconds=interval_seconds), str(folder))
+    scope = Scope(node=3, interval_seconds=interval_seconds, folders=(str(folder),), ranks={0: os.getpid()})
+    return start_recorder(scope, str(folder))
 
 
 def process_of(recorder: Recorder) -> psutil.Process:
@@ -65,28 +63,45 @@ def test_it_reads_at_its_interval_and_returns_all_readings_at_the_end(tmp_path: 
     assert_ended(recorder)
 
 
-def test_a_killed_recorder_is_marked_as_lost(tmp_path: Path) -> None:
-    kept, killed = started(tmp_path / "not" / "here"), started(tmp_path / "not" / "here")
-    victim = process_of(killed)
-    victim.kill()
-    victim.wait(10)
-    telemetry = kept.stop()
-    assert telemetry is not None, "where the run's folder is not visible, the log is in memory"
-    assert "cpu" in telemetry.probes
-    killed.stop()
-    assert (kept.lost, killed.lost) == (False, True)
+def hang(probe: memory.Probe, now_ns: int) -> Iterator[Reading]:
+    time.sleep(600)
+    yield from ()
 
 
-def test_a_mark_is_replied_to_and_a_lost_recorder_does_not_block(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["killed", "suspended", "hangs"])
+def test_a_lost_recorder_is_named_keeps_its_readings_and_never_blocks_the_run(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_recorder, "_SHUTDOWN_SECONDS", 1)
+    if how == "hangs":
+        monkeypatch.setattr(memory.Probe, "read", hang)
     recorder = started(tmp_path, interval_seconds=600)
+    recorder._control.settimeout(0.3 if how == "hangs" else 60)
     recorder.mark(training=True)
     process = process_of(recorder)
-    process.kill()
-    process.wait()
+    if how == "killed":
+        process.kill()
+        process.wait()
+    elif how == "suspended":
+        process.suspend()
+    recorder._control.settimeout(0.3)
     recorder.mark(training=True)
+    began = time.monotonic()
+    for _ in range(100):
+        recorder.mark(training=True)
+    assert time.monotonic() - began < 10, "who did not answer once is not asked again"
     telemetry = recorder.stop()
-    assert telemetry is not None, "what was read before is kept"
-    assert telemetry.readings("memory", "", "used_mb")[0].size == 1
+    assert telemetry is not None
+    assert telemetry.readings("memory", "", "used_mb")[0].size == (how != "hangs")
+    assert recorder.lost
+    assert_ended(recorder)
+
+
+def test_where_the_runs_folder_is_not_visible_the_log_is_in_memory(tmp_path: Path) -> None:
+    recorder = started(tmp_path / "not" / "here")
+    telemetry = recorder.stop()
+    assert telemetry is not None
+    assert ("cpu" in telemetry.probes, recorder.lost) == (True, False)
 
 
 def test_a_fork_after_the_end_keeps_its_files(tmp_path: Path) -> None:
@@ -98,34 +113,6 @@ def test_a_fork_after_the_end_keeps_its_files(tmp_path: Path) -> None:
             lost = [file for file in (first, second) if not os.path.exists(f"/proc/self/fd/{file.fileno()}")]
             os._exit(len(lost))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-class CountedWaits:
-    """A rank's end of the socket; counts how often a reply was waited for."""
-
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
-        self.sendall, self.close = control.sendall, control.close
-        self.waits = 0
-
-    def recv(self, size: int) -> bytes:
-        self.waits += 1
-        return self._control.recv(size)
-
-
-def test_a_suspended_recorder_does_not_block_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = started(tmp_path)
-    recorder.mark(training=True)
-    process = process_of(recorder)
-    process.suspend()
-    recorder._control.settimeout(0.3)
-    control = CountedWaits(recorder._control)
-    monkeypatch.setattr(recorder, "_control", control)
-    recorder.mark(training=True)
-    recorder.mark(training=True)
-    recorder.stop()
-    assert control.waits == 1, "who did not answer once is not asked again"
-    assert_ended(recorder)
 
 
 def test_it_dies_with_the_rank_and_its_readings_remain(tmp_path: Path) -> None:
@@ -156,29 +143,6 @@ def test_it_ignores_ctrl_c(tmp_path: Path) -> None:
     recorder.mark(training=True)
     assert process.is_running()
     assert recorder.stop() is not None
-
-
-def exit_status(recorder: Recorder) -> int | None:
-    """Wait for a recorder that ends by itself, and return its exit status."""
-    status = psutil.Process(recorder._process).wait(60)
-    recorder.stop()
-    return status
-
-
-def test_a_recorder_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(probe: memory.Probe, now_ns: int) -> Iterator[Reading]:
-        time.sleep(600)
-        yield from ()
-
-    monkeypatch.setattr(_recorder, "_SHUTDOWN_SECONDS", 1)
-    monkeypatch.setattr(memory.Probe, "read", hang)
-    recorder = started(tmp_path)
-    process = process_of(recorder)
-    recorder._control.settimeout(0.3)
-    recorder.mark(training=True)
-    recorder.stop()
-    assert recorder.lost
-    assert not process.is_running()
 
 
 DISK = DeviceFacts(probe="block", name="sda", kind="disk", below=("nvme0c0n1",), counted=True, size_bytes=1 << 40)

@@ -23,20 +23,19 @@ from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.analyse import accounted_percent, partial_of, time_shares
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts, UnderWay
-from dlemu.jobs.checkpoint.metrics import figures as checkpoint_figures
+from dlemu.jobs.checkpoint.parts import figures as checkpoint_figures
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import Cause as CheckpointCause
 from dlemu.jobs.checkpoint.summary import Caveat, CheckpointSummary, PhaseSummary
 from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
-from dlemu.jobs.probe.result import CellSpec
-from dlemu.jobs.probe.thread_reads import Requests
+from dlemu.jobs.probe.result import CellSpec, Requests
 from dlemu.jobs.training.activity import delivered_by_devices
 from dlemu.jobs.training.measured import Facts, Journal
 from dlemu.jobs.training.parts import figures as training_figures
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.result import Run
-from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
+from dlemu.jobs.training.scaling import explain_loss
 from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE
 from dlemu.jobs.training.summary import Summary
 from dlemu.machine.environment import HostFacts, StorageFacts
@@ -44,16 +43,16 @@ from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.cache import device_metrics
 from dlemu.metrics.checkpoint_rates import CheckpointTimes, wasted_percent, young_seconds
 from dlemu.metrics.findings import Code, Finding
-from dlemu.metrics.limit import Cause, Limit, Scaling
+from dlemu.metrics.limit import Limit, Scaling
 from dlemu.metrics.limit import What as TrainCause
-from dlemu.metrics.loss import find_causes, kept_loss_percent, loss_percent
+from dlemu.metrics.loss import loss_percent
 from dlemu.metrics.rates import Mean, per_second, percentiles_ms, pooled
 from dlemu.metrics.rows import StepTable
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
+from dlemu.results import KILLED
 from dlemu.results.drive import OUTSIDE
 from dlemu.results.figures import JobFigures, Value
-from dlemu.results.file_names import KILLED
 from dlemu.results.live import RunJournal
 from dlemu.results.measured import RunFacts
 from dlemu.runner.rows_job import RowsRun
@@ -291,9 +290,7 @@ def _train_run(frozen: FrozenRun) -> Run:
             **_run_facts(frozen),
             plan=None if streams else Plan(**shared, worker_streams=plan.get("ranges_of_a_rank", 1)),
             stream_plan=stream_plan or None,
-            num_files_train=plan["files"],
             num_files_eval=facts.get("files_for_evaluation", 0),
-            num_samples_per_file=plan["samples_per_file"],
             total_bytes=facts["dataset_bytes"],
             batches_ahead=facts["batches_ahead_of_a_rank"],
             reader_version=READER_VERSION,
@@ -316,14 +313,14 @@ def _train_numbers(frozen: FrozenRun) -> Numbers:
         **_au_numbers(run),
         **_rates(run),
         "lost_percent": summary.loss_percent,
-        "lost_in_counted_steps_percent": kept_loss_percent(kept) if len(rows) else None,
+        "lost_in_counted_steps_percent": loss_percent(kept, kept) if len(rows) else None,
         "lost_in_epochs_percent": [
             loss_percent(epoch, kept.of("epoch", epoch.values("epoch"))) for epoch in rows.by_epoch
         ],
         "lost_by_cause_percent": _causes(run),
         "cause": limit.what if limit else None,
         "cause_confidence": limit.confidence if limit else None,
-        "au_percent_without_cause": {_cause_name(cause): cause.au_percent for cause in limit.causes} if limit else {},
+        "au_percent_without_cause": STRUCK,
         "findings": sorted(_train_findings(summary)),
         "from_storage_percent": cache and _mean(cache.from_storage_percent),
         "served_by_storage_percent": cache and cache.served_percent,
@@ -444,7 +441,9 @@ def _rates(run: Run) -> Numbers:
         "app_mb_per_second": rate,
         "app_mib_per_second": _in_mib(rate),
         "device_mb_per_second": _mean(metrics.device_mb_per_second),
-        "device_bytes_percent_of_app": _mean(device_metrics(rows, delivered_by_devices(run))[1]) if len(rows) else None,
+        "device_bytes_percent_of_app": _mean(device_metrics(rows, delivered_by_devices(run, "read_mb_per_second"))[1])
+        if len(rows)
+        else None,
         "request_bytes": _mean(pooled(rows, _call_bytes)) if len(rows) else None,
         "device_request_kib": _mean(metrics.device_request_kib),
         "training_seconds": metrics.training_seconds,
@@ -491,15 +490,10 @@ def _in_mib(numbers: Numbers | None) -> Numbers | None:
 
 def _causes(run: Run) -> Numbers | None:
     """Return the loss of the counted steps by what workers did meanwhile."""
-    kept, reader = _kept(run), run.facts.workload.reader
+    kept = _kept(run)
     if not len(kept):
         return None
-    causes = find_causes(
-        kept,
-        preprocesses=preprocessing_sleeps(reader.preprocess_time, run.training),
-        workers=run.facts.ranks * max(1, reader.read_threads),
-        reads_stall=reads_stall(run.facts.workload),
-    )
+    causes, _ = explain_loss(run.facts.workload, kept, run.facts.ranks)
     return {
         "reading": causes.storage,
         "preprocessing": causes.pause,
@@ -516,13 +510,6 @@ def _unsteady(summary: Summary, pattern: str) -> list[Numbers]:
 
 def _unnamed(numbers: Mapping[str, Any]) -> Numbers:
     return {name: value for name, value in numbers.items() if name != "pattern"}
-
-
-def _cause_name(cause: Cause) -> str:
-    """Return the name that the cause had: a part of the loader by the setting that removes it."""
-    parts = {"prefetch_size": "prefetch", "read_threads": "readers", "transfer_size": "requests"}
-    part = parts.get((cause.setting or "").removeprefix("reader.").partition("=")[0])
-    return f"{cause.what}, {part}" if part else cause.what
 
 
 def _train_findings(summary: Summary) -> set[str]:
@@ -557,13 +544,13 @@ def _checkpoint_run(frozen: FrozenRun) -> CheckpointRun:
 
 def _checkpoint_numbers(frozen: FrozenRun) -> Numbers:
     run = _checkpoint_run(frozen)
-    summary, what, journal = run.summary, run.summary.what, run.facts.journal
+    summary, journal = run.summary, run.facts.journal
     return {
         "complete": summary.complete,
         "outcome": _checkpoint_outcome(summary),
-        "files": what.files,
-        "bytes": what.bytes,
-        "tensor_bytes": what.tensor_bytes,
+        "files": summary.files,
+        "bytes": summary.bytes,
+        "tensor_bytes": summary.tensor_bytes,
         "parameters": run.facts.written.parameters,
         "write": _phase_numbers(run, WRITE, summary.write),
         "read": _phase_numbers(run, READ, summary.read),
@@ -587,12 +574,12 @@ def _checkpoint_outcome(summary: CheckpointSummary) -> str:
 
 def _partial(run: CheckpointRun) -> Numbers | None:
     """Return what the verdict of a run that ended early says of the checkpoint under way, and how many ranks had it."""
-    partial, what = partial_of(run), run.summary.what
+    partial, summary = partial_of(run), run.summary
     if partial is None:
         return None
     phase = WRITE if partial.phase == "write" else READ
     ranks = ((run.whole["phase"] == phase) & (run.whole["checkpoint"] == partial.checkpoint)).sum()
-    return asdict(partial) | {"ranks": ranks, "of_files": what.files, "of_bytes": what.bytes}
+    return asdict(partial) | {"ranks": ranks, "of_files": summary.files, "of_bytes": summary.bytes}
 
 
 def _over(values: list[float]) -> Numbers:
@@ -734,7 +721,7 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
         "read_gb_per_second": summary.read_gb_per_second,
         "write_gb_per_second": summary.write_gb_per_second,
         "token_bytes": data.settings.token_bytes,
-        "block_bytes": summary.block_bytes,
+        "block_bytes": data.settings.block_bytes,
         "tokens_from_percent": dict.fromkeys(was["tokens_from_percent"], STRUCK)
         | {"storage": summary.tokens_from_storage_percent},
         "blocks_read": int(data.loaded["storage_blocks"].sum()),

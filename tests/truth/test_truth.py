@@ -29,7 +29,7 @@ NOT_COMPUTED = {
     *(f"tokens_from_percent.{tier}" for tier in ("gpu", "dram", "pending", "computed")),
     *(f"official.{key}" for key in ("model", "users", "clock_seconds", "slowest_seconds", "again_percent", "classes")),
     *("official.memory_percent", "official.storage_tokens_per_second"),
-    *("kept_images", "cpu_seconds_per_gb", "host_busy_percent"),
+    *("kept_images", "cpu_seconds_per_gb", "host_busy_percent", "au_percent_without_cause"),
     *("dropped_samples", "read_calls", "read_ms", "read_cpu_seconds_per_gb", "peak_memory_mb"),
     *("checkpoints[].mb_per_second", *(f"differences.{phase}_rank0_gib_per_second" for phase in ("write", "read"))),
     *(f"asynchronous_checkpoints.{key}" for key in ("steps_during", "shortest_interval_seconds")),
@@ -85,20 +85,9 @@ def translated(kind: str, numbers: Any) -> Any:
     if not isinstance(numbers, dict):
         return numbers
 
-    def share(cause: str) -> str:
-        return becomes_of(kind, "cause", cause)["share"]
-
-    def new_name(cause: str) -> str:
-        parts = becomes_of(kind, "cause", cause)
-        return parts.get("finding", parts["share"])
-
     values = {key: translated(kind, value) for key, value in numbers.items() if key != "findings"}
     if values.get("cause") is not None:
-        values["cause"] = share(values["cause"])
-    if "au_percent_without_cause" in values:
-        values["au_percent_without_cause"] = {
-            new_name(cause): au for cause, au in values["au_percent_without_cause"].items()
-        }
+        values["cause"] = becomes_of(kind, "cause", values["cause"])["share"]
     return values
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-from dlemu.telemetry import HostTelemetry, Scope, Task, start_recorder
+from dlemu.telemetry import HostTelemetry, Scope, start_recorder
 
 MB = 1_000_000
 FILE_BYTES = 32 << 20
@@ -151,8 +151,8 @@ def recorded(drive: Any, logs: Path) -> HostTelemetry:
     path = Path(drive.folder) / "file"
     path.write_bytes(os.urandom(CHUNKS * CHUNK_BYTES))
     os.sync()
-    scope = Scope(folders=(drive.folder,))
-    recorder = start_recorder(Task(scope=scope, node=0, interval_seconds=0.1), str(logs))
+    scope = Scope(folders=(drive.folder,), interval_seconds=0.1)
+    recorder = start_recorder(scope, str(logs))
     recorder.mark(training=True)
     read_directly(path)
     recorder.mark(training=False)

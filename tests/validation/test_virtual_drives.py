@@ -41,11 +41,6 @@ def limit_of(run: Run) -> Limit:
     return run.summary.limited_by
 
 
-def repaired(limit: Limit) -> dict[str, float]:
-    """The AU without each cause, by its name and the setting that removes it."""
-    return {(cause.setting or cause.what).partition("=")[0]: cause.au_percent for cause in limit.causes}
-
-
 def what(limit: Limit) -> tuple[str, str | None, list[str]]:
     return limit.what, limit.confidence, [finding.code for finding in limit.findings]
 
@@ -59,8 +54,7 @@ def test_a_queue_too_shallow_is_told_from_a_slow_drive() -> None:
     times = int(advice.numbers["prefetch_size"] or 0) // 16
     truths = [au_percent(drives.train(drive, replace(shallow, ahead=2 * times), seed)) for seed in range(10)]
     assert advice.numbers["now_au_percent"] == pytest.approx(au_percent(drives.train(drive, shallow, 1)), abs=0.01)
-    assert repaired(limit)["reader.prefetch_size"] == pytest.approx(sum(truths) / 10, abs=10)
-    assert repaired(limit)["storage"] > 99
+    assert advice.numbers["au_percent"] == pytest.approx(sum(truths) / 10, abs=10)
 
 
 def test_readers_that_get_enough_by_themselves_say_so() -> None:
@@ -96,36 +90,6 @@ def test_a_slow_drive_is_the_limit_however_deep_the_queue(sigma: float) -> None:
     slow = drives.Training(**TAILS | {"step_seconds": 0.0015})  # twice what the drive gives
     limit = limit_of(run_on(drives.lognormal(8, 0.025, sigma), slow))
     assert Code.PREFETCH_TOO_SHALLOW not in what(limit)[2]
-    assert repaired(limit).get("reader.prefetch_size", 0.0) < 55
-
-
-def test_a_narrow_link_gains_nothing_by_a_deeper_queue() -> None:
-    narrow = drives.Training(workers=4, steps=400, step_seconds=0.03, batch_bytes=4e6, requests=4)
-    limit = limit_of(run_on(drives.link(lambda _: 100.0), narrow))
-    assert limit.what == "storage"
-    assert set(repaired(limit)) == {"storage"}
-    assert limit.causes[0].what == limit.what, "the headline comes first"
-
-
-def test_readers_that_make_a_head_seek_are_too_many() -> None:
-    disk = drives.disk(0.009, 120)
-    many = drives.Training(workers=4, steps=200, step_seconds=0.09, batch_bytes=8e6, requests=16)
-    rates = {
-        workers: 8
-        * 200
-        / (drives.train(disk, replace(many, workers=workers, step_seconds=1e-6))["met_ns"].max() / 1e9 - 10)
-        for workers in (1, 4)
-    }
-    scaling = Scaling(
-        readers=4, mb_per_second=rates[4], again_mb_per_second=rates[4], fewer_readers=1, fewer_mb_per_second=rates[1]
-    )
-    run = run_on(disk, many, scaling=scaling)
-    limit = limit_of(run)
-    assert au_percent(run.training) < 50
-    assert what(limit) == ("loader", "high", [Code.TOO_MANY_READERS])
-    assert limit.findings[0].numbers["read_threads"] == 1
-    truth = au_percent(drives.train(disk, replace(many, workers=1)))
-    assert repaired(limit)["reader.read_threads"] == pytest.approx(truth, abs=5)
 
 
 def stationary(random: np.random.Generator) -> tuple[Any, Any]:
@@ -177,25 +141,3 @@ def test_reads_that_nobody_waited_for_are_no_change_of_the_storage() -> None:
     grown = drives.lognormal(8, 0.025, 1.2, (60.0, 3.0))
     ahead = drives.Training(**TAILS | {"steps": 1200, "step_seconds": 0.1})
     assert [find_speed_changes(drives.train(grown, ahead, seed)) for seed in range(4)] == [()] * 4
-
-
-def test_a_cache_that_ran_out_is_seen_in_few_large_steps() -> None:
-    few = drives.Training(workers=4, steps=40, step_seconds=1.0, batch_bytes=1.4e8, requests=16)
-    run = run_on(drives.cached(2.0, 400, 80), few)
-    (out,) = run.summary.found(Code.STORAGE_NOT_STEADY, "ran_out")
-    assert out["gb"] == pytest.approx(2.0, rel=0.15)
-    assert out["mb_per_second_after"] == pytest.approx(80, rel=0.1)
-
-
-def test_a_volume_that_is_slow_at_first_touch_is_called_so() -> None:
-    drive = drives.lazily_loaded(40, 200)
-    training = drives.Training(workers=4, steps=200, epochs=3, step_seconds=0.03, batch_bytes=4e6)
-    summary = run_on(drive, training).summary
-    (touched,) = summary.found(Code.STORAGE_NOT_STEADY, "first_touch")
-    assert touched["gb"] == pytest.approx(0.8)
-    assert touched["mb_per_second_first"] == pytest.approx(40, rel=0.05)
-    assert not summary.found(Code.STORAGE_NOT_STEADY, "ran_out")
-    assert summary.limited_by is not None
-    assert any("read the dataset once" in advice for advice in summary.limited_by.advice)
-    once = run_on(drive, replace(training, epochs=1, steps=600)).summary
-    assert not once.found(Code.STORAGE_NOT_STEADY, "first_touch"), "one epoch does not tell"

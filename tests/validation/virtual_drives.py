@@ -1,7 +1,7 @@
 """Drives in virtual time, and training on them: theory for what a noisy machine can't show (docs/validation.md).
 
 It shares no code with `dlemu predict`: there readers share one link; here each request of each reader waits in one
-queue for a channel of the drive, which serves it as the drive would, from where its head is and what it gave before.
+queue for a channel of the drive, which serves it as the drive would.
 No time passes and nothing is read, so a run takes a fraction of a second and comes out the same on every machine.
 """
 
@@ -30,12 +30,6 @@ class Request(NamedTuple):
     at_seconds: float
     """When it is served."""
     size_bytes: float
-    reader: int
-    last_reader: int
-    """Whom the channel served before."""
-    epoch: int
-    given_bytes: float
-    """What the drive gave to all before."""
 
 
 Serve = Callable[[Request, np.random.Generator], float]
@@ -62,16 +56,6 @@ def lognormal(channels: int, mean_seconds: float, sigma: float, grows: tuple[flo
     return Drive(channels=channels, serve=serve)
 
 
-def disk(seek_seconds: float, mb_per_second: float) -> Drive:
-    """Return a drive with one head, which seeks whenever it serves another reader."""
-
-    def serve(request: Request, random: np.random.Generator) -> float:
-        seeks = request.reader != request.last_reader
-        return seeks * seek_seconds + request.size_bytes / MB / mb_per_second
-
-    return Drive(channels=1, serve=serve)
-
-
 def link(mb_per_second: Callable[[Request], float], spread: float = 0.05) -> Drive:
     """Return a drive that gives so much at each moment, with a little chance."""
 
@@ -79,16 +63,6 @@ def link(mb_per_second: Callable[[Request], float], spread: float = 0.05) -> Dri
         return max(0.5, random.normal(1.0, spread)) * request.size_bytes / MB / mb_per_second(request)
 
     return Drive(channels=1, serve=serve)
-
-
-def lazily_loaded(first_mb_per_second: float, mb_per_second: float) -> Drive:
-    """Return a volume that is slow when a block is read for the first time: in the first epoch."""
-    return link(lambda request: first_mb_per_second if request.epoch == 1 else mb_per_second)
-
-
-def cached(gb: float, cache_mb_per_second: float, mb_per_second: float) -> Drive:
-    """Return a drive whose first bytes come from a cache, or by a burst credit, that runs out."""
-    return link(lambda request: cache_mb_per_second if request.given_bytes < gb * 1e9 else mb_per_second)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +86,11 @@ class Training:
 def train(drive: Drive, job: Training, seed: int = 0) -> StepRows:
     """Return the step log of such a run."""
     random = np.random.default_rng(seed)
-    parts, start, given = [], START_SECONDS, 0.0
+    parts, start = [], START_SECONDS
     for epoch in range(1, job.epochs + 1):
-        ran = _Epoch(drive, job, epoch, start, given, random)
+        ran = _Epoch(drive, job, epoch, start, random)
         parts.append(ran.rows())
-        start, given = ran.over + 0.01, ran.given
+        start = ran.over + 0.01
     rows: StepRows = np.concatenate(parts)
     return rows
 
@@ -124,16 +98,13 @@ def train(drive: Drive, job: Training, seed: int = 0) -> StepRows:
 class _Epoch:
     """One epoch, event by event."""
 
-    def __init__(
-        self, drive: Drive, job: Training, epoch: int, start: float, given: float, random: np.random.Generator
-    ) -> None:
-        self._drive, self._job, self._epoch, self._random = drive, job, epoch, random
-        self.given, self._start = given, start
+    def __init__(self, drive: Drive, job: Training, epoch: int, start: float, random: np.random.Generator) -> None:
+        self._drive, self._job, self._epoch, self._random, self._start = drive, job, epoch, random, start
         shape = job.ranks, job.steps
         self._began, self._finished, self._taken = (np.full(shape, math.inf) for _ in range(3))
         self._waiting: deque[tuple[int, int, int]] = deque()  # rank, batch, requests left
-        self._channels = [-1] * drive.channels  # idle ones, by whom they served before
-        self._events: list[tuple[float, int, tuple[int, int, int, int]]] = []
+        self._idle_channels = drive.channels
+        self._events: list[tuple[float, int, tuple[int, int, int]]] = []
         self._number = itertools.count()
         self._queues: dict[tuple[int, int], deque[int]] = {
             (rank, worker): deque() for rank in range(job.ranks) for worker in range(job.workers)
@@ -149,9 +120,9 @@ class _Epoch:
                 self._put(rank, batch)
         self._serve()
         while self._events:
-            self._now, _, (rank, batch, left, reader) = heappop(self._events)
+            self._now, _, (rank, batch, left) = heappop(self._events)
             if left >= 0:
-                self._served(rank, batch, left, reader)
+                self._served(rank, batch, left)
             self._take_all()
             self._serve()
         self.over = float(self._free[-1])
@@ -169,20 +140,15 @@ class _Epoch:
             self._waiting.append((place[0], batch, self._job.requests))
 
     def _serve(self) -> None:
-        job = self._job
-        while self._waiting and self._channels:
+        while self._waiting and self._idle_channels:
             rank, batch, left = self._waiting.popleft()
-            reader = rank * job.workers + batch % job.workers
-            size_bytes = job.batch_bytes / job.requests
-            request = Request(
-                self._now - START_SECONDS, size_bytes, reader, self._channels.pop(), self._epoch, self.given
-            )
+            self._idle_channels -= 1
+            request = Request(self._now - START_SECONDS, self._job.batch_bytes / self._job.requests)
             seconds = self._drive.serve(request, self._random)
-            self.given += size_bytes
-            heappush(self._events, (self._now + seconds, next(self._number), (rank, batch, left - 1, reader)))
+            heappush(self._events, (self._now + seconds, next(self._number), (rank, batch, left - 1)))
 
-    def _served(self, rank: int, batch: int, left: int, reader: int) -> None:
-        self._channels.append(reader)
+    def _served(self, rank: int, batch: int, left: int) -> None:
+        self._idle_channels += 1
         if left:
             self._waiting.append((rank, batch, left))
             return
@@ -204,7 +170,7 @@ class _Epoch:
                 if may > self._now:
                     if math.isfinite(may) and self._called[rank] != may:
                         self._called[rank] = may
-                        heappush(self._events, (may, next(self._number), (rank, batch, -1, 0)))
+                        heappush(self._events, (may, next(self._number), (rank, batch, -1)))
                     continue
                 self._taken[rank, batch] = self._now
                 self._next[rank] = batch + 1

@@ -13,8 +13,7 @@ from functools import cache
 from typing import Any
 
 from dlemu.checkpoints.checkpoint_plan import CheckpointFormat, CheckpointPlan
-from dlemu.checkpoints.formats._pickled import Call, Global, pickled
-from dlemu.checkpoints.formats._torch_zip import Archive, archive_of, rebuilt_tensor
+from dlemu.checkpoints.formats._torch_zip import Archive, Call, Global, archive_of, pickled, rebuilt_tensor
 from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard, Tensor
 from dlemu.config.schema import Datatype
 

@@ -79,10 +79,7 @@ class Blocks:
         began_ns, checked_ns, path = time.monotonic_ns(), 0, self.path(shard)
         if self.settings.option and not self.storage.reads_nothing:
             self.storage.evict(path, write_first=False)
-        # An object that fits into the buffer is read by one request, as by engines, which know its size.
-        fits = self.size(shard) <= len(buffer)
-        reader = (self.storage.open_whole if fits else self.storage.open)(path)
-        try:
+        with contextlib.closing(self.storage.open_sized(path, self.size(shard))) as reader:
             for offset, piece in self._pieces(shard, buffer):
                 got = reader.read_into(piece, offset)
                 at_ns = time.monotonic_ns()
@@ -93,8 +90,6 @@ class Blocks:
                         f"{path} is not what was written there: {problem}; the storage lost or mixed up data"
                     )
                 checked_ns += time.monotonic_ns() - at_ns
-        finally:
-            reader.close()
         return time.monotonic_ns() - began_ns - checked_ns
 
     def remove(self, shard: int, buffer: memoryview) -> int:

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dlemu.contrib.kvcache.job import JOB
+from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import KvSummary, Limit
 from dlemu.extend import cache as page_cache
 from dlemu.extend import rows_job
 from dlemu.report.screen import Said, Screen
 from dlemu.report.units import number
 from dlemu.results.figures import Conditions
+from dlemu.results.measured import RunFacts
 from dlemu.results.wording import TRADEMARK, count
 
 if TYPE_CHECKING:
@@ -54,16 +56,16 @@ def _charts(run: rows_job.RowsRun, folder: str) -> Iterator[tuple[str, Figure]]:
     return drawn([first_token], run)
 
 
-def conditions(summary: KvSummary) -> Conditions:
-    served = summary.from_storage_percent
+def conditions(summary: KvSummary, facts: RunFacts) -> Conditions:
+    served, settings = summary.from_storage_percent, facts.workload.section(KvSettings)
     return Conditions(
         title=f"KV cache of {summary.workload}",
         started_at=summary.started_at,
         hosts=summary.environment.hosts,
         storage=summary.environment.storage,
-        facts={"folder": summary.folder},
-        work={"arrivals": summary.arrivals, "block_bytes": summary.block_bytes, "block_tokens": summary.block_tokens},
-        how={"odirect": summary.odirect, "threads": summary.threads, "ranks": summary.ranks},
+        facts={"folder": facts.workload.storage.resolved(settings.folder)},
+        work={"arrivals": summary.arrivals, "block_bytes": settings.block_bytes, "block_tokens": settings.block_tokens},
+        how={"odirect": settings.odirect, "threads": settings.threads, "ranks": summary.ranks},
         from_memory=("run",) if served is not None and served < page_cache.NOT_READ_PERCENT else (),
         warnings=summary.issues,
     )

@@ -86,15 +86,8 @@ _OfficialRead = Annotated[float | None, Metric("MLPerf read", "GiB/s", "neither"
 class KvSummary(rows_job.RowsSummary):
     """Every published number. GB are 1e9 bytes; latencies count from a prompt's arrival."""
 
-    folder: str
     arrivals: str
     """`random`, a trace or an option; with its rate, or its users."""
-    block_tokens: int
-    block_bytes: int
-    """Bytes of a block as stored: summed over shards, divided by `kv.shrink`, padded."""
-    odirect: bool
-    threads: int
-    """Threads per rank."""
     prompts: int
     prompts_per_second: Annotated[float, Metric("prompts", "/s", "neither", head="prompts\n/s")]
     """Prompts that arrived at all ranks; in a closed loop, were answered."""

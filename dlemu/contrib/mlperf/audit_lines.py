@@ -12,7 +12,7 @@ from dlemu.contrib.mlperf.rules.known import at
 from dlemu.report.table import Cell, Line, Table, columns
 from dlemu.results.wording import count
 
-_AU = ("AU %", "recomputed", "whole", "sustained", "credit")
+_AU = ("printed AU %", "recomputed", "whole", "sustained", "credit")
 _LOSSES = ("first_step", "load", "oversleep", "slower_rank", "barrier")
 _HEADS = ("run", "of", *_AU, "first", "load", "late", "slower", "barrier", "samples/s", "difference", "findings")
 _LEGEND = (
@@ -82,6 +82,6 @@ def audit_lines(runs: Sequence[AuditedRun]) -> Iterator[Cell]:
     blocks = sum(row.from_blocks for row in rows)
     yield Line(
         f"{count(len(rows), 'run')}: {kept} recomputed from all steps, {blocks} from block times,"
-        f" {len(rows) - kept - blocks} from less; {wrong} with errors",
+        f" {len(rows) - kept - blocks} from less; {wrong or 'none'} with errors",
         "bad" if wrong else "good",
     )

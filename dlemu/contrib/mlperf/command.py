@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -50,7 +49,7 @@ def datasize_command(
     edition: str | None,
     as_json: bool,
 ) -> None:
-    """Report how large the dataset must be for `ranks` accelerators, and print the commands that make and read it.
+    """Report how large the dataset must be for `ranks` accelerators, and print the command that makes it.
 
     \b
     dlemu mlperf datasize workload=unet3d accelerator=h100 ranks=8 dataset.data_folder=/mnt/nvme/unet3d
@@ -141,8 +140,7 @@ def run_command(
 
     from dlemu.config import explained, load
     from dlemu.config.overrides import take_word
-    from dlemu.contrib.mlperf.check.judge import TREE
-    from dlemu.contrib.mlperf.lines import finding_counts, finding_lines, result_lines
+    from dlemu.contrib.mlperf.lines import result_lines, verdict_line
     from dlemu.contrib.mlperf.rehearsal import NOTE
     from dlemu.contrib.mlperf.rehearsal.datasize import host_memory_gib
     from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
@@ -178,10 +176,8 @@ def run_command(
         click.echo(f"what was measured is in {folder}: start again in a new folder", err=True)
         raise
     status, lines = rehearsal.end(checked)
-    again = f"tree: {os.path.join(folder, TREE)}; to check it again: dlemu mlperf check {folder}"
-    pages = f"pages of the runs: dlemu report {shlex.quote(os.path.join(folder, 'runs'))}/*"
-    findings = [*finding_lines(checked.findings, checked.root), f"by the rules: {finding_counts(checked)}"]
-    print_lines([*(lines or result_lines(checked)), *findings, NOTE, again, pages], Console())
+    more = f"what is not by the rules: dlemu mlperf check {shlex.quote(folder)}   (tree/ and runs/ are in it)"
+    print_lines([*(lines or result_lines(checked)), verdict_line(checked), NOTE, more], Console())
     raise SystemExit(status)
 
 

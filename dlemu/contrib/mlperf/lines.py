@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from dlemu.contrib.mlperf.rules.editions import EDITIONS
 from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, Severity, few
 from dlemu.report.table import Cell, Line, Tone
 from dlemu.results.wording import count, scaled
@@ -24,12 +25,10 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
     bound = size.bound
     kind = f"{size.accelerators} x {size.accelerator}{scaled(None, workload.scale)}"
     yield f"{size.workload}, {kind} on {_hosts(size, measured)}"
-    yield ""
     yield f"  by memory       {bound.files_by_memory:>12,} files   5 x the memory of all hosts"
     yield f"  by steps        {bound.files_by_steps:>12,} files   500 steps of each accelerator in an epoch"
     yield f"  least           {bound.files:>12,} files   {bound.because}"
-    extra = "   1 % more, in case a run measures slightly more memory" if size.files > bound.files else ""
-    yield f"  advised         {size.files:>12,} files{extra}"
+    yield f"  advised         {size.files:>12,} files"
     if size.subfolders:
         yield f"  sub-folders     {size.subfolders:>12,}         at most 10,000 files in each"
     yield f"  steps an epoch  {size.steps_per_epoch:>12,}"
@@ -45,7 +44,6 @@ def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, meas
 
     one = size.size
     yield f"{size.model}, {one.ranks} of {one.ranks_of_job} processes on {_hosts(size, measured)}"
-    yield ""
     yield f"  checkpoint      {one.tensor_gib:>16,.6f} GiB  {one.files:,} files of {one.parameters:,} parameters"
     yield f"  largest rank    {one.largest_rank_bytes / 2**30:>16,.3f} GiB"
     yield f"  room            {size.room_gib:>16,.1f} GiB  {CHECKPOINTS} checkpoints, all kept"
@@ -57,7 +55,8 @@ def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, meas
 
 def _hosts(size: Datasize | CheckpointDatasize, measured: str) -> str:
     memory = f"{size.memory_gib_per_host:,.2f} GiB ({measured})"
-    return f"{count(size.hosts, 'host')} of {memory}, by the rules of v{size.edition}"
+    newest = "" if size.edition == max(EDITIONS) else f" (v{max(EDITIONS)} has no such workload and accelerator)"
+    return f"{count(size.hosts, 'host')} of {memory}, by the rules of v{size.edition}{newest}"
 
 
 def _room(folder: str, wanted_bytes: float) -> Iterator[str]:
@@ -93,7 +92,7 @@ def check_lines(checked: Checked) -> Iterator[Cell]:
     yield from result_lines(checked)
     yield ""
     yield from finding_lines(checked.findings, checked.root)
-    yield _verdict(checked)
+    yield verdict_line(checked)
 
 
 def finding_lines(findings: Iterable[Finding], root: str) -> Iterator[Cell]:
@@ -101,11 +100,10 @@ def finding_lines(findings: Iterable[Finding], root: str) -> Iterator[Cell]:
     for (_, rule, official, wanted, fix), found in groupby(sorted(findings, key=_sameness), key=_sameness):
         same = list(found)
         severity = same[0].severity
-        yield Line(f"{severity} {rule}{f' [{official}]' if official else ''}", _TONES[severity])
-        yield f"  in      {_places(sorted({os.path.relpath(one.path, root) for one in same}))}"
-        yield f"  seen    {few(list(dict.fromkeys(one.seen for one in same)))}"
-        yield f"  wanted  {wanted}"
-        yield f"  fix     {fix}"
+        seen = few(list(dict.fromkeys(one.seen for one in same)))
+        yield Line(f"{severity} {rule}{f' [{official}]' if official else ''}: {seen}", _TONES[severity])
+        yield f"  wanted {wanted}; fix: {fix}"
+        yield f"  in {_places(sorted({os.path.relpath(one.path, root) for one in same}))}"
 
 
 def _sameness(finding: Finding) -> tuple[int, str, str, str, str]:
@@ -121,7 +119,7 @@ def _places(paths: list[str]) -> str:
     return f"{above}: {below}" if above else below
 
 
-def finding_counts(checked: Checked) -> str:
+def _finding_counts(checked: Checked) -> str:
     """Return the numbers of errors and warnings, and of the rules broken."""
     texts = []
     for severity in ("error", "warning"):
@@ -131,11 +129,12 @@ def finding_counts(checked: Checked) -> str:
     return ", ".join(texts)
 
 
-def _verdict(checked: Checked) -> Line:
+def verdict_line(checked: Checked) -> Line:
+    """Return whether the results are valid, as far as can be checked."""
     if checked.valid and not checked.results:
-        return Line(f"NOT JUDGED: {checked.unjudged} runs of other benchmarks; {finding_counts(checked)}", "open")
+        return Line(f"NOT JUDGED: {checked.unjudged} runs of other benchmarks; {_finding_counts(checked)}", "open")
     if checked.valid:
         missing = sum(one.rule == "unapplied" for one in checked.findings)
         unapplied = f"; facts for rules are missing {missing} times (unapplied)" if missing else ""
-        return Line(f"VALID by the rules that can be checked: {finding_counts(checked)}{unapplied}", "good")
-    return Line(f"INVALID: {finding_counts(checked)}", "bad")
+        return Line(f"VALID by the rules that can be checked: {_finding_counts(checked)}{unapplied}", "good")
+    return Line(f"INVALID: {_finding_counts(checked)}", "bad")

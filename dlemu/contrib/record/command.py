@@ -22,7 +22,6 @@ from dlemu.extend import options as command_options
 @click.option("--replay/--no-replay", default=True, show_default=True, help="Replay it on the same storage at the end.")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @click.option("--json", "as_json", is_flag=True, help="Print record.json; dlemu prints nothing else on stdout.")
-@click.option("--details", is_flag=True, help="Also print all numbers and their meaning.")
 def command(
     job: tuple[str, ...],
     steps: int,
@@ -34,7 +33,6 @@ def command(
     replay: bool,
     report: bool,
     as_json: bool,
-    details: bool,
 ) -> None:
     """Record a training job of your own as a workload: what it reads, computes and waits for.
 
@@ -72,7 +70,7 @@ def command(
     if as_json:
         click.echo(to_json(recorded.answer), nl=False)
     else:
-        print_record(recorded, Console(), details=details)
+        print_record(recorded, Console())
         command_options.report_result(report, recorded.folder)
     status = {True: 0, False: 1, None: 4}[recorded.answer.replayable]
     raise SystemExit(DlemuError.exit_status if recorded.job_status else status)

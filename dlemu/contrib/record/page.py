@@ -12,7 +12,7 @@ from dlemu.contrib.record.answer import VERDICTS, JobRun, RecordAnswer, read_rec
 from dlemu.contrib.record.run import Recorded
 from dlemu.report.any_run import keys_of, listed
 from dlemu.report.screen import Said, Screen, print_screen
-from dlemu.report.table import Section, print_lines, print_section
+from dlemu.report.table import Section, print_lines
 from dlemu.report.units import number, size
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
@@ -21,17 +21,15 @@ if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
 
 
-def print_record(recorded: Recorded, console: Console, *, details: bool) -> None:
-    answer = recorded.answer
+def print_record(recorded: Recorded, console: Console) -> None:
+    answer, lines = recorded.answer, [f"recipe: {recorded.recipe}"]
     print_screen(_screen(answer, recorded.folder), console)
-    print_lines([f"recipe: {recorded.recipe}"], console)
     if answer.replayable is None:
-        print_lines([f"to verify it on a quiet host: {recorded.verify}"], console)
+        lines.append(f"to verify it on a quiet host: {recorded.verify}")
     if answer.replayable is not False:
-        replay = f"dlemu train workload={shlex.quote(recorded.recipe)} dataset.data_folder=/mnt/drive/data --make"
-        print_lines([f"next, on another drive: {replay}"], console)
-    for section in _sections(answer, recorded.folder) if details else ():
-        print_section(section, console)
+        words = "dataset.data_folder=/mnt/drive/data --make reader.evict_page_cache=epochs"
+        lines.append(f"next, on another drive: dlemu train workload={shlex.quote(recorded.recipe)} {words}")
+    print_lines(lines, console)
 
 
 def _screen(answer: RecordAnswer, folder: str) -> Screen:
@@ -39,13 +37,18 @@ def _screen(answer: RecordAnswer, folder: str) -> Screen:
     if answer.replayable:
         error = answer.replays[-1].error_percent(recording)
         says = f"its replay on the same storage differs by {error:+.1f} % in samples/s"
-    parts = recording.parts
-    shares = ((name, 100 * seconds / parts.step) for name, seconds in parts.named())
-    spent = ", ".join(f"{name} {share:.0f} %" for name, share in shares if share >= 1)
+    step = recording.parts.step
+    waits = [(100 * seconds / step, name) for name, seconds in recording.parts.named() if name != "computing"]
+    causes = ", ".join(f"{name} {share:.0f} %" for share, name in waits if share >= 1)
+    waited = f"{sum(share for share, _ in waits):.0f} % of a step of {number(1000 * step)} ms"
+    advice = "more free cores, lighter preprocessing or smaller batches: faster storage would not help"
+    if max(waits)[1] == "storage":
+        advice = "faster storage, or more read ahead (num_workers, prefetch_factor)"
     lines = [
-        Said(VERDICTS[answer.replayable], says, tone="good" if answer.replayable else "open"),
-        Said("a step", f"{number(1000 * parts.step)} ms: {spent}"),
+        Said("waits", ": ".join(filter(None, [waited, causes])), tone="strong"),
+        *[Said("to do", advice, tone="strong")] * bool(causes),
         Said("a sample", _reads(recording)),
+        Said("replay", f"{VERDICTS[answer.replayable]} {says}", tone="good" if answer.replayable else "open"),
     ]
     if data is not None:
         files = f"{count(data.files, 'file')} ({data.format}), {size(data.bytes)}"

@@ -6,7 +6,7 @@ That includes what limited writing or reading, with what there is to do about it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -14,18 +14,17 @@ import numpy as np
 
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, IoRows
 from dlemu.config.schema import Checkpoint
-from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints
+from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints, PartialCheckpoint
 from dlemu.jobs.checkpoint.summary import (
     Asynchronous,
     Cause,
     Caveat,
-    CheckpointFacts,
     CheckpointSummary,
     Phase,
     PhaseSummary,
     TrainingCost,
 )
-from dlemu.jobs.checkpoint.wording import PartialCheckpoint, incomplete_line, issue_lines, verdict_line
+from dlemu.jobs.checkpoint.wording import incomplete_line, issue_lines, verdict_line
 from dlemu.metrics.cache import ACCOUNTED, delivered_between
 from dlemu.metrics.cache import IN_MEMORY as MEMORY_FILE_SYSTEMS
 from dlemu.metrics.checkpoint_rates import (
@@ -46,13 +45,6 @@ from dlemu.results.parts import requests_of
 
 _NEAR_CEILING = 0.7
 """Of the emulator's ceiling: from this rate on it is not known whether the storage could take more."""
-_SETTINGS = (
-    *("fsync", "odirect", "writers", "read_as", "readers", "verify", "evict_page_cache", "transfer_size"),
-    "node_local",
-)
-"""Settings of `checkpoint` that affect the measurement."""
-_SHAPE = ("format", "tensor", "pipeline", "data", "zero_stage", "ranks_of_job", "first_rank")
-"""Fields of `CheckpointSizes` that say how the job's ranks divide the model, and which of them the run emulates."""
 _NUMBERS: dict[Phase, int] = {"write": WRITE, "read": READ}
 
 
@@ -60,21 +52,33 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
     """Return the summary of a run; for a failed run, of what it measured until then, marked incomplete."""
     facts, journal, settings = run.facts, run.facts.journal, run.facts.workload.checkpoint
     (write, of_write), (read, of_read) = _phase(run, "write"), _phase(run, "read")
-    what = _facts_of(facts)
+    sizes, kept = facts.written, tuple(sorted(set(journal.complete) - set(journal.removed)))
     findings = (*_findings(facts, write, read), *of_write, *of_read)
     verdict = verdict_line(write, read)
     if facts.failure is not None:
-        kept = what.kept if settings.num_checkpoints_write > 0 else None
-        verdict = incomplete_line(facts.failure, kept, partial_of(run), what)
-    behind = _asynchronous(facts, run.whole, write) if settings.asynchronous and write is not None else None
+        left = kept if settings.num_checkpoints_write > 0 else None
+        verdict = incomplete_line(facts.failure, left, partial_of(run), sizes.files, settings.checkpoint_folder)
+    behind = training = None
+    if write is not None:
+        stall, drain = write.slowest_seconds, 0.0
+        if settings.asynchronous:
+            drain = fmean(part.drain_seconds for part in write.checkpoints)
+            behind = _asynchronous(facts, run.whole, write, drain)
+            stall = behind.snapshot_seconds
+        recovery = 0.0 if read is None else read.slowest_seconds
+        training = training_cost(settings, facts.written.ranks_of_job, stall, recovery, drain)
     return CheckpointSummary(
         **common_fields(facts),
         verdict=verdict,
         scale=facts.workload.scale or None,
-        what=what,
+        files=sizes.files,
+        bytes=sizes.bytes,
+        tensor_bytes=sizes.tensor_bytes,
+        folder=settings.checkpoint_folder,
+        kept=kept,
         write=write,
         read=read,
-        training=None if write is None else _training(settings, facts.written.ranks_of_job, write, read, behind),
+        training=training,
         asynchronous=behind,
         ceiling_gb_per_second=journal.ceiling_gb_per_second,
         requests=requests_of(journal.requests) if journal.requests else None,
@@ -90,12 +94,7 @@ def partial_of(run: MeasuredCheckpoints) -> PartialCheckpoint | None:
         return None
     rows = run.rows[(run.rows["phase"] == _NUMBERS[at.phase]) & (run.rows["checkpoint"] == at.checkpoint)]
     files = rows[rows["file"] != WHOLE]
-    return PartialCheckpoint(
-        phase=at.phase,
-        checkpoint=at.checkpoint,
-        files=len(files),
-        bytes=int(files["bytes"].sum()),
-    )
+    return PartialCheckpoint(**vars(at), files=len(files), bytes=int(files["bytes"].sum()))
 
 
 def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, tuple[Finding, ...]]:
@@ -124,13 +123,15 @@ def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, 
     )
     if not size_bytes:
         return phase, ()
-    use = HostUse(
+    limit, findings = judge(
+        name,
+        phase,
+        threads=int(rows["threads"].max()),
         host_busy_percent=highest(host.busy_percents),
         device_busy_percent=highest(host.of_block_devices("busy_percent")),
         link_percent=host.link_percent(f"{'sent' if writes else 'received'}_mb_per_second"),
         throttled_percent=host.most("cpu", "throttled_percent"),
     )
-    limit, findings = judge(name, phase, use, threads=int(rows["threads"].max()))
     return replace(phase, limited_by=limit), findings
 
 
@@ -183,16 +184,6 @@ def _device_mb(activity: HostActivity, rate: str) -> float | None:
     return known(sum(delivered)) if delivered else None
 
 
-def _training(
-    settings: Checkpoint, ranks: int, write: PhaseSummary, read: PhaseSummary | None, behind: Asynchronous | None
-) -> TrainingCost:
-    recovery = read.slowest_seconds if read is not None else 0.0
-    if behind is None:
-        return training_cost(settings, ranks, write.slowest_seconds, recovery)
-    drain = fmean(part.drain_seconds for part in write.checkpoints)
-    return training_cost(settings, ranks, behind.snapshot_seconds, recovery, drain)
-
-
 def training_cost(
     settings: Checkpoint, ranks: int, stall_seconds: float, recovery_seconds: float, drain_seconds: float = 0.0
 ) -> TrainingCost:
@@ -217,34 +208,16 @@ def snapshot_seconds(settings: Checkpoint, largest_rank_bytes: int) -> float:
     return largest_rank_bytes / 1e9 / settings.snapshot_gb_per_second
 
 
-def _asynchronous(facts: CheckpointRunFacts, whole: IoRows, write: PhaseSummary) -> Asynchronous:
+def _asynchronous(facts: CheckpointRunFacts, whole: IoRows, write: PhaseSummary, drain_seconds: float) -> Asynchronous:
     settings, rows = facts.workload.checkpoint, whole[whole["phase"] == WRITE]
     snapshot = snapshot_seconds(settings, facts.written.largest_rank_bytes)
     waits = [rows["waited_ns"][rows["checkpoint"] == part.checkpoint].max() for part in write.checkpoints]
-    drain = fmean(part.drain_seconds for part in write.checkpoints)
     stalls = [snapshot + float(wait_ns) / 1e9 for wait_ns in waits]
     return Asynchronous(
         snapshot_seconds=snapshot,
         safe_seconds=fmean(part.safe_seconds for part in write.checkpoints),
         au_percent=asynchronous_au_percent(max(0.0, settings.time_between_checkpoints), stalls),
-        shortest_interval_seconds=shortest_interval_seconds(snapshot, drain, facts.workload.metric.au),
-    )
-
-
-def _facts_of(facts: CheckpointRunFacts) -> CheckpointFacts:
-    settings, journal, sizes = facts.workload.checkpoint, facts.journal, facts.written
-    chosen = {name: getattr(settings, name) for name in _SETTINGS}
-    return CheckpointFacts(
-        files=sizes.files,
-        bytes=sizes.bytes,
-        tensor_bytes=sizes.tensor_bytes,
-        folder=settings.checkpoint_folder,
-        kept=tuple(sorted(set(journal.complete) - set(journal.removed))),
-        how={
-            **{name: getattr(sizes, name) for name in _SHAPE},
-            **chosen,
-            "content": settings.content if settings.randomize_tensor else "ones",
-        },
+        shortest_interval_seconds=shortest_interval_seconds(snapshot, drain_seconds, facts.workload.metric.au),
     )
 
 
@@ -285,43 +258,42 @@ FROM_MEMORY_PERCENT = 50.0  # as in training: dlemu.metrics.cache.NOT_READ_PERCE
 Limit = LimitedBy[Cause]
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostUse:
-    """How busy the hosts were during the checkpoints of one phase, %; None where nothing recorded it."""
+def judge(
+    name: Phase,
+    phase: PhaseSummary,
+    *,
+    threads: int,
+    host_busy_percent: float | None = None,
+    device_busy_percent: float | None = None,
+    link_percent: float | None = None,
+    throttled_percent: float | None = None,
+) -> tuple[Limit, tuple[Finding, ...]]:
+    """Return what limited a phase with `threads` a rank, and what was found on the way.
 
-    host_busy_percent: float | None = None
-    """CPU utilisation of the busiest host."""
-    device_busy_percent: float | None = None
-    """Utilisation of the busiest block device."""
-    link_percent: float | None = None
-    """Utilisation of the busiest network link."""
-    throttled_percent: float | None = None
-    """Share of CPU-limit periods with throttling, on the most throttled host; None without a limit."""
-
-
-def judge(name: Phase, phase: PhaseSummary, host: HostUse, *, threads: int) -> tuple[Limit, tuple[Finding, ...]]:
-    """Return what limited a phase with `threads` a rank, and what was found on the way."""
-    device_full = (host.device_busy_percent or 0.0) >= BUSY_PERCENT
+    How busy the hosts were meanwhile, %, None where nothing recorded it: the CPU of the busiest host, the busiest block
+    device, the busiest network link, and the share of CPU-limit periods with throttling on the most throttled host.
+    """
+    device_full = (device_busy_percent or 0.0) >= BUSY_PERCENT
     if phase.from_storage_percent is not None and phase.from_storage_percent < FROM_MEMORY_PERCENT:
         return _limit("page cache", "high"), ()
     if phase.starved_percent >= STARVED_PERCENT:
         return _limit("emulator", "high" if phase.starved_percent > 3 * STARVED_PERCENT else "medium"), ()
     if phase.cpu_wait_percent >= WAIT_PERCENT and not device_full:
         confidence: Confidence = "high" if phase.cpu_wait_percent >= 2 * WAIT_PERCENT else "medium"
-        held_back = host.throttled_percent is not None and host.throttled_percent >= HELD_BACK_PERCENT
-        quota = Finding.of(Code.CPU_QUOTA, "caution", throttled_percent=host.throttled_percent)
+        held_back = throttled_percent is not None and throttled_percent >= HELD_BACK_PERCENT
+        quota = Finding.of(Code.CPU_QUOTA, "caution", throttled_percent=throttled_percent)
         return _limit("host CPU", confidence), (quota,) if held_back else ()
-    if host.link_percent is not None and host.link_percent >= BUSY_PERCENT:
-        full = Finding.of(Code.NETWORK_FULL, "caution", link_percent=host.link_percent)
+    if link_percent is not None and link_percent >= BUSY_PERCENT:
+        full = Finding.of(Code.NETWORK_FULL, "caution", link_percent=link_percent)
         return _limit("storage", "high"), (full,)
     if phase.cpu_percent >= THREAD_PERCENT and not device_full:
         setting = "checkpoint.writers" if name == "write" else "checkpoint.readers"
         few = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting=setting, threads=threads)
         return _limit("host CPU", "medium"), (few,)
     sure = device_full or (
-        host.device_busy_percent is not None
+        device_busy_percent is not None
         and phase.call_percent + phase.fsync_percent >= 90
-        and (host.host_busy_percent or 0.0) < BUSY_PERCENT  # what carries the calls out needs cores, too
+        and (host_busy_percent or 0.0) < BUSY_PERCENT  # what carries the calls out needs cores, too
     )
     return _limit("storage", "high" if sure else "medium"), ()
 

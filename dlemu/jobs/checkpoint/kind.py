@@ -29,7 +29,7 @@ def _checkpoints() -> JobParts:
 
 
 def _prediction() -> Parts:
-    from dlemu.jobs.checkpoint.prediction.page import PARTS
+    from dlemu.jobs.checkpoint.prediction import PARTS
 
     return PARTS
 

@@ -8,17 +8,22 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
 
 from datagen.bulk_content import BulkContent
 from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
+from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import IO_DTYPE, READ, WHOLE, WRITE, count_finished, finished_path, rows_path
+from dlemu.checkpoints.movers import Columns
 from dlemu.checkpoints.piece_ring import PieceRing, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, read_pattern
+from dlemu.checkpoints.save import Saving
 from dlemu.checkpoints.stored import remove_checkpoint, write_note
-from dlemu.checkpoints.write_files import NO_SPACE, CheckpointWriter, Drain, explained
+from dlemu.checkpoints.write_files import NO_SPACE, CheckpointWriter, explained
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, UnderWay
 from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
 from dlemu.jobs.checkpoint.prepare import with_replaced_here
@@ -29,19 +34,18 @@ from dlemu.ranks.row_log import RowLog
 from dlemu.results.measured import MeasuredLog
 from dlemu.runner.recording import RankRecord
 
-_MOVERS = ("mover_cpu_ns", "mover_cpu_wait_ns")
+_SUMMED = ("bytes", "call_ns", "starved_ns", "cpu_ns", "storage_bytes", "mover_cpu_ns", "mover_cpu_wait_ns")
+"""Columns of a whole checkpoint that are the sums of its files'."""
 _ENDLESS_BYTES = 1 << 50  # a pebibyte: no host generates that much during the measurement
 _CEILING_SHARE = 0.25
 """Of `metric.ceiling_seconds`: generating content takes no longer to measure, by default some GB on all cores."""
 
-Columns = dict[str, int]
-"""A file's columns of a row of `io_rows`."""
 Watcher = Callable[[], None]
 """Called after each file."""
 
 
 def run_checkpoints(
-    job: CheckpointJob, comm: Comm, record: RankRecord[CheckpointJournal], watch: Watcher = lambda: None
+    job: CheckpointJob, comm: Comm, record: RankRecord[CheckpointJournal], watch: Watcher
 ) -> MeasuredLog[CheckpointJournal] | None:
     """Write and read this rank's part of all checkpoints; return the log on rank 0; raises DlemuError."""
     comm.set_timeout(job.timeout_seconds)
@@ -55,6 +59,22 @@ def run_checkpoints(
     return record.collect(rank.log.rows, cpu_seconds=cpu_seconds)
 
 
+@dataclass(kw_only=True)
+class _Moved:
+    """This rank's part of a checkpoint that it writes or reads."""
+
+    phase: int
+    checkpoint: int
+    asked_ns: int
+    """When training wanted it, all ranks ready: what the preparation took is left out."""
+    began_ns: int
+    released_ns: int = 0
+    """When training went on."""
+    folder_sync_ns: int = 0
+    files: list[Columns] = field(default_factory=list)
+    """Columns of its files that are done."""
+
+
 class _CheckpointRank:
     """State and steps of one rank's run."""
 
@@ -64,8 +84,6 @@ class _CheckpointRank:
         self._clock = MonotonicClock()
         self.log = RowLog(IO_DTYPE, job.live_path(rows_path("", comm.rank)))
         self.cpu_seconds_before = 0.0
-        self._written, self._folder_sync_ns = 0, 0
-        """Checkpoints whose files this rank has written; duration of its fsync of the last one's folder."""
 
     def run(self) -> None:
         """Write and read."""
@@ -82,39 +100,32 @@ class _CheckpointRank:
                 ) from error
 
     def _run(self) -> None:
-        self._describe()
-        self._remove_replaced()
-        settings = self._job.settings
-        self.cpu_seconds_before = time.process_time()
-        if self._job.writes:
-            files = self._job.files_to_write(self._comm.rank, 1)
-            largest = max((file.size_bytes for file in files), default=0)
-            buffers = make_buffers(settings.writers, settings.transfer_size, largest)
-            self._record.note(ceiling_gb_per_second=self._measure_ceiling(buffers))
-            (self._write_asynchronously if settings.asynchronous else self._write)(buffers)
-            del buffers
-        if self._job.sources:
-            if settings.evict_page_cache:
-                self._evict()
-            reader = CheckpointReader(self._storage, read_pattern(settings), verify=settings.verify)
-            with contextlib.closing(reader):
-                for source in self._job.sources:
-                    self._read(reader, source)
-
-    def _describe(self) -> None:
-        workload, folder = self._job.workload, self._job.settings.checkpoint_folder
-        self._record.describe(lambda: describe_storage(workload.storage_spec, folder))
+        settings, spec = self._job.settings, self._job.workload.storage_spec
+        self._record.describe(lambda: describe_storage(spec, settings.checkpoint_folder))
         offsets_ns = self._comm.synchronise_clocks()
         if len(offsets_ns) > 1:
             self._record.note(clock_offsets_ns=offsets_ns)
+        self._remove_replaced()
+        self.cpu_seconds_before = time.process_time()
+        if self._job.writes:
+            self._write()
+        if self._job.sources:
+            rank, local_size = self._comm.rank, self._comm.local_size
+            files = [self._job.files_to_read(rank, source, local_size) for source in self._job.sources]
+            if settings.evict_page_cache:
+                self._evict(files)
+            reader = CheckpointReader(self._storage, read_pattern(settings), verify=settings.verify)
+            with contextlib.closing(reader):
+                for source, own in zip(self._job.sources, files, strict=True):
+                    self._read(reader, source, own)
 
     def _remove_replaced(self) -> None:
         """Remove the checkpoints that this run replaces, as there may be no space for both."""
         if self._owns_folders:
             for checkpoint in with_replaced_here(self._job, self._storage).replaced:
                 remove_checkpoint(self._storage, self._job.folder_of(checkpoint), self._job.plan.names)
-        if self._job.token and self._comm.rank == 0:  # rank 0 left it: with `node_local`, other hosts don't have it
-            self._storage.remove(f"{self._job.settings.checkpoint_folder.rstrip('/')}/{self._job.token}")
+        if self._job.writes and self._comm.rank == 0:  # rank 0 left it: with `node_local`, other hosts don't have it
+            self._storage.remove(self._job.token_path)
         self._barrier()
 
     @property
@@ -130,72 +141,38 @@ class _CheckpointRank:
         content = BulkContent(self._job.seed)
         ring = PieceRing([(_ENDLESS_BYTES, lambda buffer, offset: content.fill(buffer, 0, offset))], buffers, 1)
         self._barrier()
-        moved, deadline = 0, time.monotonic() + seconds
-        began = time.monotonic()
-        while time.monotonic() < deadline and (taken := ring.take(0)) is not None:
-            moved += len(taken[0][0])
-            ring.give_back(taken[1])
+        moved, began = 0, time.monotonic()
+        for piece, _ in ring.pieces({"starved_ns": 0}):
+            moved += len(piece)
+            if time.monotonic() >= began + seconds:
+                break
         took = time.monotonic() - began
         ring.close()
         rates = self._comm.gather(moved / 1e9 / took)
         return sum(rates) if rates is not None else None
 
-    def _write(self, buffers: list[memoryview]) -> None:
+    def _write(self) -> None:
+        """Write the checkpoints; computing also after the last asynchronous one gives each the same time to drain."""
+        settings, files = self._job.settings, self._job.files_to_write(self._comm.rank, 1)
+        largest = max((file.size_bytes for file in files), default=0)
+        buffers = make_buffers(settings.writers, settings.transfer_size, largest)
+        self._record.note(ceiling_gb_per_second=self._measure_ceiling(buffers))
+        saving = Saving(settings, self._comm, self._clock, self._job.plan.rank_bytes[self._comm.rank])
+        draining: _Moved | None = None
         for checkpoint in range(1, self._job.writes + 1):
+            self._compute()
+            waited_ns = self._end_write(saving, draining) if draining is not None else 0
             writer = self._prepare(checkpoint, buffers)
-            try:
-                ready_ns = self._compute(writer)
-                began_ns = self._barrier()
-                files: list[Columns] = []
-                self._write_files(checkpoint, writer, began_ns, files)
-                ended_ns = self._end_time()
-                self._add_checkpoint(WRITE, checkpoint, files, ready_ns, began_ns, ended_ns, ended_ns)
-                self._complete(checkpoint)
-            except BaseException:
-                writer.discard()
-                raise
-
-    def _write_asynchronously(self, buffers: list[memoryview]) -> None:
-        """Write asynchronously; computing also after the last one gives each checkpoint the same time to be written."""
-        finish: Callable[[int], None] | None = None
-        for checkpoint in range(1, self._job.writes + 2):
-            self._clock.sleep_until(time.monotonic_ns() + self._compute_ns)
-            ready_ns = self._barrier()
-            if finish is not None:
-                finish(ready_ns)
-            if checkpoint <= self._job.writes:
-                finish = self._snapshot(checkpoint, buffers, ready_ns)
-
-    def _snapshot(self, checkpoint: int, buffers: list[memoryview], ready_ns: int) -> Callable[[int], None]:
-        """Take a snapshot and begin to write it; return what waits until it is written.
-
-        That is called with the time when the next checkpoint is due, which the wait delays.
-        """
-        writer = self._prepare(checkpoint, buffers)
-        writer.wait_ready()
-        self._record.mark(training=True)
-        began_ns = self._barrier()
-        size_bytes = self._job.plan.rank_bytes[self._comm.rank]
-        self._clock.sleep_until(began_ns + round(size_bytes / self._job.settings.snapshot_gb_per_second))
-        released_ns, files = self._barrier(), list[Columns]()  # it begins here: a snapshot is no time of the storage
-
-        def write() -> int:
-            self._write_files(checkpoint, writer, released_ns, files)
-            return time.monotonic_ns()
-
-        drain = Drain(write)
-
-        def finish(due_ns: int) -> None:
-            try:
-                ended_ns = drain.wait()
-                waited_ns = self._barrier() - due_ns
-                self._add_checkpoint(WRITE, checkpoint, files, ready_ns, released_ns, ended_ns, released_ns, waited_ns)
-                self._complete(checkpoint)
-            except BaseException:
-                writer.discard()
-                raise
-
-        return finish
+            writer.wait_ready()
+            moved = self._begin(WRITE, checkpoint, waited_ns)
+            moved.released_ns = saving.begin(partial(self._write_files, writer, moved))
+            if settings.asynchronous:
+                draining = moved
+            else:
+                self._end_write(saving, moved)
+        if draining is not None:
+            self._compute()
+            self._end_write(saving, draining)
 
     def _prepare(self, checkpoint: int, buffers: list[memoryview]) -> CheckpointWriter:
         """Make the checkpoint's folder with its note (incomplete), and start generating content."""
@@ -217,31 +194,36 @@ class _CheckpointRank:
             sync_seconds=self._job.timeout_seconds,
         )
 
-    def _write_files(self, checkpoint: int, writer: CheckpointWriter, began_ns: int, files: list[Columns]) -> None:
-        def done(number: int, moved: Columns) -> None:
-            files.append(moved)
-            self._add_file(WRITE, checkpoint, began_ns, number, moved)
-
-        writer.write(done)
+    def _write_files(self, writer: CheckpointWriter, moved: _Moved, began_ns: int) -> None:
+        moved.began_ns = began_ns  # after the snapshot of an asynchronous one, which is no time of the storage
+        writer.write(partial(self._add_file, moved))
         if self._job.settings.fsync:
-            self._sync_folder(checkpoint)
+            self._sync_folder(moved)
 
-    def _sync_folder(self, checkpoint: int) -> None:
+    def _sync_folder(self, moved: _Moved) -> None:
         """Fsync the checkpoint's folder if all other ranks of this host are done: file systems serialise such calls."""
-        self._written += 1
-        self._folder_sync_ns = 0
         if os.path.isdir(self._job.live_folder):  # else (another host) every rank syncs
             done = count_finished(finished_path(self._job.live_folder, self._comm.node))
-            if done < self._written * self._comm.local_size:
+            if done < moved.checkpoint * self._comm.local_size:
                 return
-        began_ns, folder = time.monotonic_ns(), self._job.folder_of(checkpoint)
+        began_ns, folder = time.monotonic_ns(), self._job.folder_of(moved.checkpoint)
         within(self._job.timeout_seconds, lambda: self._storage.sync(folder), f"fsync of the folder {folder}")
-        self._folder_sync_ns = time.monotonic_ns() - began_ns
+        moved.folder_sync_ns = time.monotonic_ns() - began_ns
 
-    def _complete(self, checkpoint: int) -> None:
-        """Mark the checkpoint complete when every rank has written its part, and remove the one beyond `keep_last`."""
-        self._barrier()
+    def _end_write(self, saving: Saving, moved: _Moved) -> int:
+        """Wait until every rank has written its part, mark the checkpoint complete and remove one beyond `keep_last`.
+
+        Return how long training waited for it, if it was asynchronous, in ns.
+        """
+        due_ns = self._barrier()
+        ended_ns, waited_ns = saving.wait(), 0
+        if self._job.settings.asynchronous:
+            waited_ns = self._barrier() - due_ns
+        else:
+            moved.released_ns = ended_ns = self._end_time(ended_ns, due_ns)
+        self._add_checkpoint(moved, ended_ns, waited_ns)
         self._record.mark(training=False)
+        checkpoint = moved.checkpoint
         removed = max(0, checkpoint - self._job.kept)
         if self._owns_folders:
             note = replace(self._job.note(checkpoint, len(self._comm.hosts)), complete=True)
@@ -251,90 +233,74 @@ class _CheckpointRank:
         self._record.note(
             complete=(*self._record.journal.complete, checkpoint), removed=tuple(range(1, removed + 1)), under_way=None
         )
+        return waited_ns
 
-    def _evict(self) -> None:
+    def _evict(self, files: Sequence[Sequence[FileContent]]) -> None:
         """Evict the files that this rank will read from the page cache."""
         self._barrier()
-        for source in self._job.sources:
-            for file in self._job.files_to_read(self._comm.rank, source, self._comm.local_size):
-                try:
-                    check_is_file(self._storage, file.path)
-                    self._storage.evict(file.path, write_first=True)
-                except FileNotFoundError:
-                    continue  # reading it reports the error
+        for file in chain.from_iterable(files):
+            with contextlib.suppress(FileNotFoundError):  # reading it reports the error
+                check_is_file(self._storage, file.path)
+                self._storage.evict(file.path, write_first=True)
         self._barrier()
 
-    def _read(self, reader: CheckpointReader, source: ReadSource) -> None:
-        files = self._job.files_to_read(self._comm.rank, source, self._comm.local_size)
+    def _read(self, reader: CheckpointReader, source: ReadSource, files: Sequence[FileContent]) -> None:
         self._record.note(under_way=UnderWay(phase="read", checkpoint=source.checkpoint))
-        ready_ns = self._compute(None)
-        began_ns = self._barrier()
-        moved: list[Columns] = []
-
-        def done(number: int, file: Columns) -> None:
-            moved.append(file)
-            self._add_file(READ, source.checkpoint, began_ns, number, file)
-
-        reader.read(files, done)
-        ended_ns = self._end_time()
-        self._add_checkpoint(READ, source.checkpoint, moved, ready_ns, began_ns, ended_ns, ended_ns)
-        self._barrier()
+        self._compute()
+        moved = self._begin(READ, source.checkpoint)
+        reader.read(files, partial(self._add_file, moved), known=source.known)
+        ended_ns = time.monotonic_ns()
+        moved.released_ns = ended_ns = self._end_time(ended_ns, self._barrier())
+        self._add_checkpoint(moved, ended_ns)
         self._record.mark(training=False)
         self._record.note(under_way=None)
 
-    @property
-    def _compute_ns(self) -> int:
-        return round(max(0.0, self._job.settings.time_between_checkpoints) * 1e9)
+    def _compute(self) -> None:
+        """Sleep as DLIO computes before each checkpoint."""
+        seconds = max(0.0, self._job.settings.time_between_checkpoints)
+        self._clock.sleep_until(time.monotonic_ns() + round(seconds * 1e9))
 
-    def _compute(self, writer: CheckpointWriter | None) -> int:
-        """Sleep as DLIO computes before each checkpoint, then wait for content to be ready; return the time after."""
-        self._clock.sleep_until(time.monotonic_ns() + self._compute_ns)
-        if writer is not None:
-            writer.wait_ready()
+    def _begin(self, phase: int, checkpoint: int, waited_ns: int = 0) -> _Moved:
+        """Wait for all ranks; training wanted the checkpoint `waited_ns` before this rank was ready."""
         self._record.mark(training=True)
-        return time.monotonic_ns()
+        asked_ns = time.monotonic_ns() - waited_ns
+        return _Moved(phase=phase, checkpoint=checkpoint, asked_ns=asked_ns, began_ns=self._barrier())
 
-    def _end_time(self) -> int:
+    def _end_time(self, own_ns: int, all_ns: int) -> int:
         """Return the time at which this rank, or with `rank_sync` every rank, was done."""
-        return self._barrier() if self._job.settings.rank_sync else time.monotonic_ns()
+        return all_ns if self._job.settings.rank_sync else own_ns
 
     def _barrier(self) -> int:
         """Wait for all ranks (a barrier); return the time after."""
         self._comm.all_reduce_max(time.monotonic_ns())
         return time.monotonic_ns()
 
-    def _add_file(self, phase: int, checkpoint: int, began_ns: int, number: int, file: Columns) -> None:
+    def _add_file(self, moved: _Moved, number: int, file: Columns) -> None:
         """Log a file right after its transfer, so that it is kept even if the run is killed during the next one."""
-        self.log.add(rank=self._comm.rank, phase=phase, checkpoint=checkpoint, began_ns=began_ns, **file, file=number)
+        moved.files.append(file)
+        self.log.add(**self._place(moved), **file, file=number)
         self._watch()
 
-    def _add_checkpoint(
-        self,
-        phase: int,
-        checkpoint: int,
-        files: list[Columns],
-        ready_ns: int,
-        began_ns: int,
-        ended_ns: int,
-        released_ns: int,
-        waited_ns: int = 0,
-    ) -> None:
+    def _add_checkpoint(self, moved: _Moved, ended_ns: int, waited_ns: int = 0) -> None:
         """Log this rank's row of the whole checkpoint, summed over its files."""
-        folder_sync_ns = self._folder_sync_ns if phase == WRITE else 0
-        summed = ("bytes", "call_ns", "starved_ns", "cpu_ns", "content_cpu_ns", "storage_bytes", *_MOVERS)
         self.log.add(
-            rank=self._comm.rank,
-            phase=phase,
-            checkpoint=checkpoint,
-            began_ns=began_ns,
-            **{name: sum(file[name] for file in files) for name in summed},
+            **self._place(moved),
+            **{name: sum(file[name] for file in moved.files) for name in _SUMMED},
             file=WHOLE,
-            threads=max((file["threads"] for file in files), default=0),
-            asked_ns=ready_ns,
-            started_ns=began_ns,
-            released_ns=released_ns,
+            threads=max((file["threads"] for file in moved.files), default=0),
+            asked_ns=moved.asked_ns,
+            started_ns=moved.began_ns,
+            released_ns=moved.released_ns,
             waited_ns=waited_ns,
             ended_ns=ended_ns,
-            fsync_ns=sum(file["synced_ns"] - file["moved_ns"] for file in files) + folder_sync_ns,
-            folder_sync_ns=folder_sync_ns,
+            fsync_ns=sum(file["synced_ns"] - file["moved_ns"] for file in moved.files) + moved.folder_sync_ns,
+            folder_sync_ns=moved.folder_sync_ns,
         )
+
+    def _place(self, moved: _Moved) -> Columns:
+        return {
+            "rank": self._comm.rank,
+            "phase": moved.phase,
+            "checkpoint": moved.checkpoint,
+            "began_ns": moved.began_ns,
+        }

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, CheckpointSizes, plan_checkpoint
 from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows
-from dlemu.jobs.checkpoint.summary import CheckpointSummary
+from dlemu.jobs.checkpoint.summary import CheckpointSummary, Phase
 from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints
 from dlemu.results.live import RunJournal
 from dlemu.results.measured import MeasuredRun, RunFacts
@@ -26,8 +25,18 @@ _TIME_COLUMNS = ("began_ns", "started_ns", "moved_ns", "synced_ns", "ended_ns", 
 class UnderWay:
     """A checkpoint that has begun and not ended."""
 
-    phase: Literal["write", "read"]
+    phase: Phase
     checkpoint: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialCheckpoint(UnderWay):
+    """The checkpoint that was being written or read when a run ended early. No rate is computed from it."""
+
+    files: int
+    """Number of its files, over all ranks, that were complete."""
+    bytes: int
+    """Bytes of these files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,25 +104,6 @@ class MeasuredCheckpoints(MeasuredRun):
             moved[name] += np.where(rows[name] > 0, offsets, 0)
         return moved
 
-    @property
-    def records(self) -> tuple[CheckpointRecord, ...]:
-        """Each rank's part of each checkpoint, sorted by phase and time."""
-        names = ["rank", "phase", "checkpoint"]
-        files = Counter(map(tuple, self.files[names].tolist()))
-        return tuple(
-            CheckpointRecord(
-                phase="write" if row["phase"] == WRITE else "read",
-                checkpoint=int(row["checkpoint"]),
-                rank=int(row["rank"]),
-                start_ns=int(row["began_ns"]),
-                end_ns=int(row["ended_ns"]),
-                bytes=int(row["bytes"]),
-                fsync_ns=int(row["fsync_ns"]),
-                files=files[tuple(row[names].tolist())],
-            )
-            for row in np.sort(self.whole, order=["phase", "began_ns", "rank"])
-        )
-
     def offset_ns(self, node: int) -> int:
         """Return the first host's clock minus that of host `node`."""
         offsets = self.facts.journal.clock_offsets_ns
@@ -122,5 +112,19 @@ class MeasuredCheckpoints(MeasuredRun):
 
 def exported(run: MeasuredCheckpoints) -> ExportedCheckpoints:
     """Return the run in the form that exporters (to DLIO's and MLPerf's files) use."""
-    facts = run.facts
-    return ExportedCheckpoints(workload=facts.workload, journal=facts.journal, plan=facts.plan, records=run.records)
+    facts, names = run.facts, ["rank", "phase", "checkpoint"]
+    files = Counter(map(tuple, run.files[names].tolist()))
+    records = tuple(
+        CheckpointRecord(
+            phase="write" if row["phase"] == WRITE else "read",
+            checkpoint=int(row["checkpoint"]),
+            rank=int(row["rank"]),
+            start_ns=int(row["began_ns"]),
+            end_ns=int(row["ended_ns"]),
+            bytes=int(row["bytes"]),
+            fsync_ns=int(row["fsync_ns"]),
+            files=files[tuple(row[names].tolist())],
+        )
+        for row in np.sort(run.whole, order=["phase", "began_ns", "rank"])
+    )
+    return ExportedCheckpoints(workload=facts.workload, journal=facts.journal, plan=facts.plan, records=records)

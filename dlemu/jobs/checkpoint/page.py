@@ -1,4 +1,4 @@
-"""What is said of a run of checkpoints: its first screen, and its tables below."""
+"""What is said of a run of checkpoints on its first screen."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import shlex
 from collections.abc import Iterator
 
 from dlemu.checkpoints.stored import folder_name
-from dlemu.jobs.checkpoint.metrics import CATALOGUE, metrics_of
-from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
-from dlemu.jobs.checkpoint.wording import RELIEF
-from dlemu.report.any_run import keys_of, listed
+from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary, metrics_of
+from dlemu.jobs.checkpoint.wording import RELIEF, cost_line
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.table import Section, Table, columns
-from dlemu.report.units import duration, size, with_interval
+from dlemu.report.units import duration, size
 from dlemu.results.wording import count
 
 
 def screen(summary: CheckpointSummary, folder: str) -> Screen:
     """Return what is said first of a run whose results are in a folder."""
-    what, storage = summary.what, summary.environment.storage
+    storage = summary.environment.storage
     below = f" ({storage.file_system} on {storage.device.rpartition('/')[2]})" if storage and storage.device else ""
-    title = f"{summary.title}: each {size(what.bytes)} in {count(what.files, 'file')}, in {what.folder}{below}"
+    title = f"{summary.title}: each {size(summary.bytes)} in {count(summary.files, 'file')}, in {summary.folder}{below}"
     lines = []
     if not summary.complete:
         lines.append(Said("INCOMPLETE", summary.verdict.removeprefix("INCOMPLETE: "), tone="bad"))
@@ -31,14 +28,9 @@ def screen(summary: CheckpointSummary, folder: str) -> Screen:
     limits = [phase.limited_by for phase in (summary.write, summary.read) if phase and phase.limited_by]
     for relief in dict.fromkeys(RELIEF[limit.what] for limit in limits if RELIEF[limit.what]):
         lines.append(Said("to do", relief))
-    if (cost := summary.training) is not None:
-        best = ""
-        if cost.best_interval_seconds is not None:
-            each = f"with a failure every {cost.mtbf_hours:g} h best every {duration(cost.best_interval_seconds)}"
-            best = f"; {each}, which loses {cost.wasted_percent:.2g} %"
-        every = duration(cost.interval_seconds)
-        lines.append(Said("costs", f"{cost.percent:.2g} % of a training that saves every {every}{best}"))
-    if what.kept:
+    if summary.training is not None:
+        lines.append(Said("costs", cost_line(summary.training)))
+    if summary.kept:
         lines.append(Said("kept", kept_line(summary)))
     return Screen(title=title, lines=lines, notes=summary.issues, folder=folder)
 
@@ -75,27 +67,10 @@ def _seconds(seconds: float) -> str:
 
 def kept_line(summary: CheckpointSummary) -> str:
     """Return which checkpoints a run left on the storage, and how to remove them."""
-    what, kept = summary.what, summary.what.kept
-    left = f"{count(len(kept), 'checkpoint')}, {size(len(kept) * what.bytes)}, in {what.folder}"
+    kept, folder = summary.kept, summary.folder
+    left = f"{count(len(kept), 'checkpoint')}, {size(len(kept) * summary.bytes)}, in {folder}"
     if summary.requests is not None:  # `rm` can't remove objects
         return left
     name = folder_name(kept[0]) if len(kept) == 1 else folder_name(f"{{{kept[0]}..{kept[-1]}}}")
-    own = ", on each host" if what.how["node_local"] and len(summary.environment.hosts) > 1 else ""
-    return f"{left}; to remove them{own}: rm -r {shlex.quote(what.folder.rstrip('/'))}/{name}"
-
-
-def sections(summary: CheckpointSummary, _: str) -> Iterator[Section]:
-    """Yield what is said of a run below its first screen."""
-    found = metrics_of(summary)
-    rows = [
-        (metric.title, f"{with_interval(found[metric.name], metric.unit)} {metric.unit}", metric.meaning)
-        for metric in CATALOGUE
-        if metric.name in found
-    ]
-    head = columns("metric", "value", "what it is", right=(1,), whole=(0, 1))
-    yield Table(title="Metrics", columns=head, rows=rows, folded=True)
-    if summary.requests is not None:
-        yield from keys_of("Requests", summary.requests)
-    for name, phase in (("Written", summary.write), ("Read", summary.read)):
-        if phase is not None:
-            yield from listed(f"{name}: each checkpoint", phase.checkpoints)
+    own = ", on each host that has some" if len(summary.environment.hosts) > 1 else ""
+    return f"{left}; to remove them{own}: rm -r {shlex.quote(folder.rstrip('/'))}/{name}"

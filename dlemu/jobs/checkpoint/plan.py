@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from datagen.storage.storage_base import StorageSpec
 from datagen.withheld import public_text
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan
-from dlemu.checkpoints.file_content import FileNumber, content_of
-from dlemu.checkpoints.read_files import FileToRead
+from dlemu.checkpoints.file_content import FileContent, files_of
 from dlemu.checkpoints.stored import StoredNote, folder_of
-from dlemu.checkpoints.write_files import FileToWrite
 from dlemu.config.schema import Checkpoint
-from dlemu.runner.job import Job
+from dlemu.runner.job_kind import Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +29,6 @@ class CheckpointJob(Job):
     """The complete description of a checkpoint run; `seed` determines the content it writes."""
 
     plan: CheckpointPlan
-    token: str = ""
-    """Name of an empty file that rank 0 left in the checkpoint folder: a host that sees it shares the folder."""
     replaced: tuple[int, ...] = ()
     """Checkpoints of an earlier run of the same kind on rank 0's host, deleted before the measurement to make room."""
     sources: tuple[ReadSource, ...] = ()
@@ -49,6 +45,11 @@ class CheckpointJob(Job):
     def writes(self) -> int:
         """Number of checkpoints to write."""
         return max(0, self.settings.num_checkpoints_write)
+
+    @property
+    def token_path(self) -> str:
+        """Path of an empty file that rank 0 leaves before it writes: a host that sees it shares the folder."""
+        return f"{self.settings.checkpoint_folder.rstrip('/')}/.dlemu-shared-{self.seed:012x}"
 
     @property
     def storage_spec(self) -> StorageSpec:
@@ -82,26 +83,18 @@ class CheckpointJob(Job):
             settings=replace(self.settings, checkpoint_folder=public_text(self.settings.checkpoint_folder)),
         )
 
-    def files_to_write(self, rank: int, checkpoint: int) -> list[FileToWrite]:
+    def files_to_write(self, rank: int, checkpoint: int) -> list[FileContent]:
         """Return the files that a rank of the run writes of a checkpoint, in order."""
-        own = self.plan.ranks[rank]
-        return [
-            FileToWrite(
-                path=f"{self.folder_of(checkpoint)}/{layout.path}",
-                content=content_of(layout, self.settings, self.seed, FileNumber(checkpoint, own, file)),
-            )
-            for file, layout in enumerate(self.plan.files(own))
-        ]
+        source = ReadSource(checkpoint=checkpoint, settings=self.settings, seed=self.seed, known=True)
+        return self._files(self.plan.ranks[rank], source)
 
-    def files_to_read(self, rank: int, source: ReadSource, ranks_per_host: int) -> list[FileToRead]:
+    def files_to_read(self, rank: int, source: ReadSource, ranks_per_host: int) -> list[FileContent]:
         """Return the files that a rank of the run reads: its own, or another host's rank's."""
         shift = ranks_per_host if self.settings.recovery_rank_shift else 0
-        writer = self.plan.ranks[(rank + shift) % self.ranks]
-        return [
-            FileToRead(
-                path=f"{self.folder_of(source.checkpoint)}/{layout.path}",
-                content=content_of(layout, source.settings, source.seed, FileNumber(source.checkpoint, writer, file)),
-                checked=source.known,
-            )
-            for file, layout in enumerate(self.plan.files(writer))
-        ]
+        return self._files(self.plan.ranks[(rank + shift) % self.ranks], source)
+
+    def _files(self, writer: int, source: ReadSource) -> list[FileContent]:
+        """Return what a rank of the emulated job wrote, or writes, of a checkpoint."""
+        folder, number = self.folder_of(source.checkpoint), source.checkpoint
+        layouts = self.plan.files(writer)
+        return files_of(folder, layouts, source.settings, source.seed, checkpoint=number, rank=writer)

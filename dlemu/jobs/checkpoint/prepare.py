@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from datagen.errors import SpaceError, UserError
-from datagen.registry import is_built_in
-from datagen.spec import joined_problems
 from datagen.storage.storage_base import StorageBase, open_storage
-from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, plan_checkpoint
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.stored import StoredNote, files_in, folder_of, is_link, read_note, stored_checkpoints
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
@@ -20,7 +18,6 @@ from dlemu.machine.cgroup_limits import host_memory
 from dlemu.ranks.process_control import comes_into_sight
 from dlemu.report.units import size
 from dlemu.results.wording import count
-from dlemu.runner.events import Making
 
 _RANK_BYTES = 300 << 20
 """Upper bound of a rank's own memory, whatever the model's size."""
@@ -35,22 +32,6 @@ def with_checkpoints(workload: Workload) -> Workload:
         return workload
     changed = replace(settings, num_checkpoints_write=MLPERF_CHECKPOINTS, num_checkpoints_read=MLPERF_CHECKPOINTS)
     return replace(workload, checkpoint=changed)
-
-
-def with_writes_first(workload: Workload, ranks: int) -> Making:
-    """Return the workload, changed to write first the checkpoints it reads if the folder has too few complete ones."""
-    settings = workload.checkpoint
-    storage = open_storage(workload.storage_spec.buffered)
-    reads, writes = (max(0, count) for count in (settings.num_checkpoints_read, settings.num_checkpoints_write))
-    notes = (
-        read_note(storage, folder_of(settings.checkpoint_folder, number))
-        for number in stored_checkpoints(storage, settings.checkpoint_folder)[:reads]  # the oldest, which are read
-    )
-    complete = sum(note is None or note.complete for note in notes)
-    writes = writes or (reads if complete < reads else 0)
-    each = sum(plan_checkpoint(workload.model, settings, ranks).rank_bytes)
-    changed = replace(workload, checkpoint=replace(settings, num_checkpoints_write=writes))
-    return Making(workload=changed, bytes=writes * each, folder=settings.checkpoint_folder)
 
 
 def plan_checkpoints(workload: Workload, ranks: int) -> CheckpointJob:
@@ -86,7 +67,7 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
     settings = job.settings
     storage = open_storage(job.storage_spec)
     folder = settings.checkpoint_folder.rstrip("/")
-    if job.token and not settings.node_local and not _sees(storage, f"{folder}/{job.token}"):
+    if job.writes and not settings.node_local and not _sees(storage, job.token_path):
         raise UserError(
             f"checkpoint.checkpoint_folder is {folder}, which this host does not share with rank 0: wanted a folder "
             "that all hosts see, or checkpoint.node_local=true if each host has its own drives"
@@ -150,32 +131,23 @@ def _check_same_kind(job: CheckpointJob, storage: StorageBase, number: int) -> N
             f"{folder} is a link, and this run would replace what it points to: set checkpoint.checkpoint_folder to "
             "another folder, or remove the link"
         )
-    note = read_note(storage, folder)
-    if note is not None and _kind(note) == _kind(job.note(number, 1)):
+    note, wanted, found = read_note(storage, folder), job.note(number, 1), list(files_in(storage, folder))
+    if found and note is None:
+        other = f"files that dlemu did not write ({', '.join(found[:3])})"
+    elif note is not None and _kind(note) != _kind(wanted):
+        other = note.description
+    else:
         return
-    other = note.description if note is not None else ""
-    if note is None:
-        foreign = list(files_in(storage, folder))
-        if not foreign:
-            return
-        other = f"files that dlemu did not write ({', '.join(foreign[:3])})"
     raise UserError(
-        f"{folder} holds the checkpoint of another run: {other}; wanted {job.note(number, 1).description}: set "
+        f"{folder} holds the checkpoint of another run: {other}; wanted {wanted.description}: set "
         "checkpoint.checkpoint_folder to another folder, or delete that one"
     )
 
 
 def _kind(note: StoredNote) -> object:
     settings = note.settings
-    return (
-        note.model,
-        note.ranks,
-        settings.format,
-        settings.mode,
-        settings.job_ranks,
-        settings.first_rank,
-        settings.type,
-    )
+    place = (settings.mode, settings.job_ranks, settings.first_rank, settings.type)
+    return note.model, note.ranks, settings.format, place
 
 
 def _sources(job: CheckpointJob, storage: StorageBase, stored: list[int]) -> Iterator[ReadSource]:
@@ -190,8 +162,7 @@ def _sources(job: CheckpointJob, storage: StorageBase, stored: list[int]) -> Ite
         more = [f"checkpoint.num_checkpoints_write={wanted}"] * (job.writes < wanted)
         more += [f"checkpoint.keep_last={wanted}"] * (0 < settings.keep_last < wanted)
         raise UserError(
-            f"checkpoint.num_checkpoints_read is {wanted}, but {what}: wanted at most as many, or "
-            + (" and ".join(more) if job.writes else "a run that writes them first (--make)")
+            f"checkpoint.num_checkpoints_read is {wanted}, but {what}: wanted at most as many, or {' and '.join(more)}"
         )
     for number in numbers[:wanted]:
         if job.writes:
@@ -209,32 +180,20 @@ def _stored_source(job: CheckpointJob, storage: StorageBase, number: int) -> Rea
         raise UserError(
             f"{folder} is not complete: its run ended before all ranks were done; delete it, or write it again"
         )
-    if note.model != job.workload.model:
+    if not _is_readable(job, note):
         raise UserError(
-            f"{folder} is a checkpoint of another model: {note.description}, wanted "
-            f"{job.note(number, 1).description}; read it with the workload that wrote it"
+            f"{folder} holds the checkpoint of another run: {note.description}; wanted "
+            f"{job.note(number, 1).description}: read it with the settings that wrote it, if you trust them"
         )
-    if note.settings.format != job.settings.format and not is_built_in(FORMATS, note.settings.format):
-        raise UserError(
-            f"{folder} is in format {note.settings.format!r}, a user module: if you trust it, set "
-            "checkpoint.format yourself"
-        )
-    plan = plan_checkpoint(note.model, note.settings, note.ranks)
-    if problems := [*_not_readable(job, note, plan)]:
-        raise UserError(f"{folder}: {joined_problems(problems)}")
     return ReadSource(checkpoint=number, settings=note.settings, seed=note.seed, known=True)
 
 
-def _not_readable(job: CheckpointJob, note: StoredNote, plan: CheckpointPlan) -> Iterator[str]:
-    if note.settings.format != job.settings.format:
-        yield f"its format is {note.settings.format}: wanted checkpoint.format={note.settings.format}"
-    missing = [rank for rank in job.plan.ranks if rank not in plan.ranks]
-    if plan.grid != job.plan.grid or missing:
-        yield (
-            f"it was written by {count(note.ranks, 'rank')} on {count(note.hosts, 'host')} (ranks {plan.ranks.start} "
-            f"to {plan.ranks.stop - 1} of {plan.grid.ranks}), and {job.ranks} would read it (ranks "
-            f"{job.plan.ranks.start} to {job.plan.ranks.stop - 1} of {job.plan.grid.ranks}): use as many ranks"
-        )
+def _is_readable(job: CheckpointJob, note: StoredNote) -> bool:
+    """Return whether the job's ranks read files of such a checkpoint. A user's module as its format is not imported."""
+    if (note.model, note.settings.format) != (job.workload.model, job.settings.format):
+        return False
+    plan = plan_checkpoint(note.model, note.settings, note.ranks)
+    return plan.grid == job.plan.grid and set(job.plan.ranks) <= set(plan.ranks)
 
 
 def _sees(storage: StorageBase, path: str) -> bool:

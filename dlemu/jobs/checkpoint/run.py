@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import StorageBase, open_storage
@@ -19,25 +18,19 @@ from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.loop import run_checkpoints
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.plan import CheckpointJob
-from dlemu.jobs.checkpoint.prepare import (
-    check_checkpoint_host,
-    plan_checkpoints,
-    with_checkpoints,
-    with_writes_first,
-)
-from dlemu.jobs.checkpoint.result import CheckpointRun, CheckpointRuns
+from dlemu.jobs.checkpoint.prepare import check_checkpoint_host, plan_checkpoints, with_checkpoints
+from dlemu.jobs.checkpoint.result import CheckpointRuns
 from dlemu.ranks import Comm
 from dlemu.report.units import size
-from dlemu.results.file_names import FACTS, LIVE
+from dlemu.results import FACTS, LIVE
 from dlemu.results.measured import MeasuredLog, read_facts
 from dlemu.results.wording import count
-from dlemu.runner.events import Making
-from dlemu.runner.job import JobKind, Look, Notify
+from dlemu.runner.job_kind import Look, Notify
 from dlemu.runner.recording import RankRecord
 from dlemu.runner.run_folder import Unfinished
 
 
-class Checkpoints(CheckpointRuns, JobKind[CheckpointJob, CheckpointRunFacts, CheckpointJournal, CheckpointRun]):
+class Checkpoints(CheckpointRuns):
     """All ranks write and read a model's files."""
 
     prefix = "checkpoint-"
@@ -46,9 +39,6 @@ class Checkpoints(CheckpointRuns, JobKind[CheckpointJob, CheckpointRunFacts, Che
         completed = with_checkpoints(workload)
         check_checkpoints(completed)
         return completed
-
-    def making(self, workload: Workload, ranks: int, *, given: bool) -> Making:
-        return with_writes_first(workload, ranks)
 
     def looks_at(self, workload: Workload) -> str:
         return workload.checkpoint.checkpoint_folder
@@ -69,35 +59,33 @@ class Checkpoints(CheckpointRuns, JobKind[CheckpointJob, CheckpointRunFacts, Che
         if not job.writes:
             return job
         storage, folder = open_storage(job.workload.storage_spec.buffered), job.settings.checkpoint_folder
-        name = f".dlemu-shared-{secrets.token_hex(4)}"
         try:
             storage.make_folder(folder)
-            storage.create(f"{folder.rstrip('/')}/{name}").commit()
+            storage.create(job.token_path).commit()
         except OSError as error:
             raise UserError(
                 f"checkpoint.checkpoint_folder {folder} can't be written: {error.strerror or error}; set it to a "
                 "folder that you can write to"
             ) from error
-        return replace(job, token=name)
+        return job
 
     def check_host(self, job: CheckpointJob, local_ranks: int) -> None:
         check_checkpoint_host(job, local_ranks)
 
     def run_rank(self, job: CheckpointJob, comm: Comm, notify: Notify | None) -> MeasuredLog[CheckpointJournal] | None:
         record = RankRecord(job, comm, self.new_journal(), job.settings.checkpoint_folder)
-        if notify is None:
-            return run_checkpoints(job, comm, record)
-        reporter = self.reporter(job, notify)
-        log = run_checkpoints(job, comm, record, reporter)
-        reporter.look()
+        reporter = None if notify is None else self.reporter(job, notify)
+        log = run_checkpoints(job, comm, record, reporter or (lambda: None))
+        if reporter is not None:
+            reporter.look()
         return log
 
     def clean_up(self, job: CheckpointJob) -> str:
         """Remove incomplete checkpoints, which only take space."""
         storage, left = open_storage(job.workload.storage_spec.buffered), None
-        if job.token:
+        if job.writes:
             with contextlib.suppress(OSError, DlemuError):
-                storage.remove(f"{job.settings.checkpoint_folder.rstrip('/')}/{job.token}")
+                storage.remove(job.token_path)
         try:
             left = _unfinished(storage, job.settings, job.seed, job.plan)
             if left is not None:
@@ -155,7 +143,14 @@ def _check_point(workload: Workload) -> None:
 
 def _unfinished(storage: StorageBase, settings: Checkpoint, seed: int, plan: CheckpointPlan) -> Unfinished | None:
     """Return the incomplete checkpoints of the run with a seed, None without one. Raises UserError, OSError."""
-    folders = [folder_of(settings.checkpoint_folder, number) for number in _partial(storage, settings, seed)]
+    folders = []
+    for number in range(1, settings.num_checkpoints_write + 1):
+        folder = folder_of(settings.checkpoint_folder, number)
+        note = read_note(storage, folder)
+        # A folder without a note and files: the run ended right after making it.
+        is_empty = note is None and all(name.startswith(".") for name in files_in(storage, folder))
+        if (is_empty and storage.is_folder(folder)) or (note and note.seed == seed and not note.complete):
+            folders.append(folder)
     if not folders:
         return None
     paths = [f"{folder}/{name}" for folder in folders for name in files_in(storage, folder)]
@@ -168,15 +163,3 @@ def _unfinished(storage: StorageBase, settings: Checkpoint, seed: int, plan: Che
             remove_checkpoint(storage, folder, plan.names)
 
     return Unfinished(f"{', '.join(folders)}, not complete: {written}", remove)
-
-
-def _partial(storage: StorageBase, settings: Checkpoint, seed: int) -> Iterator[int]:
-    """Yield the numbers of the incomplete checkpoints of the run with a seed; raises UserError, OSError."""
-    for number in range(1, settings.num_checkpoints_write + 1):
-        folder = folder_of(settings.checkpoint_folder, number)
-        note = read_note(storage, folder)
-        mine = note is not None and note.seed == seed and not note.complete
-        # An empty folder without a note: the run ended right after making it.
-        hidden = (name.startswith(".") for name in files_in(storage, folder))
-        if mine or (note is None and storage.is_folder(folder) and all(hidden)):
-            yield number

@@ -5,13 +5,16 @@ The docstrings are the documentation of its keys in docs/answers.md. GB are 1e9 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Literal
+from types import SimpleNamespace
+from typing import Annotated, Any, Literal
 
-from dlemu.metrics.catalogue import Metric
+from dlemu.metrics.catalogue import Catalogue, Metric, declared
 from dlemu.metrics.checkpoint_rates import GIB, CheckpointTimes
 from dlemu.metrics.findings import Finding, LimitedBy
+from dlemu.results.figures import Value, half_width_of
 from dlemu.results.parts import JobSummary, Requests
 
 Phase = Literal["write", "read"]
@@ -19,6 +22,10 @@ Cause = Literal["storage", "host CPU", "emulator", "page cache"]
 """What limits writing or reading."""
 DURATION = "duration"
 """`Metric.phase` of the durations that comparisons are about: the catalogue puts the phase's name there."""
+
+
+WRITING, READING = "writing", "reading"
+"""The phases of a run."""
 
 
 class Caveat(StrEnum):
@@ -102,26 +109,18 @@ class Asynchronous:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointFacts:
-    """What was written and read, and how."""
-
-    files: int
-    bytes: int
-    tensor_bytes: int
-    folder: str
-    kept: tuple[int, ...]
-    """Numbers of this run's complete checkpoints that are left in the folder."""
-    how: dict[str, bool | int | str]
-    """Settings that affect the measurement, and how the job's ranks divide the model."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class CheckpointSummary(JobSummary):
     """The result of a checkpoint run; complete if every checkpoint was written and read."""
 
     kind: str = "checkpoint"
     scale: str | None
-    what: CheckpointFacts
+    files: int
+    """Of one checkpoint, as are the bytes."""
+    bytes: int
+    tensor_bytes: int
+    folder: str
+    kept: tuple[int, ...]
+    """Numbers of this run's complete checkpoints that are left in the folder."""
     write: PhaseSummary | None = None
     read: PhaseSummary | None = None
     training: TrainingCost | None = None
@@ -140,10 +139,69 @@ class CheckpointSummary(JobSummary):
         self,
     ) -> Annotated[float, Metric("tensors of one checkpoint", "GiB", "neither", head="size\nGiB")]:
         """Bytes of all ranks' tensors together."""
-        return self.what.tensor_bytes / GIB
+        return self.tensor_bytes / GIB
 
     @property
     def title(self) -> str:
         """Workload, scale and ranks, for headings."""
         scale = f" (scale {self.scale})" if self.scale else ""
         return f"{self.workload}{scale}: checkpoints of {self.ranks} rank{'s' * (self.ranks != 1)}"
+
+    @property
+    def metrics(self) -> SimpleNamespace:
+        """The means of its metrics by their names in the catalogue."""
+        return SimpleNamespace(**{name: value.mean for name, value in metrics_of(self).items()})
+
+
+_PARTS: dict[str, type[Any]] = {
+    "write": PhaseSummary,
+    "read": PhaseSummary,
+    "training": TrainingCost,
+    "asynchronous": Asynchronous,
+}
+"""Fields of the summary whose metrics are named `FIELD_METRIC`."""
+_PHASES = {"write": (WRITING, "written"), "read": (READING, "read")}
+_WRITING_ALONE, _READING_ALONE = ("fsync", "starved"), ("from_storage",)
+"""Beginnings of the names of metrics that only one phase has."""
+
+
+def _metrics() -> Iterator[Metric]:
+    yield from declared(CheckpointSummary)
+    for part, kind in _PARTS.items():
+        for metric in declared(kind):
+            named = replace(metric, name=f"{part}_{metric.name}")
+            if part not in _PHASES:
+                yield named
+            elif not metric.name.startswith(_READING_ALONE if part == "write" else _WRITING_ALONE):
+                phase, verb = _PHASES[part]
+                yield replace(
+                    named,
+                    title=f"{verb}, {metric.title}",
+                    head=metric.head and f"{part} {metric.head}",
+                    phase=metric.phase and phase,
+                )
+
+
+CATALOGUE = Catalogue(
+    metrics=tuple(_metrics()),
+    repetition="checkpoint",
+    phases=(WRITING, READING),
+    note="Means over the checkpoints of a run, by their slowest rank.",
+)
+
+
+def metrics_of(summary: CheckpointSummary) -> dict[str, Value]:
+    """Return the metrics that a run has, in display order; each checkpoint is a repetition."""
+    found = {}
+    for metric in CATALOGUE:
+        part = next((part for part in _PARTS if metric.name.startswith(f"{part}_")), "")
+        holder = getattr(summary, part) if part else summary
+        name = metric.name.removeprefix(f"{part}_") if part else metric.name
+        value = None if holder is None else getattr(holder, name)
+        if value is None:
+            continue
+        repeated = holder if isinstance(holder, PhaseSummary) else summary.write if part == "asynchronous" else None
+        checkpoints = repeated.checkpoints if repeated is not None else ()
+        each = tuple(getattr(checkpoint, name) for checkpoint in checkpoints if hasattr(checkpoint, name))
+        found[metric.name] = Value(value, half_width_of(each))
+    return found

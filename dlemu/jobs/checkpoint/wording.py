@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from dlemu.checkpoints.stored import folder_of
-from dlemu.jobs.checkpoint.summary import Cause, Caveat, CheckpointFacts, Phase, PhaseSummary
+from dlemu.jobs.checkpoint.measured import PartialCheckpoint
+from dlemu.jobs.checkpoint.summary import Cause, Caveat, PhaseSummary, TrainingCost
 from dlemu.metrics.findings import Code, Finding
-from dlemu.results.file_names import KILLED
+from dlemu.report.units import duration
+from dlemu.results import KILLED
 from dlemu.results.wording import Wording, sentences
 
 RELIEF: dict[Cause, str] = {
@@ -35,6 +36,15 @@ _FINDINGS: Wording[str] = {
 }
 
 
+def cost_line(cost: TrainingCost) -> str:
+    """Return what such checkpoints cost a training, and how often to save where failures are expected."""
+    line = f"{cost.percent:.2g} % of a training that saves every {duration(cost.interval_seconds)}"
+    if cost.best_interval_seconds is None:
+        return line
+    best = f"with a failure every {cost.mtbf_hours:.3g} h best every {duration(cost.best_interval_seconds)}"
+    return f"{line}; {best}, which loses {cost.wasted_percent:.2g} %"
+
+
 def issue_lines(findings: Sequence[Finding], notes: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the findings as sentences, and the notes made before the run behind the loud ones."""
     loud = [finding for finding in findings if finding.severity == "loud"]
@@ -56,21 +66,8 @@ def _rate(verb: str, phase: PhaseSummary) -> str:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartialCheckpoint:
-    """The checkpoint that was being written or read when a run ended early. No rate is computed from it."""
-
-    phase: Phase
-    checkpoint: int
-    """Its number, from 1."""
-    files: int
-    """Number of its files, over all ranks, that were complete."""
-    bytes: int
-    """Bytes of these files."""
-
-
 def incomplete_line(
-    failure: str, kept: Sequence[int] | None, partial: PartialCheckpoint | None, what: CheckpointFacts
+    failure: str, kept: Sequence[int] | None, partial: PartialCheckpoint | None, of_files: int, checkpoint_folder: str
 ) -> str:
     """Return why a run is incomplete, which checkpoints it left (None: it writes none), and which was in progress."""
     parts = [f"INCOMPLETE: {failure}"]
@@ -80,9 +77,9 @@ def incomplete_line(
         parts.append("no checkpoint is complete")
     if partial is not None:
         verb = "written" if partial.phase == "write" else "read"
-        files = f"{partial.files} of {what.files} files, {partial.bytes / 2**30:.3f} GiB, were complete"
+        files = f"{partial.files} of {of_files} files, {partial.bytes / 2**30:.3f} GiB, were complete"
         parts.append(f"checkpoint {partial.checkpoint} was being {verb}: {files}")
         if failure == KILLED and partial.phase == "write":
-            folder = folder_of(what.folder, partial.checkpoint)
+            folder = folder_of(checkpoint_folder, partial.checkpoint)
             parts.append(f"{folder} holds it: delete it, or let the next run replace it")
     return "; ".join(parts)

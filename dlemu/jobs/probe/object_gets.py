@@ -6,8 +6,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,42 +14,32 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import DlemuError, UserError
 from datagen.storage.s3 import SCHEME, ObjectReader, Storage
 from datagen.storage.storage_base import StorageSpec
-from dlemu.jobs.probe.result import CellSpec
-from dlemu.jobs.probe.thread_reads import Requests
+from dlemu.jobs.probe.result import CellSpec, Requests
 
 OBJECT_BYTES = 64 << 20
 """Size of each object that is created for the probe."""
 _WRITE_BYTES = 8 << 20  # random bytes held in memory; the object repeats them, since only reads are measured
 
 
-@dataclass(frozen=True, kw_only=True)
-class GetStream:
-    """The GET requests of one job to a bucket."""
-
-    cell: CellSpec
-    storage: StorageSpec
-    objects: tuple[str, ...]
-
-
-def run_gets(stream: GetStream, seconds: float) -> Requests:
+def run_gets(cell: CellSpec, spec: StorageSpec, objects: Sequence[str], seconds: float) -> Requests:
     """Keep `depth` requests in flight for `seconds`; raises DlemuError if one fails and its retries do, too."""
     began_seconds = time.process_time()
-    storage = Storage(stream.storage)
+    storage = Storage(spec)
     answers: list[tuple[int, int, int]] = []
 
     def answered(first_byte_ns: int, last_byte_ns: int) -> None:
         answers.append((time.monotonic_ns(), last_byte_ns, first_byte_ns))
 
-    readers = [_opened(storage, path) for path in stream.objects]
+    readers = [_opened(storage, path) for path in objects]
     storage.counts.on_answer = answered
-    depth, size_bytes = stream.cell.depth, stream.cell.size_bytes
+    depth, size_bytes = cell.depth, cell.size_bytes
     buffer = AlignedBuffer(depth * size_bytes)
     memory = buffer.view(depth * size_bytes)
     buffers = itertools.cycle(memory[start : start + size_bytes] for start in range(0, len(memory), size_bytes))
     deadline = time.monotonic() + seconds
     requests = (
         reader.requests(next(buffers), offset)[0]
-        for reader, offset in itertools.takewhile(lambda _: time.monotonic() < deadline, _ranges(stream, readers))
+        for reader, offset in itertools.takewhile(lambda _: time.monotonic() < deadline, _ranges(cell, readers))
     )
     readers[0].client.request_all(requests, depth)
     ends, lasts, firsts = np.array(answers, np.int64).reshape(-1, 3).T
@@ -64,15 +53,15 @@ def _opened(storage: Storage, path: str) -> ObjectReader:
         raise DlemuError(f"{path} no longer exists: do not delete objects while they are read") from None
 
 
-def _ranges(stream: GetStream, readers: list[ObjectReader]) -> Iterator[tuple[ObjectReader, int]]:
+def _ranges(cell: CellSpec, readers: list[ObjectReader]) -> Iterator[tuple[ObjectReader, int]]:
     """Yield the object and the offset of each request, endlessly."""
-    slots = [reader.size_bytes // stream.cell.size_bytes for reader in readers]
+    slots = [reader.size_bytes // cell.size_bytes for reader in readers]
     firsts = np.concatenate([[0], np.cumsum(slots)])
     random = np.random.default_rng()
     for number in itertools.count():
-        slot = int(random.integers(firsts[-1])) if stream.cell.random else number % int(firsts[-1])
+        slot = int(random.integers(firsts[-1])) if cell.random else number % int(firsts[-1])
         index = int(np.searchsorted(firsts, slot, side="right")) - 1
-        yield readers[index], (slot - int(firsts[index])) * stream.cell.size_bytes
+        yield readers[index], (slot - int(firsts[index])) * cell.size_bytes
 
 
 @contextlib.contextmanager

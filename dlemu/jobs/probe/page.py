@@ -40,7 +40,7 @@ def _speed(cell: ProbeCell) -> str:
 
 
 def _title(answer: ProbeAnswer) -> str:
-    return f"Probe of {answer.question.target} by {answer.host.host}"
+    return f"Probe of {answer.target} by {answer.host.host}"
 
 
 def _feeds(fed: Fed) -> str:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import mmap
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import StorageSpec
-from dlemu.jobs.probe.object_gets import GetStream, run_gets
-from dlemu.jobs.probe.result import CellSpec, Engine, Latency, ProbeCell
-from dlemu.jobs.probe.thread_reads import Requests, Stream, open_target, run_threads
+from dlemu.jobs.probe.object_gets import run_gets
+from dlemu.jobs.probe.result import CellSpec, Engine, Latency, ProbeCell, Requests
 from dlemu.ranks import Comm
 from dlemu.ranks.failure import Role
 from dlemu.ranks.launch import run_crew
 from dlemu.runner.child_run import output_of
-
-StreamKind = TypeVar("StreamKind", Stream, GetStream)
 
 SETTLE_SECONDS = 0.5
 """Warm-up of each cell, which is not counted."""
@@ -46,9 +47,6 @@ def measure_cell(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float
     """Measure one cell on the first `size_bytes` of a file; raises DlemuError."""
     measure = _by_fio if engine == "fio" else _by_threads
     return measure(cell_spec, path, size_bytes, seconds)
-
-
-# fio
 
 
 def _by_fio(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> ProbeCell:
@@ -123,34 +121,86 @@ def cell_of_fio(report: dict[str, Any], cell_spec: CellSpec) -> ProbeCell:
     )
 
 
-# dlemu's engines
-
-
 def _by_threads(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> ProbeCell:
     """Random jobs share the whole file, sequential ones have separate ranges."""
-    part = size_bytes // cell_spec.jobs // cell_spec.size_bytes * cell_spec.size_bytes
-    ranges = [(0, size_bytes) if cell_spec.random else (job * part, (job + 1) * part) for job in range(cell_spec.jobs)]
-    streams = [Stream(cell=cell_spec, path=path, begin=begin, end=end) for begin, end in ranges]
-    return _by_jobs(cell_spec, run_threads, streams, seconds)
+    each = size_bytes // cell_spec.jobs // cell_spec.size_bytes * cell_spec.size_bytes
+    parts = [
+        range(size_bytes) if cell_spec.random else range(job * each, (job + 1) * each) for job in range(cell_spec.jobs)
+    ]
+    return _by_jobs(cell_spec, [partial(run_threads, cell_spec, path, part) for part in parts], seconds)
+
+
+def open_target(path: str, *, writes: bool, flags: int = os.O_DIRECT) -> int:
+    """Open a file to read or write; raises UserError. A file to write is not opened through a link: another user who
+    may write into its folder could have linked it to somebody's file."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | (os.O_WRONLY | os.O_NOFOLLOW if writes else os.O_RDONLY))
+    except OSError as error:
+        raise UserError(f"{path} can't be opened: {error.strerror}") from error
+
+
+def run_threads(cell: CellSpec, path: str, part: range, seconds: float) -> Requests:
+    """Keep `depth` requests in flight in a `part` of a file for `seconds`; raises UserError if one fails."""
+    size_bytes, slots = cell.size_bytes, len(part) // cell.size_bytes
+    descriptor = open_target(path, writes=cell.writes)
+    cpu, lock = time.process_time(), threading.Lock()
+    ends: list[int] = []
+    latencies: list[int] = []
+    failed: list[UserError] = []
+    numbers = itertools.count()
+    deadline = time.monotonic_ns() + round(seconds * 1e9)
+
+    def work() -> None:
+        random, buffer = np.random.default_rng(), mmap.mmap(-1, size_bytes)
+        if cell.writes:
+            buffer[:] = random.bytes(size_bytes)
+        call = os.pwritev if cell.writes else os.preadv
+        while not failed:
+            with lock:
+                number = next(numbers)
+            slot = int(random.integers(slots)) if cell.random else number % slots
+            started = time.monotonic_ns()
+            try:
+                done = call(descriptor, [buffer], part.start + slot * size_bytes)
+            except OSError as error:
+                failed.append(UserError(f"{path}: {error.strerror}"))
+                return
+            now = time.monotonic_ns()
+            if done != size_bytes:
+                failed.append(UserError(f"{path}: a call moved {done} of {size_bytes} bytes"))
+            with lock:
+                ends.append(now)
+                latencies.append(now - started)
+            if now >= deadline:
+                return
+
+    threads = [threading.Thread(target=work) for _ in range(cell.depth)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        os.close(descriptor)
+    if failed:
+        raise failed[0]
+    return Requests(np.array(ends, np.int64), np.array(latencies, np.int64), time.process_time() - cpu)
 
 
 def measure_gets(cell_spec: CellSpec, storage: StorageSpec, objects: tuple[str, ...], seconds: float) -> ProbeCell:
     """Measure one cell of GET requests on objects; raises DlemuError, UserError."""
-    stream = GetStream(cell=cell_spec, storage=storage, objects=objects)
-    return _by_jobs(cell_spec, run_gets, [stream] * cell_spec.jobs, seconds)
+    return _by_jobs(cell_spec, [partial(run_gets, cell_spec, storage, objects)] * cell_spec.jobs, seconds)
 
 
-def _by_jobs(
-    cell_spec: CellSpec, run: Callable[[StreamKind, float], Requests], streams: Sequence[StreamKind], seconds: float
-) -> ProbeCell:
-    """Run a job per stream, each in its own process, for the warm-up and `seconds`."""
+def _by_jobs(cell_spec: CellSpec, jobs: Sequence[Callable[[float], Requests]], seconds: float) -> ProbeCell:
+    """Run the jobs, each in its own process, for the warm-up and `seconds`."""
 
-    def send(comm: Comm, stream: StreamKind) -> tuple[int, Requests]:
+    def send(comm: Comm, job: Callable[[float], Requests]) -> tuple[int, Requests]:
         began_ns = comm.all_reduce_max(time.monotonic_ns())
-        return began_ns, run(stream, SETTLE_SECONDS + seconds)
+        return began_ns, job(SETTLE_SECONDS + seconds)
 
     most_seconds = seconds + _PATIENCE_SECONDS
-    parts = run_crew(send, streams, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=most_seconds)
+    parts = run_crew(send, jobs, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=most_seconds)
     return _cell_of_requests(cell_spec, parts[0][0], [requests for _, requests in parts], seconds)
 
 

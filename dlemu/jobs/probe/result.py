@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from datagen.quantiles import Percentiles
 from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.results.answer_files import ANSWER_VERSION
@@ -46,6 +49,20 @@ class CellSpec:
     def in_flight(self) -> int:
         """Requests in flight, summed over jobs."""
         return self.depth * self.jobs
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """The requests that one job completed, one array element per request."""
+
+    end_ns: NDArray[np.int64]
+    """Completion, by CLOCK_MONOTONIC."""
+    latency_ns: NDArray[np.int64]
+    cpu_seconds: float
+    first_byte_ns: NDArray[np.int64] | None = None
+    """Time from sending a GET request to the first byte of its response; None for requests of files."""
+    failed: int = 0
+    """Requests that failed and were retried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,25 +111,16 @@ class Fed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeQuestion:
-    """What was to be measured."""
-
-    target: str
-    """Folder, file, or s3://BUCKET/... that was measured."""
-    overrides: tuple[str, ...] = ()
-    """Of `storage.storage_options`, for a bucket."""
-    seconds: float
-    """Duration of each cell, or round."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ProbeAnswer:
     """The whole result."""
 
     schema_version: int = ANSWER_VERSION
     complete: bool
     """False while the probe is running, or if it was interrupted."""
-    question: ProbeQuestion
+    target: str
+    """Folder, file, or s3://BUCKET/... that was measured."""
+    overrides: tuple[str, ...] = ()
+    """Of `storage.storage_options`, for a bucket."""
     engine: Engine
     host: HostFacts
     storage: StorageFacts | None = None

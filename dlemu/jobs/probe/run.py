@@ -6,8 +6,10 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import product
+from typing import Any
 
 from datagen.errors import SpaceError, UserError
 from datagen.storage.s3 import SCHEME
@@ -17,7 +19,7 @@ from dlemu.config import load, workload_names
 from dlemu.jobs.probe.object_gets import objects_to_read
 from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import choose_engine, measure_cell, measure_gets
-from dlemu.jobs.probe.result import PROBE, Access, CellSpec, Engine, Fed, ProbeAnswer, ProbeCell, ProbeQuestion
+from dlemu.jobs.probe.result import PROBE, Access, CellSpec, Engine, Fed, ProbeAnswer, ProbeCell
 from dlemu.machine.environment import describe_folder, describe_host, existing_folder
 from dlemu.metrics.cache import IN_MEMORY
 from dlemu.metrics.demand import Demand, demand
@@ -42,33 +44,26 @@ _CONSUMERS = (
 Measure = Callable[[CellSpec], ProbeCell]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grid:
-    """The cells to measure: every combination of these values."""
-
-    accesses: Sequence[Access] = ("randread",)
-    sizes: Sequence[int] = (4 * KIB, 16 * KIB, 128 * KIB, MIB)
-    depths: Sequence[int] = (1, 8, 32, 128)
-    jobs: Sequence[int] = (1,)
-
-    def cells(self) -> tuple[CellSpec, ...]:
-        """Return all combinations."""
-        return tuple(
-            CellSpec(access=access, size_bytes=size, depth=depth, jobs=jobs)
-            for access in self.accesses
-            for size in self.sizes
-            for jobs in self.jobs
-            for depth in self.depths
-        )
+def cells_of(
+    accesses: Sequence[Access] = ("randread",),
+    sizes: Sequence[int] = (4 * KIB, 16 * KIB, 128 * KIB, MIB),
+    depths: Sequence[int] = (1, 8, 32, 128),
+    jobs: Sequence[int] = (1,),
+) -> tuple[CellSpec, ...]:
+    """Return the cells to measure: every combination of these values."""
+    return tuple(
+        CellSpec(access=access, size_bytes=size_bytes, depth=depth, jobs=job)
+        for access, size_bytes, job, depth in product(accesses, sizes, jobs, depths)
+    )
 
 
-PRESETS = {
-    "amax": Grid(sizes=(128 * KIB,), depths=(32,)),
-    "micron-6550": Grid(depths=(1,), jobs=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512)),
+PRESETS: dict[str, dict[str, Any]] = {
+    "amax": {"sizes": (128 * KIB,), "depths": (32,)},
+    "micron-6550": {"depths": (1,), "jobs": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)},
 }
 """Cells of vendors' documents (docs/vendor-figures.md): fio at 128 KiB, depth 32; transfer sizes by number of workers
 with one request in flight each."""
-OBJECT_GRID = Grid(sizes=(64 * KIB, MIB, 8 * MIB), depths=(1, 8, 32, 64))
+_OF_OBJECTS = {"sizes": (64 * KIB, MIB, 8 * MIB), "depths": (1, 8, 32, 64)}
 """Default cells for a bucket: sizes of small samples, of large samples, and of parts of large objects."""
 
 
@@ -96,13 +91,9 @@ def probe_target(
     overrides of `storage.storage_options`, for a bucket. Raises UserError, SpaceError, DlemuError.
     """
     bucket = target.startswith(SCHEME)
-    base = PRESETS[preset] if preset else OBJECT_GRID if bucket else Grid()
-    cells = Grid(
-        accesses=accesses or base.accesses,
-        sizes=sizes or base.sizes,
-        depths=depths or base.depths,
-        jobs=jobs or base.jobs,
-    ).cells()
+    given = {"accesses": accesses, "sizes": sizes, "depths": depths, "jobs": jobs}
+    base = PRESETS[preset] if preset else _OF_OBJECTS if bucket else {}
+    cells = cells_of(**base | {name: values for name, values in given.items() if values})
     if steady and not any(cell.writes for cell in cells):
         raise UserError("--steady is for writes: wanted --rw randwrite or write")
     target = target if bucket else os.path.abspath(target)
@@ -112,7 +103,8 @@ def probe_target(
     local = None if bucket else existing_folder(os.path.dirname(target) if os.path.isfile(target) else target)
     answer = ProbeAnswer(
         complete=False,
-        question=ProbeQuestion(target=target, seconds=seconds, overrides=tuple(without_secrets(options))),
+        target=target,
+        overrides=tuple(without_secrets(options)),
         engine=used,
         host=describe_host(),
         storage=None if local is None else describe_folder(local),
@@ -181,9 +173,6 @@ def fed_by(need: Demand, mb_per_second: float) -> Iterator[Fed]:
     )
 
 
-# cells
-
-
 def _until_steady(cell_spec: CellSpec, measure: Measure, on_event: OnEvent) -> ProbeCell:
     """Repeat a write until its rate is steady, or as often as SNIA allows; latencies are those of the last round."""
     rates: list[float] = []
@@ -193,9 +182,6 @@ def _until_steady(cell_spec: CellSpec, measure: Measure, on_event: OnEvent) -> P
         on_event(Doing(f"round {len(rates)} of at most {MOST_ROUNDS}: {cell.mb_per_second:,.1f} MB/s"))
     mean = sum(rates[-WINDOW:]) / WINDOW
     return replace(cell, mb_per_second=mean, iops=mean * 1e6 / cell.size_bytes, steady=is_steady(rates))
-
-
-# the target
 
 
 @contextlib.contextmanager
@@ -282,9 +268,6 @@ def _check_direct(path: str) -> None:
         ) from None
 
 
-# probe.json
-
-
 def read_probe(folder: str) -> ProbeAnswer | None:
     """Return the probe in a folder, None if there is none; raises UserError for a damaged one."""
     return read_answer(folder, PROBE, ProbeAnswer)
@@ -307,4 +290,4 @@ def read_rates(folder: str) -> Rates:
     reads, writes = first_of("randread", "read"), first_of("write", "randwrite")
     if not reads and not writes:
         raise UserError(f"{folder} has no reads and no writes: wanted a probe with --rw randread, read or write")
-    return Rates(f"a probe of {probe.question.target}", reads, writes)
+    return Rates(f"a probe of {probe.target}", reads, writes)

@@ -13,11 +13,11 @@ from dlemu.jobs.training.summary import TelemetrySummary
 from dlemu.metrics.cache import Delivered, mean_between
 from dlemu.metrics.changes import not_steady
 from dlemu.metrics.findings import Code, Finding, Number
-from dlemu.metrics.limit import Activity, Device
+from dlemu.metrics.limit import Context
 from dlemu.metrics.loss import waits_of
-from dlemu.metrics.rates import Windows, known, mean_within
+from dlemu.metrics.rates import Window, Windows, known, mean_within
 from dlemu.metrics.rows import Rows, StepTable, in_order
-from dlemu.results.host_activity import HostActivity, devices_of
+from dlemu.results.host_activity import HostActivity, devices_of, highest
 from dlemu.results.parts import HostDevice
 from dlemu.telemetry import HostTelemetry
 
@@ -25,44 +25,48 @@ _MIN_GAP_SECONDS, _MIN_GAP_INTERVALS = 5.0, 8.0
 """Readings further apart than the greater of the two are a gap; less may only mean that the host was busy."""
 
 
-def activity_during(run: MeasuredTraining, rows: Rows) -> Activity:
-    """Return the activity during the epochs of these rows; where no telemetry was recorded, the run's own CPU use."""
+def activity_during(run: MeasuredTraining, rows: Rows) -> Context:
+    """Return what hosts did in the epochs of these rows; where no telemetry was recorded, the run's own CPU use."""
     rows, journal = in_order(rows), run.facts.journal
     hosts = _epochs_of_hosts(run, rows)
-    cores = [
-        _use_of_cores(run, host, windows, host_busy)
-        for (host, windows), host_busy in zip(hosts, HostActivity(hosts).busy_percents, strict=True)
-    ]
-    known_use = [use for use in cores if use[0] is not None]
-    busy, own, _ = max(known_use, key=lambda use: use[0] or 0.0, default=(None, None, None))
-    limit_used = max((limit for _, _, limit in cores if limit is not None), default=None)
-    if journal.cpu_seconds and journal.ended_ns:  # what the run itself used, with all its processes
-        used = 1e9 * sum(journal.cpu_seconds) / max(1, journal.ended_ns - journal.started_ns)
-        limits = [host.cpu_limit for host in journal.hosts if host.cpu_limit]
-        if busy is None:
-            busy = 100 * used / sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in journal.hosts)
-        if limit_used is None and limits and len(limits) == len(journal.hosts):
-            limit_used = 100 * used / sum(limits)
-
     activity, waiting = HostActivity(hosts), HostActivity(_waiting_windows(run, rows) or hosts)
+    use = [
+        _use_of_cores(run, host, windows, busy)
+        for (host, windows), busy in zip(hosts, activity.busy_percents, strict=True)
+    ]
+    unknown = math.nan, math.nan, math.nan
+    busy, own, _ = max((one for one in use if not math.isnan(one[0])), default=unknown)
+    limit_used = highest(of_limit for _, _, of_limit in use)
+    if journal.cpu_seconds and journal.ended_ns:  # what the run itself used, with all its processes
+        used = 100e9 * sum(journal.cpu_seconds) / max(1, journal.ended_ns - journal.started_ns)  # % of a core
+        limits = [host.cpu_limit or math.inf for host in journal.hosts]
+        if math.isnan(busy):
+            busy = used / sum(min(host.cpu_usable, most) for host, most in zip(journal.hosts, limits, strict=True))
+        if limit_used is None:
+            limit_used = used / sum(limits)
     depths, device_busy = (waiting.of_block_devices(name) for name in ("mean_queue_depth", "busy_percent"))
-    return Activity(
+    return Context(
         host_busy_percent=busy,
         own_busy_percent=own,
-        cpu_limit_used_percent=limit_used,
-        cpu_throttled_percent=activity.most("cpu", "throttled_percent"),
-        memory_some_percent=activity.most("pressure", "memory_some_percent"),
-        network_percent=activity.link_percent("received_mb_per_second"),
-        device=Device(mean_depth=sum(depths), busy_percent=max(device_busy)) if depths and device_busy else None,
+        cpu_limit_used_percent=limit_used or 0.0,
+        cpu_throttled_percent=activity.most("cpu", "throttled_percent") or 0.0,
+        memory_some_percent=activity.most("pressure", "memory_some_percent") or 0.0,
+        network_percent=activity.link_percent("received_mb_per_second") or 0.0,
+        device_depth=sum(depths) if depths and device_busy else math.nan,
+        device_busy_percent=max(device_busy) if depths and device_busy else math.nan,
     )
 
 
 def _epochs_of_hosts(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:
     """Return each host with the epochs of its ranks' rows, on its clock."""
     return [
-        (host, [(int(part["free_ns"].min()), int(part["met_ns"].max())) for part in own.by_epoch])
-        for host, own in ((host, rows.of("rank", ranks_on(run, host))) for host in run.telemetry)
+        (host, [_span_ns(part) for part in rows.of("rank", ranks_on(run, host)).by_epoch]) for host in run.telemetry
     ]
+
+
+def _span_ns(rows: StepTable) -> Window:
+    """Return when the steps of one host's ranks began and ended."""
+    return int(rows["free_ns"].min()), int(rows["met_ns"].max())
 
 
 def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
@@ -87,25 +91,13 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
     )
 
 
-def delivered_by_devices(run: MeasuredTraining) -> list[Delivered]:
-    """Return the read throughput of each counted device over time."""
+def delivered_by_devices(run: MeasuredTraining, metric: str, *, probe: str = "") -> list[Delivered]:
+    """Return a metric of each counted device over time; `probe`: of devices with that one only."""
     return [
-        Delivered(ranks_on(run, host), *host.readings(device.probe, device.name, "read_mb_per_second"))
+        Delivered(ranks_on(run, host), *host.readings(device.probe, device.name, metric))
         for host, device in devices_of(run.telemetry)
-        if device.counted
+        if device.counted and device.probe == (probe or device.probe)
     ]
-
-
-def read_requests(run: MeasuredTraining) -> tuple[list[Delivered], list[Delivered]]:
-    """Return MB/s and reads/s of each counted block device over time."""
-    devices = [
-        (host, device) for host, device in devices_of(run.telemetry) if device.counted and device.probe == "block"
-    ]
-    megabytes, requests = (
-        [Delivered(ranks_on(run, host), *host.readings("block", device.name, name)) for host, device in devices]
-        for name in ("read_mb_per_second", "reads_per_second")
-    )
-    return megabytes, requests
 
 
 def ranks_on(run: MeasuredTraining, host: HostTelemetry) -> tuple[int, ...]:
@@ -124,7 +116,7 @@ def find_recording_gaps(run: MeasuredTraining) -> Iterator[Finding]:
         own = run.training.of("rank", ranks_on(run, host))
         if not len(own):
             continue
-        begin_ns, end_ns = int(own["free_ns"].min()), int(own["met_ns"].max())
+        begin_ns, end_ns = _span_ns(own)
         max_gap_ns = max(_MIN_GAP_SECONDS, _MIN_GAP_INTERVALS * host.interval_seconds) * 1e9
         times = host.time_ns[(host.time_ns > begin_ns) & (host.time_ns < end_ns)]
         moments = np.unique(np.concatenate([[begin_ns], times, [end_ns]]))
@@ -132,10 +124,9 @@ def find_recording_gaps(run: MeasuredTraining) -> Iterator[Finding]:
         for start_ns, stop_ns in pairwise(moments.tolist()):
             is_last = stop_ns == end_ns and not was_read_after
             if stop_ns - start_ns > max_gap_ns or (is_last and host.host in lost):
-                from_seconds, to_seconds = ((moment - begin_ns) / 1e9 for moment in (start_ns, stop_ns))
-                gap: dict[str, Number] = {"pattern": "gap", "host": host.host}
-                gap |= {"from_seconds": from_seconds, "to_seconds": to_seconds}
-                yield Finding(Code.MEASUREMENT_INCOMPLETE, "caution", gap)
+                since, until = ((moment - begin_ns) / 1e9 for moment in (start_ns, stop_ns))
+                gap: dict[str, Number] = {"host": host.host, "from_seconds": since, "to_seconds": until}
+                yield Finding.of(Code.MEASUREMENT_INCOMPLETE, "caution", pattern="gap", **gap)
 
 
 def _notes(run: MeasuredTraining) -> Iterator[str]:
@@ -151,9 +142,9 @@ def _notes(run: MeasuredTraining) -> Iterator[str]:
 def _power(run: MeasuredTraining, host: HostTelemetry) -> dict[str, float | None]:
     """Return the mean watts of each meter of a host during training."""
     own = run.training.of("rank", ranks_on(run, host))
-    begin_ns, end_ns = (int(own["free_ns"].min()), int(own["met_ns"].max())) if len(own) else (0, 0)
-    readings = ((meter, host.readings("power", meter, "watts")) for meter in host.sources("power"))
-    return {meter: known(mean_between(*watts, begin_ns, end_ns)) for meter, watts in readings}
+    span = _span_ns(own) if len(own) else (0, 0)
+    meters = host.sources("power")
+    return {meter: known(mean_between(*host.readings("power", meter, "watts"), *span)) for meter in meters}
 
 
 def _waiting_windows(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:
@@ -164,8 +155,11 @@ def _waiting_windows(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostT
 
 def _use_of_cores(
     run: MeasuredTraining, host: HostTelemetry, windows: Windows, busy: float
-) -> tuple[float | None, float | None, float | None]:
-    """Return the use of one host's cores by all programs (`busy`) and by the run, and of the run's CPU limit, in %."""
+) -> tuple[float, float, float]:
+    """Return the use of one host's cores by all programs (`busy`) and by the run, and of the run's CPU limit, in %.
+
+    NaN where it is not known.
+    """
     facts, used = run.facts.journal.hosts[host.node], math.nan
     for number, rank in enumerate(host.sources("process")):
         times, seconds = host.readings("process", rank, "cpu_seconds")
@@ -173,13 +167,12 @@ def _use_of_cores(
         used = mean_within(times, grown, windows) + (used if number else 0.0)
     own = 100 * used / facts.cpu_count
     # Each process's CPU time is rounded to ticks of 10 ms (proc(5)), so `own` may slightly exceed `busy`.
-    own = busy if own > busy else own
-    return known(busy), known(own), known(100 * used / facts.cpu_limit) if facts.cpu_limit else None
+    return busy, busy if own > busy else own, 100 * used / (facts.cpu_limit or math.inf)
 
 
 def find_hot_drive(run: MeasuredTraining, rows: Rows) -> Finding | None:
     """Return the drive below the dataset that exceeded its own warning threshold the most; None if none reached it."""
-    hot: list[tuple[float, Finding]] = []
+    hot: dict[float, Finding] = {}
     for host, windows in _epochs_of_hosts(run, in_order(rows)):
         devices = {device.name for device in host.devices}
         for drive in host.sources("temperature"):
@@ -189,6 +182,7 @@ def find_hot_drive(run: MeasuredTraining, rows: Rows) -> Finding | None:
             hottest = max((float(part.max()) for part in parts if len(part)), default=-math.inf)
             is_below = any(name == drive or name.startswith(f"{drive}n") for name in devices)
             if is_below and len(limits) and hottest >= limits[0]:
-                found = not_steady("hot_drive", drive=drive, celsius=hottest, limit_celsius=float(limits[0]))
-                hot.append((hottest - float(limits[0]), found))
-    return max(hot, key=lambda each: each[0], default=(0.0, None))[1]
+                limit = float(limits[0])
+                found = not_steady("hot_drive", drive=drive, celsius=hottest, limit_celsius=limit)
+                hot.setdefault(hottest - limit, found)
+    return hot[max(hot)] if hot else None

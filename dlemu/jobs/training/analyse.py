@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,16 +14,14 @@ from dlemu.jobs.training.activity import (
     delivered_by_devices,
     find_hot_drive,
     find_recording_gaps,
-    read_requests,
     summarise_telemetry,
 )
-from dlemu.jobs.training.measured import Facts, MeasuredTraining
-from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
+from dlemu.jobs.training.measured import MeasuredTraining
+from dlemu.jobs.training.scaling import explain_loss, preprocessing_sleeps
 from dlemu.jobs.training.steplog import EVALUATION
 from dlemu.jobs.training.summary import (
     AsynchronousCheckpoints,
     CheckpointTiming,
-    DatasetFacts,
     Evaluation,
     Metrics,
     PageCache,
@@ -41,8 +40,8 @@ from dlemu.metrics.cache import (
 from dlemu.metrics.changes import find_unsteadiness
 from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.findings import Code, Finding, Number
-from dlemu.metrics.limit import MIN_LOSS_PERCENT, Context, Limit, judge_limit
-from dlemu.metrics.loss import Loss, find_causes, kept_loss_percent, loss_percent, work_of
+from dlemu.metrics.limit import MIN_LOSS_PERCENT, Limit, Scaling, judge_limit
+from dlemu.metrics.loss import loss_percent
 from dlemu.metrics.rates import (
     Mean,
     averaged,
@@ -76,17 +75,23 @@ def analyse(run: MeasuredTraining) -> Summary:
     facts, journal, rows = run.facts, run.facts.journal, run.training
     workload, settings = facts.workload, facts.workload.metric
     kept = kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)
-    delivered_rate, delivered_percent = device_metrics(rows, delivered_by_devices(run))
-    metrics, kept_loss = _metrics(run, kept, delivered_rate), kept_loss_percent(kept)
-    proof = _cache_proof(run) if len(rows) else None
-    served = served_by_storage(rows, proof.from_storage_percent, delivered_percent) if proof else None
-    evidence = _evidence(facts, metrics, served, kept_loss, supply_known=is_supply_known(rows))
-    other_program = _other_program(rows, metrics, proof) if proof else None
-    judged = rows if _is_biased(evidence) else kept
-    limit = _limit(run, judged, proof, other_program) if proof else None
-    found = (proof.finding if proof else None, other_program, *_unsteady(run, kept, limit))
+    delivered_rate, delivered_percent = device_metrics(rows, delivered_by_devices(run, "read_mb_per_second"))
+    metrics = _metrics(run, kept, delivered_rate)
+    proof = prove(
+        rows,
+        file_system=journal.storage.file_system if journal.storage else "",
+        odirect=workload.reader.odirect,
+        evicted=workload.reader.evict_page_cache == "epochs",
+        dataset_bytes=facts.total_bytes,
+        memory_bytes=sum(host.memory_bytes for host in journal.hosts),
+    )
+    served = served_by_storage(rows, proof.from_storage_percent, delivered_percent)
+    evidence = _evidence(run, kept, metrics, served)
+    other_program = _other_program(rows, metrics, proof)
+    limit = _limit(run, rows if _is_biased(evidence) else kept, proof, other_program)
+    found = (proof.finding, other_program, *_unsteady(run, kept, limit), *_incomplete(run))
     explains = limit.findings if limit else ()
-    findings = (*(one for one in found if one is not None and one not in explains), *_incomplete(run))
+    findings = tuple(one for one in found if one is not None and one not in explains)
     verdict = judge(evidence, limit.what if limit else "")
     evaluated = run.ordered.of("phase", (EVALUATION,))
     return Summary(
@@ -98,29 +103,31 @@ def analyse(run: MeasuredTraining) -> Summary:
         scale=workload.scale or None,
         sample_divisor=sample_divisor(workload),
         metrics=metrics,
-        loss_percent=loss_percent(rows, kept) if proof else None,
+        loss_percent=loss_percent(rows, kept) if len(rows) else None,
         limited_by=in_words(limit, findings, facts.ranks) if limit else None,
-        page_cache=proof and PageCache(proof.from_storage_percent, served, memory_warning(proof.finding)),
+        page_cache=PageCache(proof.from_storage_percent, served, memory_warning(proof.finding)) if len(rows) else None,
         requests=requests_of(journal.requests) if journal.requests else None,
         evaluation=Evaluation(training_ns(evaluated) / 1e9, sum_of(evaluated, "samples")) if len(evaluated) else None,
-        checkpoints=tuple(_checkpoints(facts)),
+        checkpoints=tuple(
+            CheckpointTiming(
+                epoch=saved.epoch,
+                block=saved.block,
+                bytes=saved.bytes,
+                seconds=saved.seconds,
+                stall_seconds=saved.stall_seconds,
+            )
+            for saved in journal.checkpoints
+        ),
         asynchronous_checkpoints=_asynchronous(run),
         each_sample_once=tuple(
             each_sample_once(facts.train_plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)))
             for epoch in (facts.schedule if len(rows) else ())
         ),
-        dataset=DatasetFacts(
-            data_folder=workload.dataset.data_folder,
-            format=workload.dataset.format,
-            num_files_train=facts.num_files_train,
-            num_samples_per_file=facts.num_samples_per_file,
-            total_bytes=facts.total_bytes,
-        ),
-        how=_how(facts),
+        data_folder=workload.dataset.data_folder,
         telemetry=summarise_telemetry(run),
         issues=(
-            *(*workload.notes, *facts.dataset_notes, *recording_notes(workload.recorded, facts.ranks)),
-            *(*facts.loader_notes, *issue_lines(findings)),
+            *(*workload.notes, *facts.notes, *recording_notes(workload.recorded, facts.ranks)),
+            *issue_lines(findings),
         ),
         findings=findings,
     )
@@ -155,7 +162,10 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: Mean)
         samples_per_second=_rate(rows, "samples", 1),
         app_mb_per_second=_rate(rows, "app_bytes", MB),
         app_bytes=app_bytes,
-        device_request_kib=device_request_kib(rows, *read_requests(run)),
+        device_request_kib=device_request_kib(
+            rows,
+            *(delivered_by_devices(run, name, probe="block") for name in ("read_mb_per_second", "reads_per_second")),
+        ),
         samples=sum_of(rows, "samples"),
         training_seconds=training_ns(rows) / 1e9,
         time_to_first_batch_seconds=averaged(rows, first_batch_seconds),
@@ -168,17 +178,6 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: Mean)
 def _rate(rows: Rows, column: str, unit: float) -> Mean:
     """Return a column's sum per second of training, in units of `unit`: of the whole run, and per epoch."""
     return pooled(rows, lambda part: per_second(float(sum_of(part, column)) / unit, part))
-
-
-def _checkpoints(facts: Facts) -> Iterator[CheckpointTiming]:
-    for saved in facts.journal.checkpoints:
-        yield CheckpointTiming(
-            epoch=saved.epoch,
-            block=saved.block,
-            bytes=saved.bytes,
-            seconds=saved.seconds,
-            stall_seconds=saved.stall_seconds,
-        )
 
 
 def _asynchronous(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
@@ -200,25 +199,8 @@ def _asynchronous(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
     return AsynchronousCheckpoints(step_seconds_during=slow, step_seconds_otherwise=usual)
 
 
-_HOW = (
-    *("data_loader", "engine", "decode", "odirect", "evict_page_cache", "page_cache_percent", "batch_size", "verify"),
-    *("read_threads", "file_shuffle", "sample_shuffle", "transfer_size", "tensors", "tensor_bytes"),
-)
-
-
-def _how(facts: Facts) -> dict[str, bool | int | float | str | None]:
-    reader = facts.workload.reader
-    return {
-        **{name: getattr(reader, name) for name in _HOW},
-        "synchronous": facts.workload.train.synchronous or reader.read_threads == 0,
-        "reader_version": facts.reader_version,
-    }
-
-
-def _evidence(
-    facts: Facts, metrics: Metrics, served_percent: float | None, kept_loss: Loss, *, supply_known: bool
-) -> Evidence:
-    settings, ahead = facts.workload.metric, facts.batches_ahead
+def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_percent: float | None) -> Evidence:
+    facts, settings, ahead = run.facts, run.facts.workload.metric, run.facts.batches_ahead
     au = metrics.au_percent.mean if metrics.au_percent else None
     shortest = min(block.steps for epoch in facts.schedule for block in epoch.blocks)
     return Evidence(
@@ -228,7 +210,7 @@ def _evidence(
         au=au,
         au_sustained=metrics.sustained_percent,
         au_whole=metrics.au_whole_percent.mean if metrics.au_whole_percent else None,
-        au_without_waits=100 * au / (au + kept_loss.uneven_computation) if au else None,
+        au_without_waits=100 * au / (au + loss_percent(kept, kept).uneven_computation) if au else None,
         uncertainty_percent=metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None,
         epochs=len(facts.schedule),
         from_storage_percent=served_percent,
@@ -236,7 +218,7 @@ def _evidence(
         reads=bool(metrics.app_bytes),
         # With tensors the ceiling includes collation, by which the real job is limited, too.
         ceiling_au=metrics.ceiling_au_percent if not facts.workload.reader.tensors else None,
-        supply_known=supply_known,
+        supply_known=is_supply_known(run.training),
         kept_steps=max(0, shortest - settings.exclude_start_steps - settings.exclude_end_steps),
         prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,  # +1: the trainer
     )
@@ -262,19 +244,6 @@ def _incomplete(run: MeasuredTraining) -> Iterator[Finding]:
     yield from find_recording_gaps(run)
 
 
-def _cache_proof(run: MeasuredTraining) -> CacheProof:
-    facts, journal = run.facts, run.facts.journal
-    reader = facts.workload.reader
-    return prove(
-        run.training,
-        file_system=journal.storage.file_system if journal.storage else "",
-        odirect=reader.odirect,
-        evicted=reader.evict_page_cache == "epochs",
-        dataset_bytes=facts.total_bytes,
-        memory_bytes=sum(host.memory_bytes for host in journal.hosts),
-    )
-
-
 def _other_program(rows: Rows, metrics: Metrics, proof: CacheProof) -> Finding | None:
     """Return what the devices delivered beyond what the kernel fetched for the run's reads (read-ahead included)."""
     rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
@@ -293,35 +262,25 @@ def _limit(run: MeasuredTraining, judged: Rows, proof: CacheProof, other_program
     """Return what limited the `judged` steps; None without computation."""
     if not is_any(judged, "compute_ns"):
         return None
-    facts, reader = run.facts, run.facts.workload.reader
-    preprocesses = preprocessing_sleeps(reader.preprocess_time, run.training)
-    workers = facts.ranks * max(1, reader.read_threads)
-    stall = reads_stall(facts.workload)
-    causes = find_causes(judged, preprocesses=preprocesses, workers=workers, reads_stall=stall)
-    work = work_of(judged, preprocesses=preprocesses)
+    facts, reader, deeper_queue = run.facts, run.facts.workload.reader, None
+    causes, work = explain_loss(facts.workload, judged, facts.ranks)
     if causes.total >= MIN_LOSS_PERCENT:
-        from dlemu.jobs.training.repaired_causes import repair_causes  # simulates the run without each cause
+        from dlemu.jobs.training.deeper_queue import find_deeper_queue  # simulates the run
 
-        repaired, deeper_queue = repair_causes(
-            run, preprocesses=preprocesses, wanted_mb_per_second=work.wanted_mb_per_second
-        )
-    else:
-        repaired, deeper_queue = [], None
-    context = Context(
-        **vars(activity_during(run, judged)),
-        ceiling_au=facts.journal.ceiling_au_percent,
+        deeper_queue = find_deeper_queue(run, work.wanted_mb_per_second)
+    ceiling, share = facts.journal.ceiling_au_percent, proof.from_storage_percent.mean
+    context = replace(
+        activity_during(run, judged),
+        ceiling_au=math.nan if ceiling is None else ceiling,
         collates=reader.tensors > 0,
-        scaling=facts.journal.scaling,
+        scaling=facts.journal.scaling or Scaling(),
         read_threads=reader.read_threads,
-        from_storage_percent=proof.from_storage_percent.mean,
+        from_storage_percent=math.nan if share is None else share,
         other_program=other_program,
         is_object_store=bool(facts.journal.requests),
         deeper_queue=deeper_queue,
     )
-    limit = judge_limit(au_percent(judged), causes, work, context)
-    return replace(
-        limit, causes=tuple(sorted(repaired, key=lambda cause: (cause.what != limit.what, -cause.au_percent)))
-    )
+    return judge_limit(au_percent(judged), causes, work, context)
 
 
 def _unsteady(run: MeasuredTraining, kept: StepTable, limit: Limit | None) -> Iterator[Finding]:
@@ -331,8 +290,7 @@ def _unsteady(run: MeasuredTraining, kept: StepTable, limit: Limit | None) -> It
     facts, journal, what = run.facts, run.facts.journal, limit.what if limit else "nothing"
     if what not in HOST_LIMITS:
         # Readers without a core get as much as other programs leave them: their rates say nothing about the storage.
-        preprocesses = preprocessing_sleeps(facts.workload.reader.preprocess_time, run.training)
-        yield from find_unsteadiness(run.training, preprocesses=preprocesses)
+        yield from find_unsteadiness(run.training, preprocesses=preprocessing_sleeps(facts.workload, run.training))
         folders = facts.workload.dataset.num_subfolders_train
         names = [subfolder_name(folder, folders) for folder in range(folders)]
         yield from find_slow_folders(run.training, facts.train_plan, names)

@@ -130,14 +130,12 @@ def _shares(spent: Floats) -> list[float]:
 
 def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:
     """Return the ns of each epoch, and of each rank, spent on each part, in the order of `_PARTS`."""
-    sums: dict[str, dict[int, Floats]] = {"epoch": {}, "rank": {}}
-    for own in rows.by_rank:
-        for part in own.by_epoch:
-            waits = wait_parts(part).sum(axis=0).tolist()
-            spent = np.array([int(part["compute_ns"].sum()), *waits, int(part["sync_ns"].sum())], np.float64)
-            for label, by_label in sums.items():
-                (value,) = part.values(label)
-                by_label[value] = by_label.get(value, np.zeros(len(spent))) + spent
+    spent = [rows["compute_ns"], *wait_parts(rows).T, rows["sync_ns"]]
+    sums: dict[str, dict[int, Floats]] = {}
+    for label in ("epoch", "rank"):
+        values, place = np.unique(rows[label], return_inverse=True)
+        totals = np.transpose([np.bincount(place, part) for part in spent])
+        sums[label] = dict(zip(values.tolist(), totals, strict=True))
     return sums
 
 

@@ -34,8 +34,7 @@ def check_dataset(facts: Facts) -> Check:
     observed = f"{dataset.train.num_files:,} training files, {size(dataset.total_bytes)} in {folder}"
     steps = steps_of(workload, workload.ranks, dataset.train.num_files)
     if not can_be_judged(workload, steps):
-        who = f"{workload.ranks} rank{'s' * (workload.ranks != 1)}"
-        observed += f": {steps} step{'s' * (steps != 1)} per epoch for {who}, too few for a verdict"
+        observed += f": {count(steps, 'step')} per epoch for {count(workload.ranks, 'rank')}, too few for a verdict"
         files = enough(workload, workload.ranks).num_files_train
         return Check(level="warn", observed=observed, wanted=f"dataset.num_files_train={files}")
     if dataset.notes:

@@ -14,7 +14,6 @@ from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, log_name
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.rates import known
 from dlemu.results.live import Figure, Progress, seconds_left
-from dlemu.results.measured import read_facts
 
 RECENT_SECONDS = 10.0
 """Rates are means over the steps of this time."""
@@ -25,16 +24,14 @@ _MOST_ROWS = 2000
 class LiveTraining:
     """Follows the ranks of a training run."""
 
-    def __init__(self, facts_path: str, live_folder: str) -> None:
-        """Raises UserError for damaged facts."""
-        facts = read_facts(facts_path, Facts)
+    def __init__(self, facts: Facts, live_folder: str) -> None:
         self._folder, self._ranks = live_folder, facts.ranks
         self._epoch_steps = [epoch.steps for epoch in facts.schedule]
         self._exclude = facts.workload.metric.exclude_start_steps
         self._first_ns: dict[int, int] = {}
         """Rank -> start of its first step's wait."""
 
-    def look(self) -> Progress | None:
+    def __call__(self) -> Progress | None:
         """Return the run's progress; None before the first step."""
         logs = {rank: rows for rank in range(self._ranks) if len(rows := self._last_rows(rank))}
         if not logs:

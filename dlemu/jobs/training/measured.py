@@ -50,20 +50,16 @@ class Facts(RunFacts):
     """Which rank reads which samples in training; None where files are read as streams."""
     stream_plan: StreamPlan | None
     """The same where files are read as streams, else None."""
-    num_files_train: int
-    """Number of files that are used, as `num_files_eval`."""
     num_files_eval: int
-    num_samples_per_file: int
+    """Number of files that evaluations read."""
     total_bytes: int
     """Bytes of the files that are used."""
-    dataset_notes: tuple[str, ...] = ()
-    """Caveats about the dataset, as sentences."""
+    notes: tuple[str, ...] = ()
+    """Caveats about the dataset, and the loader's to its own measurements, as sentences."""
     batches_ahead: int
     """Most batches that a rank's loader may have complete or in work."""
     reader_version: int
     """Version of dlemu's reader."""
-    loader_notes: tuple[str, ...] = ()
-    """The loader's caveats to its own measurements, as sentences."""
     journal: Journal
 
     @property
@@ -187,7 +183,7 @@ def exported(run: MeasuredTraining) -> ExportedSteps:
         journal=facts.journal,
         training=run.training,
         evaluation=run.ordered.of("phase", (EVALUATION,)),
-        num_files_train=facts.num_files_train,
+        num_files_train=facts.train_plan.num_files,
         num_files_eval=facts.num_files_eval,
         saved=facts.journal.checkpoints,
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.measured import exported
+from dlemu.jobs.training.measured import Facts, exported
 from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.run import Training
 from dlemu.jobs.training.summary import Metrics, Summary
@@ -101,15 +101,28 @@ def training_metrics(figures: dict[str, Any]) -> dict[str, Value]:
     return known
 
 
-def conditions(summary: Summary) -> Conditions:
+_HOW = (
+    *("data_loader", "engine", "decode", "odirect", "evict_page_cache", "page_cache_percent", "batch_size", "verify"),
+    *("read_threads", "file_shuffle", "sample_shuffle", "transfer_size", "tensors", "tensor_bytes"),
+)
+"""Settings of `reader` on which the meaning of the numbers depends."""
+
+
+def conditions(summary: Summary, facts: Facts) -> Conditions:
     """Return the conditions of a run's measurement, and its warning about the page cache."""
-    data, cache, telemetry = summary.dataset, summary.page_cache, summary.telemetry
-    accelerators = count(summary.ranks, "accelerator")
-    work = {key: getattr(data, key) for key in ("format", "num_files_train", "num_samples_per_file")}
+    cache, telemetry, reader = summary.page_cache, summary.telemetry, facts.workload.reader
+    accelerators, form = count(summary.ranks, "accelerator"), facts.workload.dataset.format
+    how = {
+        **{name: getattr(reader, name) for name in _HOW},
+        "synchronous": facts.workload.train.synchronous or reader.read_threads == 0,
+        "reader_version": facts.reader_version,
+    }
+    work: dict[str, Any] = {"format": form, "num_files_train": facts.train_plan.num_files}
+    work["num_samples_per_file"] = facts.train_plan.num_samples_per_file
     if summary.evaluation is None:  # else they include files that training doesn't read
         # Rounded: compressors of different versions write the same samples in a few bytes more or less.
-        work["total_bytes"] = size(data.total_bytes)
-    work["batch_size"] = summary.how["batch_size"]  # a step computes for as long, whatever its batch
+        work["total_bytes"] = size(facts.total_bytes)
+    work["batch_size"] = reader.batch_size  # a step computes for as long, whatever its batch
     # Their time is in `total_seconds`.
     work["evaluated_samples"] = 0 if summary.evaluation is None else summary.evaluation.samples
     work["checkpoints"] = len(summary.checkpoints)
@@ -121,11 +134,11 @@ def conditions(summary: Summary) -> Conditions:
         storage=summary.environment.storage,
         devices=tuple(device for device in telemetry.devices if device.counted) if telemetry else (),
         facts={
-            "dataset": f"{count(data.num_files_train, f'{data.format} file')}, {size(data.total_bytes)}",
-            "folder": data.data_folder,
+            "dataset": f"{count(facts.train_plan.num_files, f'{form} file')}, {size(facts.total_bytes)}",
+            "folder": summary.data_folder,
         },
         work=work,
-        how=dict(sorted(summary.how.items())),
+        how=dict(sorted(how.items())),
         from_memory=(RUN,) if summary.memory and summary.memory.severity == "loud" else (),
         warnings=(f"with {accelerators} {cache.warning}",) if cache and cache.warning else (),
     )

@@ -7,10 +7,9 @@ they read it again.
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -53,8 +52,6 @@ MAX_REPEAT_SECONDS = 30.0
 """Maximum duration of a repetition: a level that two of these do not make certain would take hours."""
 WINDOWS, CONFIDENCE = 20, 0.95  # 10 to 30 windows do: Schmeiser 1982 (dlemu.metrics.t_interval)
 """Time windows that a level is cut into for its confidence interval, and the interval's confidence."""
-MIN_CORRELATION = -0.8  # at -1 the interval would have no width
-"""Lower limit to the lag-1 correlation of the windows."""
 READ_BYTES = 32 << 20  # larger: a slow drive finishes too few reads in a level
 """A read is a batch, or as many of its samples as have about this many bytes, but at least one."""
 MAX_READERS = 256  # each is a process; more overload the cores of most hosts before the storage
@@ -91,50 +88,24 @@ class Level:
     """Half width of the 95 % interval of `mb_per_second`, from windows of time."""
 
 
-def probe_pattern(
+def measure_levels(
     job: TrainingJob,
     *,
     evicts: bool,
-    levels: tuple[int, ...] = (),
+    levels: Sequence[int] = (),
     again: int | None = None,
-    max_readers: int = MAX_READERS,
     most_seconds: float = MAX_SECONDS,
-    with_costs: bool = True,
-    on_level: Callable[[Level], None] | None = None,
-) -> tuple[tuple[Level, ...], HostCosts]:
-    """Return the measured levels and the loader's overhead; `job` has one rank. Raises UserError or DlemuError.
+) -> Iterator[Level]:
+    """Yield the levels as they are measured; `job` has one rank. Raises UserError or DlemuError.
 
     `evicts`: drop the dataset's pages before each level. `levels`: numbers of readers; empty: double them until more
     gain nothing. `again`: the level to repeat if there is time; 0: the fewest readers with the full speed.
-    `most_seconds`: of all levels together. `with_costs`: also measure the loader's overhead. `on_level` is called with
-    each level. Call it in the main thread.
+    `most_seconds`: of all levels together. Call it in the main thread.
     """
-    measured: list[Level] = []
-    for level in _measure(job, levels, again, max_readers, most_seconds, evicts=evicts):
-        measured.append(level)
-        if on_level is not None:
-            on_level(level)
-    costs = HostCosts()
-    if with_costs and job.workload.reader.read_threads > 0:
-        seconds = job.workload.timeout_seconds
-        (costs,) = run_crew(_loader_costs, [job], _LOADER, timeout_seconds=seconds, most_seconds=seconds)
-    return tuple(measured), costs
-
-
-def _measure(
-    job: TrainingJob,
-    levels: tuple[int, ...],
-    again: int | None,
-    max_readers: int,
-    most_seconds: float = MAX_SECONDS,
-    *,
-    evicts: bool,
-) -> Iterator[Level]:
-    """Yield the levels as they are measured; the parameters are those of `probe_pattern`."""
     spec, samples = reading_spec(job)
     buffer_bytes = host_memory().available_bytes * MEMORY_SHARE
-    max_readers = max(1, min(max_readers, int(buffer_bytes / max(1, spec.slot_bytes))))
-    max_readers = max(1, min(max_readers, job.found.train.num_samples // (2 * samples)))  # two reads for each
+    most = min(MAX_READERS, int(buffer_bytes / max(1, spec.slot_bytes)))
+    max_readers = max(1, min(most, job.found.train.num_samples // (2 * samples)))  # two reads for each
     seconds, began, best, flat_levels = LEVEL_SECONDS, time.monotonic(), 0.0, 0
     pending = [min(readers, max_readers) for readers in levels] or [1]
     measured: list[Level] = []
@@ -200,8 +171,19 @@ def _read_seconds(level: Level) -> float:
     return float((level.rows["end_ns"] - level.rows["begin_ns"]).mean()) / 1e9
 
 
+def loader_costs(job: TrainingJob) -> HostCosts:
+    """Measure the loader's overhead in a process of its own: deliver batches that take COST_SECONDS and read nothing.
+
+    Raises UserError or DlemuError. Call it in the main thread.
+    """
+    if not job.workload.reader.read_threads:
+        return HostCosts()
+    seconds = job.workload.timeout_seconds
+    (costs,) = run_crew(_loader_costs, [job], _LOADER, timeout_seconds=seconds, most_seconds=seconds)
+    return costs
+
+
 def _loader_costs(_: Comm, job: TrainingJob) -> HostCosts:
-    """Measure the loader's overhead: have it deliver batches that take COST_SECONDS to make and nothing to read."""
     batch_size = job.workload.reader.batch_size
     pause = Duration(mean=COST_SECONDS / batch_size)
     spec = replace(job.loader_spec(0), preprocess_time=pause, preprocess="sleep")
@@ -269,30 +251,14 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
     edges = np.linspace(begin_ns, end_ns, WINDOWS + 1)
     spread = Intervals(rows["begin_ns"].astype(float), np.maximum(rows["end_ns"], rows["begin_ns"] + 1.0), edges)
     windows = np.diff(spread.cumulative(rows["app_bytes"].astype(float)))
-    measured_seconds = (end_ns - begin_ns) / 1e9
+    measured_seconds, shares = (end_ns - begin_ns) / 1e9, 100 * windows / max(1.0, windows.mean())
     return Level(
         readers=readers,
         seconds=measured_seconds,
         rows=rows,
         mb_per_second=float(windows.sum()) / 1e6 / measured_seconds,
-        half_width_percent=_half_width_percent(100 * windows / max(1.0, windows.mean())),
+        half_width_percent=estimate(shares, CONFIDENCE, may_alternate=True).half_width_percent,
     )
-
-
-def _half_width_percent(windows: NDArray[np.float64]) -> float:
-    """Return the half width of the confidence interval of a level's mean; `windows` are in percent of it.
-
-    Bursts fill one window at the expense of the next: a lag-1 correlation r below -2 standard errors narrows the
-    interval by sqrt((1 + r) / (1 - r)), as `estimate` widens it for a positive one.
-    """
-    half_width = estimate(windows, CONFIDENCE).half_width_percent
-    deviations = windows - windows.mean()
-    total = float(deviations @ deviations)
-    correlation = float(deviations[1:] @ deviations[:-1]) / total if total > 0 else 0.0
-    if correlation > -2 / math.sqrt(len(windows)):
-        return half_width
-    correlation = max(correlation, MIN_CORRELATION)
-    return half_width * math.sqrt((1 + correlation) / (1 - correlation))
 
 
 def _read(

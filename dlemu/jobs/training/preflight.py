@@ -228,23 +228,12 @@ def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
     made = manifest.read(workload.dataset.data_folder, storage)
     if made is None:
         refuse_foreign_files(workload.dataset, storage)
-    files, files_there = workload.dataset.num_files_train, made.spec.num_files_train if made else 0
+    making = replace(workload, workflow=replace(workload.workflow, generate_data=True))
     if not given and workload.workflow.train and mean_seconds(workload.train.computation_time) > 0:
-        most = enough(workload, ranks).num_files_train
-        files = files_there or most
-        steps = steps_of(workload, ranks, files)
-        if not can_be_judged(workload, steps):
-            raise UserError(
-                _too_often_saved(workload, steps)
-                or f"{workload.dataset.data_folder} holds a dataset of {files_there:,} files, too few for {ranks} "
-                f"rank{'s' * (ranks != 1)}, and a dataset can't be extended because its file names contain the "
-                f"number of files. Set dataset.data_folder to an empty folder for {most:,}"
-            )
-    making = replace(
-        workload,
-        dataset=replace(workload.dataset, num_files_train=files),
-        workflow=replace(workload.workflow, generate_data=True),
-    )
+        files = made.spec.num_files_train if made else enough(workload, ranks).num_files_train
+        making = replace(making, dataset=replace(workload.dataset, num_files_train=files))
+        if problem := too_small(making, ranks):
+            raise UserError(f"{workload.dataset.data_folder}: {problem}, in another dataset.data_folder")
     missing = 0 if made and made.complete else nominal_bytes(making.dataset)
     return Making(workload=making, bytes=missing, folder=making.dataset.data_folder)
 

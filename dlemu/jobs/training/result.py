@@ -22,7 +22,7 @@ from dlemu.jobs.training.summary import Summary
 from dlemu.metrics.rows import Rows
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.measured import MeasuredLog
-from dlemu.runner.run_kind import RunKind
+from dlemu.runner.job_kind import JobKind
 from dlemu.telemetry import Telemetry
 
 _MAX_PLANNED, _MAX_BLOCKS = 10**9, 10**6
@@ -50,7 +50,7 @@ class Run(MeasuredTraining):
 RunLog = MeasuredLog[Journal]
 
 
-class TrainingRuns(RunKind[TrainingJob, Facts, Journal, Run]):
+class TrainingRuns(JobKind[TrainingJob, Facts, Journal, Run]):
     """How training runs are made and read."""
 
     name = "training"
@@ -78,14 +78,11 @@ class TrainingRuns(RunKind[TrainingJob, Facts, Journal, Run]):
         return {
             "plan": None if isinstance(plan, StreamPlan) else plan,
             "stream_plan": plan if isinstance(plan, StreamPlan) else None,
-            "num_files_train": job.found.train.num_files,
             "num_files_eval": job.found.valid.num_files if job.found.valid else 0,
-            "num_samples_per_file": job.found.train.num_samples_per_file,
             "total_bytes": job.found.total_bytes,
-            "dataset_notes": tuple(map(public_text, job.found.notes)),
+            "notes": (*map(public_text, job.found.notes), *job.loader_notes),
             "batches_ahead": job.batches_ahead,
             "reader_version": READER_VERSION,
-            "loader_notes": job.loader_notes,
         }
 
     def check(self, run: Run) -> None:

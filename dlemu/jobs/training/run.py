@@ -13,22 +13,21 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.measured import Facts, Journal
 from dlemu.jobs.training.plan import TrainingJob, loader_class
 from dlemu.jobs.training.preflight import check_before_making, check_host, check_model, job_on, no_verdict, to_make
-from dlemu.jobs.training.result import Run, RunLog, TrainingRuns
+from dlemu.jobs.training.result import RunLog, TrainingRuns
 from dlemu.jobs.training.steplog import log_name
 from dlemu.jobs.training.trainer import run_rank
 from dlemu.loaders.traits_base import check_installed
 from dlemu.ranks import Comm
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing, JobBegan, Making, OnEvent
-from dlemu.runner.job import JobKind, Look, Notify, in_time
+from dlemu.runner.job_kind import Look, Notify
 from dlemu.runner.ranks import Ranks
 from dlemu.runner.recording import RankRecord
 
 
-class Training(TrainingRuns, JobKind[TrainingJob, Facts, Journal, Run]):
+class Training(TrainingRuns):
     """Each rank streams batches through a real loader to an emulated accelerator."""
 
     def complete(self, workload: Workload) -> Workload:
@@ -60,7 +59,7 @@ class Training(TrainingRuns, JobKind[TrainingJob, Facts, Journal, Run]):
         trains = workload.workflow.train
         if trains:
             check = partial(check_before_making, workload, ranks.count, wants_verdict=wants_verdict)
-            ranks.agree(lambda: in_time(self, workload, check))
+            ranks.agree(lambda: self.in_time(workload, check))
         from dlemu.runner.datasets import make_dataset  # most runs make none
 
         if ranks.leads:

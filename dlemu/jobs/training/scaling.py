@@ -8,6 +8,7 @@ itself became faster.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,16 +17,15 @@ from typing import Literal
 
 from datagen.errors import DlemuError
 from datagen.storage.storage_base import open_storage
-from dlemu.config.duration import NO_TIME, Duration, is_zero
+from dlemu.config.duration import NO_TIME, is_zero
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.steplog import TRAINING, StepRows
 from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.limit import Scaling, lost_to_reads, reads_may_be_too_few
-from dlemu.metrics.loss import find_causes, work_of
+from dlemu.metrics.limit import FEW_REQUESTS, PIECE_BYTES, Scaling, lost_to_reads
+from dlemu.metrics.loss import Causes, Work, find_causes, work_of
 from dlemu.metrics.rows import Rows, is_any
 from dlemu.ranks import Comm
 
@@ -48,28 +48,23 @@ def try_other_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | 
     wanted: set[Trial] = comm.broadcast({trial for proposed in proposals for trial in proposed})
     if not wanted:
         return None
-    reader = job.workload.reader
-    readers, fewer = max(1, reader.read_threads), max(1, reader.read_threads // TIMES)
+    reader, rates = job.workload.reader, dict[str, float]()
+    readers = max(1, reader.read_threads)
+    counts = {"same": readers, "more": TIMES * readers, "fewer": max(1, readers // TIMES), "larger": readers}
     larger = replace(job, workload=replace(job.workload, reader=replace(reader, transfer_size=LARGER_BYTES)))
-    trials: dict[str, tuple[TrainingJob, int]] = {"same": (job, readers)}
-    trials |= {"more": (job, TIMES * readers)} if "more" in wanted else {}
-    trials |= {"fewer": (job, fewer)} if "fewer" in wanted else {}
-    trials |= {"larger": (larger, readers)} if "larger" in wanted else {}
-    trials["again"] = job, readers
-    measured = {
-        name: _rate(trial_job, comm, count, len(job.schedule) + turn, waiting)
-        for turn, (name, (trial_job, count)) in enumerate(trials.items(), 1)
-    }
-    rates = {name: rate for name, rate in measured.items() if rate is not None}
-    if len(rates) < len(trials):
+    for name, count in (counts | {"again": readers}).items():
+        if name in ("same", "again", *wanted):
+            epoch = len(job.schedule) + len(rates) + 1
+            rates[name] = _rate(larger if name == "larger" else job, comm, count, epoch, waiting)
+    if comm.rank or any(math.isnan(rate) for rate in rates.values()):
         return None
     return Scaling(
         readers=job.ranks * readers,
         mb_per_second=rates["same"],
-        more_readers=job.ranks * readers * TIMES if "more" in rates else 0,
+        more_readers=job.ranks * counts["more"] if "more" in rates else 0,
         more_mb_per_second=rates.get("more", 0.0),
         again_mb_per_second=rates["again"],
-        fewer_readers=job.ranks * fewer if "fewer" in rates else 0,
+        fewer_readers=job.ranks * counts["fewer"] if "fewer" in rates else 0,
         fewer_mb_per_second=rates.get("fewer", 0.0),
         larger_request_bytes=LARGER_BYTES if "larger" in rates else 0,
         larger_mb_per_second=rates.get("larger", 0.0),
@@ -86,16 +81,15 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
         return ()
     if au >= 100 * workload.metric.au:
         return ()
-    preprocesses = preprocessing_sleeps(workload.reader.preprocess_time, rows)
-    workers = max(1, workload.reader.read_threads)
-    causes = find_causes(rows, preprocesses=preprocesses, workers=workers, reads_stall=reads_stall(workload))
-    work = work_of(rows, preprocesses=preprocesses)
-    io_depth = workload.reader.io_depth if open_storage(workload.storage_spec.buffered).is_remote else None
+    causes, work = explain_loss(workload, rows, ranks=1)
     if not lost_to_reads(causes):
         return ()
+    workers = max(1, workload.reader.read_threads)
+    io_depth = workload.reader.io_depth if open_storage(workload.storage_spec.buffered).is_remote else None
     slot_bytes, max_bytes = job.loader_spec(0).slot_bytes, host_memory().available_bytes * MEMORY_SHARE
     trials: list[Trial] = []
-    if reads_may_be_too_few(causes, work, job.ranks, io_depth) and job.ranks * TIMES * workers * slot_bytes < max_bytes:
+    in_flight = job.ranks * work.readers * (io_depth or max(1.0, work.call_bytes / PIECE_BYTES))
+    if in_flight < 2 * FEW_REQUESTS and job.ranks * TIMES * workers * slot_bytes < max_bytes:
         trials.append("more")
     if workers > 1 and io_depth is None:
         trials.append("fewer")
@@ -107,27 +101,33 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
     return tuple(trials)
 
 
-def preprocessing_sleeps(preprocess_time: Duration, rows: Rows) -> bool:
+def explain_loss(workload: Workload, rows: Rows, ranks: int) -> tuple[Causes, Work]:
+    """Return why the accelerators of `ranks` ranks waited in these steps, and how their workers spent the time."""
+    preprocesses, workers = preprocessing_sleeps(workload, rows), ranks * max(1, workload.reader.read_threads)
+    # A page fault of a mapped file holds Python's lock: a read stops its whole worker.
+    stall = workload.dataset.format == "mmap_indexed_binary" and not workload.reader.odirect
+    causes = find_causes(rows, preprocesses=preprocesses, workers=workers, reads_stall=stall)
+    return causes, work_of(rows, preprocesses=preprocesses)
+
+
+def preprocessing_sleeps(workload: Workload, rows: Rows) -> bool:
     """Return whether emulated preprocessing slept; if it used CPU time instead, rows have `preprocess_cpu_ns`."""
-    return not is_zero(preprocess_time) and not is_any(rows, "preprocess_cpu_ns")
+    return not is_zero(workload.reader.preprocess_time) and not is_any(rows, "preprocess_cpu_ns")
 
 
-def reads_stall(workload: Workload) -> bool:
-    """Return whether a read (a page fault of a mapped file, which holds Python's lock) stops its whole worker."""
-    return workload.dataset.format == "mmap_indexed_binary" and not workload.reader.odirect
-
-
-def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Sequence[int]) -> float | None:
-    """Read with `readers` per rank; return the MB/s of all together on rank 0, None on other ranks or on failure.
+def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Sequence[int]) -> float:
+    """Read with `readers` per rank; return the MB/s of all together on rank 0, NaN on other ranks or on failure.
 
     All ranks read, but the rate is that of the `waiting` ones, as if all were as fast: the others train no faster.
     """
     with contextlib.suppress(DlemuError):  # a missing file fails the reads below, too
+        from dlemu.jobs.training.evict import evict
+
         evict(job, comm.local_rank, comm.local_size, write_first=False)
     comm.all_reduce_max(time.monotonic_ns())
     readings: list[tuple[int, float]] | None = comm.gather(_read(job, comm.rank, epoch, readers))
     if readings is None or any(seconds <= 0 for _, seconds in readings):
-        return None
+        return math.nan
     counted = [readings[rank] for rank in waiting]
     mb_per_second = sum(app_bytes for app_bytes, _ in counted) / 1e6 / max(seconds for _, seconds in counted)
     return mb_per_second * len(readings) / len(counted)

@@ -20,7 +20,7 @@ from datagen.errors import SpaceError, UserError
 from datagen.owned import create_new
 from dlemu.loaders.loader_base import BatchTrace
 from dlemu.metrics.rows import Rows, in_order, table_of
-from dlemu.results.file_names import ADVICE
+from dlemu.results import ADVICE
 from dlemu.results.tables import read_table, rows_table, whole_numbers
 
 STEP_COLUMNS = {

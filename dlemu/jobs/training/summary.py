@@ -148,18 +148,6 @@ class AsynchronousCheckpoints:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetFacts:
-    """The dataset that was read."""
-
-    data_folder: str
-    format: str
-    num_files_train: int
-    num_samples_per_file: int
-    total_bytes: int
-    """Bytes of the files in use."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class TelemetrySummary:
     """What telemetry recorded."""
 
@@ -209,12 +197,7 @@ class Summary(JobSummary):
     """None without asynchronous checkpoints."""
     each_sample_once: tuple[bool | None, ...] = ()
     """Whether each planned sample was read once, and no other, in each epoch; None for one that was cut short."""
-    dataset: DatasetFacts
-    how: dict[str, bool | int | float | str | None]
-    """The settings of `reader` on which the meaning of the numbers depends, by their keys ([settings.md](settings.md)).
-
-    `synchronous` is of `train`, and `reader_version` that of dlemu's reader, raised when an engine's read calls change.
-    """
+    data_folder: str
     telemetry: TelemetrySummary | None = None
     """None if telemetry was not recorded."""
     issues: tuple[str, ...] = ()
@@ -242,7 +225,7 @@ class Summary(JobSummary):
     def name(self) -> str:
         """The workload's name; where none was named, that of the dataset's folder."""
         named = self.workload != "default"
-        return self.workload if named else os.path.basename(os.path.abspath(self.dataset.data_folder))
+        return self.workload if named else os.path.basename(os.path.abspath(self.data_folder))
 
     def found(self, code: Code, pattern: str | None = None) -> list[dict[str, Number]]:
         """Return the numbers of the findings with a code, those that explain the limit included."""

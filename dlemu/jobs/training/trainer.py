@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from datagen.storage.storage_base import open_storage
 from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
 from dlemu.config.duration import is_zero
-from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
 from dlemu.jobs.training.measured import Journal
 from dlemu.jobs.training.plan import Epoch, TrainingJob, accelerator_class, step_threads
@@ -166,12 +165,7 @@ class _Trainer:
         log = StepLog(steps)
         ends_ns = time.monotonic_ns() + round(CEILING_PATIENCE_SECONDS * 1e9)
         stop = (lambda: time.monotonic_ns() > ends_ns) if self._comm.rank == 0 else None
-        loop = replace(self._loop, log=log, watch=None, stop=stop)
-        compute_ns = self._accelerator.draw_compute_ns("ceiling", 0, steps)
-        step_range = StepRange(phase=TRAINING, epoch=0, block=1, first_step=1, compute_ns=compute_ns)
-        free_ns = self._comm.all_reduce_max(self._clock.now_ns())
-        with self._batch_queue("ceiling", 0, steps) as batch_queue:
-            loop.run(step_range, free_ns, batch_queue)
+        self._run_block(replace(self._loop, log=log, watch=None, stop=stop), TRAINING, "ceiling", 0, steps)
         logs = self._comm.gather(log.rows.copy())
         percent = math.nan if logs is None else emulated_percent(kept_rows(np.concatenate(logs), 1, 0))
         return None if math.isnan(percent) else percent
@@ -189,6 +183,8 @@ class _Trainer:
 
     def _evict(self, *, write_first: bool) -> None:
         """Drop the dataset's pages from this host's page cache; its ranks share the files among them."""
+        from dlemu.jobs.training.evict import evict  # most runs evict nothing
+
         began_ns = self._clock.now_ns()
         evict(self._job, self._comm.local_rank, self._comm.local_size, write_first=write_first)
         seconds = (self._comm.all_reduce_max(self._clock.now_ns()) - began_ns) / 1e9
@@ -246,12 +242,15 @@ class _Trainer:
     def _evaluate(self, epoch: Epoch) -> None:
         plan = self._job.valid_plan
         assert plan is not None  # checked by make_job
-        steps = plan.steps_per_epoch
-        compute_ns = self._accelerator.draw_compute_ns("valid", epoch.number, steps)
-        step_range = StepRange(phase=EVALUATION, epoch=epoch.number, block=1, first_step=1, compute_ns=compute_ns)
+        self._run_block(replace(self._loop, stop=None), EVALUATION, "valid", epoch.number, plan.steps_per_epoch)
+
+    def _run_block(self, loop: StepLoop, phase: int, data: Phase, epoch: int, steps: int) -> None:
+        """Run an epoch without checkpoints on the loader's `data`; `phase` and `epoch` are columns of the step log."""
+        compute_ns = self._accelerator.draw_compute_ns(data, epoch, steps)
+        step_range = StepRange(phase=phase, epoch=epoch, block=1, first_step=1, compute_ns=compute_ns)
         free_ns = self._comm.all_reduce_max(self._clock.now_ns())
-        with self._batch_queue("valid", epoch.number, steps) as batch_queue:
-            replace(self._loop, stop=None).run(step_range, free_ns, batch_queue)
+        with self._batch_queue(data, epoch, steps) as batch_queue:
+            loop.run(step_range, free_ns, batch_queue)
 
 
 def _saver(job: TrainingJob, comm: Comm, clock: Clock) -> TrainingSaver:

@@ -12,12 +12,12 @@ from dlemu.config.overrides import override
 from dlemu.config.schema import Recorded
 from dlemu.jobs.training.summary import LARGER_DATASET, MEMORY, Summary
 from dlemu.metrics.findings import Code, Finding, Number
-from dlemu.metrics.limit import Limit
+from dlemu.metrics.limit import MIN_LOSS_PERCENT, Limit
 from dlemu.metrics.verdict import Verdict, VerdictCode
-from dlemu.report.screen import Said, Screen, rate, with_uncertainty
+from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Tone
-from dlemu.report.units import duration, size
-from dlemu.results.file_names import CONFIG
+from dlemu.report.units import duration, size, with_uncertainty
+from dlemu.results import CONFIG
 from dlemu.results.wording import Wording, count, filled, words_of
 
 _AU_NAMES: dict[Number, str] = {
@@ -167,12 +167,12 @@ _FINDINGS: Wording[tuple[str, str]] = {
         "check where folder {folder} is stored",
     ),
     Code.SLOW_RANK: (
-        "rank {rank} on {host} cost {loss_percent:.2f} points of AU: {steps:count step} late by {mean_delay_ms:.3g} ms "
+        "rank {rank} on {host} cost {loss_percent:.1f} points of AU: {steps:count step} late by {mean_delay_ms:.3g} ms "
         "on average, mainly due to {mainly}",
         "check {host}: the others wait for rank {rank} (its mount, network, drive and cores)",
     ),
     "slow_rank.host": (
-        "host {host} cost {loss_percent:.2f} points of AU: {steps:count step} late by {mean_delay_ms:.3g} ms on "
+        "host {host} cost {loss_percent:.1f} points of AU: {steps:count step} late by {mean_delay_ms:.3g} ms on "
         "average, mainly due to {mainly}",
         "check host {host}: all others wait for it (its mount, network, drive and cores)",
     ),
@@ -290,12 +290,12 @@ def in_words(limit: Limit, findings: Sequence[Finding] = (), ranks: int = 0) -> 
 
 
 def _evidence(limit: Limit) -> Iterator[str]:
-    """Yield the shares of the lost time, and what readers, devices and cores did meanwhile, as far as known."""
+    """Yield how the lost time divides, and what readers, devices and cores did meanwhile, as far as known."""
     numbers: dict[str, Any] = {**limit.numbers}
     known = {name: percent for name, percent in asdict(limit.shares).items() if percent >= 0.5}
-    shares = [f"{percent:.0f} % for {_SHARES[name]}" for name, percent in known.items()]
-    divided = f"; of that {', '.join(shares)}" if shares else ""
-    yield filled("the accelerators waited for data {lost_percent:.1f} % of the time", numbers) + divided
+    shares = [f"{percent:.0f} % to {_SHARES[name]}" for name, percent in known.items()]
+    waited = filled("the accelerators waited for data {lost_percent:.1f} % of the time", numbers)
+    yield f"the time lost is due {', '.join(shares)}" if shares else waited  # how much is lost, AU says
     if limit.what != "nothing":
         yield from (filled(text, numbers) for needed, text in _USE.items() if needed in numbers)
 
@@ -352,7 +352,7 @@ def _title(summary: Summary) -> str:
     below = f" ({storage.file_system} on {storage.device.rpartition('/')[2]})" if storage and storage.device else ""
     parts = [
         summary.name + (f" at scale={summary.scale}" if summary.scale else ""),
-        f"{summary.emulated} on {summary.dataset.data_folder}{below}",
+        f"{summary.emulated} on {summary.data_folder}{below}",
         *([f"{len(hosts)} hosts"] if len(hosts) > 1 else []),
         count(len(metrics.steps_per_epoch), "epoch"),
         *([duration(metrics.total_seconds)] if metrics.total_seconds is not None else []),
@@ -371,7 +371,7 @@ def _verdict(summary: Summary) -> Said:
         return Said(word, summary.verdict.removeprefix(f"{word}: "), tone=tone)
     width = metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None
     alone = metrics.ceiling_au_percent
-    ceiling = "" if alone is None else f"; this host alone reaches {with_uncertainty(alone, None)}"
+    ceiling = "" if alone is None else f"; without storage this host reaches {with_uncertainty(alone, None)}"
     value = f"AU {with_uncertainty(metrics.sustained_percent, width, metrics.au_threshold_percent)}"
     return Said(word, value, f"{metrics.au_threshold_percent:g} % needed{ceiling}", tone=tone)
 
@@ -383,9 +383,9 @@ def _delivered(summary: Summary) -> Iterator[Said]:
         return
     full = ""
     if whole is not None and whole.mean:
-        full = f"; {count(summary.ranks, 'accelerator')} take {rate(read.mean * 100 / whole.mean)}"
+        full = f"; AU 100 % takes {rate(read.mean * 100 / whole.mean)}"
     moved = f"{count(summary.metrics.samples or 0, 'sample')}, {size(summary.metrics.app_bytes or 0)}"
-    yield Said("delivers", f"{rate(read.mean)}{full}", f"in training {moved}")
+    yield Said("delivers", f"{rate(read.mean)}{full}", f"first steps included: {moved}")
 
 
 def _limit(summary: Summary) -> Iterator[Said]:
@@ -394,7 +394,8 @@ def _limit(summary: Summary) -> Iterator[Said]:
         return
     why = f": {limit.evidence[0]}" if limit.evidence else ""
     sure = "" if limit.what == "nothing" else f", confidence {limit.confidence}"
-    yield Said("limit", f"{limit.what}{sure}{why}")
+    is_first = sure and (summary.metrics.sustained_percent or 0.0) > 100 - MIN_LOSS_PERCENT
+    yield Said("limit", f"{'of first steps alone: ' if is_first else ''}{limit.what}{sure}{why}")
     if limit.advice:
         yield Said("to do", limit.advice[0], tone="strong")
 

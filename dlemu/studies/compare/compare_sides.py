@@ -31,8 +31,8 @@ def compare(a: Side, b: Side) -> Comparison:
     pairs = _pairs(a, b)
     if not pairs and not a.is_search & b.is_search:
         raise UserError(
-            f"{a.name} and {b.name} have no run with the same settings: {_listed(a)} against {_listed(b)}; compare two "
-            "runs (a point of a sweep is one: SWEEP/point-01), two sweeps over the same values, or two searches"
+            f"{a.name} and {b.name} have no run with the same settings; compare two runs (a point of a sweep is one: "
+            "SWEEP/point-01), two sweeps over the same values, or two searches"
         )
     # the first run of a side may be one that failed on the other
     common: Settings = next((settings for settings in a.conditions if settings in b.conditions), ())
@@ -100,12 +100,6 @@ def _in_memory(served: FromMemory) -> list[str]:
     return [f"{'A' if of_a else 'B'}'s data came from memory"] if of_a != of_b else []
 
 
-def _listed(side: Side) -> str:
-    if side.is_search:
-        return "a search"
-    return "; ".join(" ".join(f"{key}={value}" for key, value in settings) or "one run" for settings in side.runs)
-
-
 def compare_runs(
     a: JobFigures, b: JobFigures, work: Sequence[str], served: FromMemory, settings: Mapping[str, str]
 ) -> RunPair:
@@ -134,8 +128,7 @@ def _other_work(a: JobFigures, b: JobFigures, work: Sequence[str]) -> list[str]:
     told = {name: tuple(map(plain, both)) for name, both in known.items() if None not in both and "" not in both}
     differ = [f"{name} is {of_a} for A and {of_b} for B" for name, (of_a, of_b) in told.items() if of_a != of_b]
     if a.cut_steps != b.cut_steps:
-        cut = ["all" if one is None else ", ".join(map(str, one)) for one in (a.cut_steps, b.cut_steps)]
-        differ.append(f"train.total_training_steps cut epochs short: A's had {cut[0]} steps, B's {cut[1]}")
+        differ.append("train.total_training_steps cut epochs of A and B at different steps")
     return [*differ, *work]
 
 
@@ -173,6 +166,9 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
         if all((about := side.about_run()) and RUN in about.from_memory for side in (a, b)):
             yield _BOTH_IN_MEMORY
         return
+    if catalogue.feeds_accelerators and pair.a.limited_by.get(RUN) == pair.b.limited_by.get(RUN) == "nothing":
+        yield f"both kept {pair.a.ranks} accelerators busy: more ranks, or `dlemu size` of each, tell them apart"
+        return
     epochs = pair.a.epochs, pair.b.epochs
     each = "" if epochs[0] == epochs[1] else f"A ran {count(epochs[0] or 0, 'epoch')} and B {epochs[1]}: per epoch, "
     where = f"with {pair_settings(pair, catalogue)} " if catalogue.feeds_accelerators or pair.settings else ""
@@ -188,17 +184,9 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
         memory = f"{_BOTH_IN_MEMORY}: " * (phase in pair.from_memory)
         if metric.phase:
             said = figures.difference_in_time(both, repeated=f"{catalogue.repetition}s")
-            yield f"{memory}{each}{where}{named}{said}{_limits(pair, phase) if named else ''}"
+            yield f"{memory}{each}{where}{named}{said}"
         else:
             yield f"{memory}{where}{metric.title}: {figures.in_words(both, better=metric.better)}"
-
-
-def _limits(pair: RunPair, phase: str) -> str:
-    """Return what limited both in a phase, as the end of a sentence; empty where that is not known of either."""
-    a, b = (of.limited_by.get(phase) for of in (pair.a, pair.b))
-    if a == b:
-        return f", both limited by {a}" if a else ""
-    return f", limited by {a or 'not known'} and {b or 'not known'}"
 
 
 def pair_settings(pair: RunPair, catalogue: Catalogue) -> str:

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dlemu.metrics.catalogue import Catalogue, Metric
+from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Section, Table, Words, columns
 from dlemu.report.units import short_names, verdict_word, with_interval
 from dlemu.results.answer_files import read_answer
-from dlemu.results.figures import Difference
+from dlemu.results.figures import Difference, JobFigures
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.results.wording import scaled
-from dlemu.studies.answers import COMPARE, PLANNED_EPOCHS, Comparison, RunPair
+from dlemu.studies.answers import COMPARE, PLANNED_EPOCHS, ComparedSide, Comparison, RunPair
 from dlemu.studies.compare.compare_sides import pair_settings
 from dlemu.studies.sweep.page import points_table
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
 
 _HEAD = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5), whole=range(5))
+_NO_LIMIT = (None, "", "nothing")
 _OPEN_TABLES = 2
 """With more pairs than this their tables are folded, except that of the main pair."""
 
@@ -29,17 +30,26 @@ _OPEN_TABLES = 2
 def screen(answer: Comparison, folder: str) -> Screen:
     """Return what is said first of a comparison: the main pair's metrics, and the verdict that rests on them."""
     pair, table, first, *others = answer.main_pair, None, *answer.verdict.replace("+-", "±").split("; ")
-    lines = [Said("A to B", first, tone="strong"), *(Said("", text) for text in others)]
-    for name, side in zip("AB", answer.sides, strict=True):
-        lines.append(Said(name, side.name, side.about.get("storage", "")))
+    lines = [Said("answer", first, tone="strong"), *(Said("", text) for text in others)]
+    shown = (pair.a, pair.b) if pair else tuple(map(_at_edge, answer.sides))
+    for name, side, figures in zip("AB", answer.sides, shown, strict=True):
+        limits = figures.limited_by if figures else {}
+        known = [f"{f'{phase}: ' * (phase != RUN)}{what}" for phase, what in limits.items() if what not in _NO_LIMIT]
+        lines.append(Said(name, ", limited by ".join([side.name, *known]), side.about.get("storage", "")))
     if pair is not None and not (answer.not_comparable or pair.not_comparable):
         lines += [Said("year", line) for line in _year_lines(pair)]
         table = Table(columns=_HEAD, rows=difference_rows(pair.metrics, _headlines(pair, catalogue_of(answer.kind))))
     elif pair is not None and catalogue_of(answer.kind).feeds_accelerators:
         words = f"dlemu compare workload={pair.a.workload} ranks={pair.a.ranks} drives=FOLDER-A,FOLDER-B --make"
         lines.append(Said("next", words, "runs the same on both, past the page cache"))
-    a, b = answer.sides
-    return Screen(title=f"{a.name} against {b.name}", lines=lines, notes=answer.issues, folder=folder, table=table)
+    what = " and ".join(dict.fromkeys(figures.title for figures in shown if figures)) or answer.kind
+    return Screen(title=f"{what}: A against B", lines=lines, notes=answer.issues, folder=folder, table=table)
+
+
+def _at_edge(side: ComparedSide) -> JobFigures | None:
+    """Return the figures of the least count that failed, which names the limit, or else of the last one."""
+    runs = [point.figures for point in side.unpaired if point.figures is not None]
+    return next((run for run in runs if run.passed is False), runs[-1] if runs else None)
 
 
 def _headlines(pair: RunPair, catalogue: Catalogue) -> Iterator[Metric]:

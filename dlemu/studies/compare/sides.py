@@ -92,7 +92,7 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
     if kind is not None and kind.is_job:
         parts = kind.load_job()
         run = parts.read(folder)
-        return [side_of_runs(folder, {(): parts.figures(run)}, {(): conditions_of(parts, run.summary)})]
+        return [side_of_runs(folder, {(): parts.figures(run)}, {(): conditions_of(parts, run.summary, run.facts)})]
     match kind.load().read(folder) if kind is not None else None:
         case SweepAnswer() as swept:
             return _of_sweep(folder, swept)
@@ -186,6 +186,9 @@ def issues_between(a: Side, b: Side, about: tuple[Conditions | None, Conditions 
     """Yield a sentence for everything but the storage that differs, and the warnings of each side."""
     if os.path.realpath(a.name) == os.path.realpath(b.name):
         yield "A and B are the same folder: they do not differ"
+    devices = {one.storage and one.storage.device for one in about if one is not None}
+    if all(about) and len(devices) == 1 and any(devices):
+        yield f"A and B are on the same device, {devices.pop()}"
     ran = [conditions.title if (conditions := side.about_run()) else side.workload for side in (a, b)]
     if ran[0] != ran[1]:
         yield f"A ran {ran[0]} and B {ran[1]}: the difference is not due to the storage alone"

@@ -18,12 +18,11 @@ from datagen.withheld import without_secrets
 from dlemu.config import check_runnable, datagen_command, digest, load
 from dlemu.config.duration import mean_seconds
 from dlemu.config.overrides import given_keys, take_word
-from dlemu.config.schema import Workload
-from dlemu.config.sections import full_size
+from dlemu.config.schema import Workload, full_size
 from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_free_cores
 from dlemu.jobs.training.evict import treatment_of
-from dlemu.jobs.training.pattern import Level, probe_pattern
+from dlemu.jobs.training.pattern import Level, measure_levels
 from dlemu.jobs.training.plan import TrainingJob, make_job, planned_dataset
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels
@@ -132,7 +131,7 @@ def size(
     on_event(RunsPlanned(folder=folder, runs=None, finished_runs=done, wants_page=wants_page))
     cores, page_cache = check_free_cores(Facts(workload)), treatment_of(workload, found.total_bytes)
     evicts = page_cache in ("evicted", "large")
-    levels, _ = probe_pattern(job, evicts=evicts, levels=PROBING_READERS, with_costs=False)
+    levels = tuple(measure_levels(job, evicts=evicts, levels=PROBING_READERS))
     known = _known(job, levels, most, f"{cores.observed}: {cores.advice}" if cores.advice else "")
     first = expected_count(job, levels, known)
     if known.others:
@@ -206,10 +205,8 @@ def _known(job: TrainingJob, levels: Sequence[Level], most: int, others: str) ->
     workload, enough_for, why = job.workload, _capacity(job), f"--most {most} was the limit"
     if most > enough_for:
         files = math.ceil((enough_for + 1) * _samples_each(job) / workload.dataset.num_samples_per_file)
-        which, how = "dataset has", f" (dataset.num_files_train={files})"
-        if workload.dataset.source == "folder":
-            which, how = "folder has", ""
-        why = f"the {which} too few files for more than {enough_for}: one more takes {files}{how}"
+        how = f" (dataset.num_files_train={files})" * (workload.dataset.source != "folder")
+        why = f"the dataset has too few files for more than {enough_for}: one more takes {files}{how}"
     return Known(
         probe_mb_per_second=max(level.mb_per_second for level in levels),
         mb_per_accelerator=_mb_per_accelerator(workload),

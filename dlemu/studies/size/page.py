@@ -57,28 +57,30 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     said = counts_in_words(answer) if answer.verdict else "the search was interrupted"
     if answer.at_least:
         said = f"{answer.max_accelerators} of {answer.at_least} wanted{answer.scaled}. {said}"
-    lines = [Said(word.upper() if answer.complete else "INCOMPLETE", said, tone=_TONES.get(word, "open"))]
-    if answer.full_size is not None:
-        lines.append(Said("full size", at_full_size(answer), tone="strong"))
+    label = word.upper() if answer.complete else "INCOMPLETE"
+    if label == "PASS" and not answer.at_least:  # nobody asked for a number that passes
+        label = "answer"
+    lines = [Said(label, said, tone=_TONES.get(word, "open"))]
+    if answer.full_size is not None:  # first, so that nobody takes small samples' accelerators for real ones
+        lines.insert(0, Said("real size", at_full_size(answer), tone="strong"))
+    lines += [Said("note", text, tone="caution") for text in answer.issues]
     below = [tried for tried in answer.counts if tried.accelerators <= answer.max_accelerators]
     above = [tried for tried in answer.counts if tried.accelerators > answer.max_accelerators]
     for tried in [*below[-1:], *above][:_SHOWN_COUNTS]:
         au = with_uncertainty(tried.au_sustained_percent, tried.half_width_percent, question.threshold_percent)
         verdict = verdict_word(tried.passed, unknown="too close to call")
         read = rate(figures_of_count(answer, tried).mean("app_mb_per_second") or 0.0)
-        reached = f"AU {au}, read {read}: {verdict} ({question.threshold_percent:g} % needed)"
-        lines.append(Said(f"{tried.accelerators:>3}", reached))
+        lines.append(Said(f"{tried.accelerators:>3}", f"AU {au}, read {read}: {verdict}"))
     why = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])
-    most = f"{'least' if answer.is_limited_by_host else 'most'} {rate(answer.storage_mb_per_second)}"
-    needs = f"{rate(answer.wanted_mb_per_second)} for {answer.max_accelerators + 1}"
+    needs = f"for AU {question.threshold_percent:g} % {answer.max_accelerators + 1} need"
+    reached = f"{rate(answer.wanted_mb_per_second)}; the storage gave up to {rate(answer.storage_mb_per_second)}"
     lines.append(Said("limit", limit_in_words(answer), why))
-    lines.append(Said("needs", f"{needs}; in trials and read probe it delivered at {most}"))
-    naive = f"every count up to the edge at full length would take {duration(answer.naive_seconds)}"
-    took = duration(sum(trial.seconds for trial in answer.trials))
-    lines.append(Said("took", f"{count(len(answer.trials), 'trial')}, {took}", naive))
+    lines.append(Said("needs", f"{needs} {reached}", "in trials and read probe"))
+    lines += [Said("to do", text, tone="strong") for text in limit.advice[:1]]
     what = " on ".join(filter(None, [question.workload, question.accelerator]))
-    title = f"{what}: how many accelerators does this storage feed?"
-    return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
+    took = f"{count(len(answer.trials), 'trial')}, {duration(sum(trial.seconds for trial in answer.trials))}"
+    title = f"{what}: how many accelerators does this storage feed? ({took})"
+    return Screen(title=title, lines=lines, folder=folder)
 
 
 def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:

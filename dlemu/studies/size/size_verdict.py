@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from dlemu.metrics.findings import Code, Confidence, LimitedBy
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
-from dlemu.report.units import number
-from dlemu.results.wording import count, scaled
+from dlemu.report.screen import rate
+from dlemu.results.wording import count
 from dlemu.studies.answers import CountResult, FullSize, Question, SizeAnswer, Trial, edge
 from dlemu.studies.size.search import is_held_back, pool
 
@@ -54,6 +54,8 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
     per_accelerator = trials[-1].mb_per_accelerator if trials else known.mb_per_accelerator
     au = {one.accelerators: one.au_sustained_percent for one in counts if one.au_sustained_percent > 0}
     up_to_edge = range(1, (failing.accelerators if failing else shown) + 1)
+    if known.others and limited_by.confidence == "high":
+        limited_by = replace(limited_by, confidence="medium")  # they may have slowed the trials, too
     answer = SizeAnswer(
         complete=False,
         max_accelerators=shown,
@@ -138,34 +140,36 @@ def outcome_of(answer: SizeAnswer, wanted: int) -> Outcome:
 
 def sentence(answer: SizeAnswer) -> str:
     """Return the answer as a sentence: how many pass, the verdict of the next count, and what limits it."""
-    return f"{counts_in_words(answer)}: {limit_in_words(answer)}"
+    return f"{counts_in_words(answer)}; limit: {limit_in_words(answer)}"
 
 
 def counts_in_words(answer: SizeAnswer) -> str:
     """Return how many pass, and the verdict of the next count, as a phrase."""
-    name, is_host = answer.question.accelerator, answer.is_limited_by_host
+    is_host = answer.is_limited_by_host
     passing = next((one for one in answer.counts if one.accelerators == answer.max_accelerators), None)
     if passing is None:
-        kind = f"x {name}" if name else "accelerator"
-        parts = [f"not even 1 {kind}{answer.scaled} passes{' on this host' * is_host}"]
+        parts = [f"not even {_some(answer, 1)}{answer.scaled} passes{' on this host' * is_host}"]
     else:
-        some = f"{passing.accelerators} x {name}" if name else count(passing.accelerators, "accelerator")
-        parts = [f"{'at least ' * is_host}{some}{answer.scaled} {_verb(passing)}"]
+        some = _some(answer, passing.accelerators)
+        is_bound = is_host or answer.limited_by.what == "count"
+        parts = [f"{'at least ' * is_bound}{some}{answer.scaled} {_verb(passing)}"]
     beyond = dict.fromkeys([*filter(None, [answer.failing]), *answer.too_close_to_tell])
     parts += [f"{one.accelerators} {_verb(one)}" for one in beyond if one != passing]
     return ", ".join(parts)
 
 
 def at_full_size(answer: SizeAnswer) -> str:
-    """Return how many accelerators the storage would feed with samples of full size, as a sentence; empty at that."""
-    full = answer.full_size
+    """Return how many accelerators the storage would feed with samples of full size, as a phrase; empty at that."""
+    full, threshold = answer.full_size, answer.question.threshold_percent
     if full is None:
         return ""
-    divisor, larger = full.sample_divisor, ""
-    if scaled(divisor):
-        larger = f" with samples {max(divisor, 1 / divisor):.3g} times {'larger' if divisor > 1 else 'smaller'}"
-    fed = f"at least {full.accelerators}" if answer.is_limited_by_host else full.accelerators or "none"
-    return f"this drive would feed {fed}: each accelerator{larger} needs {number(full.mb_per_accelerator)} MB/s"
+    fed = f"{'at least ' * answer.is_limited_by_host}{_some(answer, full.accelerators)}"
+    return f"{fed}: each needs {rate(full.mb_per_accelerator * threshold / 100)} for an AU of {threshold:g} %"
+
+
+def _some(answer: SizeAnswer, accelerators: int) -> str:
+    name = answer.question.accelerator
+    return f"{accelerators} x {name}" if name else count(accelerators, "accelerator")
 
 
 def _verb(count: CountResult) -> str:
@@ -183,9 +187,8 @@ def limit_in_words(answer: SizeAnswer) -> str:
     said = {
         "count": f"no more were tried: {why}",
         "host": f"this host can't hold more: {why}",
-        "nothing": "limited by computation times that differ between accelerators, not by data",
-        "not known": "what limits it is unknown",
-    }.get(limit.what, f"limited by {limit.name}")
+        "nothing": "computation times that differ between accelerators, not data",
+    }.get(limit.what, limit.name)
     if answer.storage_could_feed is not None:
         return f"{said}; at the rate it delivered, the storage could have fed about {answer.storage_could_feed}"
     return said

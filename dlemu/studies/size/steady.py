@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dlemu.metrics.rates import Intervals
 from dlemu.metrics.rows import Rows, in_order
 
 Values = NDArray[np.float64]
@@ -56,27 +57,10 @@ def _of_rank(part: Rows, ahead: int, window_ns: int) -> Values:
     last = len(part) - 1 - ahead
     if last <= 1:
         return np.empty((2, 0))
-    start_ns, end_ns = int(part["free_ns"][1]), int(part["free_ns"][last])
-    edges = start_ns + window_ns * np.arange((end_ns - start_ns) // window_ns + 1)
-    done = np.stack([_computed_ns(part, edges), _read_ns(part, edges)])
-    shares: Values = 100 * np.diff(done, axis=1) / window_ns
-    return shares
-
-
-def _computed_ns(part: Rows, edges: NDArray[np.int64]) -> Values:
-    """Return the compute time completed by each edge."""
-    begin = part["free_ns"] + part["wait_ns"]
-    stamps = np.stack([begin, begin + part["compute_ns"]], axis=1).ravel()
-    done = np.cumsum(part["compute_ns"])
-    totals = np.stack([done - part["compute_ns"], done], axis=1).ravel()
-    computed: Values = np.interp(edges, stamps, totals)
-    return computed
-
-
-def _read_ns(part: Rows, edges: NDArray[np.int64]) -> Values:
-    """Return the compute time of what was read by each edge, as if batches were read at a constant rate."""
-    took = np.maximum(part["finished_ns"] - part["started_ns"], 1)
-    read = np.zeros(len(edges))
-    for started, length, compute in zip(part["started_ns"], took, part["compute_ns"], strict=True):
-        read += compute * np.clip((edges - started) / length, 0, 1)
-    return read
+    names = ("free_ns", "wait_ns", "compute_ns", "started_ns", "finished_ns")
+    free, wait, compute, started, finished = (part[name].astype(np.float64) for name in names)
+    begins = free + wait
+    edges = free[1] + window_ns * np.arange((free[last] - free[1]) // window_ns + 1)
+    computed = Intervals(begins, np.maximum(begins + compute, begins + 1), edges)
+    read = Intervals(started, np.maximum(finished, started + 1), edges)
+    return 100 * np.stack([spread.rates(compute) for spread in (computed, read)])

@@ -18,7 +18,8 @@ from dlemu.config.schema import Workload
 from dlemu.results.kinds import Kind, kind_requested, kind_wanted, read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.events import ignore
-from dlemu.runner.job import AnyKind, Look, checked
+from dlemu.runner.job import checked
+from dlemu.runner.job_kind import Look
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, edge
@@ -81,7 +82,7 @@ def _check(all_points: Sequence[Point], config_dir: str | None) -> list[tuple[Ki
     def check(point: Point) -> tuple[Kind, Workload]:
         workload = load(point.words, config_dir=config_dir)
         kind = kind_requested(workload)
-        job: AnyKind = kind.load_job().job
+        job = kind.load_job().job
         looks.setdefault(kind.name, job.look_at_points())(checked(workload, job))
         return kind, workload
 

@@ -16,7 +16,7 @@ from dlemu.metrics.catalogue import RUN, Metric
 from dlemu.ranks import Comm
 from dlemu.ranks.row_log import RowLog
 from dlemu.runner.events import Doing
-from dlemu.runner.job import Job, Notify
+from dlemu.runner.job_kind import Job, Notify
 from dlemu.runner.rows_job import RowsKind, RowsRun, RowsSummary, rows_parts
 from dlemu_stat.settings import StatSettings
 

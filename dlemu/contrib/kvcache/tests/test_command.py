@@ -13,6 +13,7 @@ import pytest
 import dlemu as library
 from datagen import owned
 from datagen.errors import UserError
+from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import KvSummary
 from tests.e2e.harness import MPIRUN, UNDER_MPI, dlemu, start, until, wait
 from tests.e2e.test_hosts import Hosts, hosts, ranks_on
@@ -59,7 +60,8 @@ def test_a_run_is_measured_shown_and_leaves_nothing_on_the_storage(changes: tupl
         assert found["prompts"] >= found["official"]["served"] > 0
         assert sum(rows["memory_bytes"].to_pylist()) > 0
     else:
-        assert read_bytes % found["block_bytes"] == 0
+        facts = library.load_result(str(run)).facts  # type: ignore[union-attr]
+        assert read_bytes % facts.workload.section(KvSettings).block_bytes == 0
         assert found["tokens_from_storage_percent"] > 10, "conversations that grow"
     assert left(tmp_path) == []
     table = pq.read_table(run / "kvcache.parquet")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -108,7 +109,8 @@ def test_the_verdict_is_about_the_storage(words: tuple[str, ...], changes: dict[
     """On ext4 the kernel accounts for reads, and here for none: the page cache served."""
     found = result(*STEADY, words=words, **changes)
     assert found.outcome == outcome
-    assert conditions(found).from_memory == ((RUN,) if "storage" in changes else ())
+    facts: Any = SimpleNamespace(workload=load([*WORDS, *words]))
+    assert conditions(found, facts).from_memory == ((RUN,) if "storage" in changes else ())
     assert (found.failure is None) == found.complete == (not found.verdict.startswith("INCOMPLETE"))
 
 

@@ -12,7 +12,7 @@ import msgspec
 from dlemu.contrib.mlperf.audit.tolerant import mapping, read_json, same_sum
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
-from dlemu.results.file_names import LIVE, SUMMARY
+from dlemu.results import LIVE, SUMMARY
 from dlemu.results.kinds import kind_of, read_result
 
 DLIO_FOLDER = "dlio"

@@ -18,6 +18,7 @@ from dlemu.contrib.mlperf.check.run_records import RECORD_RULES
 from dlemu.contrib.mlperf.check.submission_tree import (
     CHECKPOINTING,
     KV_CACHE,
+    REHEARSAL,
     TRAINING,
     Found,
     Result,
@@ -34,7 +35,7 @@ from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, at, by_rule_at
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.extend import UserError
 
-REHEARSAL, TREE = "rehearsal.json", "tree"
+TREE = "tree"
 """What `dlemu mlperf run` writes into its folder: the rehearsal's record, and the tree in the edition's layout."""
 _LEFT_TO_SUBMITTER = ("submission.code", "systems.pdf", "systems.unfilled", "tool.other")
 """Rules on what the submitter or mlpstorage adds later: in a rehearsal, their findings are only `info`."""

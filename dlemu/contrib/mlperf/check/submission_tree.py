@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from datagen.errors import UserError
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_all, find_runs
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import CheckpointLeaf, read_checkpoint_leaf
 from dlemu.contrib.mlperf.audit.kv_leaf import KvLeaf, read_kv_leaf
@@ -28,7 +29,7 @@ from dlemu.contrib.mlperf.rules.training import Division
 DIVISIONS = ("closed", "open")
 CATEGORIES = CHECKPOINTING, VECTOR_DATABASE, KV_CACHE = ("checkpointing", "vector_database", "kv_cache")
 """The benchmarks other than training, by the names of their folders; vector_database is not checked."""
-TRAINING = "training"
+TRAINING, REHEARSAL = "training", "rehearsal.json"
 _EDITION_KEYS = {
     "3.0": ("invocation_start_time", "system_info", "data_access_protocol", "systemname", "provenance_file"),
     "2.0": ("run_result_output",),
@@ -173,7 +174,9 @@ def _call_folders(root: str) -> tuple[list[str], list[tuple[str, str]]]:
     `checkpointing/MODEL/TIME`, `kv_cache/MODEL/run/TIME`.
     """
     workloads, calls = [], []
-    for folder, below, _ in os.walk(root):
+    for folder, below, names in os.walk(root):
+        if REHEARSAL in names:
+            raise UserError(f"{folder} is a rehearsal of dlemu: check it by itself, `dlemu mlperf check {folder}`")
         below[:] = sorted(name for name in below if not name.startswith(".") and name != "code")
         category = category_of(folder)
         if category is not None and stamp_of(os.path.basename(folder)) is not None:

@@ -20,7 +20,8 @@ from dlemu.contrib.mlperf.audit.papers import STAMP_FORMAT
 from dlemu.contrib.mlperf.audit.run_settings import Printed, read_printed
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.copy_rules import training_sums
-from dlemu.contrib.mlperf.check.judge import REHEARSAL, Checked, check_folder
+from dlemu.contrib.mlperf.check.judge import Checked, check_folder
+from dlemu.contrib.mlperf.check.submission_tree import REHEARSAL
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER, RESULTS
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.datasize import CheckpointDatasize, Datasize, checkpoint_datasize, datasize

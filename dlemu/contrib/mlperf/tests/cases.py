@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.audited_run import audit_run, shipped_pairs
-from dlemu.contrib.mlperf.check.judge import REHEARSAL, check_folder
+from dlemu.contrib.mlperf.check.judge import check_folder
+from dlemu.contrib.mlperf.check.submission_tree import REHEARSAL
 from dlemu.contrib.mlperf.tests.test_mlperf_run import words
 from tests.e2e.harness import DLEMU, dlemu
 

@@ -15,7 +15,8 @@ from datagen.errors import DatasetError, DlemuError, UserError
 from datagen.inspection import Dataset
 from datagen.layout import layouts
 from dlemu.config import load
-from dlemu.contrib.mlperf.check.judge import REHEARSAL, Checked, check_folder
+from dlemu.contrib.mlperf.check.judge import Checked, check_folder
+from dlemu.contrib.mlperf.check.submission_tree import REHEARSAL
 from dlemu.contrib.mlperf.rehearsal import rehearse
 from dlemu.contrib.mlperf.rehearsal.datasize import datasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan

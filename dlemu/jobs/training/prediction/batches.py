@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen import registry
 from datagen.formats.format_base import FORMATS, format_named
 from datagen.layout import columns_of, has_own_length, nominal_sample_bytes, record_shapes
+from datagen.registry import is_built_in
 from datagen.spec import DatasetSpec
 from dlemu.accelerators.accelerator_base import AcceleratorSpec, draw_ns
 from dlemu.config.duration import draw_seconds, mean_seconds
@@ -38,16 +38,12 @@ def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
 
     `received`: from someone else's result, so no format's module is imported, and samples have their nominal size.
     """
-    if received and not registry.is_built_in(FORMATS, spec.format):
-        return np.array([float(nominal_sample_bytes(spec))])
-    if (has_own_length(spec) and not spec.record_length_bytes_quantiles) or columns_of(spec):
-        return np.array([float(nominal_sample_bytes(spec))])
+    nominal, foreign = np.array([float(nominal_sample_bytes(spec))]), received and not is_built_in(FORMATS, spec.format)
+    if foreign or (has_own_length(spec) and not spec.record_length_bytes_quantiles) or columns_of(spec):
+        return nominal
     shapes = record_shapes(spec, 0, spec.num_files_train if spec.sizes_vary else 1)
-    file_format = format_named(spec.format)
-    sizes = file_format.file_bytes(spec, shapes)
-    if sizes is None:
-        return np.array([float(nominal_sample_bytes(spec))])
-    return np.asarray(sizes / spec.num_samples_per_file, float)
+    sizes = format_named(spec.format).file_bytes(spec, shapes)
+    return nominal if sizes is None else np.asarray(sizes / spec.num_samples_per_file, float)
 
 
 def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:

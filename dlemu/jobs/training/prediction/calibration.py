@@ -107,8 +107,8 @@ class Calibration:
 
     source: str
     curve: Curve
-    saturated: bool
-    half_width_percent: float
+    saturated: bool = True
+    half_width_percent: float = 0.0
     work: tuple[float, ...] = (1.0,)
     """Quantiles of the work of reads: what each took of the storage, relative to the mean of its size, rising."""
     samples_per_read: int = 1
@@ -148,8 +148,6 @@ def given_speed(mb_per_second: float, *, cores: float | None, bytes_factor: floa
     return Calibration(
         source=f"{mb_per_second:g} MB/s as given, whatever the number of readers",
         curve=flat(mb_per_second),
-        saturated=True,
-        half_width_percent=0.0,
         bytes_factor=bytes_factor,
         cores=cores,
     )

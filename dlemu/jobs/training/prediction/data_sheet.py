@@ -18,20 +18,24 @@ from dlemu.results.answer_files import read_untrusted
 from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, Rate, Rates, per_second, read_drive
 from dlemu.runner.prediction_request import PredictionRequest
 
+_MOST_TIMES = 8
+"""A drive's rate of requests so many times larger than those of its figures is not known."""
+
 
 def calibrate_from_drive(path: str | Rates, workload: Workload, *, cores: float) -> Calibration:
     """Return the calibration from a data sheet (a YAML file) or the folder of a probe; raises UserError."""
     drive = read_drive(path)
-    if not drive.rates:
-        raise UserError(f"{path} has no reads, only writes: wanted the reads of a data sheet, or of `dlemu probe`")
     request, in_flight = requests_of(workload, float(bytes_by_file(workload.dataset).mean()))
-    curve = curve_of(drive.rates, request, in_flight)
-    source = f"{drive.source}: each reader has {in_flight} of {request:,} bytes in flight"
+    largest = max((rate.size_bytes for rate in drive.rates), default=0)
+    deepest = max((rate.depth for rate in drive.rates), default=0)
+    if largest * _MOST_TIMES < request or deepest <= 1:
+        raise UserError(
+            f"{drive.source}: reads of {largest:,} bytes at most, {deepest} in flight; {workload.model.name} reads "
+            f"{request:,} bytes, many at a time: wanted such (fio --rw=randread --bs=128k --iodepth=32 --direct=1)"
+        )
     return Calibration(
-        source=source,
-        curve=curve,
-        saturated=True,
-        half_width_percent=0.0,
+        source=f"{drive.source}: each reader has {in_flight} of {request:,} bytes in flight",
+        curve=curve_of(drive.rates, request, in_flight),
         bytes_factor=row_group_reads(workload),
         cores=cores,
         notes=tuple(_ignored(drive.rates)),
@@ -105,7 +109,8 @@ def _measured_elsewhere(path: str) -> Rates | None:
     reads, writes = (tuple(rate for name, rate in rows if name == wanted) for wanted in ("read", "write"))
     if not (reads or writes):
         raise UserError(f"{path} has neither reads nor writes: wanted the output of a benchmark that completed")
-    return Rates(f"the measurements in {os.path.basename(path)}", reads, writes)
+    buffered = ", made without direct=1" * (found == '"fio version"' and '"direct" : "1"' not in text)
+    return Rates(f"the measurements in {os.path.basename(path)}{buffered}", reads, writes)
 
 
 _Row = tuple[str, float, float, float]

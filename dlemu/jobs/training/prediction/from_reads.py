@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -30,9 +30,8 @@ from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.demand import row_group_reads
 from dlemu.metrics.limit import MIN_SPEEDUP, Scaling
-from dlemu.metrics.loss import cpu_is_known
 from dlemu.metrics.rates import Floats, Intervals, during, under_way
-from dlemu.metrics.rows import StepTable
+from dlemu.metrics.rows import StepTable, is_any
 from dlemu.metrics.t_interval import FEWEST, estimate
 
 WORK_QUANTILES = 256  # keeps tails of 1 read in 256; each is a number in predict.json
@@ -56,88 +55,144 @@ UNSATURATED_GAIN = 1.2
 """A storage that gives this many times the throughput of half the readers might give even more to more readers."""
 
 
-@dataclass(frozen=True, eq=False)
 class Reads:
-    """Reads of batches: arrays with one entry per batch; `begin` and `end` are seconds on a common clock."""
+    """Reads of batches: arrays with one entry per batch; `begin` and `end` are seconds on a clock of all readers.
 
-    begin: Floats
-    end: Floats
-    size_bytes: Floats
+    A read's bytes are spread evenly over its duration. Windows of time are of WINDOW_SECONDS, or longer where
+    MAX_WINDOWS are not enough.
+    """
+
+    def __init__(self, begin: Floats, end: Floats, app_bytes: NDArray[np.int64], reader: NDArray[np.int64]) -> None:
+        self._begin, self._end, self._bytes = begin, np.maximum(end, begin + 1e-9), app_bytes.astype(float)
+        self._reader = reader
+        self._edges, self._active, self._lengths = under_way(self._begin, self._end)
+        first, last = float(self._edges[0]), float(self._edges[-1])
+        self._windows = np.linspace(first, last, max(2, min(MAX_WINDOWS, int((last - first) / WINDOW_SECONDS))) + 1)
+        self._read_in_windows = np.diff(Intervals(self._begin, self._end, self._windows).cumulative(self._bytes))
+
+    def curve(self) -> Curve:
+        """Return the throughput by number of readers: a straight line from 0 up to a knee, and constant from there on.
+
+        Each window's bytes are compared with its number of active readers: of all knees, fitted by least squares, the
+        lowest that fits about as well as the best.
+        """
+        most, read = int(self._active.max()), self._read_in_windows
+        knees = sorted({min(most, round(knee)) for knee in np.geomspace(1, most, min(most, MAX_KNEES))})
+        errors, heights = [], []
+        for knee in knees:
+            # Seconds at full throughput that the active readers of each window amount to
+            load = self._in_windows(np.minimum(self._active / knee, 1.0))
+            heights.append(float(read @ load) / max(float(load @ load), 1e-12))
+            errors.append(float(((read - heights[-1] * load) ** 2).sum()))
+        good = min(errors) * KNEE_SLACK + 1e-6 * float((read**2).sum())  # errors of exact fits are rounding errors
+        best = next(place for place, error in enumerate(errors) if error <= good)
+        knee, height = knees[best], heights[best] / 1e6
+        points = {1: height / knee, knee: height, most: height}
+        return tuple(CurvePoint(readers=count, mb_per_second=points[count]) for count in sorted(points))
+
+    def half_width_percent(self, curve: Curve) -> float:
+        """Return the half width of the 95 % interval of bytes read in a window, in percent of what the curve says."""
+        expected = self._in_windows(self._speeds(curve))
+        kept = expected >= 0.5 * np.median(expected)  # the others are at the end of an epoch
+        percent = 100 * self._read_in_windows[kept] / expected[kept]
+        return min(MAX_HALF_WIDTH_PERCENT, estimate(percent, CONFIDENCE).half_width_percent)
+
+    def work_bytes(self, curve: Curve) -> Floats:
+        """Return the bytes that one reader gets, by the curve, during each read: what the read took of the storage."""
+        return self._in_reads(self._speeds(curve) / np.maximum(self._active, 1))
+
+    @cached_property
+    def work(self) -> Floats:
+        """Each read's work, by the mean throughput of all active readers while it lasted; the mean of all is 1."""
+        active, lengths, durations = self._active, self._lengths, self._end - self._begin
+        changes = np.zeros(len(self._edges))
+        np.add.at(changes, np.searchsorted(self._edges, self._begin), self._bytes / durations)
+        np.add.at(changes, np.searchsorted(self._edges, self._end), -self._bytes / durations)
+        ratio = self._in_reads(np.cumsum(changes)[:-1] / np.maximum(active, 1)) / self._bytes
+        ratio /= ratio.mean()
+        parallel = float((active * lengths).sum() / max(1e-9, float(lengths[active > 0].sum())))
+        # The mean of n readers includes the read itself, which hides 1/n of the variance.
+        widening = math.sqrt(parallel / (parallel - 1)) if parallel > MIN_PARALLEL_READS else 1.0
+        return np.asarray(1 + widening * (ratio - 1))
+
+    def scaled_means(self, length: int) -> Floats:
+        """Return the mean work of `length` successive reads of a reader, scaled to vary as one read if independent."""
+        means = [np.empty(0)]
+        for number in np.unique(self._reader):
+            own = self.work[self._reader == number]
+            means.append(own[: len(own) // length * length].reshape(-1, length).mean(axis=1))
+        return np.concatenate(means) * math.sqrt(length)
+
+    def _speeds(self, curve: Curve) -> Floats:
+        """Return the bytes/s, by the curve, of all that are reading at a time."""
+        return np.asarray(rates(curve, int(self._active.max()))[self._active])
+
+    def _in_windows(self, per_second: Floats) -> Floats:
+        return during(self._windows[:-1], self._windows[1:], self._edges, per_second * self._lengths)
+
+    def _in_reads(self, per_second: Floats) -> Floats:
+        return during(self._begin, self._end, self._edges, per_second * self._lengths)
 
 
-@dataclass(frozen=True, eq=False)
 class Batches:
     """The batches in rows of a run, none of them empty; arrays with one entry per row.
 
-    Moments are in seconds, on a clock of all ranks on which 1 s lies between epochs.
+    Moments are in seconds, on a clock of all ranks on which 1 s lies between epochs. The loader may have `ahead`
+    batches of a rank complete or in work.
     """
 
-    rows: StepTable
-    begin: Floats
-    end: Floats
-    epoch_begin: Floats
-    """Start of each batch's epoch."""
-    room: Floats
-    """When the queue had room for batch k: when the trainer received batch k - `ahead`.
-
-    -inf for the first `ahead` batches of an epoch, infinity where that batch is not among the rows.
-    """
+    def __init__(self, rows: StepTable, ahead: int) -> None:
+        parts = []
+        for own in rows.by_rank_and_epoch:  # in the order of the rows
+            step, stamps = own["step"], np.stack([own[name] for name in ("started_ns", "finished_ns", "ready_ns")])
+            begin, end, ready = (stamps - own["free_ns"].min()) / 1e9
+            place = np.minimum(np.searchsorted(step, step - ahead), len(own) - 1)
+            room = np.where(step[place] == step - ahead, ready[place], np.inf)
+            parts.append(np.stack([begin, end, np.where(step <= ahead, -np.inf, room)]))
+        self._since_start, end, room = np.concatenate(parts, axis=1)
+        epochs, number = np.unique(rows["epoch"], return_inverse=True)
+        lengths = np.zeros(len(epochs))
+        np.maximum.at(lengths, number, end)
+        since = (np.cumsum(lengths + 1.0) - lengths - 1.0)[number]
+        self._rows, self.begin, self.end = rows, self._since_start + since, end + since
+        # When the queue had room for batch k: when the trainer received batch k - `ahead`. -inf for the first `ahead`
+        # batches of an epoch, infinity where that batch is not among the rows.
+        self._room = room + since
+        # The indices of batches, and of the batch that the same worker made before in that epoch
+        keys = [rows[name] for name in ("epoch", "rank", "worker")]
+        order = np.lexsort((self.begin, *reversed(keys)))
+        same = np.all([np.diff(key[order]) == 0 for key in keys], axis=0)
+        self._later, self._before = order[1:][same], order[:-1][same]
 
     @cached_property
     def between_seconds(self) -> float:
         """Lower quartile of a worker's seconds between two batches, where its queue had room; 0 for too few."""
-        batch, before = self._successive
-        gaps = (self.begin[batch] - self.end[before])[self.room[batch] <= self.end[before]]
+        over = self.end[self._before]
+        gaps = (self.begin[self._later] - over)[self._room[self._later] <= over]
         gaps = gaps[gaps >= 0]
         return float(np.quantile(gaps, 0.25)) if len(gaps) >= FEWEST else 0.0
 
     @property
     def full_queue_share(self) -> float:
         """Share of their time that workers waited for room in their queues, so could have read more."""
-        batch, before = self._successive
-        waited = np.clip(np.minimum(self.room[batch], self.begin[batch]) - self.end[before], 0, None).sum()
+        until = np.minimum(self._room, self.begin)[self._later]
+        waited = np.clip(until - self.end[self._before], 0, None).sum()
         return float(waited / (waited + (self.end - self.begin).sum()))
 
     @property
     def costs(self) -> HostCosts:
         """The host's overhead."""
-        rows, since_start = self.rows, self.begin - self.epoch_begin
+        rows = self._rows
         late = rows[rows["finished_ns"] > np.maximum(rows["asked_ns"], rows["free_ns"])]
         handed = (late["ready_ns"] - late["finished_ns"]) / 1e9  # only of batches that the trainer was waiting for
         over = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
+        first = [self._since_start[rows["rank"] == rank].min() for rank in rows.values("rank")]
         return HostCosts(
             hand_over_seconds=float(np.median(handed)) if len(handed) else HostCosts().hand_over_seconds,
             between_seconds=self.between_seconds,
-            epoch_start_seconds=float(
-                np.median([since_start[rows["rank"] == rank].min() for rank in rows.values("rank")])
-            ),
+            epoch_start_seconds=float(np.median(first)),
             step_seconds=max(0.0, float(np.median(rows["met_ns"] - over)) / 1e9),
         )
-
-    @cached_property
-    def _successive(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The indices of batches and of the batch that the same worker made before in that epoch."""
-        keys = [self.rows[name] for name in ("epoch", "rank", "worker")]
-        order = np.lexsort((self.begin, *reversed(keys)))
-        same = np.all([np.diff(key[order]) == 0 for key in keys], axis=0)
-        return order[1:][same], order[:-1][same]
-
-
-def batches_of(rows: StepTable, ahead: int) -> Batches:
-    """Return the batches in rows of a run whose loader may have `ahead` batches of a rank complete or in work."""
-    parts = []
-    for own in rows.by_rank_and_epoch:  # in the order of the rows
-        step, stamps = own["step"], np.stack([own[name] for name in ("started_ns", "finished_ns", "ready_ns")])
-        begin, end, ready = (stamps - own["free_ns"].min()) / 1e9
-        place = np.minimum(np.searchsorted(step, step - ahead), len(own) - 1)
-        room = np.where(step[place] == step - ahead, ready[place], np.inf)
-        parts.append(np.stack([begin, end, np.where(step <= ahead, -np.inf, room)]))
-    begin, end, room = np.concatenate(parts, axis=1)
-    epochs, number = np.unique(rows["epoch"], return_inverse=True)
-    lengths = np.zeros(len(epochs))
-    np.maximum.at(lengths, number, end)
-    since = (np.cumsum(lengths + 1.0) - lengths - 1.0)[number]
-    return Batches(rows, begin + since, end + since, since, room + since)
 
 
 def calibrate_from_run(run: MeasuredTraining) -> Calibration:
@@ -148,21 +203,22 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     rows = rows[(rows["app_bytes"] > 0) & (rows["finished_ns"] > rows["started_ns"])]
     if len(rows) < 2 * FEWEST:
         raise UserError(f"{run.folder} has {len(rows)} steps with reads: wanted at least {2 * FEWEST} to predict from")
-    batches = batches_of(rows, facts.batches_ahead)
+    batches = Batches(rows, facts.batches_ahead)
     begin, end = batches.begin, batches.end
     decode = np.minimum(rows["decode_ns"] / 1e9, end - begin)
     decodes = decode.sum() >= MIN_DECODE_SHARE * (end - begin).sum()
-    reads = Reads(begin, end - decode if decodes else end, rows["app_bytes"].astype(float))
-    curve, workers = estimate_curve(reads), int(rows["worker"].max()) + 1
-    cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if cpu_is_known(rows) else decode
+    reader = rows["rank"] * (int(rows["worker"].max()) + 1) + rows["worker"]
+    reads = Reads(begin, end - decode if decodes else end, rows["app_bytes"], reader)
+    curve = reads.curve()
+    cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if is_any(rows, "cpu_ns") else decode
     cpu = np.maximum(cpu - rows["preprocess_cpu_ns"] / 1e9, 0.0)  # the model adds that of the predicted job
     hosts = facts.journal.hosts
     return Calibration(
         source=f"{len(rows):,} steps of {run.folder} ({facts.ranks} x {facts.workload.reader.read_threads} readers)",
         curve=_with_scaling(curve, facts.journal.scaling),
         saturated=_waiting_share(run) >= WAITING_SHARE or batches.full_queue_share < WAITING_SHARE,
-        half_width_percent=half_width_percent(reads, curve),
-        work=work_quantiles([(reads, rows["rank"] * workers + rows["worker"])]),
+        half_width_percent=reads.half_width_percent(curve),
+        work=work_quantiles([reads]),
         samples_per_read=max(1, round(samples / len(rows))),
         sample_bytes=app_bytes / samples,
         bytes_factor=app_bytes / planned if planned else 1.0,
@@ -191,55 +247,16 @@ def _waiting_share(run: MeasuredTraining) -> float:
     return float(late / max(1, (kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum()))
 
 
-def estimate_curve(reads: Reads) -> Curve:
-    """Return the throughput by number of readers: a straight line from 0 up to a knee, and constant from there on.
-
-    A read's bytes are spread evenly over its duration, and each window's bytes compared with its number of active
-    readers: of all knees, fitted by least squares, the lowest that fits about as well as the best.
-    """
-    edges, active, lengths = under_way(reads.begin, reads.end)
-    windows = _windows(edges)
-    read_bytes = _read_between(reads, windows)
-    most = int(active.max())
-    knees = sorted({min(most, round(knee)) for knee in np.geomspace(1, most, min(most, MAX_KNEES))})
-    errors, heights = [], []
-    for knee in knees:
-        # Seconds at full throughput that the active readers of each window amount to
-        load = during(windows[:-1], windows[1:], edges, lengths * np.minimum(active / knee, 1.0))
-        height = float(read_bytes @ load) / max(float(load @ load), 1e-12)
-        heights.append(height)
-        errors.append(float(((read_bytes - height * load) ** 2).sum()))
-    good = min(errors) * KNEE_SLACK + 1e-6 * float((read_bytes**2).sum())  # errors of exact fits are rounding errors
-    best = next(place for place, error in enumerate(errors) if error <= good)
-    knee, height = knees[best], heights[best] / 1e6
-    points = {1: height / knee, knee: height, most: height}
-    return tuple(CurvePoint(readers=count, mb_per_second=points[count]) for count in sorted(points))
-
-
-def _windows(edges: Floats) -> Floats:
-    """Return the edges of equal time windows: of WINDOW_SECONDS, or longer where MAX_WINDOWS are not enough."""
-    span = float(edges[-1] - edges[0])
-    return np.linspace(edges[0], edges[-1], max(2, min(MAX_WINDOWS, int(span / WINDOW_SECONDS))) + 1)
-
-
-def _read_between(reads: Reads, edges: Floats) -> Floats:
-    """Return the bytes read between each two neighbouring edges, a read's being spread evenly over its duration."""
-    spread = Intervals(reads.begin, np.maximum(reads.end, reads.begin + 1e-9), edges)
-    return np.diff(spread.cumulative(reads.size_bytes))
-
-
-def work_quantiles(parts: Sequence[tuple[Reads, NDArray[np.int64]]]) -> tuple[float, ...]:
-    """Return quantiles of the work of reads; each part is a measurement, with the number of each read's reader.
+def work_quantiles(parts: Sequence[Reads]) -> tuple[float, ...]:
+    """Return quantiles of the work of reads in one or more measurements.
 
     Where short and long reads alternate, no rank is delayed: the distribution is narrowed, keeping its shape, until
     sums of independent draws vary as much as the sums of a reader's successive reads (the longest of SUM_LENGTHS with
     enough).
     """
-    ratios = [_work(reads) for reads, _ in parts]
-    readers = [reader for _, reader in parts]
-    ratio = np.concatenate(ratios)
+    ratio = np.concatenate([reads.work for reads in parts])
     spread = float(ratio.std())
-    by_length = [_scaled_means(ratios, readers, length) for length in SUM_LENGTHS]
+    by_length = [np.concatenate([reads.scaled_means(length) for reads in parts]) for length in SUM_LENGTHS]
     enough = next((means for least in (ENOUGH_SUMS, FEWEST) for means in by_length if len(means) >= least), np.empty(0))
     if not len(enough) or spread <= 0:
         return (1.0,)
@@ -248,50 +265,6 @@ def work_quantiles(parts: Sequence[tuple[Reads, NDArray[np.int64]]]) -> tuple[fl
     quantiles = np.quantile(ratio, (np.arange(count) + 0.5) / count)
     work = np.maximum(0.02, 1 + narrowing * (quantiles - 1))  # 0.02: no read takes no time
     return tuple((work / work.mean()).tolist())
-
-
-def _work(reads: Reads) -> Floats:
-    """Return each read's work, by the mean throughput of all active readers while it lasted; the mean of all is 1."""
-    edges, active, lengths = under_way(reads.begin, reads.end)
-    durations = np.maximum(reads.end - reads.begin, 1e-9)
-    changes = np.zeros(len(edges))
-    np.add.at(changes, np.searchsorted(edges, reads.begin), reads.size_bytes / durations)
-    np.add.at(changes, np.searchsorted(edges, reads.end), -reads.size_bytes / durations)
-    speed = np.cumsum(changes)[:-1] / np.maximum(active, 1)
-    ratio = during(reads.begin, reads.end, edges, speed * lengths) / reads.size_bytes
-    ratio /= ratio.mean()
-    parallel = float((active * lengths).sum() / max(1e-9, float(lengths[active > 0].sum())))
-    # The mean of n readers includes the read itself, which hides 1/n of the variance.
-    widening = math.sqrt(parallel / (parallel - 1)) if parallel > MIN_PARALLEL_READS else 1.0
-    return np.asarray(1 + widening * (ratio - 1))
-
-
-def work_of_reads(reads: Reads, curve: Curve) -> Floats:
-    """Return the bytes that one reader gets, by the curve, during each read: what the read took of the storage."""
-    edges, active, lengths = under_way(reads.begin, reads.end)
-    share = rates(curve, int(active.max()))[active] / np.maximum(active, 1)
-    return during(reads.begin, reads.end, edges, share * lengths)
-
-
-def _scaled_means(ratios: Sequence[Floats], readers: Sequence[NDArray[np.int64]], length: int) -> Floats:
-    """Return means of `length` successive reads of a reader, scaled to vary as single reads do if independent."""
-    means = [np.empty(0)]
-    for ratio, reader in zip(ratios, readers, strict=True):
-        for number in np.unique(reader):
-            own = ratio[reader == number]
-            means.append(own[: len(own) // length * length].reshape(-1, length).mean(axis=1))
-    return np.concatenate(means) * math.sqrt(length)
-
-
-def half_width_percent(reads: Reads, curve: Curve) -> float:
-    """Return the half width of the 95 % interval of bytes read in a window, in percent of those the curve predicts."""
-    edges, active, lengths = under_way(reads.begin, reads.end)
-    windows = _windows(edges)
-    speed = rates(curve, int(active.max()))
-    expected = during(windows[:-1], windows[1:], edges, speed[active] * lengths)
-    kept = expected >= 0.5 * np.median(expected)  # the others are at the end of an epoch
-    percent = 100 * _read_between(reads, windows)[kept] / expected[kept]
-    return min(MAX_HALF_WIDTH_PERCENT, estimate(percent, CONFIDENCE).half_width_percent)
 
 
 def calibrate_from_levels(
@@ -331,7 +304,7 @@ def calibrate_from_levels(
         half_width_percent=max(measured, key=lambda level: level.seconds).half_width_percent,  # the repeated level
         work=work_quantiles(
             [
-                (Reads(own["begin_ns"] / 1e9, own["end_ns"] / 1e9, own["app_bytes"].astype(float)), own["reader"])
+                Reads(own["begin_ns"] / 1e9, own["end_ns"] / 1e9, own["app_bytes"], own["reader"])
                 for own in (level.rows for level in parallel)
             ]
         ),

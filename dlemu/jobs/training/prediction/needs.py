@@ -249,8 +249,8 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
         requests = f"{_si(total.requests_per_second)} requests/s of {total.request_bytes / 1024:.0f} KiB"
         least = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
         lines = [
-            Said("read", f"{_gb(read)}/s, {_gb(node)}/s a node", requests),
-            Said("first step", f"{_gb(first)}/s, or it takes {total.first_step_seconds:.2g} s", "one batch a reader"),
+            Said("read", f"{_gb(read)}/s, {_gb(node)}/s a node", f"at the AU's threshold; {requests}"),
+            Said("first step", f"takes {total.first_step_seconds:.2g} s at that rate", f"{_gb(first)}/s would hide it"),
             Said("data", f"{_gb(total.dataset_gb)} as set; for MLPerf {_gb(total.mlperf_dataset_gb)}", least),
         ]
     if total.checkpoint_gb:
@@ -275,19 +275,23 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
         Said("from", "batch and step time of the workload's settings, by arithmetic", "not measured"),
         Said("next", again if len(jobs) == 1 else beside),
     ]
-    rows = [
-        (job.workload, f"{job.accelerators:,}", _gb(job.read_gb_per_second), _gb(job.drain_gb_per_second))
-        for job in jobs
-    ]
-    head = columns("job", "accelerators", "read per s", "written per s", right=(1, 2, 3))
     kind = f"x {total.accelerator}" if total.accelerator and len(jobs) == 1 else "accelerators"
     who = f"{total.workload}, {total.accelerators:,} {kind} on {count(total.nodes, 'node')}"
     return Screen(
         title=f"{who}: what the storage must give",
         lines=lines,
         folder=folder,
-        table=Table(columns=head, rows=rows) if len(jobs) > 1 else None,
+        table=_jobs(answer) if len(jobs) > 1 else None,
     )
+
+
+def _jobs(answer: NeedsAnswer) -> Table:
+    rows = [
+        (job.workload, f"{job.accelerators:,}", _gb(job.read_gb_per_second), _gb(job.drain_gb_per_second))
+        for job in answer.jobs
+    ]
+    head = columns("job", "accelerators", "read per s", "written per s", right=(1, 2, 3))
+    return Table(title="Jobs", columns=head, rows=rows)
 
 
 def _gb(gb: float) -> str:
@@ -300,4 +304,4 @@ def _si(value: float) -> str:
     return f"{float(f'{value / 1000**power:.3g}'):,g} {('', 'k', 'M', 'G', 'T', 'P')[power]}"
 
 
-PARTS = Parts(read=read_needs, answer_type=NeedsAnswer, screen=_screen)
+PARTS = Parts(read=read_needs, answer_type=NeedsAnswer, screen=_screen, sections=lambda answer, _: [_jobs(answer)])

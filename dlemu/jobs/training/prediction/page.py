@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from dlemu.jobs.training.prediction.prediction import PREDICTED, Prediction
 from dlemu.jobs.training.prediction.run_prediction import read_prediction
 from dlemu.report.any_run import listed
-from dlemu.report.screen import Said, Screen, rate, with_uncertainty
+from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Section, Tone
+from dlemu.report.units import with_uncertainty
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import scaled
 

@@ -12,7 +12,7 @@ from dlemu.jobs.training.prediction.calibration import Curve
 from dlemu.metrics.findings import Finding, LimitedBy
 from dlemu.metrics.limit import What
 from dlemu.metrics.verdict import Outcome
-from dlemu.report.screen import with_uncertainty
+from dlemu.report.units import with_uncertainty
 from dlemu.results.answer_files import ANSWER_VERSION
 from dlemu.results.wording import scaled
 

@@ -19,7 +19,7 @@ from dlemu.config import check_runnable, datagen_command, load, load_received, t
 from dlemu.config.overrides import take_word
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.evict import treatment_of
-from dlemu.jobs.training.pattern import MAX_SECONDS, Level, probe_pattern
+from dlemu.jobs.training.pattern import MAX_SECONDS, loader_costs, measure_levels
 from dlemu.jobs.training.plan import make_job
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed, most_mb_per_second
 from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive
@@ -31,9 +31,9 @@ from dlemu.jobs.training.result import read_run
 from dlemu.machine.cgroup_limits import cpu_limit
 from dlemu.metrics.demand import row_group_reads
 from dlemu.metrics.verdict import HOST_LIMITS
+from dlemu.results import CONFIG
 from dlemu.results.answer_files import decode_untrusted, read_answer, save_answer, to_json
 from dlemu.results.drive import nothing_left
-from dlemu.results.file_names import CONFIG
 from dlemu.results.wording import count
 from dlemu.runner.events import OnEvent, PartMeasured, ignore
 from dlemu.runner.prediction_request import PredictionRequest
@@ -158,18 +158,14 @@ def calibrate_by_probe(
     )
     job = make_job(workload, 1, found, folder=os.devnull)
     how = treatment_of(workload, found.total_bytes)
-    began, others = time.monotonic(), _others_cpu_seconds()
-
-    def notify(level: Level) -> None:
-        several = "s" * (level.readers > 1)
-        on_event(PartMeasured(level, f"{level.readers} reader{several} {level.mb_per_second:,.1f} MB/s"))
-
-    evicts = how in ("evicted", "large")
-    levels, costs = probe_pattern(job, evicts=evicts, again=readers, most_seconds=most_seconds, on_level=notify)
+    began, others, levels = time.monotonic(), _others_cpu_seconds(), []
+    for level in measure_levels(job, evicts=how in ("evicted", "large"), again=readers, most_seconds=most_seconds):
+        on_event(PartMeasured(level, f"{count(level.readers, 'reader')} {level.mb_per_second:,.1f} MB/s"))
+        levels.append(level)
     return calibrate_from_levels(
         job,
         levels,
-        costs,
+        loader_costs(job),
         cores=usable_cores(),
         folder=workload.dataset.data_folder,
         busy_cores=max(0.0, (_others_cpu_seconds() - others) / (time.monotonic() - began)),

@@ -1,4 +1,4 @@
-"""What a kind of job measures: how its run is made from what the ranks logged, and read back, also after a kill."""
+"""What a kind of job is: the interface by which its runs are planned, measured by ranks, saved, followed and read."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import os
 import struct
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,20 @@ from datagen.withheld import scrubbed
 from dlemu.config.dump import published
 from dlemu.config.schema import Workload
 from dlemu.metrics.rows import Rows
-from dlemu.results.file_names import FACTS, KILLED, LIVE
+from dlemu.ranks import Comm, within
+from dlemu.results import FACTS, KILLED, LIVE
 from dlemu.results.live import Follower, RunJournal, read_journal, salvaged
 from dlemu.results.measured import MeasuredLog, MeasuredRun, RunFacts, check_hosts, read_facts, read_readings
-from dlemu.runner.run_folder import request_folder, requests_so_far
+from dlemu.runner.events import Event, Making, OnEvent, Reporter
+from dlemu.runner.run_folder import Unfinished, request_folder, requests_so_far
 from dlemu.telemetry import Telemetry, read_logs
+
+if TYPE_CHECKING:
+    from dlemu.runner.ranks import Ranks
+
+Notify = Callable[[Event], None]
+Look = Callable[[Workload], None]
+"""Checks that the storage has what a workload needs; raises UserError."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,23 +68,26 @@ J = TypeVar("J", bound=Job)
 F = TypeVar("F", bound=RunFacts)
 N = TypeVar("N", bound=RunJournal)
 R = TypeVar("R", bound=MeasuredRun)
+T = TypeVar("T")
 
 
-class RunKind(ABC, Generic[J, F, N, R]):
-    """The runs of a kind of job: their facts, rows and metrics."""
+class JobKind(ABC, Generic[J, F, N, R]):
+    """A kind of job: first its runs as facts and rows, then its work, by methods in the order in which they are called.
+
+    Every kind has `plan` and `run_rank`; a class without them can read runs, but not make them.
+    """
 
     name: ClassVar[str]
     """`kind` in facts.json and summary.json."""
     facts_type: type[F]
     journal_type: type[N]
     run_type: type[R]
-    follow: Callable[[str, str], Follower]
-    """Returns what follows a run, given the path of the facts from before its first row, and its live folder.
-
-    Raises UserError for damaged facts.
-    """
+    follow: Callable[[F, str], Follower]
+    """Returns what tells how far a run is, given its facts from before its first row, and its live folder."""
     row_noun: ClassVar[str] = "row"
     """What messages call a row."""
+    prefix: ClassVar[str] = ""
+    """Prefix of run folders' names in results/WORKLOAD/."""
 
     @abstractmethod
     def live_rows(self, live_folder: str) -> NDArray[np.void]:
@@ -112,10 +125,6 @@ class RunKind(ABC, Generic[J, F, N, R]):
             **self.own_facts(job),
         )
 
-    def facts_ahead(self, job: J) -> F:
-        """Return the facts of a killed run: they are written before the run, and remain if it is killed."""
-        return self.facts(job, self.new_journal(), KILLED)
-
     def salvage(self, live_folder: str) -> MeasuredLog[N] | None:
         """Return the log of a failed run from the files that its ranks left; None if nothing was measured."""
         journal = read_journal(live_folder, self.journal_type)
@@ -151,3 +160,75 @@ class RunKind(ABC, Generic[J, F, N, R]):
             what = f"its numbers can't be computed ({type(error).__name__}: {error})"
             raise UserError(f"{folder} is damaged: {what}; copy it again") from error
         return run
+
+    def complete(self, workload: Workload) -> Workload:
+        """Return the workload with the kind's own defaults filled in. Raises UserError for impossible settings."""
+        return workload
+
+    def making(self, workload: Workload, ranks: int, *, given: bool) -> Making:
+        """Return the workload changed to make missing data first; `given`: the user set the size of the dataset."""
+        raise UserError(f"a {self.name} job reads no data that could be made first: leave out --make")
+
+    def before(self, workload: Workload, ranks: Ranks, on_event: OnEvent, *, wants_verdict: bool) -> bool:
+        """Do what must precede the job, such as making data; return False if there is nothing else to run."""
+        return True
+
+    def looks_at(self, workload: Workload) -> str:
+        """Return a phrase for the part of the storage that is accessed before the ranks start, for timeout messages."""
+        return f"the storage of {workload.dataset.data_folder}"
+
+    def in_time(self, workload: Workload, look: Callable[[], T]) -> T:
+        """Call `look`, which accesses the storage before the ranks start; raises DlemuError if it takes too long."""
+        return within(workload.timeout_seconds, look, f"looking at {self.looks_at(workload)}")
+
+    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> J:
+        """Inspect the storage, without changing anything, and return the job; raises UserError."""
+        raise NotImplementedError
+
+    def live_names(self, rank: int) -> Iterable[str]:
+        """Return the names of the files that a rank writes into the run's live folder."""
+        return ()
+
+    def made_folder(self, job: J) -> str | None:
+        """Return a folder that the run creates if it is missing, and that is removed again if nothing was measured."""
+        return None
+
+    def begin(self, job: J) -> J:
+        """Write to the storage what the other hosts need, and return the job. Raises UserError, OSError."""
+        return job
+
+    def check_host(self, job: J, local_ranks: int) -> None:
+        """Raise UserError or SpaceError if this host can't run its ranks; called once per host."""
+
+    def load(self, job: J) -> None:
+        """Import the modules that ranks share, before they are forked. Raises UserError."""
+
+    def run_rank(self, job: J, comm: Comm, notify: Notify | None) -> MeasuredLog[N] | None:
+        """Run one rank to its end; return the log of all ranks on rank 0, else None. Only rank 0 has `notify`."""
+        raise NotImplementedError
+
+    def reporter(self, job: J, notify: Notify) -> Reporter:
+        """Return what rank 0 calls at every row, so that the progress of all ranks is reported."""
+        return Reporter(self.follow(self.facts(job, self.new_journal(), None), job.live_folder), notify)
+
+    def clean_up(self, job: J) -> str:
+        """Remove unfinished files of a failed run; return a phrase for what was removed or left, empty for nothing."""
+        return ""
+
+    def clean_up_elsewhere(self, job: J) -> None:
+        """Remove unfinished files of a failed run on another host, if it does not share the folder with rank 0's."""
+
+    def unfinished(self, folder: str) -> Unfinished | None:
+        """Return what the killed run of a folder left in the storage, None for nothing; raises UserError, OSError."""
+        return None
+
+    def look_at_points(self) -> Look:
+        """Return a function that checks the data of one run; called for all runs of a sweep before the first begins."""
+        return lambda workload: None
+
+    def own_place(self, workload: Workload, run_folder: str) -> AbstractContextManager[Sequence[str]]:
+        """Return a context of overrides that give a run of a sweep files of its own, which are removed at the end."""
+        return nullcontext(())
+
+
+AnyKind = JobKind[Any, Any, Any, Any]

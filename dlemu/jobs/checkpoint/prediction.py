@@ -1,38 +1,36 @@
-"""`dlemu predict` for a workload of checkpoints: computes the prediction, and saves it to a folder."""
+"""`dlemu predict` for a workload of checkpoints: how long they take on a storage, and what they cost a training.
+
+The answer is saved as predict_checkpoints.json. Formulas and keys: docs/prediction.md. Within a schema version fields
+may be added, but none changes or disappears.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
-from datagen.withheld import without_secrets
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.read_files import read_pattern
 from dlemu.config import check_checkpoints, load, to_yaml
-from dlemu.config.overrides import take_word
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
-from dlemu.jobs.checkpoint.prediction.prediction import (
-    FINDINGS,
-    PREDICTION,
-    WATCHDOG,
-    WATCHDOG_SECONDS,
-    CheckpointPrediction,
-    CheckpointQuestion,
-    PredictedPhase,
-)
 from dlemu.jobs.checkpoint.prepare import with_checkpoints
 from dlemu.jobs.checkpoint.result import read_checkpoint_run
-from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
+from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary, TrainingCost
+from dlemu.jobs.checkpoint.wording import cost_line
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.checkpoint_rates import GIB
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.t_interval import half_width
-from dlemu.results.answer_files import read_answer, save_answer
+from dlemu.metrics.verdict import Outcome
+from dlemu.report.screen import Said, Screen, rate
+from dlemu.report.units import size
+from dlemu.results import CONFIG
+from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
 from dlemu.results.drive import (
     OUTSIDE,
     READ_AHEAD_BYTES,
@@ -45,27 +43,82 @@ from dlemu.results.drive import (
     read_drive,
     taken_by_others,
 )
-from dlemu.results.file_names import CONFIG
-from dlemu.results.wording import sentences
+from dlemu.results.figures import Value
+from dlemu.results.kinds import Parts
+from dlemu.results.wording import Wording, count, sentences
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
 
+PREDICTION = "predict_checkpoints.json"
+
 
 @dataclass(frozen=True, kw_only=True)
-class Speed:
-    """Throughput that a storage delivers to all ranks sharing it together, with its uncertainty."""
+class PredictedPhase:
+    """The predicted time and throughput of one checkpoint, written or read."""
 
-    mb_per_second: float
-    half_width_percent: float = SPEED_PERCENT
+    seconds: float
+    """Time until the slowest rank is done."""
+    seconds_interval: tuple[float, float]
+    """Prediction interval of `seconds`, at 90 % or more if the storage performs as described."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointPrediction:
+    """The prediction for one workload and storage."""
+
+    schema_version: int = ANSWER_VERSION
+    workload: str
+    hosts: int = 1
+    """Hosts of the ranks, equally many on each."""
+    source: str
+    """Where the storage's speed is taken from."""
+    ranks: int
+    """Ranks that the run would emulate."""
+    bytes: int
+    """Bytes of one checkpoint, of the emulated ranks."""
+    write: PredictedPhase | None
+    """Null if the storage's write speed is unknown."""
+    read: PredictedPhase | None
+    """Null if the storage's read speed is unknown."""
+    training: TrainingCost | None
+    """Null if the storage's write speed is unknown."""
+    findings: tuple[Finding, ...] = ()
+    """Warnings that a reader must know."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """Always `pass`, because checkpoints have no threshold."""
+        return "pass"
+
+
+WATCHDOG_SECONDS = 600.0
+"""NCCL's watchdog ends a job whose ranks wait longer for one of them (PyTorch's default for a process group)."""
+WATCHDOG = "longer_than_watchdog"
+"""Code of a finding that only predictions have."""
+FINDINGS: Wording[str] = {
+    WATCHDOG: "training waits {seconds:,.0f} s for a checkpoint, and NCCL's watchdog ends a job after "
+    "{watchdog_seconds:g}: raise its timeout (init_process_group), or save asynchronously",
+    OUTSIDE: "measured with {measured_ranks:count rank}, predicted for {ranks}: the storage is assumed to "
+    "deliver the same to all of them together",
+    Code.STORAGE_NOT_STEADY: "the storage had not reached a steady speed of writing in that run: a longer one may be "
+    "slower",
+    Code.PAGE_CACHE: "only {from_storage_percent:.0f} % of what that run read came from the storage, so its speed of "
+    "reading says nothing of it",
+}
+
+
+def speed_of(mb_per_second: float, percent: float = SPEED_PERCENT) -> Value:
+    """Return a rate, MB/s, that all ranks sharing a storage get together, with its half width in percent of it."""
+    return Value(mb_per_second, percent / 100 * mb_per_second)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownStorage:
-    """Write and read speed of a storage (None: unknown), with warnings about them."""
+    """Write and read speed of a storage (`speed_of`; None: unknown), with warnings about them."""
 
     source: str
-    writes: Speed | None
-    reads: Speed | None
+    writes: Value | None
+    reads: Value | None
     findings: tuple[Finding, ...] = ()
 
 
@@ -96,13 +149,11 @@ def run_prediction(
         storage = _storage_of_drive(request.drive, workload.checkpoint, sharing)
     else:
         assert request.mb_per_second is not None  # the remaining way to describe a storage
-        speed = Speed(mb_per_second=request.mb_per_second)
+        speed = speed_of(request.mb_per_second)
         storage = KnownStorage(source=f"a storage of {request.mb_per_second:,g} MB/s", writes=speed, reads=speed)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
-    given = [] if isinstance(source, Workload) else take_word(source, "output.folder")[1]
-    question = CheckpointQuestion(workload=workload.model.name, overrides=tuple(without_secrets(given)), hosts=hosts)
-    answer = predict(workload, plan, storage, question, others_mb_per_second=request.others_mb_per_second)
+    answer = predict(workload, plan, storage, hosts=hosts, others_mb_per_second=request.others_mb_per_second)
     write_text(folder, CONFIG, to_yaml(workload))
     save_answer(folder, PREDICTION, answer)
     return answer, folder, workload
@@ -112,26 +163,22 @@ def predict(
     workload: Workload,
     plan: CheckpointPlan,
     storage: KnownStorage,
-    question: CheckpointQuestion,
     *,
+    hosts: int = 1,
     others_mb_per_second: float = 0.0,
 ) -> CheckpointPrediction:
     """Return the prediction. All ranks start together and share the throughput that others leave; raises UserError."""
     settings, sizes = workload.checkpoint, plan.sizes
-    most_bytes = _most_bytes(plan, question.hosts) if settings.node_local else sizes.bytes
+    most_bytes = _most_bytes(plan, hosts) if settings.node_local else sizes.bytes
 
-    def phase(speed: Speed | None) -> PredictedPhase | None:
+    def phase(speed: Value | None) -> PredictedPhase | None:
         if speed is None:
             return None
-        rest = speed.mb_per_second - others_mb_per_second
+        rest = speed.mean - others_mb_per_second
         if rest <= 0:
-            raise nothing_left(others_mb_per_second, speed.mb_per_second)
-        seconds = most_bytes / (rest * 1e6)
-        share = speed.half_width_percent / 100 * speed.mb_per_second / rest
-        return PredictedPhase(
-            seconds=seconds,
-            seconds_interval=(seconds / (1 + share), seconds / max(1 - share, 0.01)),
-        )
+            raise nothing_left(others_mb_per_second, speed.mean)
+        seconds, share = most_bytes / (rest * 1e6), (speed.half_width or 0.0) / rest
+        return PredictedPhase(seconds=seconds, seconds_interval=(seconds / (1 + share), seconds / max(1 - share, 0.01)))
 
     write, read = phase(storage.writes), phase(storage.reads)
     training, findings = None, storage.findings
@@ -144,14 +191,14 @@ def predict(
             findings = (waits, *findings)
         training = training_cost(settings, sizes.ranks_of_job, stall, 0.0 if read is None else read.seconds, drain)
     return CheckpointPrediction(
-        question=question,
+        workload=workload.model.name,
+        hosts=hosts,
         source=storage.source + taken_by_others(others_mb_per_second),
         ranks=len(plan.ranks),
         bytes=sizes.bytes,
         write=write,
         read=read,
         training=training,
-        issues=sentences(findings, FINDINGS),
         findings=findings,
     )
 
@@ -169,10 +216,8 @@ def _storage_of_drive(path: str | Rates, settings: Checkpoint, ranks: int) -> Kn
     """
     drive = read_drive(path)
 
-    def speed(rates: tuple[Rate, ...], request_bytes: int, depth: int) -> Speed | None:
-        if not rates:
-            return None
-        return Speed(mb_per_second=request_bytes * per_second(rates, request_bytes, depth) / 1e6)
+    def speed(rates: tuple[Rate, ...], request_bytes: int, depth: int) -> Value | None:
+        return speed_of(request_bytes * per_second(rates, request_bytes, depth) / 1e6) if rates else None
 
     pattern = read_pattern(settings)
     if settings.odirect:
@@ -180,7 +225,7 @@ def _storage_of_drive(path: str | Rates, settings: Checkpoint, ranks: int) -> Kn
         reads = speed(drive.rates, pattern.piece_bytes, ranks * pattern.threads)
     else:
         best = max((rate.size_bytes * rate.per_second / 1e6 for rate in drive.writes), default=0.0)
-        writes = Speed(mb_per_second=best) if best else None
+        writes = speed_of(best) if best else None
         in_flight = READ_AHEAD_REQUESTS if pattern.reads_ahead else 1
         reads = speed(drive.rates, READ_AHEAD_BYTES, in_flight * ranks * pattern.threads)
     return KnownStorage(source=drive.source, writes=writes, reads=reads)
@@ -193,15 +238,15 @@ def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: Che
         own = plan_checkpoint(workload.model, workload.checkpoint, measured.ranks)
         share = _most_bytes(own, len(measured.environment.hosts)) / sum(own.rank_bytes)
 
-    def speed(phase: PhaseSummary | None) -> Speed | None:
+    def speed(phase: PhaseSummary | None) -> Value | None:
         rates = [part.slowest_gib_per_second for part in phase.checkpoints] if phase is not None else []
         known = [1 / rate for rate in rates if rate]  # seconds are predicted, whose mean is not of the mean rate
         if not known:
             return None
-        mean, percent = float(np.mean(known)), SPEED_PERCENT
+        mean, spread = float(np.mean(known)), 0.0
         if len(known) > 1:  # one checkpoint has no spread
-            percent = max(percent, 100 * half_width(float(np.std(known, ddof=1)), len(known), 0.95) / mean)
-        return Speed(mb_per_second=share * GIB / mean / 1e6, half_width_percent=percent)
+            spread = 100 * half_width(float(np.std(known, ddof=1)), len(known), 0.95) / mean
+        return speed_of(share * GIB / mean / 1e6, max(SPEED_PERCENT, spread))
 
     writes, reads = speed(measured.write), speed(measured.read)
     if writes is None and reads is None:
@@ -215,10 +260,40 @@ def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: Che
     if reads is not None and stored is not None and stored < PARTLY_READ_PERCENT:
         findings.append(Finding.of(Code.PAGE_CACHE, "loud", from_storage_percent=stored))
         reads = None
-    source = f"a run of {measured.workload} with {measured.ranks} rank{'s' * (measured.ranks != 1)}"
+    source = f"a run of {measured.workload} with {count(measured.ranks, 'rank')}"
     return KnownStorage(source=source, writes=writes, reads=reads, findings=tuple(findings))
 
 
 def read_prediction(folder: str) -> CheckpointPrediction | None:
     """Read the prediction in a folder; None if there is none. Raises UserError if it is damaged."""
     return read_answer(folder, PREDICTION, CheckpointPrediction)
+
+
+def _screen(answer: CheckpointPrediction, folder: str) -> Screen:
+    what = f"checkpoints of {size(answer.bytes)} by {count(answer.ranks, 'rank')}"
+    title = f"{answer.workload}: predicted, {what}"
+    return Screen(title=title, lines=list(_lines(answer)), notes=sentences(answer.findings, FINDINGS), folder=folder)
+
+
+def _lines(answer: CheckpointPrediction) -> Iterator[Said]:
+    for label, phase, unknown in (
+        ("writes", answer.write, "give a data sheet with `writes`, a probe with --rw write, or a run that wrote"),
+        ("reads", answer.read, "so recovery is not predicted"),
+    ):
+        if phase is None:
+            yield Said(label, f"not known of this storage: {unknown}")
+            continue
+        low, high = map(_seconds, phase.seconds_interval)
+        speed = rate(answer.bytes / phase.seconds / 1e6)
+        yield Said(label, f"{_seconds(phase.seconds)} s a checkpoint ({low} to {high}), at {speed}", tone="strong")
+    if answer.training is not None:
+        yield Said("costs", cost_line(answer.training))
+    yield Said("from", answer.source)
+
+
+def _seconds(seconds: float) -> str:
+    """Return seconds with three digits, which an uncertainty of 2 % carries."""
+    return f"{float(f'{seconds:.3g}'):,g}"
+
+
+PARTS = Parts(read=read_prediction, answer_type=CheckpointPrediction, screen=_screen)

@@ -1,0 +1,86 @@
+"""The threads that move a file's bytes between memory and storage, and what they measure of it for `io_rows`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from dlemu.machine.thread_accounting import ThreadAccounting, process_storage_bytes
+
+Columns = dict[str, int]
+"""A file's columns of a row of `io_rows`."""
+Done = Callable[[int, Columns], None]
+"""Called after each file with its number and its columns."""
+_MOVED = ("bytes", "call_ns", "starved_ns", "mover_cpu_ns", "mover_cpu_wait_ns")
+"""The columns that are sums over the threads."""
+
+
+def add_call(share: Columns, began_ns: int, size_bytes: int) -> None:
+    """Add to a thread's share of a file one write or read call that ends now."""
+    share["call_ns"] += time.monotonic_ns() - began_ns
+    share["bytes"] += size_bytes
+
+
+class Movers:
+    """Running threads, one of them the caller's own, that move files one after another: `begin`, `run`, `columns`."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(max(1, threads - 1), name)
+        self._accounting = ThreadAccounting()
+        started = threading.Barrier(threads)
+        for _ in range(threads - 1):
+            self._pool.submit(started.wait)
+        started.wait()
+
+    def begin(self) -> None:
+        """Measure a file from now on."""
+        self._shares: list[Columns] = []
+        self._storage_bytes = process_storage_bytes()
+        self._cpu_ns, self._started_ns = time.process_time_ns(), time.monotonic_ns()
+
+    def run(self, work: Callable[[int, Columns], None], stop: Callable[[], None], threads: int | None = None) -> None:
+        """Call `work(thread, share)` on every thread, which adds to its share of the file; raise the first exception.
+
+        After one, `stop` has to end the other threads' work. `threads` limits it to fewer: waking a thread that has
+        nothing to do costs as much as a small read.
+        """
+
+        def move(thread: int) -> None:
+            share = dict.fromkeys(_MOVED, 0)
+            cpu_ns, (_, wait_ns) = time.thread_time_ns(), self._accounting.scheduled()
+            try:
+                work(thread, share)
+            except BaseException:
+                stop()
+                raise
+            share["mover_cpu_ns"] = time.thread_time_ns() - cpu_ns
+            share["mover_cpu_wait_ns"] = self._accounting.scheduled()[1] - wait_ns
+            self._shares.append(share)
+
+        others = [self._pool.submit(move, thread) for thread in range(1, threads or self._threads)]
+        try:
+            move(0)
+        finally:
+            failures = [failure for other in others if (failure := other.exception())]
+        if failures:
+            raise failures[0]
+
+    def columns(self, moved_ns: int, synced_ns: int) -> Columns:
+        """Return the columns of a file whose bytes had been moved, and synced, at these times, and that is closed."""
+        return {
+            **{name: sum(share[name] for share in self._shares) for name in _MOVED},
+            "started_ns": self._started_ns,
+            "moved_ns": moved_ns,
+            "synced_ns": synced_ns,
+            "ended_ns": time.monotonic_ns(),
+            "threads": self._threads,
+            "cpu_ns": time.process_time_ns() - self._cpu_ns,
+            "storage_bytes": process_storage_bytes() - self._storage_bytes,
+        }
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()

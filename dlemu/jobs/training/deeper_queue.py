@@ -1,0 +1,133 @@
+"""Whether a deeper prefetch queue would have kept accelerators busy: a run's own batches, replayed with longer queues.
+
+A batch's work is the bytes that a reader sharing the storage equally would have got while it was read. The event model
+of `dlemu predict` replays it, without random draws; nothing is found where it does not reproduce the measured AU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from datagen.registry import built_in
+from dlemu.config.translate import LOADERS
+from dlemu.jobs.training.measured import Facts, MeasuredTraining
+from dlemu.jobs.training.plan import prefetch_per_worker
+from dlemu.jobs.training.prediction.calibration import rates
+from dlemu.jobs.training.prediction.event_model import Scene, simulate
+from dlemu.jobs.training.prediction.from_reads import Batches, Reads
+from dlemu.jobs.training.scaling import preprocessing_sleeps
+from dlemu.loaders.traits_base import LoaderTraits
+from dlemu.metrics.au import au_percent
+from dlemu.metrics.findings import Code, Finding
+from dlemu.metrics.loss import mean_ready_behind, worker_time
+from dlemu.metrics.rows import StepTable, is_any
+from dlemu.metrics.t_interval import FEWEST
+
+MAX_ROWS = 20_000
+"""Most rows (steps of all ranks) to replay, from the run's first on: that takes a few tenths of a second per depth."""
+_MAX_DIFFERENCE_PERCENT = 5.0
+"""Most points by which the AU of the replay may differ from the measured AU."""
+_DEPTH_FACTORS = (2, 4, 8)
+"""The prefetch queue is replayed with these multiples of its batches ahead; the smallest one whose AU is within
+_MIN_GAIN_PERCENT of the best is advised, as less is not worth twice the memory."""
+_MIN_GAIN_PERCENT, _MIN_GAIN_SHARE = 2.0, 0.5
+"""A deeper queue must gain this many points of AU to be the limit, and this share of the loss where the AU stays below
+its threshold."""
+
+
+def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Finding | None:
+    """Return the finding that in-order batches wait for one slow read while later ones are ready; None if they don't.
+
+    A deeper queue must lift the AU to its threshold, or remove half of the loss, or gain something where the same
+    readers alone, right after the run, got `wanted_mb_per_second`: what accelerators that never wait would read.
+    """
+    facts, reader, rows = run.facts, run.facts.workload.reader, _first_steps(run.training)
+    threads = reader.read_threads
+    follows_setting = facts.batches_ahead == threads * prefetch_per_worker(reader.prefetch_size, threads)
+    if not threads or not follows_setting or len(rows) < 2 * FEWEST or facts.batches_ahead >= rows["step"].max():
+        return None
+    ready, now = mean_ready_behind(rows), au_percent(rows)
+    if ready < 1 or not is_any(rows, "app_bytes"):
+        return None
+    epochs = _epochs_of(rows, facts)
+    replayed = _replayed_au_percent(epochs)
+    if not abs(replayed - now) <= _MAX_DIFFERENCE_PERCENT:  # or NaN
+        return None
+    by_depth = {
+        times: min(100.0, max(0.0, _replayed_au_percent(epochs, times) + now - replayed)) for times in _DEPTH_FACTORS
+    }
+    times = next(times for times in by_depth if by_depth[times] >= max(by_depth.values()) - _MIN_GAIN_PERCENT)
+    deeper, threshold, scaling = by_depth[times], 100 * facts.workload.metric.au, facts.journal.scaling
+    enough = deeper - now >= _MIN_GAIN_SHARE * (100 - now) or deeper >= threshold > now
+    if scaling is not None:
+        alone = min(scaling.mb_per_second, scaling.again_mb_per_second)
+        enough = enough or alone >= wanted_mb_per_second * threshold / 100
+    if deeper - now < _MIN_GAIN_PERCENT or not enough:
+        return None
+    return Finding.of(
+        Code.PREFETCH_TOO_SHALLOW,
+        batches_ready=ready,
+        prefetch_size=times * facts.batches_ahead,
+        now_prefetch_size=facts.batches_ahead,
+        au_percent=deeper,
+        now_au_percent=now,
+    )
+
+
+def _first_steps(rows: StepTable) -> StepTable:
+    """Return the first epochs, MAX_ROWS rows at most; of a longer first epoch, its first steps."""
+    rows_until = np.cumsum([len(epoch) for epoch in rows.by_epoch])
+    fitting = max(1, int(np.searchsorted(rows_until, MAX_ROWS, side="right")))
+    first = rows.of("epoch", rows.values("epoch")[:fitting])
+    return first[first["step"] <= max(FEWEST, MAX_ROWS // max(1, len(rows.by_rank)))]
+
+
+def _epochs_of(rows: StepTable, facts: Facts) -> list[Scene]:
+    """Return the epochs of measured rows as they were, to replay."""
+    batches, reader = Batches(rows, facts.batches_ahead), facts.workload.reader
+    storage = worker_time(rows, preprocessing_sleeps(facts.workload, rows)).storage / 1e9
+    reads = Reads(batches.begin, batches.begin + storage, rows["app_bytes"], rows["worker"])
+    curve, between = reads.curve(), batches.between_seconds
+    costs = replace(batches.costs, hand_over_seconds=max(0.0, batches.costs.hand_over_seconds - between))
+    # Built-in ones only: the run may have come from another host.
+    traits: LoaderTraits = built_in(LOADERS, reader.data_loader, "Traits", LoaderTraits)()
+    columns = np.stack(
+        [
+            reads.work_bytes(curve),
+            np.maximum(batches.end - batches.begin - storage, 0.0) + between,
+            rows["compute_ns"] / 1e9,
+        ]
+    )
+    epochs = []
+    for epoch in rows.values("epoch"):
+        own = rows["epoch"] == epoch
+        (ranks, rank), (steps, step) = (np.unique(rows[name][own], return_inverse=True) for name in ("rank", "step"))
+        work, after, compute = grid = np.zeros((len(columns), len(ranks), len(steps)))
+        grid[:, rank, step] = columns[:, own]
+        epochs.append(
+            Scene(
+                work_bytes=work,
+                after_seconds=after,
+                compute_seconds=compute,
+                rate=rates(curve, len(ranks) * reader.read_threads),
+                workers=reader.read_threads,
+                window=facts.batches_ahead,
+                in_turn=traits.in_turn,
+                synchronous=facts.workload.train.synchronous,
+                cores=np.inf,
+                costs=costs,
+            )
+        )
+    return epochs
+
+
+def _replayed_au_percent(epochs: Sequence[Scene], times: int = 1) -> float:
+    """Run the event model with a queue `times` as deep, and return the AU over whole epochs."""
+    computed = lasted = 0.0
+    for epoch in epochs:
+        computed += float(epoch.compute_seconds.sum())
+        lasted += float(simulate(replace(epoch, window=times * epoch.window)).free[-1]) * len(epoch.work_bytes)
+    return 100 * computed / lasted if lasted else float("nan")
