@@ -181,6 +181,8 @@ def payload_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.in
     return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file)
 
 
+LONG_BATCH = 256  # larger batches are cut into runs by numpy; for smaller ones a Python loop is faster
+
 Run = tuple[int, int]  # (first sample, number of samples) of a run
 
 
@@ -221,6 +223,11 @@ def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
     """Cut a batch into runs of consecutive samples within a file, in the order given."""
     if isinstance(samples, Runs):
         return samples.within(samples_per_file)
+    if len(samples) > LONG_BATCH:
+        numbers = np.asarray(samples, np.int64)
+        begins = np.flatnonzero((numbers[1:] != numbers[:-1] + 1) | (numbers[1:] % samples_per_file == 0)) + 1
+        begins = np.concatenate([[0], begins])
+        return list(zip(numbers[begins].tolist(), np.diff(begins, append=len(numbers)).tolist(), strict=True))
     batch_runs = []
     first: int | None = None
     following = 0
