@@ -153,9 +153,8 @@ def _feeds(fed: Prediction) -> Said:
     shown, reads = fed.shown, most_mb_per_second(fed.curve)
     one = shown.needed_mb_per_second / shown.accelerators
     files = reads / shown.app_mb_per_second * shown.samples_per_second
-    needs = f"at AU {fed.question.threshold_percent:g} % 1 needs {rate(one)}"
-    needs += f", {wanted} need {rate(wanted * one)}" * (wanted > 1)
-    text = f"{some}: reads {rate(reads)}, {files:,.0f} files/s; {needs}"
+    needs = f"1 needs {rate(one)}" + f", {wanted} need {rate(wanted * one)}" * (wanted > 1)
+    text = f"{some}: reads {rate(reads)}, {files:,.0f} files/s; {needs} (AU {fed.question.threshold_percent:g} %)"
     return Said(fed.question.workload, text, tone="good" if low else "open" if high else "bad")
 
 

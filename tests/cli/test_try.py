@@ -55,7 +55,7 @@ def test_it_answers_in_eight_lines_and_leaves_the_folder_as_it_was(
     assert len(lines) == 8
     assert lines[0].startswith(str(drive))
     for line, name in zip(lines[1:3], ("unet3d", "retinanet"), strict=True):
-        form = rf"  {name} +.*(h100|b200).*: reads .*B/s, [\d,]+ files/s; at AU \d+ % 1 needs .*B/s"
+        form = rf"  {name} +.*(h100|b200).*: reads .*B/s, [\d,]+ files/s; 1 needs .*B/s.* \(AU \d+ %\)"
         assert re.search(form, line), line
     for line, label in zip(lines[3:], ("at most", "limit", "accuracy", "took", "next"), strict=True):
         assert line.startswith(f"  {label} "), line

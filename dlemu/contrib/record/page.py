@@ -40,12 +40,12 @@ def _screen(answer: RecordAnswer, folder: str) -> Screen:
     step = recording.parts.step
     waits = [(100 * seconds / step, name) for name, seconds in recording.parts.named() if name != "computing"]
     causes = ", ".join(f"{name} {share:.0f} %" for share, name in waits if share >= 1)
-    waited = f"{sum(share for share, _ in waits):.0f} % of a step of {number(1000 * step)} ms"
+    waited = f"{sum(share for share, _ in waits):.0f} % of a step of {number(1000 * step)} ms: {causes or 'none'}"
     advice = "more free cores, lighter preprocessing or smaller batches: faster storage would not help"
     if max(waits)[1] == "storage":
         advice = "faster storage, or more read ahead (num_workers, prefetch_factor)"
     lines = [
-        Said("waits", ": ".join(filter(None, [waited, causes])), tone="strong"),
+        Said("waits", waited, tone="strong"),
         *[Said("to do", advice, tone="strong")] * bool(causes),
         Said("a sample", _reads(recording)),
         Said("replay", f"{VERDICTS[answer.replayable]} {says}", tone="good" if answer.replayable else "open"),

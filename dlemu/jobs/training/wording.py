@@ -377,15 +377,18 @@ def _verdict(summary: Summary) -> Said:
 
 
 def _delivered(summary: Summary) -> Iterator[Said]:
-    """Yield the rate of reading beside what the accelerators take when they never wait."""
+    """Yield the rate that the storage sustains, beside what the accelerators need to pass."""
     read, whole = summary.metrics.app_mb_per_second, summary.metrics.au_whole_percent
     if read is None or read.mean is None:
         return
-    full = ""
-    if whole is not None and whole.mean:
-        full = f"; AU 100 % takes {rate(read.mean * 100 / whole.mean)}"
+    sustained, threshold = summary.metrics.sustained_percent, summary.metrics.au_threshold_percent
     moved = f"{count(summary.metrics.samples or 0, 'sample')}, {size(summary.metrics.app_bytes or 0)}"
-    yield Said("delivers", f"{rate(read.mean)}{full}", f"first steps included: {moved}")
+    delivers = rate(read.mean)
+    if whole is not None and whole.mean and sustained is not None:  # at the AU that is judged
+        busy = read.mean / whole.mean
+        moved = f"{moved}; {delivers} with the first steps"
+        delivers = f"{rate(busy * sustained)}; AU {threshold:g} % needs {rate(busy * threshold)}"
+    yield Said("delivers", delivers, moved)
 
 
 def _limit(summary: Summary) -> Iterator[Said]:
@@ -419,10 +422,13 @@ def _proof(summary: Summary, source: str) -> Iterator[Said]:
 
 
 def _again(summary: Summary, folder: str) -> Iterator[Said]:
-    """Yield the command that repeats a run past the page cache, where memory served bytes and a setting prevents it."""
+    """Yield the command to type next: the same run past the page cache, where memory served bytes; else a search."""
     found = summary.memory
     setting = str(found.numbers.get("would_help", "")).rpartition(" or ")[2] if found else ""
+    same = override(["workload"], os.path.join(folder, CONFIG))
     if folder and "=" in setting:
-        repeat = override(["workload"], os.path.join(folder, CONFIG))
         new = override(["output", "folder"], f"{folder.rstrip('/')}-again")
-        yield Said("again", shlex.join(["dlemu", "train", repeat, setting, new]), tone="strong")
+        yield Said("again", shlex.join(["dlemu", "train", same, setting, new]), tone="strong")
+    elif folder and summary.passed is not None:
+        new = override(["output", "folder"], f"{folder.rstrip('/')}-size")
+        yield Said("next", shlex.join(["dlemu", "size", same, new]), "how many pass")

@@ -39,6 +39,8 @@ def screen(answer: Comparison, folder: str) -> Screen:
     if pair is not None and not (answer.not_comparable or pair.not_comparable):
         lines += [Said("year", line) for line in _year_lines(pair)]
         table = Table(columns=_HEAD, rows=difference_rows(pair.metrics, _headlines(pair, catalogue_of(answer.kind))))
+        if catalogue_of(answer.kind).feeds_accelerators:
+            lines.append(Said("next", "`dlemu size` of each finds how many it feeds"))
     elif pair is not None and catalogue_of(answer.kind).feeds_accelerators:
         words = f"dlemu compare workload={pair.a.workload} ranks={pair.a.ranks} drives=FOLDER-A,FOLDER-B --make"
         lines.append(Said("next", words, "runs the same on both, past the page cache"))
@@ -102,6 +104,8 @@ def difference_rows(differences: Mapping[str, Difference], metrics: Iterable[Met
         shown = (with_interval(side, metric.unit) for side in (both.a, both.b))
         percent, width = both.difference_percent, both.half_width_percent
         change = "-" if percent is None else "can't be told" if both.distinct is False else f"{percent:+.1f} %"
+        if metric.unit == "%" and change.endswith("%"):  # a share of a share tells nobody anything
+            change, width = f"{both.a.mean - both.b.mean:+.1f} points", None
         rows.append((f"{metric.title}, {metric.unit}", *shown, change, "-" if width is None else f"{width:.1f}"))
     return rows
 

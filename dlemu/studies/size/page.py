@@ -59,18 +59,17 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
         said = f"{answer.max_accelerators} of {answer.at_least} wanted{answer.scaled}. {said}"
     label = word.upper() if answer.complete else "INCOMPLETE"
     if label == "PASS" and not answer.at_least:  # nobody asked for a number that passes
-        label = "answer"
+        label = "measured" if answer.full_size else "answer"
     lines = [Said(label, said, tone=_TONES.get(word, "open"))]
     if answer.full_size is not None:  # first, so that nobody takes small samples' accelerators for real ones
-        lines.insert(0, Said("real size", at_full_size(answer), tone="strong"))
+        lines.insert(0, Said("answer", at_full_size(answer), "computed from the rate", tone="strong"))
     lines += [Said("note", text, tone="caution") for text in answer.issues]
     below = [tried for tried in answer.counts if tried.accelerators <= answer.max_accelerators]
     above = [tried for tried in answer.counts if tried.accelerators > answer.max_accelerators]
     for tried in [*below[-1:], *above][:_SHOWN_COUNTS]:
         au = with_uncertainty(tried.au_sustained_percent, tried.half_width_percent, question.threshold_percent)
         verdict = verdict_word(tried.passed, unknown="too close to call")
-        read = rate(figures_of_count(answer, tried).mean("app_mb_per_second") or 0.0)
-        lines.append(Said(f"{tried.accelerators:>3}", f"AU {au}, read {read}: {verdict}"))
+        lines.append(Said(f"{tried.accelerators:>3}", f"AU {au}: {verdict}"))
     why = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])
     needs = f"for AU {question.threshold_percent:g} % {answer.max_accelerators + 1} need"
     reached = f"{rate(answer.wanted_mb_per_second)}; the storage gave up to {rate(answer.storage_mb_per_second)}"

@@ -164,7 +164,7 @@ def at_full_size(answer: SizeAnswer) -> str:
     if full is None:
         return ""
     fed = f"{'at least ' * answer.is_limited_by_host}{_some(answer, full.accelerators)}"
-    return f"{fed}: each needs {rate(full.mb_per_accelerator * threshold / 100)} for an AU of {threshold:g} %"
+    return f"{fed} at real size: 1 needs {rate(full.mb_per_accelerator * threshold / 100)} for AU {threshold:g} %"
 
 
 def _some(answer: SizeAnswer, accelerators: int) -> str:

@@ -266,12 +266,13 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
         ]
     of_node = max(job.most_gb_per_second / job.nodes for job in jobs)  # an average would starve it
     network = f"ports at line rate: the storage {ports(total.most_gb_per_second)}, a node {ports(of_node)}"
-    known = f"{answer.times_class:.2g} times the best" if answer.nvidia_class == "above" else answer.nvidia_class
+    above = answer.nvidia_class == "above"
+    known = f"beyond the best: {answer.times_class:.2g} times it" if above else f"'{answer.nvidia_class}'"
     again = f"is yours enough? dlemu predict {shlex.join(answer.overrides)} --mb-per-second X | --drive SHEET"
     beside = "one beside the others: dlemu predict workload=... --mb-per-second X --others-mb-per-second Y"
     lines += [
         Said("network", network),
-        Said("class", f"{known} (NVIDIA's classes of storage for a DGX SuperPOD)"),
+        Said("class", f"{known}, of NVIDIA's classes of storage for a DGX SuperPOD"),
         Said("from", "batch and step time of the workload's settings, by arithmetic", "not measured"),
         Said("next", again if len(jobs) == 1 else beside),
     ]
