@@ -86,8 +86,8 @@ def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:
     limit = answer.limited_by
     if limit.what not in ("count", "host") and len(limit.evidence) > 1:  # the first one is on the first screen
         yield Words(f"Why: {limit.name}", limit.evidence[1:])
-    if limit.advice:
-        yield Words("What to do", limit.advice)
+    if limit.advice[1:]:
+        yield Words("What else to do", limit.advice[1:])
     rows = [
         (
             str(trial.accelerators),
