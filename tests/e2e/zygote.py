@@ -23,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,13 @@ def _main() -> None:
         _become(request)
         requests.send(str(os.getpid()).encode())
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except KeyboardInterrupt as error:
+        if any(frame.name == "main" for frame in traceback.extract_tb(error.__traceback__)):
+            raise
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # in pip's lines around the program, which has not begun
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 if __name__ == "__main__":
