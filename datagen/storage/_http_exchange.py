@@ -151,6 +151,11 @@ class Exchange:
     def wants_to_send(self) -> bool:
         return bool(self._out)
 
+    @property
+    def collects(self) -> bool:
+        """Return whether the body is kept in memory: a short one, such as an error or a listing, and no object."""
+        return self._collected is not None
+
     def header(self, name: str) -> str:
         """Return the value of a response header (the last, if repeated), '' if absent; `name` is in lower case.
 

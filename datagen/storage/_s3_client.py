@@ -104,6 +104,8 @@ class Request:
     exchange: Exchange = field(init=False)  # the present attempt, or the last one
     deadline_ns: int = 0  # when `MIN_PROGRESS_BYTES` must have been moved since the last check
     checked_bytes: int = 0  # the exchange's `progress_bytes` at the last check
+    was_collecting: bool = False
+    """A short body (error, listing) had begun to arrive by the last check: it must be complete by the next."""
 
 
 class Client:
@@ -190,6 +192,8 @@ class Client:
                     text = f"no more than {MIN_PROGRESS_BYTES >> 10} KiB arrived in {seconds}"
                     if not stalled.exchange.status:
                         text = f"no response arrived within {seconds}"
+                    elif stalled.was_collecting:
+                        text = f"the response, which should be short, did not end in {seconds}"
                     self._note_failure(stalled, None, TimeoutError(errno.ETIMEDOUT, text))
                     retry(stalled)
         finally:
@@ -213,7 +217,7 @@ class Client:
             header_problem=partial(_part_problem, request) if request.method == "GET" and request.key else None,
         )
         request.deadline_ns = request.exchange.began_ns + self._timeout_ns
-        request.checked_bytes = 0
+        request.checked_bytes, request.was_collecting = 0, False
 
     def _advance(self, request: Request, *, wait: bool) -> bool:
         """Advance an attempt; return whether it has ended: with a response, or a failure to be retried."""
@@ -419,8 +423,9 @@ class Client:
             if now < request.deadline_ns:
                 continue
             moved = request.exchange.progress_bytes - request.checked_bytes
-            if moved < MIN_PROGRESS_BYTES:
+            if moved < MIN_PROGRESS_BYTES or request.was_collecting:
                 stalled.append(descriptor)
+            request.was_collecting = request.exchange.collects
             request.checked_bytes += moved
             request.deadline_ns = now + self._timeout_ns
         return stalled

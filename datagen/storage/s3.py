@@ -26,6 +26,8 @@ from datagen.storage.storage_base import Entry, Fill, Listed, Reader, StorageBas
 
 SCHEME = "s3://"
 INVALID_NAMES = ("", ".", "..")
+MAX_PAGES = 20_000
+"""Maximum pages of a listing, far more than can be listed during a run: a longer one is taken for endless."""
 HEAD_BATCH = 256  # `sizes` sends HEADs in batches: large enough to keep all connections busy
 HEADS_IN_FLIGHT = 32  # one connection each: 3,200 objects/s at a latency of 10 ms
 
@@ -221,10 +223,11 @@ def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
         if not page.continuation:
             return
         continuation = page.continuation
-        if continuation in seen:
+        if continuation in seen or len(seen) > MAX_PAGES:
             raise UserError(
                 f"{client.where(request)}: the listing of {prefix!r} does not end: after {len(seen) + 1} pages the "
-                "server announces one that was there. Wanted a server whose continuation tokens advance"
+                f"server announces a further one. Wanted a folder of at most {MAX_PAGES * PAGE_KEYS} objects, from a "
+                "server whose continuation tokens advance"
             )
         seen.add(continuation)
 

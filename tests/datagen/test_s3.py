@@ -27,6 +27,7 @@ from datagen.spec import DatasetSpec
 from datagen.storage import _http_exchange, _request_counts, _s3_client, _s3_upload
 from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Signer, query_text
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
+from tests.object_server import ObjectServer
 from tests.object_stores import ACCESS_KEY, BUCKET, KEYS, S3, SECRET_KEY, fault, own_server, storage_of
 
 pytestmark = pytest.mark.usefixtures("keys")
@@ -257,6 +258,28 @@ def test_sizes_of_a_datasets_files_are_taken_from_the_listing(server: Any) -> No
     del server.objects[layout.path(9)]
     with pytest.raises(FileNotFoundError, match=layout.path(9)):
         sizes_on_disk(layout, storage)
+
+
+def test_a_server_that_goes_down_in_mid_run_is_asked_again_and_named() -> None:
+    with own_server() as server:
+        storage = storage_of(server, options={"s3_max_attempts": 3})
+        write(storage, "a")
+        assert read(storage, "a") == DATA
+        objects, port = server.objects, int(server.endpoint.rpartition(":")[2])
+    with pytest.raises(DatasetError, match=r"GET s3://bucket/a at http://.* failed 3 times, .*refused"):
+        read(storage, "a")
+    patient = storage_of(server, options={"s3_max_attempts": 9})
+    restarted = threading.Timer(0.3, lambda: servers.append(ObjectServer(port=port)))
+    servers: list[Any] = []
+    restarted.start()
+    try:
+        write(patient, "b")
+        servers[0].objects |= objects
+        assert read(patient, "a") == DATA
+        assert counts_of(patient)["retried"] >= 1
+    finally:
+        restarted.join()
+        servers[0].close()
 
 
 class Chain:
