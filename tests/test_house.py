@@ -165,6 +165,83 @@ def test_processes_are_started_in_these_places_alone() -> None:
     assert {name: count for name, count in found.items() if count} == {name: n for name, (n, _) in STARTERS.items()}
 
 
+SENTENCES = {"advice", "evidence", "issue", "issues", "sentence", "verdict", "warning"}
+"""Names of what is said to people: what is decided is decided by a code, a severity or a number."""
+LONG_TEXTS_OF_METRICS = 2
+"""Texts of 40 characters or more with a space in dlemu/metrics: a type's error, and a note on uncertainty."""
+
+
+def is_sentence(node: ast.AST) -> bool:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in SENTENCES or name.endswith(("_verdict", "_issue", "_warning"))
+        case ast.Call(func=ast.Name(id="str"), args=[text]) | ast.Subscript(value=text):
+            return is_sentence(text)
+        case ast.Attribute(attr="text", value=whole):
+            return is_sentence(whole)
+    return False
+
+
+def reads_sentence(node: ast.AST) -> bool:
+    """Say whether an expression looks into a sentence for words."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="startswith" | "endswith" | "partition" | "rpartition", value=text)):
+            return is_sentence(text)
+        case ast.Compare(ops=[ast.In() | ast.NotIn()], left=ast.Constant(value=str()), comparators=[text]):
+            return is_sentence(text)
+    return False
+
+
+@needs_all_parts
+def test_nothing_is_decided_by_what_a_sentence_says() -> None:
+    found = {
+        f"{path.relative_to(ROOT).as_posix()}: {ast.unparse(node)}"
+        for path in modules().values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if reads_sentence(node)
+    }
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "issue.startswith(_LOUD)",
+        "summary.verdict.partition(':')",
+        "'STORAGE' in summary.page_cache.warning",
+        "'PASS' not in verdict",
+        "answer.issues[0].endswith('read')",
+    ],
+)
+def test_a_look_into_a_sentence_is_found(code: str) -> None:
+    assert reads_sentence(ast.parse(code, mode="eval").body)
+
+
+def long_texts(tree: ast.AST) -> Iterator[str]:
+    """Yield the longer texts with spaces that are no docstrings; of an f-string what is fixed in it."""
+    known: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=ast.Constant() as docstring):
+                known.add(docstring)
+                continue
+            case ast.JoinedStr(values=parts):
+                known.update(parts)
+                text = "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
+            case ast.Constant(value=str(text)) if node not in known:
+                pass
+            case _:
+                continue
+        if len(text) >= 40 and " " in text:
+            yield text
+
+
+def test_metrics_make_no_sentences() -> None:
+    paths = sorted((ROOT / "dlemu" / "metrics").glob("*.py"))
+    texts = [text for path in paths for text in long_texts(ast.parse(path.read_text()))]
+    assert len(texts) <= LONG_TEXTS_OF_METRICS, texts
+
+
 def test_code_is_named_by_strings_in_one_place() -> None:
     """Elsewhere an import says which module, in a function where it is heavy: mypy and go-to-definition follow it."""
     places = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -241,3 +242,11 @@ def places(data: bytes) -> list[int]:
     """Return places of a file: its ends, and some between that are the same at each run."""
     drawn = np.random.default_rng(len(data)).integers(0, len(data), PLACES).tolist()
     return sorted({0, 1, len(data) // 2, len(data) - 2, len(data) - 1, *drawn})
+
+
+@each_case
+def test_bytes_read_are_counted(case: Case, tmp_path: Path) -> None:
+    dataset = Dataset(case, tmp_path)
+    result, data = fetched(dataset.fetch, dataset.all)
+    sizes = sum(os.path.getsize(dataset.fetch.layout.path(file)) for file in range(FILES))
+    assert 0.5 * sum(map(len, data)) <= result.app_bytes <= sizes + 4096 * len(dataset.all)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -232,3 +233,16 @@ def test_fsync_comes_before_the_name(small: MakeSpec, monkeypatch: pytest.Monkey
     assert [name for name, *_ in calls.mock_calls] == ["fsync", "rename"] * 2
     finish(spec)
     assert [name for name, *_ in calls.mock_calls][-2:] == ["fsync", "rename"]
+
+
+def test_a_limit_on_file_sizes(small: MakeSpec) -> None:
+    spec = small(record_length_bytes_stdev=0)
+    prepare(spec)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(SpaceError, match="limit on file sizes"):
+            generate(spec, threads=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert contents(spec.data_folder) == {}

@@ -131,3 +131,8 @@ def test_records_of_others_set_the_size_of_a_slot(small: MakeSpec) -> None:
     fetch = fetch_of(spec)
     assert fetch.found.max_record_bytes == 99 + 16
     assert fetched(fetch, [4, 0, 1, 2, 3])[1] == [b"\xff" * n for n in (99, 30, 1, 50, 0)]
+
+
+def test_fewer_records_than_stated() -> None:
+    with pytest.raises(DatasetError, match=r"no record 3: it holds 3.*num_samples_per_file"), reading("file.dat"):
+        records_of(Format(), record_file(spec_of(3), (10, 13)), 4)

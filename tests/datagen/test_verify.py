@@ -99,3 +99,19 @@ def test_damaged_files_and_indexes_of_records_are_named(small: MakeSpec, name: s
         path.unlink()
     finding = only(spec)
     assert (finding.path, finding.kind) == (str(path), damage)
+
+
+def test_an_unreadable_file(small: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = make(small(num_files_train=1, num_files_eval=0))
+
+    whole = os.preadv
+
+    def broken(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        if len(buffers[0]) < 20_000:  # the manifest
+            return whole(descriptor, buffers, offset)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", broken)
+    finding = only(spec)
+    assert finding.kind == "unreadable"
+    assert "Input/output error" in finding.message
