@@ -55,7 +55,7 @@ def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, meas
 
 def _hosts(size: Datasize | CheckpointDatasize, measured: str) -> str:
     memory = f"{size.memory_gib_per_host:,.2f} GiB ({measured})"
-    newest = "" if size.edition == max(EDITIONS) else f" (v{max(EDITIONS)} has no such workload and accelerator)"
+    newest = "" if size.edition == max(EDITIONS) else f" (the newest: v{max(EDITIONS)})"
     return f"{count(size.hosts, 'host')} of {memory}, by the rules of v{size.edition}{newest}"
 
 

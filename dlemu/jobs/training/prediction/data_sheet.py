@@ -109,7 +109,7 @@ def _measured_elsewhere(path: str) -> Rates | None:
     reads, writes = (tuple(rate for name, rate in rows if name == wanted) for wanted in ("read", "write"))
     if not (reads or writes):
         raise UserError(f"{path} has neither reads nor writes: wanted the output of a benchmark that completed")
-    buffered = ", made without direct=1" * (found == '"fio version"' and '"direct" : "1"' not in text)
+    buffered = ", made without direct=1" * (found == '"fio version"' and '"direct":"1"' not in text.replace(" ", ""))
     return Rates(f"the measurements in {os.path.basename(path)}{buffered}", reads, writes)
 
 
