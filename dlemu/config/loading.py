@@ -195,7 +195,8 @@ def _chosen(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[s
         )
     if str(name) not in table:
         known = ", ".join(filter(None, table))
-        raise UserError(f"{key}={name} is not in workload {choice!r}: {nearest(str(name), table)}known: {known}")
+        other = "; for another, give its seconds per step: train.computation_time=..." * (key == "accelerator")
+        raise UserError(f"{key}={name} is not in workload {choice!r}: {nearest(str(name), table)}known: {known}{other}")
     entry = table[str(name)]
     return entry if isinstance(entry, dict) else {}
 

@@ -450,7 +450,7 @@ KINDS = "dlemu.jobs"
 OWN = "kinds"
 """The field of `Workload` with the kinds' sections, which in YAML are next to the shared ones."""
 SYNONYMS = {
-    **dict.fromkeys(("num_gpus", "gpus", "ranks", "world_size", "nproc", "num_processes", "np", "n"), "ranks"),
+    **dict.fromkeys(("rank", "num_gpus", "gpus", "ranks", "world_size", "nproc", "num_processes", "np", "n"), "ranks"),
     **dict.fromkeys(("num_accelerators", "max_accelerators", "accelerators"), "ranks"),
     **dict.fromkeys(("num_workers", "reader.num_workers"), "reader.read_threads"),
     "num_client_hosts": "the hosts on which mpirun or srun starts ranks (mpirun --host A,B -np RANKS dlemu train ...)",

@@ -13,7 +13,7 @@ from dlemu.report.units import short_names, verdict_word, with_interval
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import Difference, JobFigures
 from dlemu.results.kinds import Parts, catalogue_of
-from dlemu.results.wording import scaled
+from dlemu.results.wording import count, scaled
 from dlemu.studies.answers import COMPARE, PLANNED_EPOCHS, ComparedSide, Comparison, RunPair
 from dlemu.studies.compare.compare_sides import pair_settings
 from dlemu.studies.sweep.page import points_table
@@ -35,7 +35,8 @@ def screen(answer: Comparison, folder: str) -> Screen:
     for name, side, figures in zip("AB", answer.sides, shown, strict=True):
         limits = figures.limited_by if figures else {}
         known = [f"{f'{phase}: ' * (phase != RUN)}{what}" for phase, what in limits.items() if what not in _NO_LIMIT]
-        lines.append(Said(name, ", limited by ".join([side.name, *known]), side.about.get("storage", "")))
+        rests_on = filter(None, [side.about.get("storage"), *_repetitions_and_origin(figures)])
+        lines.append(Said(name, ", limited by ".join([side.name, *known]), "; ".join(rests_on)))
     if pair is not None and not (answer.not_comparable or pair.not_comparable):
         lines += [Said("year", line) for line in _year_lines(pair)]
         table = Table(columns=_HEAD, rows=difference_rows(pair.metrics, _headlines(pair, catalogue_of(answer.kind))))
@@ -52,6 +53,15 @@ def _at_edge(side: ComparedSide) -> JobFigures | None:
     """Return the figures of the least count that failed, which names the limit, or else of the last one."""
     runs = [point.figures for point in side.unpaired if point.figures is not None]
     return next((run for run in runs if run.passed is False), runs[-1] if runs else None)
+
+
+def _repetitions_and_origin(figures: JobFigures | None) -> Iterator[str]:
+    """Yield over how many epochs a run's numbers are, and the share of the bytes read that its storage gave."""
+    if figures is not None and figures.epochs:
+        yield count(figures.epochs, "epoch")
+        read, from_storage = figures.mean("app_mb_per_second"), figures.mean("device_mb_per_second")
+        if read and from_storage is not None:
+            yield f"{min(100.0, 100 * from_storage / read):.0f} % of the bytes came from it"
 
 
 def _headlines(pair: RunPair, catalogue: Catalogue) -> Iterator[Metric]:

@@ -268,13 +268,13 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
     network = f"ports at line rate: the storage {ports(total.most_gb_per_second)}, a node {ports(of_node)}"
     above = answer.nvidia_class == "above"
     known = f"beyond the best: {answer.times_class:.2g} times it" if above else f"'{answer.nvidia_class}'"
-    again = f"is yours enough? dlemu predict {shlex.join(answer.overrides)} --mb-per-second X | --drive SHEET"
+    again = f"is yours enough? dlemu predict {shlex.join(answer.overrides)} --mb-per-second X"
     beside = "one beside the others: dlemu predict workload=... --mb-per-second X --others-mb-per-second Y"
     lines += [
         Said("network", network),
         Said("class", f"{known}, of NVIDIA's classes of storage for a DGX SuperPOD"),
         Said("from", "batch and step time of the workload's settings, by arithmetic", "not measured"),
-        Said("next", again if len(jobs) == 1 else beside),
+        Said("next", again if len(jobs) == 1 else beside, "or --drive FILE: fio's or elbencho's JSON, a data sheet"),
     ]
     kind = f"x {total.accelerator}" if total.accelerator and len(jobs) == 1 else "accelerators"
     who = f"{total.workload}, {total.accelerators:,} {kind} on {count(total.nodes, 'node')}"
