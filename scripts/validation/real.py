@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
+import math
 import os
 import shutil
 import statistics
@@ -27,6 +28,7 @@ from benchmarks.processes import run
 from measuring import evidence
 from measuring.runs import dlemu, run_job
 
+from datagen.errors import DlemuError
 from dlemu.contrib.record.answer import VERDICTS, Recording
 from dlemu.contrib.record.recording import analyse
 from dlemu.contrib.record.rows import read_rows, with_hook
@@ -340,10 +342,15 @@ def _steady(folder: str, batch: int, hand_over_seconds: float) -> tuple[float, f
 def _predicted(
     bed: Bed, job: Job, drive: Drive, recipe: Recipe, folder: str, steps: int, results: str
 ) -> tuple[float, str]:
-    """Return what `dlemu predict` says for one accelerator."""
+    """Return what `dlemu predict` says for one accelerator; NaN where it refuses, as its trainer needs all cores."""
     words = [*_words(job, recipe, folder, steps, drive), "ranks=1"]
     wrap = partial(_command, bed, drive)
-    answer = run_job("predict", words, within=results, wrap=wrap, result="predict.json").summary
+    try:
+        answer = run_job("predict", words, within=results, wrap=wrap, result="predict.json").summary
+    except DlemuError as error:
+        if "trainers alone exceed this host" not in str(error):
+            raise
+        return math.nan, "refused"
     (one,) = (count for count in answer["counts"] if count["accelerators"] == 1)
     return float(one["samples_per_second"]), _limit(answer["limited_by"])
 
