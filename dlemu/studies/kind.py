@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from functools import partial
 
-from datagen.registry import import_by_name
-from dlemu.results.kinds import Kind
+from dlemu.results.kinds import Kind, Parts
 
 
-def _kind(name: str, noun: str, module: str, text: str, *, command: str = "", precedence: int = 2) -> Kind:
-    """Return a kind whose code is PARTS of a module of this package, imported when it is used."""
+def _load(name: str) -> Parts:
+    """Import and return the code of a kind."""
+    if name == "comparison":
+        from dlemu.studies.compare.page import PARTS
+    elif name == "size":
+        from dlemu.studies.size.page import PARTS
+    elif name == "sweep":
+        from dlemu.studies.sweep.page import PARTS
+    else:
+        from dlemu.studies.together import PARTS
+    return PARTS
+
+
+def _kind(name: str, noun: str, text: str, *, command: str = "", precedence: int = 2) -> Kind:
     return Kind(
         name=name,
         noun=noun,
@@ -17,25 +28,17 @@ def _kind(name: str, noun: str, module: str, text: str, *, command: str = "", pr
         precedence=precedence,
         command=command or name,
         help=text,
-        load=partial(import_by_name, f"dlemu.studies.{module}", "PARTS"),
+        load=partial(_load, name),
     )
 
 
-KIND = _kind(
-    "comparison",
-    "a comparison",
-    "compare.page",
-    "Compare two runs, sweeps or searches.",
-    command="compare",
-    precedence=0,
-)
+KIND = _kind("comparison", "a comparison", "Compare two runs, sweeps or searches.", command="compare", precedence=0)
 ANSWERS = (
-    _kind("size", "a search", "size.page", "Find the most accelerators that this storage keeps busy."),
-    _kind("sweep", "a sweep", "sweep.page", "Run over several values: ranks, drives, readers, workloads."),
+    _kind("size", "a search", "Find the most accelerators that this storage keeps busy."),
+    _kind("sweep", "a sweep", "Run over several values: ranks, drives, readers, workloads."),
     _kind(
         "together",
         "concurrent jobs",
-        "together",
         "Run several jobs at the same time on one storage: what each costs the others.",
     ),
 )

@@ -18,7 +18,7 @@ from dlemu.metrics.demand import sample_divisor
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Section, Table, columns
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
-from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, in_words
+from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, difference_in_words
 from dlemu.results.kinds import Parts, catalogue_of, kind_wanted, kinds, read_figures
 from dlemu.results.wording import count, scaled
 from dlemu.runner.child_run import job, run_commands
@@ -114,7 +114,7 @@ class Loss(NamedTuple):
         return self.percent >= SAME_PERCENT and self.cost.distinct is True
 
     def __str__(self) -> str:
-        told = in_words(self.cost, better=self.metric.better, a="together", b="alone")
+        told = difference_in_words(self.cost, self.metric, a="together", b="alone")
         beside, alone = self.cost.a.mean, self.cost.b.mean
         return f"{self.metric.title} {alone:,.3g} {self.metric.unit} alone, {beside:,.3g} together: {told}"
 
