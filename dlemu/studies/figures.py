@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import altair as alt
 
-from dlemu.metrics.catalogue import Catalogue, Metric
+from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.t_interval import percent_interval
 from dlemu.report.figure_base import Figure, Level, Row, colours, data, percent_domain
 from dlemu.report.figure_base import lines as draw_lines
@@ -30,25 +30,20 @@ class Point(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """The x axis, and for each point its line and its position."""
+    """The x axis: numbers, or names in the order of the points."""
 
     title: str
     lines: list[str]
+    """The name of each point's line."""
     positions: list[float | str]
-    """Numbers for a linear axis, names for one in the order of the points."""
-
-    @property
-    def is_drawn(self) -> bool:
-        """False for several points with one position: a comparison of two runs."""
-        return len(set(self.positions)) > 1 or len(self.positions) == 1
 
 
 def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
     """Yield the figure of a study with its name; nothing for a study without points.
 
     It draws the metric that decides (AU, with pass line and ceiling), else the main rate, against the number of
-    accelerators, or against the setting that varies. Two runs with equal settings have no axis: then it draws, side by
-    side, the time that the verdict of their comparison is about.
+    accelerators, or against the setting that varies. Of two runs with equal settings it draws, side by side, the time
+    that the verdict of their comparison is about.
     """
     runs = list(points)
     if not runs:
@@ -56,67 +51,57 @@ def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
     catalogue = catalogue_of(runs[0].figures.kind)
     ranks = f"{catalogue.rank}s"
     axis = _axis(runs, ranks)
-    deciding = _deciding_metric(catalogue, runs)
-    candidates = [catalogue[deciding]] if deciding else []
-    candidates += [
-        metric
-        for metric in catalogue
-        if metric.is_drawn and metric.better == "higher" and metric.name != catalogue.judged
-    ]
-    least_rows = 1
-    if not axis.is_drawn:
-        candidates = [*catalogue.times, *candidates]
-        least_rows = len(runs)
-    metric = next((metric for metric in candidates if len(_rows(metric, runs, axis, catalogue)) >= least_rows), None)
-    if metric is None:
+    rows = {metric.name: _rows(metric, runs, axis, is_judged=bool(catalogue.judged)) for metric in catalogue}
+    # Results of other tools lack some metrics: the metric that decides must be one that all points have.
+    deciding_names = [name for name in (catalogue.decisive, catalogue.judged, catalogue.fallback) if name in rows]
+    deciding = next((name for name in deciding_names if len(rows[name]) == len(runs)), catalogue.judged)
+    rates = [metric.name for metric in catalogue if metric.is_drawn and metric.better == "higher"]
+    candidates = [deciding, *(name for name in rates if name != catalogue.judged)]
+    is_side_by_side = len(runs) > 1 and len(set(axis.positions)) == 1
+    if is_side_by_side:
+        candidates = [*(metric.name for metric in catalogue.times), *candidates]
+    least_rows = len(runs) if is_side_by_side else 1
+    drawn = next((name for name in candidates if len(rows.get(name, [])) >= least_rows), None)
+    if drawn is None:
         return
-    rows, ceilings, levels = _rows(metric, runs, axis, catalogue), list[Row](), list[Level]()
+    metric, levels, ceilings = catalogue[drawn], list[Level](), list[Row]()
     caption = "Vertical lines are 95 % intervals."
     if catalogue.judged:
         caption = f"Filled points passed, hollow ones did not. {caption}"
-    if metric.name == deciding:
-        ceilings = [row for other in catalogue if other.name == _CEILING for row in _rows(other, runs, axis, catalogue)]
+    if drawn == deciding:
+        ceilings = rows.get(_CEILING, [])
         thresholds = [run.figures.threshold_percent for run in runs if run.figures.threshold_percent is not None]
         if thresholds and deciding != catalogue.fallback:
             levels = [Level(thresholds[0], "pass")]
     if ceilings:
         caption += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
-    if not axis.is_drawn:
-        title = _leader_title(metric, rows)
+    if is_side_by_side:
+        title = _leader_title(metric, rows[drawn])
         x = alt.X("line:N", axis=None, sort=None)
     else:
         samples = {scaled(run.figures.sample_divisor) for run in runs}
         x_words = axis.title + (samples.pop() if len(samples) == 1 else "")
         title = f"{metric.title} against {x_words}"
         if levels and not isinstance(axis.positions[0], str):
-            title = _passing_title(rows, x_words)
+            title = _passing_title(rows[drawn], x_words)
         emulated = "emulated " if catalogue.feeds_accelerators and axis.title == ranks else ""
         x = _x_axis(emulated + axis.title, axis.positions)
-    yield "by_count", Figure(title, caption, _panel(metric, rows, x, levels, ceilings))
+    yield "by_count", Figure(title, caption, _panel(metric, rows[drawn], x, levels, ceilings))
 
 
-def _deciding_metric(catalogue: Catalogue, runs: Sequence[Point]) -> str:
-    """Return the name of the metric that is judged, in the form that all points have; empty if no metric is judged."""
-    for name in (catalogue.decisive, catalogue.judged, catalogue.fallback):
-        if all(name in run.figures.metrics for run in runs):
-            return name
-    return catalogue.judged
-
-
-def _rows(metric: Metric, runs: Sequence[Point], axis: Axis, catalogue: Catalogue) -> list[Row]:
+def _rows(metric: Metric, runs: Sequence[Point], axis: Axis, *, is_judged: bool) -> list[Row]:
     """Return a row for each point that has the metric; all points of a kind of job that is not judged "pass"."""
     rows = []
     for run, line, position in zip(runs, axis.lines, axis.positions, strict=True):
         value = run.figures.metrics.get(metric.name)
-        if value is None:
-            continue
-        half_width = value.half_width or 0.0
-        low, high = value.mean - half_width, value.mean + half_width
-        if metric.unit == "%":
-            low, high = percent_interval(value.mean, half_width)
-        verdict = verdict_word(run.figures.passed, unknown="open") if catalogue.judged else "pass"
-        row = {"line": line, "at": position, "value": value.mean, "verdict": verdict, "low": low, "high": high}
-        rows.append(row)
+        if value is not None:
+            half_width = value.half_width or 0.0
+            low, high = value.mean - half_width, value.mean + half_width
+            if metric.unit == "%":
+                low, high = percent_interval(value.mean, half_width)
+            verdict = verdict_word(run.figures.passed, unknown="open") if is_judged else "pass"
+            point = {"line": line, "at": position, "value": value.mean, "verdict": verdict, "low": low, "high": high}
+            rows.append(point)
     return sorted(rows, key=lambda row: (row["line"], row["at"]))
 
 

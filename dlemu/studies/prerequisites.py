@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from datagen.errors import UserError
+from dlemu.config.overrides import take_word
 from dlemu.config.schema import Workload
 from dlemu.ranks import detect_launcher
 from dlemu.results.kinds import Kind
@@ -25,13 +26,20 @@ def check_launcher(command: str, launcher: str) -> None:
         )
     try:
         shlex.split(launcher.format(ranks=1))
-    except (ValueError, LookupError, AttributeError) as error:  # a quote that is not closed, other words in braces
+    except (ValueError, LookupError, AttributeError) as error:  # an open quote, or another word than ranks in braces
         raise UserError(f"launcher={launcher!r} is no command: {error}") from None
     if detect_launcher() != "none":
         raise UserError(
             f"dlemu {command} was started by mpirun, srun or torchrun: start it once, without a launcher; it "
             f'starts the ranks of each run itself, with launcher="mpirun -np {{ranks}} ..." on several hosts'
         )
+
+
+def take_launcher(command: str, overrides: Sequence[str], launcher: str) -> tuple[str, list[str]]:
+    """Return the launcher, which `launcher=...` among the overrides replaces, and the other overrides."""
+    launcher_word, words = take_word(overrides, "launcher")
+    check_launcher(command, launcher_word or launcher)
+    return launcher_word or launcher, words
 
 
 @dataclass(frozen=True)

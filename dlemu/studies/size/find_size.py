@@ -40,7 +40,7 @@ from dlemu.runner.events import Doing, PartMeasured, Warned, ignore
 from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SIZE, FullSize, Question, SizeAnswer, Trial
-from dlemu.studies.prerequisites import OnEvent, check_launcher
+from dlemu.studies.prerequisites import OnEvent, take_launcher
 from dlemu.studies.size.search import next_count
 from dlemu.studies.size.size_verdict import SearchInputs, build_answer, outcome_of, sentence
 from dlemu.studies.size.trials import TrialPlan, run_trial
@@ -81,12 +81,10 @@ def size(
 
     Raises UserError for what is wrong before the first trial, DlemuError when a trial fails.
     """
-    launcher_word, words = take_word(overrides, "launcher")
-    launcher = launcher_word or launcher
+    launcher, words = take_launcher("size", overrides, launcher)
     if any(word.lstrip("+").startswith("ranks=") for word in words):
         raise UserError("ranks is what `dlemu size` finds: leave it out, or give --most N to try no more than N")
     workload = load(words, config_dir=config_dir)
-    check_launcher("size", launcher)
     check_runnable(workload)
     check_installed(workload.reader.data_loader)
     _check_storage_matters(workload)
