@@ -8,7 +8,6 @@ from dlemu.results.kinds import Kind, Parts
 
 
 def _load(name: str) -> Parts:
-    """Import and return the code of a kind."""
     if name == "comparison":
         from dlemu.studies.compare.page import PARTS
     elif name == "size":

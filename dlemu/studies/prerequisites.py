@@ -56,7 +56,6 @@ class Child:
     def of(
         cls, kind: Kind, workload: Workload, words: Sequence[str], *, config_dir: str | None, launcher: str = ""
     ) -> Self:
-        """Return a run with these overrides."""
         options = ("--config-dir", config_dir) if config_dir else ()
         return cls(kind, workload, (*options, *words), tuple(shlex.split(launcher.format(ranks=workload.ranks))))
 

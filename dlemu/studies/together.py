@@ -1,6 +1,4 @@
-"""`dlemu together`: runs jobs one by one, then all at once; together.json and its page show each job alone and beside
-the others.
-"""
+"""`dlemu together`: runs jobs one by one, then all at once; together.json shows what each job loses beside the others."""
 
 from __future__ import annotations
 
@@ -76,7 +74,6 @@ class JobTogether:
 
     @property
     def title(self) -> str:
-        """Its command and workload."""
         return f"{self.command} {self.beside.figures.workload}{scaled(self.beside.figures.sample_divisor)}"
 
     @property
@@ -205,18 +202,15 @@ class Study(RunList[Jobs, Turn, Together]):
     setting = "--output"
 
     def answer(self, *, complete: bool) -> Together:
-        """Return what has been measured so far."""
         answer = Together(complete=complete, question=self.question, turns=tuple(self.runs))
         return replace(answer, verdict=verdict_of(answer)) if complete else answer
 
     def is_of(self, run: Turn, planned: Planned[Jobs]) -> bool:
-        """Return whether a turn that has run is the planned one."""
         return run.keys() == planned.what.keys()
 
     def make_folder(self, planned: Planned[Jobs]) -> str:
-        """Make and return the folder of the study, in which each job has its own."""
         os.makedirs(self.folder, exist_ok=True)
-        return self.folder
+        return self.folder  # each job of a turn has its own folder in it
 
     def start(self, planned: Planned[Jobs], folder: str) -> Turn:
         """Run jobs at once, each with results of its own."""
@@ -254,7 +248,6 @@ def _child(words: Sequence[str], config_dir: str | None) -> Child:
 
 
 def _label(child: Child) -> str:
-    """Return a job's description for the progress line."""
     ranks = count(child.workload.ranks, "rank")
     return f"{child.kind.command} {child.workload.model.name}, {ranks}{scaled(sample_divisor(child.workload))}"
 

@@ -69,16 +69,13 @@ def size(
     Args:
         overrides: as of `dlemu train`, without `ranks`.
         launcher: the command that starts the ranks, with `{ranks}` in it; also `launcher=...` among the overrides.
-        config_dir: a folder with workload/NAME.yaml.
         at_least: number of accelerators that must pass for the answer's `outcome`, instead of 1.
         most: largest number of accelerators to try.
         trial_seconds: largest compute time of a trial.
         make: makes missing files of the workload's dataset, before it is inspected. Unless the overrides have a number
             of files, a new dataset suffices for MADE_FOR accelerators, or for one more than `at_least`.
-        on_event: is called with each event.
 
     An interrupted search goes on from its `output.folder` when it is called again with the same arguments.
-
     Raises UserError for what is wrong before the first trial, DlemuError when a trial fails.
     """
     launcher, words = take_launcher("size", overrides, launcher)
@@ -178,7 +175,6 @@ class Search(RunList[int, Trial, SizeAnswer]):
         return self._run(planned.what, len(self.runs) + 1, folder)
 
     def answer(self, *, complete: bool) -> SizeAnswer:
-        """Return the answer from the trials so far."""
         answer = build_answer(self.question, self._inputs, self.runs, refusal=self._refusal)
         return replace(answer, complete=True, verdict=sentence(answer)) if complete else answer
 

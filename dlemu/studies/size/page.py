@@ -41,7 +41,7 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         kind=KIND_OF_TRIALS,
         workload=answer.question.workload,
         accelerator=answer.question.accelerator or None,
-        sample_divisor=answer.sample_divisor,
+        sample_divisor=answer.full_size.sample_divisor if answer.full_size else None,
         ranks=count.accelerators,
         outcome=outcome,
         limited_by={RUN: limit.what if limit.confidence else None},

@@ -10,12 +10,9 @@ import numpy as np
 from dlemu.metrics.t_interval import estimate, half_width
 from dlemu.studies.answers import CountResult, Question, Trial, edge
 
-REPEATS = 2
-"""Trials, at least, of each count at the edge: the largest that passes and the smallest that fails."""
-MOST_REPEATS = 5
-"""Trials of a count after which a verdict that is still open stays open: MLPerf Storage's number of runs."""
-GUESSES = 4
-"""After this many counts the search halves the bracket instead of guessing from the AU of a failed count."""
+REPEATS = 2  # trials, at least, of each count at the edge: the largest that passes and the smallest that fails
+MOST_REPEATS = 5  # trials after which an open verdict of a count stays open: MLPerf Storage's number of runs
+GUESSES = 4  # after this many counts the search halves the bracket, instead of guessing from the AU of a failed count
 
 
 def pool(trials: Iterable[Trial], threshold_percent: float, confidence: float) -> list[CountResult]:

@@ -53,7 +53,10 @@ def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Tria
     # The page-cache warnings of trials differ only in their numbers: one is enough.
     issues += sorted(trial.page_cache_warning for trial in trials if trial.page_cache_warning)[:1]
     mb_per_accelerator = trials[-1].mb_per_accelerator if trials else inputs.mb_per_accelerator
-    naive_runs = _naive_runs(results, failing.accelerators if failing else max_passing)
+    # At an AU of 50 %, a run takes twice its nominal time; counts that were not tried are assumed to run at full speed.
+    au_percents = {result.accelerators: result.au_sustained_percent or 100.0 for result in results}
+    naive_counts = range(1, (failing.accelerators if failing else max_passing) + 1)
+    naive_runs = sum(100 / min(100.0, au_percents.get(accelerators, 100.0)) for accelerators in naive_counts)
     answer = SizeAnswer(
         complete=False,
         max_accelerators=max_passing,
@@ -71,27 +74,13 @@ def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Tria
     if inputs.full_size is not None:
         fed = int(mb_per_second / inputs.full_size.mb_per_accelerator)
         answer = replace(answer, full_size=replace(inputs.full_size, accelerators=fed))
-    is_disturbed = _other_programs_slowed_trials(inputs, trials)
-    if answer.is_limited_by_host and inputs.mb_per_accelerator and not is_disturbed:
+    host_limits = [limit for limit in _limits(trials) if limit.what in HOST_LIMITS]
+    codes = {finding.code for limit in host_limits for finding in limit.findings}
+    was_disturbed = bool(inputs.other_programs and host_limits) or Code.OTHER_PROGRAM_ON_CORES in codes
+    if answer.is_limited_by_host and inputs.mb_per_accelerator and not was_disturbed:
         fed = int(mb_per_second / inputs.mb_per_accelerator)
         answer = replace(answer, storage_could_feed=max(max_passing, fed))
     return answer
-
-
-def _naive_runs(results: Sequence[CountResult], max_count: int) -> float:
-    """Return how many nominal run times it takes to run every count up to `max_count`: an AU of 50 % takes two.
-
-    Counts that were not tried are assumed to run at full speed.
-    """
-    au_percents = {result.accelerators: result.au_sustained_percent for result in results}
-    tried = [au_percents.get(accelerators, 100.0) for accelerators in range(1, max_count + 1)]
-    return sum(100 / min(au, 100.0) if au > 0 else 1.0 for au in tried)
-
-
-def _other_programs_slowed_trials(inputs: SearchInputs, trials: Sequence[Trial]) -> bool:
-    host_limits = [limit for limit in _limits(trials) if limit.what in HOST_LIMITS]
-    codes = {finding.code for limit in host_limits for finding in limit.findings}
-    return bool(inputs.other_programs and host_limits) or Code.OTHER_PROGRAM_ON_CORES in codes
 
 
 def _limited_by(

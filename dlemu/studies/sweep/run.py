@@ -25,26 +25,19 @@ from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, edge
 from dlemu.studies.prerequisites import Child, OnEvent, take_launcher
 
-CLOSE = 1.1
-"""A search ends when the least value that fails is at most this factor above the largest that passes."""
-_FARTHEST = 1024.0
-"""Values tried are at most the first one x this, and at least the first one / this."""
+CLOSE = 1.1  # a search ends when the least value that fails is at most this factor above the largest that passes
+_FARTHEST = 1024.0  # values tried are at most the first value x this, and at least the first value / this
 
 
 def sweep(
     overrides: Sequence[str], *, launcher: str = "", config_dir: str | None = None, on_event: OnEvent = ignore
 ) -> SweepAnswer:
-    """Run every combination of the values given; a point that fails is noted, and the others go on.
+    """Run every combination of the values given; a point that fails is noted, and the other points go on.
 
-    Args:
-        overrides: as of `dlemu train` (or `dlemu checkpoint`, for a workload that only has checkpoints), some keys with
-            several values; also `output.folder=...`.
-        launcher: the command that starts the ranks, with `{ranks}` in it; also `launcher=...` among the overrides.
-        config_dir: a folder with workload/NAME.yaml.
-        on_event: is called with each event.
-
-    An interrupted sweep goes on from its `output.folder` when it is called again with the same arguments. Raises
-    UserError before the first point for wrong settings of any.
+    `overrides` are those of `dlemu train` (or of the command that the workload needs), some keys with several values.
+    `launcher`, also an override, is the command that starts the ranks, with `{ranks}` in it. An interrupted sweep goes
+    on from its `output.folder` when it is called again with the same arguments. Raises UserError before the first point
+    for wrong settings of any point.
     """
     launcher, words = take_launcher("sweep", overrides, launcher)
     folder, words = take_word(words, "output.folder")
@@ -87,16 +80,12 @@ def _check(all_points: Sequence[Point], config_dir: str | None) -> list[tuple[Ki
 
 
 class Sweep(RunList[Child, SweepPoint, SweepAnswer]):
-    """The runs of a sweep."""
-
     file, noun, runs_in, answer_type, goes_on = SWEEP, "sweep", "points", SweepAnswer, True
 
     def answer(self, *, complete: bool) -> SweepAnswer:
-        """Return the sweep with the points that have run."""
         return SweepAnswer(complete=complete, question=self.question, points=tuple(self.runs))
 
     def failed(self, planned: Planned[Child], folder: str, error: DlemuError) -> SweepPoint:
-        """Return the record of a point that failed."""
         return SweepPoint(
             settings=dict(planned.settings),
             folder=os.path.basename(folder),
