@@ -1,4 +1,4 @@
-"""`dlemu together`: runs jobs one by one, then all at once; together.json shows what each job loses beside the others."""
+"""`dlemu together`: runs jobs one by one, then all at once; together.json shows what each loses beside the others."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
@@ -17,9 +17,6 @@ from dlemu.results.wording import count
 from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
 from dlemu.studies.conditions import background
 from dlemu.studies.size.size_verdict import at_full_size, cause_of, counts_in_words, limit_in_words
-
-if TYPE_CHECKING:
-    from dlemu.report.figure_base import Figure
 
 KIND_OF_TRIALS = "training"
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
@@ -105,7 +102,7 @@ def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:
     yield from background(answer.question, folder, [trial.folder for trial in answer.trials])
 
 
-def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Figure]]:
+def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Any]]:
     from dlemu.studies.figures import Point, charts
 
     tried = (figures_of_count(answer, one) for one in answer.counts)

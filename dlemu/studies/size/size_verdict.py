@@ -54,7 +54,7 @@ def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Tria
     issues += sorted(trial.page_cache_warning for trial in trials if trial.page_cache_warning)[:1]
     mb_per_accelerator = trials[-1].mb_per_accelerator if trials else inputs.mb_per_accelerator
     # At an AU of 50 %, a run takes twice its nominal time; counts that were not tried are assumed to run at full speed.
-    au_percents = {result.accelerators: result.au_sustained_percent or 100.0 for result in results}
+    au_percents = {one.accelerators: one.au_sustained_percent for one in results if one.au_sustained_percent > 0}
     naive_counts = range(1, (failing.accelerators if failing else max_passing) + 1)
     naive_runs = sum(100 / min(100.0, au_percents.get(accelerators, 100.0)) for accelerators in naive_counts)
     answer = SizeAnswer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dlemu.config.overrides import named
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
@@ -16,9 +16,6 @@ from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.results.wording import scaled
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint
 from dlemu.studies.conditions import background
-
-if TYPE_CHECKING:
-    from dlemu.report.figure_base import Figure
 
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
 
@@ -51,7 +48,7 @@ def sections(answer: SweepAnswer, folder: str) -> Iterator[Section]:
     yield from background(answer.question, folder, [point.folder for point in answer.points])
 
 
-def _charts(answer: SweepAnswer, _: str) -> Iterator[tuple[str, Figure]]:
+def _charts(answer: SweepAnswer, _: str) -> Iterator[tuple[str, Any]]:
     from dlemu.studies.figures import Point, charts
 
     done = ((point.settings, point.figures) for point in answer.points if point.figures)

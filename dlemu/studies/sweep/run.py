@@ -86,12 +86,9 @@ class Sweep(RunList[Child, SweepPoint, SweepAnswer]):
         return SweepAnswer(complete=complete, question=self.question, points=tuple(self.runs))
 
     def failed(self, planned: Planned[Child], folder: str, error: DlemuError) -> SweepPoint:
-        return SweepPoint(
-            settings=dict(planned.settings),
-            folder=os.path.basename(folder),
-            failure=str(error),
-            exit_status=error.exit_status,
-        )
+        settings = dict(planned.settings)
+        name = os.path.basename(folder)
+        return SweepPoint(settings=settings, folder=name, failure=str(error), exit_status=error.exit_status)
 
     def start(self, planned: Planned[Child], folder: str) -> SweepPoint:
         """Run a point by the command of its kind of job."""
