@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 from datagen.errors import UserError
 from dlemu.config.overrides import take_word
@@ -50,14 +49,11 @@ class Child:
     workload: Workload
     words: tuple[str, ...]
     """Options and overrides."""
-    launcher: tuple[str, ...] = ()
 
-    @classmethod
-    def of(
-        cls, kind: Kind, workload: Workload, words: Sequence[str], *, config_dir: str | None, launcher: str = ""
-    ) -> Self:
-        options = ("--config-dir", config_dir) if config_dir else ()
-        return cls(kind, workload, (*options, *words), tuple(shlex.split(launcher.format(ranks=workload.ranks))))
+
+def config_options(config_dir: str | None) -> tuple[str, ...]:
+    """Return the options of a child's command that name the folder of workloads."""
+    return ("--config-dir", config_dir) if config_dir else ()
 
 
 SizingEvent = Event | RunsPlanned | AnyPlanned | RunEnded[Trial, SizeAnswer] | RunEnded[SweepPoint, SweepAnswer]

@@ -27,7 +27,7 @@ from dlemu.runner.job import check_ahead, checked
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList
 from dlemu.studies.compare.page import difference_rows
-from dlemu.studies.prerequisites import Child, check_launcher
+from dlemu.studies.prerequisites import Child, check_launcher, config_options
 
 TOGETHER = "together.json"
 WANTED_OVERLAP_PERCENT = 80.0
@@ -164,10 +164,6 @@ def verdict_of(answer: Together) -> str:
     return f"no job lost anything that can be told{reason}"
 
 
-Jobs = dict[int, Child]
-"""The jobs of a turn by their index."""
-
-
 def run_together(
     commands: Sequence[Sequence[str]], *, folder: str, config_dir: str | None, on_event: Callable[[Any], object]
 ) -> tuple[Together, str]:
@@ -185,7 +181,7 @@ def run_together(
         jobs=tuple((child.kind.command, *without_secrets(child.words)) for child in jobs.values()),
         settings_digest=digest([child.workload for child in jobs.values()]),
     )
-    turns: list[Jobs] = [*({index: child} for index, child in jobs.items()), jobs]
+    turns: list[dict[int, Child]] = [*({index: child} for index, child in jobs.items()), jobs]
     planned = []
     for turn in turns:
         label = " and ".join(map(_label, turn.values())) + (" alone" if len(turn) == 1 else "")
@@ -195,7 +191,7 @@ def run_together(
     return runs.run_missing(), runs.folder
 
 
-class Study(RunList[Jobs, Turn, Together]):
+class Study(RunList[dict[int, Child], Turn, Together]):
     """Each job alone, then all of them side by side."""
 
     file, noun, runs_in, answer_type = TOGETHER, "study of concurrent jobs", "turns", Together
@@ -205,14 +201,14 @@ class Study(RunList[Jobs, Turn, Together]):
         answer = Together(complete=complete, question=self.question, turns=tuple(self.runs))
         return replace(answer, verdict=verdict_of(answer)) if complete else answer
 
-    def is_of(self, run: Turn, planned: Planned[Jobs]) -> bool:
+    def is_of(self, run: Turn, planned: Planned[dict[int, Child]]) -> bool:
         return run.keys() == planned.what.keys()
 
-    def make_folder(self, planned: Planned[Jobs]) -> str:
+    def make_folder(self, planned: Planned[dict[int, Child]]) -> str:
         os.makedirs(self.folder, exist_ok=True)
         return self.folder  # each job of a turn has its own folder in it
 
-    def start(self, planned: Planned[Jobs], folder: str) -> Turn:
+    def start(self, planned: Planned[dict[int, Child]], folder: str) -> Turn:
         """Run jobs at once, each with results of its own."""
         jobs = planned.what
         prefix = "alone" if len(jobs) == 1 else "beside"
@@ -244,7 +240,7 @@ def _child(words: Sequence[str], config_dir: str | None) -> Child:
     job = kind.load_job().job
     workload = checked(workload, job)
     check_ahead(job, workload)
-    return Child.of(kind, workload, overrides, config_dir=config_dir)
+    return Child(kind, workload, (*config_options(config_dir), *overrides))
 
 
 def _label(child: Child) -> str:

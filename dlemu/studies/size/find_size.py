@@ -40,7 +40,7 @@ from dlemu.runner.events import Doing, PartMeasured, Warned, ignore
 from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SIZE, FullSize, Question, SizeAnswer, Trial
-from dlemu.studies.prerequisites import OnEvent, take_launcher
+from dlemu.studies.prerequisites import OnEvent, config_options, take_launcher
 from dlemu.studies.size.search import next_count
 from dlemu.studies.size.size_verdict import SearchInputs, build_answer, outcome_of, sentence
 from dlemu.studies.size.trials import TrialPlan, run_trial
@@ -67,13 +67,13 @@ def size(
     """Find the most accelerators that a storage keeps busy; each trial is a `dlemu train` of its own.
 
     Args:
-        overrides: as of `dlemu train`, without `ranks`.
-        launcher: the command that starts the ranks, with `{ranks}` in it; also `launcher=...` among the overrides.
+        overrides: as of `dlemu train`, without `ranks`; `launcher=...` among them replaces `launcher`.
+        launcher: the command that starts the ranks, with `{ranks}` in it.
         at_least: number of accelerators that must pass for the answer's `outcome`, instead of 1.
         most: largest number of accelerators to try.
         trial_seconds: largest compute time of a trial.
-        make: makes missing files of the workload's dataset, before it is inspected. Unless the overrides have a number
-            of files, a new dataset suffices for MADE_FOR accelerators, or for one more than `at_least`.
+        make: makes missing files of the dataset. Unless the overrides have a number of files, a new dataset suffices
+            for MADE_FOR accelerators, or for one more than `at_least`.
 
     An interrupted search goes on from its `output.folder` when it is called again with the same arguments.
     Raises UserError for what is wrong before the first trial, DlemuError when a trial fails.
@@ -93,7 +93,8 @@ def size(
             if num_files != workload.dataset.num_files_train:  # an override even so would change the question
                 words = [*words, f"dataset.num_files_train={num_files}"]
                 workload = load(words, config_dir=config_dir)
-        _capacity(_planned_job(workload))  # refuses a dataset that is too small before hours are spent making it
+        # Refuse a dataset that is too small before hours are spent making it.
+        _capacity(make_job(workload, 1, planned_dataset(workload.dataset)))
         make(workload)
     _, trial_words = take_word(words, "output.folder")
     question = Question(
@@ -133,9 +134,8 @@ def size(
     on_event(PartMeasured(levels, text))
     if page_cache == "evicted":
         trial_words.append("reader.evict_page_cache=epochs")
-    if config_dir:
-        trial_words = ["--config-dir", config_dir, *trial_words]
-    answer = search.search(inputs, max(1, first), partial(run_trial, _trial_plan(job, question, trial_words)))
+    plan = _trial_plan(job, question, [*config_options(config_dir), *trial_words])
+    answer = search.search(inputs, max(1, first), partial(run_trial, plan))
     answer = replace(
         answer,
         at_least=at_least,
@@ -306,10 +306,5 @@ def _files_to_make(workload: Workload, accelerators: int) -> int:
     existing = manifest.read(workload.dataset.data_folder, open_storage(workload.storage_spec.buffered))
     if existing is not None:
         return existing.spec.num_files_train
-    samples = accelerators * _samples_each(_planned_job(workload))
+    samples = accelerators * _samples_each(make_job(workload, 1, planned_dataset(workload.dataset)))
     return max(workload.dataset.num_files_train, math.ceil(samples / workload.dataset.num_samples_per_file))
-
-
-def _planned_job(workload: Workload) -> TrainingJob:
-    """Return the training of one accelerator on the dataset that the settings describe, without its files."""
-    return make_job(workload, 1, planned_dataset(workload.dataset))

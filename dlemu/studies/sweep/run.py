@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ from dlemu.runner.job_kind import Look
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, edge
-from dlemu.studies.prerequisites import Child, OnEvent, take_launcher
+from dlemu.studies.prerequisites import Child, OnEvent, config_options, take_launcher
 
 CLOSE = 1.1  # a search ends when the least value that fails is at most this factor above the largest that passes
 _FARTHEST = 1024.0  # values tried are at most the first value x this, and at least the first value / this
@@ -47,7 +48,7 @@ def sweep(
     _, first = checked_points[0]
     planned = [
         Planned(
-            what=Child.of(kind, workload, point.words, config_dir=config_dir, launcher=launcher),
+            what=Child(kind, workload, (*config_options(config_dir), *point.words)),
             name=f"point-{number:02}",
             label=named(point.settings),
             settings=point.settings,
@@ -95,7 +96,8 @@ class Sweep(RunList[Child, SweepPoint, SweepAnswer]):
         child = planned.what
         with child.kind.load_job().job.own_place(child.workload, folder) as place_overrides:
             words = [*child.words, *place_overrides]
-            run_train(words, folder, lambda: None, child.launcher, child.kind.command)
+            launcher = shlex.split(self.question.launcher.format(ranks=child.workload.ranks))
+            run_train(words, folder, lambda: None, launcher, child.kind.command)
         _, figures = read_figures(folder)
         return SweepPoint(settings=dict(planned.settings), folder=os.path.basename(folder), figures=figures)
 
@@ -113,7 +115,7 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None, on_event: 
     checked(workload, kind.load_job().job)
     section, _, name = kind.scaled_by.partition(".")
     first = float(str(workload.kinds[section][name]))
-    child = Child.of(kind, workload, words, config_dir=config_dir, launcher=launcher)
+    child = Child(kind, workload, (*config_options(config_dir), *words))
     question = SweepQuestion(
         overrides=tuple(without_secrets(words)),
         launcher=launcher,
