@@ -1,7 +1,4 @@
-"""The contents of size.json, sweep.json and compare.json, as frozen, typed values; field names are the JSON keys.
-
-docs/sizing.md describes them; `dlemu.results.answer_files` writes them.
-"""
+"""The contents of size.json, sweep.json and compare.json (docs/answers.md); field names are the JSON keys."""
 
 from __future__ import annotations
 
@@ -20,10 +17,8 @@ from dlemu.results.wording import scaled
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
 T = TypeVar("T")
 YEAR_HOURS = 8760.0
-PLANNED_EPOCHS = 100
-"""Epochs of training one model, as in KIOXIA's white paper on the CM7 and DLIO."""
-HOST = ("host", "loader", *HOST_LIMITS)
-"""Limits that are the host's, not the storage's (docs/metrics.md, section 6)."""
+PLANNED_EPOCHS = 100  # of training one model, as in KIOXIA's white paper on the CM7 and DLIO
+HOST = ("host", "loader", *HOST_LIMITS)  # limits that are the host's, not the storage's (docs/metrics.md, section 6)
 
 
 def edge(attempts: Iterable[tuple[T, bool]]) -> tuple[T | None, T | None]:
@@ -275,12 +270,10 @@ class RunPair:
     def plan(self) -> YearPlan | None:
         """None where a run did not complete, has no whole epochs or got no verdict, or runs are not comparable."""
         a, b = self.a, self.b
-        if self.not_comparable or "no verdict" in (a.outcome, b.outcome):  # memory or the host was the limit
-            return None
-        if a.cut_steps or b.cut_steps:  # epochs were cut short
-            return None
+        is_cut_short = a.cut_steps or b.cut_steps
+        is_judged = "no verdict" not in (a.outcome, b.outcome)  # else memory or the host was the limit
         seconds_a, seconds_b = a.mean("total_seconds"), b.mean("total_seconds")
-        if not (seconds_a and a.epochs and seconds_b and b.epochs):
+        if is_cut_short or self.not_comparable or not (is_judged and seconds_a and a.epochs and seconds_b and b.epochs):
             return None
         hours = PLANNED_EPOCHS * seconds_a / a.epochs / 3600, PLANNED_EPOCHS * seconds_b / b.epochs / 3600
         return YearPlan(hours_per_model=hours)

@@ -10,8 +10,7 @@ import altair as alt
 
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.t_interval import percent_interval
-from dlemu.report.figure_base import Figure, Level, Row, colours, data, percent_domain
-from dlemu.report.figure_base import lines as draw_lines
+from dlemu.report.figure_base import Figure, Level, Row, colours, data, lines, percent_domain
 from dlemu.report.units import short_names, verdict_word
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of
@@ -100,8 +99,8 @@ def _rows(metric: Metric, runs: Sequence[Point], axis: Axis, *, is_judged: bool)
             if metric.unit == "%":
                 low, high = percent_interval(value.mean, half_width)
             verdict = verdict_word(run.figures.passed, unknown="open") if is_judged else "pass"
-            point = {"line": line, "at": position, "value": value.mean, "verdict": verdict, "low": low, "high": high}
-            rows.append(point)
+            row = {"line": line, "at": position, "value": value.mean, "verdict": verdict, "low": low, "high": high}
+            rows.append(row)
     return sorted(rows, key=lambda row: (row["line"], row["at"]))
 
 
@@ -156,7 +155,7 @@ def _panel(metric: Metric, rows: list[Row], x: alt.X, levels: list[Level], ceili
     elif x.axis is None:  # two runs side by side differ too little for a y axis from 0
         room = 0.2 * (max(ends) - min(ends)) or 0.1 * max(ends)
         domain = [min(ends) - room, max(ends) + room]
-    chart = draw_lines(rows, x, metric.label, domain=domain, levels=levels, points=True)
+    chart = lines(rows, x, metric.label, domain=domain, levels=levels, points=True)
     if not ceilings:
         return chart
     scale = colours(list(dict.fromkeys(row["line"] for row in rows)))

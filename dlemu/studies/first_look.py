@@ -40,9 +40,6 @@ SIZES = (4 << 10, 1 << 20)  # bytes of a request: the drive's most requests/s, a
 IN_FLIGHT = 32
 PROBE_SECONDS = 2.0
 DRIVES_SHARE = 0.8  # if files are read at less of the drive's most, more than the drive limits them
-MEASURE_PICTURES = "workload=retinanet accelerator=b200 dataset.num_files_train=4300"
-"""What is measured next if the storage feeds an accelerator with pictures."""
-MEASURE_SMALL = "workload=unet3d scale=laptop"
 MOST = 256  # accelerators: 42 GB/s of retinanet
 
 
@@ -63,9 +60,11 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
     except OSError as error:
         raise UserError(f"{folder} can't be used: {error.strerror}; name another folder of the drive") from error
     seconds, storage = time.monotonic() - began, describe_folder(folder)
-    next_words, explained = MEASURE_PICTURES, "measures it: 1.4 GB, minutes"
-    if not any(predictions[-1].max_accelerators_interval or ()):
-        next_words, explained = MEASURE_SMALL, "shows how it is measured, with samples 1/256 of real size: 1.4 GB"
+    next_words = "workload=retinanet accelerator=b200 dataset.num_files_train=4300"
+    explained = "measures it: 1.4 GB, minutes"
+    if not any(predictions[-1].max_accelerators_interval or ()):  # not even pictures reach one accelerator
+        next_words = "workload=unet3d scale=laptop"
+        explained = "shows how it is measured, with samples 1/256 of real size: 1.4 GB"
     data_folder = shlex.quote(override(("dataset", "data_folder"), f"{storage.folder}/dlemu-set"))
     other_limit = "the cores, of which others take some" if cores.advice else "reading files"
     lines = [
@@ -138,13 +137,13 @@ def _predict(folder: str, name: str, accelerator: str, data_bytes: int) -> Predi
     small = replace(full, dataset=data, reader=replace(full.reader, batch_size=1))
     make_on_this_host(small, len(os.sched_getaffinity(0)), ignore, fsync=True)
     calibration = calibrate_by_probe(small, most_seconds=READ_SECONDS)
-    calibration = replace(
+    storage = replace(
         calibration,
         sample_bytes=0.0,  # larger samples are read at the same rate
         decode_seconds_per_sample=full_bytes / sample_bytes * calibration.decode_seconds_per_sample,
         busy_cores=0.0,  # the question is what the storage feeds, not what else this host does
     )
-    return predict(full, calibration, most=MOST, assumes_files=True)
+    return predict(full, storage, most=MOST, assumes_files=True)
 
 
 def _accelerators_line(prediction: Prediction) -> Said:
@@ -169,19 +168,18 @@ def _accelerators_line(prediction: Prediction) -> Said:
 def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Prediction], other: str) -> Iterator[Said]:
     """Yield the most that the drive gives, what limits each workload, and how sure that is."""
     if most is not None:
-        requests_per_second, probe_mb_per_second = most
+        iops, probe_mb_per_second = most
         rates = [most_mb_per_second(prediction.curve) for prediction in predictions]
         top = max(probe_mb_per_second, *rates)
         limits = []
         for prediction, mb_per_second in zip(predictions, rates, strict=True):
-            limit = prediction.limited_by.what if prediction.limited_by.what in ("loader", "host CPU") else other
-            if mb_per_second / top >= DRIVES_SHARE:
+            share, limit = mb_per_second / top, other
+            if share >= DRIVES_SHARE:
                 limit = "the drive"
-            percent = 100 * mb_per_second / top
-            limits.append(f"{prediction.question.workload}: {limit}, at {percent:.0f} % of the drive's most")
-        requests = f"{requests_per_second:,.0f} requests/s (4 KiB)"
-        yield Said("at most", f"{rate(top)} (1 MiB), {requests}, {IN_FLIGHT} in flight")
+            elif prediction.limited_by.what in ("loader", "host CPU"):
+                limit = prediction.limited_by.what
+            limits.append(f"{prediction.question.workload}: {limit}, at {100 * share:.0f} % of the drive's most")
+        yield Said("at most", f"{rate(top)} (1 MiB), {iops:,.0f} requests/s (4 KiB), {IN_FLIGHT} in flight")
         yield Said("limit", "; ".join(limits))
-    half_width = max(prediction.half_width_percent for prediction in predictions)
-    text = f"rates ± {half_width:.0f} %: predicted from files written just now, read past the page cache"
-    yield Said("accuracy", text)
+    width = max(prediction.half_width_percent for prediction in predictions)
+    yield Said("accuracy", f"rates ± {width:.0f} %: predicted from files written just now, read past the page cache")

@@ -21,8 +21,7 @@ from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, difference_in_words
 from dlemu.results.kinds import Parts, catalogue_of, kind_wanted, kinds, read_figures
 from dlemu.results.wording import count, scaled
-from dlemu.runner.child_run import job as job_command
-from dlemu.runner.child_run import run_commands
+from dlemu.runner import child_run
 from dlemu.runner.job import check_ahead, checked
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList
@@ -30,10 +29,8 @@ from dlemu.studies.compare.page import difference_rows
 from dlemu.studies.prerequisites import Child, check_launcher, config_options
 
 TOGETHER = "together.json"
-WANTED_OVERLAP_PERCENT = 80.0
-"""Share of a job's time in which others should run: with less, it had the storage to itself for too long."""
-Span = tuple[float, float]
-"""Begin and end, s."""
+WANTED_OVERLAP_PERCENT = 80.0  # of a job's time: with less overlap, it had the storage to itself for too long
+Span = tuple[float, float]  # begin and end, s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,9 +156,10 @@ def verdict_of(answer: Together) -> str:
         return f"lost most: job {number}, {losses[number]}"
     if not losses:
         return ""
-    has_intervals = all(loss.cost.distinct is not None for loss in losses.values())
-    reason = "" if has_intervals else ": too few repetitions (epochs, checkpoints) for an interval"
-    return f"no job lost anything that can be told{reason}"
+    verdict = "no job lost anything that can be told"
+    if any(loss.cost.distinct is None for loss in losses.values()):
+        verdict += ": too few repetitions (epochs, checkpoints) for an interval"
+    return verdict
 
 
 def run_together(
@@ -209,15 +207,14 @@ class Study(RunList[dict[int, Child], Turn, Together]):
         return self.folder  # each job of a turn has its own folder in it
 
     def start(self, planned: Planned[dict[int, Child]], folder: str) -> Turn:
-        """Run jobs at once, each with results of its own."""
         jobs = planned.what
         prefix = "alone" if len(jobs) == 1 else "beside"
         folders = {index: fresh_folder(folder, f"{prefix}-{index + 1}") for index in jobs}
         commands = [
-            job_command([*child.words, "output.report=false"], folders[index], command_name=child.kind.command)
+            child_run.job([*child.words, "output.report=false"], folders[index], command_name=child.kind.command)
             for index, child in jobs.items()
         ]
-        run_commands(commands, lambda: None)
+        child_run.run_commands(commands, lambda: None)
         results = {index: read_figures(own) for index, own in folders.items()}
         spans = {index: _span(run) for index, (run, _) in results.items()}
         turn = {}

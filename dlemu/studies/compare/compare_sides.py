@@ -18,8 +18,7 @@ from dlemu.studies.conditions import settings_of
 _BOTH_FROM_MEMORY = "memory served both, not storage"
 _WORK_FIELDS = ("workload", "ranks", "accelerator", "computation_seconds")
 """Fields of JobFigures: runs in which one of them differs did not do the same work."""
-FromMemory = Mapping[str, tuple[bool, bool]]
-"""As `RunPair.from_memory`."""
+FromMemory = Mapping[str, tuple[bool, bool]]  # as `RunPair.from_memory`
 
 
 def compare(a: Side, b: Side) -> Comparison:

@@ -51,8 +51,7 @@ def screen(answer: Comparison, folder: str) -> Screen:
 def _at_edge(side: ComparedSide) -> JobFigures | None:
     """Return the figures of the least count that failed, which names the limit, or else of the largest count."""
     runs = [point.figures for point in side.unpaired if point.figures is not None]
-    failed = [run for run in runs if run.passed is False]
-    return failed[0] if failed else runs[-1] if runs else None
+    return next((run for run in runs if run.passed is False), runs[-1] if runs else None)
 
 
 def _repetitions_and_origin(figures: JobFigures | None) -> Iterator[str]:

@@ -121,17 +121,16 @@ def side_of_runs(name: str, runs: Runs, conditions: About | None = None) -> Side
         for settings, run in runs.items()
         if run.ranks == most + 1 and run.passed is False and run.limited_by.get(RUN) not in HOST
     ]
-    may_feed_more = any(
-        run.ranks == most and run.passed and dict(settings, ranks="") not in failed_settings
-        for settings, run in runs.items()
-    )
     return Side(
         name=name,
         kind=next(iter(runs.values())).kind,
         runs=runs,
         conditions=about,
         accelerators_fed=most if passing else None,
-        may_feed_more=may_feed_more,
+        may_feed_more=any(
+            run.ranks == most and run.passed and dict(settings, ranks="") not in failed_settings
+            for settings, run in runs.items()
+        ),
         warnings=tuple(dict.fromkeys(warning for each in about.values() for warning in each.warnings)),
     )
 

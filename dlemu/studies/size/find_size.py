@@ -32,8 +32,7 @@ from dlemu.jobs.training.wording import recording_notes
 from dlemu.loaders.traits_base import check_installed
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.t_interval import FEWEST
-from dlemu.report.units import number
-from dlemu.report.units import size as bytes_in_words
+from dlemu.report import units
 from dlemu.results.answer_files import save_answer
 from dlemu.results.wording import count, scaled
 from dlemu.runner.events import Doing, PartMeasured, Warned, ignore
@@ -45,11 +44,9 @@ from dlemu.studies.size.search import next_count
 from dlemu.studies.size.size_verdict import SearchInputs, build_answer, outcome_of, sentence
 from dlemu.studies.size.trials import TrialPlan, run_trial
 
-MADE_FOR = 8
-"""Accelerators that a dataset made by a search suffices for: the workload's own dataset may be too small for one."""
+MADE_FOR = 8  # accelerators that a new dataset suffices for: the workload's own dataset may be too small for one
 PROBING_READERS = (1, 16)  # 16 reach most of a drive's speed: enough for a first guess, which the trials correct
-WINDOW_SECONDS = 1.0
-"""Least length of a window: long compared with the time slices of drives, caches and throttles."""
+WINDOW_SECONDS = 1.0  # of a window, at least: long compared with the time slices of drives, caches and throttles
 WINDOW_STEPS = 2  # with a single step, chance decides into which window a batch falls
 
 
@@ -66,14 +63,10 @@ def size(
 ) -> SizeAnswer:
     """Find the most accelerators that a storage keeps busy; each trial is a `dlemu train` of its own.
 
-    Args:
-        overrides: as of `dlemu train`, without `ranks`; `launcher=...` among them replaces `launcher`.
-        launcher: the command that starts the ranks, with `{ranks}` in it.
-        at_least: number of accelerators that must pass for the answer's `outcome`, instead of 1.
-        most: largest number of accelerators to try.
-        trial_seconds: largest compute time of a trial.
-        make: makes missing files of the dataset. Unless the overrides have a number of files, a new dataset suffices
-            for MADE_FOR accelerators, or for one more than `at_least`.
+    `overrides` are those of `dlemu train` without `ranks`; `launcher`, also an override, is the command that starts the
+    ranks, with `{ranks}` in it. `at_least` accelerators, by default 1, must pass for the answer's `outcome`. `make`
+    makes missing files of the dataset: unless the overrides have a number of files, a new dataset suffices for MADE_FOR
+    accelerators, or for one more than `at_least`.
 
     An interrupted search goes on from its `output.folder` when it is called again with the same arguments.
     Raises UserError for what is wrong before the first trial, DlemuError when a trial fails.
@@ -90,7 +83,7 @@ def size(
     if make is not None:
         if not workload.workflow.generate_data and "dataset.num_files_train" not in given_keys(words):
             num_files = _files_to_make(workload, min(most, max(MADE_FOR, (at_least or 0) + 1)))
-            if num_files != workload.dataset.num_files_train:  # an override even so would change the question
+            if num_files != workload.dataset.num_files_train:  # else the question stays the same without `make`
                 words = [*words, f"dataset.num_files_train={num_files}"]
                 workload = load(words, config_dir=config_dir)
         # Refuse a dataset that is too small before hours are spent making it.
@@ -116,8 +109,8 @@ def size(
     capacity = _capacity(job)
     search = Search(folder, question, (), on_event)
     search.resume()
-    finished, wants_page = len(search.runs), workload.output.report
-    on_event(RunsPlanned(folder=folder, runs=None, finished_runs=finished, wants_page=wants_page))
+    page = workload.output.report
+    on_event(RunsPlanned(folder=folder, runs=None, finished_runs=len(search.runs), wants_page=page))
     cores = check_free_cores(Facts(workload))
     other_programs = f"{cores.observed}: {cores.advice}" if cores.advice else ""
     page_cache = treatment_of(workload, dataset.total_bytes)
@@ -127,9 +120,9 @@ def size(
     if other_programs:
         on_event(Warned(other_programs))
     accelerators = count(capacity, "accelerator") + scaled(sample_divisor(workload), workload.scale)
-    total = bytes_in_words(dataset.total_bytes)
+    total = units.size(dataset.total_bytes)
     on_event(Doing(f"searching with a dataset of {total} (page cache: {page_cache}), enough for {accelerators}"))
-    probed, needed = number(inputs.probe_mb_per_second), number(inputs.mb_per_accelerator)
+    probed, needed = units.number(inputs.probe_mb_per_second), units.number(inputs.mb_per_accelerator)
     text = f"{probed} MB/s; one accelerator needs {needed} MB/s; expected to pass: {first}"
     on_event(PartMeasured(levels, text))
     if page_cache == "evicted":
@@ -270,7 +263,7 @@ def _window_seconds(workload: Workload) -> float:
 
 
 def _batches_ahead(job: TrainingJob) -> int:
-    return job.batches_ahead + (not job.workload.train.synchronous)
+    return job.batches_ahead + (0 if job.workload.train.synchronous else 1)
 
 
 def _capacity(job: TrainingJob) -> int:

@@ -34,11 +34,9 @@ def figures_of_count(answer: SizeAnswer, result: CountResult) -> JobFigures:
         outcome = "no verdict"  # as the outcome of a run that its host limits
     elif result.passed is None:
         outcome = "undecided"
-    values: dict[str, list[float]] = {}
-    for trial in trials:
-        for name, value in trial.figures.metrics.items():
-            values.setdefault(name, []).append(value.mean)
-    means = {name: Value(sum(numbers) / len(numbers)) for name, numbers in values.items()}
+    names = dict.fromkeys(name for trial in trials for name in trial.figures.metrics)
+    values = {name: [mean for trial in trials if (mean := trial.figures.mean(name)) is not None] for name in names}
+    means = {name: Value(sum(each) / len(each)) for name, each in values.items()}
     sustained = Value(result.au_sustained_percent, result.half_width_percent)
     return JobFigures(
         kind=KIND_OF_TRIALS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -93,9 +94,8 @@ def _limited_by(
             f"{failing.ceiling_au_percent:.1f} % without any storage: use a host with more cores, or several"
         )
         return LimitedBy(what="emulator", confidence="high", evidence=(reached,))
-    above = [trial for trial in trials if trial.accelerators > max_passing]
-    if failing is not None:
-        above = [trial for trial in above if trial.accelerators <= failing.accelerators]
+    largest = failing.accelerators if failing else math.inf
+    above = [trial for trial in trials if max_passing < trial.accelerators <= largest]
     failed = [trial for trial in above if trial.au_sustained_percent < threshold]
     limit = cause_of(failed or above, [trial for trial in trials if trial.accelerators == max_passing])
     if failing is not None or limit.what in HOST_LIMITS:

@@ -21,8 +21,7 @@ from dlemu.runner.run_folder import request_stop
 from dlemu.studies.answers import Question, Trial
 from dlemu.studies.size.steady import Values, steady_series
 
-_WATCHED_RANKS = 64
-"""At most this many step logs are read at a time: ranks are alike, and watching must not disturb the run."""
+_WATCHED_RANKS = 64  # step logs read at a time, at most: ranks are alike, and watching must not disturb the run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +29,12 @@ class TrialPlan:
     """What all trials of a search have in common."""
 
     words: tuple[str, ...]
-    """Options and overrides for every trial."""
     question: Question
     window_seconds: float
     batches_ahead: int
-    total_steps: int
-    """Largest number of steps of a trial."""
+    total_steps: int  # of a trial, at most
     seed: int
-    """Seed of the first trial's shuffles; each further trial has another one, so another order of reads."""
+    """Seed of the first trial's shuffles; each further trial has another seed, so another order of reads."""
 
     def sustained(self, rows: Rows) -> Values:
         """Return the AU of each window of the steady part of a trial, in percent."""
@@ -53,7 +50,6 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
     test = SequentialTest(question.threshold_percent, question.confidence_percent / 100)
 
     def look() -> None:
-        """Stop the run once its verdict is certain."""
         nonlocal decided
         if not decided and len(rows := _live_rows(live)) and test(plan.sustained(rows)):
             decided = True

@@ -1,7 +1,4 @@
-"""Runs a job over several values: each combination of given values, or a search for the largest value that passes.
-
-Each run is a full `dlemu train`, `dlemu checkpoint` or other job; results are in sweep.json.
-"""
+"""Runs jobs with all combinations of values, or searches the largest value that passes; results are in sweep.json."""
 
 from __future__ import annotations
 
@@ -92,7 +89,6 @@ class Sweep(RunList[Child, SweepPoint, SweepAnswer]):
         return SweepPoint(settings=settings, folder=name, failure=str(error), exit_status=error.exit_status)
 
     def start(self, planned: Planned[Child], folder: str) -> SweepPoint:
-        """Run a point by the command of its kind of job."""
         child = planned.what
         with child.kind.load_job().job.own_place(child.workload, folder) as place_overrides:
             words = [*child.words, *place_overrides]
