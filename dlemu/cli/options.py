@@ -43,13 +43,9 @@ def making(what: str) -> Callable[[_Command], _Command]:
 
 def configured(command: _Command) -> _Command:
     """Add the overrides, `--config-dir` and `--cfg`."""
-    for decorate in (
-        click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
-        config_dir_option,
-        click.option("--cfg", is_flag=True, help="Print the composed configuration and stop."),
-    ):
-        command = decorate(command)
-    return command
+    cfg = click.option("--cfg", is_flag=True, help="Print the composed configuration and stop.")
+    overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+    return cfg(config_dir_option(overrides(command)))
 
 
 def json_option(file: str) -> Callable[[_Command], _Command]:

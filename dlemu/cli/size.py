@@ -24,13 +24,7 @@ from dlemu.cli.options import Number, answer_options, configured, making
 @making("files of the dataset")
 @answer_options("size.json")
 def command(
-    overrides: tuple[str, ...],
-    config_dir: str | None,
-    cfg: bool,
-    make: bool,
-    yes: bool,
-    as_json: bool,
-    **limits: Any,
+    overrides: tuple[str, ...], config_dir: str | None, cfg: bool, make: bool, yes: bool, as_json: bool, **limits: Any
 ) -> None:
     """Find the most accelerators that this storage keeps busy.
 

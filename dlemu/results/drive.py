@@ -41,8 +41,7 @@ class Rates:
 
     source: str
     """Where they are from, as a phrase."""
-    rates: tuple[Rate, ...]
-    """Rates of reads."""
+    rates: tuple[Rate, ...]  # of reads
     writes: tuple[Rate, ...] = ()
 
 
