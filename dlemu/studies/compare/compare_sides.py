@@ -18,6 +18,7 @@ from dlemu.studies.conditions import settings_of
 _BOTH_FROM_MEMORY = "memory served both, not storage"
 _WORK_FIELDS = ("workload", "ranks", "accelerator", "computation_seconds")
 """Fields of JobFigures: runs in which one of them differs did not do the same work."""
+Pair = tuple[Settings, JobFigures, JobFigures]
 FromMemory = Mapping[str, tuple[bool, bool]]  # as `RunPair.from_memory`
 
 
@@ -52,9 +53,6 @@ def compare(a: Side, b: Side) -> Comparison:
         issues=tuple(issues_between(a, b, (about_a, about_b))),
     )
     return replace(comparison, verdict="; ".join(_verdict_phrases(comparison, a, b)))
-
-
-Pair = tuple[Settings, JobFigures, JobFigures]
 
 
 def _pairs(a: Side, b: Side) -> list[Pair]:

@@ -22,6 +22,8 @@ Settings = tuple[tuple[str, str], ...]
 """(key, value) pairs, sorted by key, of the settings in which the runs of a side differ from each other."""
 Runs = Mapping[Settings, JobFigures]
 About = Mapping[Settings, Conditions]
+Foreign = Callable[[str], tuple[Runs, About]]
+"""Reads a folder of another benchmark's runs for `side_of_runs`; raises UserError for a folder unknown to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +56,6 @@ class Side(ComparedSide):
         """How small the samples of the accelerators that it feeds are, or else of those that were tried: a phrase."""
         shown = [run for run in self.runs.values() if run.ranks == (self.accelerators_fed or run.ranks)]
         return next(filter(None, (scaled(run.sample_divisor) for run in shown)), "")
-
-
-Foreign = Callable[[str], tuple[Runs, About]]
-"""Reads a folder of another benchmark's runs for `side_of_runs`; raises UserError for one unknown to it."""
 
 
 def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[Side, Side]:
