@@ -90,7 +90,7 @@ def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
 
 def _rows(metric: Metric, runs: Sequence[Point], axis: Axis, *, is_judged: bool) -> list[Row]:
     """Return a row for each point that has the metric; all points of a kind of job that is not judged "pass"."""
-    rows = []
+    rows: list[Row] = []
     for run, line, position in zip(runs, axis.lines, axis.positions, strict=True):
         value = run.figures.metrics.get(metric.name)
         if value is not None:

@@ -25,7 +25,8 @@ _OPEN_TABLES = 2  # with more pairs than this, the tables of all but the main pa
 
 def screen(answer: Comparison, folder: str) -> Screen:
     """Return what is said first of a comparison: the main pair's metrics, and the verdict that rests on them."""
-    pair, catalogue, table = answer.main_pair, catalogue_of(answer.kind), None
+    pair, catalogue = answer.main_pair, catalogue_of(answer.kind)
+    table: Table | None = None
     first, *others = answer.verdict.replace("+-", "±").split("; ")
     lines = [Said("answer", first, tone="strong"), *(Said("", text) for text in others)]
     shown = (pair.a, pair.b) if pair else tuple(map(_at_edge, answer.sides))
