@@ -131,7 +131,7 @@ def _latency_seconds(rates: Sequence[Rate], request_bytes: int) -> float | None:
         return None
     sizes, seconds = zip(*by_size, strict=True)
     best_bytes_per_second = max(rate.size_bytes * rate.per_second for rate in rates)
-    return float(np.interp(request_bytes, sizes, seconds)) + max(0, request_bytes - sizes[-1]) / best_bytes_per_second
+    return float(np.interp(request_bytes, sizes, seconds) + max(0, request_bytes - sizes[-1]) / best_bytes_per_second)
 
 
 def _read_data_sheet(path: str) -> Rates:

