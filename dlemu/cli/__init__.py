@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import keyword
 import os
 import sys
 import traceback
-from collections.abc import Mapping
-from typing import cast
+from typing import NamedTuple, cast
 
 import click
 
@@ -43,7 +41,7 @@ FIRST = {
 }
 """The commands that most users need, with an example; `record` is there where it is installed."""
 _MORE = ("datagen", "probe", "sweep", "together", "watch", "workloads", "doctor", "schema")
-"""The order of the others; those of plug-ins follow alphabetically."""
+"""The other commands in the order in which they are listed; those of plug-ins follow alphabetically."""
 _PLUGINS = "dlemu.commands"
 """Group of entry points that name a click command."""
 _SETTINGS = "KEY=VALUE sets what is run (DLIO's names, hydra's grammar); --FLAG sets what the command does with it."
@@ -61,11 +59,12 @@ _WITHOUT_KIND = {
 
 def commands() -> dict[str, str]:
     """Return command -> one line of help, in the order in which they are listed."""
-    known = {kind.command: kind.help for kind in kinds() if kind.help} | _WITHOUT_KIND
-    added = {name: entry for name, entry in installed(_PLUGINS).items() if name not in known}
-    known |= {name: entry.load().get_short_help_str(limit=200) for name, entry in added.items()}
-    order = (*FIRST, *_MORE, *sorted(known.keys() - {*FIRST, *_MORE}))
-    return {name: known[name] for name in order if name in known}
+    helps = {kind.command: kind.help for kind in kinds() if kind.help} | _WITHOUT_KIND
+    for name, entry in installed(_PLUGINS).items():
+        if name not in helps:
+            helps[name] = entry.load().get_short_help_str(limit=200)
+    order = (*FIRST, *_MORE, *sorted(helps.keys() - {*FIRST, *_MORE}))
+    return {name: helps[name] for name in order if name in helps}
 
 
 class _Commands(click.Group):
@@ -75,12 +74,13 @@ class _Commands(click.Group):
         return list(commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if (added := installed(_PLUGINS).get(cmd_name)) is not None:
-            return cast(click.Command, added.load())
-        kind = next((kind for kind in kinds() if kind.command == cmd_name and kind.is_job), None)
-        if kind is not None:
-            return cast(click.Command, import_by_name("dlemu.cli.job_command", "job_command")(kind))
-        module = f"dlemu.cli.{cmd_name}" + "_" * keyword.iskeyword(cmd_name)
+        plugin = installed(_PLUGINS).get(cmd_name)
+        if plugin is not None:
+            return cast(click.Command, plugin.load())
+        for kind in kinds():
+            if kind.command == cmd_name and kind.is_job:
+                return cast(click.Command, import_by_name("dlemu.cli.job_command", "job_command")(kind))
+        module = "dlemu.cli.try_" if cmd_name == "try" else f"dlemu.cli.{cmd_name}"
         if cmd_name not in (*FIRST, *_MORE) or importlib.util.find_spec(module) is None:
             return None
         return cast(click.Command, import_by_name(module, "command"))
@@ -88,7 +88,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Take `dlemu FOLDER` for `dlemu try FOLDER`, `help COMMAND` for `COMMAND --help`; suggest names for others."""
+        """Take `dlemu FOLDER` as `dlemu try FOLDER`, `help COMMAND` as `COMMAND --help`; suggest a name for a typo."""
         if args[0] == "help":
             ctx.obj = "all" if args[1:] == ["--all"] else ""
             if ctx.obj or not args[1:]:
@@ -96,25 +96,26 @@ class _Commands(click.Group):
                 ctx.exit()
             args = [args[1], "--help"]
         name = args[0]
-        if name.startswith("-") or name in (*FIRST, *_MORE) or name in (known := commands()):
+        if name.startswith("-") or name in (*FIRST, *_MORE) or name in commands():
             return super().resolve_command(ctx, args)
         if os.path.isdir(name):
             return super().resolve_command(ctx, ["try", *args])
-        raise click.UsageError(f"there is no command {name!r}: {_meant(name, known)}", ctx)
+        raise click.UsageError(f"there is no command {name!r}: {_instead_of_command(name)}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands that most users need, each with an example; for `dlemu help --all` the others, too."""
         known = commands()
         with formatter.section("Commands"):
-            first = ((name, example) for name, example in FIRST.items() if name in known)
-            formatter.write_dl([row for name, example in first for row in ((name, known[name]), ("", example))])
+            first = [name for name in FIRST if name in known]
+            formatter.write_dl([row for name in first for row in ((name, known[name]), ("", FIRST[name]))])
         if ctx.obj == "all":
             with formatter.section("More"):
                 formatter.write_dl([(name, known[name]) for name in known if name not in FIRST])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Say how settings are written, and where the other commands are."""
-        formatter.write(f"\n{_SETTINGS}\n" + "more: dlemu help --all\n" * (ctx.obj != "all"))
+        formatter.write(f"\n{_SETTINGS}\n")
+        if ctx.obj != "all":
+            formatter.write("more: dlemu help --all\n")
 
 
 @click.group(
@@ -142,12 +143,13 @@ def guarded(command: click.Command, name: str) -> None:
     """Run a command line; on failure, print a message and end this process with an exit status."""
     gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     try:
-        _see_current_folder()
+        _check_current_folder()
         check_letters(sys.argv[1:])
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption) and (setting := _intended_setting(error)):
-            complain(setting)
+        advice = _instead_of_option(error) if isinstance(error, click.NoSuchOption) else ""
+        if advice:
+            complain(advice)
         else:
             error.show()
         sys.exit(2)
@@ -173,41 +175,54 @@ def guarded(command: click.Command, name: str) -> None:
         sys.exit(status or DlemuError.exit_status)  # Python's own 1 would mean that a run did not pass
 
 
-def _meant(name: str, known: Mapping[str, str]) -> str:
-    """Return what an unknown first word may have been: a command, a setting without its command, a folder."""
-    key, equals, value = name.lstrip("+").partition("=")
-    meant = _setting(key)
-    if equals or meant:
-        setting = f"{meant or key}={value or '...'}"
+class _Meaning(NamedTuple):
+    """What a key of other tools means here: a setting, or what there is in place of one, as a phrase."""
+
+    setting: str = ""
+    phrase: str = ""
+
+
+def _meaning_of(key: str) -> _Meaning:
+    from dlemu.config.schema import SYNONYMS
+    from dlemu.config.translate import is_known
+
+    meant = SYNONYMS.get(key, "")
+    if " " in meant:
+        return _Meaning(phrase=meant)
+    return _Meaning(setting=meant or (key if is_known(key) else ""))
+
+
+def _instead_of_command(word: str) -> str:
+    """Return what an unknown first word may mean: a setting without its command, a folder, a command with a typo."""
+    key, equals, value = word.lstrip("+").partition("=")
+    meaning = _meaning_of(key)
+    if meaning.phrase:
+        return f"did you mean {meaning.phrase}?"
+    if equals or meaning.setting:
+        setting = f"{meaning.setting or key}={value or '...'}"
         return f"{setting} is a setting, which follows a command, as in `dlemu train {setting}`"
-    if os.sep in name:
+    if os.sep in word:
         return "it is no folder, either: wanted one that exists, as in `dlemu /mnt/nvme`"
-    return f"{nearest(name.lower(), known)}known: {', '.join(known)}"
+    known = commands()
+    return f"{nearest(word.lower(), known)}known: {', '.join(known)}"
 
 
-def _intended_setting(error: click.NoSuchOption) -> str:
-    """Return what to say of a setting that was typed as an option, of another program too.
+def _instead_of_option(error: click.NoSuchOption) -> str:
+    """Return what to say of a setting, of another program too, that was typed as an option.
 
     Empty if an option was intended, or if the command takes no settings.
     """
     if not error.ctx or not any(parameter.name == "overrides" for parameter in error.ctx.command.params):
         return ""
     key = error.option_name.lstrip("-").replace("-", "_")
-    meant = _setting(key) or key * ("." in key)
-    if " " in meant:
-        return f"there is no option {error.option_name}: did you mean {meant}?"
-    return f"settings are given as KEY=VALUE, without dashes: {meant}=..." if meant else ""
+    meaning = _meaning_of(key)
+    if meaning.phrase:
+        return f"there is no option {error.option_name}: did you mean {meaning.phrase}?"
+    setting = meaning.setting or (key if "." in key else "")
+    return f"settings are given as KEY=VALUE, without dashes: {setting}=..." if setting else ""
 
 
-def _setting(key: str) -> str:
-    """Return the setting that a key means, by a name of other tools too, or what is there instead; empty for none."""
-    from dlemu.config.schema import SYNONYMS
-    from dlemu.config.translate import is_known
-
-    return SYNONYMS.get(key, "") or key * is_known(key)
-
-
-def _see_current_folder() -> None:
+def _check_current_folder() -> None:
     try:
         os.getcwd()
     except FileNotFoundError as error:

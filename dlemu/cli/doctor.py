@@ -38,15 +38,18 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
     console = Console(quiet=as_json)
     checks = []
     for check in examine(load(overrides, config_dir=config_dir)):
-        lines = [check.observed]
-        lines += [f"{what}: {text}" for what, text in (("wanted", check.wanted), ("to do", check.advice)) if text]
-        row = (Line(f"{check.level:<5}", _TONES[check.level]), f"{check.name:<14}", "\n".join(lines))
+        text = check.observed
+        if check.wanted:
+            text += f"\nwanted: {check.wanted}"
+        if check.advice:
+            text += f"\nto do: {check.advice}"
+        row = (Line(f"{check.level:<5}", _TONES[check.level]), f"{check.name:<14}", text)
         print_table(Table(columns=columns("", "", "", whole=(0, 1)), rows=[row], dense=True), console)
         checks.append(check)
     levels = [check.level for check in checks]
-    counts = [
-        f"{levels.count(level)} {level}" for level in ("warn", "fail", "skip") if level != "skip" or level in levels
-    ]
+    counts = [f"{levels.count(level)} {level}" for level in ("warn", "fail")]
+    if "skip" in levels:
+        counts.append(f"{levels.count('skip')} skip")
     console.print(f"{len(levels)} checks: {', '.join(counts)}", highlight=False)
     if as_json:
         from dlemu.results.answer_files import to_json

@@ -26,19 +26,7 @@ from dlemu.report.units import size
 from dlemu.results.kinds import Kind
 from dlemu.results.live import Progress, report_command
 from dlemu.results.wording import count
-from dlemu.runner.events import (
-    DatasetMade,
-    DatasetVerified,
-    Doing,
-    Event,
-    JobBegan,
-    Making,
-    NotSaved,
-    OnEvent,
-    PartMeasured,
-    Warned,
-    to_all,
-)
+from dlemu.runner import events
 from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE, JobRequest, run_alone
 from dlemu.runner.ranks import RunFailedError
 
@@ -49,22 +37,24 @@ def job_request(
     """Return the job that a command line requests; `make` prompts before it makes large datasets, unless `yes`."""
     from dlemu.config.overrides import given_keys
 
-    def allowed(making: Making, ranks: int) -> None:
+    def allow_making(making: events.Making, ranks: int) -> None:
         allow(making.workload, making.folder, ranks, making.bytes, yes=yes)
 
     loading = partial(load, overrides, config_dir=config_dir)
-    is_given = make and "dataset.num_files_train" in given_keys(overrides)
-    return JobRequest(load=loading, words=overrides, allow_making=allowed if make else None, size_is_given=is_given)
+    has_size = make and "dataset.num_files_train" in given_keys(overrides)
+    return JobRequest(
+        load=loading, words=overrides, allow_making=allow_making if make else None, size_is_given=has_size
+    )
 
 
 def show_job(
-    request: JobRequest, terminal: Terminal, kind: Kind | None = None, *, export: OnEvent = export_beside
+    request: JobRequest, terminal: Terminal, kind: Kind | None = None, *, export: events.OnEvent = export_beside
 ) -> int:
     """Run a job, show the result with its page, and return the exit status; raises UserError.
 
     Without `kind`, the workload decides it.
     """
-    on_event = to_all(terminal, export, log_writer(shlex.join(without_secrets(sys.argv))))
+    on_event = events.to_all(terminal, export, log_writer(shlex.join(without_secrets(sys.argv))))
     try:
         result = run_alone(request, on_event, None if kind is None else kind.load_job().job)
     except RunFailedError as error:
@@ -87,46 +77,47 @@ class Terminal:
         """The job's `output.report`, once it has begun."""
         self._lines = ProgressLines(Console(stderr=True))
 
-    def __call__(self, event: Event) -> None:
-        """Show an event."""
+    def __call__(self, event: events.Event) -> None:
         if isinstance(event, Progress):
             self._lines.show([str(event)], last=event.is_over)
             return
         self._lines.leave()
         match event:
-            case JobBegan():
+            case events.JobBegan():
                 self.makes_page = event.workload.output.report
-                notes = () if event.is_second else event.workload.notes
-                for note in (note for note in notes if note.startswith(NOT_INSTALLED)):
-                    print(note, file=sys.stderr, flush=True)  # what else has no effect stands below the result
+                for note in event.workload.notes:  # the other notes stand below the result
+                    if note.startswith(NOT_INSTALLED) and not event.is_second:
+                        print(note, file=sys.stderr, flush=True)
                 if event.folder and detect_launcher() != "none":
-                    what = "shows what was measured, should the launcher kill all at once"
-                    print(f"`{report_command(event.folder)}` {what}", file=sys.stderr, flush=True)
-            case DatasetMade():
-                rate = f", {event.bytes / 1e6 / event.seconds:.0f} MB/s" if event.bytes else ""
-                there = f"; {event.kept_files} existed already" if event.kept_files else ""
-                made = f"made {count(event.files, 'file')}, {size(event.bytes)}, in {event.folder}{rate}{there}"
-                print(made, file=sys.stderr if self.as_json else sys.stdout)
-            case DatasetVerified():
+                    purpose = "shows what was measured, should the launcher kill all at once"
+                    print(f"`{report_command(event.folder)}` {purpose}", file=sys.stderr, flush=True)
+            case events.DatasetMade():
+                text = f"made {count(event.files, 'file')}, {size(event.bytes)}, in {event.folder}"
+                if event.bytes:
+                    text += f", {event.bytes / 1e6 / event.seconds:.0f} MB/s"
+                if event.kept_files:
+                    text += f"; {event.kept_files} existed already"
+                print(text, file=sys.stderr if self.as_json else sys.stdout)
+            case events.DatasetVerified():
                 for finding in event.findings:
                     print(f"{finding.severity} {finding.kind} {finding.path}: {finding.message}")
                 if all(finding.severity == "warning" for finding in event.findings):
-                    others = f"; {count(len(event.findings), 'foreign file')}" if event.findings else ""
-                    print(f"{count(event.files, 'file')} in {event.folder}: every byte is as generated{others}")
-            case Doing():
+                    foreign = f"; {count(len(event.findings), 'foreign file')}" if event.findings else ""
+                    print(f"{count(event.files, 'file')} in {event.folder}: every byte is as generated{foreign}")
+            case events.Doing():
                 say_what(event.what)
-            case PartMeasured():
+            case events.PartMeasured():
                 print(f"probe: {event.text}", file=sys.stderr, flush=True)
-            case NotSaved():
+            case events.NotSaved():
                 show_answer(event.answer, event.folder, event.kind, as_json=self.as_json, page=False, unsaved=True)
-            case Warned():
+            case events.Warned():
                 complain(event.message)
 
 
 def allow(workload: Workload, folder: str, ranks: int | None, making_bytes: int, *, yes: bool) -> None:
-    """Prompt before so much is made (for `ranks`, if it depends on them).
+    """Prompt before many bytes are made (for `ranks`, if the number depends on them).
 
-    Raises UserError for no, or no terminal; SpaceError where a dataset does not fit.
+    Raises UserError if the user declines or there is no terminal, SpaceError where a dataset does not fit.
     """
     if making_bytes <= CONFIRM_ABOVE_BYTES or yes:
         return
@@ -135,16 +126,19 @@ def allow(workload: Workload, folder: str, ranks: int | None, making_bytes: int,
 
     if folder == workload.dataset.data_folder:
         check_space(files_of(workload.dataset), open_storage(workload.storage_spec.buffered))
-    free_text = f" ({size(free)} are free there)" if (free := free_bytes(workload, folder)) is not None else ""
-    plan = f"{size(making_bytes)} will be made in {folder}" + (f" for {count(ranks, 'rank')}" if ranks else "")
+    plan = f"{size(making_bytes)} will be made in {folder}"
+    if ranks:
+        plan += f" for {count(ranks, 'rank')}"
+    free = free_bytes(workload, folder)
+    if free is not None:
+        plan += f" ({size(free)} are free there)"
     if sys.stdin.isatty() and sys.stderr.isatty():
-        if click.confirm(f"{plan}{free_text}. Continue?", err=True):
+        if click.confirm(f"{plan}. Continue?", err=True):
             return
         raise UserError("nothing was made")
-    smaller = (
-        f"; to try it with less: scale={TRIAL_SCALE}" if TRIAL_SCALE in workload.scales and not workload.scale else ""
-    )
-    raise UserError(f"{plan}{free_text}: add --yes to make them{smaller}")
+    can_scale = TRIAL_SCALE in workload.scales and not workload.scale
+    smaller = f"; to try it with less: scale={TRIAL_SCALE}" if can_scale else ""
+    raise UserError(f"{plan}: add --yes to make them{smaller}")
 
 
 def make_here(workload: Workload, *, as_json: bool, yes: bool) -> None:

@@ -36,12 +36,11 @@ class Watched(Terminal):
     wants_page = True
 
     def __init__(self, option: str = "") -> None:
-        """`option`: that of the command which names the folder, if it is not the setting output.folder."""
+        """`option` is the command's option for the folder, if the folder is not the setting output.folder."""
         super().__init__()
         self._option = option
 
     def __call__(self, event: SizingEvent | RunEnded[Any, Any]) -> None:
-        """Show an event."""
         if not isinstance(event, RunsPlanned | Planned | RunEnded):
             super().__call__(event)
             return

@@ -54,7 +54,7 @@ def job_command(kind: Kind) -> click.Command:
     exporting = click.option(
         "--export-dlio", metavar="FILE", help="Write the settings as a DLIO workload file, and stop."
     )
-    own = exporting(run) if kind.is_exported else run  # DLIO has such jobs as well
-    command = configured(making("data that the job reads")(answer_options("summary.json")(own)))
+    function = exporting(run) if kind.is_exported else run  # DLIO has such jobs as well
+    command = configured(making("data that the job reads")(answer_options("summary.json")(function)))
     usage = inspect.cleandoc(kind.usage or kind.help)
     return click.command(name=kind.command, help=f"{usage}\n\n{_EXIT}")(command)

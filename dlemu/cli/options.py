@@ -43,13 +43,9 @@ def making(what: str) -> Callable[[_Command], _Command]:
 
 def configured(command: _Command) -> _Command:
     """Add the overrides, `--config-dir` and `--cfg`."""
-    for decorate in (
-        click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
-        config_dir_option,
-        click.option("--cfg", is_flag=True, help="Print the composed configuration and stop."),
-    ):
-        command = decorate(command)
-    return command
+    cfg = click.option("--cfg", is_flag=True, help="Print the composed configuration and stop.")
+    overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+    return cfg(config_dir_option(overrides(command)))
 
 
 def json_option(file: str) -> Callable[[_Command], _Command]:
@@ -112,9 +108,9 @@ def print_config(overrides: Sequence[str], config_dir: str | None, kind: Kind | 
         complain(f"`dlemu {kind.command}` refuses this configuration:\n{error}")
 
 
-def say_what(goes_on: str) -> None:
+def say_what(activity: str) -> None:
     """Print on stderr what is being done."""
-    click.secho(f"{goes_on} ...", dim=True, err=True)
+    click.secho(f"{activity} ...", dim=True, err=True)
 
 
 def report_result(wanted: bool, folder: str) -> None:
@@ -128,13 +124,13 @@ def report_result(wanted: bool, folder: str) -> None:
     from dlemu.report.page import missing_packages
     from dlemu.runner.child_run import OverdueError, module_command, output_of
 
-    again = f"dlemu report {shlex.quote(folder)}"
+    command = f"dlemu report {shlex.quote(folder)}"
     if missing_packages():
-        click.echo(f"report: no page was made: pip install 'dlemu[report]', then: {again}")
+        click.echo(f"report: no page was made: pip install 'dlemu[report]', then: {command}")
         return
     say_what("making the page")
     try:
-        made = output_of(
+        ended = output_of(
             module_command("dlemu", "report", folder), PAGE_SECONDS, Role("its process", "free some memory")
         )
     except OverdueError:
@@ -142,8 +138,8 @@ def report_result(wanted: bool, folder: str) -> None:
     except OSError as error:
         reason = str(error)
     else:
-        if made.status == 0:
-            click.echo(made.out.splitlines()[-1])  # "report: FOLDER/report.html"
+        if ended.status == 0:
+            click.echo(ended.out.splitlines()[-1])  # "report: FOLDER/report.html"
             return
-        reason = (made.err.strip().splitlines() or [made.how])[-1]
-    click.echo(f"report: no page was made ({reason}); to try again: {again}")
+        reason = (ended.err.strip().splitlines() or [ended.how])[-1]
+    click.echo(f"report: no page was made ({reason}); to try again: {command}")

@@ -23,13 +23,7 @@ from dlemu.cli.options import Number, answer_options, configured, making
 @click.option("--restart-minutes", type=Number(0, 1e4, min_open=True), default=5.0, help="To read a checkpoint in.")
 @answer_options("predict.json")
 def command(
-    overrides: tuple[str, ...],
-    config_dir: str | None,
-    cfg: bool,
-    make: bool,
-    yes: bool,
-    as_json: bool,
-    **storage: Any,
+    overrides: tuple[str, ...], config_dir: str | None, cfg: bool, make: bool, yes: bool, as_json: bool, **storage: Any
 ) -> None:
     """Predict how busy a storage would keep accelerators, or how many it feeds; or what a job needs of a storage.
 

@@ -36,9 +36,6 @@ def _each(convert: Callable[[str], Any]) -> Callable[..., tuple[Any, ...]]:
     return lambda context, option, text: tuple(convert(part.strip()) for part in text.split(",")) if text else ()
 
 
-_counts = _each(_count)
-
-
 @click.command(name="probe")
 @click.argument("target", nargs=-1, metavar="TARGET [KEY=VALUE]...")
 @click.option(
@@ -50,8 +47,12 @@ _counts = _each(_count)
     "--rw", "accesses", metavar="LIST", callback=_each(_access), help="randread (default), read, write, randwrite"
 )
 @click.option("--sizes", metavar="LIST", callback=_each(_bytes), help="Request sizes: 4k,16k,128k,1m.")
-@click.option("--depths", metavar="LIST", callback=_counts, help="Requests that each job keeps in flight: 1,8,32,128.")
-@click.option("--jobs", metavar="LIST", callback=_counts, help="Parallel jobs: 1 (fio's threads, else processes).")
+@click.option(
+    "--depths", metavar="LIST", callback=_each(_count), help="Requests that each job keeps in flight: 1,8,32,128."
+)
+@click.option(
+    "--jobs", metavar="LIST", callback=_each(_count), help="Parallel jobs: 1 (fio's threads, else processes)."
+)
 @click.option("--seconds", type=Number(0.1, 1e6), default=2.0, show_default=True, help="Time per size and depth.")
 @click.option(
     "--file-size",
@@ -69,13 +70,7 @@ _counts = _each(_count)
     help="Folder of the results [default: results/probe/TIME-PROCESS].",
 )
 @answer_options("probe.json")
-def command(
-    target: tuple[str, ...],
-    preset: str | None,
-    output: str,
-    as_json: bool,
-    **requests: Any,
-) -> None:
+def command(target: tuple[str, ...], preset: str | None, output: str, as_json: bool, **requests: Any) -> None:
     """Measure what a storage can do, before any training.
 
     \b
@@ -100,15 +95,15 @@ def command(
     interrupt_on(signal.SIGTERM)
     terminal = Terminal(as_json=as_json)
     options = [word for word in target if "=" in word and not os.path.exists(word)]
-    places = [word for word in target if word not in options]
-    bucket = len(places) == 1 and places[0].startswith("s3://")
-    if len(places) != 1:
+    targets = [word for word in target if word not in options]
+    if len(targets) != 1:
         raise click.UsageError("wanted one TARGET; `dlemu predict` measures a workload's own reads")
-    if options and not bucket:
+    is_bucket = targets[0].startswith("s3://")
+    if options and not is_bucket:
         raise click.UsageError(f"{options[0]}: only a bucket takes settings (results go to --output FOLDER)")
-    if bucket and requests["engine"] != "auto":
+    if is_bucket and requests["engine"] != "auto":
         raise click.UsageError("--engine is not for a bucket: dlemu's S3 client is used")
     answer, folder = probe_target(
-        places[0], preset=preset or "", **requests, options=options, folder=output, on_event=terminal
+        targets[0], preset=preset or "", **requests, options=options, folder=output, on_event=terminal
     )
     show_answer(answer, folder, "probe", as_json=as_json, page=True)

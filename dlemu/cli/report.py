@@ -59,13 +59,14 @@ def command(
         raise SystemExit(0 if getattr(summary, "complete", True) else DlemuError.exit_status)
     from dlemu.studies.pages import write_page, write_pictures
 
+    formats = [name for name, is_wanted in (("png", png), ("svg", svg)) if is_wanted]
     for folder in folders:
         page = write_page(folder, output)
         answer = read_result(folder)
         show((kind_of(folder) or kind_named("training")).name, getattr(answer, "summary", answer), folder)
         click.echo(f"report: {page}")
-        for kind in ("png",) * png + ("svg",) * svg:
-            for path in write_pictures(folder, kind, os.path.join(os.path.dirname(page), "figures")):
+        for file_format in formats:
+            for path in write_pictures(folder, file_format, os.path.join(os.path.dirname(page), "figures")):
                 click.echo(f"figure: {path}")
 
 
@@ -80,13 +81,13 @@ def _name_unfinished(folder: str, *, remove: bool, asks: bool) -> None:
     if kind is None or not os.path.isfile(os.path.join(folder, LIVE, FACTS)) or goes_on(folder):
         return
     try:
-        left = kind.load_job().job.unfinished(folder)
-        if left is None:
+        unfinished = kind.load_job().job.unfinished(folder)
+        if unfinished is None:
             return
-        click.echo(f"the killed run left {left.what}", err=True)
+        click.echo(f"the killed run left {unfinished.what}", err=True)
         asks = asks and sys.stdin.isatty() and sys.stderr.isatty()
         if remove or (asks and click.confirm("No rank of it runs on any host: remove this?", err=True)):
-            left.remove()
+            unfinished.remove()
             click.echo("removed", err=True)
         else:
             click.echo(f"to remove it: dlemu report --remove-unfinished {shlex.quote(folder)}", err=True)

@@ -24,13 +24,7 @@ from dlemu.cli.options import Number, answer_options, configured, making
 @making("files of the dataset")
 @answer_options("size.json")
 def command(
-    overrides: tuple[str, ...],
-    config_dir: str | None,
-    cfg: bool,
-    make: bool,
-    yes: bool,
-    as_json: bool,
-    **limits: Any,
+    overrides: tuple[str, ...], config_dir: str | None, cfg: bool, make: bool, yes: bool, as_json: bool, **limits: Any
 ) -> None:
     """Find the most accelerators that this storage keeps busy.
 
@@ -69,9 +63,9 @@ def command(
         from dlemu.studies.sweep.run import find_bracket
 
         with watched.keeping("finished runs"):
-            found = find_bracket(overrides, config_dir=config_dir, on_event=watched)
-        show_answer(found, watched.folder, "sweep", as_json=as_json, page=watched.wants_page)
-        raise SystemExit(0 if found.edge[0] else 1)
+            bracket = find_bracket(overrides, config_dir=config_dir, on_event=watched)
+        show_answer(bracket, watched.folder, "sweep", as_json=as_json, page=watched.wants_page)
+        raise SystemExit(0 if bracket.edge[0] else 1)
 
     maker = partial(make_here, as_json=as_json, yes=yes or not make)
     with watched.keeping("finished trials"):

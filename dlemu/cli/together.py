@@ -34,14 +34,14 @@ def command(jobs: tuple[str, ...], config_dir: str | None, output: str, as_json:
     from dlemu.studies.together import run_together
 
     try:
-        asked = [shlex.split(text) for text in jobs]
+        commands = [shlex.split(text) for text in jobs]
     except ValueError as error:
         raise UserError(f"{' '.join(jobs)}: not the settings of jobs: {str(error).lower()}") from None
-    asked = [
+    commands = [
         [f"workload={word}" if word.endswith((".yaml", ".yml")) and "=" not in word else word for word in words]
-        for words in asked
+        for words in commands
     ]
     watched = Watched(option="--output")
     with watched.keeping("jobs that ran alone"):
-        answer, folder = run_together(asked, folder=output, config_dir=config_dir, on_event=watched)
+        answer, folder = run_together(commands, folder=output, config_dir=config_dir, on_event=watched)
     show_answer(answer, folder, "together", as_json=as_json, page=report)

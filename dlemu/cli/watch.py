@@ -34,9 +34,10 @@ def command(folder: str, ranks: bool) -> None:
     lines = ProgressLines(Console(), plain_seconds=0)
     while (seen := follower.look()).state == "runs":
         progress = seen.progress or Progress(at="the run is starting")
-        of_ranks = sorted(progress.ranks.items()) if ranks else ()
-        every = [progress, *(own for _, own in of_ranks)]
-        lines.show(["  ".join([str(each), *map(str, each.figures)]) for each in every])
+        shown = [progress]
+        if ranks:
+            shown += [progress.ranks[rank] for rank in sorted(progress.ranks)]
+        lines.show(["  ".join([str(each), *map(str, each.figures)]) for each in shown])
         time.sleep(LOOK_SECONDS)
     click.echo(seen.sentence, err=seen.state == "dead")
     raise SystemExit(seen.status)

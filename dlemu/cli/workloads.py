@@ -56,25 +56,26 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
         return
     demands: list[Demand] = []
     sizes: dict[str, CheckpointSizes] = {}
-    commands: dict[str, str] = {}
+    commands: dict[str, str] = {}  # of workloads for other kinds of jobs
     for name in workload_names(config_dir):
         workload = load([f"workload={name}"], config_dir=config_dir)
         if workload.workflow.train:
             for accelerator in workload.accelerators or [""]:
-                chosen = [f"workload={name}", *([f"accelerator={accelerator}"] if accelerator else [])]
-                demands.append(demand(name, load(chosen, config_dir=config_dir)))
+                overrides = [f"workload={name}", *([f"accelerator={accelerator}"] if accelerator else [])]
+                demands.append(demand(name, load(overrides, config_dir=config_dir)))
         elif workload.workflow.checkpoint:
             sizes[name] = checkpoint_sizes(workload)
         else:
             commands[name] = kind_wanted(workload).command
     if as_json:
-        others = [{"workload": name, **asdict(one)} for name, one in sizes.items()]
-        others += [{"workload": name, "command": command} for name, command in commands.items()]
-        click.echo(json.dumps([*map(asdict, demands), *others], indent=2))
+        rows_json = [asdict(needed) for needed in demands]
+        rows_json += [{"workload": name, **asdict(checkpoint)} for name, checkpoint in sizes.items()]
+        rows_json += [{"workload": name, "command": command} for name, command in commands.items()]
+        click.echo(json.dumps(rows_json, indent=2))
         return
     for title, heads, rows in (
-        ("what one busy accelerator demands, and the datasets", _DEMAND, [*map(_demand, demands)]),
-        ("size of one checkpoint, and of its largest rank", _SIZE, [_size(*one) for one in sizes.items()]),
+        ("what one busy accelerator demands, and the datasets", _DEMAND, [*map(_demand_row, demands)]),
+        ("size of one checkpoint, and of its largest rank", _SIZE, [_size_row(*item) for item in sizes.items()]),
     ):
         head = columns(*heads, right=range(2, len(heads)), whole=range(len(heads)))
         print_table(Table(title=title, columns=head, rows=rows, dense=True), Console())
@@ -82,30 +83,30 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
         click.echo(f"dlemu {command} workload={name}")
 
 
-def _demand(one: Demand) -> tuple[str, ...]:
+def _demand_row(needed: Demand) -> tuple[str, ...]:
     return (
-        one.workload,
-        one.accelerator or "-",
-        _short(one.dataset_gb),
-        _short(one.sample_bytes / 1e3),
-        str(one.batch_size),
-        _short(one.samples_per_second),
-        _short(one.mb_per_second),
-        f"{one.au_threshold_percent:g} %",
+        needed.workload,
+        needed.accelerator or "-",
+        _short(needed.dataset_gb),
+        _short(needed.sample_bytes / 1e3),
+        str(needed.batch_size),
+        _short(needed.samples_per_second),
+        _short(needed.mb_per_second),
+        f"{needed.au_threshold_percent:g} %",
     )
 
 
-def _size(name: str, one: CheckpointSizes) -> tuple[str, ...]:
+def _size_row(name: str, checkpoint: CheckpointSizes) -> tuple[str, ...]:
     return (
         name,
-        f"{one.parameters / 1e9:,.1f}e9",
-        f"{one.ranks:,}",
-        f"{one.tensor}x{one.pipeline}x{one.data}",
-        str(one.zero_stage),
-        f"{one.files:,}",
-        f"{one.tensor_bytes / 1e9:,.0f}",
-        f"{one.tensor_gib:,.0f}",
-        f"{one.largest_rank_bytes / 2**30:,.1f}",
+        f"{checkpoint.parameters / 1e9:,.1f}e9",
+        f"{checkpoint.ranks:,}",
+        f"{checkpoint.tensor}x{checkpoint.pipeline}x{checkpoint.data}",
+        str(checkpoint.zero_stage),
+        f"{checkpoint.files:,}",
+        f"{checkpoint.tensor_bytes / 1e9:,.0f}",
+        f"{checkpoint.tensor_gib:,.0f}",
+        f"{checkpoint.largest_rank_bytes / 2**30:,.1f}",
     )
 
 

@@ -15,9 +15,8 @@ from dlemu.report.table import Cell, Section, Table, Words, columns, print_secti
 from dlemu.report.units import explained, number, plain
 from dlemu.results.kinds import JobParts, Kind
 
-_LONG_TABLE = 24
-"""A table with more rows shows ten at each end."""
-_SAID = ("failure", "findings", "issues", "limited_by", "verdict", "warning")
+_LONG_TABLE = 24  # a table with more rows shows ten at each end
+_IN_WORDS = ("failure", "findings", "issues", "limited_by", "verdict", "warning")
 """Keys that the first screen and the sections say in words: a terminal need not repeat them."""
 
 
@@ -29,14 +28,15 @@ def show(kind: Kind, answer: Any, folder: str, console: Console, *, details: boo
             print_section(section, console)
         parts = kind.load()
         if isinstance(parts, JobParts) and parts.sections is None:
-            for table in all_keys(kind, answer, without=(*_SAID, *(metric.name for metric in parts.catalogue))):
+            for table in all_keys(kind, answer, without=(*_IN_WORDS, *(metric.name for metric in parts.catalogue))):
                 print_section(table, console)
 
 
 def screen_of(kind: Kind, answer: Any, folder: str) -> Screen:
-    if (screen := kind.load().screen) is not None:
-        said: Screen = screen(answer, folder)
-        return said
+    parts = kind.load()
+    if parts.screen is not None:
+        screen: Screen = parts.screen(answer, folder)
+        return screen
     line = Said("result", answer.verdict, tone="strong" if answer.complete else "open")
     return Screen(title=f"{answer.workload}: {kind.noun} with {answer.ranks} ranks", lines=[line], folder=folder)
 
@@ -44,35 +44,34 @@ def screen_of(kind: Kind, answer: Any, folder: str) -> Screen:
 def sections_of(kind: Kind, answer: Any, folder: str) -> Iterable[Section]:
     parts = kind.load()
     if parts.sections is not None:
-        made: Iterable[Section] = parts.sections(answer, folder)
-        return made
-    return _told(parts, answer) if isinstance(parts, JobParts) else []
+        return parts.sections(answer, folder)
+    return _job_sections(parts, answer) if isinstance(parts, JobParts) else []
 
 
-def _told(parts: JobParts, summary: Any) -> Iterator[Section]:
-    """Yield what is said of a run of any kind: what limited it, its metrics, and those of each repetition."""
+def _job_sections(parts: JobParts, summary: Any) -> Iterator[Section]:
+    """Yield sections for a run of any kind: what limited it, its metrics, and those of each repetition."""
     limit = getattr(summary, "limited_by", None)
     if isinstance(limit, LimitedBy):  # the first sentences are on the first screen
-        for title, sentences in ((f"Why: {limit.what}", limit.evidence[1:]), ("What else to do", limit.advice[1:])):
-            if sentences:
-                yield Words(title, sentences)
-    found = [(metric, getattr(getattr(summary, "metrics", summary), metric.name, None)) for metric in parts.catalogue]
-    means = [(metric, value.mean if isinstance(value, Mean) else value) for metric, value in found]
-    rows = [
-        (metric.title, f"{value if isinstance(value, int) else number(value)} {metric.unit}", metric.meaning)
-        for metric, value in means
-        if value is not None
-    ]
-    head = columns("metric", "value", "meaning", right=(1,))
-    yield Table(title="Metrics", columns=head, rows=rows, folded=True)
-    each = {
-        metric.head: value.per_epoch
-        for metric, value in found
-        if metric.head and isinstance(value, Mean) and any(value.per_epoch)
-    }
-    repeated = [(str(at), *map(number, values)) for at, values in enumerate(zip(*each.values(), strict=False), start=1)]
+        if limit.evidence[1:]:
+            yield Words(f"Why: {limit.what}", limit.evidence[1:])
+        if limit.advice[1:]:
+            yield Words("What else to do", limit.advice[1:])
+    values = getattr(summary, "metrics", summary)
+    rows, repetitions = [], {}
+    for metric in parts.catalogue:
+        value = getattr(values, metric.name, None)
+        if isinstance(value, Mean):
+            if metric.head and any(value.per_epoch):
+                repetitions[metric.head] = value.per_epoch
+            value = value.mean
+        if value is not None:
+            shown = value if isinstance(value, int) else number(value)
+            rows.append((metric.title, f"{shown} {metric.unit}", metric.meaning))
+    yield Table(title="Metrics", columns=columns("metric", "value", "meaning", right=(1,)), rows=rows, folded=True)
+    each = enumerate(zip(*repetitions.values(), strict=False), start=1)
+    repeated = [(str(index), *map(number, numbers)) for index, numbers in each]
     if len(repeated) > 1:
-        head = columns(parts.catalogue.repetition, *each, right=range(len(each) + 1))
+        head = columns(parts.catalogue.repetition, *repetitions, right=range(len(repetitions) + 1))
         yield Table(title=f"Each {parts.catalogue.repetition}", columns=head, rows=repeated, folded=True)
 
 
@@ -88,13 +87,14 @@ def all_keys(kind: Kind, answer: Any, without: Sequence[str] = ()) -> Iterator[T
 
 
 def keys_of(title: str, value: Any, without: Sequence[str] = ()) -> Iterator[Table]:
-    """Yield a table of keys, values and meanings, without those that have no value, and one for each list of parts."""
+    """Yield a table of the keys that have a value, with value and meaning, and a table for each list of parts."""
     rows, lists = [], {}
+    separator = "." if ": " in title else ": "
     for key, item, meaning in explained(value):
         if key.partition(".")[0] in without or item is None or item == ():
             continue
         if isinstance(item, tuple) and is_dataclass(item[0]):
-            lists[f"{title}{'.' if ': ' in title else ': '}{key}"] = item
+            lists[f"{title}{separator}{key}"] = item
         else:
             rows.append((key, plain(item, key), meaning))
     if rows:
@@ -105,10 +105,11 @@ def keys_of(title: str, value: Any, without: Sequence[str] = ()) -> Iterator[Tab
 
 def listed(title: str, items: Sequence[Any]) -> Iterator[Table]:
     """Yield a table with a row for each of a result's parts, if there are any."""
-    names = [field.name for field in fields(items[0])] if items else []
+    if not items:
+        return
+    names = [field.name for field in fields(items[0])]
     rows: list[Sequence[Cell]] = [[plain(getattr(item, name), name) for name in names] for item in items]
     if len(rows) > _LONG_TABLE:
         rows[10:-10] = [(f"... {len(rows) - 20} more ...",)]
     heads = columns(*(name.replace("_", " ") for name in names))
-    if rows:
-        yield Table(title=title, columns=heads, rows=rows, folded=True)
+    yield Table(title=title, columns=heads, rows=rows, folded=True)

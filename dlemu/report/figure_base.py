@@ -15,24 +15,17 @@ Row = dict[str, Any]
 
 INK, MUTED, GRID, PAPER = "#1b1f24", "#59636e", "#d5dbe1", "#fdfdfe"
 """Text and lines, labels, grid, background."""
-BLUE, GREEN, RED, AMBER, PURPLE, GREY, PINK, TEAL = (
-    *("#2569bd", "#1a7f4b", "#c0392b", "#946200"),
-    *("#7350c4", "#66707a", "#b5417f", "#0f7a80"),
-)
+BLUE, GREEN, RED, AMBER = "#2569bd", "#1a7f4b", "#c0392b", "#946200"
+PURPLE, GREY, PINK, TEAL = "#7350c4", "#66707a", "#b5417f", "#0f7a80"
 """Colours that texts may have, too. The page draws with variables of its style sheet, which at night are lighter."""
 COLOURS = (BLUE, AMBER, GREEN, PURPLE, RED, TEAL, PINK, GREY)
-VARIABLES = dict(zip((INK, MUTED, GRID, PAPER), ("ink", "muted", "line", "paper"), strict=True)) | dict(
-    zip(COLOURS, ("blue", "amber", "green", "purple", "red", "teal", "pink", "grey"), strict=True)
-)
+VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", PAPER: "paper", BLUE: "blue", AMBER: "amber", GREEN: "green"}
+VARIABLES |= {PURPLE: "purple", RED: "red", TEAL: "teal", PINK: "pink", GREY: "grey"}
 """Colour -> its variable in page.css."""
-LEFT = 46
-"""Pixels between a figure's edge and its y axis, so that the axes of all figures are below each other."""
-WIDTH = 640
-"""Pixels between the axes of a figure."""
-FULL_WIDTH = 5 + LEFT + WIDTH + 9
-"""Pixels of a whole figure: all are scaled to the page's width alike."""
-_NAMES = 132
-"""Pixels right of an axis for the names of its lines and levels."""
+LEFT = 46  # pixels between a figure's edge and its y axis, so that the axes of all figures are below each other
+WIDTH = 640  # pixels between the axes of a figure
+FULL_WIDTH = 5 + LEFT + WIDTH + 9  # pixels of a whole figure: all are scaled to the page's width alike
+_NAMES_WIDTH = 132  # pixels right of an axis for the names of its lines and levels
 
 
 @dataclass(frozen=True)
@@ -96,19 +89,17 @@ def lines(
     points: bool = False,
     height: int = 220,
 ) -> alt.LayerChart:
-    """Draw `value` against `at`, a line for each `line`, named at its end in its colour where there are several.
+    """Draw each row's `value` against its `at`, with a line for each `line`.
 
-    Rows are in the order of x. With `points` each value is one: hollow where its `verdict`, if any, is no pass, with an
-    interval from `low` to `high` where it has these. `domain` is the y axis, by default from 0; `names`, those of all
-    lines, are given where panels below each other lack some.
+    Several lines are named at their ends, in their colours. Rows are in the order of x. With `points`, each value is a
+    point: hollow if its `verdict` is not `pass`, with an interval from `low` to `high` if it has one. `domain` is the y
+    axis, by default from 0; `names` are those of all lines, where panels below each other lack some lines.
     """
     names = names or list(dict.fromkeys(row["line"] for row in rows))
     tops = [float(row["high"] if "high" in row else row["value"]) for row in rows] + [level.value for level in levels]
     low, high = domain or (0.0, 1.04 * max(tops, default=0.0) or 1.0)
-    y, bottom = (
-        alt.Y(field, title=y_title, scale=alt.Scale(domain=[low, high], nice=False, clamp=True))
-        for field in ("value:Q", "low:Q")
-    )
+    y_scale = alt.Scale(domain=[low, high], nice=False, clamp=True)
+    y, bottom = alt.Y("value:Q", title=y_title, scale=y_scale), alt.Y("low:Q", title=y_title, scale=y_scale)
     colour = alt.Color("line:N", scale=colours(names, chosen), legend=None)
     base = alt.Chart(data(rows)).encode(x=x, y=y, color=colour)
     drawn: list[alt.Chart] = [
@@ -127,26 +118,28 @@ def lines(
         ]
     else:
         drawn.append(base.mark_line(clip=True, interpolate="step-before", strokeWidth=1.4))
-    ends = [*levels]
-    if len(names) > 1:
-        for at, name in enumerate(names):
-            if values := [row["value"] for row in rows if row["line"] == name]:
-                place = values[-1] if points else float(np.median(values))  # a line over time ends in pauses
-                ends.append(Level(place, name, chosen[at % len(chosen)]))
-    if ends:
-        drawn.append(_named(ends, low, high, height))
-    return alt.layer(*drawn).properties(width=WIDTH - _NAMES * bool(ends), height=height)
+    labels = [*levels]
+    for index, name in enumerate(names):
+        values = [row["value"] for row in rows if row["line"] == name]
+        if values and len(names) > 1:
+            height_of_name = values[-1] if points else float(np.median(values))  # a line over time ends in pauses
+            labels.append(Level(height_of_name, name, chosen[index % len(chosen)]))
+    width = WIDTH
+    if labels:
+        drawn.append(_names_at_ends(labels, low, high, height))
+        width -= _NAMES_WIDTH
+    return alt.layer(*drawn).properties(width=width, height=height)
 
 
-def _named(ends: Sequence[Level], low: float, high: float, height: int) -> alt.Chart:
-    """Name lines at their ends, from the top, each at least a line of text below the one before."""
+def _names_at_ends(labels: Sequence[Level], low: float, high: float, height: int) -> alt.Chart:
+    """Return the names of lines and levels right of the axis, from the top, each at least a line of text lower."""
     pixel, rows = -float("inf"), []
-    for end in sorted(ends, key=lambda end: -end.value):
-        pixel = max(pixel + 14, height * min(1.0, (high - end.value) / (high - low)))
-        rows.append({"name": end.name, "colour": end.colour, "pixel": round(pixel, 1)})
+    for label in sorted(labels, key=lambda label: -label.value):
+        pixel = max(pixel + 14, height * min(1.0, (high - label.value) / (high - low)))
+        rows.append({"name": label.name, "colour": label.colour, "pixel": round(pixel, 1)})
     return (
         alt.Chart(data(rows))
-        .mark_text(align="left", dx=6, limit=_NAMES, fontSize=11)
+        .mark_text(align="left", dx=6, limit=_NAMES_WIDTH, fontSize=11)
         .encode(
             x=alt.XValue("width"),
             y=alt.Y("pixel:Q", scale=None, axis=None),
@@ -158,6 +151,7 @@ def _named(ends: Sequence[Level], low: float, high: float, height: int) -> alt.C
 
 def percent_domain(values: Sequence[float]) -> list[float]:
     """Return the limits of a percent axis: from a round number below the values to 100."""
-    low = min(values, default=0.0)
-    step = 1 if low > 97 else 5 if low > 80 else 10
+    low, step = min(values, default=0.0), 10
+    if low > 80:
+        step = 1 if low > 97 else 5
     return [max(0.0, float(np.floor((low - step / 5) / step) * step)), 100.0]

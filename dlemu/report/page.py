@@ -166,12 +166,12 @@ def _for_page(svg: str, name: str) -> str:
     """Return a figure for the page: in the colours of its style sheet, as wide as all are, and with ids of its own."""
     from dlemu.report.figure_base import FULL_WIDTH, VARIABLES
 
-    def variable(found: re.Match[str]) -> str:
-        return f'{found[1]}="var(--{VARIABLES[found[2]]})"' if found[2] in VARIABLES else found[0]
+    def colour_variable(match: re.Match[str]) -> str:
+        return f'{match[1]}="var(--{VARIABLES[match[2]]})"' if match[2] in VARIABLES else match[0]
 
-    svg = re.sub(r'\b(fill|stroke)="(#[0-9a-f]{6})"', variable, svg)
-    wide = re.search(r'width="([0-9.]+)" height="([0-9.]+)" viewBox="[^"]*"', svg)
-    if wide is not None:
-        svg = svg.replace(wide[0], f'viewBox="0 0 {max(float(wide[1]), FULL_WIDTH):g} {wide[2]}"', 1)
+    svg = re.sub(r'\b(fill|stroke)="(#[0-9a-f]{6})"', colour_variable, svg)
+    size = re.search(r'width="([0-9.]+)" height="([0-9.]+)" viewBox="[^"]*"', svg)
+    if size is not None:
+        svg = svg.replace(size[0], f'viewBox="0 0 {max(float(size[1]), FULL_WIDTH):g} {size[2]}"', 1)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     return re.sub(r'(url\(|href=")#', rf"\1#{name}-", svg)

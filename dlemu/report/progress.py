@@ -1,4 +1,4 @@
-"""What a run tells as it goes on (lines that a terminal redraws, else printed now and then), and its log.txt."""
+"""The progress of a run (lines that a terminal redraws, and that are else printed now and then), and its log.txt."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from dlemu.results.kinds import kind_named, kind_wanted
 from dlemu.results.wording import VISIBLE
 from dlemu.runner.events import Event, JobBegan, OnEvent, Saved
 
-PLAIN_SECONDS = 10.0
-"""Minimum time between lines where there is no terminal."""
+PLAIN_SECONDS = 10.0  # between lines, at least, where there is no terminal
 
 
 class ProgressLines:
-    """The caller draws them, so that no thread disturbs a rank; the cursor is always on the line below."""
+    """The caller draws the lines, so that no thread disturbs a rank; the cursor is always on the line below."""
 
     def __init__(
         self, console: Console, plain_seconds: float = PLAIN_SECONDS, now: Callable[[], float] = time.monotonic
@@ -59,8 +58,8 @@ def log_writer(command: str) -> OnEvent:
             show(kind_named(run.facts.kind), run.summary, run.folder, Console(width=100, file=text), details=True)
             write_text(run.folder, "log.txt", f"$ {command}\n\n{text.getvalue()}", advice=ADVICE)
         elif isinstance(event, JobBegan):
-            # Rank 0, which is forked next, and then this process show the result: they share what that imports.
-            with contextlib.suppress(UserError):  # of an explicit kind of job the settings may not speak
+            # Rank 0, which is forked next, and then this process show the result: import the code for that once.
+            with contextlib.suppress(UserError):  # the settings of an explicit kind of job may not name that kind
                 kind_wanted(event.workload).load()
 
     return write

@@ -11,15 +11,13 @@ from rich.padding import Padding
 
 from dlemu.report.table import Line, Table, Tone, print_table, rich_text
 
-MOST_NOTES = 2
-"""Notes on the first screen; --details has all."""
-_NARROW = 60
-"""Columns below which a terminal gets no explanations (what stands in parentheses)."""
+MOST_NOTES = 2  # on the first screen; --details has all
+_NARROW = 60  # columns below which a terminal gets no explanations (what stands in parentheses)
 
 
 @dataclass(frozen=True)
 class Said:
-    """A line of a first screen: `value` with what it can be held against, and an explanation in parentheses."""
+    """A line of a first screen: a label, a text, and an explanation in parentheses."""
 
     label: str
     value: str
@@ -48,10 +46,12 @@ class Screen:
         notes = [Said("note", text, tone="caution") for text in self.notes]
         if details:
             return [*self.lines, *notes, Said("results", self.folder)]
-        if more := len(notes[MOST_NOTES:]):
-            notes[MOST_NOTES:] = [Said("", f"and {more} more: --details")]
-        more_at = f"dlemu report {shlex.quote(self.folder)} --details"
-        return [*self.lines, *notes, *[Said("more", more_at)] * bool(self.folder)]
+        if len(notes) > MOST_NOTES:
+            notes[MOST_NOTES:] = [Said("", f"and {len(notes) - MOST_NOTES} more: --details")]
+        lines = [*self.lines, *notes]
+        if self.folder:
+            lines.append(Said("more", f"dlemu report {shlex.quote(self.folder)} --details"))
+        return lines
 
 
 def print_screen(screen: Screen, console: Console, *, details: bool = False) -> None:
@@ -64,14 +64,15 @@ def print_screen(screen: Screen, console: Console, *, details: bool = False) -> 
     width = max(len(line.label) for line in lines) + 2
     for line in lines:
         text = line.text(explains=console.width >= _NARROW).replace("±", plus_minus)
-        shown = rich_text(Line(f"{line.label:<{width}}{text}", line.tone))
+        rendered = rich_text(Line(f"{line.label:<{width}}{text}", line.tone))
         if console.is_terminal:
-            console.print(Padding(shown, (0, 0, 0, 2)))
+            console.print(Padding(rendered, (0, 0, 0, 2)))
         else:
-            console.print("  ", shown, sep="", soft_wrap=True)
+            console.print("  ", rendered, sep="", soft_wrap=True)
 
 
 def rate(mb_per_second: float) -> str:
     """Return a rate in MB/s or GB/s, with three digits."""
     value, unit = (mb_per_second / 1e3, "GB/s") if mb_per_second >= 1000 else (mb_per_second, "MB/s")
-    return f"{value:.{0 if value >= 100 else 1}f} {unit}"
+    digits = 0 if value >= 100 else 1
+    return f"{value:.{digits}f} {unit}"

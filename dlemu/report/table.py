@@ -95,7 +95,7 @@ def print_table(table: Table, console: Console) -> None:
 
     If no column may wrap, the table has its full width: a narrow terminal wraps its lines, but nothing is lost.
     """
-    shown = rich.table.Table(
+    rendered = rich.table.Table(
         title=Text(table.title.translate(VISIBLE)) if table.title else None,
         title_justify="left",
         box=SIMPLE_HEAD if table.has_head else None,
@@ -103,19 +103,19 @@ def print_table(table: Table, console: Console) -> None:
         padding=0 if table.dense else (0, 1),
     )
     for column in table.columns:
-        shown.add_column(
+        rendered.add_column(
             Text(column.name.translate(VISIBLE)),
             justify=column.align,
             no_wrap=not column.wrap,
             overflow="fold" if column.wrap else "ellipsis",
         )
     for row in table.rows:
-        shown.add_row(*(rich_text(cell) for cell in row))
+        rendered.add_row(*(rich_text(cell) for cell in row))
     width = console.width
     if not any(column.wrap for column in table.columns):
-        wanted = Measurement.get(console, console.options.update(max_width=1000), shown).maximum
-        console.width = max(width, wanted)
-    console.print(shown)
+        full_width = Measurement.get(console, console.options.update(max_width=1000), rendered).maximum
+        console.width = max(width, full_width)
+    console.print(rendered)
     console.width = width
     print_lines(table.notes, console)
 
@@ -142,9 +142,9 @@ def print_section(section: Section, console: Console) -> None:
 
 
 def html_section(section: Section, title: str | None = None) -> str:
-    """Return a table or a list of sentences as HTML, below its or another title; every text in it is escaped."""
-    shown = section.title if title is None else title
-    head = f"<h2>{escape(shown)}</h2>\n" if shown else ""
+    """Return a table or a list of sentences as HTML, below `title` or its own title; every text in it is escaped."""
+    title = section.title if title is None else title
+    head = f"<h2>{escape(title)}</h2>\n" if title else ""
     if not isinstance(section, Table):
         points = "\n".join(f"<li>{_html_cell(point)}</li>" for point in section.points)
         return f"{head}<ul>\n{points}\n</ul>"
@@ -152,7 +152,7 @@ def html_section(section: Section, title: str | None = None) -> str:
     heads = "".join(f'<th scope="col"{classes}>{name}</th>' for classes, name in names)
     parts = [
         f'{head}<div class="wide"><table class="{"dense" if section.dense else "plain"}">',
-        f"<thead><tr>{heads}</tr></thead>" * section.has_head,
+        f"<thead><tr>{heads}</tr></thead>" if section.has_head else "",
         "<tbody>",
         *(f"<tr>{_html_row(row, section.columns)}</tr>" for row in section.rows),
         "</tbody></table></div>",
@@ -161,10 +161,10 @@ def html_section(section: Section, title: str | None = None) -> str:
     return "\n".join(parts)
 
 
-def _html_row(row: Sequence[Cell], across: Sequence[Column]) -> str:
-    if len(row) == 1 and len(across) > 1:
-        return f'<th scope="rowgroup" colspan="{len(across)}">{_html_cell(row[0])}</th>'
-    return "".join(f"<td{_classes(column)}>{_html_cell(cell)}</td>" for column, cell in zip(across, row, strict=True))
+def _html_row(row: Sequence[Cell], heads: Sequence[Column]) -> str:
+    if len(row) == 1 and len(heads) > 1:
+        return f'<th scope="rowgroup" colspan="{len(heads)}">{_html_cell(row[0])}</th>'
+    return "".join(f"<td{_classes(column)}>{_html_cell(cell)}</td>" for column, cell in zip(heads, row, strict=True))
 
 
 def _html_cell(cell: Cell) -> str:
@@ -174,7 +174,9 @@ def _html_cell(cell: Cell) -> str:
 
 
 def _classes(column: Column) -> str:
-    names = ["number"] * (column.align == "right") + ["whole"] * (not column.wrap)
+    names = ["number"] if column.align == "right" else []
+    if not column.wrap:
+        names.append("whole")
     return f' class="{" ".join(names)}"' if names else ""
 
 

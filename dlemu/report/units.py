@@ -42,12 +42,13 @@ def with_uncertainty(percent: float, half_width: float | None, threshold: float 
 
     It has more digits where it would look like the threshold that it misses or passes.
     """
-    known = half_width is not None and 0.05 <= half_width < math.inf
-    digits = 0 if known and half_width is not None and half_width >= 1 else 1
+    if half_width is not None and not 0.05 <= half_width < math.inf:
+        half_width = None  # it would be shown as 0.0
+    digits = 0 if half_width is not None and half_width >= 1 else 1
     while digits < 3 and round(percent, digits) == threshold != percent:
         digits += 1
     value = f"{percent:.{digits}f}"
-    return f"{value} % ± {half_width:.{digits}f}" if known else f"{value.removesuffix('.0')} %"
+    return f"{value.removesuffix('.0')} %" if half_width is None else f"{value} % ± {half_width:.{digits}f}"
 
 
 def with_interval(value: Value, unit: str) -> str:
@@ -82,7 +83,9 @@ def unit_of(key: str) -> str:
 
 def verdict_word(passed: bool | None, *, unknown: str = "no verdict") -> str:
     """Return pass, fail, or `unknown` for neither."""
-    return unknown if passed is None else "pass" if passed else "fail"
+    if passed is None:
+        return unknown
+    return "pass" if passed else "fail"
 
 
 def plain(value: Any, key: str = "") -> str:
@@ -107,7 +110,7 @@ def plain(value: Any, key: str = "") -> str:
 def explained(value: Any, before: str = "", meaning: str = "") -> Iterator[tuple[str, Any, str]]:
     """Yield the dotted key, the value, and the meaning in a sentence, of each leaf of a typed result, in order.
 
-    A key without a meaning of its own has that of the key above it, `meaning`.
+    A key without a meaning of its own has `meaning`, that of the key above it.
     """
     texts = meanings(type(value))
     for key, item in _items(value):
@@ -126,10 +129,10 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 
 def short_names(values: Iterable[str]) -> dict[str, str]:
     """Return a short name for each value: /mnt/a/unet3d and /mnt/b/unet3d become a and b; other texts stay the same."""
-    parts = {value: os.path.normpath(value).split(os.sep) if os.sep in value else [value] for value in values}
-    if len(parts) < 2:
-        return {value: value for value in parts}
-    shortest = min(map(len, parts.values()))
-    before = next((n for n in range(shortest) if len({part[n] for part in parts.values()}) > 1), 0)
-    after = next((n for n in range(shortest) if len({part[-1 - n] for part in parts.values()}) > 1), 0)
-    return {value: os.sep.join(part[before : len(part) - after]) or value for value, part in parts.items()}
+    paths = {value: os.path.normpath(value).split(os.sep) if os.sep in value else [value] for value in values}
+    if len(paths) < 2:
+        return {value: value for value in paths}
+    shortest = min(map(len, paths.values()))
+    same_first = next((n for n in range(shortest) if len({path[n] for path in paths.values()}) > 1), 0)
+    same_last = next((n for n in range(shortest) if len({path[-1 - n] for path in paths.values()}) > 1), 0)
+    return {value: os.sep.join(path[same_first : len(path) - same_last]) or value for value, path in paths.items()}

@@ -40,11 +40,11 @@ def to_json(answer: object) -> str:
 
 def save_answer(folder: str, name: str, answer: object) -> None:
     """Write an answer atomically (by rename), and mark its folder as dlemu's; raises SpaceError."""
-    made = owned.OwnFolder(folder, owned.missing_folders(folder), marked=False)
+    own_folder = owned.OwnFolder(folder, owned.missing_folders(folder), marked=False)
     try:
         write_text(folder, name, to_json(answer))
     except SpaceError:
-        made.drop()
+        own_folder.drop()
         raise
     try:
         owned.claim(folder)
@@ -53,7 +53,7 @@ def save_answer(folder: str, name: str, answer: object) -> None:
         raise SpaceError(f"{marker} could not be written: {error.strerror}; free some space, or {ELSEWHERE}") from error
 
 
-def read_answer(folder: str, name: str, kind: type[A]) -> A | None:
+def read_answer(folder: str, name: str, answer_type: type[A]) -> A | None:
     """Return the answer in a file, None when there is none; raises UserError when it is damaged or not dlemu's."""
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
@@ -61,7 +61,7 @@ def read_answer(folder: str, name: str, kind: type[A]) -> A | None:
     data = read_untrusted(path)
     try:
         check_version(path, msgspec.json.decode(data, type=SummaryHead).schema_version, ANSWER_VERSION)
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=answer_type)
     except (ValueError, RecursionError) as error:  # errors of msgspec and of UTF-8
         raise UserError(f"{path} is damaged ({error}): delete it to start over") from None
 
@@ -69,19 +69,23 @@ def read_answer(folder: str, name: str, kind: type[A]) -> A | None:
 def open_untrusted(path: str, most_bytes: int) -> int:
     """Return a descriptor of a regular file; raises UserError for a pipe, a device, or a file that is far too large."""
     try:
-        descriptor = open_regular(path)
-        try:
-            check_size(path, os.fstat(descriptor).st_size, most_bytes)
-        except OSError:
-            os.close(descriptor)
-            raise
-        return descriptor
+        return _open_checked(path, most_bytes)
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL
-        folder = os.path.dirname(path)
-        if isinstance(error, FileNotFoundError | NotADirectoryError) and folder and not os.path.isdir(folder):
+        folder, is_missing = os.path.dirname(path), isinstance(error, FileNotFoundError | NotADirectoryError)
+        if is_missing and folder and not os.path.isdir(folder):
             raise UserError(f"{folder} is not a folder: name the folder of a result") from error
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path} can't be read: {reason}; name the folder of a result") from error
+
+
+def _open_checked(path: str, most_bytes: int) -> int:
+    descriptor = open_regular(path)
+    try:
+        check_size(path, os.fstat(descriptor).st_size, most_bytes)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def read_untrusted(path: str, most_bytes: int = MOST_COLLECTED_BYTES) -> bytes:
@@ -93,18 +97,18 @@ def read_untrusted(path: str, most_bytes: int = MOST_COLLECTED_BYTES) -> bytes:
             raise UserError(f"{path} can't be read: {error.strerror}; copy it again from the run's folder") from error
 
 
-def decode_untrusted(path: str, kind: type[A]) -> A:
+def decode_untrusted(path: str, value_type: type[A]) -> A:
     """Return the value in a JSON file; raises UserError when it is not of this type."""
     try:
-        return msgspec.json.decode(read_untrusted(path), type=kind)
+        return msgspec.json.decode(read_untrusted(path), type=value_type)
     except (ValueError, RecursionError) as error:  # errors of msgspec and of UTF-8
         raise UserError(f"{path} is damaged ({error}): it is not the JSON that dlemu wrote") from error
 
 
-def check_version(path: str, seen: object, wanted: int, *, key: str = "schema_version") -> None:
+def check_version(path: str, version: object, wanted: int, *, key: str = "schema_version") -> None:
     """Raise UserError for a file of another version than this dlemu writes."""
-    if seen != wanted:
+    if version != wanted:
         raise UserError(
-            f"{path} has {key} {seen!r}, wanted {wanted}: another version of dlemu wrote it; read it with that "
+            f"{path} has {key} {version!r}, wanted {wanted}: another version of dlemu wrote it; read it with that "
             "version, or measure again"
         )

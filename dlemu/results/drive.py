@@ -13,10 +13,10 @@ from datagen.settings import build
 from dlemu.config.workload_files import read_plain
 from dlemu.results.kinds import kind_of
 
-READ_AHEAD_BYTES, READ_AHEAD_REQUESTS = 128 << 10, 2
-"""Size of the kernel's read-ahead requests, for sequential and random reads, by default (/sys/block/NAME/queue/
-read_ahead_kb); and how many are in flight: the next window is requested while the previous one is read
-(page_cache_async_ra in Linux, mm/readahead.c)."""
+READ_AHEAD_BYTES = 128 << 10
+"""Default size of the kernel's read-ahead requests (/sys/block/NAME/queue/read_ahead_kb)."""
+READ_AHEAD_REQUESTS = 2
+"""In flight: the next window is requested while the previous one is read (page_cache_async_ra in mm/readahead.c)."""
 SPEED_PERCENT = 2.0
 """Least half width of a storage's speed: even drives of known speed varied this much from run to run."""
 OUTSIDE = "outside_what_was_measured"
@@ -41,8 +41,7 @@ class Rates:
 
     source: str
     """Where they are from, as a phrase."""
-    rates: tuple[Rate, ...]
-    """Rates of reads."""
+    rates: tuple[Rate, ...]  # of reads
     writes: tuple[Rate, ...] = ()
 
 
@@ -82,14 +81,15 @@ class DataSheet:
     writes: tuple[Line, ...] = ()
 
 
-def read_drive(path: str | Rates) -> Rates:
+def read_drive(drive: str | Rates) -> Rates:
     """Return the rates of a drive from a data sheet (a YAML file) or a probe's folder; raises UserError."""
-    if isinstance(path, Rates):
-        return path
+    if isinstance(drive, Rates):
+        return drive
+    path = drive
     if not os.path.exists(path):
         raise UserError(f"{path} does not exist: wanted a data sheet (YAML, {_EXAMPLE}), or the folder of a probe")
     if not os.path.isdir(path):
-        return _printed(path)
+        return _read_data_sheet(path)
     kind = kind_of(path)
     read_rates = kind.load().rates if kind is not None else None
     if read_rates is None:
@@ -102,47 +102,47 @@ def per_second(rates: Sequence[Rate], request_bytes: int, depth: int) -> float:
     """Return the requests/s for any size and depth.
 
     The drive's time per request is interpolated linearly between two sizes (a cost per request and a cost per byte);
-    larger requests take as long per byte as the largest. Smaller ones take as long per byte as the smallest down to
-    128 KiB, at which sheets tell a drive's best rate, and as long as one of that size below.
+    larger requests take as long per byte as the largest size. Smaller requests take as long per byte as the smallest
+    size down to 128 KiB, for which data sheets state a drive's best rate; requests below that take as long as 128 KiB.
     """
     sizes = sorted({rate.size_bytes for rate in rates})
-    alone = _alone_seconds(rates, request_bytes)
     seconds = []
     for size_bytes in sizes:
-        known = sorted((rate.depth, rate.per_second) for rate in rates if rate.size_bytes == size_bytes)
-        given = float(np.interp(depth, [one for one, _ in known], [one for _, one in known]))
-        seconds.append(1 / given)
-    took = float(np.interp(request_bytes, sizes, seconds)) * max(1.0, request_bytes / sizes[-1])
-    took *= min(1.0, max(request_bytes, READ_AHEAD_BYTES) / sizes[0])
+        by_depth = sorted((rate.depth, rate.per_second) for rate in rates if rate.size_bytes == size_bytes)
+        depths, rates_per_second = zip(*by_depth, strict=True)
+        seconds.append(1 / float(np.interp(depth, depths, rates_per_second)))
+    seconds_each = float(np.interp(request_bytes, sizes, seconds)) * max(1.0, request_bytes / sizes[-1])
+    seconds_each *= min(1.0, max(request_bytes, READ_AHEAD_BYTES) / sizes[0])
+    latency_seconds = _latency_seconds(rates, request_bytes)
+    if latency_seconds is None:
+        return 1 / seconds_each
     # The smaller of depth / latency and the drive's largest rate: the asymptotic bounds of Denning and Buzen, The
     # Operational Analysis of Queueing Network Models (1978).
-    return min(1 / took, depth / alone) if alone else 1 / took
+    return min(1 / seconds_each, depth / latency_seconds)
 
 
-def _alone_seconds(rates: Sequence[Rate], request_bytes: int) -> float:
-    """Return how long a request takes at a depth of 1; 0 where nothing is known at that depth.
+def _latency_seconds(rates: Sequence[Rate], request_bytes: int) -> float | None:
+    """Return how long a request takes at a depth of 1; None where no rate is of that depth.
 
     It is interpolated linearly between known sizes; beyond the largest, further bytes move at the drive's best rate.
     """
-    known = sorted((rate.size_bytes, 1 / rate.per_second) for rate in rates if rate.depth == 1)
-    if not known:
-        return 0.0
-    sizes, seconds = [size_bytes for size_bytes, _ in known], [each for _, each in known]
-    best = max(rate.size_bytes * rate.per_second for rate in rates)
-    return float(np.interp(request_bytes, sizes, seconds)) + max(0, request_bytes - sizes[-1]) / best
+    by_size = sorted((rate.size_bytes, 1 / rate.per_second) for rate in rates if rate.depth == 1)
+    if not by_size:
+        return None
+    sizes, seconds = zip(*by_size, strict=True)
+    best_bytes_per_second = max(rate.size_bytes * rate.per_second for rate in rates)
+    return float(np.interp(request_bytes, sizes, seconds) + max(0, request_bytes - sizes[-1]) / best_bytes_per_second)
 
 
-def _printed(path: str) -> Rates:
+def _read_data_sheet(path: str) -> Rates:
     try:
         sheet = build(DataSheet, read_plain(path))
     except UserError as error:
         raise UserError(f"{path} is not a data sheet: {error}; {_EXAMPLE}") from None
     if not (sheet.reads or sheet.writes):
         raise UserError(f"{path} has neither reads nor writes, {_EXAMPLE}")
-    reads, writes = (
-        tuple(_rate(line, f"{path}: {name}[{place}]") for place, line in enumerate(lines))
-        for name, lines in (("reads", sheet.reads), ("writes", sheet.writes))
-    )
+    reads = tuple(_rate(line, f"{path}: reads[{index}]") for index, line in enumerate(sheet.reads))
+    writes = tuple(_rate(line, f"{path}: writes[{index}]") for index, line in enumerate(sheet.writes))
     return Rates(f"the data sheet of {sheet.name or os.path.basename(path)}", reads, writes)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dlemu.machine.environment import HostFacts, StorageFacts
+from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.rates import Mean
 from dlemu.metrics.t_interval import half_width
 from dlemu.metrics.verdict import PASSED, Outcome
@@ -100,10 +101,6 @@ def value_of(figure: Mean | float | None) -> Value | None:
     return Value(figure.mean, half_width_of(each))
 
 
-SAME_PERCENT = 0.05
-"""A smaller difference would be shown as 0.0 %."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
     """The conditions of a run, as reported by its kind of job. Values are JSON values."""
@@ -128,6 +125,19 @@ class Conditions:
     """Phases of the run whose data memory served, in place of the storage; `run` for a job with a single phase."""
     warnings: tuple[str, ...] = ()
     """What a reader of its numbers must know, as sentences."""
+
+
+def differing_work(a: Conditions, b: Conditions, varied: Collection[str] = ()) -> list[str]:
+    """Return the differences in the work of two sides, as phrases; not of what the runs of each side `varied`."""
+    return [
+        f"{key} is {a.work[key]} for A and {b.work[key]} for B"
+        for key in a.work
+        if key in b.work and a.work[key] != b.work[key] and key not in varied
+    ]
+
+
+SAME_PERCENT = 0.05
+"""A smaller difference would be shown as 0.0 %."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,37 +167,30 @@ def difference(a: Value, b: Value) -> Difference:
     return Difference(a=a, b=b, difference_percent=percent, half_width_percent=width)
 
 
-def differing_work(a: Conditions, b: Conditions, varied: Collection[str] = ()) -> list[str]:
-    """Return the differences in the work of two sides, as phrases; not of what the runs of each side `varied`."""
-    return [
-        f"{key} is {a.work[key]} for A and {b.work[key]} for B"
-        for key in a.work
-        if key in b.work and a.work[key] != b.work[key] and key not in varied
-    ]
+def difference_in_words(
+    both: Difference, metric: Metric, *, a: str = "A", b: str = "B", repetitions: str = "repetitions"
+) -> str:
+    """Return the difference of a metric as a phrase; `a` and `b` name the sides.
 
-
-def difference_in_time(total: Difference, *, repeated: str = "epochs") -> str:
-    """Return a difference in time as a phrase; `repeated` names the repetitions, of which there may be too few."""
-    percent, width = total.difference_percent, total.half_width_percent
-    if percent is None:
-        return "no time passed"
-    if total.distinct is False:
-        return f"no significant difference in time: A to B {percent:+.1f} % +- {width:.1f}"
-    phrase = f"A takes {abs(percent):.1f} % {'less' if percent < 0 else 'more'} time than B"
-    if abs(percent) < SAME_PERCENT:
-        phrase = "A and B take the same time"
-    return phrase + (f" (too few {repeated}: no interval)" if width is None else f" (+- {width:.1f})")
-
-
-def in_words(both: Difference, *, better: str, a: str = "A", b: str = "B") -> str:
-    """Return the difference in a metric as a phrase; `better` is `higher`, `lower` or `neither`; `a`, `b` are names."""
-    percent, width = both.difference_percent, both.half_width_percent
+    Of a phase's duration it is like `A takes 12.0 % less time than B (+- 1.0)`, of any other metric like `A is 12.0 %
+    better than B (+- 1.0)`. `repetitions` names what there may be too few of for an interval.
+    """
+    percent, half_width = both.difference_percent, both.half_width_percent
     if percent is None:
         return f"{b} is 0"
-    if width is not None and (both.distinct is False or abs(percent) < SAME_PERCENT):
-        return f"no significant difference: {a} to {b} {percent:+.1f} % +- {width:.1f}"
-    if width is None:  # neither is better as far as known: a percentile of few prompts is several times another's
+    is_tiny = abs(percent) < SAME_PERCENT
+    if half_width is not None and (is_tiny or not both.distinct):
+        what = " in time" if metric.phase else ""
+        return f"no significant difference{what}: {a} to {b} {percent:+.1f} % +- {half_width:.1f}"
+    if metric.phase:
+        interval = f"too few {repetitions}: no interval" if half_width is None else f"+- {half_width:.1f}"
+        if is_tiny:
+            return f"{a} and {b} take the same time ({interval})"
+        return f"{a} takes {abs(percent):.1f} % {'less' if percent < 0 else 'more'} time than {b} ({interval})"
+    if half_width is None:  # of few prompts, percentiles differ several-fold by chance: neither side is called better
         return f"{a} to {b} {percent:+.1f} % (no interval: it may be chance)"
-    words = ("higher", "lower") if better == "neither" else ("better", "worse")
-    is_first = (percent > 0) != (better == "lower")
-    return f"{a} is {abs(percent):.1f} % {words[not is_first]} than {b} (+- {width:.1f})"
+    if metric.better == "neither":
+        word = "higher" if percent > 0 else "lower"
+    else:
+        word = "better" if (percent > 0) == (metric.better == "higher") else "worse"
+    return f"{a} is {abs(percent):.1f} % {word} than {b} (+- {half_width:.1f})"

@@ -12,13 +12,13 @@ from dlemu.telemetry import DeviceFacts, HostTelemetry
 
 def devices_of(telemetry: Sequence[HostTelemetry]) -> Iterator[tuple[HostTelemetry, DeviceFacts]]:
     """Yield each device with its host; a device that several nodes see (containers of one machine) is counted once."""
-    seen = set()
+    counted = set()
     for host in telemetry:
         for device in host.devices:
             key = host.boot_id, device.name
-            yield host, replace(device, counted=device.counted and key not in seen)
+            yield host, replace(device, counted=device.counted and key not in counted)
             if device.counted:
-                seen.add(key)
+                counted.add(key)
 
 
 class HostActivity:
@@ -43,14 +43,14 @@ class HostActivity:
 
     def link_percent(self, flow: str) -> float | None:
         """Return the utilisation of the busiest network link, in MB/s of `flow`; links of unknown speed don't count."""
-        used = []
+        percents = []
         for host, windows in self._hosts:
             for link in host.sources("network"):
                 _, speeds = host.readings("network", link, "link_mb_per_second")
                 if len(speeds) and speeds[-1] > 0:
-                    moved = mean_within(*host.readings("network", link, flow), windows)
-                    used.append(100 * moved / float(speeds[-1]))
-        return highest(used)
+                    mb_per_second = mean_within(*host.readings("network", link, flow), windows)
+                    percents.append(100 * mb_per_second / float(speeds[-1]))
+        return highest(percents)
 
     @property
     def devices(self) -> Iterator[tuple[HostTelemetry, Windows, DeviceFacts]]:
@@ -71,5 +71,5 @@ class HostActivity:
 
 
 def highest(values: Iterable[float]) -> float | None:
-    """Return the highest of the values that are known."""
+    """Return the highest of the values that are not NaN; None if all are."""
     return max((value for value in values if not math.isnan(value)), default=None)

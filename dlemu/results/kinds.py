@@ -27,12 +27,12 @@ if TYPE_CHECKING:  # every command imports this module
 PACKAGES = ("dlemu.jobs", "dlemu.studies")
 ENTRY_POINTS = "dlemu.jobs"
 _DEFAULT = "training"
-"""The kind of runs of no other kind; its reader reports what is missing or damaged in a folder."""
+"""Runs of no other kind are of this kind; its reader reports what is missing or damaged in a folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The code of a kind of result. What is optional and left out, the kind lacks, or has as every other kind."""
+    """The code of a kind of result. For what a kind leaves out, `dlemu.report.any_run` has a form for all kinds."""
 
     read: Callable[[str], Any]
     """Returns the typed result in a folder; raises UserError."""
@@ -41,14 +41,14 @@ class Parts:
     screen: Callable[[Any, str], Any] | None = None
     """Returns the first screen of a result in a folder, a `dlemu.report.screen.Screen`; of a run, of its summary."""
     sections: Callable[[Any, str], Iterable[Any]] | None = None
-    """Returns what follows on its page and with `--details`, `dlemu.report.table.Section`s, given the same.
+    """Given the same, returns what follows on its page and with `--details`, `dlemu.report.table.Section`s.
 
-    Without it a job has a table of its metrics.
+    A job without `sections` has a table of its metrics.
     """
     charts: Callable[[Any, str], Iterable[tuple[str, Any]]] | None = None
-    """Returns the figures of a page by name, `dlemu.report.figure_base.Figure`s, that which answers its question first.
+    """Given what `read` returns and its folder, returns the page's figures (`dlemu.report.figure_base.Figure`) by name.
 
-    Given what `read` returns, and its folder.
+    The figure that answers the page's question comes first.
     """
     rates: Callable[[str], Any] | None = None
     """Returns rates by size and depth of the result in a folder, `dlemu.results.drive.Rates`; raises UserError."""
@@ -152,32 +152,32 @@ def _kinds(package: str) -> list[Kind]:
 
 def kind_named(name: str) -> Kind:
     """Return a kind by its name; raises UserError for one that is not installed."""
-    known = next((kind for kind in kinds() if kind.name == name), None)
-    if known is None:
-        names = ", ".join(kind.name for kind in kinds())
-        raise UserError(f"there is no kind of job {name!r} here: install the package that has it; known: {names}")
-    return known
+    for kind in kinds():
+        if kind.name == name:
+            return kind
+    names = ", ".join(kind.name for kind in kinds())
+    raise UserError(f"there is no kind of job {name!r} here: install the package that has it; known: {names}")
 
 
 def kind_of_command(name: str) -> Kind:
     """Return the kind of result that a command makes; raises UserError for a command that makes none."""
-    known = next((kind for kind in kinds() if kind.command == name), None)
-    if known is None:
-        raise UserError(f"`dlemu {name}` saves no result of any kind")
-    return known
+    for kind in kinds():
+        if kind.command == name:
+            return kind
+    raise UserError(f"`dlemu {name}` saves no result of any kind")
 
 
 def kind_of(folder: str) -> Kind | None:
     """Return the kind of the result in a folder, None where there is no result of dlemu's.
 
-    A received result can't cause an import: its kind is only looked up by name among the installed ones. Raises
+    A received result can't cause an import: its kind is only looked up by name among the installed kinds. Raises
     UserError for a kind that is not installed.
     """
     from dlemu.results.answer_files import SummaryHead, decode_untrusted
 
-    marked = next((kind for kind in kinds() if kind.holds(folder)), None)
-    if marked is not None:
-        return marked
+    for kind in kinds():
+        if kind.holds(folder):
+            return kind
     for name in (SUMMARY, FACTS, os.path.join(LIVE, FACTS)):
         path = os.path.join(folder, name)
         if not os.path.isfile(path):
@@ -187,7 +187,7 @@ def kind_of(folder: str) -> Kind | None:
         except UserError:  # damaged: reading the result will report that
             head = SummaryHead()
         if name == SUMMARY and head.schema_version is None:
-            continue  # DLIO's own
+            continue  # DLIO wrote this summary.json
         return kind_named(head.kind or _DEFAULT)
     return None
 

@@ -1,13 +1,12 @@
 """The folder `live/` of a run that is not saved yet, from which the run can be read even if it was killed.
 
 The facts are written before the first step, the journal and the step logs while the run goes on. A run in progress
-holds a lock: its folder is not a result yet. How far it is has one form (`Progress`) for the run's own terminal, for
-`dlemu watch` and for callers of the Python API.
+holds a lock: its folder is not a result yet. `Progress` is how far a run is, for the run's own terminal, for `dlemu
+watch` and for callers of the Python API.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import stat
@@ -67,14 +66,14 @@ def salvaged(folder: str, salvage: Callable[[str], T]) -> T:
         raise UserError(f"the run in {folder} is still running: wait for it to end, or stop it with Ctrl-C")
     live = os.path.join(folder, LIVE)
     try:
-        sizes = [os.stat(os.path.join(live, name)) for name in os.listdir(live)]
+        statuses = [os.stat(os.path.join(live, name)) for name in os.listdir(live)]
     except OSError as error:
         raise UserError(f"{live} can't be read: {error.strerror}; copy the folder again") from error
-    if not all(stat.S_ISREG(status.st_mode) for status in sizes):
+    if not all(stat.S_ISREG(status.st_mode) for status in statuses):
         raise UserError(f"{live} holds something that is not a file, and not dlemu's: remove it")
-    wanted = 2 * sum(status.st_size for status in sizes)  # the logs, and a copy of them in one table
-    if wanted > host_memory().available_bytes:
-        raise UserError(f"{live} needs {wanted / 2**30:.1f} GiB of memory, more than is free: read it on another host")
+    needed = 2 * sum(status.st_size for status in statuses)  # the logs, and a copy of them in one table
+    if needed > host_memory().available_bytes:
+        raise UserError(f"{live} needs {needed / 2**30:.1f} GiB of memory, more than is free: read it on another host")
     try:
         return salvage(live)
     except (LookupError, OSError, OverflowError, RecursionError, TypeError, ValueError) as error:
@@ -126,11 +125,12 @@ class RunJournal:
 J = TypeVar("J", bound=RunJournal)
 
 
-def read_journal(folder: str, kind: type[J]) -> J | None:
-    """Return the journal in a live folder, None if the run had not written one yet. Raises OSError, ValueError."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return msgspec.json.decode(read_regular(os.path.join(folder, JOURNAL)), type=kind)
-    return None
+def read_journal(folder: str, journal_type: type[J]) -> J | None:
+    """Return the journal in a live folder, None if the run has not written it yet. Raises OSError, ValueError."""
+    try:
+        return msgspec.json.decode(read_regular(os.path.join(folder, JOURNAL)), type=journal_type)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Progress:
     done: int = 0
     """Steps, checkpoints or bytes done, by the slowest rank."""
     total: int = 0
-    """Of so many; 0 where that is not known."""
+    """Steps, checkpoints or bytes of the whole run; 0 where that is not known."""
     au_percent: float | None = None
     """Accelerator utilisation of the epoch so far; None while no step counts, and for what has none."""
     mb_per_second: float | None = None
@@ -182,9 +182,9 @@ class Progress:
 
 
 def seconds_left(seconds: float, done: float, total: float) -> float | None:
-    """Return how long the rest takes at the speed so far; None where there is none."""
+    """Return how long the rest takes at the speed so far; None before there is a speed."""
     return seconds * max(0, total - done) / done if done > 0 and seconds > 0 else None
 
 
 Follower = Callable[[], Progress | None]
-"""Tells how far a run is now, None while no rank has begun; raises OSError where its files are gone."""
+"""Returns how far a run is now, None while no rank has begun; raises OSError where its files are gone."""

@@ -1,7 +1,8 @@
-"""Writes and reads the folder of a run. Files get their names when they are complete.
+"""Writes and reads the folder of a run. Each file is written under another name first, and renamed when complete.
 
-A kind of job adds the tables of its own rows. Whatever can be computed is not trusted: reading a run computes its
-summary again from the rows, whatever summary.json says.
+`write_measured` writes what was measured: config.yaml, the rows' tables (a kind of job has its own), telemetry.parquet
+and, last, facts.json; `write_summary` writes summary.json. Reading a run computes its summary again from the rows: what
+summary.json says is not trusted.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from dlemu.results import ADVICE, CONFIG, FACTS, SUMMARY, TELEMETRY
 from dlemu.results.answer_files import SummaryHead, check_version, decode_untrusted, to_json
 from dlemu.results.live import RunJournal
 from dlemu.results.parts import SCHEMA_VERSION, Environment, JobSummary
-from dlemu.results.tables import read_telemetry, write_table
-from dlemu.telemetry import RecorderHead, Telemetry, to_table
+from dlemu.results.tables import read_table, write_table
+from dlemu.telemetry import RecorderHead, Telemetry, from_tables, to_table
 
 FACTS_VERSION = 1
 
@@ -112,7 +113,7 @@ S = TypeVar("S", bound=JobSummary)
 
 
 def write_measured(run: MeasuredRun) -> None:
-    """Write what was measured, which is all that reading the run needs, and nothing computed. Raises SpaceError."""
+    """Write all that reading the run needs, and nothing that is computed from it. Raises SpaceError."""
     folder = run.folder
     write_text(folder, CONFIG, to_yaml(run.facts.workload), advice=ADVICE)
     run.write_rows()
@@ -126,35 +127,42 @@ def write_summary(run: MeasuredRun) -> None:
     write_text(run.folder, SUMMARY, to_json(run.summary), advice=ADVICE)
 
 
-def read_facts(path: str, kind: type[F]) -> F:
+def read_facts(path: str, facts_type: type[F]) -> F:
     """Return the facts of a run; raises UserError for a damaged file, and for one of another version."""
     check_version(path, decode_untrusted(path, SummaryHead).facts_version, FACTS_VERSION, key="facts_version")
-    return decode_untrusted(path, kind)
+    return decode_untrusted(path, facts_type)
 
 
-def read_saved(folder: str, kind: type[S], name: str) -> S:
-    """Return summary.json as it was saved, of a job of the kind `name`; raises UserError."""
+def read_saved(folder: str, summary_type: type[S], kind: str) -> S:
+    """Return summary.json as it was saved, of a run of this kind of job; raises UserError."""
     path = os.path.join(folder, SUMMARY)
     head = decode_untrusted(path, SummaryHead)
     check_version(path, head.schema_version, SCHEMA_VERSION)
-    if head.kind != name:
-        raise UserError(f"{path} is the result of a {head.kind} job; wanted that of a {name} job")
-    return decode_untrusted(path, kind)
+    if head.kind != kind:
+        raise UserError(f"{path} is the result of a {head.kind} job; wanted that of a {kind} job")
+    return decode_untrusted(path, summary_type)
 
 
 def read_readings(folder: str, facts: RunFacts) -> Telemetry:
-    """Return the telemetry of a run; raises UserError for a damaged table."""
+    """Return the telemetry of a run, empty if none was recorded; raises UserError for a damaged table."""
     try:
-        return read_telemetry(folder, facts.recorders)
+        readings = read_table(folder, TELEMETRY)
+        if readings is None or not facts.recorders:
+            return ()
+        telemetry = from_tables(facts.recorders, readings)
+        for host in telemetry:
+            if host.time_ns.dtype != np.int64 or host.value.dtype != np.float64 or not np.isfinite(host.value).all():
+                raise ValueError("it holds readings that are not numbers")
+        return telemetry
     except (ArithmeticError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
         raise UserError(f"{os.path.join(folder, TELEMETRY)} is damaged ({error}): copy it again") from error
 
 
 def check_hosts(run: MeasuredRun) -> None:
-    """Raise UserError for a run with rows whose facts do not say on which hosts these were measured."""
+    """Raise UserError for a run whose facts do not say on which host each rank and each recorder ran."""
     facts, journal = run.facts, run.facts.journal
-    nodes = set(journal.rank_nodes)
-    if len(run.rows) and (len(journal.rank_nodes) != facts.ranks or not nodes <= set(range(len(journal.hosts)))):
+    nodes = set(range(len(journal.hosts)))
+    if len(run.rows) and (len(journal.rank_nodes) != facts.ranks or not nodes.issuperset(journal.rank_nodes)):
         raise UserError(f"{run.folder} is damaged: its journal does not say on which host each of its ranks ran")
-    if not {head.node for head in facts.recorders} <= set(range(len(journal.hosts))):
+    if not nodes.issuperset(head.node for head in facts.recorders):
         raise UserError(f"{run.folder} is damaged: it was recorded on hosts that its journal does not list")

@@ -16,10 +16,10 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def described() -> dict[str, Kind]:
     """Return command -> kind whose result has a schema; further kinds of a command are listed by their own names."""
-    known: dict[str, Kind] = {}
+    kind_by_name: dict[str, Kind] = {}
     for kind in kinds():
-        known[kind.name if kind.command in known else kind.command] = kind
-    return known
+        kind_by_name[kind.name if kind.command in kind_by_name else kind.command] = kind
+    return kind_by_name
 
 
 def schema_text(kind: Kind) -> str:
@@ -29,7 +29,7 @@ def schema_text(kind: Kind) -> str:
     """
     result = kind.load().answer_type
     schema = {"$schema": DIALECT, "title": f"{kind.answer} of dlemu {kind.command}", **msgspec.json.schema(result)}
-    classes = {found.__name__: found for found in types_in(result)}
+    classes = {part.__name__: part for part in types_in(result)}
     for name, definition in schema["$defs"].items():
         texts = meanings(classes[name]) if name in classes else {}
         for key, described in definition.get("properties", {}).items():
@@ -40,16 +40,13 @@ def schema_text(kind: Kind) -> str:
 
 def types_in(result: type[Any]) -> list[type[Any]]:
     """Return the type of a result and all those of its parts, in the order in which they are met."""
-    found = [result]
-    for kind in found:
-        hints = list(get_type_hints(kind).values())
-        for hint in hints:  # it grows
+    types = [result]
+    for table in types:  # `types` grows while it is iterated, and so does `hints`
+        hints = list(get_type_hints(table).values())
+        for hint in hints:
             hints += get_args(hint)
             part = get_origin(hint) or hint
-            if (
-                part not in found
-                and isinstance(part, type)
-                and (is_dataclass(part) or issubclass(part, msgspec.Struct))
-            ):
-                found.append(part)
-    return found
+            is_table = isinstance(part, type) and (is_dataclass(part) or issubclass(part, msgspec.Struct))
+            if is_table and part not in types:
+                types.append(part)
+    return types

@@ -15,11 +15,10 @@ from datagen.errors import UserError
 from dlemu.config import load_received, to_yaml
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.rows import StepTable
-from dlemu.results import ADVICE, CONFIG, TELEMETRY
+from dlemu.results import ADVICE, CONFIG
 from dlemu.results.answer_files import open_untrusted
-from dlemu.telemetry import RecorderHead, Telemetry, from_tables
 
-MOST_TABLE_BYTES = 64 << 30  # far larger than any result: larger files are refused before they are opened
+MOST_TABLE_BYTES = 64 << 30  # far larger than any result
 
 
 def read_config(folder: str) -> str:
@@ -40,18 +39,20 @@ def read_table(folder: str, name: str) -> pa.Table | None:
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return None
-    with open(open_untrusted(path, MOST_TABLE_BYTES), "rb") as opened:
+    descriptor = open_untrusted(path, MOST_TABLE_BYTES)
+    with open(descriptor, "rb") as file:
         try:
-            file = pq.ParquetFile(opened)
-            # Eight bytes per value, twice, for a copy; in the file, a column of equal values takes hardly any.
-            rows = file.metadata.num_rows
-            wanted, free = 16 * rows * file.metadata.num_columns, host_memory().available_bytes
-            if wanted > free:
+            parquet = pq.ParquetFile(file)
+            # Decoded, a value takes 8 bytes; allow twice that for a copy. The size of the file says nothing: Parquet
+            # compresses a column of equal values to a few bytes.
+            rows = parquet.metadata.num_rows
+            needed, free = 16 * rows * parquet.metadata.num_columns, host_memory().available_bytes
+            if needed > free:
                 raise UserError(
-                    f"{path} has {rows:,} rows, which need {wanted / 2**30:.1f} GiB of memory; {free / 2**30:.1f} GiB "
+                    f"{path} has {rows:,} rows, which need {needed / 2**30:.1f} GiB of memory; {free / 2**30:.1f} GiB "
                     "are available: read it on a larger host, or copy it again if the run had fewer rows"
                 )
-            return file.read()
+            return parquet.read()
         except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
             raise UserError(f"{path} is damaged ({error}): copy it again or move it away") from error
 
@@ -62,35 +63,22 @@ def rows_table(rows: NDArray[np.void] | StepTable, meanings: Mapping[str, str]) 
     return pa.table({name: rows[name] for name in meanings}).cast(pa.schema(fields))
 
 
-def read_rows(folder: str, name: str, kind: np.dtype[np.void]) -> NDArray[np.void]:
+def read_rows(folder: str, name: str, dtype: np.dtype[np.void]) -> NDArray[np.void]:
     """Return the rows of a table; raises UserError for one that is missing or damaged."""
     table = read_table(folder, name)
     path = os.path.join(folder, name)
     if table is None:
         raise UserError(f"{path} is missing: the run's metrics can't be computed; copy the folder again")
-    assert kind.names is not None  # it has columns
-    rows = np.zeros(table.num_rows, kind)
-    for column in kind.names:
+    rows = np.zeros(table.num_rows, dtype)
+    for column in dtype.names or ():
         rows[column] = whole_numbers(path, table, column)
     return rows
 
 
 def whole_numbers(path: str, table: pa.Table, name: str) -> NDArray[np.int64]:
-    """Return a column of the table in a file; raises UserError for one that is missing or holds anything else."""
-    is_there = table.column_names.count(name) == 1
-    if not is_there or not pa.types.is_integer(table[name].type) or table[name].null_count:
+    """Return a column of the table in a file; raises UserError unless there is one such column, of whole numbers."""
+    is_unique = table.column_names.count(name) == 1
+    if not is_unique or not pa.types.is_integer(table[name].type) or table[name].null_count:
         raise UserError(f"{path} is damaged: wanted a column {name} of whole numbers")
     values: NDArray[np.int64] = table[name].to_numpy().astype(np.int64, copy=False)
     return values
-
-
-def read_telemetry(folder: str, heads: tuple[RecorderHead, ...]) -> Telemetry:
-    """Return the telemetry of a run; raises UserError, ValueError, KeyError or TypeError for damaged tables."""
-    readings = read_table(folder, TELEMETRY)
-    if readings is None or not heads:
-        return ()
-    telemetry = from_tables(heads, readings)
-    for host in telemetry:
-        if host.time_ns.dtype != np.int64 or host.value.dtype != np.float64 or not np.isfinite(host.value).all():
-            raise ValueError("it holds readings that are not numbers")
-    return telemetry

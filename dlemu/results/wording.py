@@ -23,9 +23,9 @@ def count(number_of: int, name: str) -> str:
 
 
 def scaled(divisor: float | None, scale: str | None = "") -> str:
-    """Return how small its scale made the samples, as a phrase after accelerators: those are none of the real kind.
+    """Return how small the samples are, as a phrase after accelerators: ` with samples 1/256 of real size`.
 
-    Empty at full size. Where the samples are not smaller, or that is not known (older results), it names the scale.
+    It is empty at full size. If the samples are not smaller, or older results do not say so, it names the scale.
     """
     if divisor is None or abs(divisor - 1) < 0.005:
         return f" at scale={scale}" if scale else ""
@@ -33,8 +33,8 @@ def scaled(divisor: float | None, scale: str | None = "") -> str:
 
 
 VISIBLE = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
-"""For `str.translate`: control characters as escapes, except line breaks and tabs. In a text of others they could
-rewrite what a terminal shows."""
+"""For `str.translate`: control characters as escapes, except line breaks and tabs. In a text from another host they
+could rewrite what a terminal shows."""
 
 
 TRADEMARK = (

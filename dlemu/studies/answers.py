@@ -1,7 +1,4 @@
-"""The contents of size.json, sweep.json and compare.json, as frozen, typed values; field names are the JSON keys.
-
-docs/sizing.md describes them; `dlemu.results.answer_files` writes them.
-"""
+"""The contents of size.json, sweep.json and compare.json (docs/answers.md); field names are the JSON keys."""
 
 from __future__ import annotations
 
@@ -20,23 +17,18 @@ from dlemu.results.wording import scaled
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
 T = TypeVar("T")
 YEAR_HOURS = 8760.0
-PLANNED_EPOCHS = 100
-"""Epochs of training one model, as in KIOXIA's white paper on the CM7 and DLIO."""
-HOST = ("host", "loader", *HOST_LIMITS)
-"""Limits that are the host's, not the storage's (docs/metrics.md, section 6)."""
+PLANNED_EPOCHS = 100  # of training one model, as in KIOXIA's white paper on the CM7 and DLIO
+HOST = ("host", "loader", *HOST_LIMITS)  # limits that are the host's, not the storage's (docs/metrics.md, section 6)
 
 
-def edge(tried: Iterable[tuple[T, bool]]) -> tuple[T | None, T | None]:
-    """Return the last of what was tried (in rising order, with its success) before the first failure, and that."""
-    last = None
-    for one, passes in tried:
+def edge(attempts: Iterable[tuple[T, bool]]) -> tuple[T | None, T | None]:
+    """Return the last value before the first that fails, and that: 2, 4 of [(1, True), (2, True), (4, False)]."""
+    last_passing = None
+    for value, passes in attempts:
         if not passes:
-            return last, one
-        last = one
-    return last, None
-
-
-# size.json
+            return last_passing, value
+        last_passing = value
+    return last_passing, None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,17 +175,9 @@ class SizeAnswer:
         return self.limited_by.what in HOST
 
     @property
-    def sample_divisor(self) -> float | None:
-        """As of `full_size`."""
-        return None if self.full_size is None else self.full_size.sample_divisor
-
-    @property
     def scaled(self) -> str:
-        """What the scale made of the samples, as a phrase after accelerators."""
-        return scaled(self.sample_divisor)
-
-
-# sweep.json
+        """How small the scale made the samples, as a phrase after accelerators."""
+        return scaled(self.full_size.sample_divisor) if self.full_size else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,9 +232,6 @@ class SweepAnswer:
         return max((point.exit_status or 0 for point in self.points), default=0)
 
 
-# compare.json
-
-
 @dataclass(frozen=True, kw_only=True)
 class YearPlan:
     """What the measured times mean over a year of training one model after another; pairs are (A, B)."""
@@ -289,14 +270,12 @@ class RunPair:
     def plan(self) -> YearPlan | None:
         """None where a run did not complete, has no whole epochs or got no verdict, or runs are not comparable."""
         a, b = self.a, self.b
-        if self.not_comparable or "no verdict" in (a.outcome, b.outcome):  # memory or the host was the limit
+        is_cut_short = a.cut_steps or b.cut_steps
+        is_judged = "no verdict" not in (a.outcome, b.outcome)  # else memory or the host was the limit
+        seconds_a, seconds_b = a.mean("total_seconds"), b.mean("total_seconds")
+        if is_cut_short or self.not_comparable or not (is_judged and seconds_a and a.epochs and seconds_b and b.epochs):
             return None
-        if a.cut_steps or b.cut_steps:  # the time of a part of an epoch is not an epoch's
-            return None
-        of_a, of_b = a.mean("total_seconds"), b.mean("total_seconds")
-        if not (of_a and a.epochs and of_b and b.epochs):
-            return None
-        hours = PLANNED_EPOCHS * of_a / a.epochs / 3600, PLANNED_EPOCHS * of_b / b.epochs / 3600
+        hours = PLANNED_EPOCHS * seconds_a / a.epochs / 3600, PLANNED_EPOCHS * seconds_b / b.epochs / 3600
         return YearPlan(hours_per_model=hours)
 
     def compares_storage(self, phase: str) -> bool:
@@ -309,10 +288,10 @@ class RunPair:
 
         None where a run did not complete.
         """
-        both, (a, b) = self.metrics.get(metric), (self.a.epochs, self.b.epochs)
-        if a == b or not a or not b or both is None or both.difference_percent is None:
+        both, epochs_a, epochs_b = self.metrics.get(metric), self.a.epochs, self.b.epochs
+        if epochs_a == epochs_b or not epochs_a or not epochs_b or both is None or both.difference_percent is None:
             return both
-        return difference(self.a.metrics[metric].over(a), self.b.metrics[metric].over(b))
+        return difference(self.a.metrics[metric].over(epochs_a), self.b.metrics[metric].over(epochs_b))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,6 +334,7 @@ class Comparison:
         Pairs with a headline metric (one that a report shows first) of both sides come first.
         """
         names = {metric.name for metric in catalogue_of(self.kind).headlines}
-        ranked = ((not names.isdisjoint(pair.metrics), pair.a.ranks + pair.b.ranks) for pair in self.runs)
-        places = [(*rank, place) for place, rank in enumerate(ranked)]
-        return self.runs[max(places)[-1]] if places else None
+        last_first = reversed(self.runs)  # `max` returns the first of equal pairs
+        return max(
+            last_first, key=lambda pair: (not names.isdisjoint(pair.metrics), pair.a.ranks + pair.b.ranks), default=None
+        )

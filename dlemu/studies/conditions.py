@@ -44,9 +44,9 @@ def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:
 
 def settings_of(side: Conditions) -> dict[str, str]:
     """Return what is the same for two runs of which only the storage differs, as text: hosts, work, settings."""
-    known = {name: sorted({plain(getattr(host, name), name) for host in side.hosts}) for name in HOST_FACTS}
-    known |= side.work | side.how
-    return {key.replace("_", " "): plain(value, key) for key, value in known.items() if value is not None}
+    hosts = {name: sorted({plain(getattr(host, name), name) for host in side.hosts}) for name in HOST_FACTS}
+    settings = hosts | side.work | side.how
+    return {key.replace("_", " "): plain(value, key) for key, value in settings.items() if value is not None}
 
 
 def background(question: Any, folder: str, runs: Iterable[str]) -> Iterator[Table]:

@@ -23,109 +23,128 @@ class Point(NamedTuple):
     """One run, or all trials with one number of accelerators."""
 
     name: str
-    """Of its line, apart from settings: workload and accelerator, or the side of a comparison."""
+    """Workload and accelerator, or the side of a comparison."""
     settings: Mapping[str, str]
     figures: JobFigures
 
 
-def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
-    """Yield the figure of a study's points, if there are any, with its name.
+class Axis(NamedTuple):
+    """The x axis: numbers, or names in the order of the points."""
 
-    The judged metric (AU, with pass line and ceiling), else the main rate, against accelerators, or what was varied;
-    where nothing was, what a comparison's verdict is about: a point for each run.
+    title: str
+    lines: list[str]
+    """The name of each point's line."""
+    positions: list[float | str]
+
+
+def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
+    """Yield the figure of a study with its name; nothing for a study without points.
+
+    It draws the metric that decides (AU, with pass line and ceiling), else the main rate, against the number of
+    accelerators, or against the setting that varies. Of two runs with equal settings it draws, side by side, the time
+    that the verdict of their comparison is about.
     """
     runs = list(points)
     if not runs:
         return
     catalogue = catalogue_of(runs[0].figures.kind)
-    axis, places = _places(runs, f"{catalogue.rank}s")
-    emulated = "emulated " * (catalogue.feeds_accelerators and axis == f"{catalogue.rank}s")
-
-    def rows(metric: Metric) -> list[Row]:
-        """Return a row for each point that has the metric; jobs that are not judged all "pass"."""
-        found = []
-        for (line, at), point in zip(places, runs, strict=True):
-            if (known := point.figures.metrics.get(metric.name)) is not None:
-                word = verdict_word(point.figures.passed, unknown="open") if catalogue.judged else "pass"
-                half, row = known.half_width or 0.0, {"line": line, "at": at, "value": known.mean, "verdict": word}
-                ends = (
-                    percent_interval(known.mean, half) if metric.unit == "%" else (known.mean - half, known.mean + half)
-                )
-                found.append(row | dict(zip(("low", "high"), ends, strict=True)))
-        return sorted(found, key=lambda row: (row["line"], isinstance(row["at"], str), row["at"]))
-
-    # the metric that decides, where all points have it
-    candidates = (catalogue.decisive, catalogue.judged, catalogue.fallback)
-    everywhere = (name for name in candidates if all(name in run.figures.metrics for run in runs))
-    judged = next(everywhere, catalogue.judged)
-    shown = [one for one in catalogue if one.is_drawn and one.better == "higher" and one.name != catalogue.judged]
-    shown = [*([catalogue[judged]] if judged else []), *shown]
-    if is_alone := len({at for _, at in places}) == 1 < len(runs):
-        shown = [*catalogue.times, *shown]
-    metric = next((metric for metric in shown if rows(metric)), None)
-    if metric is None:
+    ranks = f"{catalogue.rank}s"
+    axis = _axis(runs, ranks)
+    rows = {metric.name: _rows(metric, runs, axis, is_judged=bool(catalogue.judged)) for metric in catalogue}
+    # Results of other tools lack some metrics: the metric that decides must be one that all points have.
+    deciding_names = [name for name in (catalogue.decisive, catalogue.judged, catalogue.fallback) if name in rows]
+    deciding = next((name for name in deciding_names if len(rows[name]) == len(runs)), catalogue.judged)
+    rates = [metric.name for metric in catalogue if metric.is_drawn and metric.better == "higher"]
+    candidates = [deciding, *(name for name in rates if name != catalogue.judged)]
+    is_side_by_side = len(runs) > 1 and len(set(axis.positions)) == 1
+    if is_side_by_side:
+        candidates = [*(metric.name for metric in catalogue.times), *candidates]
+    least_rows = len(runs) if is_side_by_side else 1
+    drawn = next((name for name in candidates if len(rows.get(name, [])) >= least_rows), None)
+    if drawn is None:
         return
-    measured, ceilings, levels = rows(metric), [], []
-    if metric.name == judged:
-        thresholds = {run.figures.threshold_percent for run in runs} - {None}
-        levels = [Level(value or 0.0, "pass") for value in thresholds if judged != catalogue.fallback][:1]
-        ceilings = [row for one in catalogue if one.name == _CEILING for row in rows(one)]
+    metric, levels, ceilings = catalogue[drawn], list[Level](), list[Row]()
     caption = "Vertical lines are 95 % intervals."
     if catalogue.judged:
         caption = f"Filled points passed, hollow ones did not. {caption}"
+    if drawn == deciding:
+        ceilings = rows.get(_CEILING, [])
+        thresholds = [run.figures.threshold_percent for run in runs if run.figures.threshold_percent is not None]
+        if thresholds and deciding != catalogue.fallback:
+            levels = [Level(thresholds[0], "pass")]
     if ceilings:
         caption += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
-    small = {scaled(run.figures.sample_divisor) for run in runs}
-    of_samples = small.pop() if len(small) == 1 else ""
-    if is_alone:
-        title = _ahead(metric, {row["line"]: row for row in measured})
+    if is_side_by_side:
+        title = _leader_title(metric, rows[drawn])
         x = alt.X("line:N", axis=None, sort=None)
     else:
-        title = f"{metric.title} against {axis}{of_samples}"
-        if levels and not isinstance(measured[0]["at"], str):
-            title = _passing(measured, axis + of_samples)
-        x = _x_axis(emulated + axis, [at for _, at in places])
-    yield "by_count", Figure(title, caption, _panel(metric, measured, x, levels, ceilings))
+        samples = {scaled(run.figures.sample_divisor) for run in runs}
+        x_words = axis.title + (samples.pop() if len(samples) == 1 else "")
+        title = f"{metric.title} against {x_words}"
+        if levels and not isinstance(axis.positions[0], str):
+            title = _passing_title(rows[drawn], x_words)
+        emulated = "emulated " if catalogue.feeds_accelerators and axis.title == ranks else ""
+        x = _x_axis(emulated + axis.title, axis.positions)
+    yield "by_count", Figure(title, caption, _panel(metric, rows[drawn], x, levels, ceilings))
 
 
-def _ahead(metric: Metric, lines: Mapping[str, Row]) -> str:
-    """Return which line is the better one for certain, as a title."""
-    best, second, *_ = sorted(lines.values(), key=lambda row: row["value"], reverse=metric.better == "higher")
-    width = math.hypot(*((row["high"] - row["low"]) / 2 for row in (best, second)))
-    if 0 < width < abs(best["value"] - second["value"]):
+def _rows(metric: Metric, runs: Sequence[Point], axis: Axis, *, is_judged: bool) -> list[Row]:
+    """Return a row for each point that has the metric; all points of a kind of job that is not judged "pass"."""
+    rows: list[Row] = []
+    for run, line, position in zip(runs, axis.lines, axis.positions, strict=True):
+        value = run.figures.metrics.get(metric.name)
+        if value is not None:
+            half_width = value.half_width or 0.0
+            low, high = value.mean - half_width, value.mean + half_width
+            if metric.unit == "%":
+                low, high = percent_interval(value.mean, half_width)
+            verdict = verdict_word(run.figures.passed, unknown="open") if is_judged else "pass"
+            row = {"line": line, "at": position, "value": value.mean, "verdict": verdict, "low": low, "high": high}
+            rows.append(row)
+    return sorted(rows, key=lambda row: (row["line"], row["at"]))
+
+
+def _leader_title(metric: Metric, rows: Sequence[Row]) -> str:
+    """Return which line is better for certain, as a title; there are at least two."""
+    best, second, *_ = sorted(rows, key=lambda row: row["value"], reverse=metric.better == "higher")
+    half_width = math.hypot(*((row["high"] - row["low"]) / 2 for row in (best, second)))
+    if 0 < half_width < abs(best["value"] - second["value"]):
         return f"{best['line']} is ahead in {metric.title}"
     return f"No difference in {metric.title} is certain"
 
 
-def _passing(rows: Sequence[Row], axis: str) -> str:
-    """Return with how many each line passes, as a title."""
-    most = {row["line"]: row["at"] for row in rows if row["verdict"] == "pass"}
-    named = [f"{at:,g} ({line})" if len(most) > 1 else f"{at:,g}" for line, at in most.items()]
-    return f"Up to {' and '.join(named)} {axis} pass" if most else f"None of these numbers of {axis} passes"
+def _passing_title(rows: Sequence[Row], x_words: str) -> str:
+    """Return up to which number each line passes, as a title: `Up to 8 (A) and 16 (B) accelerators pass`."""
+    most = {row["line"]: row["at"] for row in rows if row["verdict"] == "pass"}  # rows rise along each line
+    if not most:
+        return f"None of these numbers of {x_words} passes"
+    shown = [f"{number:,g} ({line})" if len(most) > 1 else f"{number:,g}" for line, number in most.items()]
+    return f"Up to {' and '.join(shown)} {x_words} pass"
 
 
-def _places(runs: Sequence[Point], ranks: str) -> tuple[str, list[tuple[str, float | str]]]:
-    """Return what the x axis is, and the line and the place on it of each run.
+def _axis(runs: Sequence[Point], ranks: str) -> Axis:
+    """Return the axis: the number of ranks if it varies, else the first setting that varies.
 
-    The axis is the ranks if their number varies, else the first setting with several values: numbers, if all of them
-    are, or else names, of paths the parts in which they differ. Lines are named by the other settings that vary.
+    Lines are named by the other settings that vary. Points with drive=/mnt/a and /mnt/b, each with read_threads=1 and
+    2, have the axis `drive` with the positions `a` and `b`, and the lines `read_threads=1` and `read_threads=2`.
     """
     keys = dict.fromkeys(key for run in runs for key in run.settings)
     values = {key: [run.settings.get(key, "") for run in runs] for key in keys}
-    varied = {key: short_names(sorted(set(known))) for key, known in values.items() if len(set(known)) > 1}
-    axis = ranks if len({run.figures.ranks for run in runs}) > 1 else next(iter(varied), ranks)
-    at: list[float | str] = [run.figures.ranks for run in runs]
-    if axis in varied:
+    short = {key: short_names(sorted(set(texts))) for key, texts in values.items() if len(set(texts)) > 1}
+    title, positions = ranks, list[float | str](run.figures.ranks for run in runs)
+    if short and len(set(positions)) == 1:
+        title = next(iter(short))
         try:
-            at = [float(value) for value in values[axis]]
+            positions = [float(text) for text in values[title]]
         except ValueError:
-            at = [varied[axis][value] for value in values[axis]]
-    others = {key: short for key, short in varied.items() if key not in (axis, "ranks")}
-    several, lines = len({run.name for run in runs}) > 1, []
-    for number, run in enumerate(runs):
-        named = [f"{key.rpartition('.')[2]}={short[values[key][number]]}" for key, short in others.items()]
-        lines.append(", ".join([run.name, *named] if several or not named else named))
-    return axis, list(zip(lines, at, strict=True))
+            positions = [short[title][text] for text in values[title]]
+    line_keys = [key for key in short if key not in (title, "ranks")]
+    has_one_name = len({run.name for run in runs}) == 1
+    line_names = []
+    for run in runs:
+        named = [f"{key.rpartition('.')[2]}={short[key][run.settings.get(key, '')]}" for key in line_keys]
+        line_names.append(", ".join(named if named and has_one_name else [run.name, *named]))
+    return Axis(title, line_names, positions)
 
 
 def _panel(metric: Metric, rows: list[Row], x: alt.X, levels: list[Level], ceilings: list[Row]) -> alt.LayerChart:
@@ -133,7 +152,7 @@ def _panel(metric: Metric, rows: list[Row], x: alt.X, levels: list[Level], ceili
     domain: list[float] = []
     if metric.unit == "%":
         domain = percent_domain(ends)
-    elif x.axis is None:  # what is compared alone differs too little to begin at 0
+    elif x.axis is None:  # two runs side by side differ too little for a y axis from 0
         room = 0.2 * (max(ends) - min(ends)) or 0.1 * max(ends)
         domain = [min(ends) - room, max(ends) + room]
     chart = lines(rows, x, metric.label, domain=domain, levels=levels, points=True)
@@ -144,9 +163,9 @@ def _panel(metric: Metric, rows: list[Row], x: alt.X, levels: list[Level], ceili
     return alt.layer(chart, alt.Chart(data(ceilings)).mark_line(strokeDash=[2, 3]).encode(x=x, y=y, color=colour))
 
 
-def _x_axis(title: str, places: Sequence[float | str]) -> alt.X:
-    """Return the x axis: linear for numbers, with ticks at what was tried; names in the order of the points."""
-    numbers = sorted({at for at in places if not isinstance(at, str)})
+def _x_axis(title: str, positions: Sequence[float | str]) -> alt.X:
+    """Return the x axis: linear for numbers, with ticks at those that were tried; names in the order of the points."""
+    numbers = sorted({position for position in positions if not isinstance(position, str)})
     if not numbers:
         return alt.X("at:N", title=title, sort=None, axis=alt.Axis(labelAngle=0, labelLimit=130))
     axis = alt.Axis(grid=False, values=numbers, format=",~f", labelOverlap=True)

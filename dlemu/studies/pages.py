@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable
 from operator import methodcaller
 
 from datagen import owned
@@ -25,40 +25,39 @@ def write_page(folder: str, output: str | None = None) -> str:
     path = output or os.path.join(folder, PAGE)
     page = open_page(folder)
     html = render(page, pictures(page))
-    write_text(os.path.dirname(path), os.path.basename(path), html, advice=_elsewhere(folder))
+    write_text(os.path.dirname(path), os.path.basename(path), html, advice=_advice(folder))
     return path
 
 
-def _elsewhere(folder: str) -> str:
+def write_pictures(folder: str, file_format: str, output: str) -> list[str]:
+    """Write each figure as a png or svg file into the folder `output`; return their paths."""
+    check_packages()
+    images = {f"{name}.{file_format}": figure for name, figure in figures(open_page(folder))}
+    _claim_names(output, images)
+    for name, figure in images.items():
+        write = methodcaller("write", picture_file(figure, file_format))
+        write_file(output, name, write, advice=_advice(folder))
+    return [os.path.join(output, name) for name in images]
+
+
+def _advice(folder: str) -> str:
     return f"`{shlex.join(['dlemu', 'report', folder])} --output FILE` writes elsewhere"
 
 
-def write_pictures(folder: str, kind: str, output: str) -> list[str]:
-    """Write each figure as a file NAME.KIND (png or svg) into the folder `output`; return their paths."""
-    check_packages()
-    drawn, written = figures(open_page(folder)), []
-    _check_names(output, [f"{name}.{kind}" for name, _ in drawn])
-    for name, figure in drawn:
-        write = methodcaller("write", picture_file(figure, kind))
-        write_file(output, f"{name}.{kind}", write, advice=_elsewhere(folder))
-        written.append(os.path.join(output, f"{name}.{kind}"))
-    return written
+def _claim_names(folder: str, names: Iterable[str]) -> None:
+    """Claim file names in a folder that may be a user's; raises UserError for a name that a user's file has.
 
-
-def _check_names(folder: str, names: Sequence[str]) -> None:
-    """Claim file names in a folder that may be a user's; raises UserError where a file that is not dlemu's has one.
-
-    Nor is a link followed: in a received result it leads to whatever folder its author chose.
+    A link to a folder is refused: in a received result, it leads to whatever folder its author chose.
     """
     if os.path.islink(folder):
         raise UserError(f"{folder} is a link: remove it, or write the report elsewhere with --output")
-    ours = owned.claimed(folder)
-    theirs = next((name for name in names if name not in ours and os.path.lexists(os.path.join(folder, name))), None)
-    if theirs is not None:
-        raise UserError(
-            f"{os.path.join(folder, theirs)} exists, and dlemu did not write it: move it, or write the "
-            "report elsewhere with --output"
-        )
+    claimed = owned.claimed(folder)
+    for name in names:
+        path = os.path.join(folder, name)
+        if name not in claimed and os.path.lexists(path):
+            raise UserError(
+                f"{path} exists, and dlemu did not write it: move it, or write the report elsewhere with --output"
+            )
     try:
         os.makedirs(folder, exist_ok=True)
         owned.claim(folder, *names)
@@ -70,5 +69,5 @@ def _check_names(folder: str, names: Sequence[str]) -> None:
 
 def open_page(folder: str) -> Page:
     """Return the page of the result in a folder; raises UserError."""
-    kind = kind_of(folder) or kind_named("training")  # whose reader says what is missing
+    kind = kind_of(folder) or kind_named("training")  # the reader of training says what is missing in a folder
     return open_result(kind, folder)

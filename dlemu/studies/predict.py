@@ -12,7 +12,7 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.data_sheet import with_rates
 from dlemu.jobs.training.prediction.needs import needs
 from dlemu.results import CONFIG
-from dlemu.results.kinds import Kind, kind_of, kind_requested, read_result
+from dlemu.results.kinds import Kind, kind_of, kind_requested, read_figures
 from dlemu.runner.prediction_request import PredictionRequest
 
 
@@ -36,22 +36,25 @@ def known_workload(request: PredictionRequest) -> Workload | None:
     folder = request.from_folder
     if folder is None:
         return None
-    foreign = request.read_foreign and request.read_foreign(folder)
-    if foreign is None and os.path.lexists(path := os.path.join(folder, CONFIG)):
+    path = os.path.join(folder, CONFIG)
+    run = request.read_foreign(folder) if request.read_foreign else None
+    if run is None and os.path.lexists(path):
         return load_received(path)
-    known: Workload = (foreign or read_result(folder).facts).workload  # a killed run has no config.yaml
-    return known
+    if run is None:  # a run that was killed before it wrote config.yaml
+        run = read_figures(folder)[0].facts
+    workload: Workload = run.workload
+    return workload
 
 
 def _kind_of(source: Sequence[str] | Workload, request: PredictionRequest) -> Kind:
-    """Return the kind of job of the workload; where none is named, that of the run given with --from."""
+    """Return the kind of job of the workload; if the overrides name no workload, that of the run given with --from."""
     if isinstance(source, Workload):
         return kind_requested(source)
-    names_one = any(word.lstrip("+").startswith("workload=") for word in source)
-    if request.from_folder is not None and not names_one:
-        found = kind_of(request.from_folder)
-        if found is None:
+    names_workload = any(word.lstrip("+").startswith("workload=") for word in source)
+    if request.from_folder is not None and not names_workload:
+        kind = kind_of(request.from_folder)
+        if kind is None:  # the run of another tool
             return kind_requested(known_workload(request) or Workload())
-        if found.is_job:
-            return found
-    return kind_requested(load(source, config_dir=request.config_dir))
+        if kind.is_job:
+            return kind
+    return kind_requested(load(source, config_dir=request.config_dir))  # a prediction's folder names no kind of job

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 from datagen.errors import UserError
+from dlemu.config.overrides import take_word
 from dlemu.config.schema import Workload
 from dlemu.ranks import detect_launcher
 from dlemu.results.kinds import Kind
@@ -25,13 +25,20 @@ def check_launcher(command: str, launcher: str) -> None:
         )
     try:
         shlex.split(launcher.format(ranks=1))
-    except (ValueError, LookupError, AttributeError) as error:  # a quote that is not closed, other words in braces
+    except (ValueError, LookupError, AttributeError) as error:  # an open quote, or another word than ranks in braces
         raise UserError(f"launcher={launcher!r} is no command: {error}") from None
     if detect_launcher() != "none":
         raise UserError(
             f"dlemu {command} was started by mpirun, srun or torchrun: start it once, without a launcher; it "
             f'starts the ranks of each run itself, with launcher="mpirun -np {{ranks}} ..." on several hosts'
         )
+
+
+def take_launcher(command: str, overrides: Sequence[str], launcher: str) -> tuple[str, list[str]]:
+    """Return the launcher, which `launcher=...` among the overrides replaces, and the other overrides."""
+    launcher_word, words = take_word(overrides, "launcher")
+    check_launcher(command, launcher_word or launcher)
+    return launcher_word or launcher, words
 
 
 @dataclass(frozen=True)
@@ -42,15 +49,11 @@ class Child:
     workload: Workload
     words: tuple[str, ...]
     """Options and overrides."""
-    launcher: tuple[str, ...] = ()
 
-    @classmethod
-    def of(
-        cls, kind: Kind, workload: Workload, words: Sequence[str], *, config_dir: str | None, launcher: str = ""
-    ) -> Self:
-        """Return a run with these overrides."""
-        options = ("--config-dir", config_dir) if config_dir else ()
-        return cls(kind, workload, (*options, *words), tuple(shlex.split(launcher.format(ranks=workload.ranks))))
+
+def config_options(config_dir: str | None) -> tuple[str, ...]:
+    """Return the options of a child's command that name the folder of workloads."""
+    return ("--config-dir", config_dir) if config_dir else ()
 
 
 SizingEvent = Event | RunsPlanned | AnyPlanned | RunEnded[Trial, SizeAnswer] | RunEnded[SweepPoint, SweepAnswer]

@@ -1,4 +1,4 @@
-"""`dlemu together`: runs jobs one by one, then all at once; together.json and its page show each, both ways."""
+"""`dlemu together`: runs jobs one by one, then all at once; together.json shows what each loses beside the others."""
 
 from __future__ import annotations
 
@@ -18,24 +18,19 @@ from dlemu.metrics.demand import sample_divisor
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Section, Table, columns
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
-from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, in_words
+from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, difference_in_words
 from dlemu.results.kinds import Parts, catalogue_of, kind_wanted, kinds, read_figures
 from dlemu.results.wording import count, scaled
-from dlemu.runner.child_run import job, run_commands
-from dlemu.runner.events import ignore
+from dlemu.runner import child_run
 from dlemu.runner.job import check_ahead, checked
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList
 from dlemu.studies.compare.page import difference_rows
-from dlemu.studies.prerequisites import Child, check_launcher
+from dlemu.studies.prerequisites import Child, check_launcher, config_options
 
 TOGETHER = "together.json"
-WANTED_OVERLAP_PERCENT = 80.0
-"""Share of a job's time in which others should run: with less, it had the storage to itself for too long."""
-
-
-Span = tuple[float, float]
-"""Begin and end, s."""
+WANTED_OVERLAP_PERCENT = 80.0  # of a job's time: with less overlap, it had the storage to itself for too long
+Span = tuple[float, float]  # begin and end, s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +64,13 @@ class JobTogether:
 
     command: str
     number: int
-    """From 1, in the order in which the jobs were asked for."""
+    """From 1, in the order of the question."""
     alone: MeasuredJob
     beside: MeasuredJob
     """Its run together with the others."""
 
     @property
     def title(self) -> str:
-        """Its command and workload."""
         return f"{self.command} {self.beside.figures.workload}{scaled(self.beside.figures.sample_divisor)}"
 
     @property
@@ -87,11 +81,11 @@ class JobTogether:
 
     @property
     def loss(self) -> Loss | None:
-        """What it lost most of its main metrics, the certain before others; None where not both runs have one."""
+        """The largest loss among its headline metrics; certain ones win. None if the runs have no metric in common."""
         cost, catalogue = self.cost, catalogue_of(self.beside.figures.kind)
-        main = [metric for metric in catalogue.headlines if metric.name in cost]
-        known = main or [metric for metric in catalogue.compared if metric.name in cost]
-        losses = [Loss(metric, cost[metric.name]) for metric in known]
+        metrics = [metric for metric in catalogue.headlines if metric.name in cost]
+        metrics = metrics or [metric for metric in catalogue.compared if metric.name in cost]
+        losses = [Loss(metric, cost[metric.name]) for metric in metrics]
         return max(losses, key=lambda loss: (loss.is_certain, loss.percent), default=None)
 
 
@@ -114,9 +108,9 @@ class Loss(NamedTuple):
         return self.percent >= SAME_PERCENT and self.cost.distinct is True
 
     def __str__(self) -> str:
-        told = in_words(self.cost, better=self.metric.better, a="together", b="alone")
-        beside, alone = self.cost.a.mean, self.cost.b.mean
-        return f"{self.metric.title} {alone:,.3g} {self.metric.unit} alone, {beside:,.3g} together: {told}"
+        alone, beside = f"{self.cost.b.mean:,.3g} {self.metric.unit} alone", f"{self.cost.a.mean:,.3g} together"
+        change = difference_in_words(self.cost, self.metric, a="together", b="alone")
+        return f"{self.metric.title} {alone}, {beside}: {change}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,128 +132,115 @@ class Together:
             return []
         *alone, beside = self.turns
         return [
-            JobTogether(command=words[0], number=at + 1, alone=alone[at][at], beside=beside[at])
-            for at, words in enumerate(self.question.jobs)
+            JobTogether(command=words[0], number=index + 1, alone=alone[index][index], beside=beside[index])
+            for index, words in enumerate(self.question.jobs)
         ]
 
     @property
     def issues(self) -> list[str]:
         """What a reader of these numbers must know, as sentences."""
         return [
-            f"job {one.number} ({one.command}) ran with others for {one.beside.overlap_percent:.0f} % of its time: "
+            f"job {job.number} ({job.command}) ran with others for {job.beside.overlap_percent:.0f} % of its time: "
             "make the shorter ones longer (train.epochs, checkpoint.num_checkpoints_write) to see what they cost it"
-            for one in self.jobs
-            if one.beside.overlap_percent < WANTED_OVERLAP_PERCENT
+            for job in self.jobs
+            if job.beside.overlap_percent < WANTED_OVERLAP_PERCENT
         ]
 
 
 def verdict_of(answer: Together) -> str:
-    """Return which job lost most, of those that lost more than the uncertainty; empty without a cost of any."""
-    losses = [(loss, one.number) for one in answer.jobs if (loss := one.loss)]
-    certain = [(loss.percent, number, loss) for loss, number in losses if loss.is_certain]
+    """Return which job lost most, of those that lost more than the uncertainty; empty if no job has a loss."""
+    losses = {job.number: loss for job in answer.jobs if (loss := job.loss)}
+    certain = {number: loss.percent for number, loss in losses.items() if loss.is_certain}
     if certain:
-        _, number, loss = max(certain)
-        return f"lost most: job {number}, {loss}"
-    unknown = any(loss.cost.distinct is None for loss, _ in losses)
-    why = ": too few repetitions (epochs, checkpoints) for an interval" * unknown
-    return f"no job lost anything that can be told{why}" if losses else ""
-
-
-Jobs = dict[int, Child]
-"""The jobs of a turn by their index."""
+        number = max(certain, key=lambda number: (certain[number], number))
+        return f"lost most: job {number}, {losses[number]}"
+    if not losses:
+        return ""
+    verdict = "no job lost anything that can be told"
+    if any(loss.cost.distinct is None for loss in losses.values()):
+        verdict += ": too few repetitions (epochs, checkpoints) for an interval"
+    return verdict
 
 
 def run_together(
-    asked: Sequence[Sequence[str]],
-    *,
-    folder: str = "",
-    config_dir: str | None = None,
-    on_event: Callable[[Any], object] = ignore,
+    commands: Sequence[Sequence[str]], *, folder: str, config_dir: str | None, on_event: Callable[[Any], object]
 ) -> tuple[Together, str]:
-    """Run jobs alone, then side by side; return the answer and its folder.
+    """Run jobs alone, then side by side; return the answer and its folder, a new one if `folder` is empty.
 
-    `asked`: the overrides of each job, after its command (train, ...) if it is not the one that the workload
+    `commands`: the overrides of each job, after its command (train, ...) if that is not the one that the workload
     needs. An interrupted study in `folder` is continued. Raises UserError before the first job for wrong settings of
-    any, and UserError or DlemuError for one that fails.
+    any job, and UserError or DlemuError for a job that fails.
     """
     check_launcher("together", "")
-    if len(asked) < 2:
+    if len(commands) < 2:
         raise UserError("only one job is named: wanted two or more")
-    jobs = {number: _child(words, config_dir) for number, words in enumerate(asked)}
+    jobs = {index: _child(words, config_dir) for index, words in enumerate(commands)}
     question = TogetherQuestion(
-        jobs=tuple((one.kind.command, *without_secrets(one.words)) for one in jobs.values()),
-        settings_digest=digest([one.workload for one in jobs.values()]),
+        jobs=tuple((child.kind.command, *without_secrets(child.words)) for child in jobs.values()),
+        settings_digest=digest([child.workload for child in jobs.values()]),
     )
-    turns: list[Jobs] = [*({number: one} for number, one in jobs.items()), jobs]
-    planned = [
-        Planned(
-            what=turn,
-            name="",  # each job has a folder of its own
-            label=" and ".join(map(_label, turn.values())) + " alone" * (len(turn) == 1),
-            settings={},
-        )
-        for turn in turns
-    ]
+    turns: list[dict[int, Child]] = [*({index: child} for index, child in jobs.items()), jobs]
+    planned = []
+    for turn in turns:
+        label = " and ".join(map(_label, turn.values())) + (" alone" if len(turn) == 1 else "")
+        planned.append(Planned(what=turn, name="", label=label, settings={}))  # no name: each job has its own folder
     runs = Study(folder or new_folder("together"), question, planned, on_event)
     runs.resume()
     return runs.run_missing(), runs.folder
 
 
-class Study(RunList[Jobs, Turn, Together]):
+class Study(RunList[dict[int, Child], Turn, Together]):
     """Each job alone, then all of them side by side."""
 
     file, noun, runs_in, answer_type = TOGETHER, "study of concurrent jobs", "turns", Together
     setting = "--output"
 
     def answer(self, *, complete: bool) -> Together:
-        """Return what has been measured so far."""
         answer = Together(complete=complete, question=self.question, turns=tuple(self.runs))
         return replace(answer, verdict=verdict_of(answer)) if complete else answer
 
-    def is_of(self, run: Turn, planned: Planned[Jobs]) -> bool:
-        """Return whether a turn that has run is the planned one."""
+    def is_of(self, run: Turn, planned: Planned[dict[int, Child]]) -> bool:
         return run.keys() == planned.what.keys()
 
-    def make_folder(self, planned: Planned[Jobs]) -> str:
-        """Make and return the folder of the study, in which each job has its own."""
+    def make_folder(self, planned: Planned[dict[int, Child]]) -> str:
         os.makedirs(self.folder, exist_ok=True)
-        return self.folder
+        return self.folder  # each job of a turn has its own folder in it
 
-    def start(self, planned: Planned[Jobs], folder: str) -> Turn:
-        """Run jobs at once, each with results of its own."""
+    def start(self, planned: Planned[dict[int, Child]], folder: str) -> Turn:
         jobs = planned.what
-        how = "alone" if len(jobs) == 1 else "beside"
-        folders = [fresh_folder(folder, f"{how}-{number + 1}") for number in jobs]
+        prefix = "alone" if len(jobs) == 1 else "beside"
+        folders = {index: fresh_folder(folder, f"{prefix}-{index + 1}") for index in jobs}
         commands = [
-            job([*one.words, "output.report=false"], own, command_name=one.kind.command)
-            for one, own in zip(jobs.values(), folders, strict=True)
+            child_run.job([*child.words, "output.report=false"], folders[index], command_name=child.kind.command)
+            for index, child in jobs.items()
         ]
-        run_commands(commands, lambda: None)
-        read = [read_figures(own) for own in folders]
-        spans, runs = [_span(run) for run, _ in read], {}
-        for at, (number, own) in enumerate(zip(jobs, folders, strict=True)):
-            others = spans[:at] + spans[at + 1 :]
-            share = overlap_percent(spans[at], others) if others else 100.0
-            runs[number] = MeasuredJob(folder=os.path.basename(own), figures=read[at][1], overlap_percent=share)
-        return runs
+        child_run.run_commands(commands, lambda: None)
+        results = {index: read_figures(own) for index, own in folders.items()}
+        spans = {index: _span(run) for index, (run, _) in results.items()}
+        turn = {}
+        for index, (_, figures) in results.items():
+            others = [span for other, span in spans.items() if other != index]
+            percent = overlap_percent(spans[index], others) if others else 100.0
+            name = os.path.basename(folders[index])
+            turn[index] = MeasuredJob(folder=name, figures=figures, overlap_percent=percent)
+        return turn
 
 
 def _child(words: Sequence[str], config_dir: str | None) -> Child:
     """Return a job, checked; raises UserError."""
-    named = next((kind for kind in kinds() if kind.is_job and [kind.command] == list(words[:1])), None)
-    words = words[1:] if named else words
-    if take_word(words, "output.folder")[0]:
+    kind = next((kind for kind in kinds() if kind.is_job and [kind.command] == list(words[:1])), None)
+    overrides = words if kind is None else words[1:]
+    if take_word(overrides, "output.folder")[0]:
         raise UserError("output.folder is set for a job: name the folder of all of them with --output")
-    workload = load(words, config_dir=config_dir)
-    kind = named or kind_wanted(workload)
+    workload = load(overrides, config_dir=config_dir)
+    kind = kind or kind_wanted(workload)
     job = kind.load_job().job
-    whole = checked(workload, job)
-    check_ahead(job, whole)
-    return Child.of(kind, whole, words, config_dir=config_dir)
+    workload = checked(workload, job)
+    check_ahead(job, workload)
+    return Child(kind, workload, (*config_options(config_dir), *overrides))
 
 
 def _label(child: Child) -> str:
-    """Return a job's description for the progress line."""
     ranks = count(child.workload.ranks, "rank")
     return f"{child.kind.command} {child.workload.model.name}, {ranks}{scaled(sample_divisor(child.workload))}"
 
@@ -272,20 +253,21 @@ def _span(run: Any) -> Span:
 
 def overlap_percent(own: Span, others: Sequence[Span]) -> float:
     """Return the share of a time span, %, that is covered by any of the others; 0 for an empty span."""
-    covered, at = 0.0, own[0]
+    covered_seconds, covered_until = 0.0, own[0]
     for begin, end in sorted(others):
-        begin, end = max(begin, at), min(end, own[1])
+        begin, end = max(begin, covered_until), min(end, own[1])
         if end > begin:
-            covered, at = covered + end - begin, end
-    return 100 * covered / (own[1] - own[0]) if own[1] > own[0] else 0.0
+            covered_seconds += end - begin
+            covered_until = end
+    return 100 * covered_seconds / (own[1] - own[0]) if own[1] > own[0] else 0.0
 
 
 def screen(answer: Together, folder: str) -> Screen:
     """Return what is said first of concurrent jobs: which lost most, and what each lost."""
     lines = [Said("answer", answer.verdict or "INCOMPLETE", tone="strong")]
-    for one in answer.jobs:
-        cost = f": {one.loss}".replace("+-", "±") if one.loss else ""
-        lines.append(Said(f"job {one.number}", f"{one.title}{cost}"))
+    for job in answer.jobs:
+        loss = f": {job.loss}".replace("+-", "±") if job.loss else ""
+        lines.append(Said(f"job {job.number}", f"{job.title}{loss}"))
     title = f"{len(answer.question.jobs)} jobs on one storage: what does each cost the others?"
     return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
@@ -293,10 +275,10 @@ def screen(answer: Together, folder: str) -> Screen:
 def sections(answer: Together, _: str) -> Iterator[Section]:
     """Yield a table of each job's metrics, together with the others and alone."""
     head = columns("metric", "together", "alone", "change", "+-", right=range(1, 5), whole=range(5))
-    for one in answer.jobs:
-        rows = difference_rows(one.cost, catalogue_of(one.beside.figures.kind))
-        notes = [f"others ran during {one.beside.overlap_percent:.0f} % of its time"]
-        yield Table(title=f"Job {one.number}: {one.title}", columns=head, rows=rows, notes=notes)
+    for job in answer.jobs:
+        rows = difference_rows(job.cost, catalogue_of(job.beside.figures.kind))
+        notes = [f"others ran during {job.beside.overlap_percent:.0f} % of its time"]
+        yield Table(title=f"Job {job.number}: {job.title}", columns=head, rows=rows, notes=notes)
 
 
 PARTS = Parts(

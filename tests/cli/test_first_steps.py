@@ -31,6 +31,7 @@ def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
         (["run"], "there is no command 'run': known: try, train,"),
         (["ranks=4"], "ranks=4 is a setting, which follows a command, as in `dlemu train ranks=4`"),
         (["gpus"], "ranks=... is a setting, which follows a command"),
+        (["num_client_hosts=2"], "'num_client_hosts=2': did you mean the hosts on which mpirun or srun starts ranks"),
         (["/mnt/nome"], "it is no folder, either: wanted one that exists, as in `dlemu /mnt/nvme`"),
         (["train", "--ranks", "4"], "settings are given as KEY=VALUE, without dashes: ranks=...\n"),
         (["predict", "--gpus=8"], "without dashes: ranks=..."),

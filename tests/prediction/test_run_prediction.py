@@ -21,7 +21,10 @@ from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.jobs.training.prediction.prediction import PREDICT
 from dlemu.jobs.training.prediction.run_prediction import read_known, read_prediction
 from dlemu.runner.events import PartMeasured
+from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.studies.pages import write_page
+from dlemu.studies.predict import known_workload
+from tests.goldens.render import RESULTS
 from tests.prediction.test_calibration import simulated_run
 from tests.runs import write_run
 
@@ -136,6 +139,8 @@ def test_mistakes_are_said(tmp_path: Path) -> None:
         dlemu.predict(WORDS, from_folder=tmp_path, mb_per_second=1.0)
     with pytest.raises(UserError, match="can't be read"):
         dlemu.predict(WORDS, from_folder=tmp_path)
+    with pytest.raises(UserError, match="a search is no run of a job"):
+        known_workload(PredictionRequest(from_folder=str(RESULTS / "size")))
     (tmp_path / PREDICT).write_text('{"schema_version": 1}')
     with pytest.raises(UserError, match="is damaged"):
         read_prediction(str(tmp_path))

@@ -11,6 +11,7 @@ import pytest
 
 from dlemu.config.schema import Metric
 from dlemu.results.answer_files import save_answer
+from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import kind_of, read_result
 from dlemu.studies.answers import COMPARE
 from dlemu.studies.compare.compare_sides import compare
@@ -22,6 +23,7 @@ from tests.shown import details
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 from dlemu.report.figure_base import Figure
+from dlemu.studies.figures import Point, charts
 from dlemu.studies.pages import open_page, write_page
 from tests.report.test_figures import check_drawn, column
 from tests.report.test_page import read_page
@@ -64,6 +66,14 @@ def test_each_drive_of_a_sweep_is_a_line_over_accelerators(studies: dict[str, Pa
         figure = drawn(studies[study])["by_count"]
         assert figure.title == "AU, counted steps against accelerators"
         assert 46.875 in column(figure, "value", line=name, at=16)
+
+
+def test_two_runs_of_which_one_lacks_its_time_are_drawn_by_what_both_have() -> None:
+    whole = JobFigures(kind="training", workload="x", ranks=2, metrics={"total_seconds": Value(9.0)})
+    whole.metrics["samples_per_second"] = Value(5.0)
+    killed = replace(whole, metrics={"samples_per_second": Value(4.0)})
+    ((_, figure),) = charts([Point("A", {}, whole), Point("B", {}, killed)])
+    assert set(column(figure, "value")) == {4.0, 5.0}
 
 
 def test_the_page_of_a_search_says_the_answer_and_why(studies: dict[str, Path]) -> None:

@@ -10,7 +10,7 @@ from datagen.errors import UserError
 from dlemu.metrics.t_interval import estimate
 from dlemu.results.figures import JobFigures, Value
 from dlemu.studies.answers import Question, Trial
-from dlemu.studies.size.size_verdict import Known
+from dlemu.studies.size.size_verdict import SearchInputs
 
 DEMAND = 100.0
 """MB/s of one accelerator."""
@@ -70,12 +70,12 @@ def question(**changes: Any) -> Question:
     return Question(**(settings | changes))
 
 
-def known(**changes: Any) -> Known:
+def known(**changes: Any) -> SearchInputs:
     settings: dict[str, Any] = {
         "probe_mb_per_second": 1000.0,
         "mb_per_accelerator": DEMAND,
-        "most": 4096,
-        "most_why": "--most 4096 was the limit",
+        "max_accelerators": 4096,
+        "max_reason": "--most 4096 was the limit",
         "naive_seconds_per_trial": 800.0,
     }
-    return Known(**(settings | changes))
+    return SearchInputs(**(settings | changes))

@@ -70,7 +70,7 @@ def test_busy_programs_are_the_same_cause_to_every_command(tmp_path: Path, monke
     assert [found.code for found in limit.findings] == [Code.OTHER_PROGRAM_ON_CORES]
 
     fails = [trial(5, au, limited_by=limit) for au in (84, 86)]
-    sized = answer_of(trial(4, 95), trial(4, 94), *fails, others=f"{doctor.observed}: {doctor.advice}")
+    sized = answer_of(trial(4, 95), trial(4, 94), *fails, other_programs=f"{doctor.observed}: {doctor.advice}")
     assert (sized.limited_by.what, sized.limited_by.confidence) == (limit.what, "low")
     assert sized.verdict.startswith("at least 4 x h100 pass")
     assert any("stop other programs" in issue for issue in sized.issues)
@@ -178,9 +178,11 @@ def test_the_trials_at_the_edge_decide_by_their_confidence(
 
 def test_a_count_left_open_above_the_one_that_passes_decides_too() -> None:
     """With none that fails it would be said that no more were tried."""
-    answer = answer_of(trial(4, 95), trial(5, 90.2, 2.0, limited_by=CPU), most=5)
+    answer = answer_of(trial(4, 95), trial(5, 90.2, 2.0, limited_by=CPU), max_accelerators=5)
     assert (answer.max_accelerators, answer.failing, answer.limited_by.what) == (4, None, "host CPU")
-    assert answer_of(trial(4, 95), trial(5, 90.2, 2.0, limited_by=STORAGE), most=5).limited_by.what == "count"
+    assert (
+        answer_of(trial(4, 95), trial(5, 90.2, 2.0, limited_by=STORAGE), max_accelerators=5).limited_by.what == "count"
+    )
 
 
 def test_a_count_that_fails_by_the_trials_that_the_host_slowed_alone_is_not_the_storages() -> None:

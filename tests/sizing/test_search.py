@@ -39,7 +39,7 @@ class Unsaved(Search):
 def find(runner: FakeRunner, *, first: int = 8, most: int = 4096, trials: Sequence[Trial] = ()) -> SizeAnswer:
     runs = Unsaved("", question(), (), lambda event: None)
     runs.runs = list(trials)
-    return runs.search(known(most=most), first, runner)
+    return runs.search(known(max_accelerators=most), first, runner)
 
 
 @given(feeds=st.integers(0, 400), part=st.floats(0.02, 0.98), first=st.integers(1, 600))
@@ -134,5 +134,5 @@ def test_a_folder_of_something_else_is_refused(file: str, saved: Any, reason: st
 def test_it_begins_where_the_model_sees_the_edge(probe: float, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find_size, "calibrate_from_levels", lambda *_, cores, **__: given_speed(probe, cores=cores))
     job: Any = SimpleNamespace(workload=workload(ranks=12, steps=100))  # of 4 samples in 50 ms: 80 MB/s each
-    read = known(probe_mb_per_second=probe, mb_per_accelerator=80.0, most=12)
+    read = known(probe_mb_per_second=probe, mb_per_accelerator=80.0, max_accelerators=12)
     assert expected_count(job, (), read) == count

@@ -59,7 +59,7 @@ def test_the_limit_is_what_most_of_the_failing_trials_name() -> None:
     assert answer_of(*others, *fails).limited_by.what == "storage"
     alike = [trial(5, 80, limited_by=STORAGE)] * 2
     assert answer_of(*alike).limited_by.confidence == "high"
-    assert answer_of(*alike, others="1.0 of 2 cores in use").limited_by.confidence == "medium"
+    assert answer_of(*alike, other_programs="1.0 of 2 cores in use").limited_by.confidence == "medium"
     assert answer_of(*others, fails[0], fails[0], fails[1]).limited_by.what == "host CPU"
     unknown = answer_of(*others, trial(5, 80))
     assert unknown.limited_by.what == "not known"

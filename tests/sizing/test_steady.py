@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
+from dlemu.studies.size import trials
 from dlemu.studies.size.steady import steady_series
 
 MS = 1_000_000
@@ -52,6 +55,14 @@ def test_the_end_of_an_epoch_counts_no_leftovers() -> None:
     series = steady_series(rows, ahead=11, window_seconds=0.5)
     assert len(series.busy) == 2 * (50 - 1 - 11 - 1) // 10
     assert series.fed.mean() == pytest.approx(100, abs=1)
+
+
+def test_of_many_ranks_few_logs_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(100):
+        (tmp_path / f"rank_{rank}.steps").touch()
+    monkeypatch.setattr(trials, "read_log", lambda path: np.zeros(1, STEP_DTYPE))
+    monkeypatch.setattr(trials, "TRAINING", 0)
+    assert len(trials._live_rows(str(tmp_path))) == 50
 
 
 def test_windows_by_hand() -> None:

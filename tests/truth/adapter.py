@@ -58,7 +58,7 @@ from dlemu.results.measured import RunFacts
 from dlemu.runner.rows_job import RowsRun
 from dlemu.studies.answers import Question, Trial
 from dlemu.studies.compare.compare_sides import compare_runs
-from dlemu.studies.size.size_verdict import Known, build_answer, outcome_of
+from dlemu.studies.size.size_verdict import SearchInputs, build_answer, outcome_of
 from dlemu.telemetry import DeviceFacts, HostTelemetry, RecorderHead, Series
 from tests.truth.frozen import Columns, FrozenRun
 from tests.truth.frozen import read as read_frozen
@@ -869,11 +869,11 @@ def _predict_numbers(frozen: FrozenRun) -> Numbers:
 
 def _size_numbers(frozen: FrozenRun) -> Numbers:
     facts = frozen.facts
-    known = Known(
+    inputs = SearchInputs(
         probe_mb_per_second=facts["probe_mb_per_second"],
         mb_per_accelerator=facts["mb_per_second_of_an_accelerator"],
-        most=facts["most_accelerators"],
-        most_why="",
+        max_accelerators=facts["most_accelerators"],
+        max_reason="",
         naive_seconds_per_trial=facts["seconds_of_a_whole_run"],
     )
     question = Question(
@@ -883,7 +883,7 @@ def _size_numbers(frozen: FrozenRun) -> Numbers:
         confidence_percent=facts["confidence_percent"],
         settings_digest="",
     )
-    answer = build_answer(question, known, [_trial(trial) for trial in facts["trials"]], refusal=facts["refusal"])
+    answer = build_answer(question, inputs, [_trial(trial) for trial in facts["trials"]], refusal=facts["refusal"])
     return {
         "outcome": outcome_of(answer, facts["accelerators_wanted"]),
         "max_accelerators": answer.max_accelerators,

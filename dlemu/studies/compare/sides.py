@@ -16,12 +16,14 @@ from dlemu.studies.answers import HOST, SIZE, SWEEP, ComparedSide, SizeAnswer, S
 from dlemu.studies.conditions import conditions_in, conditions_of, settings_of
 from dlemu.studies.size.page import KIND_OF_TRIALS, figures_of_count
 
-_CUT = "the sweep is incomplete: finish it with its command"
+_INCOMPLETE = "the sweep is incomplete: finish it with its command"
 
 Settings = tuple[tuple[str, str], ...]
 """(key, value) pairs, sorted by key, of the settings in which the runs of a side differ from each other."""
 Runs = Mapping[Settings, JobFigures]
 About = Mapping[Settings, Conditions]
+Foreign = Callable[[str], tuple[Runs, About]]
+"""Reads a folder of another benchmark's runs for `side_of_runs`; raises UserError for a folder unknown to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +53,9 @@ class Side(ComparedSide):
 
     @property
     def scaled(self) -> str:
-        """What a scale made of the samples, as a phrase after the accelerators that it feeds, or else those tried."""
-        fed = (one for one in self.runs.values() if one.ranks == (self.accelerators_fed or one.ranks))
-        return next(filter(None, (scaled(figures.sample_divisor) for figures in fed)), "")
-
-
-Foreign = Callable[[str], tuple[Runs, About]]
-"""Reads a folder of another benchmark's runs for `side_of_runs`; raises UserError for one unknown to it."""
+        """How small the samples of the accelerators that it feeds are, or else of those that were tried: a phrase."""
+        shown = [run for run in self.runs.values() if run.ranks == (self.accelerators_fed or run.ranks)]
+        return next(filter(None, (scaled(run.sample_divisor) for run in shown)), "")
 
 
 def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[Side, Side]:
@@ -72,9 +70,9 @@ def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[
         raise UserError(f"{len(folders)} names are given, from {folders[0]} to {folders[-1]}: {wanted}")
     sides = [side for folder in folders for side in read_side(folder, foreign)]
     if len(sides) != 2:
-        cut = "".join(sorted({f" ({_CUT})" for side in sides if _CUT in side.warnings}))
-        found = ", ".join(side.name for side in sides)
-        raise UserError(f"{' '.join(folders)}: storages found: {found}{cut}; {wanted}")
+        names = ", ".join(side.name for side in sides)
+        note = f" ({_INCOMPLETE})" if any(_INCOMPLETE in side.warnings for side in sides) else ""
+        raise UserError(f"{' '.join(folders)}: storages found: {names}{note}; {wanted}")
     a, b = sides
     if a.kind != b.kind:
         raise UserError(
@@ -93,12 +91,12 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
         parts = kind.load_job()
         run = parts.read(folder)
         return [side_of_runs(folder, {(): parts.figures(run)}, {(): conditions_of(parts, run.summary, run.facts)})]
-    match kind.load().read(folder) if kind is not None else None:
-        case SweepAnswer() as swept:
-            return _of_sweep(folder, swept)
-        case SizeAnswer() as sized:
-            return [_of_size(folder, sized)]
     if kind is not None:
+        answer = kind.load().read(folder)
+        if isinstance(answer, SweepAnswer):
+            return _of_sweep(folder, answer)
+        if isinstance(answer, SizeAnswer):
+            return [_of_search(folder, answer)]
         raise UserError(f"{folder} holds {kind.noun}: {wanted}")
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a folder: {wanted}")
@@ -110,45 +108,51 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
 def side_of_runs(name: str, runs: Runs, conditions: About | None = None) -> Side:
     """Return a storage from the figures of its runs, and the conditions of those whose folders still exist.
 
-    It may feed one more where no run with the same settings shows otherwise.
+    It may feed one accelerator more than the largest number that passes, unless the storage failed a run with one more
+    and otherwise the same settings.
     """
-    known, most = conditions or {}, max((one.ranks for one in runs.values() if one.passed), default=None)
-    others = {settings: dict(settings, ranks="") for settings in runs}
-    failed = [
-        others[settings]
-        for settings, one in runs.items()
-        if one.ranks == (most or 0) + 1 and one.passed is False and one.limited_by.get(RUN) not in HOST
+    about = conditions or {}
+    passing = [run.ranks for run in runs.values() if run.passed]
+    most = max(passing, default=0)
+    failed_settings = [
+        dict(settings, ranks="")
+        for settings, run in runs.items()
+        if run.ranks == most + 1 and run.passed is False and run.limited_by.get(RUN) not in HOST
     ]
     return Side(
         name=name,
         kind=next(iter(runs.values())).kind,
         runs=runs,
-        conditions=known,
-        accelerators_fed=most,
+        conditions=about,
+        accelerators_fed=most if passing else None,
         may_feed_more=any(
-            one.ranks == most and one.passed and others[settings] not in failed for settings, one in runs.items()
+            run.ranks == most and run.passed and dict(settings, ranks="") not in failed_settings
+            for settings, run in runs.items()
         ),
-        warnings=tuple(dict.fromkeys(warning for each in known.values() for warning in each.warnings)),
+        warnings=tuple(dict.fromkeys(warning for each in about.values() for warning in each.warnings)),
     )
 
 
-def _of_sweep(folder: str, swept: SweepAnswer) -> list[Side]:
-    drives: dict[str, list[SweepPoint]] = {}
-    for point in swept.points:
-        drives.setdefault(point.settings.get(DATA_FOLDER, folder), []).append(point)
-    if not drives:
+def _of_sweep(folder: str, sweep: SweepAnswer) -> list[Side]:
+    points_by_drive: dict[str, list[SweepPoint]] = {}
+    for point in sweep.points:
+        points_by_drive.setdefault(point.settings.get(DATA_FOLDER, folder), []).append(point)
+    if not points_by_drive:
         raise UserError(f"no point of the sweep in {folder} has completed: finish it with its command, then compare")
     sides = []
-    for drive, points in drives.items():
-        runs, about, warnings = {}, dict[Settings, Conditions](), [] if swept.complete else [_CUT]
+    for drive, points in points_by_drive.items():
+        runs: dict[Settings, JobFigures] = {}
+        about: dict[Settings, Conditions] = {}
+        warnings = [] if sweep.complete else [_INCOMPLETE]
         for point in points:
             settings = tuple(sorted((key, value) for key, value in point.settings.items() if key != DATA_FOLDER))
-            if point.figures is not None:
-                runs[settings] = point.figures
-                about.update((settings, one) for one in conditions_in([os.path.join(folder, point.folder)]))
-            else:
-                why = (point.failure or "no reason is known").splitlines()[0]
-                warnings.append(f"the run with {_named(settings)} failed: {why}")
+            if point.figures is None:
+                reason = (point.failure or "no reason is known").splitlines()[0]
+                warnings.append(f"the run with {_named(settings)} failed: {reason}")
+                continue
+            runs[settings] = point.figures
+            for conditions in conditions_in([os.path.join(folder, point.folder)]):
+                about[settings] = conditions
         if not runs:
             which = "" if drive == folder else f" on {drive}"
             raise UserError(f"{folder}: no point{which} has completed: {warnings[-len(points)]}; run the sweep again")
@@ -161,24 +165,24 @@ def _named(settings: Settings) -> str:
     return " ".join(f"{key}={value}" for key, value in settings) or "its settings"
 
 
-def _of_size(folder: str, sized: SizeAnswer) -> Side:
-    conditions = next(conditions_in(os.path.join(folder, trial.folder) for trial in sized.trials), None)
-    failing, most, limit = sized.failing, sized.max_accelerators, sized.limited_by
-    cut = [] if sized.complete else ["the search is incomplete: finish it with its command"]
+def _of_search(folder: str, search: SizeAnswer) -> Side:
+    conditions = next(conditions_in(os.path.join(folder, trial.folder) for trial in search.trials), None)
+    failing, most = search.failing, search.max_accelerators
+    incomplete = [] if search.complete else ["the search is incomplete: finish it with its command"]
     return Side(
         name=folder,
         kind=KIND_OF_TRIALS,
-        runs={(("ranks", str(one.accelerators)),): figures_of_count(sized, one) for one in sized.counts},
+        runs={(("ranks", str(count.accelerators)),): figures_of_count(search, count) for count in search.counts},
         conditions={(): conditions} if conditions else {},
         accelerators_fed=most,
         may_feed_more=failing is None
         or failing.passed is None  # too close to call, or not tried often enough
         or failing.accelerators > most + 1  # a search that was interrupted
-        or sized.is_limited_by_host
-        or limit.what in ("count", "nothing"),
+        or search.is_limited_by_host
+        or search.limited_by.what in ("count", "nothing"),
         is_search=True,
-        cached=sized.question.cached,
-        warnings=(*cut, *sized.issues),
+        cached=search.question.cached,
+        warnings=(*incomplete, *search.issues),
     )
 
 
@@ -186,20 +190,23 @@ def issues_between(a: Side, b: Side, about: tuple[Conditions | None, Conditions 
     """Yield a sentence for everything but the storage that differs, and the warnings of each side."""
     if os.path.realpath(a.name) == os.path.realpath(b.name):
         yield "A and B are the same folder: they do not differ"
-    devices = {one.storage and one.storage.device for one in about if one is not None}
-    if all(about) and len(devices) == 1 and any(devices):
-        yield f"A and B are on the same device, {devices.pop()}"
-    ran = [conditions.title if (conditions := side.about_run()) else side.workload for side in (a, b)]
-    if ran[0] != ran[1]:
-        yield f"A ran {ran[0]} and B {ran[1]}: the difference is not due to the storage alone"
-    if all(one is not None and one.how for one in about):  # other benchmarks do not record how
-        of_a, of_b = (settings_of(one) for one in about if one is not None)
-        differ = [key for key in of_a if key in of_b and of_a[key] != of_b[key]]
-        yield from (f"{key}: {of_a[key]} for A, {of_b[key]} for B" for key in differ)
-    several = max(len(a.runs), len(b.runs)) > 1 and not a.is_search | b.is_search
-    for (name, other_name), side, other in (("AB", a, b), ("BA", b, a)) if several else ():
-        if lone := [_named(settings) for settings in side.runs if settings not in other.runs]:
-            # what it feeds may be of a run that the other never made
-            yield f"only {name} completed {', '.join(lone)}: of {other_name} no figures are known there"
+    about_a, about_b = about
+    if about_a and about_b:
+        device = about_a.storage.device if about_a.storage else ""
+        if device and about_b.storage and about_b.storage.device == device:
+            yield f"A and B are on the same device, {device}"
+    titles = [first.title if (first := side.about_run()) else side.workload for side in (a, b)]
+    if titles[0] != titles[1]:
+        yield f"A ran {titles[0]} and B {titles[1]}: the difference is not due to the storage alone"
+    if about_a and about_b and about_a.how and about_b.how:  # other benchmarks do not record `how`
+        settings_a, settings_b = settings_of(about_a), settings_of(about_b)
+        for key, text in settings_a.items():
+            if key in settings_b and text != settings_b[key]:
+                yield f"{key}: {text} for A, {settings_b[key]} for B"
+    if max(len(a.runs), len(b.runs)) > 1 and not (a.is_search or b.is_search):
+        for (name, other_name), side, other in (("AB", a, b), ("BA", b, a)):
+            only = [_named(settings) for settings in side.runs if settings not in other.runs]
+            if only:  # the number of accelerators that a side feeds may be of a run that the other side never made
+                yield f"only {name} completed {', '.join(only)}: of {other_name} no figures are known there"
     for name, side in (("A", a), ("B", b)):
         yield from (f"{name}: {warning}" for warning in side.warnings)

@@ -32,24 +32,21 @@ from dlemu.jobs.training.wording import recording_notes
 from dlemu.loaders.traits_base import check_installed
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.t_interval import FEWEST
-from dlemu.report.units import number
-from dlemu.report.units import size as bytes_in_words
+from dlemu.report import units
 from dlemu.results.answer_files import save_answer
 from dlemu.results.wording import count, scaled
 from dlemu.runner.events import Doing, PartMeasured, Warned, ignore
 from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SIZE, FullSize, Question, SizeAnswer, Trial
-from dlemu.studies.prerequisites import OnEvent, check_launcher
+from dlemu.studies.prerequisites import OnEvent, config_options, take_launcher
 from dlemu.studies.size.search import next_count
-from dlemu.studies.size.size_verdict import Known, build_answer, outcome_of, sentence
+from dlemu.studies.size.size_verdict import SearchInputs, build_answer, outcome_of, sentence
 from dlemu.studies.size.trials import TrialPlan, run_trial
 
-MADE_FOR = 8
-"""Accelerators that a dataset made here suffices for: recipes and workloads may describe less than even one needs."""
-PROBING_READERS = (1, 16)  # 16 reach most of a drive's speed: enough for a first guess, the trials find the rest
-WINDOW_SECONDS = 1.0
-"""Least length of a window: long compared with the time slices of drives, caches and throttles."""
+MADE_FOR = 8  # accelerators that a new dataset suffices for: the workload's own dataset may be too small for one
+PROBING_READERS = (1, 16)  # 16 reach most of a drive's speed: enough for a first guess, which the trials correct
+WINDOW_SECONDS = 1.0  # of a window, at least: long compared with the time slices of drives, caches and throttles
 WINDOW_STEPS = 2  # with a single step, chance decides into which window a batch falls
 
 
@@ -66,85 +63,72 @@ def size(
 ) -> SizeAnswer:
     """Find the most accelerators that a storage keeps busy; each trial is a `dlemu train` of its own.
 
-    Args:
-        overrides: as of `dlemu train`, without `ranks`.
-        launcher: the command that starts the ranks, with `{ranks}` in it; also `launcher=...` among the overrides.
-        config_dir: a folder with workload/NAME.yaml.
-        at_least: number of accelerators that must pass for the answer's `outcome`, instead of 1.
-        most: largest number of accelerators to try.
-        trial_seconds: largest compute time of a trial.
-        make: makes missing files of the workload's dataset, before it is inspected. Unless the overrides have a number
-            of files, a new dataset suffices for MADE_FOR accelerators, or for one more than `at_least`.
-        on_event: is called with each event.
+    `overrides` are those of `dlemu train` without `ranks`; `launcher`, also an override, is the command that starts the
+    ranks, with `{ranks}` in it. `at_least` accelerators, by default 1, must pass for the answer's `outcome`. `make`
+    makes missing files of the dataset: unless the overrides have a number of files, a new dataset suffices for MADE_FOR
+    accelerators, or for one more than `at_least`.
 
     An interrupted search goes on from its `output.folder` when it is called again with the same arguments.
-
     Raises UserError for what is wrong before the first trial, DlemuError when a trial fails.
     """
-    launcher_word, words = take_word(overrides, "launcher")
-    launcher = launcher_word or launcher
+    launcher, words = take_launcher("size", overrides, launcher)
     if any(word.lstrip("+").startswith("ranks=") for word in words):
         raise UserError("ranks is what `dlemu size` finds: leave it out, or give --most N to try no more than N")
     workload = load(words, config_dir=config_dir)
-    check_launcher("size", launcher)
     check_runnable(workload)
     check_installed(workload.reader.data_loader)
-    unread = isinstance(find("datagen.formats", workload.dataset.format, "Format")(), UnreadFormat)
-    for wrong, what, without in (
-        (mean_seconds(workload.train.computation_time) <= 0, "train.computation_time is 0", "computation"),
-        (workload.reader.data_loader == "none", "reader.data_loader is none", "reads"),
-        (unread, f"dataset.format is {workload.dataset.format}", "reads"),
-    ):
-        if wrong:
-            raise UserError(f"{what}: without {without}, every count passes; choose another")
+    _check_storage_matters(workload)
     folder = workload.output.folder or new_folder(workload.results_name, "size-")
     check_place(folder)
     if make is not None:
         if not workload.workflow.generate_data and "dataset.num_files_train" not in given_keys(words):
-            files = _files_to_make(workload, min(most, max(MADE_FOR, (at_least or 0) + 1)))
-            if files != workload.dataset.num_files_train:  # else a search goes on with or without `make`
-                words = [*words, f"dataset.num_files_train={files}"]
+            num_files = _files_to_make(workload, min(most, max(MADE_FOR, (at_least or 0) + 1)))
+            if num_files != workload.dataset.num_files_train:  # else the question stays the same without `make`
+                words = [*words, f"dataset.num_files_train={num_files}"]
                 workload = load(words, config_dir=config_dir)
-        _capacity(_planned_job(workload))  # refuses one that would be too small before hours are spent making it
+        # Refuse a dataset that is too small before hours are spent making it.
+        _capacity(make_job(workload, 1, planned_dataset(workload.dataset)))
         make(workload)
-    _, own_words = take_word(words, "output.folder")
+    _, trial_words = take_word(words, "output.folder")
     question = Question(
         workload=workload.model.name,
         accelerator=workload.accelerator,
-        overrides=tuple(without_secrets(own_words)),
+        overrides=tuple(without_secrets(trial_words)),
         launcher=launcher,
         threshold_percent=100 * workload.metric.au,
         trial_seconds=trial_seconds,
         cached=workload.metric.cached,
         settings_digest=digest([workload]),
     )
-    found = inspect(
+    dataset = inspect(
         workload.dataset,
         command_hint=lambda: f"{datagen_command(workload)} (or add --make here)",
         storage=workload.storage_spec,
     )
-    job = make_job(workload, 1, found, folder=folder)
-    enough_for = _capacity(job)
-    runs = Search(folder, question, (), on_event)
-    runs.resume()
-    done, wants_page = len(runs.runs), workload.output.report
-    on_event(RunsPlanned(folder=folder, runs=None, finished_runs=done, wants_page=wants_page))
-    cores, page_cache = check_free_cores(Facts(workload)), treatment_of(workload, found.total_bytes)
-    evicts = page_cache in ("evicted", "large")
-    levels = tuple(measure_levels(job, evicts=evicts, levels=PROBING_READERS))
-    known = _known(job, levels, most, f"{cores.observed}: {cores.advice}" if cores.advice else "")
-    first = expected_count(job, levels, known)
-    if known.others:
-        on_event(Warned(known.others))
-    accelerators = count(enough_for, "accelerator") + scaled(sample_divisor(workload), workload.scale)
-    dataset = bytes_in_words(found.total_bytes)
-    on_event(Doing(f"searching with a dataset of {dataset} (page cache: {page_cache}), enough for {accelerators}"))
-    probed, needed = number(known.probe_mb_per_second), number(known.mb_per_accelerator)
+    job = make_job(workload, 1, dataset, folder=folder)
+    capacity = _capacity(job)
+    search = Search(folder, question, (), on_event)
+    search.resume()
+    page = workload.output.report
+    on_event(RunsPlanned(folder=folder, runs=None, finished_runs=len(search.runs), wants_page=page))
+    cores = check_free_cores(Facts(workload))
+    other_programs = f"{cores.observed}: {cores.advice}" if cores.advice else ""
+    page_cache = treatment_of(workload, dataset.total_bytes)
+    levels = tuple(measure_levels(job, evicts=page_cache in ("evicted", "large"), levels=PROBING_READERS))
+    inputs = _search_inputs(job, levels, most, other_programs)
+    first = expected_count(job, levels, inputs)
+    if other_programs:
+        on_event(Warned(other_programs))
+    accelerators = count(capacity, "accelerator") + scaled(sample_divisor(workload), workload.scale)
+    total = units.size(dataset.total_bytes)
+    on_event(Doing(f"searching with a dataset of {total} (page cache: {page_cache}), enough for {accelerators}"))
+    probed, needed = units.number(inputs.probe_mb_per_second), units.number(inputs.mb_per_accelerator)
     text = f"{probed} MB/s; one accelerator needs {needed} MB/s; expected to pass: {first}"
     on_event(PartMeasured(levels, text))
-    own_words += ["reader.evict_page_cache=epochs"] * (page_cache == "evicted")
-    plan = _trial_plan(job, question, [*(["--config-dir", config_dir] if config_dir else []), *own_words])
-    answer = runs.search(known, max(1, first), partial(run_trial, plan))
+    if page_cache == "evicted":
+        trial_words.append("reader.evict_page_cache=epochs")
+    plan = _trial_plan(job, question, [*config_options(config_dir), *trial_words])
+    answer = search.search(inputs, max(1, first), partial(run_trial, plan))
     answer = replace(
         answer,
         at_least=at_least,
@@ -153,6 +137,19 @@ def size(
     )
     save_answer(folder, SIZE, answer)
     return answer
+
+
+def _check_storage_matters(workload: Workload) -> None:
+    """Raise UserError for settings with which every count passes."""
+    name, missing = "", "reads"
+    if mean_seconds(workload.train.computation_time) <= 0:
+        name, missing = "train.computation_time is 0", "computation"
+    elif workload.reader.data_loader == "none":
+        name = "reader.data_loader is none"
+    elif isinstance(find("datagen.formats", workload.dataset.format, "Format")(), UnreadFormat):
+        name = f"dataset.format is {workload.dataset.format}"
+    if name:
+        raise UserError(f"{name}: without {missing}, every count passes; choose another")
 
 
 class Search(RunList[int, Trial, SizeAnswer]):
@@ -171,61 +168,61 @@ class Search(RunList[int, Trial, SizeAnswer]):
         return self._run(planned.what, len(self.runs) + 1, folder)
 
     def answer(self, *, complete: bool) -> SizeAnswer:
-        """Return the answer from the trials so far."""
-        answer = build_answer(self.question, self._known, self.runs, refusal=self._refusal)
+        answer = build_answer(self.question, self._inputs, self.runs, refusal=self._refusal)
         return replace(answer, complete=True, verdict=sentence(answer)) if complete else answer
 
-    def search(self, known: Known, first: int, run: Callable[[int, int, str], Trial]) -> SizeAnswer:
+    def search(self, inputs: SearchInputs, first: int, run: Callable[[int, int, str], Trial]) -> SizeAnswer:
         """Run trials, of `first` accelerators to begin with, until the largest count that passes is found and decided.
 
-        `run` gets a trial's accelerators, number and folder. Raises what it raises, except for a count that this host
-        can't run while it can run a smaller one: then only smaller counts are tried.
+        `run` gets a trial's accelerators, number and folder. Raises what `run` raises, except for a count that this
+        host can't run while it can run a smaller one: then only smaller counts are tried.
         """
-        self._known, self._run, self._refusal, most = known, run, "", known.most
-        while (wanted := next_count(self.runs, self.question, first, most)) is not None:
-            number = len(self.runs) + 1
+        self._inputs, self._run, self._refusal = inputs, run, ""
+        most = inputs.max_accelerators
+        while (accelerators := next_count(self.runs, self.question, first, most)) is not None:
+            trial_number = len(self.runs) + 1
             planned = Planned(
-                what=wanted,
-                name=f"trial-{number:02}-{wanted}",
-                label=f"trial {number}: {count(wanted, 'accelerator')}",
-                settings={"ranks": str(wanted)},
+                what=accelerators,
+                name=f"trial-{trial_number:02}-{accelerators}",
+                label=f"trial {trial_number}: {count(accelerators, 'accelerator')}",
+                settings={"ranks": str(accelerators)},
             )
             try:
                 self.run_one(planned)
             except UserError as error:
-                if wanted == 1 or any(trial.accelerators == wanted for trial in self.runs):
+                if accelerators == 1 or any(trial.accelerators == accelerators for trial in self.runs):
                     raise
-                first, most = wanted // 2, wanted - 1
-                self._refusal = f"{wanted} can't run here: {error}"
+                first, most = accelerators // 2, accelerators - 1
+                self._refusal = f"{accelerators} can't run here: {error}"
         return self.answer(complete=True)
 
 
-def _known(job: TrainingJob, levels: Sequence[Level], most: int, others: str) -> Known:
+def _search_inputs(job: TrainingJob, levels: Sequence[Level], most: int, other_programs: str) -> SearchInputs:
     """Return what is known before any trial, from a probe; `most` is the user's limit on the count."""
-    workload, enough_for, why = job.workload, _capacity(job), f"--most {most} was the limit"
-    if most > enough_for:
-        files = math.ceil((enough_for + 1) * _samples_each(job) / workload.dataset.num_samples_per_file)
-        how = f" (dataset.num_files_train={files})" * (workload.dataset.source != "folder")
-        why = f"the dataset has too few files for more than {enough_for}: one more takes {files}{how}"
-    return Known(
+    workload, capacity, reason = job.workload, _capacity(job), f"--most {most} was the limit"
+    seconds_per_step = mean_seconds(workload.train.computation_time)
+    if most > capacity:
+        files = math.ceil((capacity + 1) * _samples_each(job) / workload.dataset.num_samples_per_file)
+        setting = "" if workload.dataset.source == "folder" else f" (dataset.num_files_train={files})"
+        reason = f"the dataset has too few files for more than {capacity}: one more takes {files}{setting}"
+    return SearchInputs(
         probe_mb_per_second=max(level.mb_per_second for level in levels),
         mb_per_accelerator=_mb_per_accelerator(workload),
         full_size=_full_size(workload),
-        most=min(most, enough_for),
-        most_why=why,
-        naive_seconds_per_trial=sum(epoch.steps for epoch in job.schedule)
-        * mean_seconds(workload.train.computation_time),
-        others=others,
+        max_accelerators=min(most, capacity),
+        max_reason=reason,
+        naive_seconds_per_trial=sum(epoch.steps for epoch in job.schedule) * seconds_per_step,
+        other_programs=other_programs,
     )
 
 
-def expected_count(job: TrainingJob, levels: Sequence[Level], known: Known) -> int:
-    """Return the largest count expected to pass; 1 where the model gives none."""
+def expected_count(job: TrainingJob, levels: Sequence[Level], inputs: SearchInputs) -> int:
+    """Return the largest count that the performance model expects to pass; 1 where it expects none."""
     workload = job.workload
     trained = replace(workload, workflow=replace(workload.workflow, checkpoint=False))
     storage = calibrate_from_levels(job, levels, HostCosts(), cores=usable_cores(), folder=workload.dataset.data_folder)
     try:
-        return predict(trained, storage, most=known.most).max_accelerators or 0
+        return predict(trained, storage, most=inputs.max_accelerators).max_accelerators or 0
     except UserError:  # too few samples: the search reports that
         return 1
 
@@ -236,8 +233,8 @@ def _trial_plan(job: TrainingJob, question: Question, words: Sequence[str]) -> T
     steps = math.ceil(question.trial_seconds / mean_seconds(train.computation_time)) + 1 + ahead
     if train.total_training_steps > 0:
         steps = min(steps, train.total_training_steps)
-    # AU is of training's reads alone
-    off = [f"{key}=false" for key in ("workflow.generate_data", "workflow.checkpoint", "workflow.evaluation")]
+    # AU measures the reads of training alone.
+    off = [f"workflow.{phase}=false" for phase in ("generate_data", "checkpoint", "evaluation")]
     return TrialPlan(
         words=(*words, *off, "output.report=false"),
         question=question,
@@ -254,11 +251,11 @@ def _mb_per_accelerator(workload: Workload) -> float:
 
 def _full_size(workload: Workload) -> FullSize | None:
     """Return what one accelerator needs at full size; None where that is what it needs here, or is not known."""
-    full, here = full_size(workload), _mb_per_accelerator(workload)
-    wanted = 0.0 if full is None else _mb_per_accelerator(full)
-    if not wanted or math.isclose(wanted, here, rel_tol=0.005):
+    full = full_size(workload)
+    full_mb = 0.0 if full is None else _mb_per_accelerator(full)
+    if not full_mb or math.isclose(full_mb, _mb_per_accelerator(workload), rel_tol=0.005):
         return None
-    return FullSize(sample_divisor=sample_divisor(workload) or 1.0, mb_per_accelerator=wanted)
+    return FullSize(sample_divisor=sample_divisor(workload) or 1.0, mb_per_accelerator=full_mb)
 
 
 def _window_seconds(workload: Workload) -> float:
@@ -266,7 +263,7 @@ def _window_seconds(workload: Workload) -> float:
 
 
 def _batches_ahead(job: TrainingJob) -> int:
-    return job.batches_ahead + (not job.workload.train.synchronous)
+    return job.batches_ahead + (0 if job.workload.train.synchronous else 1)
 
 
 def _capacity(job: TrainingJob) -> int:
@@ -285,8 +282,8 @@ def _capacity(job: TrainingJob) -> int:
 def _samples_each(job: TrainingJob) -> int:
     """Return the samples of an epoch that each accelerator of a trial needs.
 
-    The first step of an epoch does not count, nor do the last ones, which are read ahead. The remaining steps, over all
-    epochs of a trial, must hold the fewest windows that a verdict can be based on.
+    The first step of an epoch does not count, nor do its last steps, whose batches are read ahead. The remaining steps,
+    over all epochs of a trial, must hold the fewest windows that a verdict can be based on.
     """
     train = job.workload.train
     window_steps = math.ceil(_window_seconds(job.workload) / mean_seconds(train.computation_time))
@@ -295,17 +292,12 @@ def _samples_each(job: TrainingJob) -> int:
 
 
 def _files_to_make(workload: Workload, accelerators: int) -> int:
-    """Return how many files so many accelerators need, or the workload's own number if larger.
+    """Return how many files a dataset for so many accelerators needs, or the workload's own number if that is larger.
 
-    A dataset that was made, or begun, keeps its number.
+    A dataset that exists, or is unfinished, keeps its number of files.
     """
-    made = manifest.read(workload.dataset.data_folder, open_storage(workload.storage_spec.buffered))
-    if made is not None:
-        return made.spec.num_files_train
-    samples = accelerators * _samples_each(_planned_job(workload))
+    existing = manifest.read(workload.dataset.data_folder, open_storage(workload.storage_spec.buffered))
+    if existing is not None:
+        return existing.spec.num_files_train
+    samples = accelerators * _samples_each(make_job(workload, 1, planned_dataset(workload.dataset)))
     return max(workload.dataset.num_files_train, math.ceil(samples / workload.dataset.num_samples_per_file))
-
-
-def _planned_job(workload: Workload) -> TrainingJob:
-    """Return the training of one accelerator on the dataset that the settings describe, without its files."""
-    return make_job(workload, 1, planned_dataset(workload.dataset))

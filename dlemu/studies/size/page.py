@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
@@ -18,67 +18,67 @@ from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
 from dlemu.studies.conditions import background
 from dlemu.studies.size.size_verdict import at_full_size, cause_of, counts_in_words, limit_in_words
 
-if TYPE_CHECKING:
-    from dlemu.report.figure_base import Figure
-
 KIND_OF_TRIALS = "training"
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
 _SHOWN_COUNTS = 3
 
 
-def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
+def figures_of_count(answer: SizeAnswer, result: CountResult) -> JobFigures:
     """Return the figures of all trials with a count, averaged."""
-    trials = [trial for trial in answer.trials if trial.accelerators == count.accelerators]
+    trials = [trial for trial in answer.trials if trial.accelerators == result.accelerators]
     failing = answer.failing
-    decides = failing is not None and answer.max_accelerators < count.accelerators <= failing.accelerators
+    decides = failing is not None and answer.max_accelerators < result.accelerators <= failing.accelerators
     limit = answer.limited_by if decides else cause_of(trials)
-    outcome: Outcome = "pass" if count.passed else "undecided" if count.passed is None else "fail"
-    if not count.passed and limit.what in HOST_LIMITS:
-        outcome = "no verdict"  # as of such a run
-    known = [trial.figures.metrics for trial in trials]
-    values = {name: [one[name].mean for one in known if name in one] for one in known for name in one}
+    outcome: Outcome = "pass" if result.passed else "fail"
+    if not result.passed and limit.what in HOST_LIMITS:
+        outcome = "no verdict"  # as the outcome of a run that its host limits
+    elif result.passed is None:
+        outcome = "undecided"
+    names = dict.fromkeys(name for trial in trials for name in trial.figures.metrics)
+    values = {name: [mean for trial in trials if (mean := trial.figures.mean(name)) is not None] for name in names}
+    means = {name: Value(sum(each) / len(each)) for name, each in values.items()}
+    sustained = Value(result.au_sustained_percent, result.half_width_percent)
     return JobFigures(
         kind=KIND_OF_TRIALS,
         workload=answer.question.workload,
         accelerator=answer.question.accelerator or None,
-        sample_divisor=answer.sample_divisor,
-        ranks=count.accelerators,
+        sample_divisor=answer.full_size.sample_divisor if answer.full_size else None,
+        ranks=result.accelerators,
         outcome=outcome,
         limited_by={RUN: limit.what if limit.confidence else None},
         threshold_percent=answer.question.threshold_percent,
-        metrics={name: Value(sum(each) / len(each)) for name, each in values.items()}
-        | {"au_sustained_percent": Value(count.au_sustained_percent, count.half_width_percent)},
+        metrics=means | {"au_sustained_percent": sustained},
     )
 
 
 def screen(answer: SizeAnswer, folder: str) -> Screen:
-    """Return what is said first of a search: how many pass, the counts around the edge, what limits the next one."""
-    question, limit, word = answer.question, answer.limited_by, answer.outcome or "no verdict"
-    said = counts_in_words(answer) if answer.verdict else "the search was interrupted"
+    """Return what is said first of a search: how many pass, the counts around the edge, what limits the next count."""
+    question, limit, outcome = answer.question, answer.limited_by, answer.outcome or "no verdict"
+    text = counts_in_words(answer) if answer.verdict else "the search was interrupted"
     if answer.at_least:
-        said = f"{answer.max_accelerators} of {answer.at_least} wanted{answer.scaled}. {said}"
-    label = word.upper() if answer.complete else "INCOMPLETE"
-    if label == "PASS" and not answer.at_least:  # nobody asked for a number that passes
+        text = f"{answer.max_accelerators} of {answer.at_least} wanted{answer.scaled}. {text}"
+    label = outcome.upper() if answer.complete else "INCOMPLETE"
+    if label == "PASS" and not answer.at_least:  # the user did not ask whether a number passes
         label = "measured" if answer.full_size else "answer"
-    lines = [Said(label, said, tone=_TONES.get(word, "open"))]
-    if answer.full_size is not None:  # first, so that nobody takes small samples' accelerators for real ones
+    lines = [Said(label, text, tone=_TONES.get(outcome, "open"))]
+    if answer.full_size is not None:  # first, so that nobody takes the accelerators of small samples for real ones
         lines.insert(0, Said("answer", at_full_size(answer), "computed from the rate", tone="strong"))
     lines += [Said("note", text, tone="caution") for text in answer.issues]
-    below = [tried for tried in answer.counts if tried.accelerators <= answer.max_accelerators]
-    above = [tried for tried in answer.counts if tried.accelerators > answer.max_accelerators]
-    for tried in [*below[-1:], *above][:_SHOWN_COUNTS]:
-        au = with_uncertainty(tried.au_sustained_percent, tried.half_width_percent, question.threshold_percent)
-        verdict = verdict_word(tried.passed, unknown="too close to call")
-        lines.append(Said(f"{tried.accelerators:>3}", f"AU {au}: {verdict}"))
-    why = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])
+    below = [result for result in answer.counts if result.accelerators <= answer.max_accelerators]
+    above = [result for result in answer.counts if result.accelerators > answer.max_accelerators]
+    for result in [*below[-1:], *above][:_SHOWN_COUNTS]:
+        au = with_uncertainty(result.au_sustained_percent, result.half_width_percent, question.threshold_percent)
+        verdict = verdict_word(result.passed, unknown="too close to call")
+        lines.append(Said(f"{result.accelerators:>3}", f"AU {au}: {verdict}"))
+    reason = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])
+    lines.append(Said("limit", limit_in_words(answer), reason))
     needs = f"for AU {question.threshold_percent:g} % {answer.max_accelerators + 1} need"
-    reached = f"{rate(answer.wanted_mb_per_second)}; the storage gave up to {rate(answer.storage_mb_per_second)}"
-    lines.append(Said("limit", limit_in_words(answer), why))
-    lines.append(Said("needs", f"{needs} {reached}", "in trials and read probe"))
+    rates = f"{rate(answer.wanted_mb_per_second)}; the storage gave up to {rate(answer.storage_mb_per_second)}"
+    lines.append(Said("needs", f"{needs} {rates}", "in trials and read probe"))
     lines += [Said("to do", text, tone="strong") for text in limit.advice[:1]]
-    what = " on ".join(filter(None, [question.workload, question.accelerator]))
+    subject = " on ".join(filter(None, [question.workload, question.accelerator]))
     took = f"{count(len(answer.trials), 'trial')}, {duration(sum(trial.seconds for trial in answer.trials))}"
-    title = f"{what}: how many accelerators does this storage feed? ({took})"
+    title = f"{subject}: how many accelerators does this storage feed? ({took})"
     return Screen(title=title, lines=lines, folder=folder)
 
 
@@ -105,11 +105,11 @@ def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:
     yield from background(answer.question, folder, [trial.folder for trial in answer.trials])
 
 
-def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Figure]]:
+def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Any]]:
     from dlemu.studies.figures import Point, charts
 
-    tried = (figures_of_count(answer, one) for one in answer.counts)
-    return charts(Point(figures.title, {}, figures) for figures in tried)
+    counts = [figures_of_count(answer, result) for result in answer.counts]
+    return charts(Point(figures.title, {}, figures) for figures in counts)
 
 
 PARTS = Parts(

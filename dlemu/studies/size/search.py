@@ -10,12 +10,9 @@ import numpy as np
 from dlemu.metrics.t_interval import estimate, half_width
 from dlemu.studies.answers import CountResult, Question, Trial, edge
 
-REPEATS = 2
-"""Trials, at least, of each count at the edge: the largest that passes and the smallest that fails."""
-MOST_REPEATS = 5
-"""Trials of a count after which a verdict that is still open stays open: MLPerf Storage's number of runs."""
-GUESSES = 4
-"""After this many counts the search halves the bracket instead of guessing from the AU of a failed count."""
+REPEATS = 2  # trials, at least, of each count at the edge: the largest that passes and the smallest that fails
+MOST_REPEATS = 5  # trials after which an open verdict of a count stays open: MLPerf Storage's number of runs
+GUESSES = 4  # after this many counts the search halves the bracket, instead of guessing from the AU of a failed count
 
 
 def pool(trials: Iterable[Trial], threshold_percent: float, confidence: float) -> list[CountResult]:
@@ -23,7 +20,7 @@ def pool(trials: Iterable[Trial], threshold_percent: float, confidence: float) -
     by_count: dict[int, list[Trial]] = {}
     for trial in trials:
         by_count.setdefault(trial.accelerators, []).append(trial)
-    return [_count(by_count[number], threshold_percent, confidence) for number in sorted(by_count)]
+    return [_count(by_count[accelerators], threshold_percent, confidence) for accelerators in sorted(by_count)]
 
 
 def _count(trials: Sequence[Trial], threshold_percent: float, confidence: float) -> CountResult:
@@ -62,8 +59,9 @@ def is_held_back(count: CountResult, threshold_percent: float) -> bool:
 def next_count(trials: Sequence[Trial], question: Question, first: int, most: int) -> int | None:
     """Return the count of accelerators to try next, None when the edge is found and decided.
 
-    `first` is the one to begin with, `most` the largest that can be tried. AU falls as the count rises. If n
-    accelerators fail with AU a, the storage feeds a x n fully busy ones, so the next guess is a x n / threshold.
+    `first` is the count to begin with, `most` the largest that can be tried. AU falls as the count rises. If n
+    accelerators fail with AU a, the storage feeds a x n that never wait, so the next guess is a x n / threshold: 10 at
+    an AU of 45 % feed 4.5, or 5 at an AU of 90 %.
     """
     threshold = question.threshold_percent
     counts = pool(trials, threshold, question.confidence_percent / 100)
@@ -82,12 +80,12 @@ def next_count(trials: Sequence[Trial], question: Question, first: int, most: in
     undecided = [count for count in (low, failed) if count is not None and _wants_more(count, threshold)]
     if undecided:
         return min(undecided, key=lambda count: count.trials).accelerators
-    # a smaller count, if the largest that passes stays too close to call; none if one is shown to pass, or none is left
-    tried = {count.accelerators: count for count in counts}
-    for number in range(passed, 0, -1):
-        count = tried.get(number)
+    # If the largest passing count stays too close to call, decide the next smaller counts, until one is shown to pass.
+    by_accelerators = {count.accelerators: count for count in counts}
+    for accelerators in range(passed, 0, -1):
+        count = by_accelerators.get(accelerators)
         if count is None or _wants_more(count, threshold):
-            return number
+            return accelerators
         if count.passed is not None:
             return None
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,111 +14,118 @@ from dlemu.results.wording import count
 from dlemu.studies.answers import CountResult, FullSize, Question, SizeAnswer, Trial, edge
 from dlemu.studies.size.search import is_held_back, pool
 
-_WEIGHTS: dict[Confidence | None, int] = {"high": 3, "medium": 2, "low": 1}
+_WEIGHTS: dict[Confidence | None, int] = {"high": 3, "medium": 2, "low": 1, None: 1}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class SearchInputs:
     """What is known before the first trial."""
 
     probe_mb_per_second: float
-    """The highest rate of a short probe, with nothing else going on."""
+    """The highest rate of a short read probe, while nothing else reads."""
     mb_per_accelerator: float
     """Rate that one accelerator needs, from the workload's nominal sizes; 0 where it is not known."""
     full_size: FullSize | None = None
-    """As in the answer, but for how many it feeds."""
-    most: int
+    """As in the answer, without `accelerators`."""
+    max_accelerators: int
     """The largest count that may be tried."""
-    most_why: str
-    """Why no larger one, as a phrase."""
+    max_reason: str
+    """Why no larger count may be tried, as a phrase."""
     naive_seconds_per_trial: float
     """Nominal time of one run as configured, with all steps of all epochs."""
-    others: str = ""
-    """What `dlemu doctor` says of other programs that used the cores right before; empty where they did not."""
+    other_programs: str = ""
+    """What `dlemu doctor` says of other programs that used the cores right before the search; empty for none."""
 
 
-def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, refusal: str = "") -> SizeAnswer:
+def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Trial], *, refusal: str = "") -> SizeAnswer:
     """Return the answer from the trials so far, marked incomplete.
 
-    `refusal` is the error of a count that this host could not run; smaller ones could.
+    `refusal` is the error of a count that this host could not run although it can run smaller counts.
     """
     threshold = question.threshold_percent
-    counts = pool(trials, threshold, question.confidence_percent / 100)
-    low, failing = edge((one, one.au_sustained_percent >= threshold) for one in counts)
-    tried = [one for one in counts if low is not None and one.accelerators <= low.accelerators]
-    shown = max((one.accelerators for one in tried if one.passed), default=0)
-    limited_by = _limited_by(failing, shown, trials, threshold, known, refusal)
-    by_host = [limit for limit in _limits(trials) if limit.what in HOST_LIMITS]
-    codes = {found.code for limit in by_host for found in limit.findings}
-    by_others = bool(by_host and known.others) or Code.OTHER_PROGRAM_ON_CORES in codes
-    warnings = sorted(trial.page_cache_warning for trial in trials if trial.page_cache_warning)
-    per_accelerator = trials[-1].mb_per_accelerator if trials else known.mb_per_accelerator
-    au = {one.accelerators: one.au_sustained_percent for one in counts if one.au_sustained_percent > 0}
-    up_to_edge = range(1, (failing.accelerators if failing else shown) + 1)
-    if known.others and limited_by.confidence == "high":
-        limited_by = replace(limited_by, confidence="medium")  # they may have slowed the trials, too
+    results = pool(trials, threshold, question.confidence_percent / 100)
+    _, failing = edge((result, result.au_sustained_percent >= threshold) for result in results)
+    below = [result for result in results if failing is None or result.accelerators < failing.accelerators]
+    max_passing = max((result.accelerators for result in below if result.passed), default=0)
+    limited_by = _limited_by(trials, failing, max_passing, threshold, inputs.max_reason, refusal)
+    if inputs.other_programs and limited_by.confidence == "high":
+        limited_by = replace(limited_by, confidence="medium")  # the programs may have slowed down the trials, too
+    issues = [inputs.other_programs] if inputs.other_programs else []
+    # The page-cache warnings of trials differ only in their numbers: one is enough.
+    issues += sorted(trial.page_cache_warning for trial in trials if trial.page_cache_warning)[:1]
+    mb_per_accelerator = trials[-1].mb_per_accelerator if trials else inputs.mb_per_accelerator
+    # At an AU of 50 %, a run takes twice its nominal time; counts that were not tried are assumed to run at full speed.
+    au_percents = {one.accelerators: one.au_sustained_percent for one in results if one.au_sustained_percent > 0}
+    naive_counts = range(1, (failing.accelerators if failing else max_passing) + 1)
+    naive_runs = sum(100 / min(100.0, au_percents.get(accelerators, 100.0)) for accelerators in naive_counts)
     answer = SizeAnswer(
         complete=False,
-        max_accelerators=shown,
+        max_accelerators=max_passing,
         question=question,
         limited_by=limited_by,
-        wanted_mb_per_second=(shown + 1) * threshold / 100 * per_accelerator,
-        probe_mb_per_second=known.probe_mb_per_second,
-        counts=tuple(counts),
-        issues=(*filter(None, [known.others]), *warnings[:1]),  # of alike ones that differ in their numbers
+        wanted_mb_per_second=(max_passing + 1) * threshold / 100 * mb_per_accelerator,
+        probe_mb_per_second=inputs.probe_mb_per_second,
+        counts=tuple(results),
+        issues=tuple(issues),
         trials=tuple(trials),
-        naive_seconds=known.naive_seconds_per_trial * sum(100 / min(100.0, au.get(n, 100.0)) for n in up_to_edge),
+        naive_seconds=naive_runs * inputs.naive_seconds_per_trial,
     )
-    fully_busy_mb = 100 * answer.storage_mb_per_second / threshold
-    if known.full_size is not None:
-        fed = int(fully_busy_mb / known.full_size.mb_per_accelerator)
-        answer = replace(answer, full_size=replace(known.full_size, accelerators=fed))
-    if answer.is_limited_by_host and not by_others and known.mb_per_accelerator:
-        answer = replace(answer, storage_could_feed=max(shown, int(fully_busy_mb / known.mb_per_accelerator)))
+    # At the threshold AU of 90 %, an accelerator reads 90 % of what it reads when it never waits.
+    mb_per_second = 100 * answer.storage_mb_per_second / threshold
+    if inputs.full_size is not None:
+        fed = int(mb_per_second / inputs.full_size.mb_per_accelerator)
+        answer = replace(answer, full_size=replace(inputs.full_size, accelerators=fed))
+    host_limits = [limit for limit in _limits(trials) if limit.what in HOST_LIMITS]
+    codes = {finding.code for limit in host_limits for finding in limit.findings}
+    was_disturbed = bool(inputs.other_programs and host_limits) or Code.OTHER_PROGRAM_ON_CORES in codes
+    if answer.is_limited_by_host and inputs.mb_per_accelerator and not was_disturbed:
+        fed = int(mb_per_second / inputs.mb_per_accelerator)
+        answer = replace(answer, storage_could_feed=max(max_passing, fed))
     return answer
 
 
 def _limited_by(
-    failing: CountResult | None, shown: int, trials: Sequence[Trial], threshold: float, known: Known, refusal: str
+    trials: Sequence[Trial], failing: CountResult | None, max_passing: int, threshold: float, reason: str, refusal: str
 ) -> LimitedBy[str]:
-    """Return what keeps more than `shown` from passing, by the trials that failed or were left open above."""
-    above = [trial for trial in trials if trial.accelerators > shown]
-    if failing is not None:
-        above = [trial for trial in above if trial.accelerators <= failing.accelerators]
-    failed = [trial for trial in above if trial.au_sustained_percent < threshold]
-    limit = cause_of(failed or above, [trial for trial in trials if trial.accelerators == shown])
-    if failing is None and limit.what not in HOST_LIMITS:
-        return LimitedBy(what="host" if refusal else "count", evidence=(refusal or known.most_why,))
+    """Return what keeps more than `max_passing` accelerators from passing; `reason` is that of the largest count."""
     if failing is not None and is_held_back(failing, threshold):
         reached = (
             f"with {count(failing.accelerators, 'accelerator')} this host reaches an AU of "
             f"{failing.ceiling_au_percent:.1f} % without any storage: use a host with more cores, or several"
         )
         return LimitedBy(what="emulator", confidence="high", evidence=(reached,))
-    return limit
+    largest = failing.accelerators if failing else math.inf
+    above = [trial for trial in trials if max_passing < trial.accelerators <= largest]
+    failed = [trial for trial in above if trial.au_sustained_percent < threshold]
+    limit = cause_of(failed or above, [trial for trial in trials if trial.accelerators == max_passing])
+    if failing is not None or limit.what in HOST_LIMITS:
+        return limit
+    if refusal:
+        return LimitedBy(what="host", evidence=(refusal,))
+    return LimitedBy(what="count", evidence=(reason,))
 
 
-def cause_of(trials: Sequence[Trial], passed: Sequence[Trial] = ()) -> LimitedBy[str]:
-    """Return the cause that the trials name, weighed by their confidence; the host's causes count as one.
+def cause_of(trials: Sequence[Trial], passing_trials: Sequence[Trial] = ()) -> LimitedBy[str]:
+    """Return the limit that the trials name with the largest sum of confidence weights; the host's limits are one.
 
-    Others are named with low confidence only where no trial, of those that `passed` neither, names the host.
+    High, medium and low confidence weigh 3, 2 and 1. Trials limited by (storage, high), (storage, medium) and
+    (host CPU, medium) give storage 5 of at most 9: medium confidence. When confidence would be low and any trial, also
+    one that passes, blames the host, the host is blamed.
     """
-    named = _limits(trials)
-    if not named:
+    limits = _limits(trials)
+    if not limits:
         return LimitedBy(what="not known", evidence=("the trials' summaries do not record it",))
-    groups = [HOST_LIMITS, *((limit.what,) for limit in named)]  # of equal ones the first counts
-    weights = [sum(_WEIGHTS[limit.confidence] for limit in named if limit.what in group) for group in groups]
-    largest = [limit for limit in named if limit.what in groups[weights.index(max(weights))]]
-    share = max(weights) / (_WEIGHTS["high"] * len(named))
+    groups = [HOST_LIMITS, *((limit.what,) for limit in limits)]  # the first group wins a tie
+    weights = [sum(_WEIGHTS[limit.confidence] for limit in limits if limit.what in group) for group in groups]
+    blamed = [limit for limit in limits if limit.what in groups[weights.index(max(weights))]]
+    share = max(weights) / (_WEIGHTS["high"] * len(limits))
+    confidence: Confidence = "medium" if share < 0.75 else "high"  # the shares of dlemu.metrics.limit
     if share < 0.5:
-        largest = [limit for limit in (*named, *_limits(passed)) if limit.what in HOST_LIMITS] or largest
-    surest = max(largest, key=lambda limit: _WEIGHTS[limit.confidence])
-    return LimitedBy(
-        what=surest.what,
-        confidence="low" if share < 0.5 else "medium" if share < 0.75 else "high",  # as in dlemu.metrics.limit
-        evidence=surest.evidence,
-        advice=surest.advice,
-    )
+        confidence = "low"
+        by_host = [limit for limit in (*limits, *_limits(passing_trials)) if limit.what in HOST_LIMITS]
+        blamed = by_host or blamed
+    surest = max(blamed, key=lambda limit: _WEIGHTS[limit.confidence])
+    return LimitedBy(what=surest.what, confidence=confidence, evidence=surest.evidence, advice=surest.advice)
 
 
 def _limits(trials: Sequence[Trial]) -> list[Limit]:
@@ -134,7 +142,7 @@ def outcome_of(answer: SizeAnswer, wanted: int) -> Outcome:
         return "pass"
     if answer.limited_by.what in ("host", "count", *HOST_LIMITS):
         return "no verdict"
-    failed = any(count.passed is False and count.accelerators <= wanted for count in answer.counts)
+    failed = any(result.passed is False and result.accelerators <= wanted for result in answer.counts)
     return "fail" if failed else "undecided"
 
 
@@ -144,17 +152,16 @@ def sentence(answer: SizeAnswer) -> str:
 
 
 def counts_in_words(answer: SizeAnswer) -> str:
-    """Return how many pass, and the verdict of the next count, as a phrase."""
-    is_host = answer.is_limited_by_host
-    passing = next((one for one in answer.counts if one.accelerators == answer.max_accelerators), None)
+    """Return how many pass, and the verdict of the next count: `4 x h100 pass, 5 fail`."""
+    passing = next((result for result in answer.counts if result.accelerators == answer.max_accelerators), None)
     if passing is None:
-        parts = [f"not even {_some(answer, 1)}{answer.scaled} passes{' on this host' * is_host}"]
+        where = " on this host" if answer.is_limited_by_host else ""
+        parts = [f"not even {_accelerators(answer, 1)}{answer.scaled} passes{where}"]
     else:
-        some = _some(answer, passing.accelerators)
-        is_bound = is_host or answer.limited_by.what == "count"
-        parts = [f"{'at least ' * is_bound}{some}{answer.scaled} {_verb(passing)}"]
-    beyond = dict.fromkeys([*filter(None, [answer.failing]), *answer.too_close_to_tell])
-    parts += [f"{one.accelerators} {_verb(one)}" for one in beyond if one != passing]
+        bound = "at least " if answer.is_limited_by_host or answer.limited_by.what == "count" else ""
+        parts = [f"{bound}{_accelerators(answer, passing.accelerators)}{answer.scaled} {_verb(passing)}"]
+    at_edge = dict.fromkeys([*([answer.failing] if answer.failing else []), *answer.too_close_to_tell])
+    parts += [f"{result.accelerators} {_verb(result)}" for result in at_edge if result != passing]
     return ", ".join(parts)
 
 
@@ -163,32 +170,36 @@ def at_full_size(answer: SizeAnswer) -> str:
     full, threshold = answer.full_size, answer.question.threshold_percent
     if full is None:
         return ""
-    fed = f"{'at least ' * answer.is_limited_by_host}{_some(answer, full.accelerators)}"
+    bound = "at least " if answer.is_limited_by_host else ""
+    fed = f"{bound}{_accelerators(answer, full.accelerators)}"
     return f"{fed} at real size: 1 needs {rate(full.mb_per_accelerator * threshold / 100)} for AU {threshold:g} %"
 
 
-def _some(answer: SizeAnswer, accelerators: int) -> str:
+def _accelerators(answer: SizeAnswer, number: int) -> str:
     name = answer.question.accelerator
-    return f"{accelerators} x {name}" if name else count(accelerators, "accelerator")
+    return f"{number} x {name}" if name else count(number, "accelerator")
 
 
-def _verb(count: CountResult) -> str:
-    if count.passed is None:
+def _verb(result: CountResult) -> str:
+    if result.passed is None:
         return "is too close to call"
-    if count.accelerators == 1:
-        return "passes" if count.passed else "fails"
-    return "pass" if count.passed else "fail"
+    if result.accelerators == 1:
+        return "passes" if result.passed else "fails"
+    return "pass" if result.passed else "fail"
 
 
 def limit_in_words(answer: SizeAnswer) -> str:
     """Return what keeps the next count from passing, as a phrase."""
     limit = answer.limited_by
-    why = "".join(limit.evidence[:1])
-    said = {
-        "count": f"no more were tried: {why}",
-        "host": f"this host can't hold more: {why}",
-        "nothing": "computation times that differ between accelerators, not data",
-    }.get(limit.what, limit.name)
-    if answer.storage_could_feed is not None:
-        return f"{said}; at the rate it delivered, the storage could have fed about {answer.storage_could_feed}"
-    return said
+    reason = limit.evidence[0] if limit.evidence else ""
+    if limit.what == "count":
+        text = f"no more were tried: {reason}"
+    elif limit.what == "host":
+        text = f"this host can't hold more: {reason}"
+    elif limit.what == "nothing":
+        text = "computation times that differ between accelerators, not data"
+    else:
+        text = limit.name
+    if answer.storage_could_feed is None:
+        return text
+    return f"{text}; at the rate it delivered, the storage could have fed about {answer.storage_could_feed}"

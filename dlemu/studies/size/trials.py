@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 import shlex
 import time
@@ -21,8 +22,7 @@ from dlemu.runner.run_folder import request_stop
 from dlemu.studies.answers import Question, Trial
 from dlemu.studies.size.steady import Values, steady_series
 
-_WATCHED_RANKS = 64
-"""At most this many step logs are read at a time: ranks are alike, and watching must not disturb the run."""
+_WATCHED_RANKS = 64  # step logs read at a time, at most: ranks are alike, and watching must not disturb the run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +30,12 @@ class TrialPlan:
     """What all trials of a search have in common."""
 
     words: tuple[str, ...]
-    """Options and overrides for every trial."""
     question: Question
     window_seconds: float
     batches_ahead: int
-    total_steps: int
-    """Largest number of steps of a trial."""
+    total_steps: int  # of a trial, at most
     seed: int
-    """Seed of the first trial's shuffles; each further trial has another one, so another order of reads."""
+    """Seed of the first trial's shuffles; each further trial has another seed, so another order of reads."""
 
     def sustained(self, rows: Rows) -> Values:
         """Return the AU of each window of the steady part of a trial, in percent."""
@@ -49,14 +47,14 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
 
     Raises UserError when this host can't run that many, DlemuError when it was too short for a result.
     """
-    question, live, decided = plan.question, os.path.join(folder, "live"), False
+    question, live = plan.question, os.path.join(folder, "live")
     test = SequentialTest(question.threshold_percent, question.confidence_percent / 100)
+    is_decided = False
 
-    def look() -> None:
-        """Stop the run once its verdict is certain."""
-        nonlocal decided
-        if not decided and len(rows := _live_rows(live)) and test(plan.sustained(rows)):
-            decided = True
+    def stop_if_decided() -> None:
+        nonlocal is_decided
+        if not is_decided and test(plan.sustained(_live_rows(live))):
+            is_decided = True
             request_stop(live)
 
     words = [
@@ -66,7 +64,7 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
         f"train.total_training_steps={plan.total_steps}",
     ]
     started = time.monotonic()
-    run_train(words, folder, look, shlex.split(question.launcher.format(ranks=accelerators)))
+    run_train(words, folder, stop_if_decided, shlex.split(question.launcher.format(ranks=accelerators)))
     seconds = time.monotonic() - started
     run, figures = read_figures(folder)
     summary, rows = run.summary, run.training
@@ -80,9 +78,9 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
     return Trial(
         accelerators=accelerators,
         folder=os.path.basename(folder),
-        au_sustained_percent=sustained.au_percent,  # over its steady windows: not the run's own
+        au_sustained_percent=sustained.au_percent,  # over the trial's steady windows: not that of its summary.json
         half_width_percent=sustained.half_width_percent,
-        settled=decided or sustained.decides(question.threshold_percent),
+        settled=is_decided or sustained.decides(question.threshold_percent),
         window_au_percent=tuple(round(float(value), 3) for value in values),
         seconds=seconds,
         mb_per_accelerator=(summary.metrics.app_bytes or 0) / 1e6 / (float(rows["compute_ns"].sum()) / 1e9),
@@ -94,10 +92,10 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
 
 def _live_rows(live_folder: str) -> StepRows:
     paths = sorted(glob.glob(os.path.join(glob.escape(live_folder), "rank_*.steps")))
-    paths = paths[:: max(1, len(paths) // _WATCHED_RANKS)]
+    paths = paths[:: max(1, math.ceil(len(paths) / _WATCHED_RANKS))]
     try:
         rows = np.concatenate([read_log(path) for path in paths]) if paths else np.empty(0, STEP_DTYPE)
-    except FileNotFoundError:  # the run has just ended and merged its logs
+    except FileNotFoundError:  # the run has just ended, and merged the logs into its table
         return np.empty(0, STEP_DTYPE)
     training: StepRows = rows[rows["phase"] == TRAINING]
     return training

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dlemu.config.overrides import named
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
@@ -17,29 +17,28 @@ from dlemu.results.wording import scaled
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint
 from dlemu.studies.conditions import background
 
-if TYPE_CHECKING:
-    from dlemu.report.figure_base import Figure
-
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
 
 
 def screen(answer: SweepAnswer, folder: str) -> Screen:
-    """Return what is said first of a sweep."""
-    done = [point.figures for point in answer.points if point.figures]
-    failed = [point for point in answer.points if point.failure]
-    notes = [f"{named(point.settings)} failed: {(point.failure or '').splitlines()[0]}" for point in failed]
-    catalogue = _catalogue(done)
+    completed = [point.figures for point in answer.points if point.figures]
+    failures = [(named(point.settings), point.failure) for point in answer.points if point.failure]
+    notes = [f"{settings} failed: {failure.splitlines()[0]}" for settings, failure in failures]
+    catalogue = _catalogue(completed)
+    text = f"{len(completed)} of {len(answer.points)} completed"
     if catalogue.judged:
-        passed = sum(figures.passed is True for figures in done)
-        counted = f"{passed} of {len(answer.points)} passed" + f", {len(failed)} did not complete" * bool(failed)
-    else:
-        counted = f"{len(done)} of {len(answer.points)} completed"
-    interrupted = "" if answer.complete else " so far: the sweep was interrupted"
-    lines = [Said("runs", counted + interrupted, tone="open")]
-    for label, edge in zip(("passes", "fails"), answer.edge if answer.question.most_of else (), strict=False):
-        if edge is not None and edge.figures is not None:
-            lines.append(Said(label, f"{named(edge.settings)}: {edge.figures.verdict}"))
-    title = "Sweep: " + ", ".join(sorted({figures.title for figures in done}))
+        passed = sum(figures.passed is True for figures in completed)
+        text = f"{passed} of {len(answer.points)} passed"
+        if failures:
+            text += f", {len(failures)} did not complete"
+    if not answer.complete:
+        text += " so far: the sweep was interrupted"
+    lines = [Said("runs", text, tone="open")]
+    if answer.question.most_of:
+        for label, point in zip(("passes", "fails"), answer.edge, strict=True):
+            if point is not None and point.figures is not None:
+                lines.append(Said(label, f"{named(point.settings)}: {point.figures.verdict}"))
+    title = "Sweep: " + ", ".join(sorted({figures.title for figures in completed}))
     return Screen(title=title, lines=lines, notes=notes, folder=folder, table=points_table(answer.points))
 
 
@@ -51,44 +50,43 @@ def sections(answer: SweepAnswer, folder: str) -> Iterator[Section]:
     yield from background(answer.question, folder, [point.folder for point in answer.points])
 
 
-def _charts(answer: SweepAnswer, _: str) -> Iterator[tuple[str, Figure]]:
+def _charts(answer: SweepAnswer, _: str) -> Iterator[tuple[str, Any]]:
     from dlemu.studies.figures import Point, charts
 
-    done = ((point.settings, point.figures) for point in answer.points if point.figures)
-    return charts(Point(figures.title, settings, figures) for settings, figures in done)
+    return charts(Point(point.figures.title, point.settings, point.figures) for point in answer.points if point.figures)
 
 
-def _catalogue(done: Sequence[JobFigures]) -> Catalogue:
-    return catalogue_of(done[0].kind) if done else Catalogue(metrics=())
+def _catalogue(completed: Sequence[JobFigures]) -> Catalogue:
+    return catalogue_of(completed[0].kind) if completed else Catalogue(metrics=())
 
 
 def points_table(points: Sequence[SweepPoint], title: str = "") -> Table:
     """Return a table with a row for each run: the settings that vary, its metrics, its verdict or limits."""
-    done = [point.figures for point in points if point.figures]
-    catalogue = _catalogue(done)
-    axes = list(points[0].settings)
-    short = {axis: short_names(point.settings[axis] for point in points) for axis in axes}
-    words = ["verdict"] if catalogue.judged else [catalogue.limited_by(phase) for phase in catalogue.phases]
-    shown = [metric for metric in catalogue.in_sweeps if any(metric.name in figures.metrics for figures in done)]
-    heads = [axis.split(".")[-1].replace("_", "\n", 1) for axis in axes]
-    names = [*heads, *(metric.head for metric in shown), *words]
+    completed = [point.figures for point in points if point.figures]
+    catalogue = _catalogue(completed)
+    keys = list(points[0].settings)
+    short = {key: short_names(point.settings[key] for point in points) for key in keys}
+    results = ["verdict"] if catalogue.judged else [catalogue.limited_by(phase) for phase in catalogue.phases]
+    metrics = [metric for metric in catalogue.in_sweeps if any(metric.name in run.metrics for run in completed)]
+    names = [key.split(".")[-1].replace("_", "\n", 1) for key in keys]
+    names += [*(metric.head for metric in metrics), *results]
     rows: list[tuple[Cell, ...]] = [
-        (*(short[axis][point.settings[axis]] for axis in axes), *_cells(point.figures, catalogue, shown))
+        (*(short[key][point.settings[key]] for key in keys), *_cells(point.figures, catalogue, metrics))
         for point in points
     ]
-    head = columns(*names, right=range(len(names) - len(words)), whole=range(len(names)))
-    small = sorted(filter(None, {scaled(figures.sample_divisor) for figures in done}))
-    notes = [f"{catalogue.rank}s{phrase}" for phrase in small]
+    head = columns(*names, right=range(len(names) - len(results)), whole=range(len(names)))
+    samples = sorted(filter(None, {scaled(run.sample_divisor) for run in completed}))
+    notes = [f"{catalogue.rank}s{phrase}" for phrase in samples]
     return Table(title=title, columns=head, rows=rows, notes=notes, dense=True)
 
 
-def _cells(figures: JobFigures | None, catalogue: Catalogue, shown: Sequence[Metric]) -> Iterator[Cell]:
+def _cells(figures: JobFigures | None, catalogue: Catalogue, metrics: Sequence[Metric]) -> Iterator[Cell]:
     if figures is None:
-        yield from ["-"] * len(shown)
+        yield from ["-"] * len(metrics)
         yield Line("failed", "bad")
         yield from ["-"] * (len(catalogue.phases) - 1)
         return
-    for metric in shown:
+    for metric in metrics:
         value = figures.metrics.get(metric.name)
         if value is None:
             yield "-"
@@ -98,8 +96,8 @@ def _cells(figures: JobFigures | None, catalogue: Catalogue, shown: Sequence[Met
             yield with_interval(value, metric.unit) if metric.has_interval else number(value.mean)
     if catalogue.judged:
         word, limit = verdict_word(figures.passed), figures.limited_by.get(RUN)
-        named = f"{word}: {limit}" if limit not in (None, "", "nothing") and word != "pass" else word
-        yield Line(named, _TONES.get(word, "open"))
+        text = word if word == "pass" or limit in (None, "", "nothing") else f"{word}: {limit}"
+        yield Line(text, _TONES.get(word, "open"))
     else:
         yield from (figures.limited_by.get(phase) or "-" for phase in catalogue.phases)
 

@@ -1,12 +1,10 @@
-"""Runs a job over several values: each combination of those given, or those of a search for the largest that passes.
-
-Each run is a full `dlemu train`, `dlemu checkpoint` or other job; results are in sweep.json.
-"""
+"""Runs jobs with all combinations of values, or searches the largest value that passes; results are in sweep.json."""
 
 from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -23,37 +21,31 @@ from dlemu.runner.job_kind import Look
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, edge
-from dlemu.studies.prerequisites import Child, OnEvent, check_launcher
+from dlemu.studies.prerequisites import Child, OnEvent, config_options, take_launcher
 
-CLOSE = 1.1
-"""A search ends when the least value that fails is at most this factor above the largest that passes."""
-_FARTHEST = 1024.0
-"""Values tried are at most the first one x this, and at least the first one / this."""
+CLOSE = 1.1  # a search ends when the least value that fails is at most this factor above the largest that passes
+_FARTHEST = 1024.0  # values tried are at most the first value x this, and at least the first value / this
 
 
 def sweep(
     overrides: Sequence[str], *, launcher: str = "", config_dir: str | None = None, on_event: OnEvent = ignore
 ) -> SweepAnswer:
-    """Run every combination of the values given; a point that fails is noted, and the others go on.
+    """Run every combination of the values given; a point that fails is noted, and the other points go on.
 
-    Args:
-        overrides: as of `dlemu train` (or `dlemu checkpoint`, for a workload that only has checkpoints), some keys with
-            several values; also `output.folder=...`.
-        launcher: the command that starts the ranks, with `{ranks}` in it; also `launcher=...` among the overrides.
-        config_dir: a folder with workload/NAME.yaml.
-        on_event: is called with each event.
-
-    An interrupted sweep goes on from its `output.folder` when it is called again with the same arguments. Raises
-    UserError before the first point for wrong settings of any.
+    `overrides` are those of `dlemu train` (or of the command that the workload needs), some keys with several values.
+    `launcher`, also an override, is the command that starts the ranks, with `{ranks}` in it. An interrupted sweep goes
+    on from its `output.folder` when it is called again with the same arguments. Raises UserError before the first point
+    for wrong settings of any point.
     """
-    launcher, folder, words = _taken("sweep", overrides, launcher)
+    launcher, words = take_launcher("sweep", overrides, launcher)
+    folder, words = take_word(words, "output.folder")
     all_points = points(words)
     check_points(all_points)
     checked_points = _check(all_points, config_dir)
     _, first = checked_points[0]
     planned = [
         Planned(
-            what=Child.of(kind, workload, point.words, config_dir=config_dir, launcher=launcher),
+            what=Child(kind, workload, (*config_options(config_dir), *point.words)),
             name=f"point-{number:02}",
             label=named(point.settings),
             settings=point.settings,
@@ -67,16 +59,8 @@ def sweep(
     return runs.run_missing(wants_page=first.output.report)
 
 
-def _taken(command: str, overrides: Sequence[str], launcher: str = "") -> tuple[str, str, list[str]]:
-    """Return the launcher, the folder and the other overrides; raises UserError for a launcher that is none."""
-    launcher_word, words = take_word(overrides, "launcher")
-    launcher = launcher_word or launcher
-    check_launcher(command, launcher)
-    return launcher, *take_word(words, "output.folder")
-
-
 def _check(all_points: Sequence[Point], config_dir: str | None) -> list[tuple[Kind, Workload]]:
-    """Check every point before any of them runs; return their kinds of job, which are the same, and workloads."""
+    """Check every point before any of them runs; return the kind of job, the same for all, and workload of each."""
     looks: dict[str, Look] = {}
 
     def check(point: Point) -> tuple[Kind, Workload]:
@@ -86,50 +70,48 @@ def _check(all_points: Sequence[Point], config_dir: str | None) -> list[tuple[Ki
         looks.setdefault(kind.name, job.look_at_points())(checked(workload, job))
         return kind, workload
 
-    found = check_each(all_points, check)
-    nouns = sorted({kind.noun for kind, _ in found})
+    checked_points = check_each(all_points, check)
+    nouns = sorted({kind.noun for kind, _ in checked_points})
     if len(nouns) > 1:
         raise UserError(f"some points are {' and some '.join(nouns)}, which share no metric: sweep each separately")
-    return found
+    return checked_points
 
 
 class Sweep(RunList[Child, SweepPoint, SweepAnswer]):
-    """The runs of a sweep."""
-
     file, noun, runs_in, answer_type, goes_on = SWEEP, "sweep", "points", SweepAnswer, True
 
     def answer(self, *, complete: bool) -> SweepAnswer:
-        """Return the sweep with the points that have run."""
         return SweepAnswer(complete=complete, question=self.question, points=tuple(self.runs))
 
     def failed(self, planned: Planned[Child], folder: str, error: DlemuError) -> SweepPoint:
-        """Return the record of a point that failed."""
-        settings, name = dict(planned.settings), os.path.basename(folder)
+        settings = dict(planned.settings)
+        name = os.path.basename(folder)
         return SweepPoint(settings=settings, folder=name, failure=str(error), exit_status=error.exit_status)
 
     def start(self, planned: Planned[Child], folder: str) -> SweepPoint:
-        """Run a point by the command of its kind of job."""
         child = planned.what
-        with child.kind.load_job().job.own_place(child.workload, folder) as own:
-            # unlike a trial of a search, a point always runs to its end
-            run_train([*child.words, *own], folder, lambda: None, child.launcher, child.kind.command)
-        figures = read_figures(folder)[1]
+        with child.kind.load_job().job.own_place(child.workload, folder) as place_overrides:
+            words = [*child.words, *place_overrides]
+            launcher = shlex.split(self.question.launcher.format(ranks=child.workload.ranks))
+            run_train(words, folder, lambda: None, launcher, child.kind.command)
+        _, figures = read_figures(folder)
         return SweepPoint(settings=dict(planned.settings), folder=os.path.basename(folder), figures=figures)
 
 
-def find_bracket(overrides: Sequence[str], *, config_dir: str | None = None, on_event: OnEvent = ignore) -> SweepAnswer:
-    """Find the largest passing value of the setting that a kind of job searches over (`Kind.asks`).
+def find_bracket(overrides: Sequence[str], *, config_dir: str | None, on_event: OnEvent) -> SweepAnswer:
+    """Find the largest passing value of the setting that scales the load of a kind of job (`Kind.scaled_by`).
 
     The first value tried is the workload's. An interrupted search goes on from its `output.folder`. Raises UserError,
     also where a run neither passes nor fails its limits; DlemuError where a run ends with an error.
     """
-    launcher, folder, words = _taken("size", overrides)
+    launcher, words = take_launcher("size", overrides, "")
+    folder, words = take_word(words, "output.folder")
     workload = load(words, config_dir=config_dir)
     kind = kind_wanted(workload)
     checked(workload, kind.load_job().job)
     section, _, name = kind.scaled_by.partition(".")
     first = float(str(workload.kinds[section][name]))
-    child = Child.of(kind, workload, words, config_dir=config_dir, launcher=launcher)
+    child = Child(kind, workload, (*config_options(config_dir), *words))
     question = SweepQuestion(
         overrides=tuple(without_secrets(words)),
         launcher=launcher,
@@ -155,7 +137,7 @@ class BracketSearch(Sweep):
         """Run values until the bracket is narrow enough; return all runs as a sweep."""
         key = ".".join(path)
         self.on_event(RunsPlanned(folder=self.folder, runs=None, finished_runs=len(self.runs), wants_page=wants_page))
-        while (value := next_value(self._tried(key), first)) is not None:
+        while (value := next_value(self._passed_by_value(key), first)) is not None:
             word = override(path, value)
             planned = Planned(
                 what=replace(child, words=(*child.words, word)),
@@ -166,24 +148,29 @@ class BracketSearch(Sweep):
             self.run_one(planned)
         return self.save(complete=True)
 
-    def _tried(self, key: str) -> dict[float, bool]:
+    def _passed_by_value(self, key: str) -> dict[float, bool]:
         """Return value -> passed. A run without a verdict fails if a smaller value passed; else raises UserError."""
-        passed = {float(point.settings[key]): point.figures.passed for point in self.runs if point.figures}
-        for point in self.runs:
-            value = float(point.settings[key])
-            if passed[value] is None and not any(passed[other] for other in passed if other < value):
+        figures_by_value = {float(point.settings[key]): point.figures for point in self.runs if point.figures}
+        smallest_passing = min(
+            (value for value, figures in figures_by_value.items() if figures.passed), default=math.inf
+        )
+        for value, figures in figures_by_value.items():
+            if figures.passed is None and value < smallest_passing:
                 raise UserError(
-                    f"the run at {key}={value:g} neither passed nor failed ({point.figures and point.figures.verdict})"
-                    ": wanted a limit to judge it by, and runs that are long enough"
+                    f"the run at {key}={value:g} neither passed nor failed ({figures.verdict}): wanted a limit to "
+                    "judge it by, and runs that are long enough"
                 )
-        return {value: bool(one) for value, one in passed.items()}
+        return {value: bool(figures.passed) for value, figures in figures_by_value.items()}
 
 
-def next_value(tried: Mapping[float, bool], first: float) -> float | None:
-    """Return the value to try next, to three digits; None when the bracket is narrow, or the edge too far away."""
-    passing, failing = edge(sorted(tried.items()))
-    if not tried:
+def next_value(passed_by_value: Mapping[float, bool], first: float) -> float | None:
+    """Return the value to try next, to three digits; None when the bracket is narrow, or the edge too far away.
+
+    From `first`, values are doubled until one fails, or halved until one passes; then the bracket is halved, by ratio.
+    """
+    if not passed_by_value:
         return first
+    passing, failing = edge(sorted(passed_by_value.items()))
     if failing is None:
         return 2 * passing if passing and passing < _FARTHEST * first else None
     if passing is None:
