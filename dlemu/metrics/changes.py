@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.loss import took_ns, worker_time
 from dlemu.metrics.rates import Floats, Intervals, during, under_way
-from dlemu.metrics.rows import Rows, StepTable, Whole, began_ns, cached, in_order, is_any, sum_of
+from dlemu.metrics.rows import Ints, Rows, StepTable, began_ns, cached, in_order, is_any, sum_of
 from dlemu.metrics.t_interval import quantile
 
 SIGNIFICANCE = 0.001
@@ -227,7 +227,7 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
     return Supply(at, stored, waiting & (readers >= _MIN_READERS_SHARE * usual))
 
 
-def _edges(epochs: Whole, starts: Floats, took: Floats) -> Iterator[tuple[int, Floats]]:
+def _edges(epochs: Ints, starts: Floats, took: Floats) -> Iterator[tuple[int, Floats]]:
     """Yield each epoch with its windows' edges, s, from its first batch's start to its last's: then readers idle."""
     spans = [(epoch, starts[epochs == epoch]) for epoch in np.unique(epochs).tolist()]
     seconds = sum(float(np.ptp(own)) for _, own in spans)

@@ -232,7 +232,7 @@ def _explain(largest: What, share: float, causes: Causes, work: Work, context: C
         found = _no_core(confidence, context)
     elif largest == "emulator":
         found = _emulator(confidence, context)
-    elif work.late_share >= STARVED_SHARE:  # the ranks themselves woke late: then workers do, too
+    elif work.oversleep_share >= STARVED_SHARE:  # the ranks themselves woke late: then workers do, too
         found = _emulator(_lowest(confidence, "medium"), context)
     else:
         found = "loader", confidence, (Finding.of(Code.PREFETCH_TOO_SHALLOW, pattern="not_begun"),)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.quantiles import Percentiles
-from dlemu.metrics.rows import Rows, StepTable, Whole, in_order
+from dlemu.metrics.rows import Ints, Rows, StepTable, in_order
 
 Floats = NDArray[np.float64]
 
@@ -132,7 +132,7 @@ class Intervals:
         return rates
 
 
-def under_way(begins: Floats, ends: Floats) -> tuple[Floats, Whole, Floats]:
+def under_way(begins: Floats, ends: Floats) -> tuple[Floats, Ints, Floats]:
     """Return the moments at which an interval began or ended; between each two, how many were under way, and how long.
 
     Shapes (2 n,), (2 n - 1,) and (2 n - 1,) for n intervals.
