@@ -11,7 +11,7 @@ and what it waited for explains the whole step's loss (docs/metrics.md, section 
 `finished_ns`: a worker begins and completes it. Of a batch that was prefetched, only what lies after `free_ns` counts.
 
 Between start and finish a worker is on a core (`cpu_ns`, of which emulated preprocessing burns `preprocess_cpu_ns`),
-waits for a core (`cpu_wait_ns`), or is blocked: in reads, or, if it `preprocesses`, in an emulated preprocessing's sleep.
+waits for a core (`cpu_wait_ns`), or is blocked: in reads or, if it `preprocesses`, in the sleep that emulates that.
 
 Kept steps are those that the headline AU counts: each block of steps without its first and last ones.
 """
