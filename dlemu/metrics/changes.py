@@ -47,7 +47,7 @@ _WINDOW_SECONDS, _WINDOW_BATCHES = 0.25, 4
 _MAX_WINDOWS = 400  # the scores compare every pair of windows
 _MIN_WAIT_SHARE, _MIN_READERS_SHARE = 0.1, 0.7
 """A window shows what the storage can deliver if accelerators waited for this share of its time, and if this share of
-the usual number of workers was blocked in reads. A single read counts if this share of the usual reads was under way."""
+the usual number of workers was blocked in reads. A read counts if this share of the usual number was under way."""
 _MIN_LOST_SHARE = 0.02
 """Share of the time that accelerators must have waited for a change of read times to count, as for a limit to be
 named (`dlemu.metrics.limit.MIN_LOSS_PERCENT`)."""
