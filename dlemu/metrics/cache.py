@@ -1,6 +1,6 @@
-"""Proof that the planned data came from the storage: bytes that it served, beside those read, and each sample once.
+"""Proof that the planned data came from the storage: how many of the bytes read it served, and each sample once.
 
-The bytes are counted twice: by the kernel for each read, and by the devices, from the telemetry recorder's readings.
+Bytes from storage are counted twice: by the kernel for each read, and by the devices, as telemetry recorded them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.findings import Code, Finding, Number
+from dlemu.metrics.findings import Code, Finding, Number, Severity
 from dlemu.metrics.rates import Mean, all_known, by_epoch, known, pooled, training_ns
 from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
 from dlemu.plan.samples import Plan, hash_samples
@@ -22,7 +22,8 @@ IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
 ACCOUNTED = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "exfat", "overlay", "erofs", "squashfs")
 """File systems that read block devices in the reading thread's context: the kernel counts these bytes per thread."""
 COUNTED = (*ACCOUNTED, *IN_MEMORY)
-"""Where no bytes from storage are counted, none were read; on FUSE and most network file systems it is not known."""
+"""File systems where a count of 0 bytes means that storage served none; on FUSE and most network file systems it means
+that the kernel does not count."""
 NOT_READ_PERCENT, PARTLY_READ_PERCENT = 50.0, 95.0
 """If storage served less than this share of the bytes, the data counts as not read from storage, or only partly."""
 WANTED_RATIO = 5.0
@@ -44,42 +45,48 @@ def prove(
 ) -> CacheProof:
     """Return from the training rows whether data came from storage; `evicted`: from the page cache, before reading."""
     is_counted = is_any(rows, "storage_bytes") or file_system in COUNTED
-    found = pooled(rows, _percent if is_counted else lambda _: math.nan)
-    shares = [share for share in found.per_epoch if share is not None]
-    remedies = ((not odirect, "odirect=true"), (not odirect and not evicted, "evict_page_cache=epochs"))
-    settings = " or ".join(f"reader.{setting}" for helps, setting in remedies if helps)
-    numbers: dict[str, Number] = {"would_help": settings} if settings else {}
-    is_small = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes
+    from_storage = pooled(rows, _percent if is_counted else lambda _: math.nan)
+    if not len(rows):
+        return CacheProof(from_storage, None)
+    if not is_any(rows, "app_bytes"):
+        return CacheProof(from_storage, Finding(Code.NO_DATA_FROM_STORAGE, "loud"))
+    if file_system in IN_MEMORY:
+        finding = Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", pattern="in_memory", file_system=file_system)
+        return CacheProof(from_storage, finding)
+    numbers: dict[str, Number] = {}
+    if not odirect:
+        numbers["would_help"] = (
+            "reader.odirect=true" if evicted else "reader.odirect=true or reader.evict_page_cache=epochs"
+        )
     if memory_bytes:
         numbers["dataset_to_memory_ratio"] = dataset_bytes / memory_bytes
-    finding = None
-    if len(rows) and not is_any(rows, "app_bytes"):
-        finding = Finding(Code.NO_DATA_FROM_STORAGE, "loud")
-    elif file_system in IN_MEMORY:
-        finding = Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", pattern="in_memory", file_system=file_system)
-    elif found.mean is None and is_small and not (odirect or evicted):
+    fits_memory = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes
+    percents = [percent for percent in from_storage.per_epoch if percent is not None]
+    least = min(percents, default=100.0)
+    if from_storage.mean is None and fits_memory and not (odirect or evicted):
         numbers |= {"pattern": "not_known", "wanted_ratio": WANTED_RATIO}
-        finding = Finding(Code.PAGE_CACHE, "caution", numbers)
-    elif shares and min(shares) < PARTLY_READ_PERCENT:
-        numbers |= {"from_storage_percent": found.mean, "least_percent": min(shares), "most_percent": max(shares)}
-        finding = Finding(Code.PAGE_CACHE, "loud" if min(shares) < NOT_READ_PERCENT else "caution", numbers)
-    return CacheProof(found, finding if len(rows) else None)
+        return CacheProof(from_storage, Finding(Code.PAGE_CACHE, "caution", numbers))
+    if least >= PARTLY_READ_PERCENT:
+        return CacheProof(from_storage, None)
+    numbers |= {"from_storage_percent": from_storage.mean, "least_percent": least, "most_percent": max(percents)}
+    severity: Severity = "loud" if least < NOT_READ_PERCENT else "caution"
+    return CacheProof(from_storage, Finding(Code.PAGE_CACHE, severity, numbers))
 
 
 def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None:
     """Return the share of the bytes read that storage served, 0 to 100 %; None if unknown.
 
-    Of `accounted` (`CacheProof.from_storage_percent`) and `device` (the devices' bytes) the smaller one counts per
-    epoch, as devices also serve other programs, and read-ahead must not make up for cached reads in another epoch.
+    Of `accounted` (the kernel's, `CacheProof.from_storage_percent`) and `device` (the devices'), the smaller counts in
+    each epoch: devices also serve other programs, and read-ahead must not make up for cached reads of another epoch.
     """
-    app_bytes = [sum_of(part, "app_bytes") for part in by_epoch(rows)]
-    served = [
-        (read, min(100.0, *known))
-        for read, *shares in zip_longest(app_bytes, accounted.per_epoch, device.per_epoch)
-        if read and (known := [share for share in shares if share is not None])
-    ]
-    total = sum(read for read, _ in served)
-    return sum(read * share for read, share in served) / total if total else None
+    total_bytes, served_percent_bytes = 0, 0.0
+    for epoch, *figures in zip_longest(by_epoch(rows), accounted.per_epoch, device.per_epoch):
+        percents = [percent for percent in figures if percent is not None]
+        app_bytes = sum_of(epoch, "app_bytes")
+        if percents:
+            total_bytes += app_bytes
+            served_percent_bytes += app_bytes * min(100.0, *percents)
+    return served_percent_bytes / total_bytes if total_bytes else None
 
 
 def _percent(rows: Rows) -> float:
@@ -111,13 +118,13 @@ def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
 
 def device_request_kib(rows: Rows, megabytes: list[Delivered], requests: list[Delivered]) -> Mean:
     """Return the mean size of the devices' reads, KiB, from their MB/s and reads/s; None if they read nothing."""
-    # an epoch of which too much is missing counts as one without reads
+    # 0 reads in an epoch of which too much is missing
     moved, reads = (np.nan_to_num(_delivered(rows, devices)).tolist() for devices in (megabytes, requests))
     return _ratios(moved, reads, 1e6 / 1024)
 
 
 def _ratios(parts: list[float], wholes: list[float], unit: float = 1.0) -> Mean:
-    """Return `unit` times part / whole of all epochs together, and of each; None where a part or whole is missing."""
+    """Return `unit` times part / whole, of all epochs together and of each epoch; None where either is NaN or 0."""
 
     def ratio(part: float, whole: float) -> float:
         return unit * part / whole if whole else math.nan
@@ -126,7 +133,7 @@ def _ratios(parts: list[float], wholes: list[float], unit: float = 1.0) -> Mean:
 
 
 def _delivered(rows: Rows, devices: list[Delivered]) -> list[float]:
-    """Return the MB or reads of all devices in each epoch, from the readings around it; NaN if too much is missing."""
+    """Return the MB or reads of all devices in each epoch; NaN if too many readings are missing."""
 
     def total(device: Delivered, part: StepTable) -> float:
         own = part.of("rank", device.ranks)
@@ -138,7 +145,10 @@ def _delivered(rows: Rows, devices: list[Delivered]) -> list[float]:
 
 
 def delivered_between(time_ns: NDArray[np.int64], rate: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
-    """Return the MB (of rates in MB/s) between the readings around; NaN if more than `_MAX_MISSED` is missing."""
+    """Return the sum of a rate per second over a time, from the last reading before it to the first one after it.
+
+    NaN if readings are missing for more than `_MAX_MISSED` of the time.
+    """
     first = max(0, int(np.searchsorted(time_ns, begin_ns, side="right")) - 1)
     last = int(np.searchsorted(time_ns, end_ns))
     time_ns, rate = time_ns[first : last + 1], rate[first : last + 1]
@@ -180,7 +190,7 @@ def _planned_hash(plan: Plan, epoch: int, steps: int) -> int:
     """Return the sum of the hashes of the samples in the first `steps` steps of an epoch, on all ranks."""
     per_rank, used = plan.steps_per_epoch * plan.batch_size, steps * plan.batch_size
     if type(plan) is Plan and used == per_rank:
-        # A complete epoch has all samples but the last ones, which are too few for one more step of all ranks.
+        # Faster than to shuffle: a complete epoch has all samples but the last ones of its order, too few for a step.
         dropped = np.arange(plan.ranks * per_rank, plan.num_samples, dtype=np.int64)
         chunks = (
             np.arange(start, min(start + _CHUNK, plan.num_samples)) for start in range(0, plan.num_samples, _CHUNK)
