@@ -56,7 +56,7 @@ _FINDINGS: Wording[str] = {
 }
 MORE_READERS, FASTER = 4, 2.0  # factors when looking for the limit; the trial after a run (scaling.TIMES) has 4 too
 SHARE_ERROR = 0.5
-"""Relative error of `Calibration.step_share`: if the delay is a fixed time, its share of a step half as long doubles."""
+"""Relative error of `Calibration.step_share`: if the delay is a fixed time, it is twice that share of half a step."""
 BUSY_SHARE = 0.25
 """Share of the cores kept busy by other programs above which an issue is raised and intervals reach further down."""
 
@@ -331,14 +331,14 @@ class _Predictor:
             return LimitedBy(what="host CPU", confidence="medium", evidence=(au,))
         model = self._model.with_files_for(count.accelerators)
 
-        def simulate(changed: Model, speed: float = 1.0, *, as_it_is: bool) -> ModelRun:
+        def simulate(changed: Model, speed: float = 1.0, *, lengthens: bool = False) -> ModelRun:
             ranks = count.accelerators
-            return changed.run(ranks, speed=speed, most_rows=SEARCH_ROWS, shrinks=True, as_it_is=as_it_is)
+            return changed.run(ranks, speed=speed, most_rows=SEARCH_ROWS, shrinks=True, lengthens=lengthens)
 
         def gain(changed: Model, speed: float = 1.0) -> float:
-            return max(0.0, simulate(changed, speed, as_it_is=True).au("rules") - now)
+            return max(0.0, simulate(changed, speed).au("rules") - now)
 
-        now = simulate(model, as_it_is=True).au("rules")
+        now = simulate(model).au("rules")
         by_storage = gain(model, FASTER)
         by_readers = gain(model.with_readers(MORE_READERS))
         by_cores = gain(replace(model, calibration=replace(model.calibration, cores=None)))
@@ -347,7 +347,7 @@ class _Predictor:
         if max(by_storage, by_readers, by_cores) < HELPS_PERCENT:
             if self._workload.train.computation_time.type != "fixed":
                 what = "nothing"  # accelerators wait for each other: their computation times differ
-            elif simulate(model, FASTER, as_it_is=False).au("sustained") - sustained < HELPS_PERCENT:
+            elif simulate(model, FASTER, lengthens=True).au("sustained") - sustained < HELPS_PERCENT:
                 what, confidence = "nothing", "low"  # such as delays of the host, longer than a step
         elif by_cores >= max(HELPS_PERCENT, by_storage):
             what, confidence = "host CPU", "high"
