@@ -120,7 +120,7 @@ class Context:
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """The time lost to waiting for data by what explains it, %; the sum is 100, or 0 where nothing limits."""
+    """The time lost to waiting for data by what explains it, %; they add up to 100, or are 0 where nothing limits."""
 
     storage: float = 0.0
     loader: float = 0.0
