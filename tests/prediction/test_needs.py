@@ -74,6 +74,10 @@ def test_several_jobs_need_the_sum(tmp_path: Path) -> None:
     mix.write_text("jobs: workload=unet3d")
     with pytest.raises(UserError, match="jobs"):
         dlemu.predict([str(mix)])
+    mix.write_text("jobs: []")
+    for words in ([str(mix)], ["workload=,"]):
+        with pytest.raises(UserError, match="no job"):
+            dlemu.predict(words)
 
 
 @pytest.mark.parametrize(
