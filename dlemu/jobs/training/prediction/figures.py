@@ -9,7 +9,7 @@ from dlemu.report.figure_base import Figure, Level, Row, lines, percent_domain
 
 _VERDICTS = {True: "pass", False: "fail", None: "open"}
 _MAX_GAP = 3
-"""A count this many times the count before was tried to find the limit; it is left out, as it would squeeze the axis."""
+"""A count this many times the count before was tried to find the limit; it is left out: it would squeeze the axis."""
 
 
 def predicted_au(answer: Prediction) -> Figure | None:

@@ -37,22 +37,8 @@ from dlemu.metrics.t_interval import FEWEST, estimate
 WORK_QUANTILES = 256  # keeps tails of 1 read in 256; each is a number in calibration.json
 """Number of quantiles that a distribution of reads' work is stored as."""
 WINDOW_SECONDS, MAX_WINDOWS = 0.5, 240  # 240 of half a second: the two minutes of a probe
-MAX_KNEES = 24  # up to 256 readers each is 1.27 times the knee before
-"""Numbers of readers that are tried as the knee of a curve."""
-KNEE_SLACK = 1.1
-"""The lowest knee is taken whose squared error is at most this many times that of the best fit."""
 SUM_LENGTHS = (32, 16, 8, 4, 2)
 """Successive reads of a reader that are added up, to see which of their differences do not even out."""
-ENOUGH_SUMS = 24
-"""The longest sums are taken of which there are so many: their standard deviation is certain to 15 %."""
-MIN_PARALLEL_READS = 1.5
-"""Mean number of parallel reads below which a read's own work can't be distinguished from the storage's speed."""
-MIN_PARALLEL_READERS = 4
-"""Readers of the level that shows how much single reads differ, where one reader alone gets the full throughput."""
-SCALING_SHARE = 0.9
-"""Readers do not slow each other down if together they get this share of their number times one reader's throughput."""
-UNSATURATED_GAIN = 1.2
-"""A storage that gives this many times the throughput of half the readers might give even more to more readers."""
 
 
 class Reads:
@@ -77,14 +63,15 @@ class Reads:
         best is taken. If 1 reader gets 100 MB/s, 2 get 200 and 4 get 200, the knee is at 2 readers, its height 200.
         """
         most, read = int(self._active.max()), self._read_in_windows
-        knees = sorted({min(most, round(knee)) for knee in np.geomspace(1, most, min(most, MAX_KNEES))})
+        # 24 knees: up to 256 readers each is 1.27 times the knee before.
+        knees = sorted({min(most, round(knee)) for knee in np.geomspace(1, most, min(most, 24))})
         errors, heights = [], []
         for knee in knees:
             # Seconds at full throughput that the active readers of each window amount to
             load = self._in_windows(np.minimum(self._active / knee, 1.0))
             heights.append(float(read @ load) / max(float(load @ load), 1e-12))
             errors.append(float(((read - heights[-1] * load) ** 2).sum()))
-        good = min(errors) * KNEE_SLACK + 1e-6 * float((read**2).sum())  # errors of exact fits are rounding errors
+        good = min(errors) * 1.1 + 1e-6 * float((read**2).sum())  # errors of exact fits are rounding errors
         lowest = next(index for index, error in enumerate(errors) if error <= good)
         knee, height = knees[lowest], heights[lowest] / 1e6
         points = {1: height / knee, knee: height, most: height}
@@ -111,8 +98,9 @@ class Reads:
         ratio = self._in_reads(np.cumsum(changes)[:-1] / np.maximum(active, 1)) / self._bytes
         ratio /= ratio.mean()
         parallel = float((active * lengths).sum() / max(1e-9, float(lengths[active > 0].sum())))
-        # The mean of n readers includes the read itself, which hides 1/n of the variance.
-        widening = math.sqrt(parallel / (parallel - 1)) if parallel > MIN_PARALLEL_READS else 1.0
+        # The mean of n readers includes the read itself, which hides 1/n of the variance. With hardly any parallel
+        # reads, a read's own work can't be distinguished from the storage's speed.
+        widening = math.sqrt(parallel / (parallel - 1)) if parallel > 1.5 else 1.0
         return np.asarray(1 + widening * (ratio - 1))
 
     def scaled_means(self, length: int) -> Floats:
@@ -253,7 +241,8 @@ def work_quantiles(parts: Sequence[Reads]) -> tuple[float, ...]:
     work = np.concatenate([reads.work for reads in parts])
     spread = float(work.std())
     by_length = [np.concatenate([reads.scaled_means(length) for reads in parts]) for length in SUM_LENGTHS]
-    means = next((means for least in (ENOUGH_SUMS, FEWEST) for means in by_length if len(means) >= least), None)
+    # The longest sums of which there are 24, so that their spread is certain to 15 %; else of which there are a few.
+    means = next((means for least in (24, FEWEST) for means in by_length if len(means) >= least), None)
     if means is None or spread <= 0:
         return (1.0,)
     narrowing = min(1.0, float(means.std(ddof=1)) / spread)
@@ -274,9 +263,10 @@ def calibrate_from_levels(
 ) -> Calibration:
     """Return the calibration from a probe's levels: one or more for each number of readers, of which 1 is the first."""
     measured = _merged(levels)
-    with_half = [level for level in measured if 2 * level.readers <= measured[-1].readers]
+    # A storage that gives 1.2 times the throughput of half the readers may give even more to more readers.
+    up_to_half = [level for level in measured if 2 * level.readers <= measured[-1].readers]
     highest_mb_per_second = max(level.mb_per_second for level in measured)
-    saturated = bool(with_half) and highest_mb_per_second < UNSATURATED_GAIN * with_half[-1].mb_per_second
+    saturated = bool(up_to_half) and highest_mb_per_second < 1.2 * up_to_half[-1].mb_per_second
     rows = measured[0].rows  # of one reader
     samples, decode_seconds = int(rows["samples"].sum()), 0.0
     if _decoding_share(measured[0]) >= MIN_DECODE_SHARE:
@@ -284,14 +274,15 @@ def calibrate_from_levels(
         measured = _while_reading(measured, saturated=saturated)
         decode_seconds = float(np.minimum(rows["decode_ns"], rows["cpu_ns"]).sum()) / samples / 1e9
     curve = smoothed(_scaling_pooled(measured), [len(level.rows) for level in measured])
-    # Levels that show how much single reads differ: those whose readers do not slow each other down
+    # How much single reads differ is seen in levels whose readers do not slow each other down. If there is no such level,
+    # as one reader alone gets the full throughput, it is seen in the level of 4 readers.
     parallel = [
         level
         for level, point in zip(measured, curve, strict=True)
-        if level.readers > 1 and point.mb_per_second >= SCALING_SHARE * point.readers * curve[0].mb_per_second
+        if level.readers > 1 and point.mb_per_second >= 0.9 * point.readers * curve[0].mb_per_second
     ]
     if not parallel:
-        parallel = [next((level for level in measured if level.readers >= MIN_PARALLEL_READERS), measured[-1])]
+        parallel = [next((level for level in measured if level.readers >= 4), measured[-1])]
     reads = [
         Reads(own["begin_ns"] / 1e9, own["end_ns"] / 1e9, own["app_bytes"], own["reader"])
         for own in (level.rows for level in parallel)

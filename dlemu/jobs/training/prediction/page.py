@@ -33,8 +33,8 @@ def _screen(answer: Prediction, folder: str) -> Screen:
         if count is not shown:
             low, high = count.au_sustained_interval_percent
             au = with_uncertainty(count.verdict_au("sustained"), (high - low) / 2, answer.question.threshold_percent)
-            read_rate, verdict = rate(count.app_mb_per_second), _VERDICTS[count.passed]
-            lines.append(Said(f"{count.accelerators:>3}", f"AU {au}, {read_rate}: {verdict}"))
+            au = f"AU {au}, {rate(count.app_mb_per_second)}"
+            lines.append(Said(f"{count.accelerators:>3}", f"{au}: {_VERDICTS[count.passed]}"))
     lines += [
         Said("limit", f"{what}: {limit.evidence[-1]}"),
         Said("needs", f"{needed} for {answer.accelerators} to pass; they read {read} over whole epochs"),
