@@ -274,8 +274,8 @@ def calibrate_from_levels(
         measured = _while_reading(measured, saturated=saturated)
         decode_seconds = float(np.minimum(rows["decode_ns"], rows["cpu_ns"]).sum()) / samples / 1e9
     curve = smoothed(_scaling_pooled(measured), [len(level.rows) for level in measured])
-    # How much single reads differ is seen in levels whose readers do not slow each other down. If there is no such level,
-    # as one reader alone gets the full throughput, it is seen in the level of 4 readers.
+    # How much single reads differ is seen in levels whose readers do not slow each other down. Where one reader alone
+    # gets the full throughput there is no such level: then in the level of 4 readers.
     parallel = [
         level
         for level, point in zip(measured, curve, strict=True)
