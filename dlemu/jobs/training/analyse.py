@@ -63,14 +63,12 @@ from dlemu.results.parts import requests_of
 MB = 1e6
 _OTHER_READERS_PERCENT = 20.0
 """Other readers are reported from this share of the devices' bytes; less may be metadata, or reads around the run."""
-_REPORTED_BIAS = 1.05
-"""From this factor on (`warm_up_bias`) the headline AU is too high, and all steps are judged."""
 
 
 def analyse(run: MeasuredTraining) -> Summary:
     """Return the summary of a run; if the run failed, of what was measured until then, marked incomplete.
 
-    One way: rows, metrics, loss, cache proof, limit, findings, verdict. Each step uses only those before.
+    Its steps are metrics, cache proof, limit, findings and verdict, in this order: each uses only steps before it.
     """
     facts, journal, rows = run.facts, run.facts.journal, run.training
     workload, settings = facts.workload, facts.workload.metric
@@ -89,9 +87,9 @@ def analyse(run: MeasuredTraining) -> Summary:
     evidence = _evidence(run, kept, metrics, served)
     other_program = _other_program(rows, metrics, proof)
     limit = _limit(run, rows if _is_biased(evidence) else kept, proof, other_program)
-    found = (proof.finding, other_program, *_unsteady(run, kept, limit), *_incomplete(run))
-    explains = limit.findings if limit else ()
-    findings = tuple(one for one in found if one is not None and one not in explains)
+    candidates = (proof.finding, other_program, *_unsteady(run, kept, limit), *_incomplete(run))
+    of_limit = limit.findings if limit else ()
+    findings = tuple(finding for finding in candidates if finding is not None and finding not in of_limit)
     verdict = judge(evidence, limit.what if limit else "")
     evaluated = run.ordered.of("phase", (EVALUATION,))
     return Summary(
@@ -148,7 +146,6 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: Mean)
     )
     if not len(rows):
         return metrics
-    whole = pooled(rows, au_percent)
     dlio = au_dlio_percents(rows, settings.exclude_start_steps, settings.exclude_end_steps)
     return replace(
         metrics,
@@ -156,7 +153,7 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: Mean)
         au_sustained_percent=sustained_au(rows, kept),
         au_uncertainty=uncertainty_of(rows, kept),
         prefetch_credit_percent=prefetch_credit_percent(rows, kept),
-        au_whole_percent=whole,
+        au_whole_percent=pooled(rows, au_percent),
         au_dlio_percent=over_epochs([v2 for v2, _ in dlio]),
         au_dlio_v1_percent=over_epochs([v1 for _, v1 in dlio]),
         samples_per_second=_rate(rows, "samples", 1),
@@ -182,21 +179,22 @@ def _rate(rows: Rows, column: str, unit: float) -> Mean:
 
 def _asynchronous(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
     """Return the cost of checkpoints that were written while training went on, from the steps of rank 0."""
-    saved = [part for part in run.facts.journal.checkpoints if part.released_ns is not None]
-    if not saved:
+    asynchronous = [saved for saved in run.facts.journal.checkpoints if saved.released_ns is not None]
+    if not asynchronous:
         return None
     rows = run.training.of("rank", (0,))
     seconds = (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]) / 1e9
-    # A block's first step is no usual one: its queue was filled while training stalled, or is empty.
-    counted = rows["step"] > 1
-    block = rows["block"]
-    counted[1:] &= block[1:] == block[:-1]
-    during, free_ns = np.zeros(len(rows), bool), rows["free_ns"]
-    for part in saved:
-        during |= (free_ns >= (part.released_ns or 0)) & (free_ns < part.ended_ns)
-    groups = seconds[during & counted], seconds[~during & counted]
-    slow, usual = (float(part.mean()) if len(part) else None for part in groups)
-    return AsynchronousCheckpoints(step_seconds_during=slow, step_seconds_otherwise=usual)
+    # A block's first step is no usual step: its queue was filled while training stalled, or is empty.
+    usual = rows["step"] > 1
+    usual[1:] &= np.diff(rows["block"]) == 0
+    is_writing, free_ns = np.zeros(len(rows), bool), rows["free_ns"]
+    for saved in asynchronous:
+        is_writing |= (free_ns >= (saved.released_ns or 0)) & (free_ns < saved.ended_ns)
+    during, otherwise = seconds[is_writing & usual], seconds[~is_writing & usual]
+    return AsynchronousCheckpoints(
+        step_seconds_during=float(during.mean()) if len(during) else None,
+        step_seconds_otherwise=float(otherwise.mean()) if len(otherwise) else None,
+    )
 
 
 def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_percent: float | None) -> Evidence:
@@ -225,11 +223,11 @@ def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_p
 
 
 def _is_biased(evidence: Evidence) -> bool:
-    """Return whether too many batches of kept steps were read during first steps, so all steps must be judged."""
+    """Return whether too many batches of kept steps were read during first steps, so that all steps must be judged."""
     if evidence.au_whole is None or evidence.au_whole >= evidence.threshold_percent:
         return False
     factor = warm_up_bias(evidence)
-    return factor is None or factor > _REPORTED_BIAS
+    return factor is None or factor > 1.05  # the headline AU is then too high
 
 
 def _incomplete(run: MeasuredTraining) -> Iterator[Finding]:
@@ -249,13 +247,12 @@ def _other_program(rows: Rows, metrics: Metrics, proof: CacheProof) -> Finding |
     rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
     if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
         return None
-    delivered_mb, own_mb = rate.mean * seconds, float(sum_of(rows, "storage_bytes")) / MB
-    percent = 100 * (delivered_mb - own_mb) / delivered_mb
+    delivered_mb = rate.mean * seconds
+    others_mb = delivered_mb - float(sum_of(rows, "storage_bytes")) / MB
+    percent = 100 * others_mb / delivered_mb
     if percent < _OTHER_READERS_PERCENT:
         return None
-    return Finding.of(
-        Code.OTHER_PROGRAM_ON_DRIVE, "caution", mb_per_second=(delivered_mb - own_mb) / seconds, percent=percent
-    )
+    return Finding.of(Code.OTHER_PROGRAM_ON_DRIVE, "caution", mb_per_second=others_mb / seconds, percent=percent)
 
 
 def _limit(run: MeasuredTraining, judged: Rows, proof: CacheProof, other_program: Finding | None) -> Limit | None:
@@ -287,13 +284,14 @@ def _unsteady(run: MeasuredTraining, kept: StepTable, limit: Limit | None) -> It
     """Yield findings on uneven performance: of the storage over time and among folders, and of ranks and hosts."""
     if not len(run.training):
         return
-    facts, journal, what = run.facts, run.facts.journal, limit.what if limit else "nothing"
+    facts, journal = run.facts, run.facts.journal
+    what = limit.what if limit else "nothing"
     if what not in HOST_LIMITS:
         # Readers without a core get as much as other programs leave them: their rates say nothing about the storage.
         yield from find_unsteadiness(run.training, preprocesses=preprocessing_sleeps(facts.workload, run.training))
         folders = facts.workload.dataset.num_subfolders_train
         names = [subfolder_name(folder, folders) for folder in range(folders)]
         yield from find_slow_folders(run.training, facts.train_plan, names)
-    hot = find_hot_drive(run, kept) if what == "storage" else None
-    yield from (hot,) if hot else ()
+    if what == "storage" and (hot := find_hot_drive(run, kept)):
+        yield hot
     yield from find_stragglers(kept, journal.rank_nodes, [host.host for host in journal.hosts])
