@@ -9,13 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from datagen.layout import subfolder_name
-from dlemu.jobs.training.activity import (
-    activity_during,
-    delivered_by_devices,
-    find_hot_drive,
-    find_recording_gaps,
-    summarise_telemetry,
-)
+from dlemu.jobs.training import activity
 from dlemu.jobs.training.measured import MeasuredTraining
 from dlemu.jobs.training.scaling import explain_loss, preprocessing_sleeps
 from dlemu.jobs.training.steplog import EVALUATION
@@ -28,30 +22,13 @@ from dlemu.jobs.training.summary import (
     Summary,
 )
 from dlemu.jobs.training.wording import in_words, issue_lines, memory_warning, recording_notes, verdict_line
+from dlemu.metrics import cache, rates
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
-from dlemu.metrics.cache import (
-    CacheProof,
-    device_metrics,
-    device_request_kib,
-    each_sample_once,
-    prove,
-    served_by_storage,
-)
 from dlemu.metrics.changes import find_unsteadiness
 from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import MIN_LOSS_PERCENT, Limit, Scaling, judge_limit
 from dlemu.metrics.loss import loss_percent
-from dlemu.metrics.rates import (
-    Mean,
-    averaged,
-    first_batch_seconds,
-    over_epochs,
-    per_second,
-    percentiles_ms,
-    pooled,
-    training_ns,
-)
 from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
 from dlemu.metrics.stragglers import find_slow_folders, find_stragglers
 from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au, uncertainty_of
@@ -73,9 +50,10 @@ def analyse(run: MeasuredTraining) -> Summary:
     facts, journal, rows = run.facts, run.facts.journal, run.training
     workload, settings = facts.workload, facts.workload.metric
     kept = kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)
-    delivered_rate, delivered_percent = device_metrics(rows, delivered_by_devices(run, "read_mb_per_second"))
+    read_by_devices = activity.delivered_by_devices(run, "read_mb_per_second")
+    delivered_rate, delivered_percent = cache.device_metrics(rows, read_by_devices)
     metrics = _metrics(run, kept, delivered_rate)
-    proof = prove(
+    proof = cache.prove(
         rows,
         file_system=journal.storage.file_system if journal.storage else "",
         odirect=workload.reader.odirect,
@@ -83,7 +61,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         dataset_bytes=facts.total_bytes,
         memory_bytes=sum(host.memory_bytes for host in journal.hosts),
     )
-    served = served_by_storage(rows, proof.from_storage_percent, delivered_percent)
+    served = cache.served_by_storage(rows, proof.from_storage_percent, delivered_percent)
     evidence = _evidence(run, kept, metrics, served)
     other_program = _other_program(rows, metrics, proof)
     limit = _limit(run, rows if _is_biased(evidence) else kept, proof, other_program)
@@ -91,7 +69,9 @@ def analyse(run: MeasuredTraining) -> Summary:
     of_limit = limit.findings if limit else ()
     findings = tuple(finding for finding in candidates if finding is not None and finding not in of_limit)
     verdict = judge(evidence, limit.what if limit else "")
-    evaluated = run.ordered.of("phase", (EVALUATION,))
+    evaluated, evaluation = run.ordered.of("phase", (EVALUATION,)), None
+    if len(evaluated):
+        evaluation = Evaluation(rates.training_ns(evaluated) / 1e9, sum_of(evaluated, "samples"))
     return Summary(
         **common_fields(facts),
         outcome=verdict.outcome,
@@ -105,7 +85,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         limited_by=in_words(limit, findings, facts.ranks) if limit else None,
         page_cache=PageCache(proof.from_storage_percent, served, memory_warning(proof.finding)) if len(rows) else None,
         requests=requests_of(journal.requests) if journal.requests else None,
-        evaluation=Evaluation(training_ns(evaluated) / 1e9, sum_of(evaluated, "samples")) if len(evaluated) else None,
+        evaluation=evaluation,
         checkpoints=tuple(
             CheckpointTiming(
                 epoch=saved.epoch,
@@ -118,11 +98,11 @@ def analyse(run: MeasuredTraining) -> Summary:
         ),
         asynchronous_checkpoints=_asynchronous(run),
         each_sample_once=tuple(
-            each_sample_once(facts.train_plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)))
+            cache.each_sample_once(facts.train_plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)))
             for epoch in (facts.schedule if len(rows) else ())
         ),
         data_folder=workload.dataset.data_folder,
-        telemetry=summarise_telemetry(run),
+        telemetry=activity.summarise_telemetry(run),
         issues=(
             *(*workload.notes, *facts.notes, *recording_notes(workload.recorded, facts.ranks)),
             *issue_lines(findings),
@@ -131,7 +111,7 @@ def analyse(run: MeasuredTraining) -> Summary:
     )
 
 
-def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: Mean) -> Metrics:
+def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates.Mean) -> Metrics:
     facts, journal, rows = run.facts, run.facts.journal, run.training
     settings = facts.workload.metric
     total_seconds = (journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None
@@ -146,35 +126,35 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: Mean)
     )
     if not len(rows):
         return metrics
+    megabytes = activity.delivered_by_devices(run, "read_mb_per_second", probe="block")
+    requests = activity.delivered_by_devices(run, "reads_per_second", probe="block")
+    computed_ns = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"]  # when the computation was over
     dlio = au_dlio_percents(rows, settings.exclude_start_steps, settings.exclude_end_steps)
     return replace(
         metrics,
-        au_percent=pooled(kept, au_percent),
+        au_percent=rates.pooled(kept, au_percent),
         au_sustained_percent=sustained_au(rows, kept),
         au_uncertainty=uncertainty_of(rows, kept),
         prefetch_credit_percent=prefetch_credit_percent(rows, kept),
-        au_whole_percent=pooled(rows, au_percent),
-        au_dlio_percent=over_epochs([v2 for v2, _ in dlio]),
-        au_dlio_v1_percent=over_epochs([v1 for _, v1 in dlio]),
+        au_whole_percent=rates.pooled(rows, au_percent),
+        au_dlio_percent=rates.over_epochs([v2 for v2, _ in dlio]),
+        au_dlio_v1_percent=rates.over_epochs([v1 for _, v1 in dlio]),
         samples_per_second=_rate(rows, "samples", 1),
         app_mb_per_second=_rate(rows, "app_bytes", MB),
         app_bytes=app_bytes,
-        device_request_kib=device_request_kib(
-            rows,
-            *(delivered_by_devices(run, name, probe="block") for name in ("read_mb_per_second", "reads_per_second")),
-        ),
+        device_request_kib=cache.device_request_kib(rows, megabytes, requests),
         samples=sum_of(rows, "samples"),
-        training_seconds=training_ns(rows) / 1e9,
-        time_to_first_batch_seconds=averaged(rows, first_batch_seconds),
-        wait_ms=percentiles_ms(kept["wait_ns"]),
-        host_oversleep_ms=percentiles_ms(rows["slept_ns"] - rows["free_ns"] - rows["wait_ns"] - rows["compute_ns"]),
+        training_seconds=rates.training_ns(rows) / 1e9,
+        time_to_first_batch_seconds=rates.averaged(rows, rates.first_batch_seconds),
+        wait_ms=rates.percentiles_ms(kept["wait_ns"]),
+        host_oversleep_ms=rates.percentiles_ms(rows["slept_ns"] - computed_ns),
         device_mb_per_second=device_mb_per_second,
     )
 
 
-def _rate(rows: Rows, column: str, unit: float) -> Mean:
+def _rate(rows: Rows, column: str, unit: float) -> rates.Mean:
     """Return a column's sum per second of training, in units of `unit`: of the whole run, and per epoch."""
-    return pooled(rows, lambda part: per_second(float(sum_of(part, column)) / unit, part))
+    return rates.pooled(rows, lambda part: rates.per_second(float(sum_of(part, column)) / unit, part))
 
 
 def _asynchronous(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
@@ -239,10 +219,10 @@ def _incomplete(run: MeasuredTraining) -> Iterator[Finding]:
             if lost:
                 numbers: dict[str, Number] = {"pattern": "steps", "of_ranks": name_ranks(lost), "host": host.host}
                 yield Finding(Code.MEASUREMENT_INCOMPLETE, "caution", numbers)
-    yield from find_recording_gaps(run)
+    yield from activity.find_recording_gaps(run)
 
 
-def _other_program(rows: Rows, metrics: Metrics, proof: CacheProof) -> Finding | None:
+def _other_program(rows: Rows, metrics: Metrics, proof: cache.CacheProof) -> Finding | None:
     """Return what the devices delivered beyond what the kernel fetched for the run's reads (read-ahead included)."""
     rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
     if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
@@ -255,7 +235,7 @@ def _other_program(rows: Rows, metrics: Metrics, proof: CacheProof) -> Finding |
     return Finding.of(Code.OTHER_PROGRAM_ON_DRIVE, "caution", mb_per_second=others_mb / seconds, percent=percent)
 
 
-def _limit(run: MeasuredTraining, judged: Rows, proof: CacheProof, other_program: Finding | None) -> Limit | None:
+def _limit(run: MeasuredTraining, judged: Rows, proof: cache.CacheProof, other_program: Finding | None) -> Limit | None:
     """Return what limited the `judged` steps; None without computation."""
     if not is_any(judged, "compute_ns"):
         return None
@@ -267,7 +247,7 @@ def _limit(run: MeasuredTraining, judged: Rows, proof: CacheProof, other_program
         deeper_queue = find_deeper_queue(run, work.wanted_mb_per_second)
     ceiling, share = facts.journal.ceiling_au_percent, proof.from_storage_percent.mean
     context = replace(
-        activity_during(run, judged),
+        activity.activity_during(run, judged),
         ceiling_au=math.nan if ceiling is None else ceiling,
         collates=reader.tensors > 0,
         scaling=facts.journal.scaling or Scaling(),
@@ -292,6 +272,6 @@ def _unsteady(run: MeasuredTraining, kept: StepTable, limit: Limit | None) -> It
         folders = facts.workload.dataset.num_subfolders_train
         names = [subfolder_name(folder, folders) for folder in range(folders)]
         yield from find_slow_folders(run.training, facts.train_plan, names)
-    if what == "storage" and (hot := find_hot_drive(run, kept)):
+    if what == "storage" and (hot := activity.find_hot_drive(run, kept)):
         yield hot
     yield from find_stragglers(kept, journal.rank_nodes, [host.host for host in journal.hosts])
