@@ -182,7 +182,6 @@ def _without(supply: Supply, stalls: tuple[Stall, ...]) -> Supply:
 
 
 def changes_of(supply: Supply) -> tuple[SpeedChange, ...]:
-    """Return the changes of a throughput over time, in order."""
     bounds = _splits(supply)
     while bounds:
         parts = itertools.pairwise([0, *bounds, len(supply)])

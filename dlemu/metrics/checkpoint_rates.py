@@ -50,7 +50,6 @@ class CheckpointTimes:
 
     @property
     def slowest_gib_per_second(self) -> float:
-        """Bytes of all ranks / `slowest_seconds`."""
         return _ratio(self.bytes / GIB, self.slowest_seconds)
 
     @property

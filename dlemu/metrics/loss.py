@@ -182,7 +182,6 @@ class WorkerTime(NamedTuple):
 
 
 def worker_time(rows: Rows, preprocesses: bool) -> WorkerTime:
-    """Return how each row's worker spent its time on the batch."""
     took = np.maximum(took_ns(rows), 0).astype(float)
     read = np.minimum(rows["read_ns"], took)
     if not is_any(rows, "cpu_ns"):  # a worker's time on a core was not measured
@@ -197,7 +196,6 @@ def worker_time(rows: Rows, preprocesses: bool) -> WorkerTime:
 
 
 def took_ns(rows: Rows) -> NDArray[np.int64]:
-    """Return how long each batch's worker worked on it."""
     took: NDArray[np.int64] = rows["finished_ns"] - rows["started_ns"]
     return took
 

@@ -145,7 +145,6 @@ def table_of(columns: Mapping[str, Ints]) -> StepTable:
 
 
 def in_order(rows: Rows) -> StepTable:
-    """Return the rows as a table."""
     if isinstance(rows, StepTable):
         return rows
     return table_of({name: rows[name].astype(np.int64) for name in rows.dtype.names or ()})
@@ -167,7 +166,6 @@ def is_any(rows: Rows, name: str) -> bool:
 
 
 def sum_of(rows: Rows, name: str) -> int:
-    """Return the sum of a column."""
     return int(rows[name].sum())
 
 

@@ -84,7 +84,6 @@ class Plan:
 
     @property
     def num_samples(self) -> int:
-        """Samples in the dataset."""
         return self.num_files * self.num_samples_per_file
 
     @property

@@ -56,7 +56,6 @@ class StreamPlan(Plan):
 
     @property
     def files_per_rank(self) -> int:
-        """Number of files that each rank reads."""
         return self.num_files // self.ranks if self.by_file else self.num_files
 
     @property

@@ -68,7 +68,6 @@ def _epochs_of_hosts(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostT
 
 
 def _span_ns(rows: StepTable) -> Window:
-    """Return when the steps of one host's ranks began and ended."""
     return int(rows["free_ns"].min()), int(rows["met_ns"].max())
 
 

@@ -159,7 +159,6 @@ def repeat_seconds(level: Level, readers: int) -> float:
 
 
 def _read_seconds(level: Level) -> float:
-    """Return the mean duration of a read."""
     return float((level.rows["end_ns"] - level.rows["begin_ns"]).mean()) / 1e9
 
 

@@ -151,7 +151,6 @@ def nominal_bytes(data: DatasetSpec) -> int:
 
 
 def steps_of(workload: Workload, ranks: int, files: int) -> int:
-    """Return the number of steps of an epoch over `files` files."""
     return files * workload.dataset.num_samples_per_file // (workload.reader.batch_size * ranks)
 
 

@@ -224,7 +224,7 @@ class _Trainer:
         return False
 
     def _draw_step_cpu(self, epoch: Epoch) -> NDArray[np.float64] | None:
-        """Return the trainer's CPU seconds per step, drawn like the computation: long steps have more. None for none."""
+        """Return the trainer's CPU seconds per step, None for none; drawn as computation is: long steps have more."""
         duration = self._job.workload.train.step_cpu_time
         if is_zero(duration):
             return None

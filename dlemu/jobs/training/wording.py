@@ -64,7 +64,6 @@ _VERDICTS: dict[str, str] = {
 
 
 def verdict_word(code: str) -> str:
-    """Return the first words of a verdict's line."""
     return _VERDICT_WORDS.get(code, "NO VERDICT")
 
 

@@ -52,7 +52,6 @@ def rates(curve: Curve, most: int) -> Floats:
 
 
 def most_mb_per_second(curve: Curve) -> float:
-    """Return the highest throughput of the curve."""
     return max(point.mb_per_second for point in curve)
 
 

@@ -168,7 +168,6 @@ class Batches:
 
     @property
     def costs(self) -> HostCosts:
-        """The host's overhead."""
         rows = self._rows
         awaited = rows[rows["finished_ns"] > np.maximum(rows["asked_ns"], rows["free_ns"])]
         hand_over = (awaited["ready_ns"] - awaited["finished_ns"]) / 1e9

@@ -197,7 +197,6 @@ class _Predictor:
         return self._limited_by if passing.possible >= self._limit else None
 
     def count(self, ranks: int) -> PredictedCount:
-        """Return the prediction for a count of accelerators."""
         if ranks not in self._counts:
             self._counts[ranks] = self._count(ranks)
         return self._counts[ranks]
@@ -276,7 +275,6 @@ class _Predictor:
         return self._calibration.left_mb_per_second() * 1e6 / self._model.with_files_for(ranks).mean_sample_bytes
 
     def search(self) -> Passing:
-        """Find how many accelerators pass."""
         predicted = self._most_passing(1.0, near=self.null_max(1))
         certain = 0
         if 100 * (1 - self._others_share) >= self._threshold_percent:

@@ -81,7 +81,6 @@ class ModelRun:
 
     @property
     def training_seconds(self) -> float:
-        """Time of the simulated steps."""
         return training_ns(self._table) / 1e9
 
     @property
@@ -103,7 +102,6 @@ class ModelRun:
 
     @property
     def samples_per_second(self) -> float:
-        """Samples/s of all simulated ranks."""
         return per_second(float(self.rows["samples"].sum()), self._table)
 
     @cached_property
