@@ -107,8 +107,4 @@ def _ceiling_percent(job: TrainingJob, make_loader: type[Loader]) -> float | Non
     return percent
 
 
-CHECKS = {
-    "dataset": check_dataset,
-    "ranks fit": check_ranks,
-    "ceiling": check_ceiling,
-}
+CHECKS = {"dataset": check_dataset, "ranks fit": check_ranks, "ceiling": check_ceiling}

@@ -52,13 +52,11 @@ class Metrics:
     au_dlio_v1_percent: Annotated[Mean | None, Metric("AU, DLIO v1.0", "%", "higher", is_compared=False)] = None
     """Configured compute / the host's time: DLIO's formula in MLPerf Storage v1.0, %."""
     samples_per_second: Annotated[
-        Mean | None,
-        Metric("samples", "/s", "higher", axis="samples/s", head="samples\n/s", digits=2, is_drawn=True),
+        Mean | None, Metric("samples", "/s", "higher", axis="samples/s", head="samples\n/s", digits=2, is_drawn=True)
     ] = None
     """Samples/s in training, first steps included."""
     app_mb_per_second: Annotated[
-        Mean | None,
-        Metric("read by the application", "MB/s", "higher", axis="loader MB/s", head="app\nMB/s", digits=1),
+        Mean | None, Metric("read by the application", "MB/s", "higher", axis="loader MB/s", head="app\nMB/s", digits=1)
     ] = None
     """1e6 bytes/s that the loader read, caches included."""
     app_bytes: int | None = None

@@ -107,12 +107,7 @@ class _Trainer:
     """Runs the epochs of one rank: ceiling, eviction, training, checkpoints, evaluation."""
 
     def __init__(
-        self,
-        job: TrainingJob,
-        comm: Comm,
-        loader: Loader,
-        record: RankRecord[Journal],
-        watch: Watcher | None = None,
+        self, job: TrainingJob, comm: Comm, loader: Loader, record: RankRecord[Journal], watch: Watcher | None = None
     ) -> None:
         self._job, self._comm, self._loader, self._record = job, comm, loader, record
         self._clock: Clock = MonotonicClock()

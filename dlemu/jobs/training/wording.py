@@ -20,11 +20,7 @@ from dlemu.report.units import duration, size, with_uncertainty
 from dlemu.results import CONFIG
 from dlemu.results.wording import Wording, count, filled, words_of
 
-_AU_NAMES: dict[Number, str] = {
-    "sustained": "AU",
-    "au": "AU of counted steps",
-    "rules": "AU of whole epochs",
-}
+_AU_NAMES: dict[Number, str] = {"sustained": "AU", "au": "AU of counted steps", "rules": "AU of whole epochs"}
 _HOST: dict[Number, str] = {"host CPU": "host", "emulator": "emulator on this host"}
 _MOST_ALIKE = 4
 """Findings of one code and pattern that are said one by one."""

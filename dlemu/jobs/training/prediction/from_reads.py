@@ -252,13 +252,7 @@ def work_quantiles(parts: Sequence[Reads]) -> tuple[float, ...]:
 
 
 def calibrate_from_levels(
-    job: TrainingJob,
-    levels: Sequence[Level],
-    costs: HostCosts,
-    *,
-    cores: float,
-    folder: str,
-    busy_cores: float = 0.0,
+    job: TrainingJob, levels: Sequence[Level], costs: HostCosts, *, cores: float, folder: str, busy_cores: float = 0.0
 ) -> Calibration:
     """Return the calibration from a probe's levels: one or more for each number of readers, of which 1 is the first."""
     measured = _merged(levels)

@@ -65,10 +65,4 @@ def _title(answer: Prediction) -> str:
     return f"{question.workload}{accelerators}{scaled(question.sample_divisor)}: predicted{hosts}"
 
 
-PARTS = Parts(
-    read=read_prediction,
-    answer_type=Prediction,
-    screen=_screen,
-    sections=_sections,
-    charts=_charts,
-)
+PARTS = Parts(read=read_prediction, answer_type=Prediction, screen=_screen, sections=_sections, charts=_charts)

@@ -154,11 +154,7 @@ def _not_modelled(workload: Workload, request: PredictionRequest, known: Known |
 
 
 def calibrate_by_probe(
-    workload: Workload,
-    *,
-    readers: int = 0,
-    most_seconds: float = MAX_SECONDS,
-    on_event: OnEvent = ignore,
+    workload: Workload, *, readers: int = 0, most_seconds: float = MAX_SECONDS, on_event: OnEvent = ignore
 ) -> Calibration:
     """Measure the storage with the workload's reads, most precisely for `readers` (0: the fewest to saturate)."""
     found = inspect(
