@@ -10,11 +10,10 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dlemu.metrics.findings import Code, Finding, Number, Severity
-from dlemu.metrics.rates import Mean, all_known, by_epoch, known, pooled, training_ns
-from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
+from dlemu.metrics.rates import Floats, Mean, all_known, known, pooled, training_ns
+from dlemu.metrics.rows import Ints, Rows, StepTable, in_order, is_any, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
@@ -45,7 +44,12 @@ def prove(
 ) -> CacheProof:
     """Return from the training rows whether data came from storage; `evicted`: from the page cache, before reading."""
     is_counted = is_any(rows, "storage_bytes") or file_system in COUNTED
-    from_storage = pooled(rows, _percent if is_counted else lambda _: math.nan)
+
+    def from_storage_percent(part: StepTable) -> float:
+        app_bytes = sum_of(part, "app_bytes")
+        return 100.0 * sum_of(part, "storage_bytes") / app_bytes if app_bytes and is_counted else math.nan
+
+    from_storage = pooled(rows, from_storage_percent)
     if not len(rows):
         return CacheProof(from_storage, None)
     if not is_any(rows, "app_bytes"):
@@ -80,18 +84,13 @@ def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None
     each epoch: devices also serve other programs, and read-ahead must not make up for cached reads of another epoch.
     """
     total_bytes, served_percent_bytes = 0, 0.0
-    for epoch, *figures in zip_longest(by_epoch(rows), accounted.per_epoch, device.per_epoch):
+    for epoch, *figures in zip_longest(in_order(rows).by_epoch, accounted.per_epoch, device.per_epoch):
         percents = [percent for percent in figures if percent is not None]
         app_bytes = sum_of(epoch, "app_bytes")
         if percents:
             total_bytes += app_bytes
             served_percent_bytes += app_bytes * min(100.0, *percents)
     return served_percent_bytes / total_bytes if total_bytes else None
-
-
-def _percent(rows: Rows) -> float:
-    app_bytes = sum_of(rows, "app_bytes")
-    return 100.0 * sum_of(rows, "storage_bytes") / app_bytes if app_bytes else math.nan
 
 
 _MAX_MISSED = 0.05
@@ -103,14 +102,14 @@ class Delivered(NamedTuple):
 
     ranks: tuple[int, ...]
     """The ranks of that host: their stamps are on the same clock."""
-    time_ns: NDArray[np.int64]
-    rate: NDArray[np.float64]
+    time_ns: Ints
+    rate: Floats
     """MB/s or reads/s: for each time, the mean since the time before."""
 
 
 def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
     """Return all devices' MB/s, and their bytes as a percentage of the application's; None without devices."""
-    epochs, delivered = by_epoch(rows), _delivered(rows, devices)
+    epochs, delivered = in_order(rows).by_epoch, _delivered(rows, devices)
     megabytes = delivered if devices else [math.nan] * len(epochs)
     app_megabytes = [sum_of(part, "app_bytes") / 1e6 for part in epochs]
     return _ratios(megabytes, [training_ns(part) / 1e9 for part in epochs]), _ratios(megabytes, app_megabytes, 100)
@@ -141,10 +140,10 @@ def _delivered(rows: Rows, devices: list[Delivered]) -> list[float]:
             return math.nan
         return delivered_between(device.time_ns, device.rate, int(own["free_ns"].min()), int(own["met_ns"].max()))
 
-    return [sum(total(device, part) for device in devices) for part in by_epoch(rows)]
+    return [sum(total(device, part) for device in devices) for part in in_order(rows).by_epoch]
 
 
-def delivered_between(time_ns: NDArray[np.int64], rate: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
+def delivered_between(time_ns: Ints, rate: Floats, begin_ns: int, end_ns: int) -> float:
     """Return the sum of a rate per second over a time, from the last reading before it to the first one after it.
 
     NaN if readings are missing for more than `_MAX_MISSED` of the time.
@@ -158,14 +157,14 @@ def delivered_between(time_ns: NDArray[np.int64], rate: NDArray[np.float64], beg
     return math.nan if missed_ns > _MAX_MISSED * (end_ns - begin_ns) else _integral(time_ns, rate)
 
 
-def mean_between(time_ns: NDArray[np.int64], value: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
+def mean_between(time_ns: Ints, value: Floats, begin_ns: int, end_ns: int) -> float:
     """Return the time-weighted mean of the readings between two moments; NaN for fewer than two readings."""
     within = (time_ns >= begin_ns) & (time_ns <= end_ns)
     times, values = time_ns[within], value[within]
     return _integral(times, values) / ((times[-1] - times[0]) / 1e9) if len(times) > 1 else math.nan
 
 
-def _integral(time_ns: NDArray[np.int64], value: NDArray[np.float64]) -> float:
+def _integral(time_ns: Ints, value: Floats) -> float:
     """Return the sum of each reading x seconds since the reading before it; NaN for fewer than two readings."""
     return float((value[1:] * np.diff(time_ns)).sum() / 1e9) if len(time_ns) > 1 else math.nan
 

@@ -42,20 +42,11 @@ MIN_FACTOR = 1.25
 """Ratio of the speeds before and after from which a change is reported."""
 MIN_WINDOWS = 6
 """Least number of windows on either side of a change: fewer slow or fast windows are a stall or a burst."""
-_WINDOW_SECONDS, _WINDOW_BATCHES = 0.25, 4
-"""Least length of a window, in seconds and in batches of all ranks."""
-_MAX_WINDOWS = 400  # the scores compare every pair of windows
 _MIN_WAIT_SHARE, _MIN_READERS_SHARE = 0.1, 0.7
 """A window shows what the storage can deliver if accelerators waited for this share of its time, and if this share of
 the usual number of workers was blocked in reads. A read counts if this share of the usual number was under way."""
-_MIN_LOST_SHARE = 0.02
-"""Share of the time that accelerators must have waited for a change of read times to count, as for a limit to be
-named (`dlemu.metrics.limit.MIN_LOSS_PERCENT`)."""
 _MIN_FROM_STORAGE = 0.5
 """A window, or a read, counts if the storage served this share of the bytes that it serves where nothing is cached."""
-_UNCACHED_QUANTILE, _MIN_UNCACHED_SHARE = 0.9, 0.1
-"""The quantile over the batches of storage bytes per byte read is that of uncached batches: below 1 on a file system
-that compresses. Less than the minimum means that nearly all batches were cached: then it is taken to be 1."""
 STALL_SECONDS, _STALL_BATCHES = 1.0, 5
 """Least length of a stall, in seconds and in times that a batch usually takes."""
 
@@ -168,7 +159,7 @@ def _lost_time(table: StepTable) -> bool:
     is_first = step == 1
     waited_ns = float(sum_of(table, "wait_ns") - wait_ns[is_first].sum())
     computed_ns = float(sum_of(table, "compute_ns") - compute_ns[is_first].sum())
-    return waited_ns > _MIN_LOST_SHARE * (waited_ns + computed_ns)
+    return waited_ns > 0.02 * (waited_ns + computed_ns)  # the share from which a limit is named (MIN_LOSS_PERCENT)
 
 
 def _without(supply: Supply, stalls: tuple[Stall, ...]) -> Supply:
@@ -206,7 +197,7 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
     """Return the storage's throughput in windows of equal length, and whether it was all that it could deliver.
 
     Bytes are the kernel's count of bytes from storage, where it keeps one, else the bytes read. Windows mostly served
-    by the page cache are left out; what uncached batches need (`_UNCACHED_QUANTILE`) allows for compression.
+    by the page cache are left out.
     """
     table = in_order(rows)
     began, fetched = began_ns(table), (table["app_bytes"] > 0) & (took_ns(table) > 0)
@@ -214,8 +205,9 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
     if len(reads) < 2 * MIN_WINDOWS:
         return Supply(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
     storage_bytes, app_bytes = reads[storage_column(reads)], reads["app_bytes"]
-    uncached_share = min(1.0, float(np.quantile(storage_bytes / app_bytes, _UNCACHED_QUANTILE)))
-    if uncached_share < _MIN_UNCACHED_SHARE:
+    # Storage bytes per byte read of uncached batches: below 1 on a file system that compresses.
+    uncached_share = min(1.0, float(np.quantile(storage_bytes / app_bytes, 0.9)))
+    if uncached_share < 0.1:  # nearly all batches were cached
         uncached_share = 1.0
     starts, ends = ((reads[name] - began[fetched]) / 1e9 for name in ("started_ns", "finished_ns"))
     blocked = worker_time(reads, preprocesses).storage / 1e9
@@ -242,8 +234,8 @@ def _window_edges(epochs: Ints, starts: Floats, took: Floats) -> Iterator[tuple[
     """Yield each epoch with the edges of its windows, s, from its first batch's start to its last batch's start."""
     spans = [(epoch, starts[epochs == epoch]) for epoch in np.unique(epochs).tolist()]
     seconds = sum(float(np.ptp(own)) for _, own in spans)
-    batch = float(np.median(took))
-    length = max(_WINDOW_SECONDS, seconds / _MAX_WINDOWS, _WINDOW_BATCHES * seconds / len(took), batch)
+    # At least 4 batches of all ranks a window, and at most 400 windows: the scores compare every pair of windows.
+    length = max(0.25, seconds / 400, 4 * seconds / len(took), float(np.median(took)))
     for epoch, own in spans:
         yield epoch, own.min() + length * np.arange(int(np.ptp(own) / length) + 1, dtype=np.float64)
 
@@ -345,12 +337,6 @@ def _factor(before: float, after: float) -> float:
     return max(before, after) / smaller if smaller > 0 else math.inf
 
 
-_MAX_BYTES_RATIO = 1.3
-"""Greatest ratio of the most to the fewest bytes before a slow-down; a change is known only to a window of time."""
-_FIRST_EPOCH_TOLERANCE = 0.1
-"""Share of the first epoch's bytes by which the change may miss the epoch's end: a window, or a few batches."""
-
-
 def find_first_touch(changes: Sequence[SpeedChange], gb_by_epoch: Sequence[float]) -> Finding | None:
     """Return how slow the first epoch was, if the only change is a rise of speed at its end; else None.
 
@@ -359,7 +345,7 @@ def find_first_touch(changes: Sequence[SpeedChange], gb_by_epoch: Sequence[float
     if len(gb_by_epoch) < 2 or len(changes) != 1 or changes[0].percent < 100:
         return None
     first, change = gb_by_epoch[0], changes[0]
-    if abs(change.gb_before - first) > _FIRST_EPOCH_TOLERANCE * first:
+    if abs(change.gb_before - first) > 0.1 * first:  # it may be off by a window, or a few batches
         return None
     return not_steady(
         "first_touch",
@@ -380,7 +366,7 @@ def find_ran_out(changes: Sequence[SpeedChange]) -> Finding | None:
         return None
     fast_from_gb = [0.0, *(rise.gb_before for rise in rises)]
     fast_gb = [fall.gb_before - begin for fall, begin in zip(falls, fast_from_gb, strict=True)]
-    if min(fast_gb) <= 0 or max(fast_gb) > _MAX_BYTES_RATIO * min(fast_gb):
+    if min(fast_gb) <= 0 or max(fast_gb) > 1.3 * min(fast_gb):  # a change is known only to a window of time
         return None
     return not_steady(
         "ran_out",

@@ -16,20 +16,14 @@ What = Literal["storage", "loader", "host CPU", "emulator", "nothing"]
 
 MIN_LOSS_PERCENT = 2.0  # as in predictions (98 % AU); less is within the uncertainty of short runs
 """A run that lost less of its time to waiting for data was limited by nothing."""
-EMULATOR_SHARE = 0.5
-"""The emulator is the limit if the loss of its ceiling run (null storage) is this share of the run's loss or more."""
 STARVED_SHARE, BUSY_PERCENT = 0.15, 90.0
 """No core is free if workers wait for one for this share of their time, or if the host is this busy (%)."""
 OTHER_PROGRAMS_PERCENT = 50.0
 """Other programs have the cores if they use this share of the cores' time, and more than the run does."""
-MEMORY_PRESSURE_PERCENT = 10.0
-"""Memory may be the limit if some task waited for it for this share of the time (`some` in /proc/pressure/memory)."""
 FEW_REQUESTS = 4.0
 """Concurrent requests from which a drive or server counts as busy; with fewer, most are partly idle."""
 PIECE_BYTES = 512 << 10
 """A read call counts as one request per PIECE_BYTES: the kernel splits it into requests and sends them together."""
-MIN_DEVICE_SHARE = 0.5
-"""If less than this share of the readers have a request in the device, most requests wait somewhere before it."""
 HELD_BACK_PERCENT, THROTTLED_PERCENT = 10.0, 50.0
 """A CPU limit (cgroup) that was used up in this share of its periods is reported beside other programs on the cores, or
 is itself what limits the run."""
@@ -162,8 +156,8 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
     without_storage = (100 - ceiling) / (100 - au) if au <= ceiling else 0.0
     if context.is_out_of_cpu_time and not context.device_is_saturated:
         explanation = _no_core("high" if causes.storage < causes.total / 2 else "medium", context)
-    elif without_storage >= EMULATOR_SHARE:
-        # From 0.8 on, all other causes together explain a fifth of the loss at most.
+    elif without_storage >= 0.5:
+        # The emulator explains at least half of the loss; from 0.8 on, all other causes explain a fifth at most.
         reached = Finding.of(Code.EMULATOR_CEILING, ceiling_au_percent=ceiling, au_percent=au)
         explanation = _emulator("high" if without_storage >= 0.8 else "medium", context, reached)
         largest = explanation.what
@@ -220,7 +214,7 @@ def _explain(largest: What, share: float, causes: Causes, work: Work, context: C
         confidence = "high"
     elif share >= 0.5:
         confidence = "medium"
-    if not context.memory_some_percent >= MEMORY_PRESSURE_PERCENT:
+    if not context.memory_some_percent >= 10:
         return _explain_without_pressure(largest, share, confidence, causes, work, context)
     pressure = Finding.of(Code.MEMORY_PRESSURE, percent=context.memory_some_percent)
     if largest == "host CPU" or (largest == "storage" and not context.device_busy_percent >= BUSY_PERCENT):
@@ -316,7 +310,7 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
     if not math.isnan(depth):
         if depth >= FEW_REQUESTS:
             return False, "high"
-        if depth < MIN_DEVICE_SHARE * work.readers:
+        if depth < work.readers / 2:
             return False, "medium"  # most reads wait before the device: a cgroup or the network limits them
         if requests >= FEW_REQUESTS or context.device_busy_percent < BUSY_PERCENT:
             return requests < FEW_REQUESTS, "medium"

@@ -22,7 +22,6 @@ from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.rates import Floats, Intervals
@@ -60,7 +59,7 @@ class Account(NamedTuple):
     """wait + sync of all accelerators; `total_ns` - `lost_ns` is computation."""
     uneven_ns: Ints
     """The part of `lost_ns` that would remain with no waits for data: computation times (random draws) differ."""
-    parts_ns: NDArray[np.float64]
+    parts_ns: Floats
     """The rest of `lost_ns`, split by `PARTS`, shape (steps, 4)."""
 
 
@@ -195,8 +194,8 @@ def worker_time(rows: Rows, preprocesses: bool) -> WorkerTime:
     return WorkerTime(blocked - pause, pause + burned, computing - burned, starved)
 
 
-def took_ns(rows: Rows) -> NDArray[np.int64]:
-    took: NDArray[np.int64] = rows["finished_ns"] - rows["started_ns"]
+def took_ns(rows: Rows) -> Ints:
+    took: Ints = rows["finished_ns"] - rows["started_ns"]
     return took
 
 
@@ -215,7 +214,7 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bo
     spent = np.stack(worker_time(critical, preprocesses), axis=-1)
     shares = spent / np.maximum(spent.sum(axis=-1, keepdims=True), 1e-9)
 
-    def workers_did(begins_ns: Ints, ends_ns: Ints) -> NDArray[np.float64]:
+    def workers_did(begins_ns: Ints, ends_ns: Ints) -> Floats:
         return _busy_workers_shares(rows, critical["rank"], begins_ns, ends_ns, preprocesses, workers)
 
     before_start = workers_did(critical["free_ns"], critical["started_ns"])
@@ -239,7 +238,7 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bo
 
 def _busy_workers_shares(
     rows: StepTable, span_ranks: Ints, begins_ns: Ints, ends_ns: Ints, preprocesses: bool, workers: int
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return what a rank's workers did in each span of time, as shares of their work in it, shape (spans, 4).
 
     Columns are those of `WorkerTime`; all are 0 where the workers were not busy (`BUSY_WORKERS`).

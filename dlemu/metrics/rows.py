@@ -20,13 +20,13 @@ LABELS = ("rank", "epoch", "phase", "block")
 class StepTable:
     """Some rows of a run, ordered by `LABELS` and `step`: the columns of all rows, and the indices of these rows.
 
-    Values computed from a table can be cached in it; see `once`.
+    Values computed from a table can be cached in it: see `cached`.
     """
 
     def __init__(self, columns: Mapping[str, Ints], indices: NDArray[np.intp]) -> None:
         """Take sorted columns (`table_of` sorts them)."""
         self._columns, self._indices = columns, indices
-        self._cache: dict[object, Any] = {}
+        self.cache: dict[object, Any] = {}
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -49,13 +49,6 @@ class StepTable:
         for name in self._columns:
             rows[name] = self[name]
         return rows
-
-    def once(self, compute: Callable[[StepTable], T]) -> T:
-        """Return `compute(self)`, computed at the first call and cached in this table."""
-        if compute not in self._cache:
-            self._cache[compute] = compute(self)
-        value: T = self._cache[compute]
-        return value
 
     @cached_property
     def by_rank(self) -> list[StepTable]:
@@ -155,7 +148,11 @@ def cached(compute: Callable[[StepTable], T]) -> Callable[[Rows], T]:
 
     @wraps(compute)
     def cached_compute(rows: Rows) -> T:
-        return in_order(rows).once(compute)
+        table = in_order(rows)
+        if compute not in table.cache:
+            table.cache[compute] = compute(table)
+        value: T = table.cache[compute]
+        return value
 
     return cached_compute
 

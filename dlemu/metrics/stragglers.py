@@ -17,17 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.loss import PARTS, total_ns, wait_parts
-from dlemu.metrics.rows import Rows, StepTable, in_order, steps_of, sum_of
+from dlemu.metrics.rates import Floats
+from dlemu.metrics.rows import Ints, Rows, StepTable, in_order, steps_of, sum_of
 from dlemu.plan.samples import Plan, hash_samples
-
-_MIN_LOSS_PERCENT = 0.5
-"""An owner is reported if it caused at least this loss, in points of utilisation..."""
-_MIN_RATIO = 3
-"""... and this many times the mean loss of the other owners: by chance every rank is last now and then."""
 
 
 def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str]) -> list[Finding]:
@@ -67,7 +62,8 @@ def _slow_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, 
         return
     mean_of_others = (caused[present].sum() - caused) / (len(present) - 1)
     for owner in present[np.argsort(-caused[present], kind="stable")].tolist():
-        if 100 * caused[owner] / all_ns < _MIN_LOSS_PERCENT or caused[owner] < _MIN_RATIO * mean_of_others[owner]:
+        # By chance every rank is last now and then.
+        if 100 * caused[owner] / all_ns < 0.5 or caused[owner] < 3 * mean_of_others[owner]:
             continue
         delayed = (last_owner == owner) & (delay_ns > 0)
         rows = kept[last_row[delayed]]
@@ -80,14 +76,8 @@ def _slow_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, 
         yield owner, numbers
 
 
-_SLOW_FOLDER_RATIO = 2.0
-"""A slow folder's time per sample is at least this many times the median of all folders..."""
-_MIN_STANDARD_ERRORS = 5.0  # by chance 3 of 10 million folders exceed 5
-"""... and at least this many standard errors above that median."""
-_MAX_SLOW_SHARE = 1 / 3
-"""Where a greater share of the folders is that slow, no folder is reported."""
-_MIN_BATCHES_PER_FOLDER = 10  # 5 in each of the two halves that are fitted on their own, too
-_MAX_BATCHES = 20_000  # more only take time
+_MAX_BATCHES = 20_000
+"""Batches whose read times are fitted; more take time and show no more."""
 
 
 def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[Finding, ...]:
@@ -100,16 +90,16 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[F
     table = in_order(rows)
     read = np.flatnonzero((table["read_ns"] > 0) & (table["samples"] == plan.batch_size))
     batches = list(_samples_by_folder(table[read[:: max(1, len(read) // _MAX_BATCHES)]], plan, len(folders)))
-    if len(batches) < _MIN_BATCHES_PER_FOLDER * len(folders):
+    if len(batches) < 10 * len(folders):  # 5 a folder in each of the two halves that are fitted on their own, too
         return ()
     counts, took_ms = np.array([count for count, _ in batches], float), np.array([took for _, took in batches])
     per_sample, errors = _fit(counts, took_ms)
     median = float(np.median(per_sample))
-    least = _SLOW_FOLDER_RATIO * median
-    is_slow = (per_sample >= least) & (per_sample - median >= _MIN_STANDARD_ERRORS * errors)
+    least = 2 * median
+    is_slow = (per_sample >= least) & (per_sample - median >= 5 * errors)  # by chance 3 of 10 million folders are
     for half in (slice(None, None, 2), slice(1, None, 2)):  # a few very long reads are in one half only
         is_slow &= _fit(counts[half], took_ms[half])[0] >= least
-    if median <= 0 or is_slow.sum() > _MAX_SLOW_SHARE * len(folders):
+    if median <= 0 or 3 * is_slow.sum() > len(folders):  # where many folders are slow, none is another drive's
         return ()
     findings = []
     for index in np.argsort(-per_sample):
@@ -119,7 +109,7 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[F
     return tuple(findings)
 
 
-def _samples_by_folder(rows: StepTable, plan: Plan, folders: int) -> Iterator[tuple[NDArray[np.int64], float]]:
+def _samples_by_folder(rows: StepTable, plan: Plan, folders: int) -> Iterator[tuple[Ints, float]]:
     """Yield for each row its number of samples in each folder, shape (folders,), and its read time in ms."""
     for own in rows.by_rank_and_epoch:
         (rank,), (epoch,) = own.values("rank"), own.values("epoch")
@@ -131,7 +121,7 @@ def _samples_by_folder(rows: StepTable, plan: Plan, folders: int) -> Iterator[tu
                 yield count, read_ns / 1e6
 
 
-def _fit(counts: NDArray[np.float64], took_ms: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _fit(counts: Floats, took_ms: Floats) -> tuple[Floats, Floats]:
     """Return the time per sample of each folder, ms, and its standard error (ordinary least squares)."""
     inverse = np.linalg.pinv(counts.T @ counts)
     per_sample = inverse @ counts.T @ took_ms

@@ -19,7 +19,7 @@ import numpy as np
 
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.loss import total_ns
-from dlemu.metrics.rates import Floats, Intervals, Mean, by_epoch, known
+from dlemu.metrics.rates import Floats, Intervals, Mean, known
 from dlemu.metrics.rows import Ints, Rows, StepTable, cached, in_order, sum_of
 from dlemu.metrics.t_interval import Values, estimate
 
@@ -139,7 +139,7 @@ class _Batches:
 
 def sustained_au(rows: Rows, kept: Rows) -> Mean:
     """Return the sustained AU, of all rows and of each epoch: the smaller of supply and AU of the kept steps."""
-    epochs = by_epoch(rows)
+    epochs = in_order(rows).by_epoch
     supplies = supplies_of(rows)
     whole = Supply(
         read_ns=sum(supply.read_ns for supply in supplies), time_ns=sum(supply.time_ns for supply in supplies)
@@ -217,7 +217,7 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
     by_supply = supply_percent < au_percent(kept)
     values = np.concatenate([*_windows(rows if by_supply else kept, by_supply=by_supply), np.empty(0)])
     if len(values) < _MIN_VALUES:
-        epochs = [supply.percent for supply in supplies] if by_supply else map(au_percent, by_epoch(kept))
+        epochs = [supply.percent for supply in supplies] if by_supply else map(au_percent, kept.by_epoch)
         values = np.array(list(epochs))
     if len(values) < _MIN_VALUES:
         return None

@@ -15,8 +15,6 @@ from datagen.layout import Runs
 _ROUNDS = 6  # 4 are enough with strong round functions (Luby and Rackoff, 1988); these are weak, but fast
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: spreads neighbours
 _MIX = np.uint64(0xBF58476D1CE4E5B9)  # a multiplier of splitmix64 (Steele, Lea, Flood 2014)
-_MAX_FILES_AS_RUNS = 8
-"""Batches are planned as runs if they span at most about this many files, else sample by sample, in arrays."""
 
 
 def permute(positions: NDArray[np.int64], n: int, seed: int) -> NDArray[np.int64]:
@@ -54,6 +52,7 @@ class BatchPlan(Protocol):
 
     def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Return the sample numbers of `step` (from 1) of `epoch` (from 1), shape (batch_size,)."""
+        return self.batches(epoch, np.array([step])).ravel()
 
     def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sample numbers of several steps at once, shape (steps, batch_size)."""
@@ -120,7 +119,7 @@ class Plan:
         The cost of planning a batch then does not grow with its samples: one of small rows has many thousands.
         """
         per_file, batch_size = self.num_samples_per_file, self.batch_size
-        if self.sample_shuffle or per_file < 2 or per_file * _MAX_FILES_AS_RUNS < batch_size:
+        if self.sample_shuffle or per_file < 2 or per_file * 8 < batch_size:  # a batch spans more than about 8 files
             return None
         begins = (self.batch_numbers(rank, steps) * batch_size).tolist()
         files_by_batch = [range(begin // per_file, (begin + batch_size - 1) // per_file + 1) for begin in begins]
@@ -175,15 +174,11 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class RankPlan:
+class RankPlan(BatchPlan):
     """One rank's part of a plan, for its loader; steps beyond the last one repeat it."""
 
     plan: Plan
     rank: int
-
-    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Return the samples of a batch, shape (batch_size,)."""
-        return self.batches(epoch, np.array([step])).ravel()
 
     def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of some batches, shape (steps, batch_size)."""

@@ -38,8 +38,6 @@ from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of
 
 MB = 1e6
-_OTHER_READERS_PERCENT = 20.0
-"""Other readers are reported from this share of the devices' bytes; less may be metadata, or reads around the run."""
 
 
 def analyse(run: MeasuredTraining) -> Summary:
@@ -230,7 +228,7 @@ def _other_program(rows: Rows, metrics: Metrics, proof: cache.CacheProof) -> Fin
     delivered_mb = rate.mean * seconds
     others_mb = delivered_mb - float(sum_of(rows, "storage_bytes")) / MB
     percent = 100 * others_mb / delivered_mb
-    if percent < _OTHER_READERS_PERCENT:
+    if percent < 20:  # less may be metadata, or reads around the run
         return None
     return Finding.of(Code.OTHER_PROGRAM_ON_DRIVE, "caution", mb_per_second=others_mb / seconds, percent=percent)
 

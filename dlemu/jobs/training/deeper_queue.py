@@ -29,11 +29,6 @@ from dlemu.metrics.t_interval import FEWEST
 
 MAX_ROWS = 20_000
 """Most rows (steps of all ranks) to replay, from the run's first on: that takes a few tenths of a second per depth."""
-_MAX_DIFFERENCE_PERCENT = 5.0
-"""Most points by which the AU of the replay may differ from the measured AU."""
-_DEPTH_FACTORS = (2, 4, 8)
-"""The queue is replayed with these multiples of its batches ahead. Advised is the smallest factor whose AU is within
-_MIN_GAIN_PERCENT of the best: less gain is not worth twice the memory."""
 _MIN_GAIN_PERCENT = 2.0
 """A deeper queue must gain this many points of AU to be the limit."""
 
@@ -55,12 +50,12 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
         return None
     epochs = _epochs_of(rows, facts)
     replayed = _replayed_au_percent(epochs)
-    if not abs(replayed - measured) <= _MAX_DIFFERENCE_PERCENT:  # or NaN
+    if not abs(replayed - measured) <= 5:  # points of AU, or NaN
         return None
     au_by_factor = {
-        factor: min(100.0, max(0.0, _replayed_au_percent(epochs, factor) + measured - replayed))
-        for factor in _DEPTH_FACTORS
+        factor: min(100.0, max(0.0, _replayed_au_percent(epochs, factor) + measured - replayed)) for factor in (2, 4, 8)
     }
+    # The smallest factor that gains about as much as the best: less gain is not worth twice the memory.
     enough = max(au_by_factor.values()) - _MIN_GAIN_PERCENT
     factor, deeper = next((factor, au) for factor, au in au_by_factor.items() if au >= enough)
     if deeper - measured < _MIN_GAIN_PERCENT:

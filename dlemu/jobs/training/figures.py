@@ -12,7 +12,7 @@ from dlemu.jobs.training.result import Run
 from dlemu.metrics.findings import Code
 from dlemu.metrics.loss import wait_parts
 from dlemu.metrics.rates import Floats, Intervals
-from dlemu.metrics.rows import StepTable
+from dlemu.metrics.rows import StepTable, cached
 from dlemu.report import figure_base as base
 from dlemu.report.figure_base import Figure, Row
 
@@ -67,7 +67,7 @@ def step_split(run: Run) -> Figure | None:
     """The account of the accelerators' time, in all, by epoch and by rank: computing, waiting for what, in sync."""
     if not len(run.training):
         return None
-    sums = run.training.once(_split)
+    sums = _split(run.training)
     total = sum(sums["epoch"].values(), start=np.zeros(len(_PARTS)))
     bars = {"all": total}
     for label, times in sums.items():
@@ -113,6 +113,7 @@ def _percents(spent: Floats) -> list[float]:
     return base.rounded(100 * spent / (spent.sum() or 1.0), 4)
 
 
+@cached
 def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:
     """Return the ns of each epoch, and of each rank, spent on each part, in the order of `_PARTS`."""
     spent = [rows["compute_ns"], *wait_parts(rows).T, rows["sync_ns"]]

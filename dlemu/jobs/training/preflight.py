@@ -38,10 +38,6 @@ from dlemu.results.wording import count
 from dlemu.runner.events import Making
 from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE
 
-_FILES_PER_WORKER = 6
-"""File descriptors of a rank for each worker (queues, pipes, sentinel), measured with PyTorch 2.13."""
-_FILES_PER_RANK = 64
-"""File descriptors of a rank apart from its workers': logs, sockets to other ranks, files that libraries open."""
 _SAVING_BYTES = 256 << 20
 """Free address space needed for writing the results; with less, the libraries that write them abort the process."""
 
@@ -93,7 +89,8 @@ def _check_evictable(job: TrainingJob) -> None:
 
 def _check_files(job: TrainingJob) -> None:
     """Raise the soft limit on file descriptors where needed; raises SpaceError when the hard limit is too low."""
-    needed = _FILES_PER_RANK + _FILES_PER_WORKER * job.workload.reader.read_threads
+    # Logs, sockets to other ranks and files of libraries; for each worker queues, pipes and a sentinel (PyTorch 2.13)
+    needed = 64 + 6 * job.workload.reader.read_threads
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < needed <= hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
 from datagen.storage.storage_base import open_storage
 from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
@@ -197,7 +196,10 @@ class _Trainer:
     def _train(self, epoch: Epoch) -> bool:
         """Train one epoch; return whether the user stopped the run in it."""
         compute_ns = self._accelerator.draw_compute_ns("train", epoch.number, epoch.steps)
-        cpu_seconds = self._draw_step_cpu(epoch)
+        step_cpu_time, cpu_seconds = self._job.workload.train.step_cpu_time, None
+        if not is_zero(step_cpu_time):  # drawn as the computation is: long steps have more
+            spec = self._job.accelerator_spec(self._comm.rank)
+            cpu_seconds = draw_ns(step_cpu_time, spec, epoch.number, epoch.steps) / 1e9
         first_step = 1
         free_ns = self._comm.all_reduce_max(self._clock.now_ns())
         with self._batch_queue("train", epoch.number, epoch.steps) as batch_queue:
@@ -217,14 +219,6 @@ class _Trainer:
                     batch_queue.read_ahead()
                     free_ns = self._checkpoint(epoch.number, block.number)
         return False
-
-    def _draw_step_cpu(self, epoch: Epoch) -> NDArray[np.float64] | None:
-        """Return the trainer's CPU seconds per step, None for none; drawn as computation is: long steps have more."""
-        duration = self._job.workload.train.step_cpu_time
-        if is_zero(duration):
-            return None
-        spec = self._job.accelerator_spec(self._comm.rank)
-        return draw_ns(duration, spec, epoch.number, epoch.steps) / 1e9
 
     def _checkpoint(self, epoch: int, block: int) -> int:
         """Save a checkpoint; return when training continues, on this rank's clock."""

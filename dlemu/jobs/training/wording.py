@@ -336,7 +336,11 @@ def screen(summary: Summary, folder: str) -> Screen:
     lines = [_verdict(summary)]
     if not summary.passed_from_memory:
         lines += _delivered(summary)
-    source = "" if memory_in_verdict else _source(summary)
+    source = ""
+    if not memory_in_verdict:
+        share = summary.page_cache.from_storage_percent.mean if summary.page_cache else None
+        served = "not known how many" if share is None else with_uncertainty(min(share, 100), None)
+        source = f"{served} of the bytes came from storage"
     lines += [*_limit(summary), *_proof(summary, source), *_again(summary, folder)]
     notes = list(summary.issues)
     if summary.page_cache is not None and summary.page_cache.warning and not memory_in_verdict:
@@ -402,12 +406,6 @@ def _limit(summary: Summary) -> Iterator[Said]:
     yield Said("limit", text)
     if limit.advice:
         yield Said("to do", limit.advice[0], tone="strong")
-
-
-def _source(summary: Summary) -> str:
-    share = summary.page_cache.from_storage_percent.mean if summary.page_cache else None
-    known = "not known how many" if share is None else with_uncertainty(min(share, 100), None)
-    return f"{known} of the bytes came from storage"
 
 
 def _proof(summary: Summary, source: str) -> Iterator[Said]:

@@ -11,22 +11,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dlemu.jobs.training.prediction.event_model import HostCosts
-
-Floats = NDArray[np.float64]
+from dlemu.metrics.rates import Floats
 
 WAITING_SHARE = 0.02
 """The storage gave all it could if accelerators waited for data at least this share of the time, or if readers waited
 less than this share for room in their queues."""
 MIN_DECODE_SHARE = 0.05
 """Share of a worker's time below which its work after reading is counted as reading."""
-MIN_LEFT_SHARE = 0.001
-"""Share of a storage's throughput that other jobs leave at least: with none this job would never end."""
 CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # a storage slower by 100 %, at an interval's end, would stand still
-THRASHING_SHARE = 0.3
-"""A throughput that falls by this share with more readers really falls; a smaller fall is chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +57,14 @@ def flat(mb_per_second: float) -> Curve:
 def smoothed(curve: Curve, reads: Sequence[int]) -> Curve:
     """Return the curve without random violations of two rules, which levels of few reads of varying latency show.
 
-    More readers must not make one reader faster, nor all together slower (unless by `THRASHING_SHARE`). Violators are
-    pooled, weighted by `reads` (Barlow et al., Statistical Inference under Order Restrictions, 1972).
+    More readers must not make one reader faster, nor all together slower, unless by 30 %, which is no chance. Violators
+    are pooled, weighted by `reads` (Barlow et al., Statistical Inference under Order Restrictions, 1972).
     """
     readers = [point.readers for point in curve]
     slowness = _never_falling([-point.mb_per_second / point.readers for point in curve], reads)
     totals = [-value * number for value, number in zip(slowness, readers, strict=True)]
     fall = 1
-    while fall < len(totals) and totals[fall] >= (1 - THRASHING_SHARE) * max(totals[:fall]):
+    while fall < len(totals) and totals[fall] >= 0.7 * max(totals[:fall]):
         fall += 1
     pooled = [*_never_falling(totals[:fall], reads[:fall]), *totals[fall:]]
     return tuple(CurvePoint(readers=number, mb_per_second=rate) for number, rate in zip(readers, pooled, strict=True))
@@ -147,7 +141,7 @@ class Calibration:
     def left_mb_per_second(self, speed: float = 1.0) -> float:
         """Return the highest throughput that other jobs leave, of a storage that is `speed` times as fast."""
         total = speed * most_mb_per_second(self.curve)
-        return max(total - self.others_mb_per_second, MIN_LEFT_SHARE * total)
+        return max(total - self.others_mb_per_second, 0.001 * total)  # with none, this job would never end
 
 
 def given_speed(mb_per_second: float, *, cores: float | None, bytes_factor: float = 1.0) -> Calibration:

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from dlemu.metrics.rates import Floats
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,11 +29,8 @@ from dlemu.results.wording import count
 
 ROWS = 20_000
 """Maximum rank-steps (ranks x steps) of a simulation: a longer epoch is extrapolated."""
-BISECTIONS = 18  # halves the logarithm of a range 18 times: 1 to 50,000 is narrowed to 0.004 %
 TOLERANCE = 0.002
 """Relative difference of an epoch's duration that is neglected."""
-MAX_SPEED_FACTOR = 1e3
-"""A storage this many times as fast as the accelerators' demand makes nobody wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +66,8 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
         return first_seconds + seconds_per_step * simulated.planned_steps, first_seconds
 
     step_bytes = run.ranks * workload.reader.batch_size * Model(workload, given_speed(1.0, cores=1)).mean_sample_bytes
-    least, most = (
-        factor * step_bytes / mean_seconds(workload.train.computation_time) / 1e6 for factor in (0.02, MAX_SPEED_FACTOR)
-    )
+    demand_mb_per_second = step_bytes / mean_seconds(workload.train.computation_time) / 1e6
+    least, most = 0.02 * demand_mb_per_second, 1e3 * demand_mb_per_second  # at 1,000 times the demand nobody waits
     unlimited_seconds, _ = simulate(most)
     if measured_seconds < unlimited_seconds * (1 - TOLERANCE):
         raise UserError(
@@ -103,7 +99,7 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
 
 def _solve(falling: Callable[[float], float], wanted: float, low: float, high: float) -> float:
     """Return where a falling function has the value `wanted`, by bisection; `low` or `high` where it never has."""
-    for _ in range(BISECTIONS):
+    for _ in range(18):  # halves the range's logarithm: 1 to 50,000 is narrowed to 0.004 %
         middle = (low * high) ** 0.5 if low > 0 else (low + high) / 2
         if falling(middle) > wanted:
             low = middle

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,12 +41,10 @@ AU_PERCENT, RATE_PERCENT = 1.0, 1.0
 """Half widths of the model's own error: of AU in points, of samples/s in percent."""
 SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000
 """Max rank-steps of a simulation that finds the count or its limit, and of one that gives an end of an interval."""
-PROPORTIONAL_TRIALS = 4  # first trials of a search, chosen in proportion to AU; later trials halve the bracket
 NOTHING_PERCENT = 98.0
 """AU at and above which nothing is said to limit the run."""
 HELPS_PERCENT = 2.0
 """Points of AU that removing a limit must gain for it to be named."""
-_EVALUATIONS = "evaluations are not included: no AU counts them, but they lengthen the run"
 _FINDINGS: Wording[str] = {
     f"{OUTSIDE}.readers": "no measurement had {readers:count reader}: the speed with {tried} is assumed",
     f"{OUTSIDE}.saturation": "the storage never reached its limit, or gave more at first, so it gives at least this: "
@@ -55,8 +54,6 @@ _FINDINGS: Wording[str] = {
     "intervals allow for that: stop it and predict again",
 }
 MORE_READERS, FASTER = 4, 2.0  # factors when looking for the limit; the trial after a run (scaling.TIMES) has 4 too
-SHARE_ERROR = 0.5
-"""Relative error of `Calibration.step_share`: if the delay is a fixed time, it is twice that share of half a step."""
 BUSY_SHARE = 0.25
 """Share of the cores kept busy by other programs above which an issue is raised and intervals reach further down."""
 
@@ -175,7 +172,7 @@ class _Predictor:
         self._demand = demand(workload.model.name, workload).samples_per_second or math.inf
         # False also where other programs took cores: then the readers could not show the storage's limit.
         self._saturated = calibration.saturated and not self._others_share
-        self._counts: dict[int, PredictedCount] = {}
+        self.count = cache(self._count)
         limits = model.most_ranks() | {"most": most}
         self._limited_by = min(limits, key=lambda name: limits[name])
         self._limit = max(1, int(limits[self._limited_by]))
@@ -195,11 +192,6 @@ class _Predictor:
         if passing.certain < passing.possible and not self._saturated:
             return "others" if self._calibration.saturated else "storage"
         return self._limited_by if passing.possible >= self._limit else None
-
-    def count(self, ranks: int) -> PredictedCount:
-        if ranks not in self._counts:
-            self._counts[ranks] = self._count(ranks)
-        return self._counts[ranks]
 
     def _count(self, ranks: int) -> PredictedCount:
         """Predict a count: means over its runs, and intervals from runs on a slightly slower and faster storage."""
@@ -248,7 +240,8 @@ class _Predictor:
     def _run_with_errors(self, ranks: int, sign: int) -> ModelRun:
         """Simulate a storage faster by its error, and a host with less delay; with `sign` -1, slower and more."""
         calibration = self._calibration
-        step_share = (1 - sign * SHARE_ERROR) * calibration.step_share
+        # If the host's delay is a fixed time, it is twice the share of a step half as long.
+        step_share = (1 - sign * 0.5) * calibration.step_share
         model = replace(self._model, calibration=replace(calibration, step_share=step_share))
         speed = 1 + sign * self._speed_error
         return model.run(ranks, speed=speed, most_rows=INTERVAL_ROWS, shrinks=True, seed=1)
@@ -310,7 +303,7 @@ class _Predictor:
                 low = trial
             else:
                 high = trial
-            if trials <= PROPORTIONAL_TRIALS and au_percent < NOTHING_PERCENT:
+            if trials <= 4 and au_percent < NOTHING_PERCENT:
                 trial = math.floor(trial * au_percent / wanted_percent)  # on a full storage AU x count is constant
             elif high > self._limit:
                 trial = 2 * low
@@ -376,7 +369,7 @@ class _Predictor:
         """Yield caveats of the calibration, the settings and the recording, as sentences."""
         yield from self._calibration.notes
         if self._workload.workflow.evaluation:
-            yield _EVALUATIONS
+            yield "evaluations are not included: no AU counts them, but they lengthen the run"
         yield from recording_notes(self._workload.recorded, ranks)
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
@@ -31,19 +30,13 @@ from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene, simula
 from dlemu.jobs.training.prediction.prediction import EndedBy, SimulatedFigures
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
-from dlemu.metrics.rates import averaged, first_batch_seconds, over_epochs, per_second, training_ns
+from dlemu.metrics.rates import Floats, averaged, first_batch_seconds, over_epochs, per_second, training_ns
 from dlemu.metrics.rows import StepTable, in_order
 from dlemu.metrics.sustained import sustained_au
 from dlemu.results.wording import count
 
-Floats = NDArray[np.float64]
-
 MOST_ROWS = 300_000
 """Maximum rank-steps (ranks x steps) of a simulation; they take 2 to 3 seconds."""
-SUSTAINED_ROWS = 30_000
-"""Maximum rank-steps of a simulation that only serves to find the sustained AU."""
-_AU_BRACKET = 0.02
-"""Where trainers and readers compete for cores, the AU is found to 2 points: each simulation halves the bracket."""
 MIN_STEPS = 30
 """Steps that an epoch needs beyond those read ahead; a shorter one shows little of an epoch's middle."""
 
@@ -181,7 +174,7 @@ class Model:
         if lengthens and job.schedule[0].steps < min_steps:
             # In so short an epoch read-ahead hides what the storage sustains.
             longer = self._with_longer_epoch(math.ceil(min_steps / job.schedule[0].steps)).run(
-                ranks, speed=speed, most_rows=min(most_rows, SUSTAINED_ROWS), shrinks=True, seed=seed, lengthens=False
+                ranks, speed=speed, most_rows=min(most_rows, 30_000), shrinks=True, seed=seed, lengthens=False
             )
         metric, synchronous = self.workload.metric, self.workload.train.synchronous
         counted = min(block.steps for epoch in job.schedule for block in epoch.blocks)
@@ -237,7 +230,7 @@ class Model:
         rows = self._rows(job, epochs, rate, cores - used, seed)
         low = au_percent(rows) / 100
         high = au_percent(self._rows(job, epochs, rate, cores, seed)) / 100 if used else low
-        while high - low > _AU_BRACKET:
+        while high - low > 0.02:
             au = (low + high) / 2
             rows = self._rows(job, epochs, rate, cores - au * used, seed)
             if au_percent(rows) > 100 * au:
@@ -283,7 +276,7 @@ class Model:
             rows = step_rows(epoch, scene, times, start_seconds=start, batch_size=plan.batch_size)
             rows["app_bytes"] = np.rint(app_bytes).ravel()
             parts.append(rows)
-            start += float(times.free[-1]) + EPOCH_GAP_SECONDS
+            start += float(times.free[-1]) + 1.0  # no metric uses the time between epochs
         run: StepRows = np.concatenate(parts)
         return run
 
@@ -358,10 +351,6 @@ def _cut(schedule: tuple[Epoch, ...], ranks: int, most_rows: int, least_steps: i
     if len(epochs) > 1 or schedule[0].steps <= most_steps:
         return tuple(epochs)
     return (Epoch(schedule[0].number, (Block(1, most_steps, checkpoint=False),), evaluation=False),)
-
-
-EPOCH_GAP_SECONDS = 1.0
-"""An arbitrary gap between the simulated time stamps of epochs: no metric uses it."""
 
 
 def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: float, batch_size: int) -> StepRows:
