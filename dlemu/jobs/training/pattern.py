@@ -54,7 +54,6 @@ ENDLESS = 1 << 40
 MEMORY_SHARE = 0.25  # a probe must not push other programs into swap
 """Share of the available memory that the readers' buffers may use."""
 _READER = Role("reader", "use fewer readers or a smaller batch")
-_LOADER = Role("the loader's process", "use a smaller batch")
 READ_DTYPE = np.dtype(
     [(name, np.int64) for name in ("begin_ns", "end_ns", "app_bytes", "samples", "decode_ns", "cpu_ns", "reader")]
 )
@@ -169,8 +168,8 @@ def loader_costs(job: TrainingJob) -> HostCosts:
     """
     if not job.workload.reader.read_threads:
         return HostCosts()
-    seconds = job.workload.timeout_seconds
-    (costs,) = run_crew(_loader_costs, [job], _LOADER, timeout_seconds=seconds, most_seconds=seconds)
+    seconds, role = job.workload.timeout_seconds, Role("the loader's process", "use a smaller batch")
+    (costs,) = run_crew(_loader_costs, [job], role, timeout_seconds=seconds, most_seconds=seconds)
     return costs
 
 

@@ -110,12 +110,10 @@ def simulate(scene: Scene) -> EpochTimes:
     delivered, used = [0] * ranks, [0] * ranks
     idle = [workers] * ranks
     is_idle = bytearray(b"\1") * (ranks * workers)  # by worker, with `in_turn`
-    # Heaps: reads by `reader_bytes` at their end, batches being decoded or preprocessed by `core_seconds` at their end,
-    reads: list[tuple[float, int]] = []
-    decoding: list[tuple[float, int]] = []
-    # and other events by their moment: a batch whose worker has slept (the batch's index), or one of these codes
-    events: list[tuple[float, int]] = []
-    step_over, all_request = -1, -2 - ranks  # -2 - rank: the rank receives a batch
+    reads: list[tuple[float, int]] = []  # a heap, by `reader_bytes` at the read's end
+    decoding: list[tuple[float, int]] = []  # a heap of decoding and preprocessing, by `core_seconds` at its end
+    events: list[tuple[float, int]] = []  # a heap, by moment: a batch whose worker has slept (its index), or a code
+    step_over, all_request = -1, -2 - ranks  # codes; also -2 - rank: the rank receives a batch
 
     now = costs.epoch_start_seconds
     active = 0  # reads

@@ -174,9 +174,8 @@ class _Predictor:
         self._saturated = calibration.saturated and not self._others_share
         self.count = cache(self._count)
         limits = model.most_ranks() | {"most": most}
-        self._limited_by = min(limits, key=lambda name: limits[name])
-        self._limit = max(1, int(limits[self._limited_by]))
-        """The largest count that a search tries."""
+        self._limit_reason = min(limits, key=lambda name: limits[name])
+        self._limit = max(1, int(limits[self._limit_reason]))  # the largest count that a search tries
 
     def counts_around(self, passing: Passing) -> list[PredictedCount]:
         """Return the predictions for the counts that a search found, and for the first that fails."""
@@ -191,7 +190,7 @@ class _Predictor:
         """Return why a search tried no more accelerators; None if it found a count that fails."""
         if passing.certain < passing.possible and not self._saturated:
             return "others" if self._calibration.saturated else "storage"
-        return self._limited_by if passing.possible >= self._limit else None
+        return self._limit_reason if passing.possible >= self._limit else None
 
     def _count(self, ranks: int) -> PredictedCount:
         """Predict a count: means over its runs, and intervals from runs on a slightly slower and faster storage."""
