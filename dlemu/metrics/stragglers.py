@@ -76,10 +76,6 @@ def _slow_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, 
         yield owner, numbers
 
 
-_MAX_BATCHES = 20_000
-"""Batches whose read times are fitted; more take time and show no more."""
-
-
 def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[Finding, ...]:
     """Return the slow ones of `folders`, slowest first; file number f is in folder f modulo their number.
 
@@ -89,7 +85,8 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[F
         return ()
     table = in_order(rows)
     read = np.flatnonzero((table["read_ns"] > 0) & (table["samples"] == plan.batch_size))
-    batches = list(_samples_by_folder(table[read[:: max(1, len(read) // _MAX_BATCHES)]], plan, len(folders)))
+    read = read[:: max(1, len(read) // 20_000)]  # more batches take time and show no more
+    batches = list(_samples_by_folder(table[read], plan, len(folders)))
     if len(batches) < 10 * len(folders):  # 5 a folder in each of the two halves that are fitted on their own, too
         return ()
     counts, took_ms = np.array([count for count, _ in batches], float), np.array([took for _, took in batches])

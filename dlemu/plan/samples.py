@@ -68,7 +68,8 @@ class Plan:
     Each rank reads its part in order, batch by batch: without a shuffle, one rank reads a file from its start to its
     end. Samples that do not fill a batch on every rank are dropped.
     With `worker_streams` > 1 a rank's part is cut into that many ranges, and its steps take a batch from each in turn.
-    A loader that assigns batches to as many workers in turn then has each worker read one range from its start.
+    A loader that assigns batches to as many workers in turn then has each worker read one range from its start: with 6
+    batches and 2 streams, steps 1 to 6 take the batches 0, 3, 1, 4, 2, 5.
     """
 
     num_files: int
@@ -92,15 +93,15 @@ class Plan:
 
     def check(self, split: str) -> None:
         """Raise DatasetError when the samples do not fill one step."""
-        wanted = self.batch_size * self.ranks
-        if self.num_samples < wanted:
-            files = -(-wanted // self.num_samples_per_file)
+        step_samples = self.batch_size * self.ranks
+        if self.num_samples < step_samples:
+            files = -(-step_samples // self.num_samples_per_file)
             key = "num_files_train" if split == "train" else "num_files_eval"
             ranks, fewer = ("1 rank", "") if self.ranks == 1 else (f"{self.ranks} ranks", "fewer ranks, ")
             raise DatasetError(
                 f"the {split} set has {self.num_samples} samples ({self.num_files} files x "
                 f"{self.num_samples_per_file}); one step of {ranks} x batch {self.batch_size} needs "
-                f"{wanted}: use {fewer}a smaller batch, or a dataset with dataset.{key}={files} or more"
+                f"{step_samples}: use {fewer}a smaller batch, or a dataset with dataset.{key}={files} or more"
             )
 
     def sample_ids(self, rank: int, epoch: int, step: int) -> NDArray[np.int64]:
@@ -145,7 +146,7 @@ class Plan:
         if self.worker_streams > 1:
             length = self.steps_per_epoch // self.worker_streams
             turn, stream = np.divmod(numbers, self.worker_streams)
-            # Steps beyond the last whole turn read what follows all ranges, in order.
+            # Steps beyond the last complete turn read what follows all ranges, in order.
             numbers = np.where(turn < length, stream * length + turn, numbers)
         return np.asarray(rank * self.steps_per_epoch + numbers)
 
@@ -213,7 +214,7 @@ class PlanAhead:
     """Computes many batches of a plan at a time: a shuffle costs as much for one sample as for hundreds."""
 
     _SAMPLES_AHEAD = 4096
-    _RUN_STEPS_AHEAD = 64  # at least, where batches are runs, whose cost does not grow with their samples
+    _RUN_STEPS_AHEAD = 64  # at least, if batches are runs: the cost of these does not grow with their samples
 
     def __init__(self, plan: BatchPlan, batch_size: int) -> None:
         self._plan, self._steps = plan, max(1, self._SAMPLES_AHEAD // batch_size)

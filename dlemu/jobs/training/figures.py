@@ -46,11 +46,11 @@ def throughput(run: Run) -> Figure | None:
         for name, rates in series.items()
         for second, mb in zip(base.rounded(bounds[1:]), base.rounded(rates, 4), strict=True)
     ]
-    mean, whole, demand = run.summary.metrics.app_mb_per_second, run.summary.metrics.au_whole_percent, []
+    rate, au, demand = run.summary.metrics.app_mb_per_second, run.summary.metrics.au_whole_percent, []
     title = "Reading was slower than the accelerators take"
-    if mean is not None and mean.mean and whole is not None and whole.mean:
-        demand = [base.Level(mean.mean * 100 / whole.mean, "accelerators take")]
-        if whole.mean >= 100 - _MIN_LOST_PERCENT:
+    if rate is not None and rate.mean and au is not None and au.mean:
+        demand = [base.Level(rate.mean * 100 / au.mean, "accelerators take")]
+        if au.mean >= 100 - _MIN_LOST_PERCENT:
             title = "Reading kept up with the accelerators"
     chart = alt.layer(epoch_marks(run), base.lines(rows, x_axis(run), "MB/s", levels=demand))
     caption = "Bytes of each batch over the time its worker took to fetch it."
@@ -188,11 +188,11 @@ def hosts(run: Run) -> Figure | None:
     shown = sorted(busy, key=lambda host: (-busy[host], host))[: len(base.COLOURS)]
     panels: list[alt.LayerChart] = []
     for axis, probe, metrics in reversed(_PANELS):  # the lowest one has the time axis
-        known = run.device_series(probe, *metrics) if probe == "block" else run.series(probe, *metrics)
+        sources = run.device_series(probe, *metrics) if probe == "block" else run.series(probe, *metrics)
         rows = [
             {"line": host, "at": at, "value": value}
             for host in shown
-            for at, value in binned([series for series in known if series.host == host], run)
+            for at, value in binned([series for series in sources if series.host == host], run)
         ]
         if rows:
             panel = base.lines(rows, x_axis(run, named=not panels), axis, names=shown, height=70)
