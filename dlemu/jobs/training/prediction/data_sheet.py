@@ -101,10 +101,11 @@ def _measured(path: str, rows: Iterator[_Row], note: str = "") -> Rates:
     """Return the rates that fio (--output-format=json) or elbencho (--jsonfile) measured; raises UserError."""
     rates: dict[str, list[Rate]] = {"read": [], "write": []}
     try:
-        for operation, per_second, size_bytes, depth in rows:
-            if per_second and size_bytes >= 1 and operation.lower() in rates:
-                rate = Rate(size_bytes=round(size_bytes), depth=max(1, round(depth)), per_second=per_second)
-                rates[operation.lower()].append(rate)
+        for row in rows:
+            operation = row.operation.lower()
+            if row.iops and row.size_bytes >= 1 and operation in rates:
+                rate = Rate(size_bytes=round(row.size_bytes), depth=max(1, round(row.depth)), per_second=row.iops)
+                rates[operation].append(rate)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(f"{path} looks like the output of fio or elbencho, and can't be read ({error!r})") from None
     if not (rates["read"] or rates["write"]):
@@ -117,7 +118,7 @@ class _Row(NamedTuple):
     """A measurement: an operation (`read`, `write`, ...), its requests/s, their mean bytes, and how many in flight."""
 
     operation: str
-    per_second: float
+    iops: float
     size_bytes: float
     depth: float
 
