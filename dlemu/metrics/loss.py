@@ -123,7 +123,7 @@ def total_ns(rows: Rows) -> int:
 
 
 BUSY_WORKERS = 0.8
-"""A batch that no worker has started waits for busy workers if they worked for this share of that time or more."""
+"""Workers that work for this share of the time are busy: a batch that no worker has started waits for them."""
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,8 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bo
     The causes add up to `loss_percent` of the same steps without `uneven_computation`. `reads_stall`: a worker that
     reads can't hand over batches either, so hand-over counts as reading while all workers read.
     """
-    rows = in_order(rows)
-    account = account_of(rows)
+    table = in_order(rows)
+    account = account_of(table)
     all_ns, critical = int(account.total_ns.sum()), account.critical
     if not all_ns:
         return Causes()
@@ -215,7 +215,7 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bo
     shares = spent / np.maximum(spent.sum(axis=-1, keepdims=True), 1e-9)
 
     def workers_did(begins_ns: Ints, ends_ns: Ints) -> Floats:
-        return _busy_workers_shares(rows, critical["rank"], begins_ns, ends_ns, preprocesses, workers)
+        return _busy_workers_shares(table, critical["rank"], begins_ns, ends_ns, preprocesses, workers)
 
     before_start = workers_did(critical["free_ns"], critical["started_ns"])
     worked = (reading + decoding) @ shares + queueing @ before_start
@@ -306,14 +306,14 @@ _MAX_AHEAD = 64  # each is a pass over the rows; deeper queues are rare
 
 def mean_ready_behind(rows: Rows) -> float:
     """Return how many later batches were complete when a rank's wait for a batch ended; mean weighted by the waits."""
-    ready_ns, waited_ns = 0.0, sum_of(rows, "wait_ns")
+    weighted_batches, waited_ns = 0.0, sum_of(rows, "wait_ns")
     for own in in_order(rows).by_rank_and_epoch:
         ready, finished, wait = own["ready_ns"], own["finished_ns"], own["wait_ns"]
         waits = np.flatnonzero(wait > 0)
         for ahead in range(1, _MAX_AHEAD + 1):
             followed = waits[waits < len(wait) - ahead]
-            ready_ns += float(wait[followed][finished[followed + ahead] < ready[followed]].sum())
-    return ready_ns / waited_ns if waited_ns else 0.0
+            weighted_batches += float(wait[followed][finished[followed + ahead] < ready[followed]].sum())
+    return weighted_batches / waited_ns if waited_ns else 0.0
 
 
 def _readers_while_waiting(rows: StepTable, reading_ns: Floats) -> float:
