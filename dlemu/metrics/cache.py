@@ -59,9 +59,8 @@ def prove(
         return CacheProof(from_storage, finding)
     numbers: dict[str, Number] = {}
     if not odirect:
-        numbers["would_help"] = (
-            "reader.odirect=true" if evicted else "reader.odirect=true or reader.evict_page_cache=epochs"
-        )
+        eviction = "" if evicted else " or reader.evict_page_cache=epochs"
+        numbers["would_help"] = f"reader.odirect=true{eviction}"
     if memory_bytes:
         numbers["dataset_to_memory_ratio"] = dataset_bytes / memory_bytes
     fits_memory = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes

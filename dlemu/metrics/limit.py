@@ -214,7 +214,7 @@ def _explain(largest: What, share: float, causes: Causes, work: Work, context: C
         confidence = "high"
     elif share >= 0.5:
         confidence = "medium"
-    if not context.memory_some_percent >= 10:
+    if context.memory_some_percent < 10:
         return _explain_without_pressure(largest, share, confidence, causes, work, context)
     pressure = Finding.of(Code.MEMORY_PRESSURE, percent=context.memory_some_percent)
     if largest == "host CPU" or (largest == "storage" and not context.device_busy_percent >= BUSY_PERCENT):
