@@ -75,7 +75,7 @@ class _Pool(NamedTuple):
 
     mean: float
     weight: float
-    count: int
+    size: int
 
 
 def _never_falling(values: Sequence[float], weights: Sequence[int]) -> list[float]:
@@ -87,8 +87,8 @@ def _never_falling(values: Sequence[float], weights: Sequence[int]) -> list[floa
             right, left = pools.pop(), pools.pop()
             total = left.weight + right.weight
             mean = (left.mean * left.weight + right.mean * right.weight) / total
-            pools.append(_Pool(mean, total, left.count + right.count))
-    return [pool.mean for pool in pools for _ in range(pool.count)]
+            pools.append(_Pool(mean, total, left.size + right.size))
+    return [pool.mean for pool in pools for _ in range(pool.size)]
 
 
 @dataclass(frozen=True, kw_only=True)
