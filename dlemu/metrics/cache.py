@@ -92,10 +92,6 @@ def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None
     return served_percent_bytes / total_bytes if total_bytes else None
 
 
-_MAX_MISSED = 0.05
-"""With readings missing for a larger share of an epoch, a device has no figure: it could be wrong by that share."""
-
-
 class Delivered(NamedTuple):
     """What one device delivered to one host over time."""
 
@@ -145,7 +141,7 @@ def _delivered(rows: Rows, devices: list[Delivered]) -> list[float]:
 def delivered_between(time_ns: Ints, rate: Floats, begin_ns: int, end_ns: int) -> float:
     """Return the sum of a rate per second over a time, from the last reading before it to the first one after it.
 
-    NaN if readings are missing for more than `_MAX_MISSED` of the time.
+    NaN if readings are missing for more than 5 % of the time: the sum could be wrong by that share.
     """
     first = max(0, int(np.searchsorted(time_ns, begin_ns, side="right")) - 1)
     last = int(np.searchsorted(time_ns, end_ns))
@@ -153,7 +149,7 @@ def delivered_between(time_ns: Ints, rate: Floats, begin_ns: int, end_ns: int) -
     if not len(time_ns):
         return math.nan
     missed_ns = max(0, int(time_ns[0]) - begin_ns) + max(0, end_ns - int(time_ns[-1]))
-    return math.nan if missed_ns > _MAX_MISSED * (end_ns - begin_ns) else _integral(time_ns, rate)
+    return math.nan if missed_ns > 0.05 * (end_ns - begin_ns) else _integral(time_ns, rate)
 
 
 def mean_between(time_ns: Ints, value: Floats, begin_ns: int, end_ns: int) -> float:

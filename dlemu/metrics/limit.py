@@ -257,11 +257,6 @@ def _explain_without_pressure(
     return Explanation("loader", confidence, (Finding.of(Code.PREFETCH_TOO_SHALLOW, pattern="not_begun"),))
 
 
-def lost_to_reads(causes: Causes) -> bool:
-    """Return whether at least half of the loss is due to reads."""
-    return causes.total >= MIN_LOSS_PERCENT and causes.storage >= causes.total / 2
-
-
 def _reads(confidence: Confidence, work: Work, context: Context) -> Explanation:
     """Return the limit where workers were blocked in reads: the storage, or the loader's readers, requests or queue."""
     if not work.cpu_known and context.from_storage_percent < 5:

@@ -12,8 +12,6 @@ and what it waited for explains the whole step's loss (docs/metrics.md, section 
 
 Between start and finish a worker is on a core (`cpu_ns`, of which emulated preprocessing burns `preprocess_cpu_ns`),
 waits for a core (`cpu_wait_ns`), or is blocked: in reads or, if it `preprocesses`, in the sleep that emulates that.
-
-Kept steps are those that the headline AU counts: each block of steps without its first and last ones.
 """
 
 from __future__ import annotations
@@ -100,7 +98,7 @@ def wait_parts(rows: Rows) -> Ints:
 
 
 def loss_percent(rows: Rows, kept: Rows) -> Loss:
-    """Return the loss of all rows, in % of all accelerators' time; the loss outside `kept` is `first_step`."""
+    """Return all rows' loss, in % of all accelerators' time; `first_step` is the loss of rows not `kept` (`kept_rows`)."""
     all_ns, account = total_ns(rows), account_of(kept)
     if not all_ns:
         return Loss()
@@ -120,10 +118,6 @@ def emulated_percent(kept: Rows) -> float:
 def total_ns(rows: Rows) -> int:
     """Return the time of all accelerators in these rows: wait + computation + sync."""
     return sum(sum_of(rows, name) for name in ("wait_ns", "compute_ns", "sync_ns"))
-
-
-BUSY_WORKERS = 0.8
-"""Workers that work for this share of the time are busy: a batch that no worker has started waits for them."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +235,8 @@ def _busy_workers_shares(
 ) -> Floats:
     """Return what a rank's workers did in each span of time, as shares of their work in it, shape (spans, 4).
 
-    Columns are those of `WorkerTime`; all are 0 where the workers were not busy (`BUSY_WORKERS`).
+    Columns are those of `WorkerTime`. All are 0 if the workers worked for less than 80 % of the span: then some were
+    idle, and a batch that no worker had started did not wait for them.
     """
     shares = np.zeros((len(span_ranks), 4))
     workers_per_rank = max(1, workers // max(1, len(rows.by_rank)))
@@ -263,7 +258,7 @@ def _busy_workers_shares(
         done = [intervals.cumulative(spent) for spent in worker_time(batches, preprocesses)]
         worked = np.stack([until[last] - until[first] for until in done], axis=-1)
         busy = worked.sum(axis=-1)
-        is_busy = busy >= BUSY_WORKERS * workers_per_rank * (ends - begins)
+        is_busy = busy >= 0.8 * workers_per_rank * (ends - begins)
         shares[spans] = np.where(is_busy[:, np.newaxis], worked / np.maximum(busy, 1e-9)[:, np.newaxis], 0.0)
     return shares
 
@@ -300,17 +295,13 @@ def waits_of(rows: StepTable) -> tuple[Ints, Ints]:
     return free[longest > 0], (free + longest)[longest > 0]
 
 
-_MAX_AHEAD = 64  # each is a pass over the rows; deeper queues are rare
-"""Batches after the one waited for that `mean_ready_behind` examines."""
-
-
 def mean_ready_behind(rows: Rows) -> float:
     """Return how many later batches were complete when a rank's wait for a batch ended; mean weighted by the waits."""
     weighted_batches, waited_ns = 0.0, sum_of(rows, "wait_ns")
     for own in in_order(rows).by_rank_and_epoch:
         ready, finished, wait = own["ready_ns"], own["finished_ns"], own["wait_ns"]
         waits = np.flatnonzero(wait > 0)
-        for ahead in range(1, _MAX_AHEAD + 1):
+        for ahead in range(1, 65):  # each is a pass over the rows; deeper queues are rare
             followed = waits[waits < len(wait) - ahead]
             weighted_batches += float(wait[followed][finished[followed + ahead] < ready[followed]].sum())
     return weighted_batches / waited_ns if waited_ns else 0.0

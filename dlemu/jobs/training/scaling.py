@@ -24,7 +24,7 @@ from dlemu.jobs.training.steplog import TRAINING, StepRows
 from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.limit import FEW_REQUESTS, PIECE_BYTES, Scaling, lost_to_reads
+from dlemu.metrics.limit import FEW_REQUESTS, MIN_LOSS_PERCENT, PIECE_BYTES, Scaling
 from dlemu.metrics.loss import Causes, Work, find_causes, work_of
 from dlemu.metrics.rows import Rows, is_any
 from dlemu.ranks import Comm
@@ -81,7 +81,7 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
     if au >= 100 * workload.metric.au:
         return ()
     causes, work = explain_loss(workload, rows, ranks=1)
-    if not lost_to_reads(causes):
+    if causes.total < MIN_LOSS_PERCENT or causes.storage < causes.total / 2:
         return ()
     reader, trials = workload.reader, list[Trial]()
     workers = max(1, reader.read_threads)
