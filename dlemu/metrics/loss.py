@@ -98,7 +98,7 @@ def wait_parts(rows: Rows) -> Ints:
 
 
 def loss_percent(rows: Rows, kept: Rows) -> Loss:
-    """Return all rows' loss, in % of all accelerators' time; `first_step` is the loss of rows not `kept` (`kept_rows`)."""
+    """Return all rows' loss, in % of all accelerators' time; `first_step` is the loss outside `kept` (`kept_rows`)."""
     all_ns, account = total_ns(rows), account_of(kept)
     if not all_ns:
         return Loss()
