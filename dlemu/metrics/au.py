@@ -100,7 +100,6 @@ class BlockTimes:
 
     @property
     def steps(self) -> int:
-        """Steps of the block."""
         return len(self.proc)
 
 
@@ -114,7 +113,6 @@ class Rated:
 
     @property
     def au_percent(self) -> float:
-        """AU in percent."""
         return 100 * self.au
 
 

@@ -1,6 +1,6 @@
-"""Proof that the planned data came from the storage: bytes that it served, beside those read, and each sample once.
+"""Proof that the planned data came from the storage: how many of the bytes read it served, and each sample once.
 
-The bytes are counted twice: by the kernel for each read, and by the devices, from the telemetry recorder's readings.
+Bytes from storage are counted twice: by the kernel for each read, and by the devices, as telemetry recorded them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dlemu.metrics.findings import Code, Finding, Number
-from dlemu.metrics.rates import Mean, all_known, by_epoch, known, pooled, training_ns
-from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
+from dlemu.metrics.findings import Code, Finding, Number, Severity
+from dlemu.metrics.rates import Floats, Mean, all_known, known, pooled, training_ns
+from dlemu.metrics.rows import Ints, Rows, StepTable, in_order, is_any, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
@@ -22,7 +21,8 @@ IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
 ACCOUNTED = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "exfat", "overlay", "erofs", "squashfs")
 """File systems that read block devices in the reading thread's context: the kernel counts these bytes per thread."""
 COUNTED = (*ACCOUNTED, *IN_MEMORY)
-"""Where no bytes from storage are counted, none were read; on FUSE and most network file systems it is not known."""
+"""File systems where a count of 0 bytes means that storage served none; on FUSE and most network file systems it means
+that the kernel does not count."""
 NOT_READ_PERCENT, PARTLY_READ_PERCENT = 50.0, 95.0
 """If storage served less than this share of the bytes, the data counts as not read from storage, or only partly."""
 WANTED_RATIO = 5.0
@@ -44,51 +44,52 @@ def prove(
 ) -> CacheProof:
     """Return from the training rows whether data came from storage; `evicted`: from the page cache, before reading."""
     is_counted = is_any(rows, "storage_bytes") or file_system in COUNTED
-    found = pooled(rows, _percent if is_counted else lambda _: math.nan)
-    shares = [share for share in found.per_epoch if share is not None]
-    remedies = ((not odirect, "odirect=true"), (not odirect and not evicted, "evict_page_cache=epochs"))
-    settings = " or ".join(f"reader.{setting}" for helps, setting in remedies if helps)
-    numbers: dict[str, Number] = {"would_help": settings} if settings else {}
-    is_small = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes
+
+    def from_storage_percent(part: StepTable) -> float:
+        app_bytes = sum_of(part, "app_bytes")
+        return 100.0 * sum_of(part, "storage_bytes") / app_bytes if app_bytes and is_counted else math.nan
+
+    from_storage = pooled(rows, from_storage_percent)
+    if not len(rows):
+        return CacheProof(from_storage, None)
+    if not is_any(rows, "app_bytes"):
+        return CacheProof(from_storage, Finding(Code.NO_DATA_FROM_STORAGE, "loud"))
+    if file_system in IN_MEMORY:
+        finding = Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", pattern="in_memory", file_system=file_system)
+        return CacheProof(from_storage, finding)
+    numbers: dict[str, Number] = {}
+    if not odirect:
+        eviction = "" if evicted else " or reader.evict_page_cache=epochs"
+        numbers["would_help"] = f"reader.odirect=true{eviction}"
     if memory_bytes:
         numbers["dataset_to_memory_ratio"] = dataset_bytes / memory_bytes
-    finding = None
-    if len(rows) and not is_any(rows, "app_bytes"):
-        finding = Finding(Code.NO_DATA_FROM_STORAGE, "loud")
-    elif file_system in IN_MEMORY:
-        finding = Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", pattern="in_memory", file_system=file_system)
-    elif found.mean is None and is_small and not (odirect or evicted):
+    fits_memory = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes
+    percents = [percent for percent in from_storage.per_epoch if percent is not None]
+    least = min(percents, default=100.0)
+    if from_storage.mean is None and fits_memory and not (odirect or evicted):
         numbers |= {"pattern": "not_known", "wanted_ratio": WANTED_RATIO}
-        finding = Finding(Code.PAGE_CACHE, "caution", numbers)
-    elif shares and min(shares) < PARTLY_READ_PERCENT:
-        numbers |= {"from_storage_percent": found.mean, "least_percent": min(shares), "most_percent": max(shares)}
-        finding = Finding(Code.PAGE_CACHE, "loud" if min(shares) < NOT_READ_PERCENT else "caution", numbers)
-    return CacheProof(found, finding if len(rows) else None)
+        return CacheProof(from_storage, Finding(Code.PAGE_CACHE, "caution", numbers))
+    if least >= PARTLY_READ_PERCENT:
+        return CacheProof(from_storage, None)
+    numbers |= {"from_storage_percent": from_storage.mean, "least_percent": least, "most_percent": max(percents)}
+    severity: Severity = "loud" if least < NOT_READ_PERCENT else "caution"
+    return CacheProof(from_storage, Finding(Code.PAGE_CACHE, severity, numbers))
 
 
 def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None:
     """Return the share of the bytes read that storage served, 0 to 100 %; None if unknown.
 
-    Of `accounted` (`CacheProof.from_storage_percent`) and `device` (the devices' bytes) the smaller one counts per
-    epoch, as devices also serve other programs, and read-ahead must not make up for cached reads in another epoch.
+    Of `accounted` (the kernel's, `CacheProof.from_storage_percent`) and `device` (the devices'), the smaller counts in
+    each epoch: devices also serve other programs, and read-ahead must not make up for cached reads of another epoch.
     """
-    app_bytes = [sum_of(part, "app_bytes") for part in by_epoch(rows)]
-    served = [
-        (read, min(100.0, *known))
-        for read, *shares in zip_longest(app_bytes, accounted.per_epoch, device.per_epoch)
-        if read and (known := [share for share in shares if share is not None])
-    ]
-    total = sum(read for read, _ in served)
-    return sum(read * share for read, share in served) / total if total else None
-
-
-def _percent(rows: Rows) -> float:
-    app_bytes = sum_of(rows, "app_bytes")
-    return 100.0 * sum_of(rows, "storage_bytes") / app_bytes if app_bytes else math.nan
-
-
-_MAX_MISSED = 0.05
-"""With readings missing for a larger share of an epoch, a device has no figure: it could be wrong by that share."""
+    total_bytes, served_percent_bytes = 0, 0.0
+    for epoch, *figures in zip_longest(in_order(rows).by_epoch, accounted.per_epoch, device.per_epoch):
+        percents = [percent for percent in figures if percent is not None]
+        app_bytes = sum_of(epoch, "app_bytes")
+        if percents:
+            total_bytes += app_bytes
+            served_percent_bytes += app_bytes * min(100.0, *percents)
+    return served_percent_bytes / total_bytes if total_bytes else None
 
 
 class Delivered(NamedTuple):
@@ -96,14 +97,14 @@ class Delivered(NamedTuple):
 
     ranks: tuple[int, ...]
     """The ranks of that host: their stamps are on the same clock."""
-    time_ns: NDArray[np.int64]
-    rate: NDArray[np.float64]
+    time_ns: Ints
+    rate: Floats
     """MB/s or reads/s: for each time, the mean since the time before."""
 
 
 def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
     """Return all devices' MB/s, and their bytes as a percentage of the application's; None without devices."""
-    epochs, delivered = by_epoch(rows), _delivered(rows, devices)
+    epochs, delivered = in_order(rows).by_epoch, _delivered(rows, devices)
     megabytes = delivered if devices else [math.nan] * len(epochs)
     app_megabytes = [sum_of(part, "app_bytes") / 1e6 for part in epochs]
     return _ratios(megabytes, [training_ns(part) / 1e9 for part in epochs]), _ratios(megabytes, app_megabytes, 100)
@@ -111,13 +112,13 @@ def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
 
 def device_request_kib(rows: Rows, megabytes: list[Delivered], requests: list[Delivered]) -> Mean:
     """Return the mean size of the devices' reads, KiB, from their MB/s and reads/s; None if they read nothing."""
-    # an epoch of which too much is missing counts as one without reads
+    # 0 reads in an epoch of which too much is missing
     moved, reads = (np.nan_to_num(_delivered(rows, devices)).tolist() for devices in (megabytes, requests))
     return _ratios(moved, reads, 1e6 / 1024)
 
 
 def _ratios(parts: list[float], wholes: list[float], unit: float = 1.0) -> Mean:
-    """Return `unit` times part / whole of all epochs together, and of each; None where a part or whole is missing."""
+    """Return `unit` times part / whole, of all epochs together and of each epoch; None where either is NaN or 0."""
 
     def ratio(part: float, whole: float) -> float:
         return unit * part / whole if whole else math.nan
@@ -126,7 +127,7 @@ def _ratios(parts: list[float], wholes: list[float], unit: float = 1.0) -> Mean:
 
 
 def _delivered(rows: Rows, devices: list[Delivered]) -> list[float]:
-    """Return the MB or reads of all devices in each epoch, from the readings around it; NaN if too much is missing."""
+    """Return the MB or reads of all devices in each epoch; NaN if too many readings are missing."""
 
     def total(device: Delivered, part: StepTable) -> float:
         own = part.of("rank", device.ranks)
@@ -134,28 +135,31 @@ def _delivered(rows: Rows, devices: list[Delivered]) -> list[float]:
             return math.nan
         return delivered_between(device.time_ns, device.rate, int(own["free_ns"].min()), int(own["met_ns"].max()))
 
-    return [sum(total(device, part) for device in devices) for part in by_epoch(rows)]
+    return [sum(total(device, part) for device in devices) for part in in_order(rows).by_epoch]
 
 
-def delivered_between(time_ns: NDArray[np.int64], rate: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
-    """Return the MB (of rates in MB/s) between the readings around; NaN if more than `_MAX_MISSED` is missing."""
+def delivered_between(time_ns: Ints, rate: Floats, begin_ns: int, end_ns: int) -> float:
+    """Return the sum of a rate per second over a time, from the last reading before it to the first one after it.
+
+    NaN if readings are missing for more than 5 % of the time: the sum could be wrong by that share.
+    """
     first = max(0, int(np.searchsorted(time_ns, begin_ns, side="right")) - 1)
     last = int(np.searchsorted(time_ns, end_ns))
     time_ns, rate = time_ns[first : last + 1], rate[first : last + 1]
     if not len(time_ns):
         return math.nan
     missed_ns = max(0, int(time_ns[0]) - begin_ns) + max(0, end_ns - int(time_ns[-1]))
-    return math.nan if missed_ns > _MAX_MISSED * (end_ns - begin_ns) else _integral(time_ns, rate)
+    return math.nan if missed_ns > 0.05 * (end_ns - begin_ns) else _integral(time_ns, rate)
 
 
-def mean_between(time_ns: NDArray[np.int64], value: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
+def mean_between(time_ns: Ints, value: Floats, begin_ns: int, end_ns: int) -> float:
     """Return the time-weighted mean of the readings between two moments; NaN for fewer than two readings."""
     within = (time_ns >= begin_ns) & (time_ns <= end_ns)
     times, values = time_ns[within], value[within]
     return _integral(times, values) / ((times[-1] - times[0]) / 1e9) if len(times) > 1 else math.nan
 
 
-def _integral(time_ns: NDArray[np.int64], value: NDArray[np.float64]) -> float:
+def _integral(time_ns: Ints, value: Floats) -> float:
     """Return the sum of each reading x seconds since the reading before it; NaN for fewer than two readings."""
     return float((value[1:] * np.diff(time_ns)).sum() / 1e9) if len(time_ns) > 1 else math.nan
 
@@ -180,7 +184,7 @@ def _planned_hash(plan: Plan, epoch: int, steps: int) -> int:
     """Return the sum of the hashes of the samples in the first `steps` steps of an epoch, on all ranks."""
     per_rank, used = plan.steps_per_epoch * plan.batch_size, steps * plan.batch_size
     if type(plan) is Plan and used == per_rank:
-        # A complete epoch has all samples but the last ones, which are too few for one more step of all ranks.
+        # Faster than to shuffle: a complete epoch has all samples but the last ones of its order, too few for a step.
         dropped = np.arange(plan.ranks * per_rank, plan.num_samples, dtype=np.int64)
         chunks = (
             np.arange(start, min(start + _CHUNK, plan.num_samples)) for start in range(0, plan.num_samples, _CHUNK)

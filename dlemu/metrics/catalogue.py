@@ -32,16 +32,17 @@ class Metric:
     head: str = ""
     """Heading of its narrow column in a sweep's table; a metric without one is left out there."""
     digits: int | None = None
-    """Decimals in that column; None: as many as are significant."""
+    """Decimals in a sweep's table; None: as many as are significant."""
     has_interval: bool = False
-    """That column shows the half width of its uncertainty interval too."""
+    """A sweep's table shows the half width of its uncertainty interval, too."""
     is_compared: bool = True
+    """Comparisons show it."""
     is_drawn: bool = False
     """Figures of sweeps and comparisons have a panel for it."""
     phase: str = ""
     """The phase whose duration it is; empty for other metrics. A comparison's verdict is about such durations."""
     is_tile: bool = False
-    """The page of a comparison begins with it; in kinds without durations of phases its verdict is about it."""
+    """The page of a comparison begins with it; its verdict is about it in kinds of jobs without durations of phases."""
 
     @property
     def label(self) -> str:
@@ -63,9 +64,9 @@ class Catalogue:
     judged: str = ""
     """The metric that is compared with a threshold; empty for a job that neither passes nor fails."""
     decisive: str = ""
-    """The metric that is compared with it instead where a result has it: those of other tools do not."""
+    """The metric that is compared with the threshold instead of `judged`, if a result has it: other tools' have not."""
     fallback: str = ""
-    """The metric that figures draw, without a threshold, where a result has neither: those of other tools may not."""
+    """The metric that figures draw, without a threshold, if a result has neither, as those of some other tools."""
     note: str = ""
     """What a reader of its figures must know, a sentence."""
 
@@ -109,14 +110,15 @@ def declared(summary: type[Any]) -> tuple[Metric, ...]:
     """Return the metrics that a summary's class declares, at its fields (`mean_us: Annotated[float, Metric(...)]`) and
     at properties that return `Annotated[..., Metric(...)]`, which show a part of a field.
     """
-    texts, found = meanings(summary), []
-    hints = get_type_hints(summary, include_extras=True)
-    for name, part in vars(summary).items():
-        if isinstance(part, property):
-            hints[name] = get_type_hints(part.fget, include_extras=True).get("return")
-            texts[name] = part.__doc__ or ""
+    texts, hints = meanings(summary), get_type_hints(summary, include_extras=True)
+    for name, member in vars(summary).items():
+        if isinstance(member, property):
+            hints[name] = get_type_hints(member.fget, include_extras=True).get("return")
+            texts[name] = member.__doc__ or ""
+    metrics = []
     for name, hint in hints.items():
-        for metric in (note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Metric)):
-            text = metric.meaning or first_sentence(texts.get(name, ""))
-            found.append(replace(metric, name=name, meaning=text))
-    return tuple(found)
+        for metric in getattr(hint, "__metadata__", ()):
+            if isinstance(metric, Metric):
+                meaning = metric.meaning or first_sentence(texts.get(name, ""))
+                metrics.append(replace(metric, name=name, meaning=meaning))
+    return tuple(metrics)

@@ -1,5 +1,8 @@
 """When the storage's speed changed, and when it stalled, from the step rows (docs/metrics.md, section 6).
 
+    MB/s of a window   | 200 200 200 200 200 200   80  80  80  80  80  80 |
+                                             change to 40 % ^ at the first slow window
+
 The run is cut into windows of time. A window's throughput is what the storage *can* deliver only while accelerators
 wait and workers are blocked in reads; else it is a lower bound, that is, right-censored. So windows are compared by
 Gehan's scores (a generalized Wilcoxon test for arbitrarily singly-censored samples, Biometrika 52, 1965) in Pettitt's
@@ -7,16 +10,14 @@ change-point test (A non-parametric approach to the change-point problem, Applie
 either side of each change (binary segmentation: Vostrikova, Soviet Mathematics Doklady 24, 1981). The tests use the
 order of the windows' values, not the values, so the bursts of a throttle and heavy tails weigh no more than others.
 
-Changes that come after a number of bytes have a cause of their own. A drive's cache, or a cloud volume's burst credit,
-lasts for a number of bytes: the storage is fast from the first byte, slows down after them, and recovers in a pause.
-Repeated slow-downs after about the same number of bytes prove it; a single one is a hint, because other load that
-starts then looks the same. A volume that loads each block at its first read (as one restored from a snapshot) is slow
-for the first epoch only.
+Some changes come after a number of bytes. A drive's cache, or a cloud volume's burst credit, lasts for a number of
+bytes: the storage is fast from the first byte, slows down after them, and recovers in a pause. Repeated slow-downs
+after about the same number of bytes prove it; a single slow-down is a hint, because other load that starts then looks
+the same. A volume that loads each block at its first read (as one restored from a snapshot) is slow in the first epoch.
 
-Where throughput over time shows nothing (few large steps, or heavy tails), a change in how long reads take may. The
-logarithm of each batch's time per byte has no heavy tails, and few suffice. n concurrent reads count as one, as
-they share the storage; and both a read's time and the total throughput must change, else only the number of readers
-did.
+Where throughput over time shows nothing (few large steps, or heavy tails), the time that reads take may. The logarithm
+of a batch's time per byte has no heavy tails, so few batches suffice. n concurrent reads count as one, as they share
+the storage. Both a read's time and the total throughput must change: if only one does, only the number of readers did.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.loss import took_ns, worker_time
 from dlemu.metrics.rates import Floats, Intervals, during, under_way
-from dlemu.metrics.rows import Rows, StepTable, Whole, began_ns, cached, in_order, is_any, sum_of
+from dlemu.metrics.rows import Ints, Rows, StepTable, began_ns, cached, in_order, is_any, sum_of
 from dlemu.metrics.t_interval import quantile
 
 SIGNIFICANCE = 0.001
@@ -40,21 +41,12 @@ SIGNIFICANCE = 0.001
 MIN_FACTOR = 1.25
 """Ratio of the speeds before and after from which a change is reported."""
 MIN_WINDOWS = 6
-"""Least number of windows on either side of a change: fewer are a stall or a burst."""
-_WINDOW_SECONDS, _WINDOW_BATCHES = 0.25, 4
-"""Least length of a window, in seconds and in batches of all ranks."""
-_MAX_WINDOWS = 400  # the scores compare every pair of windows
+"""Least number of windows on either side of a change: fewer slow or fast windows are a stall or a burst."""
 _MIN_WAIT_SHARE, _MIN_READERS_SHARE = 0.1, 0.7
 """A window shows what the storage can deliver if accelerators waited for this share of its time, and if this share of
-the usual number of workers was blocked in reads; likewise a read counts if so many others were under way."""
-_MIN_LOST_SHARE = 0.02
-"""Share of the time that accelerators must have waited for a change of read times to count, as for a limit to be
-named (`dlemu.metrics.limit.MIN_LOSS_PERCENT`)."""
+the usual number of workers was blocked in reads. A read counts if this share of the usual number was under way."""
 _MIN_FROM_STORAGE = 0.5
 """A window, or a read, counts if the storage served this share of the bytes that it serves where nothing is cached."""
-_UNCACHED_QUANTILE, _MIN_UNCACHED_SHARE = 0.9, 0.1
-"""The quantile over the batches of storage bytes per byte read is that of uncached batches: below 1 on a file system
-that compresses. Less than the minimum means that nearly all batches were cached: then it is taken to be 1."""
 STALL_SECONDS, _STALL_BATCHES = 1.0, 5
 """Least length of a stall, in seconds and in times that a batch usually takes."""
 
@@ -122,21 +114,25 @@ class Supply:
         return scores
 
 
-def find_unsteadiness(rows: Rows, *, preprocesses: bool) -> tuple[Finding, ...]:
-    """Return what was not steady of the storage: each change of its speed, each stall, and what explains the changes.
+def find_unsteadiness(rows: Rows, *, preprocesses: bool) -> Iterator[Finding]:
+    """Yield how the storage was not steady: each change of its speed, each stall, and what explains the changes.
 
     Findings of the same `pattern` (`speed_changed`, `stalled`, `ran_out`, `first_touch`) have the same numbers.
     """
     table = in_order(rows)
     changes = find_speed_changes(table, preprocesses=preprocesses)
+    for change in changes:
+        numbers = {name: value for name, value in asdict(change).items() if value is not None}
+        yield not_steady("speed_changed", **numbers)
+    for stall in find_stalls(table):
+        yield not_steady("stalled", **asdict(stall))
+    if not changes:
+        return
     column = storage_column(table)
-    gb_of_epochs = [sum_of(epoch, column) / 1e9 for epoch in table.by_epoch] if changes else []
-    explained = find_ran_out(changes), find_first_touch(changes, gb_of_epochs)
-    return (
-        *(not_steady("speed_changed", **{k: v for k, v in asdict(one).items() if v is not None}) for one in changes),
-        *(not_steady("stalled", **asdict(stall)) for stall in find_stalls(table)),
-        *(finding for finding in explained if finding is not None),
-    )
+    gb_by_epoch = [sum_of(epoch, column) / 1e9 for epoch in table.by_epoch]
+    for explanation in (find_ran_out(changes), find_first_touch(changes, gb_by_epoch)):
+        if explanation is not None:
+            yield explanation
 
 
 def not_steady(pattern: str, **numbers: Number) -> Finding:
@@ -148,22 +144,22 @@ def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[Speed
     """Return the changes of the storage's speed in training rows, in order; by read times where throughput has none."""
     table = in_order(rows)
     changes = changes_of(_without(supply_of(table, preprocesses=preprocesses), find_stalls(table)))
+    if not changes and _lost_time(table):
+        change = find_read_change(table, preprocesses=preprocesses)
+        changes = () if change is None else (change,)
     if not changes:
-        change = find_read_change(table, preprocesses=preprocesses) if _lost_time(table) else None
-        if change is None:
-            return ()
-        changes = (change,)
+        return ()
     ends, gigabytes = (table["finished_ns"] - began_ns(table)) / 1e9, table[storage_column(table)] / 1e9
-    return tuple(replace(one, gb_before=float(gigabytes[ends <= one.at_seconds].sum())) for one in changes)
+    return tuple(replace(change, gb_before=float(gigabytes[ends <= change.at_seconds].sum())) for change in changes)
 
 
 def _lost_time(table: StepTable) -> bool:
     """Return whether accelerators waited after the first step of an epoch: else slower reads made no difference."""
-    names = ("wait_ns", "compute_ns")
-    _, (step, *first), _ = table.ends("step", *names)
-    totals = (sum_of(table, name) for name in names)
-    wait_ns, compute_ns = (float(all_ns - own[step == 1].sum()) for all_ns, own in zip(totals, first, strict=True))
-    return wait_ns > _MIN_LOST_SHARE * (wait_ns + compute_ns)
+    _, (step, wait_ns, compute_ns), _ = table.ends("step", "wait_ns", "compute_ns")
+    is_first = step == 1
+    waited_ns = float(sum_of(table, "wait_ns") - wait_ns[is_first].sum())
+    computed_ns = float(sum_of(table, "compute_ns") - compute_ns[is_first].sum())
+    return waited_ns > 0.02 * (waited_ns + computed_ns)  # the share from which a limit is named (MIN_LOSS_PERCENT)
 
 
 def _without(supply: Supply, stalls: tuple[Stall, ...]) -> Supply:
@@ -177,12 +173,13 @@ def _without(supply: Supply, stalls: tuple[Stall, ...]) -> Supply:
 
 
 def changes_of(supply: Supply) -> tuple[SpeedChange, ...]:
-    """Return the changes of a throughput over time, in order."""
     bounds = _splits(supply)
     while bounds:
-        levels = [supply[slice(*edges)].level for edges in itertools.pairwise([0, *bounds, len(supply)])]
+        parts = itertools.pairwise([0, *bounds, len(supply)])
+        levels = [supply[begin:end].level for begin, end in parts]
         factors = [_factor(before, after) for before, after in itertools.pairwise(levels)]
-        if min(factors) >= MIN_FACTOR:
+        smallest = int(np.argmin(factors))
+        if factors[smallest] >= MIN_FACTOR:
             return tuple(
                 SpeedChange(
                     at_seconds=float(supply.at_seconds[bound]),
@@ -192,7 +189,7 @@ def changes_of(supply: Supply) -> tuple[SpeedChange, ...]:
                 )
                 for bound, (before, after) in zip(bounds, itertools.pairwise(levels), strict=True)
             )
-        del bounds[int(np.argmin(factors))]  # the levels of its two neighbours are then one
+        del bounds[smallest]  # the parts before and after it are one part, with a level of its own
     return ()
 
 
@@ -200,39 +197,45 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
     """Return the storage's throughput in windows of equal length, and whether it was all that it could deliver.
 
     Bytes are the kernel's count of bytes from storage, where it keeps one, else the bytes read. Windows mostly served
-    by the page cache are left out; what uncached batches need (`_UNCACHED_QUANTILE`) allows for compression.
+    by the page cache are left out.
     """
     table = in_order(rows)
     began, fetched = began_ns(table), (table["app_bytes"] > 0) & (took_ns(table) > 0)
     reads = table[fetched]
     if len(reads) < 2 * MIN_WINDOWS:
         return Supply(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
-    bytes_of = reads[storage_column(reads)], reads["app_bytes"]
-    uncached_share = float(np.quantile(bytes_of[0] / bytes_of[1], _UNCACHED_QUANTILE))
-    uncached_share = min(uncached_share, 1.0) if uncached_share >= _MIN_UNCACHED_SHARE else 1.0
+    storage_bytes, app_bytes = reads[storage_column(reads)], reads["app_bytes"]
+    # Storage bytes per byte read of uncached batches: below 1 on a file system that compresses.
+    uncached_share = min(1.0, float(np.quantile(storage_bytes / app_bytes, 0.9)))
+    if uncached_share < 0.1:  # nearly all batches were cached
+        uncached_share = 1.0
     starts, ends = ((reads[name] - began[fetched]) / 1e9 for name in ("started_ns", "finished_ns"))
-    amounts = bytes_of[0] / 1e6, bytes_of[1] / 1e6, worker_time(reads, preprocesses).storage / 1e9
-    late = table["wait_ns"] > 0
-    free, waits = (table["free_ns"] - began)[late] / 1e9, table["wait_ns"][late] / 1e9
+    blocked = worker_time(reads, preprocesses).storage / 1e9
+    waits = table["wait_ns"] > 0
+    wait_starts, wait_seconds = (table["free_ns"] - began)[waits] / 1e9, table["wait_ns"][waits] / 1e9
     by_epoch = []
-    for epoch, edges in _edges(reads["epoch"], starts, took_ns(reads) / 1e9):
-        own, lost = reads["epoch"] == epoch, table["epoch"][late] == epoch
-        batches = Intervals(starts[own], ends[own], edges)
-        waited = Intervals(free[lost], (free + waits)[lost], edges).rates(waits[lost]) / len(table.values("rank"))
-        by_epoch.append(np.vstack([edges[:-1], *(batches.rates(amount[own]) for amount in amounts), waited]))
+    for epoch, edges in _window_edges(reads["epoch"], starts, took_ns(reads) / 1e9):
+        of_epoch = reads["epoch"] == epoch
+        batches = Intervals(starts[of_epoch], ends[of_epoch], edges)
+        rates = [batches.rates(amounts[of_epoch]) for amounts in (storage_bytes / 1e6, app_bytes / 1e6, blocked)]
+        of_epoch = table["epoch"][waits] == epoch
+        seconds = wait_seconds[of_epoch]
+        spans = Intervals(wait_starts[of_epoch], wait_starts[of_epoch] + seconds, edges)
+        by_epoch.append(np.vstack([edges[:-1], *rates, spans.rates(seconds) / len(table.values("rank"))]))
     windows = np.concatenate(by_epoch, axis=1)
-    at, stored, _, readers, waited = windows[:, windows[1] > _MIN_FROM_STORAGE * uncached_share * windows[2]]
-    waiting = waited >= _MIN_WAIT_SHARE
-    usual = float(np.median(readers[waiting])) if waiting.any() else math.inf
-    return Supply(at, stored, waiting & (readers >= _MIN_READERS_SHARE * usual))
+    _, stored, read, _, _ = windows
+    at_seconds, stored, _, readers, wait_share = windows[:, stored > _MIN_FROM_STORAGE * uncached_share * read]
+    is_waiting = wait_share >= _MIN_WAIT_SHARE
+    usual = float(np.median(readers[is_waiting])) if is_waiting.any() else math.inf
+    return Supply(at_seconds, stored, is_waiting & (readers >= _MIN_READERS_SHARE * usual))
 
 
-def _edges(epochs: Whole, starts: Floats, took: Floats) -> Iterator[tuple[int, Floats]]:
-    """Yield each epoch with its windows' edges, s, from its first batch's start to its last's: then readers idle."""
+def _window_edges(epochs: Ints, starts: Floats, took: Floats) -> Iterator[tuple[int, Floats]]:
+    """Yield each epoch with the edges of its windows, s, from its first batch's start to its last batch's start."""
     spans = [(epoch, starts[epochs == epoch]) for epoch in np.unique(epochs).tolist()]
     seconds = sum(float(np.ptp(own)) for _, own in spans)
-    batch = float(np.median(took))
-    length = max(_WINDOW_SECONDS, seconds / _MAX_WINDOWS, _WINDOW_BATCHES * seconds / len(took), batch)
+    # At least 4 batches of all ranks a window, and at most 400 windows: the scores compare every pair of windows.
+    length = max(0.25, seconds / 400, 4 * seconds / len(took), float(np.median(took)))
     for epoch, own in spans:
         yield epoch, own.min() + length * np.arange(int(np.ptp(own) / length) + 1, dtype=np.float64)
 
@@ -249,32 +252,34 @@ def find_stalls(table: StepTable) -> tuple[Stall, ...]:
         return ()
     began = began_ns(table)
     starts, ends, free = ((table[name] - began) / 1e9 for name in ("started_ns", "finished_ns", "free_ns"))
-    reads, over = table["read_ns"] / 1e9, free + table["wait_ns"] / 1e9
+    reads, wait_ends = table["read_ns"] / 1e9, free + table["wait_ns"] / 1e9
     min_seconds = max(STALL_SECONDS, _STALL_BATCHES * float(np.median(took_ns(table))) / 1e9)
     stalls = []
     for epoch in table.values("epoch"):
-        own = table["epoch"] == epoch
-        done = np.sort(ends[own])
-        for gap in np.flatnonzero(np.diff(done) >= min_seconds):
-            begin, end = float(done[gap]), float(done[gap + 1])
-            half = (end - begin) / 2  # a batch must have been in reads for the second half at least, to the end
-            reads_on = own & (starts <= begin + half) & (ends >= end) & (reads >= half)
-            waited = float((np.minimum(over, end) - np.maximum(free, begin)).max())
-            if reads_on.any() and waited >= _MIN_WAIT_SHARE * (end - begin):
+        of_epoch = table["epoch"] == epoch
+        completed = np.sort(ends[of_epoch])
+        for gap in np.flatnonzero(np.diff(completed) >= min_seconds):
+            begin, end = float(completed[gap]), float(completed[gap + 1])
+            half = (end - begin) / 2
+            # A batch was in reads at least from the middle of the gap to its end.
+            was_reading = of_epoch & (starts <= begin + half) & (ends >= end) & (reads >= half)
+            waited = float((np.minimum(wait_ends, end) - np.maximum(free, begin)).max())
+            if was_reading.any() and waited >= _MIN_WAIT_SHARE * (end - begin):
                 stalls.append(Stall(at_seconds=begin, seconds=end - begin))
     return tuple(stalls)
 
 
 def _splits(supply: Supply) -> list[int]:
-    """Return the indices of the windows that start with a change, in order, searching either side of each again."""
+    """Return the indices of the windows that start with a change, in order; searches on both sides of each change."""
     split = _split(supply, SIGNIFICANCE) or _split_for_a_while(supply) or _split_within(supply)
     if not split:
         return []
-    return [*_splits(supply[:split]), split, *(split + later for later in _splits(supply[split:]))]
+    later = [split + index for index in _splits(supply[split:])]
+    return [*_splits(supply[:split]), split, *later]
 
 
 def _split_for_a_while(supply: Supply) -> int | None:
-    """Return the start of a speed that later ended: such a change cancels out over the whole in Pettitt's test.
+    """Return where a speed begins that ends later (100 100 50 50 100 100): Pettitt's test hardly sees such a change.
 
     Kuiper's test (Tests concerning random points on a circle, Indagationes Mathematicae 22, 1960) uses the range of the
     same sums: between their minimum and maximum, the speed is above, or below, that before and after.
@@ -289,11 +294,11 @@ def _split_for_a_while(supply: Supply) -> int | None:
     square = float(sums.max() - sums.min()) ** 2 / squares
     if 2 * (4 * square - 1) * math.exp(-2 * square) >= SIGNIFICANCE:
         return None
-    return None if _factor(supply[:first].level, supply[first:last].level) < MIN_FACTOR else first
+    return first if _factor(supply[:first].level, supply[first:last].level) >= MIN_FACTOR else None
 
 
 def _split_within(supply: Supply) -> int | None:
-    """Return a change found in a part of the windows, where several changes cancel out over the whole.
+    """Return a change found in a part of the windows, where several changes cancel out over all windows.
 
     Seeded binary segmentation (Kovacs, Buehlmann, Li, Munk, Biometrika 110, 2023); false alarms by Bonferroni.
     """
@@ -301,8 +306,11 @@ def _split_within(supply: Supply) -> int | None:
     while length >= 2 * MIN_WINDOWS:
         parts += [(first, first + length) for first in range(0, len(supply) - length + 1, max(1, length // 2))]
         length //= 2
-    found = ((first, _split(supply[first:last], SIGNIFICANCE / len(parts))) for first, last in parts)
-    return next((first + split for first, split in found if split), None)
+    for first, last in parts:
+        split = _split(supply[first:last], SIGNIFICANCE / len(parts))
+        if split is not None:
+            return first + split
+    return None
 
 
 def _split(supply: Supply, significance: float) -> int | None:
@@ -320,7 +328,7 @@ def _split(supply: Supply, significance: float) -> int | None:
     left = np.arange(MIN_WINDOWS, count - MIN_WINDOWS + 1)
     weights = np.sqrt(left * (count - left))  # without them the split is biased to the middle
     split = MIN_WINDOWS + int((sums / weights).argmax())
-    return None if _factor(supply[:split].level, supply[split:].level) < MIN_FACTOR else split
+    return split if _factor(supply[:split].level, supply[split:].level) >= MIN_FACTOR else None
 
 
 def _factor(before: float, after: float) -> float:
@@ -329,23 +337,15 @@ def _factor(before: float, after: float) -> float:
     return max(before, after) / smaller if smaller > 0 else math.inf
 
 
-_MAX_BYTES_RATIO = 1.3
-"""Greatest ratio of the most to the fewest bytes before a slow-down; a change is known only to a window of time."""
+def find_first_touch(changes: Sequence[SpeedChange], gb_by_epoch: Sequence[float]) -> Finding | None:
+    """Return how slow the first epoch was, if the only change is a rise of speed at its end; else None.
 
-
-_FIRST_EPOCH_TOLERANCE = 0.1
-"""Share of the first epoch's bytes by which the change may miss the epoch's end: a window, or a few batches."""
-
-
-def find_first_touch(changes: Sequence[SpeedChange], gb_of_epochs: Sequence[float]) -> Finding | None:
-    """Return how slow the first epoch was (of `gb_of_epochs`) if the only change is a rise at its end, else None.
-
-    So is a volume on which the first read of a block is slow.
+    A volume on which the first read of each block is slow behaves like this.
     """
-    if len(gb_of_epochs) < 2 or len(changes) != 1 or changes[0].percent < 100:
+    if len(gb_by_epoch) < 2 or len(changes) != 1 or changes[0].percent < 100:
         return None
-    first, change = gb_of_epochs[0], changes[0]
-    if abs(change.gb_before - first) > _FIRST_EPOCH_TOLERANCE * first:
+    first, change = gb_by_epoch[0], changes[0]
+    if abs(change.gb_before - first) > 0.1 * first:  # it may be off by a window, or a few batches
         return None
     return not_steady(
         "first_touch",
@@ -356,19 +356,17 @@ def find_first_touch(changes: Sequence[SpeedChange], gb_of_epochs: Sequence[floa
 
 
 def find_ran_out(changes: Sequence[SpeedChange]) -> Finding | None:
-    """Return what ran out, a cache or burst credit: falls after about as many bytes each, with a rise between.
+    """Return that a cache or burst credit ran out: falls of speed after about as many bytes each, with rises between.
 
-    `gb` is the mean of what came at the higher speed, `times` how often it ran out: once is a hint, more are a proof.
+    Fall after 10 GB, rise after 15, fall after 25: `gb` = 10 came fast, `times` = 2. Twice is a proof, once a hint.
     """
     falls = [change for change in changes if change.percent < 100]
     rises = [change for change in changes if change.percent >= 100]
-    if not falls or len(changes) != 2 * len(falls) - 1:
+    if not falls or list(changes[::2]) != falls or len(falls) != len(rises) + 1:
         return None
-    if any(change.percent >= 100 for change in changes[::2]):
-        return None
-    since = [0.0, *(change.gb_before for change in rises)]
-    fast_gb = [fall.gb_before - begin for fall, begin in zip(falls, since, strict=True)]
-    if min(fast_gb) <= 0 or max(fast_gb) > _MAX_BYTES_RATIO * min(fast_gb):
+    fast_from_gb = [0.0, *(rise.gb_before for rise in rises)]
+    fast_gb = [fall.gb_before - begin for fall, begin in zip(falls, fast_from_gb, strict=True)]
+    if min(fast_gb) <= 0 or max(fast_gb) > 1.3 * min(fast_gb):  # a change is known only to a window of time
         return None
     return not_steady(
         "ran_out",
@@ -393,36 +391,33 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | No
     """
     if len(rows) > MAX_ROWS:
         return None
-    begun, took, size_bytes = _reads(rows, preprocesses)
-    if len(begun) < 2 * _MIN_READS:
+    starts, took, size_bytes = _reads(rows, preprocesses)
+    if len(starts) < 2 * _MIN_READS:
         return None
-    edges, count, lengths = under_way(begun, begun + took)
-    active = (
-        during(begun, begun + took, edges, count * lengths) / took
-    )  # mean number of reads meanwhile, itself included
+    edges, count, lengths = under_way(starts, starts + took)
+    active = during(starts, starts + took, edges, count * lengths) / took  # mean number of reads, this one included
     usual = active >= _MIN_READERS_SHARE * np.median(active)
-    begun, took, size_bytes, active = (values[usual] for values in (begun, took, size_bytes, active))
+    starts, took, size_bytes, active = (values[usual] for values in (starts, took, size_bytes, active))
     concurrent = max(1.0, float(active.mean()))  # reads that count as one
-    times, speeds = np.log(took / size_bytes), np.log(size_bytes * active / took)
-    split = _best_split(times, concurrent)
+    log_times, log_speeds = np.log(took / size_bytes), np.log(size_bytes * active / took)
+    split = _best_split(log_times, concurrent)
     if split is None:
         return None
-    longer, slower = _t_value(times, split, concurrent), -_t_value(speeds, split, concurrent)
-    independent = len(times) / concurrent
+    time_rise, speed_fall = _t_value(log_times, split, concurrent), -_t_value(log_speeds, split, concurrent)
+    independent = len(log_times) / concurrent
     # exceeded by chance at the rate SIGNIFICANCE over all possible splits (Bonferroni)
     critical = quantile(1 - SIGNIFICANCE / 2 / max(1.0, independent), max(1, round(independent) - 2))
-    if min(abs(longer), abs(slower)) < critical or longer * slower < 0:  # only the number of readers changed
+    if min(abs(time_rise), abs(speed_fall)) < critical or time_rise * speed_fall < 0:  # only the readers' number did
         return None
     before, after = np.median(took[:split]), np.median(took[split:])
-    per_byte = math.exp(abs(float(times[:split].mean() - times[split:].mean())))
+    per_byte = math.exp(abs(float(log_times[:split].mean() - log_times[split:].mean())))
     if min(per_byte, max(before / after, after / before)) < MIN_FACTOR:
         return None
-    rate_before, rate_after = (
-        float(size_bytes[part].sum() / (took[part] / active[part]).sum()) / 1e6
-        for part in (slice(None, split), slice(split, None))
-    )
+    busy = took / active  # of a read's time, its share of the storage's time
+    rate_before = float(size_bytes[:split].sum() / busy[:split].sum()) / 1e6
+    rate_after = float(size_bytes[split:].sum() / busy[split:].sum()) / 1e6
     return SpeedChange(
-        at_seconds=float(begun[split - 1] + begun[split]) / 2,
+        at_seconds=float(starts[split - 1] + starts[split]) / 2,
         mb_per_second_before=rate_before,
         mb_per_second_after=rate_after,
         percent=100 * rate_after / rate_before,
@@ -432,21 +427,24 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | No
 
 
 def _reads(rows: StepTable, preprocesses: bool) -> tuple[Floats, Floats, Floats]:
-    """Return the start of each batch's read, how long it was blocked in reads, s, and its bytes, ordered by start."""
-    begun, read = (rows["started_ns"] - began_ns(rows)) / 1e9, worker_time(rows, preprocesses).storage / 1e9
-    used = (rows["app_bytes"] > 0) & (took_ns(rows) > 0) & (read > 0)
-    if is_any(rows, "storage_bytes"):  # else unknown
-        used &= rows["storage_bytes"] >= _MIN_FROM_STORAGE * rows["app_bytes"]
-    order = np.flatnonzero(used)[np.argsort(begun[used], kind="stable")]
-    return begun[order], read[order], rows["app_bytes"][order].astype(float)
+    """Return for each batch when it was started and how long its worker was blocked in reads, s, and its bytes.
+
+    In order of start; without batches of which less than _MIN_FROM_STORAGE came from the storage.
+    """
+    starts, blocked = (rows["started_ns"] - began_ns(rows)) / 1e9, worker_time(rows, preprocesses).storage / 1e9
+    counts = (rows["app_bytes"] > 0) & (took_ns(rows) > 0) & (blocked > 0)
+    if is_any(rows, "storage_bytes"):  # else it is unknown what came from the storage
+        counts &= rows["storage_bytes"] >= _MIN_FROM_STORAGE * rows["app_bytes"]
+    order = np.flatnonzero(counts)[np.argsort(starts[counts], kind="stable")]
+    return starts[order], blocked[order], rows["app_bytes"][order].astype(float)
 
 
 def _best_split(values: Floats, concurrent: float) -> int | None:
     """Return the split into two parts whose means fit the values best (least squares); None for too few values."""
-    part, count = max(_MIN_READS, math.ceil(_MIN_INDEPENDENT * concurrent)), len(values)
-    if count < 2 * part:
+    fewest, count = max(_MIN_READS, math.ceil(_MIN_INDEPENDENT * concurrent)), len(values)
+    if count < 2 * fewest:
         return None
-    left = np.arange(part, count - part + 1)
+    left = np.arange(fewest, count - fewest + 1)
     sums = np.cumsum(values - values.mean())[left - 1]
     return int(left[(np.abs(sums) / np.sqrt(left * (count - left))).argmax()])
 

@@ -50,7 +50,6 @@ class CheckpointTimes:
 
     @property
     def slowest_gib_per_second(self) -> float:
-        """Bytes of all ranks / `slowest_seconds`."""
         return _ratio(self.bytes / GIB, self.slowest_seconds)
 
     @property
@@ -82,7 +81,8 @@ def times_of(rows: Rows) -> CheckpointTimes:
 def cost_percent(stall_seconds: float, interval_seconds: float, drain_seconds: float = 0.0) -> float:
     """Return the percentage of time that checkpoints take, with `interval_seconds` of training between two of them.
 
-    One that is due before the last one's drain is over (`wasted_percent`) waits for it, and training with it.
+    A checkpoint that is due before the drain of the one before is over (`wasted_percent`) waits for that, and so does
+    training.
     """
     stalled = stall_seconds + max(0.0, drain_seconds - interval_seconds)
     return 100 * stalled / (interval_seconds + stalled)

@@ -78,9 +78,9 @@ def sample_divisor(workload: Workload) -> float | None:
 def row_group_reads(workload: Workload) -> float:
     """Return how often a row group of Parquet is read in an epoch, on average; 1 for other formats.
 
-    Workers that take batches in turn each read a row group whole, once, that their batches have rows of. Batches of B
-    rows begin at every multiple of B's greatest common divisor with a group's G rows alike, and so have rows of
-    (B + G - gcd(B, G)) / G groups on average; B rows have B / G.
+    Each worker reads whole, and once, every row group of which its batches have rows. A batch of B rows has rows of
+    (B + G - gcd(B, G)) / G groups of G rows on average, as it begins at any multiple of gcd(B, G) in a group; its share
+    of the data is B / G groups. B = 4, G = 6: a batch reads 4/3 groups, so groups are read twice.
     """
     data, reader = workload.dataset, workload.reader
     if data.format != "parquet" or reader.worker_streams or reader.sample_shuffle != "off":

@@ -61,7 +61,6 @@ class Finding:
 
     @classmethod
     def of(cls, code: str, severity: Severity = "info", **numbers: Number) -> Self:
-        """Return a finding with these numbers."""
         return cls(code, severity, numbers)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy, Number
 from dlemu.metrics.loss import Causes, Work
@@ -15,33 +15,27 @@ from dlemu.metrics.loss import Causes, Work
 What = Literal["storage", "loader", "host CPU", "emulator", "nothing"]
 
 MIN_LOSS_PERCENT = 2.0  # as in predictions (98 % AU); less is within the uncertainty of short runs
-"""With less loss to waiting for data, nothing limits."""
-EMULATOR_SHARE = 0.5
-"""The emulator is the limit if the loss of its ceiling run (null storage) is this share of the run's loss or more."""
+"""A run that lost less of its time to waiting for data was limited by nothing."""
 STARVED_SHARE, BUSY_PERCENT = 0.15, 90.0
 """No core is free if workers wait for one for this share of their time, or if the host is this busy (%)."""
 OTHER_PROGRAMS_PERCENT = 50.0
-"""Other programs are reported if they use this share of the cores' time, and more than the run does."""
-MEMORY_PRESSURE_PERCENT = 10.0
-"""Memory may be the limit if some task waited for it for this share of the time (`some` in /proc/pressure/memory)."""
+"""Other programs have the cores if they use this share of the cores' time, and more than the run does."""
 FEW_REQUESTS = 4.0
 """Concurrent requests from which a drive or server counts as busy; with fewer, most are partly idle."""
 PIECE_BYTES = 512 << 10
-"""A read call counts as one request per so many bytes: the kernel splits it into requests and sends them together."""
-MIN_DEVICE_SHARE = 0.5
-"""If less than this share of the readers have a request in the device, most requests wait somewhere before it."""
+"""A read call counts as one request per PIECE_BYTES: the kernel splits it into requests and sends them together."""
 HELD_BACK_PERCENT, THROTTLED_PERCENT = 10.0, 50.0
-"""A CPU limit (cgroup) that was used up in this share of its periods costs time even where other programs use the
-cores; from the second on it is what limits the run."""
+"""A CPU limit (cgroup) that was used up in this share of its periods is reported beside other programs on the cores, or
+is itself what limits the run."""
 MIN_SPEEDUP = 1.3  # smaller: two trials of seconds differ as much by chance; larger: real limits are overlooked
-"""The number of readers, or the size of requests, was the limit if changing it gives this many times the rate."""
+"""The number of readers, or the size of requests, was the limit if another one gets this many times the rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
     """Rates measured right after the run: with its number of readers, with more and fewer, and with larger requests.
 
-    0: not tried, as nothing is where too little was lost to reads.
+    Values are 0 for what was not tried; nothing is tried where too little was lost to reads.
     """
 
     readers: int = 0
@@ -58,15 +52,15 @@ class Scaling:
 
     @property
     def same_mb_per_second(self) -> float:
-        """The better rate of `readers`: storage that became faster during the trials is no effect of other readers."""
+        """The better rate of `readers`: if the storage became faster during the trials, other readers did not help."""
         return max(self.mb_per_second, self.again_mb_per_second)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What else is known of a run. What hosts did is of the busiest one, as all wait for the slowest.
+    """What is known of a run besides its steps. Figures of hosts are of the busiest host, as all wait for the slowest.
 
-    NaN where a share is not known; of limits, pressure and the network 0, as where there is none.
+    Unknown shares are NaN; unknown use of CPU limits, memory pressure and network is 0, as where there is none.
     """
 
     host_busy_percent: float = math.nan
@@ -88,7 +82,7 @@ class Context:
     ceiling_au: float = math.nan
     """AU of the emulator alone, on null storage."""
     collates: bool = False
-    """Batches get from worker to trainer as a training job's do (`reader.tensors`): that time is not the emulator's."""
+    """Batches get from worker to trainer as a training job's do (`reader.tensors`): the emulator adds no time to it."""
     scaling: Scaling = field(default_factory=Scaling)
     read_threads: int = 1
     from_storage_percent: float = math.nan
@@ -114,7 +108,7 @@ class Context:
         """Whether requests always wait for the device; readers that lack a core could not keep it so busy."""
         return self.device_busy_percent >= BUSY_PERCENT and self.device_depth >= FEW_REQUESTS
 
-    def no_core_is_free(self, work: Work) -> bool:
+    def all_cores_are_taken(self, work: Work) -> bool:
         return work.starved_share >= STARVED_SHARE or self.host_busy_percent >= BUSY_PERCENT or self.is_out_of_cpu_time
 
 
@@ -134,14 +128,14 @@ class Shares:
 class Limit(LimitedBy[What]):
     """What limited a run: how the time lost to waiting for data divides, and what explains it.
 
-    `what` is that with the largest of the shares; `nothing` where less than 2 % of the time was lost.
+    `what` has the largest of the shares; it is `nothing` where less than 2 % of the time was lost.
     """
 
     shares: Shares = field(default_factory=Shares)
     numbers: dict[str, Number] = field(default_factory=dict)
     """The use of readers, devices and cores meanwhile, as far as known; units are in the names."""
     findings: tuple[Finding, ...] = ()
-    """What explains it."""
+    """What explains the limit."""
 
 
 def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limit:
@@ -149,36 +143,44 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
     numbers = _numbers(causes, work, context)
     if causes.total < MIN_LOSS_PERCENT:
         return Limit(what="nothing", confidence="high", numbers=numbers)
-    parts: dict[What, float] = {
+    lost: dict[What, float] = {
         "storage": causes.storage,
         "host CPU": causes.computing + causes.starved,
         "loader": causes.queueing + causes.pause,
         "emulator": causes.hand_over,
     }
-    largest = max(parts, key=lambda what: parts[what])
+    largest = max(lost, key=lambda what: lost[what])
     ceiling = context.ceiling_au
-    # A ceiling below what the run reached was measured at a worse moment: it explains nothing.
+    # The share of the loss that remains without storage. A ceiling below the run's AU, measured at a worse moment,
+    # explains nothing.
     without_storage = (100 - ceiling) / (100 - au) if au <= ceiling else 0.0
     if context.is_out_of_cpu_time and not context.device_is_saturated:
-        found = _no_core("high" if causes.storage < causes.total / 2 else "medium", context)
-    elif without_storage >= EMULATOR_SHARE:
-        # From 0.8 on, all other causes together explain a fifth of the loss at most.
+        explanation = _no_core("high" if causes.storage < causes.total / 2 else "medium", context)
+    elif without_storage >= 0.5:
+        # The emulator explains at least half of the loss; from 0.8 on, all other causes explain a fifth at most.
         reached = Finding.of(Code.EMULATOR_CEILING, ceiling_au_percent=ceiling, au_percent=au)
-        found = _emulator("high" if without_storage >= 0.8 else "medium", context, reached)
-        largest = found[0]
-        parts = {what: (1 - without_storage) * lost for what, lost in parts.items()}
-        parts[largest] += without_storage * causes.total
+        explanation = _emulator("high" if without_storage >= 0.8 else "medium", context, reached)
+        largest = explanation.what
+        lost = {what: (1 - without_storage) * percent for what, percent in lost.items()}
+        lost[largest] += without_storage * causes.total
     else:
-        found = _explain(largest, parts[largest] / causes.total, causes, work, context)
-    what, confidence, findings = found
-    parts[what] += 0 if what == largest else parts.pop(largest)
-    shares = {name.lower().replace(" ", "_"): 100 * lost / causes.total for name, lost in parts.items()}
-    return Limit(what=what, confidence=confidence, findings=findings, shares=Shares(**shares), numbers=numbers)
+        explanation = _explain(largest, lost[largest] / causes.total, causes, work, context)
+    if explanation.what != largest:
+        lost[explanation.what] += lost[largest]
+        lost[largest] = 0.0
+    shares = {what.lower().replace(" ", "_"): 100 * percent / causes.total for what, percent in lost.items()}
+    return Limit(
+        what=explanation.what,
+        confidence=explanation.confidence,
+        findings=explanation.findings,
+        shares=Shares(**shares),
+        numbers=numbers,
+    )
 
 
 def _numbers(causes: Causes, work: Work, context: Context) -> dict[str, Number]:
     scaling = context.scaling
-    known: dict[str, float] = {
+    figures: dict[str, float] = {
         "lost_percent": causes.total,
         "readers": work.readers,
         "app_mb_per_second": work.app_mb_per_second,
@@ -192,97 +194,109 @@ def _numbers(causes: Causes, work: Work, context: Context) -> dict[str, Number]:
         "cpu_wait_percent": 100 * work.starved_share if work.cpu_known else math.nan,
     }
     if scaling.mb_per_second > 0 and scaling.more_readers:
-        known["more_readers_times"] = scaling.more_readers / scaling.readers
-        known["more_readers_rate_times"] = scaling.more_mb_per_second / scaling.same_mb_per_second
-    return {name: value for name, value in known.items() if math.isfinite(value)}
+        figures["more_readers_times"] = scaling.more_readers / scaling.readers
+        figures["more_readers_rate_times"] = scaling.more_mb_per_second / scaling.same_mb_per_second
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
-Explained = tuple[What, Confidence, tuple[Finding, ...]]
-"""What limited a run, how sure that is, and the findings that explain it."""
+class Explanation(NamedTuple):
+    """What limited a run, how sure that is, and the findings that explain it."""
+
+    what: What
+    confidence: Confidence
+    findings: tuple[Finding, ...] = ()
 
 
-def _explain(largest: What, share: float, causes: Causes, work: Work, context: Context) -> Explained:
+def _explain(largest: What, share: float, causes: Causes, work: Work, context: Context) -> Explanation:
     """Return what the largest part of the loss, a `share` of it, is due to."""
-    # 3/4: three times all others together; 1/2: as much as all others
-    confidence: Confidence = "high" if share >= 0.75 and work.cpu_known else "medium" if share >= 0.5 else "low"
-    pressed: tuple[Finding, ...] = ()
-    if context.memory_some_percent >= MEMORY_PRESSURE_PERCENT:
-        pressed = (Finding.of(Code.MEMORY_PRESSURE, percent=context.memory_some_percent),)
-        if largest == "host CPU" or (largest == "storage" and not context.device_busy_percent >= BUSY_PERCENT):
-            return "host CPU", confidence, pressed
-        confidence = _lowest(confidence, "medium")
-    no_core_is_free = context.no_core_is_free(work)
+    confidence: Confidence = "low"
+    if share >= 0.75 and work.cpu_known:  # three times as much as all other causes together
+        confidence = "high"
+    elif share >= 0.5:
+        confidence = "medium"
+    if context.memory_some_percent < 10:
+        return _explain_without_pressure(largest, share, confidence, causes, work, context)
+    pressure = Finding.of(Code.MEMORY_PRESSURE, percent=context.memory_some_percent)
+    if largest == "host CPU" or (largest == "storage" and not context.device_busy_percent >= BUSY_PERCENT):
+        return Explanation("host CPU", confidence, (pressure,))
+    confidence = _lowest(confidence, "medium")
+    explanation = _explain_without_pressure(largest, share, confidence, causes, work, context)
+    return explanation._replace(findings=(pressure, *explanation.findings))
+
+
+def _explain_without_pressure(
+    largest: What, share: float, confidence: Confidence, causes: Causes, work: Work, context: Context
+) -> Explanation:
+    all_cores_are_taken = context.all_cores_are_taken(work)
     if largest == "storage":
-        found = _reads(confidence, work, context)
-        if not context.device_is_saturated and no_core_is_free:
-            # Without a free core all but reads and the sleeps of preprocessing is due to that; and what serves the
-            # reads, such as kernel threads or a mount's process, needs cores, too.
-            outweighed = 2 * causes.storage < causes.total - causes.pause
-            unsure = share < 0.75 or found[1] == "low"
-            in_doubt = outweighed or (unsure and context.others_have_the_cores)
-            if not work.cpu_known or (found[0] == "storage" and in_doubt):
-                found = _no_core("low", context)
-    elif largest == "host CPU":
-        lacks_core = no_core_is_free or causes.starved > causes.computing
-        found = _no_core(confidence, context) if lacks_core else _few_workers(confidence, context)
-    elif largest == "loader" and causes.pause > causes.queueing:
-        lacks_core = work.burns and no_core_is_free  # a sleep needs no core
-        found = _no_core(confidence, context) if lacks_core else _few_workers(confidence, context)
-    elif no_core_is_free:  # without a core, a free worker starts no batch
-        found = _no_core(confidence, context)
-    elif largest == "emulator":
-        found = _emulator(confidence, context)
-    elif work.late_share >= STARVED_SHARE:  # the ranks themselves woke late: then workers do, too
-        found = _emulator(_lowest(confidence, "medium"), context)
-    else:
-        found = "loader", confidence, (Finding.of(Code.PREFETCH_TOO_SHALLOW, pattern="not_begun"),)
-    what, sure, findings = found
-    return what, sure, (*pressed, *findings)
+        explanation = _reads(confidence, work, context)
+        if context.device_is_saturated or not all_cores_are_taken:
+            return explanation
+        # Without a free core, readers wait for cores between reads, and so does what serves the reads, such as kernel
+        # threads or a mount's process: slow reads prove no slow storage. Only the sleeps of preprocessing need no core.
+        outweighed = 2 * causes.storage < causes.total - causes.pause
+        unsure = share < 0.75 or explanation.confidence == "low"
+        in_doubt = outweighed or (unsure and context.others_have_the_cores)
+        if not work.cpu_known or (explanation.what == "storage" and in_doubt):
+            return _no_core("low", context)
+        return explanation
+    if largest == "host CPU":
+        if all_cores_are_taken or causes.starved > causes.computing:
+            return _no_core(confidence, context)
+        return _few_workers(confidence, context)
+    if largest == "loader" and causes.pause > causes.queueing:
+        if all_cores_are_taken and work.burns:  # preprocessing that sleeps needs no core
+            return _no_core(confidence, context)
+        return _few_workers(confidence, context)
+    if all_cores_are_taken:  # a worker that has no core starts no batch
+        return _no_core(confidence, context)
+    if largest == "emulator":
+        return _emulator(confidence, context)
+    if work.oversleep_share >= STARVED_SHARE:  # the ranks woke late, so their workers do, too
+        return _emulator(_lowest(confidence, "medium"), context)
+    return Explanation("loader", confidence, (Finding.of(Code.PREFETCH_TOO_SHALLOW, pattern="not_begun"),))
 
 
-def lost_to_reads(causes: Causes) -> bool:
-    """Return whether at least half of the loss is due to reads."""
-    return causes.total >= MIN_LOSS_PERCENT and causes.storage >= causes.total / 2
-
-
-def _reads(confidence: Confidence, work: Work, context: Context) -> Explained:
+def _reads(confidence: Confidence, work: Work, context: Context) -> Explanation:
     """Return the limit where workers were blocked in reads: the storage, or the loader's readers, requests or queue."""
     if not work.cpu_known and context.from_storage_percent < 5:
         return _few_workers("low", context)  # the page cache served at least 95 %
     if context.other_program is not None:
         # On a shared drive, more readers may get more only by taking it from the other programs: no proof of a reserve.
-        return "storage", confidence, (context.other_program,)
-    if (better := _better_trial(work, context)) is not None:
-        return "loader", "high", (better,)
-    few, certain = _too_few_readers(work, context)
-    if context.deeper_queue is not None and not (few and certain == "high"):
-        sure: Confidence = "high" if context.scaling.readers else "medium"
-        return "loader", _lowest(confidence, sure), (context.deeper_queue,)
-    if few:
-        return _few_workers(_lowest(confidence, certain), context)
-    full = context.is_object_store and context.network_percent >= BUSY_PERCENT
-    findings = (Finding.of(Code.NETWORK_FULL, percent=context.network_percent),) if full else ()
-    return "storage", _lowest(confidence, certain), findings
+        return Explanation("storage", confidence, (context.other_program,))
+    better = _better_trial(work, context)
+    if better is not None:
+        return Explanation("loader", "high", (better,))
+    too_few, certainty = _too_few_readers(work, context)
+    if context.deeper_queue is not None and not (too_few and certainty == "high"):
+        certainty = "high" if context.scaling.readers else "medium"
+        return Explanation("loader", _lowest(confidence, certainty), (context.deeper_queue,))
+    confidence = _lowest(confidence, certainty)
+    if too_few:
+        return _few_workers(confidence, context)
+    if context.is_object_store and context.network_percent >= BUSY_PERCENT:
+        return Explanation("storage", confidence, (Finding.of(Code.NETWORK_FULL, percent=context.network_percent),))
+    return Explanation("storage", confidence)
 
 
 def _better_trial(work: Work, context: Context) -> Finding | None:
-    """Return the trial (fewer readers or larger requests) that is MIN_SPEEDUP faster, and the fastest; None if none."""
+    """Return the trial of fewer readers or larger requests if it got MIN_SPEEDUP times the rate, and the highest."""
     scaling = context.scaling
     same = scaling.same_mb_per_second
     rate = max(scaling.fewer_mb_per_second, scaling.larger_mb_per_second)
     least = max(MIN_SPEEDUP * same, MIN_SPEEDUP * work.app_mb_per_second, scaling.more_mb_per_second)
     if scaling.mb_per_second <= 0 or rate < least:
         return None
-    measured: dict[str, Number] = {"readers": scaling.readers, "mb_per_second": same, "better_mb_per_second": rate}
-    if scaling.fewer_mb_per_second < rate:
-        return Finding(Code.REQUESTS_TOO_SMALL, numbers=measured | {"transfer_size": scaling.larger_request_bytes})
+    numbers: dict[str, Number] = {"readers": scaling.readers, "mb_per_second": same, "better_mb_per_second": rate}
+    if scaling.larger_mb_per_second > scaling.fewer_mb_per_second:
+        return Finding(Code.REQUESTS_TOO_SMALL, numbers=numbers | {"transfer_size": scaling.larger_request_bytes})
     threads = max(1, round(context.read_threads * scaling.fewer_readers / scaling.readers))
     fewer = {"fewer_readers": scaling.fewer_readers, "read_threads": threads, "now_read_threads": context.read_threads}
-    return Finding(Code.TOO_MANY_READERS, numbers=measured | fewer)
+    return Finding(Code.TOO_MANY_READERS, numbers=numbers | fewer)
 
 
 def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
-    """Return whether the number of readers was the limit, and how certain that is."""
+    """Return whether there were too few readers, and how certain that is."""
     scaling, depth = context.scaling, context.device_depth
     if scaling.mb_per_second > 0 and scaling.more_readers:
         same = max(scaling.same_mb_per_second, work.app_mb_per_second)
@@ -291,7 +305,7 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
     if not math.isnan(depth):
         if depth >= FEW_REQUESTS:
             return False, "high"
-        if depth < MIN_DEVICE_SHARE * work.readers:
+        if depth < work.readers / 2:
             return False, "medium"  # most reads wait before the device: a cgroup or the network limits them
         if requests >= FEW_REQUESTS or context.device_busy_percent < BUSY_PERCENT:
             return requests < FEW_REQUESTS, "medium"
@@ -305,28 +319,28 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
     return False, "high" if requests >= 2 * FEW_REQUESTS else "medium"
 
 
-def _few_workers(confidence: Confidence, context: Context) -> Explained:
+def _few_workers(confidence: Confidence, context: Context) -> Explanation:
     numbers: dict[str, Number] = {"read_threads": context.read_threads}
     if context.is_object_store:
         numbers["pattern"] = "requests"
-    return "loader", confidence, (Finding(Code.TOO_FEW_READERS, numbers=numbers),)
+    return Explanation("loader", confidence, (Finding(Code.TOO_FEW_READERS, numbers=numbers),))
 
 
-def _no_core(confidence: Confidence, context: Context) -> Explained:
+def _no_core(confidence: Confidence, context: Context) -> Explanation:
     """Return the lack of cores as the limit, and who has them."""
     used, throttled = context.cpu_limit_used_percent, context.cpu_throttled_percent
     quota = Finding.of(Code.CPU_QUOTA, used_percent=used, throttled_percent=throttled)
     if context.is_out_of_cpu_time:
-        return "host CPU", confidence, (quota,)
+        return Explanation("host CPU", confidence, (quota,))
     if not context.others_have_the_cores:
-        return "host CPU", confidence, ()
+        return Explanation("host CPU", confidence)
     busy, own = context.host_busy_percent, context.own_busy_percent
     others = Finding.of(Code.OTHER_PROGRAM_ON_CORES, busy_percent=busy, own_percent=own)
-    return "host CPU", confidence, (others, quota) if throttled >= HELD_BACK_PERCENT else (others,)
+    return Explanation("host CPU", confidence, (others, quota) if throttled >= HELD_BACK_PERCENT else (others,))
 
 
-def _emulator(confidence: Confidence, context: Context, *findings: Finding) -> Explained:
-    return "host CPU" if context.collates else "emulator", confidence, findings
+def _emulator(confidence: Confidence, context: Context, *findings: Finding) -> Explanation:
+    return Explanation("host CPU" if context.collates else "emulator", confidence, findings)
 
 
 def _lowest(*confidences: Confidence) -> Confidence:

@@ -1,26 +1,29 @@
 """Accelerator time lost to waiting, split by what each step's slowest accelerator waited for.
 
-All accelerators of a step wait for the slowest one, so its wait and computation are the step's length, and what it
-waited for is what the whole step lost time to (docs/metrics.md, section 5). AU over counted steps is of the kept steps
-only: those left when each block of steps loses its first and last ones.
+The slowest ("critical") accelerator of a step makes all others wait, so its wait and computation are the step's length,
+and what it waited for explains the whole step's loss (docs/metrics.md, section 5). Its stamps, in order:
 
-Why accelerators waited: workers were reading, computing or waiting for a core, or batches were not started or taken.
-What a worker did not spend on a core (`cpu_ns`) or waiting for one (`cpu_wait_ns`), it was blocked: in reads, or in the
-sleep of an emulated preprocessing (`preprocesses`). `preprocess_cpu_ns` is the part of `cpu_ns` used up on purpose.
+    free_ns       asked_ns      started_ns                  finished_ns    free_ns + wait_ns
+       |--hand-over--|--queueing---|--reading and decoding------|--hand-over---|--computation--> sync
+       |<---------------------------- wait_ns ---------------------------------|
+
+`free_ns`: the step before is over on all accelerators; `asked_ns`: the host requests the batch; `started_ns`,
+`finished_ns`: a worker begins and completes it. Of a batch that was prefetched, only what lies after `free_ns` counts.
+
+Between start and finish a worker is on a core (`cpu_ns`, of which emulated preprocessing burns `preprocess_cpu_ns`),
+waits for a core (`cpu_wait_ns`), or is blocked: in reads or, if it `preprocesses`, in the sleep that emulates that.
 """
 
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.rates import Floats, Intervals
-from dlemu.metrics.rows import Rows, StepTable, Whole, began_ns, cached, in_order, is_any, steps_of, sum_of
+from dlemu.metrics.rows import Ints, Rows, StepTable, began_ns, cached, in_order, is_any, steps_of, sum_of
 
 PARTS = ("reading", "decoding", "queueing", "hand_over")
 """What delays a batch, in the order of the columns of `Account.parts_ns`; each is explained in `Loss`."""
@@ -49,12 +52,12 @@ class Account(NamedTuple):
 
     critical: StepTable
     """The row of the accelerator that finished the step last, shape (steps,)."""
-    total_ns: Whole
-    lost_ns: Whole
+    total_ns: Ints
+    lost_ns: Ints
     """wait + sync of all accelerators; `total_ns` - `lost_ns` is computation."""
-    uneven_ns: Whole
+    uneven_ns: Ints
     """The part of `lost_ns` that would remain with no waits for data: computation times (random draws) differ."""
-    parts_ns: NDArray[np.float64]
+    parts_ns: Floats
     """The rest of `lost_ns`, split by `PARTS`, shape (steps, 4)."""
 
 
@@ -62,40 +65,40 @@ class Account(NamedTuple):
 def account_of(table: StepTable) -> Account:
     """Combine the rows of all ranks into steps, in the order of epochs, blocks and steps.
 
-    A step's critical row is the one with the least sync; of equal ones, the longest wait. What is lost is split in
-    proportion to its wait's parts; without a wait it is the all-reduce's: hand-over.
+    A step's critical row has the least sync and, of several such rows, the longest wait. The step's loss is split in
+    proportion to the parts of that wait. Where the critical row has no wait, the loss is the all-reduce's: hand-over.
     """
     steps, compute, wait, sync = steps_of(table), table["compute_ns"], table["wait_ns"], table["sync_ns"]
     computed, lost = steps.sum(compute), steps.sum(wait + sync)
-    late = table[steps.first(sync, -wait)]
+    critical = table[steps.first(sync, -wait)]
     uneven = np.minimum(steps.maximum(compute) * steps.sum(1) - computed, lost)
-    waited = wait_parts(late)
-    whole = waited.sum(axis=-1, keepdims=True)
-    shares = np.where(whole > 0, waited / np.maximum(whole, 1), [0.0, 0.0, 0.0, 1.0])
-    return Account(late, computed + lost, lost, uneven, shares * (lost - uneven)[:, np.newaxis])
+    waited = wait_parts(critical)
+    total = waited.sum(axis=-1, keepdims=True)
+    shares = np.where(total > 0, waited / np.maximum(total, 1), [0.0, 0.0, 0.0, 1.0])
+    return Account(critical, computed + lost, lost, uneven, shares * (lost - uneven)[:, np.newaxis])
 
 
-def wait_parts(rows: Rows) -> Whole:
-    """Return each row's wait split by `PARTS`, in ns, shape (rows, 4).
+def wait_parts(rows: Rows) -> Ints:
+    """Return each row's wait split by `PARTS`, in ns, shape (rows, 4); the module's timeline shows the parts.
 
-    Hand-over: after `finished_ns`, or before the host requested a batch not started; queueing: the rest before
-    `started_ns`; reading: the share of `read_ns` in the rest; decoding: what remains.
+    A wait of 10 with asked at 1, started at 3 and finished at 8 (all since `free_ns`), and 4 ns of reading:
+    4 reading, 1 decoding, 2 queueing, 1 + 2 hand-over.
     """
     wait, free = rows["wait_ns"], rows["free_ns"]
-    requested, started, finished = (rows[name] - free for name in ("asked_ns", "started_ns", "finished_ns"))
+    asked, started, finished = (rows[name] - free for name in ("asked_ns", "started_ns", "finished_ns"))
     after = np.clip(wait - finished, 0, wait)
     before = wait - after
-    queued = np.clip(started, 0, before)
-    unrequested = np.clip(np.minimum(requested, started), 0, queued)
-    working = before - queued
+    not_started = np.clip(started, 0, before)
+    not_asked = np.clip(np.minimum(asked, started), 0, not_started)
+    working = before - not_started
     took = np.maximum(finished - started, 1)
     reading = np.rint(working * np.clip(rows["read_ns"] / took, 0, 1)).astype(np.int64)
-    parts: Whole = np.stack([reading, working - reading, queued - unrequested, after + unrequested], axis=-1)
+    parts: Ints = np.stack([reading, working - reading, not_started - not_asked, after + not_asked], axis=-1)
     return parts
 
 
 def loss_percent(rows: Rows, kept: Rows) -> Loss:
-    """Return the loss of all rows, in % of all accelerators' time; what rows outside `kept` lost is `first_step`."""
+    """Return all rows' loss, in % of all accelerators' time; `first_step` is the loss outside `kept` (`kept_rows`)."""
     all_ns, account = total_ns(rows), account_of(kept)
     if not all_ns:
         return Loss()
@@ -115,10 +118,6 @@ def emulated_percent(kept: Rows) -> float:
 def total_ns(rows: Rows) -> int:
     """Return the time of all accelerators in these rows: wait + computation + sync."""
     return sum(sum_of(rows, name) for name in ("wait_ns", "compute_ns", "sync_ns"))
-
-
-BUSY_WORKERS = 0.8
-"""Workers count as busy, so that a batch not started yet waits for them, from this share of the time on."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ class Work:
     cpu_known: bool
     """The workers' time on a core was measured."""
     readers: float
-    """Mean number of workers blocked in reads at a time, while accelerators waited."""
+    """Mean number of workers blocked in reads at a time, while accelerators waited; 0 where none waited."""
     call_ms: float
     """Mean time of a read call; 0 where the loader does not count its calls (TensorFlow's own reader)."""
     call_bytes: float
@@ -162,7 +161,7 @@ class Work:
     """Rate that accelerators that never wait consume; infinite without computation."""
     burns: bool = False
     """Emulated preprocessing used CPU time instead of sleeping."""
-    late_share: float = 0.0
+    oversleep_share: float = 0.0
     """Share of the ranks' time lost by waking too late from the emulated computation."""
 
 
@@ -176,7 +175,6 @@ class WorkerTime(NamedTuple):
 
 
 def worker_time(rows: Rows, preprocesses: bool) -> WorkerTime:
-    """Return how each row's worker spent its time on the batch."""
     took = np.maximum(took_ns(rows), 0).astype(float)
     read = np.minimum(rows["read_ns"], took)
     if not is_any(rows, "cpu_ns"):  # a worker's time on a core was not measured
@@ -190,63 +188,78 @@ def worker_time(rows: Rows, preprocesses: bool) -> WorkerTime:
     return WorkerTime(blocked - pause, pause + burned, computing - burned, starved)
 
 
-def took_ns(rows: Rows) -> NDArray[np.int64]:
-    """Return how long each batch's worker worked on it."""
-    took: NDArray[np.int64] = rows["finished_ns"] - rows["started_ns"]
+def took_ns(rows: Rows) -> Ints:
+    took: Ints = rows["finished_ns"] - rows["started_ns"]
     return took
 
 
 def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bool = False) -> Causes:
     """Return the causes of these steps' loss, in percent of all accelerators' time; `workers` of all ranks.
 
-    They add up to their `loss_percent` less `uneven_computation`. `reads_stall`: while all workers read, that delays
-    complete batches, too, as nothing is handed over.
+    The causes add up to `loss_percent` of the same steps without `uneven_computation`. `reads_stall`: a worker that
+    reads can't hand over batches either, so hand-over counts as reading while all workers read.
     """
-    rows = in_order(rows)
-    account = account_of(rows)
-    all_ns, late = int(account.total_ns.sum()), account.critical
+    table = in_order(rows)
+    account = account_of(table)
+    all_ns, critical = int(account.total_ns.sum()), account.critical
     if not all_ns:
         return Causes()
-    reading, decoding, queueing, handed = account.parts_ns.T
-    spent = np.stack(worker_time(late, preprocesses), axis=-1)
+    reading, decoding, queueing, handed_over = account.parts_ns.T
+    spent = np.stack(worker_time(critical, preprocesses), axis=-1)
     shares = spent / np.maximum(spent.sum(axis=-1, keepdims=True), 1e-9)
-    shares_of = partial(_busy_workers_shares, rows, late, preprocesses=preprocesses, workers=workers)
-    busy_with = shares_of(late["free_ns"], late["started_ns"])
-    in_work = (reading + decoding) @ shares + queueing @ busy_with
-    queued = float(((1 - busy_with.sum(axis=-1)) * queueing).sum())
+
+    def workers_did(begins_ns: Ints, ends_ns: Ints) -> Floats:
+        return _busy_workers_shares(table, critical["rank"], begins_ns, ends_ns, preprocesses, workers)
+
+    before_start = workers_did(critical["free_ns"], critical["started_ns"])
+    worked = (reading + decoding) @ shares + queueing @ before_start
+    queued = float(((1 - before_start.sum(axis=-1)) * queueing).sum())
     if reads_stall:
-        complete = np.maximum(late["free_ns"], late["finished_ns"])
-        stalled = shares_of(complete, late["free_ns"] + late["wait_ns"])[:, 0] * handed
-        in_work[0] += stalled.sum()
-        handed = handed - stalled
-    return Causes(*(100.0 / all_ns * lost for lost in (*in_work.tolist(), queued, float(handed.sum()))))
+        complete_ns = np.maximum(critical["free_ns"], critical["finished_ns"])
+        stalled = workers_did(complete_ns, critical["free_ns"] + critical["wait_ns"])[:, 0] * handed_over
+        worked[0] += stalled.sum()
+        handed_over = handed_over - stalled
+    storage, pause, computing, starved = (100.0 / all_ns * worked).tolist()
+    return Causes(
+        storage=storage,
+        pause=pause,
+        computing=computing,
+        starved=starved,
+        queueing=100.0 / all_ns * queued,
+        hand_over=100.0 / all_ns * float(handed_over.sum()),
+    )
 
 
 def _busy_workers_shares(
-    rows: StepTable, late: StepTable, since: Whole, until: Whole, *, preprocesses: bool, workers: int
-) -> NDArray[np.float64]:
-    """Return what a rank's workers did while a late batch waited for them, as shares of that time, shape (late, 4)."""
-    shares = np.zeros((len(late), 4))
+    rows: StepTable, span_ranks: Ints, begins_ns: Ints, ends_ns: Ints, preprocesses: bool, workers: int
+) -> Floats:
+    """Return what a rank's workers did in each span of time, as shares of their work in it, shape (spans, 4).
+
+    Columns are those of `WorkerTime`. All are 0 if the workers worked for less than 80 % of the span: then some were
+    idle, and a batch that no worker had started did not wait for them.
+    """
+    shares = np.zeros((len(span_ranks), 4))
     workers_per_rank = max(1, workers // max(1, len(rows.by_rank)))
-    late_rank, lasting = late["rank"], np.flatnonzero(until > since)
-    for part in rows.by_rank if len(lasting) else ():
-        waiting = lasting[late_rank[lasting] == part["rank"][0]]
-        mine = part[took_ns(part) > 0] if len(waiting) else part  # with a worker's start and end
-        if not len(waiting) or not len(mine):
+    lasting = np.flatnonzero(ends_ns > begins_ns)
+    for own in rows.by_rank:
+        spans = lasting[span_ranks[lasting] == own["rank"][0]]
+        if not len(spans):
             continue
-        starts, stops = mine["started_ns"], mine["finished_ns"]
-        origin = int(starts.min())
-        begins, ends = since[waiting] - origin, until[waiting] - origin
-        edges = np.unique(np.concatenate([begins, ends]))
-        first, last = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
-        batches = Intervals((starts - origin).astype(float), (stops - origin).astype(float), edges.astype(float))
-        worked = np.zeros((len(waiting), 4))
-        for kind, spent in enumerate(worker_time(mine, preprocesses)):
-            sums = batches.cumulative(spent)
-            worked[:, kind] = sums[last] - sums[first]
+        batches = own[took_ns(own) > 0]
+        if not len(batches):
+            continue
+        origin = int(batches["started_ns"].min())
+        started, finished = batches["started_ns"] - origin, batches["finished_ns"] - origin
+        begins, ends = begins_ns[spans] - origin, ends_ns[spans] - origin
+        # Work done until each begin and end of a span: the difference between the two was done in the span.
+        moments = np.unique(np.concatenate([begins, ends]))
+        first, last = np.searchsorted(moments, begins), np.searchsorted(moments, ends)
+        intervals = Intervals(started.astype(float), finished.astype(float), moments.astype(float))
+        done = [intervals.cumulative(spent) for spent in worker_time(batches, preprocesses)]
+        worked = np.stack([until[last] - until[first] for until in done], axis=-1)
         busy = worked.sum(axis=-1)
-        is_busy = busy >= BUSY_WORKERS * workers_per_rank * (ends - begins)
-        shares[waiting] = np.where(is_busy[:, np.newaxis], worked / np.maximum(busy, 1e-9)[:, np.newaxis], 0.0)
+        is_busy = busy >= 0.8 * workers_per_rank * (ends - begins)
+        shares[spans] = np.where(is_busy[:, np.newaxis], worked / np.maximum(busy, 1e-9)[:, np.newaxis], 0.0)
     return shares
 
 
@@ -257,9 +270,9 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
     compute_ns = float(sum_of(rows, "compute_ns")) / ranks
     elapsed_ns = max(1.0, compute_ns + float(sum(sum_of(rows, name) for name in ("wait_ns", "sync_ns"))) / ranks)
     spent = worker_time(rows, preprocesses)
-    worked_ns = sum(float(kind.sum()) for kind in spent)
-    late = rows["slept_ns"] - rows["free_ns"] - rows["wait_ns"] - rows["compute_ns"]
-    late_ns = float(np.maximum(late, 0).sum()) / ranks
+    worked_ns = sum(float(part.sum()) for part in spent)
+    overslept = rows["slept_ns"] - rows["free_ns"] - rows["wait_ns"] - rows["compute_ns"]
+    overslept_ns = float(np.maximum(overslept, 0).sum()) / ranks
     calls, app_bytes = sum_of(rows, "read_calls"), sum_of(rows, "app_bytes")
     return Work(
         starved_share=float(spent.starved.sum()) / max(worked_ns, 1.0),
@@ -270,12 +283,12 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
         app_mb_per_second=app_bytes * 1e3 / elapsed_ns,
         wanted_mb_per_second=app_bytes * 1e3 / compute_ns if compute_ns else np.inf,
         burns=is_any(rows, "preprocess_cpu_ns"),
-        late_share=late_ns / (late_ns + elapsed_ns),
+        oversleep_share=overslept_ns / (overslept_ns + elapsed_ns),
     )
 
 
 @cached
-def waits_of(rows: StepTable) -> tuple[Whole, Whole]:
+def waits_of(rows: StepTable) -> tuple[Ints, Ints]:
     """Return begin and end of each step's longest wait, for steps with one, by the clock of the first rank."""
     steps = steps_of(rows)
     longest, free = steps.maximum(rows["wait_ns"]), rows["free_ns"][steps.first()]
@@ -284,34 +297,29 @@ def waits_of(rows: StepTable) -> tuple[Whole, Whole]:
 
 def mean_ready_behind(rows: Rows) -> float:
     """Return how many later batches were complete when a rank's wait for a batch ended; mean weighted by the waits."""
-    behind, waited = 0.0, sum_of(rows, "wait_ns")
+    weighted_batches, waited_ns = 0.0, sum_of(rows, "wait_ns")
     for own in in_order(rows).by_rank_and_epoch:
         ready, finished, wait = own["ready_ns"], own["finished_ns"], own["wait_ns"]
-        late = np.flatnonzero(wait > 0)
-        for ahead in range(1, _MAX_AHEAD + 1):
-            followed = late[late < len(wait) - ahead]
-            behind += float(wait[followed][finished[followed + ahead] < ready[followed]].sum())
-    return behind / waited if waited else 0.0
-
-
-_MAX_AHEAD = 64  # each is a pass over the rows; deeper queues are rare
-"""Batches after a late one that `mean_ready_behind` examines."""
+        waits = np.flatnonzero(wait > 0)
+        for ahead in range(1, 65):  # each is a pass over the rows; deeper queues are rare
+            followed = waits[waits < len(wait) - ahead]
+            weighted_batches += float(wait[followed][finished[followed + ahead] < ready[followed]].sum())
+    return weighted_batches / waited_ns if waited_ns else 0.0
 
 
 def _readers_while_waiting(rows: StepTable, reading_ns: Floats) -> float:
-    """Return how many workers of all ranks were blocked in reads at a time, on average while accelerators waited.
-
-    `reading_ns`: how long each row's worker was; 0 is returned where no accelerator waited.
-    """
+    """Return `Work.readers`; `reading_ns` is how long each row's worker was blocked in reads."""
     begins, ends = waits_of(rows)
     waited_ns = float((ends - begins).sum())
     if not waited_ns:
         return 0.0
+    # The waiting time so far at each begin and end of a wait; between these it grows with the clock, or stands still.
+    moments = np.maximum.accumulate(np.stack([begins, ends], axis=1).ravel() - begins[0]).astype(float)
+    waiting_time = np.cumsum(np.stack([np.zeros(len(begins)), ends - begins], axis=1).ravel())
     began = began_ns(rows)
-    offset = began - began[0] + begins[0]  # `begins` are by the clock of the first rank
-    edges = np.maximum.accumulate(np.stack([begins, ends], axis=1).ravel() - begins[0]).astype(float)
-    waited = np.cumsum(np.stack([np.zeros(len(begins)), ends - begins], axis=1).ravel())
+    offset = began - began[0] + begins[0]  # from each rank's clock to the first rank's, since the first wait
     took = took_ns(rows)
     fetched = took > 0
-    began, over = (np.interp((rows[name] - offset)[fetched], edges, waited) for name in ("started_ns", "finished_ns"))
-    return float(((over - began) / took[fetched] * reading_ns[fetched]).sum()) / waited_ns
+    at_start = np.interp((rows["started_ns"] - offset)[fetched], moments, waiting_time)
+    at_finish = np.interp((rows["finished_ns"] - offset)[fetched], moments, waiting_time)
+    return float(((at_finish - at_start) / took[fetched] * reading_ns[fetched]).sum()) / waited_ns

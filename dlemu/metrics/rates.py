@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.quantiles import Percentiles
-from dlemu.metrics.rows import Rows, StepTable, Whole, in_order
+from dlemu.metrics.rows import Ints, Rows, StepTable, in_order
 
 Floats = NDArray[np.float64]
 
@@ -44,12 +44,7 @@ def over_epochs(per_epoch: Sequence[float]) -> Mean:
 
 def averaged(rows: Rows, measure: Measure) -> Mean:
     """Return the measure per epoch, and its unweighted mean."""
-    return over_epochs(list(map(measure, by_epoch(rows))))
-
-
-def by_epoch(rows: Rows) -> list[StepTable]:
-    """Return the rows of each epoch."""
-    return in_order(rows).by_epoch
+    return over_epochs(list(map(measure, in_order(rows).by_epoch)))
 
 
 def known(value: float) -> float | None:
@@ -103,7 +98,7 @@ class Intervals:
         self._edges = edges
         edge_after_start, self._edge_after_end = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
         self._crossing = np.flatnonzero(self._edge_after_end > edge_after_start)
-        """Intervals with edges inside: those from `_first_inside` up to, not including, `_first_after`."""
+        """Indices of intervals with edges inside: edges `_first_inside` up to, not including, `_first_after`."""
         self._first_inside, self._first_after = edge_after_start[self._crossing], self._edge_after_end[self._crossing]
         self._starts = starts[self._crossing]
         self._lengths = ends[self._crossing] - self._starts
@@ -132,10 +127,10 @@ class Intervals:
         return rates
 
 
-def under_way(begins: Floats, ends: Floats) -> tuple[Floats, Whole, Floats]:
+def under_way(begins: Floats, ends: Floats) -> tuple[Floats, Ints, Floats]:
     """Return the moments at which an interval began or ended; between each two, how many were under way, and how long.
 
-    Shapes (2 n,), (2 n - 1,) and (2 n - 1,) for n intervals.
+    Intervals 0 to 3 and 1 to 2: moments 0, 1, 2, 3; 1, 2 and 1 were under way, for 1 each.
     """
     moments = np.concatenate([begins, ends])
     order = np.argsort(moments, kind="stable")
@@ -145,7 +140,7 @@ def under_way(begins: Floats, ends: Floats) -> tuple[Floats, Whole, Floats]:
 
 
 def during(begins: Floats, ends: Floats, edges: Floats, amounts: Floats) -> Floats:
-    """Return the part of `amounts`, one between each two neighbouring `edges`, that lies in each interval."""
+    """Return for each interval the sum of `amounts` in it; each amount is spread between two neighbouring `edges`."""
     total = np.concatenate([[0.0], np.cumsum(amounts)])
     return np.asarray(np.interp(ends, edges, total) - np.interp(begins, edges, total))
 

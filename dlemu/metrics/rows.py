@@ -10,49 +10,45 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-Whole = NDArray[np.int64]
-Made = TypeVar("Made")
+Ints = NDArray[np.int64]
+T = TypeVar("T")
 
 LABELS = ("rank", "epoch", "phase", "block")
 """Columns with one value per block; a table is sorted by these and `step`."""
 
 
 class StepTable:
-    """Some rows of a result, in order. Values computed from a table can be cached in it; see `once`."""
+    """Some rows of a run, ordered by `LABELS` and `step`: the columns of all rows, and the indices of these rows.
 
-    def __init__(self, columns: Mapping[str, Whole], places: NDArray[np.intp]) -> None:
-        """Take the sorted columns of all rows, and the places of some of them; `table_of` sorts columns."""
-        self._columns, self._places = columns, places
-        self._once: dict[object, Any] = {}
+    Values computed from a table can be cached in it: see `cached`.
+    """
+
+    def __init__(self, columns: Mapping[str, Ints], indices: NDArray[np.intp]) -> None:
+        """Take sorted columns (`table_of` sorts them)."""
+        self._columns, self._indices = columns, indices
+        self.cache: dict[object, Any] = {}
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._indices)
 
     @overload
-    def __getitem__(self, key: str) -> Whole: ...
+    def __getitem__(self, key: str) -> Ints: ...
 
     @overload
     def __getitem__(self, key: slice | NDArray[Any]) -> StepTable: ...
 
-    def __getitem__(self, key: str | slice | NDArray[Any]) -> Whole | StepTable:
-        """Return a column, read-only where it is not copied, or the rows in a slice or mask, or at places."""
+    def __getitem__(self, key: str | slice | NDArray[Any]) -> Ints | StepTable:
+        """Return a column (read-only unless it had to be copied), or the rows of a slice, a mask or indices."""
         if isinstance(key, str):
-            values: Whole = self._columns[key][self._range]
+            values: Ints = self._columns[key][self._range]
             return values
-        return StepTable(self._columns, self._places[key])
+        return StepTable(self._columns, self._indices[key])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.void]:
         rows = np.empty(len(self), [(name, np.int64) for name in self._columns])
         for name in self._columns:
             rows[name] = self[name]
         return rows
-
-    def once(self, make: Callable[[StepTable], Made]) -> Made:
-        """Return `make(self)`, computed at the first call and cached in this table."""
-        if make not in self._once:
-            self._once[make] = make(self)
-        made: Made = self._once[make]
-        return made
 
     @cached_property
     def by_rank(self) -> list[StepTable]:
@@ -72,8 +68,9 @@ class StepTable:
     @property
     def by_block(self) -> list[StepTable]:
         """The rows of each block of each rank, in order."""
-        parts = np.split(self._places, self._block_starts[1:]) if len(self) else []
-        return [StepTable(self._columns, part) for part in parts]
+        if not len(self):
+            return []
+        return [StepTable(self._columns, part) for part in np.split(self._indices, self._block_starts[1:])]
 
     def of(self, label: str, values: Sequence[int]) -> StepTable:
         """Return the rows whose `label` (rank, epoch, phase or block) is one of `values`."""
@@ -82,30 +79,29 @@ class StepTable:
 
     def values(self, label: str) -> list[int]:
         """Return the distinct ranks, epochs, phases or blocks in the table, sorted."""
-        found: list[int] = np.unique(self[label][self._block_starts]).tolist()
-        return found
+        distinct: list[int] = np.unique(self[label][self._block_starts]).tolist()
+        return distinct
 
     def trimmed(self, first: int, last: int) -> StepTable:
         """Return the table without the first `first` and the last `last` rows of each block of each rank."""
         sizes = np.diff(self._block_starts, append=len(self))
-        number = np.arange(len(self)) - np.repeat(self._block_starts, sizes)  # within its block
-        return self[(number >= first) & (number < np.repeat(sizes, sizes) - last)]
+        index_in_block = np.arange(len(self)) - np.repeat(self._block_starts, sizes)
+        return self[(index_in_block >= first) & (index_in_block < np.repeat(sizes, sizes) - last)]
 
-    def ends(self, *names: str) -> tuple[Whole, list[Whole], list[Whole]]:
+    def ends(self, *names: str) -> tuple[Ints, list[Ints], list[Ints]]:
         """Return for each block of each rank its rank, and the values of columns in its first and in its last row."""
-        first, last = self._block_starts, np.append(self._block_starts[1:], len(self))[: len(self._block_starts)] - 1
-        rank, *columns = (self._columns[name] for name in ("rank", *names))
-        starts, stops = self._places[first], self._places[last]
-        return rank[starts], [values[starts] for values in columns], [values[stops] for values in columns]
+        first = self._indices[self._block_starts]
+        last = self._indices[np.append(self._block_starts, len(self))[1:] - 1]
+        columns = [self._columns[name] for name in names]
+        return self._columns["rank"][first], [values[first] for values in columns], [values[last] for values in columns]
 
     @cached_property
     def _range(self) -> slice | NDArray[np.intp]:
-        """Where the rows are in the columns: a slice, so that no column is copied, where they are consecutive."""
-        places = self._places
-        is_whole = (
-            bool(len(places)) and places[-1] - places[0] == len(places) - 1 and bool((np.diff(places) == 1).all())
-        )
-        return slice(int(places[0]), int(places[-1]) + 1) if is_whole else places
+        """The indices, as a slice where they are consecutive: then no column is copied."""
+        indices = self._indices
+        if not len(indices) or indices[-1] - indices[0] != len(indices) - 1 or (np.diff(indices) != 1).any():
+            return indices
+        return slice(int(indices[0]), int(indices[-1]) + 1)
 
     @cached_property
     def _block_starts(self) -> NDArray[np.intp]:
@@ -122,15 +118,15 @@ class StepTable:
         bounds = np.flatnonzero(np.diff(labels[order])) + 1
         if not len(bounds):
             return [self] if len(self) else []
-        return [StepTable(self._columns, self._places[part]) for part in np.split(order, bounds)]
+        return [StepTable(self._columns, self._indices[part]) for part in np.split(order, bounds)]
 
 
 Rows = NDArray[np.void] | StepTable
 """Rows of STEP_DTYPE, shape (rows,), in any order; or a table of them."""
 
 
-def table_of(columns: Mapping[str, Whole]) -> StepTable:
-    """Return the table of all rows, each column of which has the shape (rows,); sorts them where they are not."""
+def table_of(columns: Mapping[str, Ints]) -> StepTable:
+    """Return the table of all rows; each column has the shape (rows,). Sorts rows that are not in order."""
     keys = np.stack([columns[name] for name in ("step", *reversed(LABELS))])
     order = np.lexsort(keys)
     if (np.diff(order) != 1).any():
@@ -142,20 +138,23 @@ def table_of(columns: Mapping[str, Whole]) -> StepTable:
 
 
 def in_order(rows: Rows) -> StepTable:
-    """Return the rows as a table."""
     if isinstance(rows, StepTable):
         return rows
     return table_of({name: rows[name].astype(np.int64) for name in rows.dtype.names or ()})
 
 
-def cached(compute: Callable[[StepTable], Made]) -> Callable[[Rows], Made]:
+def cached(compute: Callable[[StepTable], T]) -> Callable[[Rows], T]:
     """Decorate a function of a table: it takes any rows, and its value is cached in the table."""
 
     @wraps(compute)
-    def once(rows: Rows) -> Made:
-        return in_order(rows).once(compute)
+    def cached_compute(rows: Rows) -> T:
+        table = in_order(rows)
+        if compute not in table.cache:
+            table.cache[compute] = compute(table)
+        value: T = table.cache[compute]
+        return value
 
-    return once
+    return cached_compute
 
 
 def is_any(rows: Rows, name: str) -> bool:
@@ -164,15 +163,14 @@ def is_any(rows: Rows, name: str) -> bool:
 
 
 def sum_of(rows: Rows, name: str) -> int:
-    """Return the sum of a column."""
     return int(rows[name].sum())
 
 
-def began_ns(table: StepTable) -> Whole:
-    """Return for each row when its rank's first step began, ns: the same moment on all ranks, by each one's clock."""
+def began_ns(table: StepTable) -> Ints:
+    """Return for each row the start of its rank's first step, ns: the same moment on all ranks, by the rank's clock."""
     ranks = table["rank"]
     firsts = np.flatnonzero(np.diff(ranks, prepend=-1))
-    starts: Whole = np.repeat(np.minimum.reduceat(table["free_ns"], firsts), np.diff(firsts, append=len(ranks)))
+    starts: Ints = np.repeat(np.minimum.reduceat(table["free_ns"], firsts), np.diff(firsts, append=len(ranks)))
     return starts
 
 
@@ -184,20 +182,20 @@ class Steps:
     of_row: NDArray[np.intp]
     """Index of each row's step, shape (rows,)."""
 
-    def sum(self, values: Whole | int) -> Whole:
+    def sum(self, values: Ints | int) -> Ints:
         """Return the sum over each step's rows."""
         totals = np.zeros(self.count, np.int64)
         np.add.at(totals, self.of_row, values)
         return totals
 
-    def maximum(self, values: Whole) -> Whole:
+    def maximum(self, values: Ints) -> Ints:
         """Return the maximum over each step's rows; 0 where all are less."""
         maxima = np.zeros(self.count, np.int64)
         np.maximum.at(maxima, self.of_row, values)
         return maxima
 
-    def first(self, *keys: Whole) -> NDArray[np.intp]:
-        """Return the index of each step's row with the least keys, of which the first counts most."""
+    def first(self, *keys: Ints) -> NDArray[np.intp]:
+        """Return the index of each step's row with the smallest keys; the first key decides first."""
         order = np.lexsort((*reversed(keys), self.of_row))
         return order[np.searchsorted(self.of_row[order], np.arange(self.count))]
 
@@ -207,7 +205,7 @@ def steps_of(table: StepTable) -> Steps:
     """Return the steps that a table's rows belong to."""
     keys = np.stack([table[name] for name in ("epoch", "block", "step")])
     order = np.lexsort(keys[::-1])
-    new = np.append(True, (np.diff(keys[:, order]) != 0).any(axis=0))[: len(table)]
+    is_new = np.append(True, (np.diff(keys[:, order]) != 0).any(axis=0))[: len(table)]
     of_row = np.empty(len(table), np.intp)
-    of_row[order] = np.cumsum(new) - 1
-    return Steps(int(new.sum()), of_row)
+    of_row[order] = np.cumsum(is_new) - 1
+    return Steps(int(is_new.sum()), of_row)

@@ -1,11 +1,15 @@
-"""What is slower than its like: ranks or hosts that the others waited for, and sub-folders of the dataset.
+"""Stragglers: ranks or hosts that the others waited for, and slow sub-folders of the dataset.
 
-A rank delays a step by the time from the latest end of the others to its own end (docs/metrics.md, section 5). Longer
-nominal computation is no delay. An "owner" of delays is a rank, or a host with all its ranks.
+    rank 0  |--wait--|--compute--|...sync...............|
+    rank 1  |--wait-----|--compute--|...sync............|
+    rank 2  |--wait--------------------------|--compute-|   delays the step by its end minus rank 1's end
 
-Each sub-folder may be on another volume, server or shard, and one of these may be slow. A batch reads its files one
-after another, so its read time is the sum of its samples' read times: a least-squares fit over all batches gives the
-time per sample of each folder (docs/metrics.md, section 6).
+The last rank delays its step by the time from the latest end of the others to its own end (docs/metrics.md, section 5).
+Longer nominal computation is no delay. An "owner" of delays is a rank, or a host with all its ranks.
+
+Each sub-folder may be on another volume, server or shard, of which one may be slow. A batch reads its files one after
+another, so its read time is the sum of its samples' read times: a least-squares fit over all batches gives the time per
+sample of each folder (docs/metrics.md, section 6).
 """
 
 from __future__ import annotations
@@ -13,86 +17,67 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.loss import PARTS, total_ns, wait_parts
-from dlemu.metrics.rows import Rows, StepTable, in_order, steps_of, sum_of
+from dlemu.metrics.rates import Floats
+from dlemu.metrics.rows import Ints, Rows, StepTable, in_order, steps_of, sum_of
 from dlemu.plan.samples import Plan, hash_samples
-
-_MIN_LOSS_PERCENT = 0.5
-"""An owner is reported if it caused at least this loss, in points of utilisation."""
-_MIN_RATIO = 3
-"""It must also have caused this many times the mean loss of the others: by chance every rank is last now and then."""
 
 
 def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str]) -> list[Finding]:
     """Return the stragglers of the kept steps, hosts before ranks, worst first. `rank_nodes[rank]` indexes `hosts`.
 
-    Without `rank` it is a host whose ranks are late together; `loss_percent` are the points of the headline AU's loss
-    that would vanish if it had been as fast as the slowest of the others; `mainly` is what mainly delayed its batches
-    then: `reading`, `decoding`, `queueing` or `hand_over`, as in `Loss`.
+    A finding without `rank` is of a host whose ranks are slow together. `loss_percent`: points of the headline AU that
+    would be gained if the owner were as fast as the slowest of the others. `mainly`: what delayed its batches most, one
+    of `dlemu.metrics.loss.PARTS`.
     """
-    if not len(kept) or not sum_of(kept, "compute_ns"):  # without computation AU is 0, whoever is late
+    if not len(kept) or not sum_of(kept, "compute_ns"):  # without computation AU is 0, whoever is slow
         return []
     table = in_order(kept)
     nodes = list(rank_nodes or [0] * (max(table.values("rank")) + 1))
-    found = []
-    for is_host, owners in ((True, nodes), (False, range(len(nodes)))):
-        if is_host and len(set(nodes)) in (1, len(nodes)):  # a host is all ranks, or one
-            continue
-        for owner, numbers in _late_owners(table, owners):
-            node, who = (owner, {"pattern": "host"}) if is_host else (nodes[owner], {"rank": owner})
-            host = hosts[node] if node < len(hosts) else ""
-            found.append(Finding(Code.SLOW_RANK, "caution", {**who, "host": host, **numbers}))
-    return found
+    names = [hosts[node] if node < len(hosts) else "" for node in nodes]
+    findings = []
+    if 1 < len(set(nodes)) < len(nodes):  # else there is one host, or a host for each rank
+        for node, numbers in _slow_owners(table, nodes):
+            name = names[nodes.index(node)]
+            findings.append(Finding(Code.SLOW_RANK, "caution", {"pattern": "host", "host": name, **numbers}))
+    for rank, numbers in _slow_owners(table, range(len(nodes))):
+        findings.append(Finding(Code.SLOW_RANK, "caution", {"rank": rank, "host": names[rank], **numbers}))
+    return findings
 
 
-def _late_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, dict[str, Number]]]:
-    """Yield the owners to report with their numbers, worst first. `owners[rank]` is the owner of each rank.
-
-    A step's delay is that of its last end: the time since the latest end of other owners' ranks.
-    """
+def _slow_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, dict[str, Number]]]:
+    """Yield the owners to report with their numbers, worst first. `owners[rank]` is the owner of each rank."""
     steps, compute = steps_of(kept), kept["compute_ns"]
     ends, owner_of_row = kept["wait_ns"] + compute, np.asarray(owners)[kept["rank"]]
-    row = steps.first(-ends)
-    late = owner_of_row[row]
-    others_end = steps.maximum(np.where(owner_of_row == late[steps.of_row], 0, ends))
-    delay_ns = np.maximum(0, ends[row] - np.maximum(others_end, steps.maximum(compute)))
-    cost_ns = delay_ns * steps.sum(1)  # the delay times the step's number of accelerators
-    caused = np.bincount(late, weights=cost_ns, minlength=max(owners) + 1)
+    last_row = steps.first(-ends)
+    last_owner = owner_of_row[last_row]
+    others_end = steps.maximum(np.where(owner_of_row == last_owner[steps.of_row], 0, ends))
+    delay_ns = np.maximum(0, ends[last_row] - np.maximum(others_end, steps.maximum(compute)))
+    cost_ns = delay_ns * steps.sum(1)  # all accelerators of the step lose the delay
+    caused = np.bincount(last_owner, weights=cost_ns, minlength=max(owners) + 1)
     present, all_ns = np.unique(owner_of_row), total_ns(kept)
     if len(present) < 2 or not all_ns:
         return
-    others = (caused[present].sum() - caused) / (len(present) - 1)
+    mean_of_others = (caused[present].sum() - caused) / (len(present) - 1)
     for owner in present[np.argsort(-caused[present], kind="stable")].tolist():
-        if 100 * caused[owner] / all_ns < _MIN_LOSS_PERCENT or caused[owner] < _MIN_RATIO * others[owner]:
+        # By chance every rank is last now and then.
+        if 100 * caused[owner] / all_ns < 0.5 or caused[owner] < 3 * mean_of_others[owner]:
             continue
-        delayed = (late == owner) & (delay_ns > 0)
-        mine = kept[row[delayed]]
-        yield (
-            owner,
-            {
-                "loss_percent": 100.0 * float(cost_ns[delayed].sum()) / all_ns,
-                "steps": len(mine),
-                "mean_delay_ms": float(delay_ns[delayed].mean()) / 1e6,
-                "mainly": PARTS[int(wait_parts(mine).sum(axis=0).argmax())],
-            },
-        )
-
-
-_SLOW_FOLDER_RATIO = 2.0
-"""A slow folder's time per sample is at least this many times the median of all folders."""
-_MIN_STANDARD_ERRORS = 5.0  # by chance 3 of 10 million folders exceed 5
-"""It is at least this many standard errors above that median."""
-_MAX_SLOW_SHARE = 1 / 3
-"""Where a greater share of the folders is that slow, none is reported."""
-_MIN_BATCHES_PER_FOLDER = 10  # 5 in each of the two halves that are fitted on their own, too
-_MAX_BATCHES = 20_000  # more only take time
+        delayed = (last_owner == owner) & (delay_ns > 0)
+        rows = kept[last_row[delayed]]
+        numbers: dict[str, Number] = {
+            "loss_percent": 100.0 * float(cost_ns[delayed].sum()) / all_ns,
+            "steps": len(rows),
+            "mean_delay_ms": float(delay_ns[delayed].mean()) / 1e6,
+            "mainly": PARTS[int(wait_parts(rows).sum(axis=0).argmax())],
+        }
+        yield owner, numbers
 
 
 def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[Finding, ...]:
-    """Return the slow ones of `folders`, slowest first; file f is in folder f modulo their number.
+    """Return the slow ones of `folders`, slowest first; file number f is in folder f modulo their number.
 
     `others_ms_per_sample` is the median over all folders.
     """
@@ -100,43 +85,40 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[F
         return ()
     table = in_order(rows)
     read = np.flatnonzero((table["read_ns"] > 0) & (table["samples"] == plan.batch_size))
-    batches = list(_samples_by_folder(table[read[:: max(1, len(read) // _MAX_BATCHES)]], plan, len(folders)))
-    if len(batches) < _MIN_BATCHES_PER_FOLDER * len(folders):
+    read = read[:: max(1, len(read) // 20_000)]  # more batches take time and show no more
+    batches = list(_samples_by_folder(table[read], plan, len(folders)))
+    if len(batches) < 10 * len(folders):  # 5 a folder in each of the two halves that are fitted on their own, too
         return ()
     counts, took_ms = np.array([count for count, _ in batches], float), np.array([took for _, took in batches])
     per_sample, errors = _fit(counts, took_ms)
     median = float(np.median(per_sample))
-    limit = _SLOW_FOLDER_RATIO * median
-    slow = (per_sample >= limit) & (per_sample - median >= _MIN_STANDARD_ERRORS * errors)
+    least = 2 * median
+    is_slow = (per_sample >= least) & (per_sample - median >= 5 * errors)  # by chance 3 of 10 million folders are
     for half in (slice(None, None, 2), slice(1, None, 2)):  # a few very long reads are in one half only
-        slow &= _fit(counts[half], took_ms[half])[0] >= limit
-    if median <= 0 or slow.sum() > _MAX_SLOW_SHARE * len(folders):
+        is_slow &= _fit(counts[half], took_ms[half])[0] >= least
+    if median <= 0 or 3 * is_slow.sum() > len(folders):  # where many folders are slow, none is another drive's
         return ()
-    return tuple(
-        Finding.of(
-            Code.SLOW_DRIVE,
-            "caution",
-            folder=folders[at],
-            ms_per_sample=float(per_sample[at]),
-            others_ms_per_sample=median,
-        )
-        for at in np.argsort(-per_sample)
-        if slow[at]
-    )
+    findings = []
+    for index in np.argsort(-per_sample):
+        if is_slow[index]:
+            numbers = {"ms_per_sample": float(per_sample[index]), "others_ms_per_sample": median}
+            findings.append(Finding.of(Code.SLOW_DRIVE, "caution", folder=folders[index], **numbers))
+    return tuple(findings)
 
 
-def _samples_by_folder(rows: StepTable, plan: Plan, folders: int) -> Iterator[tuple[NDArray[np.int64], float]]:
+def _samples_by_folder(rows: StepTable, plan: Plan, folders: int) -> Iterator[tuple[Ints, float]]:
     """Yield for each row its number of samples in each folder, shape (folders,), and its read time in ms."""
     for own in rows.by_rank_and_epoch:
         (rank,), (epoch,) = own.values("rank"), own.values("epoch")
         batches = plan.batches(rank, epoch, own["step"])
-        for samples, hashed, read_ns in zip(batches, own["sample_hash"].tolist(), own["read_ns"].tolist(), strict=True):
-            if hash_samples(samples) == hashed:
+        hashes, times = own["sample_hash"].tolist(), own["read_ns"].tolist()
+        for samples, sample_hash, read_ns in zip(batches, hashes, times, strict=True):
+            if hash_samples(samples) == sample_hash:
                 count = np.bincount(samples // plan.num_samples_per_file % folders, minlength=folders)
                 yield count, read_ns / 1e6
 
 
-def _fit(counts: NDArray[np.float64], took_ms: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _fit(counts: Floats, took_ms: Floats) -> tuple[Floats, Floats]:
     """Return the time per sample of each folder, ms, and its standard error (ordinary least squares)."""
     inverse = np.linalg.pinv(counts.T @ counts)
     per_sample = inverse @ counts.T @ took_ms

@@ -19,8 +19,8 @@ import numpy as np
 
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.loss import total_ns
-from dlemu.metrics.rates import Floats, Intervals, Mean, by_epoch, known
-from dlemu.metrics.rows import Rows, StepTable, Whole, cached, in_order, sum_of
+from dlemu.metrics.rates import Floats, Intervals, Mean, known
+from dlemu.metrics.rows import Ints, Rows, StepTable, cached, in_order, sum_of
 from dlemu.metrics.t_interval import Values, estimate
 
 
@@ -94,13 +94,13 @@ def _window(ranks: list[_Read]) -> tuple[int, int, bool]:
     return begin, end, at_once
 
 
-def training_spans(own: StepTable) -> tuple[Whole, Whole]:
+def training_spans(own: StepTable) -> tuple[Ints, Ints]:
     """Return when each block of a rank's steps began and ended: between blocks are checkpoints and evaluations."""
     _, first, last = own.ends("free_ns", "wait_ns", "compute_ns", "sync_ns")
     return first[0], sum(last[1:], start=last[0])
 
 
-def _overlaps(lows: Whole, highs: Whole, begin: int, end: int) -> list[tuple[int, int]]:
+def _overlaps(lows: Ints, highs: Ints, begin: int, end: int) -> list[tuple[int, int]]:
     """Return the parts of the spans that are between `begin` and `end`."""
     pairs = zip(np.maximum(begin, lows).tolist(), np.minimum(end, highs).tolist(), strict=True)
     return [(low, high) for low, high in pairs if high > low]
@@ -139,7 +139,7 @@ class _Batches:
 
 def sustained_au(rows: Rows, kept: Rows) -> Mean:
     """Return the sustained AU, of all rows and of each epoch: the smaller of supply and AU of the kept steps."""
-    epochs = by_epoch(rows)
+    epochs = in_order(rows).by_epoch
     supplies = supplies_of(rows)
     whole = Supply(
         read_ns=sum(supply.read_ns for supply in supplies), time_ns=sum(supply.time_ns for supply in supplies)
@@ -217,7 +217,7 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
     by_supply = supply_percent < au_percent(kept)
     values = np.concatenate([*_windows(rows if by_supply else kept, by_supply=by_supply), np.empty(0)])
     if len(values) < _MIN_VALUES:
-        epochs = [supply.percent for supply in supplies] if by_supply else map(au_percent, by_epoch(kept))
+        epochs = [supply.percent for supply in supplies] if by_supply else map(au_percent, kept.by_epoch)
         values = np.array(list(epochs))
     if len(values) < _MIN_VALUES:
         return None
@@ -279,7 +279,7 @@ def _rates(own: StepTable, edges: Floats, *, by_supply: bool) -> Floats:
     return Intervals(begun, np.maximum(ended, begun + 1.0), edges).rates(amounts)
 
 
-def _moments(own: StepTable, *, by_supply: bool) -> tuple[Whole, Whole]:
+def _moments(own: StepTable, *, by_supply: bool) -> tuple[Ints, Ints]:
     """Return when the reading of each batch of one rank, or its computation, began and ended."""
     if by_supply:
         begins, ends = own["started_ns"], own["finished_ns"]
@@ -289,7 +289,7 @@ def _moments(own: StepTable, *, by_supply: bool) -> tuple[Whole, Whole]:
     return begins, np.maximum(ends, begins + 1)
 
 
-def _trained(own: StepTable, moments: Whole) -> Floats:
+def _trained(own: StepTable, moments: Ints) -> Floats:
     """Return the moments on the clock of the training time of one rank's epoch, which stops between blocks of steps."""
     lows, highs = training_spans(own)
     start = lows.min()

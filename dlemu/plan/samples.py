@@ -15,8 +15,6 @@ from datagen.layout import Runs
 _ROUNDS = 6  # 4 are enough with strong round functions (Luby and Rackoff, 1988); these are weak, but fast
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: spreads neighbours
 _MIX = np.uint64(0xBF58476D1CE4E5B9)  # a multiplier of splitmix64 (Steele, Lea, Flood 2014)
-_MAX_FILES_AS_RUNS = 8
-"""Batches are planned as runs if they span at most about this many files, else sample by sample, in arrays."""
 
 
 def permute(positions: NDArray[np.int64], n: int, seed: int) -> NDArray[np.int64]:
@@ -54,6 +52,7 @@ class BatchPlan(Protocol):
 
     def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Return the sample numbers of `step` (from 1) of `epoch` (from 1), shape (batch_size,)."""
+        return self.batches(epoch, np.array([step])).ravel()
 
     def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sample numbers of several steps at once, shape (steps, batch_size)."""
@@ -69,7 +68,8 @@ class Plan:
     Each rank reads its part in order, batch by batch: without a shuffle, one rank reads a file from its start to its
     end. Samples that do not fill a batch on every rank are dropped.
     With `worker_streams` > 1 a rank's part is cut into that many ranges, and its steps take a batch from each in turn.
-    A loader that assigns batches to as many workers in turn then has each worker read one range from its start.
+    A loader that assigns batches to as many workers in turn then has each worker read one range from its start: with 6
+    batches and 2 streams, steps 1 to 6 take the batches 0, 3, 1, 4, 2, 5.
     """
 
     num_files: int
@@ -84,7 +84,6 @@ class Plan:
 
     @property
     def num_samples(self) -> int:
-        """Samples in the dataset."""
         return self.num_files * self.num_samples_per_file
 
     @property
@@ -94,15 +93,15 @@ class Plan:
 
     def check(self, split: str) -> None:
         """Raise DatasetError when the samples do not fill one step."""
-        wanted = self.batch_size * self.ranks
-        if self.num_samples < wanted:
-            files = -(-wanted // self.num_samples_per_file)
+        step_samples = self.batch_size * self.ranks
+        if self.num_samples < step_samples:
+            files = -(-step_samples // self.num_samples_per_file)
             key = "num_files_train" if split == "train" else "num_files_eval"
             ranks, fewer = ("1 rank", "") if self.ranks == 1 else (f"{self.ranks} ranks", "fewer ranks, ")
             raise DatasetError(
                 f"the {split} set has {self.num_samples} samples ({self.num_files} files x "
                 f"{self.num_samples_per_file}); one step of {ranks} x batch {self.batch_size} needs "
-                f"{wanted}: use {fewer}a smaller batch, or a dataset with dataset.{key}={files} or more"
+                f"{step_samples}: use {fewer}a smaller batch, or a dataset with dataset.{key}={files} or more"
             )
 
     def sample_ids(self, rank: int, epoch: int, step: int) -> NDArray[np.int64]:
@@ -121,7 +120,7 @@ class Plan:
         The cost of planning a batch then does not grow with its samples: one of small rows has many thousands.
         """
         per_file, batch_size = self.num_samples_per_file, self.batch_size
-        if self.sample_shuffle or per_file < 2 or per_file * _MAX_FILES_AS_RUNS < batch_size:
+        if self.sample_shuffle or per_file < 2 or per_file * 8 < batch_size:  # a batch spans more than about 8 files
             return None
         begins = (self.batch_numbers(rank, steps) * batch_size).tolist()
         files_by_batch = [range(begin // per_file, (begin + batch_size - 1) // per_file + 1) for begin in begins]
@@ -147,7 +146,7 @@ class Plan:
         if self.worker_streams > 1:
             length = self.steps_per_epoch // self.worker_streams
             turn, stream = np.divmod(numbers, self.worker_streams)
-            # Steps beyond the last whole turn read what follows all ranges, in order.
+            # Steps beyond the last complete turn read what follows all ranges, in order.
             numbers = np.where(turn < length, stream * length + turn, numbers)
         return np.asarray(rank * self.steps_per_epoch + numbers)
 
@@ -176,15 +175,11 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class RankPlan:
+class RankPlan(BatchPlan):
     """One rank's part of a plan, for its loader; steps beyond the last one repeat it."""
 
     plan: Plan
     rank: int
-
-    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Return the samples of a batch, shape (batch_size,)."""
-        return self.batches(epoch, np.array([step])).ravel()
 
     def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of some batches, shape (steps, batch_size)."""
@@ -219,7 +214,7 @@ class PlanAhead:
     """Computes many batches of a plan at a time: a shuffle costs as much for one sample as for hundreds."""
 
     _SAMPLES_AHEAD = 4096
-    _RUN_STEPS_AHEAD = 64  # at least, where batches are runs, whose cost does not grow with their samples
+    _RUN_STEPS_AHEAD = 64  # at least, if batches are runs: the cost of these does not grow with their samples
 
     def __init__(self, plan: BatchPlan, batch_size: int) -> None:
         self._plan, self._steps = plan, max(1, self._SAMPLES_AHEAD // batch_size)

@@ -40,8 +40,10 @@ class StreamPlan(Plan):
     """The plan of all ranks. Its files, in shuffled order, are sharded as by `tf.data`: each of R ranks has every R-th.
 
     If there are fewer files than ranks, every rank reads all files and uses every R-th record. A rank reads `cycle`
-    files at a time, `block_length` records of each in turn. The loader then shuffles samples in a window; the order
-    here is the one before it, so it tells which samples an epoch has, but not when exactly each one comes.
+    files at a time, `block_length` records of each in turn. The loader then shuffles samples in a window; this plan has
+    the order before that shuffle: which samples an epoch has, but not exactly when each sample comes.
+
+    Files a, b, c of 4 records, `cycle` 2, `block_length` 2: a0 a1 b0 b1 a2 a3 b2 b3 c0 c1 c2 c3.
     """
 
     cycle: int
@@ -56,7 +58,6 @@ class StreamPlan(Plan):
 
     @property
     def files_per_rank(self) -> int:
-        """Number of files that each rank reads."""
         return self.num_files // self.ranks if self.by_file else self.num_files
 
     @property
@@ -83,10 +84,10 @@ class StreamPlan(Plan):
 
     def samples_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples at `positions` of an epoch's order: those of rank 0 first, then those of rank 1."""
-        ranks, places = np.divmod(positions, max(1, self.steps_per_epoch * self.batch_size))
-        group, within = np.divmod(places, self.cycle * self.kept_per_file)
+        ranks, of_rank = np.divmod(positions, max(1, self.steps_per_epoch * self.batch_size))
+        group, in_group = np.divmod(of_rank, self.cycle * self.kept_per_file)  # of files that are read in turn
         width = np.minimum(self.cycle, self.files_per_rank - group * self.cycle)
-        turn, rest = np.divmod(within, width * self.block_length)
+        turn, rest = np.divmod(in_group, width * self.block_length)
         before = turn * self.block_length
         slot, record = np.divmod(rest, np.minimum(self.block_length, self.kept_per_file - before))
         record += before
@@ -103,16 +104,16 @@ class StreamPlan(Plan):
         """Return what a rank reads for the first `steps` steps of an epoch: files in order, and records of each."""
         records = steps * self.batch_size
         groups, rest = divmod(records, self.cycle * self.kept_per_file)
-        whole = min(groups * self.cycle, self.files_per_rank)
-        width = min(self.cycle, self.files_per_rank - whole)  # files of the last group, which is read in part
+        full_files = min(groups * self.cycle, self.files_per_rank)
+        width = min(self.cycle, self.files_per_rank - full_files)  # files of the last group, which is read in part
         turns, rest = divmod(rest, max(1, width) * self.block_length)
         before = turns * self.block_length
         length = min(self.block_length, self.kept_per_file - before)
-        begun = before + np.clip(rest - np.arange(width) * length, 0, length)
-        counts = np.concatenate([np.full(whole, self.kept_per_file), begun[begun > 0]]).astype(np.int64)
+        in_last_group = before + np.clip(rest - np.arange(width) * length, 0, length)
+        counts = np.concatenate([np.full(full_files, self.kept_per_file), in_last_group[in_last_group > 0]])
         return Streams(
             files=self._files(epoch, np.arange(len(counts)), np.int64(rank)),
-            counts=counts,
+            counts=counts.astype(np.int64),
             first=0 if self.by_file else rank,
             stride=1 if self.by_file else self.ranks,
             seed=self.epoch_seed(epoch),
@@ -120,8 +121,8 @@ class StreamPlan(Plan):
 
     def _files(self, epoch: int, numbers: NDArray[np.int64], rank: NDArray[np.int64] | np.int64) -> NDArray[np.int64]:
         """Return the files of a rank by their numbers in its order: 0, 1, ..."""
-        places = numbers * self.ranks + rank if self.by_file else numbers
-        return permute(places, self.num_files, self.epoch_seed(epoch)) if self.file_shuffle else places
+        positions = numbers * self.ranks + rank if self.by_file else numbers
+        return permute(positions, self.num_files, self.epoch_seed(epoch)) if self.file_shuffle else positions
 
 
 @dataclass(frozen=True)

@@ -289,10 +289,10 @@ def trial(**rates: Any) -> dict[str, Any]:
         ({"pause": 60}, BURNING, BUSY, ("host CPU", "high"), []),
         ({"pause": 60}, BURNING, {"host_busy_percent": 10.0}, ("loader", "high"), ["too_few_readers"]),
         ({"pause": 60}, {}, BUSY, ("loader", "high"), ["too_few_readers"]),
-        (QUEUES, {"late_share": STARVED_SHARE - 0.01}, {}, ("loader", "high"), ["prefetch_too_shallow"]),
-        (QUEUES, {"late_share": STARVED_SHARE}, {}, ("emulator", "medium"), []),
-        (QUEUES, {"late_share": 0.5}, BUSY, ("host CPU", "high"), []),
-        (READS, {"late_share": 0.9}, {}, ("storage", "high"), []),
+        (QUEUES, {"oversleep_share": STARVED_SHARE - 0.01}, {}, ("loader", "high"), ["prefetch_too_shallow"]),
+        (QUEUES, {"oversleep_share": STARVED_SHARE}, {}, ("emulator", "medium"), []),
+        (QUEUES, {"oversleep_share": 0.5}, BUSY, ("host CPU", "high"), []),
+        (READS, {"oversleep_share": 0.9}, {}, ("storage", "high"), []),
         ({"hand_over": 60}, {}, {"collates": True}, ("host CPU", "high"), []),
         (READS, {}, {"ceiling_au": 60.0}, ("emulator", "medium"), ["emulator_ceiling"]),
         (READS, {}, {"ceiling_au": 60.0, "collates": True}, ("host CPU", "medium"), ["emulator_ceiling"]),
@@ -326,9 +326,9 @@ def test_findings_have_the_numbers_to_set() -> None:
 
 def test_how_late_ranks_woke_is_a_share_of_all_their_time() -> None:
     rows = make_steps([[30.0, 30.0]] * 20)  # 40 ms each
-    assert work_of(rows, preprocesses=False).late_share == 0
+    assert work_of(rows, preprocesses=False).oversleep_share == 0
     rows["slept_ns"] = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"]
     rows["slept_ns"][::2] += 20 * MS  # one of two ranks
-    assert work_of(rows, preprocesses=False).late_share == pytest.approx(10 / 50)
+    assert work_of(rows, preprocesses=False).oversleep_share == pytest.approx(10 / 50)
     rows["slept_ns"][1::2] -= 5 * MS  # a stamp before the end of the step takes nothing back
-    assert work_of(rows, preprocesses=False).late_share == pytest.approx(10 / 50)
+    assert work_of(rows, preprocesses=False).oversleep_share == pytest.approx(10 / 50)

@@ -216,6 +216,7 @@ ELBENCHO = {
         (f"note: a warning\n{json.dumps(FIO)}", [(131072, 64, 60_000.0)], [(4096, 1, 8000.0)]),
         (f'{json.dumps(ELBENCHO)}\n{{"phase_type": "DELFILES", "config": {{}}}}\n', None, None),
         (json.dumps(ELBENCHO), [(1 << 20, 64, 6000.0)], []),
+        (json.dumps(ELBENCHO | {"last_done": {"iops": "1", "bytes/s": "inf"}}), None, None),
     ],
 )
 def test_what_fio_and_elbencho_wrote_is_taken_as_it_is(text: str, reads: Any, writes: Any, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from dlemu.results.parts import HostDevice
 from dlemu.telemetry import HostTelemetry
 
 _MIN_GAP_SECONDS, _MIN_GAP_INTERVALS = 5.0, 8.0
-"""Readings further apart than the greater of the two are a gap; less may only mean that the host was busy."""
+"""Readings further apart than the greater of these (seconds, intervals) are a gap; a busy host causes shorter ones."""
 
 
 def activity_during(run: MeasuredTraining, rows: Rows) -> Context:
@@ -34,21 +35,23 @@ def activity_during(run: MeasuredTraining, rows: Rows) -> Context:
         _use_of_cores(run, host, windows, busy)
         for (host, windows), busy in zip(hosts, activity.busy_percents, strict=True)
     ]
-    unknown = math.nan, math.nan, math.nan
-    busy, own, _ = max((one for one in use if not math.isnan(one[0])), default=unknown)
-    limit_used = highest(of_limit for _, _, of_limit in use)
+    unknown = _CoreUse(math.nan, math.nan, math.nan)
+    busiest = max((cores for cores in use if not math.isnan(cores.busy_percent)), default=unknown)
+    busy_percent = busiest.busy_percent
+    limit_used_percent = highest(cores.limit_used_percent for cores in use)
     if journal.cpu_seconds and journal.ended_ns:  # what the run itself used, with all its processes
-        used = 100e9 * sum(journal.cpu_seconds) / max(1, journal.ended_ns - journal.started_ns)  # % of a core
+        core_percent = 100e9 * sum(journal.cpu_seconds) / max(1, journal.ended_ns - journal.started_ns)
         limits = [host.cpu_limit or math.inf for host in journal.hosts]
-        if math.isnan(busy):
-            busy = used / sum(min(host.cpu_usable, most) for host, most in zip(journal.hosts, limits, strict=True))
-        if limit_used is None:
-            limit_used = used / sum(limits)
+        if math.isnan(busy_percent):
+            usable = sum(min(host.cpu_usable, limit) for host, limit in zip(journal.hosts, limits, strict=True))
+            busy_percent = core_percent / usable
+        if limit_used_percent is None:
+            limit_used_percent = core_percent / sum(limits)
     depths, device_busy = (waiting.of_block_devices(name) for name in ("mean_queue_depth", "busy_percent"))
     return Context(
-        host_busy_percent=busy,
-        own_busy_percent=own,
-        cpu_limit_used_percent=limit_used or 0.0,
+        host_busy_percent=busy_percent,
+        own_busy_percent=busiest.own_percent,
+        cpu_limit_used_percent=limit_used_percent or 0.0,
         cpu_throttled_percent=activity.most("cpu", "throttled_percent") or 0.0,
         memory_some_percent=activity.most("pressure", "memory_some_percent") or 0.0,
         network_percent=activity.link_percent("received_mb_per_second") or 0.0,
@@ -65,7 +68,6 @@ def _epochs_of_hosts(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostT
 
 
 def _span_ns(rows: StepTable) -> Window:
-    """Return when the steps of one host's ranks began and ended."""
     return int(rows["free_ns"].min()), int(rows["met_ns"].max())
 
 
@@ -124,9 +126,12 @@ def find_recording_gaps(run: MeasuredTraining) -> Iterator[Finding]:
         for start_ns, stop_ns in pairwise(moments.tolist()):
             is_last = stop_ns == end_ns and not was_read_after
             if stop_ns - start_ns > max_gap_ns or (is_last and host.host in lost):
-                since, until = ((moment - begin_ns) / 1e9 for moment in (start_ns, stop_ns))
-                gap: dict[str, Number] = {"host": host.host, "from_seconds": since, "to_seconds": until}
-                yield Finding.of(Code.MEASUREMENT_INCOMPLETE, "caution", pattern="gap", **gap)
+                numbers: dict[str, Number] = {
+                    "host": host.host,
+                    "from_seconds": (start_ns - begin_ns) / 1e9,
+                    "to_seconds": (stop_ns - begin_ns) / 1e9,
+                }
+                yield Finding.of(Code.MEASUREMENT_INCOMPLETE, "caution", pattern="gap", **numbers)
 
 
 def _notes(run: MeasuredTraining) -> Iterator[str]:
@@ -149,30 +154,40 @@ def _power(run: MeasuredTraining, host: HostTelemetry) -> dict[str, float | None
 
 def _waiting_windows(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:
     """Return each host with the windows, on its clock, in which its accelerators waited; empty if a host had none."""
-    waiting = [(host, np.stack(waits_of(rows.of("rank", ranks_on(run, host))), axis=1)) for host in run.telemetry]
-    return [*waiting] if all(len(windows) for _, windows in waiting) else []
+    waits: list[tuple[HostTelemetry, Windows]] = []
+    for host in run.telemetry:
+        begins, ends = waits_of(rows.of("rank", ranks_on(run, host)))
+        if not len(begins):
+            return []
+        waits.append((host, np.stack([begins, ends], axis=1)))
+    return waits
 
 
-def _use_of_cores(
-    run: MeasuredTraining, host: HostTelemetry, windows: Windows, busy: float
-) -> tuple[float, float, float]:
-    """Return the use of one host's cores by all programs (`busy`) and by the run, and of the run's CPU limit, in %.
+class _CoreUse(NamedTuple):
+    """Use of one host's cores by all programs and by the run, and of the run's CPU limit; NaN where not known."""
 
-    NaN where it is not known.
-    """
-    facts, used = run.facts.journal.hosts[host.node], math.nan
-    for number, rank in enumerate(host.sources("process")):
+    busy_percent: float
+    own_percent: float
+    limit_used_percent: float
+
+
+def _use_of_cores(run: MeasuredTraining, host: HostTelemetry, windows: Windows, busy_percent: float) -> _CoreUse:
+    used, facts = [], run.facts.journal.hosts[host.node]
+    for rank in host.sources("process"):
         times, seconds = host.readings("process", rank, "cpu_seconds")
-        grown = np.diff(seconds, prepend=seconds[:1]) * 1e9 / np.maximum(np.diff(times, prepend=times[:1]), 1)
-        used = mean_within(times, grown, windows) + (used if number else 0.0)
-    own = 100 * used / facts.cpu_count
-    # Each process's CPU time is rounded to ticks of 10 ms (proc(5)), so `own` may slightly exceed `busy`.
-    return busy, busy if own > busy else own, 100 * used / (facts.cpu_limit or math.inf)
+        cores = np.diff(seconds, prepend=seconds[:1]) * 1e9 / np.maximum(np.diff(times, prepend=times[:1]), 1)
+        used.append(mean_within(times, cores, windows))
+    cores_used = sum(used) if used else math.nan
+    # Each process's CPU time is rounded to ticks of 10 ms (proc(5)), so the sum may slightly exceed `busy_percent`.
+    own_percent = 100 * cores_used / facts.cpu_count
+    if own_percent > busy_percent:
+        own_percent = busy_percent
+    return _CoreUse(busy_percent, own_percent, 100 * cores_used / (facts.cpu_limit or math.inf))
 
 
 def find_hot_drive(run: MeasuredTraining, rows: Rows) -> Finding | None:
     """Return the drive below the dataset that exceeded its own warning threshold the most; None if none reached it."""
-    hot: dict[float, Finding] = {}
+    found: dict[float, Finding] = {}
     for host, windows in _epochs_of_hosts(run, in_order(rows)):
         devices = {device.name for device in host.devices}
         for drive in host.sources("temperature"):
@@ -183,6 +198,6 @@ def find_hot_drive(run: MeasuredTraining, rows: Rows) -> Finding | None:
             is_below = any(name == drive or name.startswith(f"{drive}n") for name in devices)
             if is_below and len(limits) and hottest >= limits[0]:
                 limit = float(limits[0])
-                found = not_steady("hot_drive", drive=drive, celsius=hottest, limit_celsius=limit)
-                hot.setdefault(hottest - limit, found)
-    return hot[max(hot)] if hot else None
+                finding = not_steady("hot_drive", drive=drive, celsius=hottest, limit_celsius=limit)
+                found.setdefault(hottest - limit, finding)
+    return found[max(found)] if found else None

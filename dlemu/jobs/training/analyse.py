@@ -9,13 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from datagen.layout import subfolder_name
-from dlemu.jobs.training.activity import (
-    activity_during,
-    delivered_by_devices,
-    find_hot_drive,
-    find_recording_gaps,
-    summarise_telemetry,
-)
+from dlemu.jobs.training import activity
 from dlemu.jobs.training.measured import MeasuredTraining
 from dlemu.jobs.training.scaling import explain_loss, preprocessing_sleeps
 from dlemu.jobs.training.steplog import EVALUATION
@@ -28,30 +22,13 @@ from dlemu.jobs.training.summary import (
     Summary,
 )
 from dlemu.jobs.training.wording import in_words, issue_lines, memory_warning, recording_notes, verdict_line
+from dlemu.metrics import cache, rates
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
-from dlemu.metrics.cache import (
-    CacheProof,
-    device_metrics,
-    device_request_kib,
-    each_sample_once,
-    prove,
-    served_by_storage,
-)
 from dlemu.metrics.changes import find_unsteadiness
 from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import MIN_LOSS_PERCENT, Limit, Scaling, judge_limit
 from dlemu.metrics.loss import loss_percent
-from dlemu.metrics.rates import (
-    Mean,
-    averaged,
-    first_batch_seconds,
-    over_epochs,
-    per_second,
-    percentiles_ms,
-    pooled,
-    training_ns,
-)
 from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
 from dlemu.metrics.stragglers import find_slow_folders, find_stragglers
 from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au, uncertainty_of
@@ -61,23 +38,20 @@ from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of
 
 MB = 1e6
-_OTHER_READERS_PERCENT = 20.0
-"""Other readers are reported from this share of the devices' bytes; less may be metadata, or reads around the run."""
-_REPORTED_BIAS = 1.05
-"""From this factor on (`warm_up_bias`) the headline AU is too high, and all steps are judged."""
 
 
 def analyse(run: MeasuredTraining) -> Summary:
     """Return the summary of a run; if the run failed, of what was measured until then, marked incomplete.
 
-    One way: rows, metrics, loss, cache proof, limit, findings, verdict. Each step uses only those before.
+    Its steps are metrics, cache proof, limit, findings and verdict, in this order: each uses only steps before it.
     """
     facts, journal, rows = run.facts, run.facts.journal, run.training
     workload, settings = facts.workload, facts.workload.metric
     kept = kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)
-    delivered_rate, delivered_percent = device_metrics(rows, delivered_by_devices(run, "read_mb_per_second"))
+    read_by_devices = activity.delivered_by_devices(run, "read_mb_per_second")
+    delivered_rate, delivered_percent = cache.device_metrics(rows, read_by_devices)
     metrics = _metrics(run, kept, delivered_rate)
-    proof = prove(
+    proof = cache.prove(
         rows,
         file_system=journal.storage.file_system if journal.storage else "",
         odirect=workload.reader.odirect,
@@ -85,15 +59,17 @@ def analyse(run: MeasuredTraining) -> Summary:
         dataset_bytes=facts.total_bytes,
         memory_bytes=sum(host.memory_bytes for host in journal.hosts),
     )
-    served = served_by_storage(rows, proof.from_storage_percent, delivered_percent)
+    served = cache.served_by_storage(rows, proof.from_storage_percent, delivered_percent)
     evidence = _evidence(run, kept, metrics, served)
     other_program = _other_program(rows, metrics, proof)
     limit = _limit(run, rows if _is_biased(evidence) else kept, proof, other_program)
-    found = (proof.finding, other_program, *_unsteady(run, kept, limit), *_incomplete(run))
-    explains = limit.findings if limit else ()
-    findings = tuple(one for one in found if one is not None and one not in explains)
+    candidates = (proof.finding, other_program, *_unsteady(run, kept, limit), *_incomplete(run))
+    of_limit = limit.findings if limit else ()
+    findings = tuple(finding for finding in candidates if finding is not None and finding not in of_limit)
     verdict = judge(evidence, limit.what if limit else "")
-    evaluated = run.ordered.of("phase", (EVALUATION,))
+    evaluated, evaluation = run.ordered.of("phase", (EVALUATION,)), None
+    if len(evaluated):
+        evaluation = Evaluation(rates.training_ns(evaluated) / 1e9, sum_of(evaluated, "samples"))
     return Summary(
         **common_fields(facts),
         outcome=verdict.outcome,
@@ -107,7 +83,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         limited_by=in_words(limit, findings, facts.ranks) if limit else None,
         page_cache=PageCache(proof.from_storage_percent, served, memory_warning(proof.finding)) if len(rows) else None,
         requests=requests_of(journal.requests) if journal.requests else None,
-        evaluation=Evaluation(training_ns(evaluated) / 1e9, sum_of(evaluated, "samples")) if len(evaluated) else None,
+        evaluation=evaluation,
         checkpoints=tuple(
             CheckpointTiming(
                 epoch=saved.epoch,
@@ -120,11 +96,11 @@ def analyse(run: MeasuredTraining) -> Summary:
         ),
         asynchronous_checkpoints=_asynchronous(run),
         each_sample_once=tuple(
-            each_sample_once(facts.train_plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)))
+            cache.each_sample_once(facts.train_plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)))
             for epoch in (facts.schedule if len(rows) else ())
         ),
         data_folder=workload.dataset.data_folder,
-        telemetry=summarise_telemetry(run),
+        telemetry=activity.summarise_telemetry(run),
         issues=(
             *(*workload.notes, *facts.notes, *recording_notes(workload.recorded, facts.ranks)),
             *issue_lines(findings),
@@ -133,7 +109,7 @@ def analyse(run: MeasuredTraining) -> Summary:
     )
 
 
-def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: Mean) -> Metrics:
+def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates.Mean) -> Metrics:
     facts, journal, rows = run.facts, run.facts.journal, run.training
     settings = facts.workload.metric
     total_seconds = (journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None
@@ -148,55 +124,55 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: Mean)
     )
     if not len(rows):
         return metrics
-    whole = pooled(rows, au_percent)
+    megabytes = activity.delivered_by_devices(run, "read_mb_per_second", probe="block")
+    requests = activity.delivered_by_devices(run, "reads_per_second", probe="block")
+    computed_ns = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"]  # when the computation was over
     dlio = au_dlio_percents(rows, settings.exclude_start_steps, settings.exclude_end_steps)
     return replace(
         metrics,
-        au_percent=pooled(kept, au_percent),
+        au_percent=rates.pooled(kept, au_percent),
         au_sustained_percent=sustained_au(rows, kept),
         au_uncertainty=uncertainty_of(rows, kept),
         prefetch_credit_percent=prefetch_credit_percent(rows, kept),
-        au_whole_percent=whole,
-        au_dlio_percent=over_epochs([v2 for v2, _ in dlio]),
-        au_dlio_v1_percent=over_epochs([v1 for _, v1 in dlio]),
+        au_whole_percent=rates.pooled(rows, au_percent),
+        au_dlio_percent=rates.over_epochs([v2 for v2, _ in dlio]),
+        au_dlio_v1_percent=rates.over_epochs([v1 for _, v1 in dlio]),
         samples_per_second=_rate(rows, "samples", 1),
         app_mb_per_second=_rate(rows, "app_bytes", MB),
         app_bytes=app_bytes,
-        device_request_kib=device_request_kib(
-            rows,
-            *(delivered_by_devices(run, name, probe="block") for name in ("read_mb_per_second", "reads_per_second")),
-        ),
+        device_request_kib=cache.device_request_kib(rows, megabytes, requests),
         samples=sum_of(rows, "samples"),
-        training_seconds=training_ns(rows) / 1e9,
-        time_to_first_batch_seconds=averaged(rows, first_batch_seconds),
-        wait_ms=percentiles_ms(kept["wait_ns"]),
-        host_oversleep_ms=percentiles_ms(rows["slept_ns"] - rows["free_ns"] - rows["wait_ns"] - rows["compute_ns"]),
+        training_seconds=rates.training_ns(rows) / 1e9,
+        time_to_first_batch_seconds=rates.averaged(rows, rates.first_batch_seconds),
+        wait_ms=rates.percentiles_ms(kept["wait_ns"]),
+        host_oversleep_ms=rates.percentiles_ms(rows["slept_ns"] - computed_ns),
         device_mb_per_second=device_mb_per_second,
     )
 
 
-def _rate(rows: Rows, column: str, unit: float) -> Mean:
+def _rate(rows: Rows, column: str, unit: float) -> rates.Mean:
     """Return a column's sum per second of training, in units of `unit`: of the whole run, and per epoch."""
-    return pooled(rows, lambda part: per_second(float(sum_of(part, column)) / unit, part))
+    return rates.pooled(rows, lambda part: rates.per_second(float(sum_of(part, column)) / unit, part))
 
 
 def _asynchronous(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
     """Return the cost of checkpoints that were written while training went on, from the steps of rank 0."""
-    saved = [part for part in run.facts.journal.checkpoints if part.released_ns is not None]
-    if not saved:
+    asynchronous = [saved for saved in run.facts.journal.checkpoints if saved.released_ns is not None]
+    if not asynchronous:
         return None
     rows = run.training.of("rank", (0,))
     seconds = (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]) / 1e9
-    # A block's first step is no usual one: its queue was filled while training stalled, or is empty.
-    counted = rows["step"] > 1
-    block = rows["block"]
-    counted[1:] &= block[1:] == block[:-1]
-    during, free_ns = np.zeros(len(rows), bool), rows["free_ns"]
-    for part in saved:
-        during |= (free_ns >= (part.released_ns or 0)) & (free_ns < part.ended_ns)
-    groups = seconds[during & counted], seconds[~during & counted]
-    slow, usual = (float(part.mean()) if len(part) else None for part in groups)
-    return AsynchronousCheckpoints(step_seconds_during=slow, step_seconds_otherwise=usual)
+    # A block's first step is no usual step: its queue was filled while training stalled, or is empty.
+    usual = rows["step"] > 1
+    usual[1:] &= np.diff(rows["block"]) == 0
+    is_writing, free_ns = np.zeros(len(rows), bool), rows["free_ns"]
+    for saved in asynchronous:
+        is_writing |= (free_ns >= (saved.released_ns or 0)) & (free_ns < saved.ended_ns)
+    during, otherwise = seconds[is_writing & usual], seconds[~is_writing & usual]
+    return AsynchronousCheckpoints(
+        step_seconds_during=float(during.mean()) if len(during) else None,
+        step_seconds_otherwise=float(otherwise.mean()) if len(otherwise) else None,
+    )
 
 
 def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_percent: float | None) -> Evidence:
@@ -225,11 +201,11 @@ def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_p
 
 
 def _is_biased(evidence: Evidence) -> bool:
-    """Return whether too many batches of kept steps were read during first steps, so all steps must be judged."""
+    """Return whether too many batches of kept steps were read during first steps, so that all steps must be judged."""
     if evidence.au_whole is None or evidence.au_whole >= evidence.threshold_percent:
         return False
     factor = warm_up_bias(evidence)
-    return factor is None or factor > _REPORTED_BIAS
+    return factor is None or factor > 1.05  # the headline AU is then too high
 
 
 def _incomplete(run: MeasuredTraining) -> Iterator[Finding]:
@@ -241,24 +217,23 @@ def _incomplete(run: MeasuredTraining) -> Iterator[Finding]:
             if lost:
                 numbers: dict[str, Number] = {"pattern": "steps", "of_ranks": name_ranks(lost), "host": host.host}
                 yield Finding(Code.MEASUREMENT_INCOMPLETE, "caution", numbers)
-    yield from find_recording_gaps(run)
+    yield from activity.find_recording_gaps(run)
 
 
-def _other_program(rows: Rows, metrics: Metrics, proof: CacheProof) -> Finding | None:
+def _other_program(rows: Rows, metrics: Metrics, proof: cache.CacheProof) -> Finding | None:
     """Return what the devices delivered beyond what the kernel fetched for the run's reads (read-ahead included)."""
     rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
     if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
         return None
-    delivered_mb, own_mb = rate.mean * seconds, float(sum_of(rows, "storage_bytes")) / MB
-    percent = 100 * (delivered_mb - own_mb) / delivered_mb
-    if percent < _OTHER_READERS_PERCENT:
+    delivered_mb = rate.mean * seconds
+    others_mb = delivered_mb - float(sum_of(rows, "storage_bytes")) / MB
+    percent = 100 * others_mb / delivered_mb
+    if percent < 20:  # less may be metadata, or reads around the run
         return None
-    return Finding.of(
-        Code.OTHER_PROGRAM_ON_DRIVE, "caution", mb_per_second=(delivered_mb - own_mb) / seconds, percent=percent
-    )
+    return Finding.of(Code.OTHER_PROGRAM_ON_DRIVE, "caution", mb_per_second=others_mb / seconds, percent=percent)
 
 
-def _limit(run: MeasuredTraining, judged: Rows, proof: CacheProof, other_program: Finding | None) -> Limit | None:
+def _limit(run: MeasuredTraining, judged: Rows, proof: cache.CacheProof, other_program: Finding | None) -> Limit | None:
     """Return what limited the `judged` steps; None without computation."""
     if not is_any(judged, "compute_ns"):
         return None
@@ -270,7 +245,7 @@ def _limit(run: MeasuredTraining, judged: Rows, proof: CacheProof, other_program
         deeper_queue = find_deeper_queue(run, work.wanted_mb_per_second)
     ceiling, share = facts.journal.ceiling_au_percent, proof.from_storage_percent.mean
     context = replace(
-        activity_during(run, judged),
+        activity.activity_during(run, judged),
         ceiling_au=math.nan if ceiling is None else ceiling,
         collates=reader.tensors > 0,
         scaling=facts.journal.scaling or Scaling(),
@@ -287,13 +262,14 @@ def _unsteady(run: MeasuredTraining, kept: StepTable, limit: Limit | None) -> It
     """Yield findings on uneven performance: of the storage over time and among folders, and of ranks and hosts."""
     if not len(run.training):
         return
-    facts, journal, what = run.facts, run.facts.journal, limit.what if limit else "nothing"
+    facts, journal = run.facts, run.facts.journal
+    what = limit.what if limit else "nothing"
     if what not in HOST_LIMITS:
         # Readers without a core get as much as other programs leave them: their rates say nothing about the storage.
         yield from find_unsteadiness(run.training, preprocesses=preprocessing_sleeps(facts.workload, run.training))
         folders = facts.workload.dataset.num_subfolders_train
         names = [subfolder_name(folder, folders) for folder in range(folders)]
         yield from find_slow_folders(run.training, facts.train_plan, names)
-    hot = find_hot_drive(run, kept) if what == "storage" else None
-    yield from (hot,) if hot else ()
+    if what == "storage" and (hot := activity.find_hot_drive(run, kept)):
+        yield hot
     yield from find_stragglers(kept, journal.rank_nodes, [host.host for host in journal.hosts])

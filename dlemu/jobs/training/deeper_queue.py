@@ -1,7 +1,8 @@
 """Whether a deeper prefetch queue would have kept accelerators busy: a run's own batches, replayed with longer queues.
 
-A batch's work is the bytes that a reader sharing the storage equally would have got while it was read. The event model
-of `dlemu predict` replays it, without random draws; nothing is found where it does not reproduce the measured AU.
+A batch's work is the bytes that a reader sharing the storage equally would have got while the batch was read. The event
+model of `dlemu predict` replays the batches, without random draws; it must reproduce the measured AU, else its answer
+for deeper queues is not used.
 """
 
 from __future__ import annotations
@@ -28,14 +29,8 @@ from dlemu.metrics.t_interval import FEWEST
 
 MAX_ROWS = 20_000
 """Most rows (steps of all ranks) to replay, from the run's first on: that takes a few tenths of a second per depth."""
-_MAX_DIFFERENCE_PERCENT = 5.0
-"""Most points by which the AU of the replay may differ from the measured AU."""
-_DEPTH_FACTORS = (2, 4, 8)
-"""The prefetch queue is replayed with these multiples of its batches ahead; the smallest one whose AU is within
-_MIN_GAIN_PERCENT of the best is advised, as less is not worth twice the memory."""
-_MIN_GAIN_PERCENT, _MIN_GAIN_SHARE = 2.0, 0.5
-"""A deeper queue must gain this many points of AU to be the limit, and this share of the loss where the AU stays below
-its threshold."""
+_MIN_GAIN_PERCENT = 2.0
+"""A deeper queue must gain this many points of AU to be the limit."""
 
 
 def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Finding | None:
@@ -46,34 +41,39 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     """
     facts, reader, rows = run.facts, run.facts.workload.reader, _first_steps(run.training)
     threads = reader.read_threads
-    follows_setting = facts.batches_ahead == threads * prefetch_per_worker(reader.prefetch_size, threads)
-    if not threads or not follows_setting or len(rows) < 2 * FEWEST or facts.batches_ahead >= rows["step"].max():
+    if not threads or facts.batches_ahead != threads * prefetch_per_worker(reader.prefetch_size, threads):
+        return None  # the queue does not follow `reader.prefetch_size`
+    if len(rows) < 2 * FEWEST or facts.batches_ahead >= rows["step"].max():
         return None
-    ready, now = mean_ready_behind(rows), au_percent(rows)
-    if ready < 1 or not is_any(rows, "app_bytes"):
+    batches_ready, measured = mean_ready_behind(rows), au_percent(rows)
+    if batches_ready < 1 or not is_any(rows, "app_bytes"):
         return None
     epochs = _epochs_of(rows, facts)
     replayed = _replayed_au_percent(epochs)
-    if not abs(replayed - now) <= _MAX_DIFFERENCE_PERCENT:  # or NaN
+    if not abs(replayed - measured) <= 5:  # points of AU, or NaN
         return None
-    by_depth = {
-        times: min(100.0, max(0.0, _replayed_au_percent(epochs, times) + now - replayed)) for times in _DEPTH_FACTORS
+    au_by_factor = {
+        factor: min(100.0, max(0.0, _replayed_au_percent(epochs, factor) + measured - replayed)) for factor in (2, 4, 8)
     }
-    times = next(times for times in by_depth if by_depth[times] >= max(by_depth.values()) - _MIN_GAIN_PERCENT)
-    deeper, threshold, scaling = by_depth[times], 100 * facts.workload.metric.au, facts.journal.scaling
-    enough = deeper - now >= _MIN_GAIN_SHARE * (100 - now) or deeper >= threshold > now
+    # The smallest factor that gains about as much as the best: less gain is not worth twice the memory.
+    enough = max(au_by_factor.values()) - _MIN_GAIN_PERCENT
+    factor, deeper = next((factor, au) for factor, au in au_by_factor.items() if au >= enough)
+    if deeper - measured < _MIN_GAIN_PERCENT:
+        return None
+    threshold, scaling = 100 * facts.workload.metric.au, facts.journal.scaling
+    is_limit = deeper - measured >= (100 - measured) / 2 or deeper >= threshold > measured
     if scaling is not None:
-        alone = min(scaling.mb_per_second, scaling.again_mb_per_second)
-        enough = enough or alone >= wanted_mb_per_second * threshold / 100
-    if deeper - now < _MIN_GAIN_PERCENT or not enough:
+        readers_alone = min(scaling.mb_per_second, scaling.again_mb_per_second)
+        is_limit = is_limit or readers_alone >= wanted_mb_per_second * threshold / 100
+    if not is_limit:
         return None
     return Finding.of(
         Code.PREFETCH_TOO_SHALLOW,
-        batches_ready=ready,
-        prefetch_size=times * facts.batches_ahead,
+        batches_ready=batches_ready,
+        prefetch_size=factor * facts.batches_ahead,
         now_prefetch_size=facts.batches_ahead,
         au_percent=deeper,
-        now_au_percent=now,
+        now_au_percent=measured,
     )
 
 
@@ -94,24 +94,20 @@ def _epochs_of(rows: StepTable, facts: Facts) -> list[Scene]:
     costs = replace(batches.costs, hand_over_seconds=max(0.0, batches.costs.hand_over_seconds - between))
     # Built-in ones only: the run may have come from another host.
     traits: LoaderTraits = built_in(LOADERS, reader.data_loader, "Traits", LoaderTraits)()
-    columns = np.stack(
-        [
-            reads.work_bytes(curve),
-            np.maximum(batches.end - batches.begin - storage, 0.0) + between,
-            rows["compute_ns"] / 1e9,
-        ]
-    )
+    after = np.maximum(batches.end - batches.begin - storage, 0.0) + between
+    columns = np.stack([reads.work_bytes(curve), after, rows["compute_ns"] / 1e9])
     epochs = []
     for epoch in rows.values("epoch"):
-        own = rows["epoch"] == epoch
-        (ranks, rank), (steps, step) = (np.unique(rows[name][own], return_inverse=True) for name in ("rank", "step"))
-        work, after, compute = grid = np.zeros((len(columns), len(ranks), len(steps)))
-        grid[:, rank, step] = columns[:, own]
+        of_epoch = rows["epoch"] == epoch
+        ranks, rank_index = np.unique(rows["rank"][of_epoch], return_inverse=True)
+        steps, step_index = np.unique(rows["step"][of_epoch], return_inverse=True)
+        grid = np.zeros((len(columns), len(ranks), len(steps)))
+        grid[:, rank_index, step_index] = columns[:, of_epoch]
         epochs.append(
             Scene(
-                work_bytes=work,
-                after_seconds=after,
-                compute_seconds=compute,
+                work_bytes=grid[0],
+                after_seconds=grid[1],
+                compute_seconds=grid[2],
                 rate=rates(curve, len(ranks) * reader.read_threads),
                 workers=reader.read_threads,
                 window=facts.batches_ahead,
@@ -124,10 +120,11 @@ def _epochs_of(rows: StepTable, facts: Facts) -> list[Scene]:
     return epochs
 
 
-def _replayed_au_percent(epochs: Sequence[Scene], times: int = 1) -> float:
-    """Run the event model with a queue `times` as deep, and return the AU over whole epochs."""
-    computed = lasted = 0.0
+def _replayed_au_percent(epochs: Sequence[Scene], factor: int = 1) -> float:
+    """Run the event model with a queue `factor` times as deep, and return the AU over whole epochs."""
+    compute_seconds = rank_seconds = 0.0
     for epoch in epochs:
-        computed += float(epoch.compute_seconds.sum())
-        lasted += float(simulate(replace(epoch, window=times * epoch.window)).free[-1]) * len(epoch.work_bytes)
-    return 100 * computed / lasted if lasted else float("nan")
+        compute_seconds += float(epoch.compute_seconds.sum())
+        epoch_seconds = float(simulate(replace(epoch, window=factor * epoch.window)).free[-1])
+        rank_seconds += epoch_seconds * len(epoch.work_bytes)
+    return 100 * compute_seconds / rank_seconds if rank_seconds else float("nan")

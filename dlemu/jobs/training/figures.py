@@ -12,42 +12,22 @@ from dlemu.jobs.training.result import Run
 from dlemu.metrics.findings import Code
 from dlemu.metrics.loss import wait_parts
 from dlemu.metrics.rates import Floats, Intervals
-from dlemu.metrics.rows import StepTable
-from dlemu.report.figure_base import (
-    AMBER,
-    BLUE,
-    COLOURS,
-    GREEN,
-    MUTED,
-    PAPER,
-    PURPLE,
-    RED,
-    TEAL,
-    WIDTH,
-    Figure,
-    Level,
-    Row,
-    colours,
-    data,
-    legend,
-    lines,
-    rounded,
-)
+from dlemu.metrics.rows import StepTable, cached
+from dlemu.report import figure_base as base
+from dlemu.report.figure_base import Figure, Row
 
 _MAX_BARS = 32
 """Neighbouring ranks or epochs share a bar where there would be more."""
 _MAX_NAMED_EPOCHS = 12  # more names would overlap at the figures' width
-_HARDLY = 1.0
-"""Percent of the accelerators' time below which the storage kept up."""
-
-
+_MIN_LOST_PERCENT = 1.0
+"""Where accelerators lost less of their time, the storage kept up."""
 _PARTS = {
-    "computing": GREEN,
-    "reading": RED,
-    "decoding": AMBER,
-    "queueing in the loader": PURPLE,
-    "hand-over": TEAL,
-    "sync": BLUE,
+    "computing": base.GREEN,
+    "reading": base.RED,
+    "decoding": base.AMBER,
+    "queueing in the loader": base.PURPLE,
+    "hand-over": base.TEAL,
+    "sync": base.BLUE,
 }
 """Part of the time of a step -> its colour; the waits are `dlemu.metrics.loss.PARTS`, in their order."""
 
@@ -64,15 +44,15 @@ def throughput(run: Run) -> Figure | None:
     rows = [
         {"line": name, "at": second, "value": mb}
         for name, rates in series.items()
-        for second, mb in zip(rounded(bounds[1:]), rounded(rates, 4), strict=True)
+        for second, mb in zip(base.rounded(bounds[1:]), base.rounded(rates, 4), strict=True)
     ]
-    mean, whole, take = run.summary.metrics.app_mb_per_second, run.summary.metrics.au_whole_percent, []
+    rate, au, demand = run.summary.metrics.app_mb_per_second, run.summary.metrics.au_whole_percent, []
     title = "Reading was slower than the accelerators take"
-    if mean is not None and mean.mean and whole is not None and whole.mean:
-        take = [Level(mean.mean * 100 / whole.mean, "accelerators take")]
-        if whole.mean >= 100 - _HARDLY:
+    if rate is not None and rate.mean and au is not None and au.mean:
+        demand = [base.Level(rate.mean * 100 / au.mean, "accelerators take")]
+        if au.mean >= 100 - _MIN_LOST_PERCENT:
             title = "Reading kept up with the accelerators"
-    chart = alt.layer(epoch_marks(run), lines(rows, x_axis(run), "MB/s", levels=take))
+    chart = alt.layer(epoch_marks(run), base.lines(rows, x_axis(run), "MB/s", levels=demand))
     caption = "Bytes of each batch over the time its worker took to fetch it."
     if devices:
         caption += " Where the devices' line is lower, the page cache or read-ahead served the rest."
@@ -87,54 +67,60 @@ def step_split(run: Run) -> Figure | None:
     """The account of the accelerators' time, in all, by epoch and by rank: computing, waiting for what, in sync."""
     if not len(run.training):
         return None
-    sums = run.training.once(_split)
+    sums = _split(run.training)
     total = sum(sums["epoch"].values(), start=np.zeros(len(_PARTS)))
-    bars = {"all": total} | {
-        f"{owner} {'-'.join(map(str, dict.fromkeys([group[0], group[-1]])))}": np.sum([own[at] for at in group], axis=0)
-        for owner, own in sums.items()
-        if len(own) > 1
-        for group in np.array_split(sorted(own), min(_MAX_BARS, len(own)))
-    }
-    names = [f"{part} {share:.1f} %" for part, share in zip(_PARTS, _shares(total), strict=True)]
-    shown = [place for place, share in enumerate(_shares(total)) if share >= 0.05]
+    bars = {"all": total}
+    for label, times in sums.items():
+        groups = np.array_split(sorted(times), min(_MAX_BARS, len(times))) if len(times) > 1 else []
+        for group in groups:
+            name = f"{group[0]}" if len(group) == 1 else f"{group[0]}-{group[-1]}"
+            bars[f"{label} {name}"] = np.sum([times[number] for number in group], axis=0)
+    percents = _percents(total)
+    names = [f"{part} {percent:.1f} %" for part, percent in zip(_PARTS, percents, strict=True)]
+    shown = [index for index, percent in enumerate(percents) if percent >= 0.05]
     rows: list[Row] = [
-        {"at": at, "part": names[place], "percent": share, "order": place}
-        for at, spent in bars.items()
-        for place, share in enumerate(_shares(spent))
-        if place in shown
+        {"at": bar, "part": names[index], "percent": percent, "order": index}
+        for bar, times_of_bar in bars.items()
+        for index, percent in enumerate(_percents(times_of_bar))
+        if index in shown
     ]
-    scale = colours([names[place] for place in shown], [[*_PARTS.values()][place] for place in shown])
+    colours = list(_PARTS.values())
+    scale = base.colours([names[index] for index in shown], [colours[index] for index in shown])
     chart = (
-        alt.Chart(data(rows))
-        .mark_bar(stroke=PAPER, strokeWidth=0.5)
+        alt.Chart(base.data(rows))
+        .mark_bar(stroke=base.PAPER, strokeWidth=0.5)
         .encode(
             y=alt.Y("at:N", sort=None, title=None),
             x=alt.X("percent:Q", title="% of the time", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(grid=False)),
-            color=alt.Color("part:N", scale=scale, legend=legend(3)),
+            color=alt.Color("part:N", scale=scale, legend=base.legend(3)),
             order=alt.Order("order:Q"),
         )
-        .properties(width=WIDTH, height=alt.Step(18))
+        .properties(width=base.WIDTH, height=alt.Step(18))
     )
-    computing, *waits = _shares(total)
-    hardly = 100 - computing < _HARDLY
-    most = {"sync": "the slowest of them"}.get(part := [*_PARTS][1 + waits.index(max(waits))], part)
-    waited = f"Accelerators computed {computing:.0f} % of the time and waited {max(waits):.0f} % for {most}"
-    title = "Hardly any of the accelerators' time was lost" if hardly else waited
+    computing, *waits = percents
+    cause = list(_PARTS)[1 + waits.index(max(waits))]
+    if cause == "sync":
+        cause = "the slowest of them"
+    title = f"Accelerators computed {computing:.0f} % of the time and waited {max(waits):.0f} % for {cause}"
+    kept_up = 100 - computing < _MIN_LOST_PERCENT
+    if kept_up:
+        title = "Hardly any of the accelerators' time was lost"
     caption = "All steps, the first of each epoch included. While a slow rank waits, the others wait for it in sync."
-    return Figure(title, caption, chart, folded=hardly)
+    return Figure(title, caption, chart, folded=kept_up)
 
 
-def _shares(spent: Floats) -> list[float]:
-    return rounded(100 * spent / (spent.sum() or 1.0), 4)
+def _percents(spent: Floats) -> list[float]:
+    return base.rounded(100 * spent / (spent.sum() or 1.0), 4)
 
 
+@cached
 def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:
     """Return the ns of each epoch, and of each rank, spent on each part, in the order of `_PARTS`."""
     spent = [rows["compute_ns"], *wait_parts(rows).T, rows["sync_ns"]]
     sums: dict[str, dict[int, Floats]] = {}
     for label in ("epoch", "rank"):
-        values, place = np.unique(rows[label], return_inverse=True)
-        totals = np.transpose([np.bincount(place, part) for part in spent])
+        values, index = np.unique(rows[label], return_inverse=True)
+        totals = np.transpose([np.bincount(index, part) for part in spent])
         sums[label] = dict(zip(values.tolist(), totals, strict=True))
     return sums
 
@@ -153,11 +139,11 @@ def epoch_marks(run: Run, *, named: bool = True) -> alt.LayerChart:
         ranks, (first,), _ = rows.ends("free_ns")
         by_rank = [free - run.rank_start_ns[rank] for rank, free in zip(ranks.tolist(), first.tolist(), strict=True)]
         starts.append({"at": round(min(by_rank) / 1e9, 3), "name": f"epoch {rows.values('epoch')[0]}"})
-    base = alt.Chart(data(starts)).encode(x=alt.X("at:Q"))
-    marks = base.mark_rule(color=MUTED, strokeDash=[2, 3], strokeWidth=1)
+    chart = alt.Chart(base.data(starts)).encode(x=alt.X("at:Q"))
+    marks = chart.mark_rule(color=base.MUTED, strokeDash=[2, 3], strokeWidth=1)
     if not named or len(starts) > _MAX_NAMED_EPOCHS:
         return alt.layer(marks)
-    names = base.mark_text(align="left", baseline="bottom", dx=3, dy=-2, color=MUTED, fontSize=10)
+    names = chart.mark_text(align="left", baseline="bottom", dx=3, dy=-2, color=base.MUTED, fontSize=10)
     return marks + names.encode(y=alt.YValue(0), text=alt.Text("name:N"))
 
 
@@ -177,7 +163,7 @@ def binned(sources: Sequence[Series], run: Run) -> Iterator[tuple[float, float]]
     """Yield the end of each time bin and the sum of several sources' values in it, up to the last reading."""
     bounds = np.linspace(*run.span_seconds, READ_BINS + 1)
     last = max((float(source.seconds[-1]) for source in sources if len(source.seconds)), default=0.0)
-    for at, value in zip(rounded(bounds[1:]), rounded(_summed(sources, bounds), 4), strict=True):
+    for at, value in zip(base.rounded(bounds[1:]), base.rounded(_summed(sources, bounds), 4), strict=True):
         if at <= last:
             yield at, value
 
@@ -199,17 +185,17 @@ def hosts(run: Run) -> Figure | None:
     busy = {series.host: 0.0 for _, probe, metrics in _PANELS for series in run.series(probe, *metrics)}
     for series in run.series("cpu", *_BUSY):
         busy[series.host] += float(series.values.mean()) if len(series.values) else 0.0
-    shown = sorted(busy, key=lambda host: (-busy[host], host))[: len(COLOURS)]
+    shown = sorted(busy, key=lambda host: (-busy[host], host))[: len(base.COLOURS)]
     panels: list[alt.LayerChart] = []
     for axis, probe, metrics in reversed(_PANELS):  # the lowest one has the time axis
-        known = run.device_series(probe, *metrics) if probe == "block" else run.series(probe, *metrics)
+        sources = run.device_series(probe, *metrics) if probe == "block" else run.series(probe, *metrics)
         rows = [
             {"line": host, "at": at, "value": value}
             for host in shown
-            for at, value in binned([series for series in known if series.host == host], run)
+            for at, value in binned([series for series in sources if series.host == host], run)
         ]
         if rows:
-            panel = lines(rows, x_axis(run, named=not panels), axis, names=shown, height=70)
+            panel = base.lines(rows, x_axis(run, named=not panels), axis, names=shown, height=70)
             panels.insert(0, alt.layer(epoch_marks(run, named=False), panel))
     if not panels:
         return None

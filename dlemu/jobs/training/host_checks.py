@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from math import ceil
 
 from datagen.errors import DlemuError
 from dlemu.config import datagen_command
@@ -21,14 +22,14 @@ from dlemu.results.wording import count, scaled
 
 def check_dataset(facts: Facts) -> Check:
     workload, dataset = facts.workload, facts.dataset
-    folder = workload.dataset.data_folder
+    data, folder = workload.dataset, workload.dataset.data_folder
     if dataset is None:
-        files = workload.dataset.num_files_train
+        files = data.num_files_train
         if not can_be_judged(workload, steps_of(workload, workload.ranks, files)):
             files = enough(workload, workload.ranks).num_files_train
-        wanted = replace(workload, dataset=replace(workload.dataset, num_files_train=files))
-        observed, advice = f"{folder} does not exist yet", datagen_command(wanted)
-        return Check(level="warn", observed=observed, wanted=f"a dataset of {files:,} files", advice=advice)
+        command = datagen_command(replace(workload, dataset=replace(data, num_files_train=files)))
+        observed = f"{folder} does not exist yet"
+        return Check(level="warn", observed=observed, wanted=f"a dataset of {files:,} files", advice=command)
     if isinstance(dataset, DlemuError):
         raise dataset
     observed = f"{dataset.train.num_files:,} training files, {size(dataset.total_bytes)} in {folder}"
@@ -62,8 +63,8 @@ def check_ceiling(facts: Facts) -> Check:
         return Check(level="skip", observed="not measured: metric.ceiling_seconds is 0")
     if facts.demand.mb_per_second is None:
         return Check(level="skip", observed="not measured: no computation is emulated")
-    spec, batch = workload.dataset, workload.reader.batch_size
-    files = max(spec.num_files_train, -(-workload.ranks * batch // spec.num_samples_per_file))  # a step of every rank
+    spec, step_samples = workload.dataset, workload.ranks * workload.reader.batch_size
+    files = max(spec.num_files_train, ceil(step_samples / spec.num_samples_per_file))
     dataset = facts.usable_dataset or planned_dataset(replace(spec, num_files_train=files))
     job = make_job(workload, workload.ranks, dataset, folder=os.devnull)
     check_host(job, job.ranks)
@@ -72,17 +73,17 @@ def check_ceiling(facts: Facts) -> Check:
 
 def judge_ceiling(demand: Demand, ranks: int, percent: float | None) -> Check:
     """Compare the ceiling, in percent of AU, with the threshold; None: not measured in time."""
-    what = f"{ranks} x {demand.accelerator or 'accelerator'}{scaled(demand.sample_divisor)}"
+    accelerators = f"{ranks} x {demand.accelerator or 'accelerator'}{scaled(demand.sample_divisor)}"
     fewer = "fewer ranks on this host, or " if ranks > 1 else ""
     if percent is None:
         return Check(
             level="warn",
-            observed=f"unknown: {what} did not complete two steps within {BUDGET_SECONDS:g} s on this host",
+            observed=f"unknown: {accelerators} did not complete two steps within {BUDGET_SECONDS:g} s on this host",
             wanted="an AU without storage",
             advice=f"try again when this host is less busy, or with {fewer}fewer reader.read_threads",
         )
     mb_per_second = (demand.mb_per_second or 0) * ranks
-    observed = f"{percent:.2f} % AU for {what} on this host without storage"
+    observed = f"{percent:.2f} % AU for {accelerators} on this host without storage"
     observed += f"; they need {mb_per_second:,.1f} MB/s from the storage"
     wanted = f"{demand.au_threshold_percent:g} % or more"
     if percent < demand.au_threshold_percent:
@@ -106,8 +107,4 @@ def _ceiling_percent(job: TrainingJob, make_loader: type[Loader]) -> float | Non
     return percent
 
 
-CHECKS = {
-    "dataset": check_dataset,
-    "ranks fit": check_ranks,
-    "ceiling": check_ceiling,
-}
+CHECKS = {"dataset": check_dataset, "ranks fit": check_ranks, "ceiling": check_ceiling}

@@ -49,11 +49,5 @@ ANSWERS = (
         help="Predict how many accelerators a storage keeps busy, without running them.",
         load=_prediction,
     ),
-    Kind(
-        name="needs",
-        noun="what jobs need of a storage",
-        marks=("needs.json",),
-        command="predict",
-        load=_needs,
-    ),
+    Kind(name="needs", noun="what jobs need of a storage", marks=("needs.json",), command="predict", load=_needs),
 )

@@ -22,8 +22,6 @@ _MOST_ROWS = 2000
 
 
 class LiveTraining:
-    """Follows the ranks of a training run."""
-
     def __init__(self, facts: Facts, live_folder: str) -> None:
         self._folder, self._ranks = live_folder, facts.ranks
         self._epoch_steps = [epoch.steps for epoch in facts.schedule]
@@ -53,22 +51,25 @@ class LiveTraining:
         if not os.path.exists(path) or os.path.getsize(path) < STEP_DTYPE.itemsize:
             return np.empty(0, STEP_DTYPE)
         rows = np.memmap(path, dtype=STEP_DTYPE, mode="r")
-        used = bisect_left(range(len(rows)), True, key=lambda row: bool(rows["step"][row] == 0))
-        if used:
+        written = bisect_left(range(len(rows)), True, key=lambda row: bool(rows["step"][row] == 0))
+        if written:
             self._first_ns.setdefault(rank, int(rows["asked_ns"][0]))
-        return np.array(rows[max(0, used - _MOST_ROWS) : used])
+        return np.array(rows[max(0, written - _MOST_ROWS) : written])
 
-    def _place(self, rows: StepRows) -> tuple[int, int]:
-        """Return the rank's epoch, from 1, and its steps in it."""
-        epoch, is_training = min(int(rows[-1]["epoch"]), len(self._epoch_steps)), rows[-1]["phase"] == TRAINING
-        return epoch, int(rows[-1]["step"]) if is_training else self._epoch_steps[epoch - 1]
+    def _position(self, rows: StepRows) -> tuple[int, int]:
+        """Return the rank's epoch, from 1, and how many of its training steps are done."""
+        epoch = min(int(rows[-1]["epoch"]), len(self._epoch_steps))
+        if rows[-1]["phase"] == TRAINING:
+            return epoch, int(rows[-1]["step"])
+        return epoch, self._epoch_steps[epoch - 1]
 
     def _steps_done(self, rows: StepRows) -> int:
-        epoch, steps = self._place(rows)
+        epoch, steps = self._position(rows)
         return sum(self._epoch_steps[: epoch - 1]) + steps
 
     def _at(self, rows: StepRows) -> str:
-        (epoch, steps), phase = self._place(rows), "" if rows[-1]["phase"] == TRAINING else "evaluation after "
+        epoch, steps = self._position(rows)
+        phase = "" if rows[-1]["phase"] == TRAINING else "evaluation after "
         return f"{phase}epoch {epoch}/{len(self._epoch_steps)}, step {steps}/{self._epoch_steps[epoch - 1]}"
 
     def _progress(self, at: str, logs: Collection[StepRows]) -> Progress:

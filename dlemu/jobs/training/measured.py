@@ -90,15 +90,12 @@ class Series:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredTraining(MeasuredRun):
-    """The measurements of a training run."""
-
     facts: Facts
     rows: Rows
     """The step logs of all ranks, training and evaluation: a structured array, or a table if read from a folder."""
     telemetry: Telemetry = ()
 
     def write_rows(self) -> None:
-        """Write steps.parquet; raises SpaceError."""
         write_steps(self.folder, self.rows)
 
     @cached_property

@@ -1,6 +1,6 @@
 """The code of training as a kind of job, and what sweeps and comparisons take from a run: metrics and conditions.
 
-What few commands need is imported by these.
+Figures, predictions and host checks are imported when they are needed: few commands do.
 """
 
 from __future__ import annotations
@@ -93,15 +93,19 @@ def figures(run: Run) -> JobFigures:
 
 
 def training_metrics(figures: dict[str, Any]) -> dict[str, Value]:
-    """Return the known ones of figures by name; the total time gets the relative half width of samples/s."""
-    known = {name: value for name, figure in figures.items() if (value := value_of(figure)) is not None}
-    total, rate = known.get("total_seconds"), known.get("samples_per_second")
+    """Return the values of figures that have one; the total time gets the relative half width of samples/s."""
+    values = {}
+    for name, figure in figures.items():
+        value = value_of(figure)
+        if value is not None:
+            values[name] = value
+    total, rate = values.get("total_seconds"), values.get("samples_per_second")
     if total and rate and rate.half_width is not None and rate.mean:
-        known["total_seconds"] = Value(total.mean, total.mean * rate.half_width / rate.mean)
-    return known
+        values["total_seconds"] = Value(total.mean, total.mean * rate.half_width / rate.mean)
+    return values
 
 
-_HOW = (
+_READER_SETTINGS = (
     *("data_loader", "engine", "decode", "odirect", "evict_page_cache", "page_cache_percent", "batch_size", "verify"),
     *("read_threads", "file_shuffle", "sample_shuffle", "transfer_size", "tensors", "tensor_bytes"),
 )
@@ -111,19 +115,19 @@ _HOW = (
 def conditions(summary: Summary, facts: Facts) -> Conditions:
     """Return the conditions of a run's measurement, and its warning about the page cache."""
     cache, telemetry, reader = summary.page_cache, summary.telemetry, facts.workload.reader
-    accelerators, form = count(summary.ranks, "accelerator"), facts.workload.dataset.format
+    file_format = facts.workload.dataset.format
     how = {
-        **{name: getattr(reader, name) for name in _HOW},
+        **{name: getattr(reader, name) for name in _READER_SETTINGS},
         "synchronous": facts.workload.train.synchronous or reader.read_threads == 0,
         "reader_version": facts.reader_version,
     }
-    work: dict[str, Any] = {"format": form, "num_files_train": facts.train_plan.num_files}
+    work: dict[str, Any] = {"format": file_format, "num_files_train": facts.train_plan.num_files}
     work["num_samples_per_file"] = facts.train_plan.num_samples_per_file
-    if summary.evaluation is None:  # else they include files that training doesn't read
+    if summary.evaluation is None:  # else the bytes include files that training doesn't read
         # Rounded: compressors of different versions write the same samples in a few bytes more or less.
         work["total_bytes"] = size(facts.total_bytes)
     work["batch_size"] = reader.batch_size  # a step computes for as long, whatever its batch
-    # Their time is in `total_seconds`.
+    # The time of evaluations and checkpoints is in `total_seconds`.
     work["evaluated_samples"] = 0 if summary.evaluation is None else summary.evaluation.samples
     work["checkpoints"] = len(summary.checkpoints)
     work["asynchronous_checkpoints"] = summary.asynchronous_checkpoints is not None
@@ -134,13 +138,13 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
         storage=summary.environment.storage,
         devices=tuple(device for device in telemetry.devices if device.counted) if telemetry else (),
         facts={
-            "dataset": f"{count(facts.train_plan.num_files, f'{form} file')}, {size(facts.total_bytes)}",
+            "dataset": f"{count(facts.train_plan.num_files, f'{file_format} file')}, {size(facts.total_bytes)}",
             "folder": summary.data_folder,
         },
         work=work,
         how=dict(sorted(how.items())),
         from_memory=(RUN,) if summary.memory and summary.memory.severity == "loud" else (),
-        warnings=(f"with {accelerators} {cache.warning}",) if cache and cache.warning else (),
+        warnings=(f"with {count(summary.ranks, 'accelerator')} {cache.warning}",) if cache and cache.warning else (),
     )
 
 
@@ -153,7 +157,7 @@ def max_device_mb_per_second(run: Run) -> float | None:
 
 
 def mean_device_read_latency_ms(run: Run) -> float | None:
-    """Return the mean over all reads of the counted devices; None where no device is counted, or none was read."""
+    """Return the mean over all reads of the counted devices; None where no device is counted, or no read was served."""
     reads, latencies = _readings(run, "reads_per_second"), _readings(run, "mean_read_latency_ms")
     served = [key for key, latency in latencies.items() if reads.get(key, 0) > 0 and math.isfinite(latency)]
     if not served:

@@ -35,38 +35,25 @@ from dlemu.results.drive import READ_AHEAD_BYTES
 
 SETTLE_SECONDS = 0.5
 """Warm-up of each level, not counted: caches, burst credits and throttles that were idle let a first burst pass."""
-SETTLE_SHARE = 1 / 3
-"""The warm-up's share, at most, of a level that a small dataset makes short."""
-LEVEL_SECONDS = 2.0  # nine levels, to 256 readers, then take 23 s; shorter ones have wider intervals
+LEVEL_SECONDS = 2.0  # nine levels, to 256 readers, then take 23 s; shorter levels have wider intervals
 """Minimum duration of a level."""
 MIN_READS_PER_READER = 6  # fewer: reads cut by the level's ends weigh too much; more: slow storage takes minutes
 """A level is made long enough for each reader to complete so many reads."""
-MAX_LEVEL_SECONDS = 12.0  # eight of these, to 128 readers, fit MAX_SECONDS
+MAX_LEVEL_SECONDS = 12.0  # eight such levels, to 128 readers, fit MAX_SECONDS
 MAX_SECONDS = 110.0  # two minutes with the starts of processes (docs/prediction.md, section 1)
 """Duration of all levels together, at most."""
-FULL_SPEED_SHARE = 0.95
-"""A level with this share of the highest throughput shows the storage's full speed."""
 REPEATS, TARGET_HALF_WIDTH_PERCENT = 2, 1.0
 """How often the most important level is repeated, and the half width of its interval to reach by that."""
 MAX_REPEAT_SECONDS = 30.0
 """Maximum duration of a repetition: a level that two of these do not make certain would take hours."""
-WINDOWS, CONFIDENCE = 20, 0.95  # 10 to 30 windows do: Schmeiser 1982 (dlemu.metrics.t_interval)
-"""Time windows that a level is cut into for its confidence interval, and the interval's confidence."""
 READ_BYTES = 32 << 20  # larger: a slow drive finishes too few reads in a level
 """A read is a batch, or as many of its samples as have about this many bytes, but at least one."""
 MAX_READERS = 256  # each is a process; more overload the cores of most hosts before the storage
 ENDLESS = 1 << 40
 """Reads of a level without an end: a file that holds one sample is dropped from the page cache once it is read."""
-MAX_READ_SHARE = 0.1
-"""Share of the dataset that a level may read, read-ahead included: pages read ahead would serve later samples."""
-FLAT_PERCENT = 3.0
-"""More readers are not tried once two successive levels each gained less than this."""
 MEMORY_SHARE = 0.25  # a probe must not push other programs into swap
 """Share of the available memory that the readers' buffers may use."""
-COST_BATCHES, COST_SECONDS = 40, 0.02
-"""Batches of each worker, and how long each takes, in the measurement of the loader's overhead."""
 _READER = Role("reader", "use fewer readers or a smaller batch")
-_LOADER = Role("the loader's process", "use a smaller batch")
 READ_DTYPE = np.dtype(
     [(name, np.int64) for name in ("begin_ns", "end_ns", "app_bytes", "samples", "decode_ns", "cpu_ns", "reader")]
 )
@@ -98,15 +85,16 @@ def measure_levels(
 ) -> Iterator[Level]:
     """Yield the levels as they are measured; `job` has one rank. Raises UserError or DlemuError.
 
-    `evicts`: drop the dataset's pages before each level. `levels`: numbers of readers; empty: double them until more
-    gain nothing. `again`: the level to repeat if there is time; 0: the fewest readers with the full speed.
-    `most_seconds`: of all levels together. Call it in the main thread.
+    `evicts`: drop the dataset's pages before each level. `levels`: numbers of readers; empty: double the number until
+    two levels in a row gain less than 3 %. `again`: the level to repeat if there is time; 0: the level with the fewest
+    readers at full speed. `most_seconds`: of all levels together. Call it in the main thread.
     """
     spec, samples = reading_spec(job)
     buffer_bytes = host_memory().available_bytes * MEMORY_SHARE
     most = min(MAX_READERS, int(buffer_bytes / max(1, spec.slot_bytes)))
     max_readers = max(1, min(most, job.found.train.num_samples // (2 * samples)))  # two reads for each
-    seconds, began, best, flat_levels = LEVEL_SECONDS, time.monotonic(), 0.0, 0
+    began, seconds = time.monotonic(), LEVEL_SECONDS
+    best_mb_per_second, flat_levels = 0.0, 0
     pending = [min(readers, max_readers) for readers in levels] or [1]
     measured: list[Level] = []
 
@@ -121,11 +109,13 @@ def measure_levels(
         readers = pending.pop(0)
         level = measure(readers, seconds)
         yield level
-        gain = 100 * (level.mb_per_second / best - 1) if best else 100.0
-        flat_levels = flat_levels + 1 if gain < FLAT_PERCENT else 0
-        best = max(best, level.mb_per_second)
-        slower = 2 if gain < 50 else 1  # twice as many readers that share one speed take twice as long for a read
-        seconds = min(MAX_LEVEL_SECONDS, max(LEVEL_SECONDS, MIN_READS_PER_READER * _read_seconds(level) * slower))
+        gain_percent = 100 * (level.mb_per_second / best_mb_per_second - 1) if best_mb_per_second else 100.0
+        flat_levels = flat_levels + 1 if gain_percent < 3 else 0
+        best_mb_per_second = max(best_mb_per_second, level.mb_per_second)
+        read_seconds = _read_seconds(level)
+        if gain_percent < 50:
+            read_seconds *= 2  # twice as many readers that share one speed
+        seconds = min(MAX_LEVEL_SECONDS, max(LEVEL_SECONDS, MIN_READS_PER_READER * read_seconds))
         in_time = time.monotonic() - began + seconds <= most_seconds
         if not levels and flat_levels < 2 and in_time and 2 * readers <= max_readers:
             pending.append(2 * readers)
@@ -133,59 +123,59 @@ def measure_levels(
         return
     readers = min(max_readers, again) or fewest_at_full_speed(measured)
     nearest = min(measured, key=lambda level: abs(level.readers - readers))
-    for turn in range(REPEATS):
-        left = (most_seconds - (time.monotonic() - began)) / (REPEATS - turn)
-        if left < LEVEL_SECONDS:
+    for repeat in range(REPEATS):
+        seconds_left = (most_seconds - (time.monotonic() - began)) / (REPEATS - repeat)
+        if seconds_left < LEVEL_SECONDS:
             return
-        yield measure(readers, min(left, repeat_seconds(nearest, readers)))
+        yield measure(readers, min(seconds_left, repeat_seconds(nearest, readers)))
 
 
 def _max_reads(job: TrainingJob, samples: int, readers: int) -> int:
     """Return how many reads of `samples` samples a level may make without reading pages that an earlier read cached."""
     plan, total_bytes = job.train_plan, job.found.total_bytes
     all_reads = plan.num_samples // samples
-    if plan.num_samples_per_file == 1 and not job.workload.reader.worker_streams:  # else two may be in one file
+    if plan.num_samples_per_file == 1 and not job.workload.reader.worker_streams:  # else two readers may read one file
         return ENDLESS
     in_order = plan.num_samples_per_file == 1 or not plan.sample_shuffle
     no_read_ahead = total_bytes >= READ_AHEAD_BYTES * plan.num_samples or job.workload.reader.odirect
     if in_order or no_read_ahead:  # read-ahead brings no sample of a later read
         return all_reads
-    return min(all_reads, max(2 * readers, int(MAX_READ_SHARE * total_bytes / READ_AHEAD_BYTES / samples)))
+    most_bytes = 0.1 * total_bytes  # read-ahead included: pages read ahead would serve later samples
+    return min(all_reads, max(2 * readers, int(most_bytes / READ_AHEAD_BYTES / samples)))
 
 
 def fewest_at_full_speed(levels: Sequence[Level]) -> int:
-    """Return the smallest number of readers that got FULL_SPEED_SHARE of the highest throughput."""
-    enough = FULL_SPEED_SHARE * max(level.mb_per_second for level in levels)
+    """Return the smallest number of readers that got 95 % of the highest throughput."""
+    enough = 0.95 * max(level.mb_per_second for level in levels)
     return min(level.readers for level in levels if level.mb_per_second >= enough)
 
 
 def repeat_seconds(level: Level, readers: int) -> float:
-    """Return how long each repetition must be for the target half width: it falls with the root of time."""
+    """Return how long each repetition must be for the target half width, which falls with the root of time."""
     needed = level.seconds * (level.half_width_percent / TARGET_HALF_WIDTH_PERCENT) ** 2 / REPEATS
     slower = max(1.0, readers / level.readers)  # each read, where readers share one speed
     return max(LEVEL_SECONDS, MIN_READS_PER_READER * _read_seconds(level) * slower, min(needed, MAX_REPEAT_SECONDS))
 
 
 def _read_seconds(level: Level) -> float:
-    """Return the mean duration of a read."""
     return float((level.rows["end_ns"] - level.rows["begin_ns"]).mean()) / 1e9
 
 
 def loader_costs(job: TrainingJob) -> HostCosts:
-    """Measure the loader's overhead in a process of its own: deliver batches that take COST_SECONDS and read nothing.
+    """Measure the loader's overhead, in a process of its own, with batches that take 20 ms and read nothing.
 
     Raises UserError or DlemuError. Call it in the main thread.
     """
     if not job.workload.reader.read_threads:
         return HostCosts()
-    seconds = job.workload.timeout_seconds
-    (costs,) = run_crew(_loader_costs, [job], _LOADER, timeout_seconds=seconds, most_seconds=seconds)
+    seconds, role = job.workload.timeout_seconds, Role("the loader's process", "use a smaller batch")
+    (costs,) = run_crew(_loader_costs, [job], role, timeout_seconds=seconds, most_seconds=seconds)
     return costs
 
 
 def _loader_costs(_: Comm, job: TrainingJob) -> HostCosts:
     batch_size = job.workload.reader.batch_size
-    pause = Duration(mean=COST_SECONDS / batch_size)
+    pause = Duration(mean=0.02 / batch_size)
     spec = replace(job.loader_spec(0), preprocess_time=pause, preprocess="sleep")
     unread = replace(spec.phases["ceiling"], preprocesses=True)
     loader: Loader = registry.find("dlemu.loaders", job.workload.reader.data_loader, "Loader")(
@@ -194,7 +184,7 @@ def _loader_costs(_: Comm, job: TrainingJob) -> HostCosts:
     loader.start()
     times = []
     request_ns = time.monotonic_ns()
-    for batch in loader.batches("ceiling", 1, COST_BATCHES * spec.read_threads):
+    for batch in loader.batches("ceiling", 1, 40 * spec.read_threads):
         times.append((batch.trace.started_ns, batch.trace.finished_ns, time.monotonic_ns(), batch.trace.worker))
     loader.close()
     started, finished, got, workers = np.array(times).T
@@ -241,23 +231,23 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
     """
     if not len(rows):
         raise SpaceError("the dataset is too small for this many readers")
-    last = rows["end_ns"].max()
-    if len(own := np.unique(rows["reader"])) == readers:  # until the first of them completed its last read
-        last = min(rows["end_ns"][rows["reader"] == reader].max() for reader in own)
-    end_ns = min(began_ns + round((SETTLE_SECONDS + seconds) * 1e9), int(last))
+    last_ends = [rows["end_ns"][rows["reader"] == reader].max() for reader in np.unique(rows["reader"])]
+    last_ns = int(min(last_ends) if len(last_ends) == readers else max(last_ends))
+    end_ns = min(began_ns + round((SETTLE_SECONDS + seconds) * 1e9), last_ns)
     if end_ns - began_ns < (SETTLE_SECONDS + 0.25 * seconds) * 1e9:  # one of the readers had too little to read
         end_ns = max(end_ns, int(np.quantile(rows["end_ns"], 0.9)), began_ns + 2)
-    begin_ns = began_ns + min(round(SETTLE_SECONDS * 1e9), round(SETTLE_SHARE * (end_ns - began_ns)))
-    edges = np.linspace(begin_ns, end_ns, WINDOWS + 1)
+    begin_ns = began_ns + min(round(SETTLE_SECONDS * 1e9), round(1 / 3 * (end_ns - began_ns)))
+    # 10 to 30 windows give good intervals: Schmeiser 1982 (dlemu.metrics.t_interval).
+    edges = np.linspace(begin_ns, end_ns, 21)
     spread = Intervals(rows["begin_ns"].astype(float), np.maximum(rows["end_ns"], rows["begin_ns"] + 1.0), edges)
     windows = np.diff(spread.cumulative(rows["app_bytes"].astype(float)))
-    measured_seconds, shares = (end_ns - begin_ns) / 1e9, 100 * windows / max(1.0, windows.mean())
+    measured_seconds, percents = (end_ns - begin_ns) / 1e9, 100 * windows / max(1.0, windows.mean())
     return Level(
         readers=readers,
         seconds=measured_seconds,
         rows=rows,
         mb_per_second=float(windows.sum()) / 1e6 / measured_seconds,
-        half_width_percent=estimate(shares, CONFIDENCE, may_alternate=True).half_width_percent,
+        half_width_percent=estimate(percents, 0.95, may_alternate=True).half_width_percent,
     )
 
 
@@ -273,9 +263,8 @@ def _read(
     began_ns = comm.all_reduce_max(time.monotonic_ns())
     deadline = time.monotonic() + SETTLE_SECONDS + seconds
     own_steps, share = range(1 + comm.rank, steps + 1, readers), steps // readers
-    if (
-        job.workload.reader.worker_streams or job.group_rows
-    ):  # consecutive steps for each reader: no group is read twice
+    if job.workload.reader.worker_streams or job.group_rows:
+        # Consecutive steps for each reader: no row group is read twice.
         own_steps = range(1 + comm.rank * share, 1 + (comm.rank + 1) * share)
     for step in own_steps:
         if time.monotonic() > deadline:

@@ -31,13 +31,11 @@ from dlemu.runner.job_kind import Job
 
 MIN_CEILING_STEPS, MAX_CEILING_STEPS = 4, 4000
 """Limits to the steps of the ceiling measurement."""
-_ROUNDING = 1e-6
-"""Relative excess of CPU time over the step's length that is a rounding error: it needs no further thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob(Job):
-    """A training run: settings, ranks and dataset. `seed` is `train.seed`, or a new one when a shuffle is `random`."""
+    """A training run: settings, ranks and dataset. `seed` is `train.seed`, or random if a shuffle is `random`."""
 
     found: Dataset
     """The dataset as it was found on the storage."""
@@ -86,7 +84,6 @@ class TrainingJob(Job):
 
     @property
     def traits(self) -> LoaderTraits:
-        """Properties of the loader."""
         return traits_of(self.workload.reader.data_loader)
 
     @property
@@ -96,7 +93,7 @@ class TrainingJob(Job):
 
     @property
     def group_rows(self) -> int:
-        """Rows of a row group, where a worker's first batch that has one of them reads the group for all; else 0."""
+        """Rows of a row group, where a worker reads a group whole, for all of its batches; else 0."""
         data = self.found.spec
         if data.format != "parquet" or self.workload.reader.sample_shuffle != "off":
             return 0
@@ -111,8 +108,13 @@ class TrainingJob(Job):
     def loader_notes(self) -> tuple[str, ...]:
         """Notes on the loader that explain a run's numbers, as sentences."""
         notes, times = self.traits.notes(self.workload.dataset.format), row_group_reads(self.workload)
-        again = f"row groups are read {times:.3g} times, by each worker whose batches have rows of them: once with "
-        return (*notes, f"{again}reader.worker_streams=true") if times > 1 else notes
+        if times <= 1:
+            return notes
+        return (
+            *notes,
+            f"row groups are read {times:.3g} times, by each worker whose batches have rows of them: once with "
+            "reader.worker_streams=true",
+        )
 
     def _plan(self, layout: Layout, batch_size: int) -> Plan:
         reader, train = self.workload.reader, self.workload.train
@@ -127,12 +129,12 @@ class TrainingJob(Job):
             "seed_change_epoch": train.seed_change_epoch,
         }
         rows, group_rows = layout.num_samples_per_file, self.found.spec.parquet.row_group_size
-        if self.found.spec.format == "parquet" and settings["sample_shuffle"]:
-            touched = min(batch_size, layout.num_files * ceil(rows / group_rows))
-            if touched > max_groups(batch_size, rows, group_rows):
+        if self.found.spec.format == "parquet" and reader.sample_shuffle != "off":
+            groups = min(batch_size, layout.num_files * ceil(rows / group_rows))
+            if groups > max_groups(batch_size, rows, group_rows):
                 raise UserError(
                     f"reader.sample_shuffle is {reader.sample_shuffle}: {batch_size} shuffled rows would read "
-                    f"{touched} row groups whole; set it to off, and shuffle the files (reader.file_shuffle)"
+                    f"{groups} row groups whole; set it to off, and shuffle the files (reader.file_shuffle)"
                 )
         turns = self.traits.interleave(reader, self.workload.dataset)
         if turns is None:
@@ -144,11 +146,7 @@ class TrainingJob(Job):
             )
         return StreamPlan(**settings, cycle=turns.files, block_length=turns.block_length)
 
-    def _rank_plan(self, plan: Plan, rank: int) -> BatchPlan:
-        return RankStreamPlan(plan, rank) if isinstance(plan, StreamPlan) else RankPlan(plan, rank)
-
     def accelerator_spec(self, rank: int) -> AcceleratorSpec:
-        """Return the spec of the rank's accelerator."""
         workload = self.workload
         return AcceleratorSpec(
             rank=rank,
@@ -158,7 +156,6 @@ class TrainingJob(Job):
         )
 
     def loader_spec(self, rank: int) -> LoaderSpec:
-        """Return the spec of the rank's loader."""
         reader = self.workload.reader
         return LoaderSpec(
             rank=rank,
@@ -185,12 +182,12 @@ class TrainingJob(Job):
         fetch = self._fetch_spec(self.found.train)
         unread = replace(fetch, storage=NULL_STORAGE, verify=False)
         phases = {
-            "train": Phase(fetch, self._rank_plan(plan, rank), reader.batch_size),
+            "train": Phase(fetch, _rank_plan(plan, rank), reader.batch_size),
             "ceiling": Phase(unread, EndlessPlan(plan, rank), reader.batch_size, preprocesses=False),
         }
         if self.valid_plan is not None and self.found.valid is not None:
             valid = self._fetch_spec(self.found.valid)
-            phases["valid"] = Phase(valid, self._rank_plan(self.valid_plan, rank), reader.batch_size_eval)
+            phases["valid"] = Phase(valid, _rank_plan(self.valid_plan, rank), reader.batch_size_eval)
         return phases
 
     def _fetch_spec(self, layout: Layout) -> FetchSpec:
@@ -209,10 +206,16 @@ class TrainingJob(Job):
         return spec.by_local_paths(f"reader.data_loader={reader.data_loader}") if self.read_by_loader else spec
 
 
+def _rank_plan(plan: Plan, rank: int) -> BatchPlan:
+    return RankStreamPlan(plan, rank) if isinstance(plan, StreamPlan) else RankPlan(plan, rank)
+
+
 def step_threads(train: Train) -> int:
     """Return how many threads a trainer needs to use up `step_cpu_time` within `computation_time`, both by mean."""
     cpu_seconds, seconds = mean_seconds(train.step_cpu_time), mean_seconds(train.computation_time)
-    return max(1, ceil(cpu_seconds / seconds * (1 - _ROUNDING))) if seconds > 0 else 1
+    if seconds <= 0:
+        return 1
+    return max(1, ceil(cpu_seconds / seconds * (1 - 1e-6)))  # a rounding error needs no further thread
 
 
 def prefetch_per_worker(prefetch_size: int, read_threads: int) -> int:
@@ -286,23 +289,20 @@ class Epoch:
 
     @property
     def steps(self) -> int:
-        """Number of steps in all blocks."""
         return sum(block.steps for block in self.blocks)
 
 
 def make_schedule(workload: Workload, steps_per_epoch: int) -> tuple[Epoch, ...]:
     """Return the epochs of a run, with checkpoints and evaluations after the same steps and epochs as in DLIO."""
-    epochs, evaluation = [], workload.evaluation
-    left = workload.train.total_training_steps  # negative: no limit
-    for number in range(1, workload.train.epochs + 1):
-        steps = steps_per_epoch if left < 0 else min(steps_per_epoch, left)
+    epochs, evaluation, train = [], workload.evaluation, workload.train
+    steps_left = train.total_training_steps if train.total_training_steps >= 0 else train.epochs * steps_per_epoch
+    for number in range(1, train.epochs + 1):
+        steps = min(steps_per_epoch, steps_left)
         if steps == 0:
             break
-        left -= steps if left >= 0 else 0
-        evaluates = workload.workflow.evaluation and _is_due(
-            number, evaluation.eval_after_epoch, evaluation.epochs_between_evals
-        )
-        epochs.append(Epoch(number, _blocks(workload, number, steps), evaluates))
+        steps_left -= steps
+        is_due = _is_due(number, evaluation.eval_after_epoch, evaluation.epochs_between_evals)
+        epochs.append(Epoch(number, _blocks(workload, number, steps), workload.workflow.evaluation and is_due))
     return tuple(epochs)
 
 
@@ -313,10 +313,10 @@ def _blocks(workload: Workload, epoch: int, steps: int) -> tuple[Block, ...]:
     if every <= 0:
         saves = _is_due(epoch, settings.checkpoint_after_epoch, settings.epochs_between_checkpoints)
         return (Block(1, steps, checkpoint=saves),)
-    whole, rest = divmod(steps, every)
-    blocks = [Block(number, every, checkpoint=True) for number in range(1, whole + 1)]
+    full_blocks, rest = divmod(steps, every)
+    blocks = [Block(number, every, checkpoint=True) for number in range(1, full_blocks + 1)]
     if rest:
-        blocks.append(Block(whole + 1, rest, checkpoint=False))
+        blocks.append(Block(full_blocks + 1, rest, checkpoint=False))
     return tuple(blocks)
 
 

@@ -78,7 +78,6 @@ class PrefetchQueue(BatchQueue):
             self._thread.join()  # not after a failure: the thread may hang in the loader; a daemon ends with the rank
 
     def take(self) -> TakenBatch:
-        """Return the next batch."""
         taken: TakenBatch | BaseException | None
         taken, self._held = self._held, None
         if self._requested or self._timed is None:

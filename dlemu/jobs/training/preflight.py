@@ -1,5 +1,6 @@
-"""Checks before a training run starts, or makes its dataset: samples, memory, address space, open files, rights;
-and whether the dataset has enough steps per epoch for a verdict, how many files that takes, and what makes them.
+"""Checks before a training run starts, or makes its dataset: samples, memory, address space, open files, eviction.
+
+And whether the dataset has enough steps per epoch for a verdict; if not, how many files it needs, and what makes them.
 """
 
 from __future__ import annotations
@@ -37,10 +38,6 @@ from dlemu.results.wording import count
 from dlemu.runner.events import Making
 from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE
 
-_FILES_PER_WORKER = 6
-"""File descriptors of a rank for each worker (queues, pipes, sentinel), measured with PyTorch 2.13."""
-_FILES_PER_RANK = 64
-"""File descriptors of a rank apart from its workers': logs, sockets to other ranks, files that libraries open."""
 _SAVING_BYTES = 256 << 20
 """Free address space needed for writing the results; with less, the libraries that write them abort the process."""
 
@@ -61,7 +58,7 @@ def check_model(workload: Workload, ranks: int) -> None:
 
 
 def job_on(found: Dataset, workload: Workload, ranks: int, *, files_there: int, wants_verdict: bool) -> TrainingJob:
-    """Return the job on a dataset; raises UserError where it would fail or, with `wants_verdict`, get no verdict."""
+    """Return the job on a dataset; raises UserError if it would fail or, with `wants_verdict`, get no verdict."""
     if wants_verdict:
         notes = workload.notes if workload.dataset.source == "folder" else ()
         refuse_unjudged(workload, ranks, found.train.num_files, files_there=files_there, notes=notes)
@@ -78,21 +75,22 @@ def check_host(job: TrainingJob, local_ranks: int) -> None:
 
 
 def _check_evictable(job: TrainingJob) -> None:
-    """Raise UserError where eviction is requested but the files are in memory (tmpfs), so that it can't work."""
+    """Raise UserError where eviction is requested for files that are in memory (tmpfs)."""
     when, folder = job.workload.reader.evict_page_cache, job.workload.dataset.data_folder
     if when == "never":
         return
-    kind = open_storage(job.workload.storage_spec.buffered).memory_kind(folder)
-    if kind:
+    file_system = open_storage(job.workload.storage_spec.buffered).memory_kind(folder)
+    if file_system:
         raise UserError(
-            f"reader.evict_page_cache is {when!r}, but {folder} is on {kind}, whose files are always in memory: put "
-            "the dataset on a drive, or set reader.evict_page_cache=never"
+            f"reader.evict_page_cache is {when!r}, but {folder} is on {file_system}, whose files are always in memory: "
+            "put the dataset on a drive, or set reader.evict_page_cache=never"
         )
 
 
 def _check_files(job: TrainingJob) -> None:
     """Raise the soft limit on file descriptors where needed; raises SpaceError when the hard limit is too low."""
-    needed = _FILES_PER_RANK + _FILES_PER_WORKER * job.workload.reader.read_threads
+    # Logs, sockets to other ranks and files of libraries; for each worker queues, pipes and a sentinel (PyTorch 2.13)
+    needed = 64 + 6 * job.workload.reader.read_threads
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < needed <= hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
@@ -122,26 +120,25 @@ def memory_needed(job: TrainingJob, local_ranks: int) -> int:
 def _check_memory(job: TrainingJob, local_ranks: int) -> None:
     needed, memory = memory_needed(job, local_ranks), host_memory()
     if needed > memory.available_bytes:
-        limit = memory.limit_bytes
-        within = "" if limit is None else f", of the {limit / 2**20:,.0f} MiB of this container or job (control group)"
-        own = job.workload.notes if job.workload.dataset.source == "folder" else ()
+        available = f"{memory.available_bytes / 2**20:,.0f} MiB are available"
+        if memory.limit_bytes is not None:
+            available += f", of the {memory.limit_bytes / 2**20:,.0f} MiB of this container or job (control group)"
+        notes = job.workload.notes if job.workload.dataset.source == "folder" else ()
         raise SpaceError(
             f"the buffers of {local_ranks} ranks x {job.workload.reader.read_threads} workers need "
-            f"{needed / 2**20:,.0f} MiB of memory on this host, and {memory.available_bytes / 2**20:,.0f} MiB are "
-            f"available{within}: lower ranks, reader.read_threads, reader.prefetch_size or reader.batch_size"
-            + "".join(f"; {note}" for note in own)
+            f"{needed / 2**20:,.0f} MiB of memory on this host, and {available}: lower ranks, reader.read_threads, "
+            "reader.prefetch_size or reader.batch_size" + "".join(f"; {note}" for note in notes)
         )
 
 
 ENOUGH_STEPS = 20
-"""Steps per epoch to advise: enough for an interval of the AU besides the prefetched ones. unet3d's scale `laptop` has
-this number."""
+"""Steps per epoch to advise: enough for an interval of the AU, besides those read ahead; unet3d's `laptop` has 20."""
 
 
 def enough(workload: Workload, ranks: int) -> DatasetSpec:
     """Return the dataset with ENOUGH_STEPS per epoch, or the workload's own if that is larger."""
-    data, wanted = workload.dataset, ENOUGH_STEPS - 1 + _excluded(workload)
-    files = ceil(wanted * workload.reader.batch_size * ranks / data.num_samples_per_file)
+    data, steps = workload.dataset, ENOUGH_STEPS - 1 + _excluded(workload)
+    files = ceil(steps * workload.reader.batch_size * ranks / data.num_samples_per_file)
     return replace(data, num_files_train=max(data.num_files_train, files))
 
 
@@ -151,7 +148,6 @@ def nominal_bytes(data: DatasetSpec) -> int:
 
 
 def steps_of(workload: Workload, ranks: int, files: int) -> int:
-    """Return the number of steps of an epoch over `files` files."""
     return files * workload.dataset.num_samples_per_file // (workload.reader.batch_size * ranks)
 
 
@@ -166,12 +162,12 @@ def can_be_judged(workload: Workload, steps: int) -> bool:
 
 
 def _excluded(workload: Workload) -> int:
-    """Return how many steps of each part of an epoch between checkpoints do not count."""
+    """Return how many steps of each block of steps between checkpoints do not count."""
     return workload.metric.exclude_start_steps + workload.metric.exclude_end_steps
 
 
 def _too_often_saved(workload: Workload, steps: int) -> str:
-    """Return why epochs of `steps` steps give no verdict although they are enough: checkpoints divide them; else ''."""
+    """Return why epochs of `steps` steps, though long enough, give no verdict: checkpoints divide them; else ''."""
     excluded, between = _excluded(workload), workload.checkpoint.steps_between_checkpoints
     if steps <= excluded:
         return ""
@@ -196,7 +192,7 @@ def too_small(workload: Workload, ranks: int) -> str:
 
 
 def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: int, notes: Sequence[str] = ()) -> None:
-    """Raise DatasetError if training on `files` of `files_there` files can't give a verdict; `notes` go with it."""
+    """Raise an error if training on `files` of `files_there` files can't give a verdict; its message has `notes`."""
     steps = steps_of(workload, ranks, files)
     if can_be_judged(workload, steps):
         return
@@ -225,17 +221,17 @@ def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
 
     storage = open_storage(workload.storage_spec.buffered)
     refuse_own_files(workload.dataset)
-    made = manifest.read(workload.dataset.data_folder, storage)
-    if made is None:
+    begun = manifest.read(workload.dataset.data_folder, storage)
+    if begun is None:
         refuse_foreign_files(workload.dataset, storage)
-    making = replace(workload, workflow=replace(workload.workflow, generate_data=True))
+    changed = replace(workload, workflow=replace(workload.workflow, generate_data=True))
     if not given and workload.workflow.train and mean_seconds(workload.train.computation_time) > 0:
-        files = made.spec.num_files_train if made else enough(workload, ranks).num_files_train
-        making = replace(making, dataset=replace(workload.dataset, num_files_train=files))
-        if problem := too_small(making, ranks):
+        files = begun.spec.num_files_train if begun else enough(workload, ranks).num_files_train
+        changed = replace(changed, dataset=replace(workload.dataset, num_files_train=files))
+        if problem := too_small(changed, ranks):
             raise UserError(f"{workload.dataset.data_folder}: {problem}, in another dataset.data_folder")
-    missing = 0 if made and made.complete else nominal_bytes(making.dataset)
-    return Making(workload=making, bytes=missing, folder=making.dataset.data_folder)
+    missing_bytes = 0 if begun and begun.complete else nominal_bytes(changed.dataset)
+    return Making(workload=changed, bytes=missing_bytes, folder=changed.dataset.data_folder)
 
 
 def no_verdict(problem: str, workload: Workload, ranks: int, files_there: int, otherwise: str = "") -> DatasetError:
@@ -243,10 +239,12 @@ def no_verdict(problem: str, workload: Workload, ranks: int, files_there: int, o
 
     `files_there` is the number of files that exist; `otherwise` says how to run it without a verdict.
     """
-    return DatasetError(f"{problem} {_advice(workload, ranks, files_there)}" + (otherwise and f"\n{otherwise}"))
+    message = f"{problem} {_advice(workload, ranks, files_there)}"
+    return DatasetError(f"{message}\n{otherwise}" if otherwise else message)
 
 
 def _advice(workload: Workload, ranks: int, files_there: int) -> str:
+    """Return what to change for a verdict: `Wanted 42 files for 2 ranks x batch 4; add to the command --make ...`."""
     data, load_text = workload.dataset, f"{count(ranks, 'rank')} x batch {workload.reader.batch_size}"
     if data.source == "folder":  # dlemu makes nothing among a user's own files
         few = f"{load_text} get {count(steps_of(workload, ranks, files_there), 'step')} per epoch"
@@ -254,7 +252,7 @@ def _advice(workload: Workload, ranks: int, files_there: int) -> str:
         return f"{few}: lower ranks or reader.batch_size, {larger} (dataset.format=indexed_binary)"
     suffices = can_be_judged(workload, steps_of(workload, ranks, data.num_files_train))
     need = data if suffices else enough(workload, ranks)
-    files = need.num_files_train
+    files, size_bytes = need.num_files_train, nominal_bytes(need)
     if files_there >= files:
         return f"The folder already has {files_there:,} files: set dataset.num_files_train={files_there}."
     words, evicting = ["--make"], "reader.evict_page_cache=epochs"
@@ -262,15 +260,15 @@ def _advice(workload: Workload, ranks: int, files_there: int) -> str:
         words.append(_folder_beside(workload, str(files)))
     if not suffices:
         words.append(f"dataset.num_files_train={files}")
-    if _fits_page_cache(workload, nominal_bytes(need)):
+    if _fits_page_cache(workload, size_bytes):
         words.append(evicting)
-    said = f"Wanted {files:,} files ({size(nominal_bytes(need))}) for {load_text}; add to the command"
-    said += f"\n    {shlex.join(words)}"
-    if nominal_bytes(need) > CONFIRM_ABOVE_BYTES and TRIAL_SCALE in workload.scales and not workload.scale:
-        trial = [f"scale={TRIAL_SCALE}", _folder_beside(workload, TRIAL_SCALE), "--make"]
-        trial += [evicting] * _fits_page_cache(workload, 0)  # a few GB do
-        said += f"\nor, to try it with small samples,\n    {shlex.join(trial)}"
-    return f"{said}\n(in Python, make=True for --make)"
+    advice = f"Wanted {files:,} files ({size(size_bytes)}) for {load_text}; add to the command\n    {shlex.join(words)}"
+    if size_bytes > CONFIRM_ABOVE_BYTES and TRIAL_SCALE in workload.scales and not workload.scale:
+        words = [f"scale={TRIAL_SCALE}", _folder_beside(workload, TRIAL_SCALE), "--make"]
+        if _fits_page_cache(workload, 0):  # a few GB do
+            words.append(evicting)
+        advice += f"\nor, to try it with small samples,\n    {shlex.join(words)}"
+    return f"{advice}\n(in Python, make=True for --make)"
 
 
 def _folder_beside(workload: Workload, name: str) -> str:

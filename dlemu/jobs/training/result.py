@@ -31,8 +31,6 @@ _MAX_PLANNED, _MAX_BLOCKS = 10**9, 10**6
 
 @dataclass(frozen=True, eq=False)
 class Run(MeasuredTraining):
-    """One training run."""
-
     @cached_property
     def summary(self) -> Summary:
         """Every published number, computed from the measurements."""
@@ -51,8 +49,6 @@ RunLog = MeasuredLog[Journal]
 
 
 class TrainingRuns(JobKind[TrainingJob, Facts, Journal, Run]):
-    """How training runs are made and read."""
-
     name = "training"
     facts_type, journal_type, run_type, row_noun = Facts, Journal, Run, "step"
     follow = LiveTraining

@@ -1,8 +1,8 @@
 """Trials of other numbers of readers and larger requests, on the storage, right after a run that waited for reads.
 
-A rate alone does not tell a slow drive from one that would serve more readers, or fewer. So the ranks read further
-epochs for `metric.scaling_seconds` each; the same number of readers is tried again at the end, to see if the storage
-itself became faster.
+A rate alone does not tell a slow drive from a drive that would serve more readers, or fewer. So the ranks read further
+epochs for `metric.scaling_seconds` each: with the run's readers, with more, fewer and larger requests, and with the
+run's readers again, as the storage itself may have become faster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dlemu.jobs.training.steplog import TRAINING, StepRows
 from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.limit import FEW_REQUESTS, PIECE_BYTES, Scaling, lost_to_reads
+from dlemu.metrics.limit import FEW_REQUESTS, MIN_LOSS_PERCENT, PIECE_BYTES, Scaling
 from dlemu.metrics.loss import Causes, Work, find_causes, work_of
 from dlemu.metrics.rows import Rows, is_any
 from dlemu.ranks import Comm
@@ -32,11 +32,9 @@ from dlemu.ranks import Comm
 TIMES = 4  # storage that scales clears MIN_SPEEDUP by far; more readers would take more memory and cores
 """Factor between the numbers of readers tried: the run's times TIMES, and divided by it."""
 LARGER_BYTES = 4 << 20
-"""Bytes of the larger read calls, tried if the run's own had a quarter of that or less."""
+"""Bytes of the larger read calls, tried if the run's own calls had a quarter of that or less."""
 MEMORY_SHARE = 0.25
 """Largest share of the available memory that the buffers of more readers may take."""
-
-
 Trial = Literal["more", "fewer", "larger"]
 """More readers, fewer readers, larger requests."""
 
@@ -44,16 +42,17 @@ Trial = Literal["more", "fewer", "larger"]
 def try_other_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | None:
     """Run the trials if any rank's rows suggest it; return the rates on rank 0, None elsewhere. Collective."""
     proposals: list[tuple[Trial, ...]] = comm.gather(worth_trying(job, own)) or []
-    waiting = [rank for rank, proposed in enumerate(proposals) if proposed]
-    wanted: set[Trial] = comm.broadcast({trial for proposed in proposals for trial in proposed})
-    if not wanted:
+    waiting = [rank for rank, proposal in enumerate(proposals) if proposal]
+    proposed: set[Trial] = comm.broadcast({trial for proposal in proposals for trial in proposal})
+    if not proposed:
         return None
-    reader, rates = job.workload.reader, dict[str, float]()
+    reader = job.workload.reader
     readers = max(1, reader.read_threads)
     counts = {"same": readers, "more": TIMES * readers, "fewer": max(1, readers // TIMES), "larger": readers}
     larger = replace(job, workload=replace(job.workload, reader=replace(reader, transfer_size=LARGER_BYTES)))
+    rates: dict[str, float] = {}
     for name, count in (counts | {"again": readers}).items():
-        if name in ("same", "again", *wanted):
+        if name in ("same", "again", *proposed):
             epoch = len(job.schedule) + len(rates) + 1
             rates[name] = _rate(larger if name == "larger" else job, comm, count, epoch, waiting)
     if comm.rank or any(math.isnan(rate) for rate in rates.values()):
@@ -72,7 +71,7 @@ def try_other_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | 
 
 
 def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
-    """Return the trials that may be faster, if a rank failed the threshold and lost its time to reads; else none."""
+    """Return the trials that may be faster; none if the rank reached the threshold, or lost little time to reads."""
     workload = job.workload
     rows = rows[rows["phase"] == TRAINING].copy()
     au = au_percent(rows)
@@ -82,21 +81,23 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
     if au >= 100 * workload.metric.au:
         return ()
     causes, work = explain_loss(workload, rows, ranks=1)
-    if not lost_to_reads(causes):
+    if causes.total < MIN_LOSS_PERCENT or causes.storage < causes.total / 2:
         return ()
-    workers = max(1, workload.reader.read_threads)
-    io_depth = workload.reader.io_depth if open_storage(workload.storage_spec.buffered).is_remote else None
-    slot_bytes, max_bytes = job.loader_spec(0).slot_bytes, host_memory().available_bytes * MEMORY_SHARE
-    trials: list[Trial] = []
-    in_flight = job.ranks * work.readers * (io_depth or max(1.0, work.call_bytes / PIECE_BYTES))
-    if in_flight < 2 * FEW_REQUESTS and job.ranks * TIMES * workers * slot_bytes < max_bytes:
+    reader, trials = workload.reader, list[Trial]()
+    workers = max(1, reader.read_threads)
+    is_remote = open_storage(workload.storage_spec.buffered).is_remote
+    requests = reader.io_depth if is_remote else max(1.0, work.call_bytes / PIECE_BYTES)  # of a reader, in flight
+    buffer_bytes = job.ranks * TIMES * workers * job.loader_spec(0).slot_bytes
+    fits = buffer_bytes < host_memory().available_bytes * MEMORY_SHARE
+    if job.ranks * work.readers * requests < 2 * FEW_REQUESTS and fits:
         trials.append("more")
-    if workers > 1 and io_depth is None:
+    if is_remote:
+        return tuple(trials)
+    if workers > 1:
         trials.append("fewer")
-    reader = workload.reader
     chooses_size = reader.engine == "fast" or (reader.engine == "matched" and reader.odirect)
     call_bytes = work.call_bytes or LARGER_BYTES
-    if chooses_size and io_depth is None and call_bytes <= min(job.found.max_sample_bytes / 2, LARGER_BYTES / TIMES):
+    if chooses_size and call_bytes <= min(job.found.max_sample_bytes / 2, LARGER_BYTES / TIMES):
         trials.append("larger")
     return tuple(trials)
 
@@ -118,7 +119,8 @@ def preprocessing_sleeps(workload: Workload, rows: Rows) -> bool:
 def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Sequence[int]) -> float:
     """Read with `readers` per rank; return the MB/s of all together on rank 0, NaN on other ranks or on failure.
 
-    All ranks read, but the rate is that of the `waiting` ones, as if all were as fast: the others train no faster.
+    All ranks read, but only the rate of the `waiting` ranks counts, as if all ranks had it: a rank that did not wait
+    for reads gets no faster.
     """
     with contextlib.suppress(DlemuError):  # a missing file fails the reads below, too
         from dlemu.jobs.training.evict import evict
@@ -136,20 +138,21 @@ def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Seque
 def _read(job: TrainingJob, rank: int, epoch: int, readers: int) -> tuple[int, float]:
     """Read batches, each once at most, in threads, for `metric.scaling_seconds`; return bytes read and seconds taken.
 
-    0 seconds if a read failed: the run is over and measured, and a failed trial only has no result. Reads release the
-    interpreter lock.
+    Return 0 seconds if a read failed: the run is measured already, and a failed trial only has no result. Reads release
+    the interpreter lock.
     """
     spec: LoaderSpec = replace(job.loader_spec(rank), preprocess_time=NO_TIME)
     steps, began = iter(range(1, job.train_plan.steps_per_epoch + 1)), time.monotonic()
 
     def work(number: int) -> int:
-        maker, buffer, read = BatchMaker(spec, number), memoryview(bytearray(spec.slot_bytes)), 0
+        maker, buffer = BatchMaker(spec, number), memoryview(bytearray(spec.slot_bytes))
+        read_bytes = 0
         while time.monotonic() < began + job.workload.metric.scaling_seconds:
-            step = next(steps, None)  # one call of the interpreter, so no two threads get the same
+            step = next(steps, None)  # one call of the interpreter, so no two threads get the same step
             if step is None:
                 break
-            read += maker.make("train", epoch, step, 0, buffer).app_bytes
-        return read
+            read_bytes += maker.make("train", epoch, step, 0, buffer).app_bytes
+        return read_bytes
 
     try:
         with ThreadPoolExecutor(readers) as pool:

@@ -52,13 +52,11 @@ class Metrics:
     au_dlio_v1_percent: Annotated[Mean | None, Metric("AU, DLIO v1.0", "%", "higher", is_compared=False)] = None
     """Configured compute / the host's time: DLIO's formula in MLPerf Storage v1.0, %."""
     samples_per_second: Annotated[
-        Mean | None,
-        Metric("samples", "/s", "higher", axis="samples/s", head="samples\n/s", digits=2, is_drawn=True),
+        Mean | None, Metric("samples", "/s", "higher", axis="samples/s", head="samples\n/s", digits=2, is_drawn=True)
     ] = None
     """Samples/s in training, first steps included."""
     app_mb_per_second: Annotated[
-        Mean | None,
-        Metric("read by the application", "MB/s", "higher", axis="loader MB/s", head="app\nMB/s", digits=1),
+        Mean | None, Metric("read by the application", "MB/s", "higher", axis="loader MB/s", head="app\nMB/s", digits=1)
     ] = None
     """1e6 bytes/s that the loader read, caches included."""
     app_bytes: int | None = None
@@ -224,14 +222,15 @@ class Summary(JobSummary):
     @property
     def name(self) -> str:
         """The workload's name; where none was named, that of the dataset's folder."""
-        named = self.workload != "default"
-        return self.workload if named else os.path.basename(os.path.abspath(self.data_folder))
+        if self.workload != "default":
+            return self.workload
+        return os.path.basename(os.path.abspath(self.data_folder))
 
     def found(self, code: Code, pattern: str | None = None) -> list[dict[str, Number]]:
         """Return the numbers of the findings with a code, those that explain the limit included."""
         findings = (*(self.limited_by.findings if self.limited_by else ()), *self.findings)
-        named = (finding.numbers for finding in findings if finding.code == code)
-        return [numbers for numbers in named if pattern is None or numbers.get("pattern") == pattern]
+        of_code = [finding.numbers for finding in findings if finding.code == code]
+        return [numbers for numbers in of_code if pattern is None or numbers.get("pattern") == pattern]
 
     @property
     def memory(self) -> Finding | None:
@@ -248,17 +247,17 @@ class Summary(JobSummary):
 
     @property
     def headline(self) -> str:
-        """The verdict as people are shown it: a pass from memory is none of the storage, and says what was measured."""
-        cache, found, read = self.page_cache, self.memory, self.metrics.app_mb_per_second
-        if not self.passed_from_memory or cache is None or found is None:
+        """The verdict as it is shown: a pass from memory is no result of the storage, and says what was measured."""
+        cache, finding, read = self.page_cache, self.memory, self.metrics.app_mb_per_second
+        if not self.passed_from_memory or cache is None or finding is None:
             return self.verdict
         served = cache.from_storage_percent.mean if cache.served_percent is None else cache.served_percent
         share = f"{100 - min(100.0, served):.0f} %" if served and served >= 0.5 else "all"
-        busy, they = (
-            (f"all {self.ranks} accelerators were", "They") if self.ranks > 1 else ("its accelerator was", "It")
-        )
+        busy, they = "its accelerator was", "It"
+        if self.ranks > 1:
+            busy, they = f"all {self.ranks} accelerators were", "They"
         return (
             f"dlemu works here: {busy} busy. {they} read {number(read.mean if read else 0.0)} MB/s, {share} of it from "
             "memory: this is no result of your drive. Next: measure the drive with "
-            f"{found.numbers.get('would_help', LARGER_DATASET)} (metric.cached=true allowed memory)"
+            f"{finding.numbers.get('would_help', LARGER_DATASET)} (metric.cached=true allowed memory)"
         )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
 from datagen.storage.storage_base import open_storage
 from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
@@ -53,8 +52,8 @@ def run_rank(
 ) -> RunLog | None:
     """Run this rank to its end; return the log of all ranks on rank 0, None elsewhere. Raises DlemuError.
 
-    `on_activity` gets a phrase for what happens before the first step and after the last. After an error loader workers
-    still run and end with the process, so the caller must end it.
+    `on_activity` gets a phrase for what happens before the first step and after the last. After an error the loader's
+    workers still run: they end with this process, so the caller must end it.
     """
     record.start(lambda: _dataset_folders(job))
     loader = make_loader(job.loader_spec(comm.rank))
@@ -85,7 +84,7 @@ def _dataset_folders(job: TrainingJob) -> Iterator[str]:
 
 
 def measure_ceiling(job: TrainingJob, comm: Comm, make_loader: Callable[[LoaderSpec], Loader]) -> float | None:
-    """Run the loop against null storage; return its AU in % on rank 0, None elsewhere, not requested or too slow."""
+    """Run the loop against null storage, with a loader of its own; returns as `_Trainer.measure_ceiling`."""
     loader = make_loader(job.loader_spec(comm.rank))
     journal = Journal(wall_clock_offset_ns=0, started_ns=time.monotonic_ns())
     trainer = _Trainer(job, comm, loader, RankRecord(job, comm, journal, job.workload.dataset.data_folder))
@@ -107,12 +106,7 @@ class _Trainer:
     """Runs the epochs of one rank: ceiling, eviction, training, checkpoints, evaluation."""
 
     def __init__(
-        self,
-        job: TrainingJob,
-        comm: Comm,
-        loader: Loader,
-        record: RankRecord[Journal],
-        watch: Watcher | None = None,
+        self, job: TrainingJob, comm: Comm, loader: Loader, record: RankRecord[Journal], watch: Watcher | None = None
     ) -> None:
         self._job, self._comm, self._loader, self._record = job, comm, loader, record
         self._clock: Clock = MonotonicClock()
@@ -125,13 +119,12 @@ class _Trainer:
             log=self.log,
             watch=watch,
             stop=StopFile(job.live_folder) if comm.rank == 0 else None,
-            burn=self._burn_step,
+            burn=lambda seconds: self._burners.burn(seconds),  # made when it is first used: most steps burn nothing
         )
         self._saver = _saver(job, comm, self._clock) if job.saves else None
         self._cpu_seconds_before = 0.0
 
     def run(self) -> None:
-        """Run all epochs."""
         self._loader.start()
         workload = self._job.workload
         self._record.describe(lambda: describe_storage(workload.storage_spec, workload.dataset.data_folder))
@@ -150,14 +143,17 @@ class _Trainer:
                 self._record.note(stopped_after_steps=taken if taken < planned else None)
                 break
             if epoch.evaluation:
-                self._evaluate(epoch)
+                plan = self._job.valid_plan
+                assert plan is not None  # checked by make_job
+                loop = replace(self._loop, stop=None)
+                self._run_block(loop, EVALUATION, "valid", epoch.number, plan.steps_per_epoch)
         if self._saver is not None:
             self._note_saved(self._saver.finish())
 
     def measure_ceiling(self) -> float | None:
         """Run the same loop against null storage and return its AU in percent on rank 0, None elsewhere.
 
-        None also when not requested, and when no step after the first is done within CEILING_PATIENCE_SECONDS.
+        None also if not requested, or if no step after the first ends within CEILING_PATIENCE_SECONDS.
         """
         steps = self._job.ceiling_steps
         if not steps:
@@ -177,9 +173,6 @@ class _Trainer:
     @cached_property
     def _burners(self) -> BurnerThreads:
         return BurnerThreads(step_threads(self._job.workload.train))
-
-    def _burn_step(self, seconds: float) -> None:
-        self._burners.burn(seconds)
 
     def _evict(self, *, write_first: bool) -> None:
         """Drop the dataset's pages from this host's page cache; its ranks share the files among them."""
@@ -203,7 +196,10 @@ class _Trainer:
     def _train(self, epoch: Epoch) -> bool:
         """Train one epoch; return whether the user stopped the run in it."""
         compute_ns = self._accelerator.draw_compute_ns("train", epoch.number, epoch.steps)
-        cpu_seconds = self._draw_step_cpu(epoch)
+        step_cpu_time, cpu_seconds = self._job.workload.train.step_cpu_time, None
+        if not is_zero(step_cpu_time):  # drawn as the computation is: long steps have more
+            spec = self._job.accelerator_spec(self._comm.rank)
+            cpu_seconds = draw_ns(step_cpu_time, spec, epoch.number, epoch.steps) / 1e9
         first_step = 1
         free_ns = self._comm.all_reduce_max(self._clock.now_ns())
         with self._batch_queue("train", epoch.number, epoch.steps) as batch_queue:
@@ -224,25 +220,12 @@ class _Trainer:
                     free_ns = self._checkpoint(epoch.number, block.number)
         return False
 
-    def _draw_step_cpu(self, epoch: Epoch) -> NDArray[np.float64] | None:
-        """Return the trainer's CPU seconds per step, None for none; they are high in steps with long compute times."""
-        duration = self._job.workload.train.step_cpu_time
-        if is_zero(duration):
-            return None
-        spec = self._job.accelerator_spec(self._comm.rank)
-        return draw_ns(duration, spec, epoch.number, epoch.steps) / 1e9
-
     def _checkpoint(self, epoch: int, block: int) -> int:
         """Save a checkpoint; return when training continues, on this rank's clock."""
         assert self._saver is not None  # the schedule has checkpoints
         released_ns, complete = self._saver.save(epoch, block)
         self._note_saved(complete)
         return max(released_ns, self._comm.all_reduce_max(self._clock.now_ns()))
-
-    def _evaluate(self, epoch: Epoch) -> None:
-        plan = self._job.valid_plan
-        assert plan is not None  # checked by make_job
-        self._run_block(replace(self._loop, stop=None), EVALUATION, "valid", epoch.number, plan.steps_per_epoch)
 
     def _run_block(self, loop: StepLoop, phase: int, data: Phase, epoch: int, steps: int) -> None:
         """Run an epoch without checkpoints on the loader's `data`; `phase` and `epoch` are columns of the step log."""

@@ -1,4 +1,4 @@
-"""What is said of a training run: its verdict, its findings, what limited it, and its first screen, made of these."""
+"""A training run in words: its verdict, its findings, what limited it, and its first screen."""
 
 from __future__ import annotations
 
@@ -20,18 +20,13 @@ from dlemu.report.units import duration, size, with_uncertainty
 from dlemu.results import CONFIG
 from dlemu.results.wording import Wording, count, filled, words_of
 
-_AU_NAMES: dict[Number, str] = {
-    "sustained": "AU",
-    "au": "AU of counted steps",
-    "rules": "AU of whole epochs",
-}
+_AU_NAMES: dict[Number, str] = {"sustained": "AU", "au": "AU of counted steps", "rules": "AU of whole epochs"}
 _HOST: dict[Number, str] = {"host CPU": "host", "emulator": "emulator on this host"}
 _MOST_ALIKE = 4
-"""Findings of one kind that are said one by one."""
+"""Findings of one code and pattern that are said one by one."""
 
 # The verdict
 
-_NO_VERDICT = "NO VERDICT"
 _NOT_ON_STORAGE = "NO VERDICT on the storage"
 INCOMPLETE = "INCOMPLETE"
 _VERDICT_WORDS: dict[str, str] = {
@@ -65,40 +60,30 @@ _VERDICTS: dict[str, str] = {
 
 
 def verdict_word(code: str) -> str:
-    """Return the first words of a verdict's line."""
-    return _VERDICT_WORDS.get(code, _NO_VERDICT)
+    return _VERDICT_WORDS.get(code, "NO VERDICT")
 
 
 def verdict_line(verdict: Verdict, ranks: int = 0) -> str:
     """Return a verdict as one line; `ranks` is 0 where their number is not known."""
-    numbers: dict[str, Any] = {**verdict.numbers}
-    more = {
-        "value": _judged_au(**numbers) if numbers else "",
-        "other": _disagreement(**numbers) if numbers else "",
-        "host": _HOST.get(numbers.get("limited_by", ""), ""),
-    }
-    text = filled(_VERDICTS[verdict.code], {"ranks": ranks} | numbers | more)
-    return f"{verdict_word(verdict.code)}: {text}"
+    numbers: dict[str, Any] = {"ranks": ranks, **verdict.numbers}
+    numbers["host"] = _HOST.get(numbers.get("limited_by", ""), "")
+    if "au_percent" in numbers:
+        width, threshold = numbers.get("uncertainty_percent", 0.0), numbers["threshold_percent"]
+        value = with_uncertainty(numbers["au_percent"], width, threshold).replace("±", "+-")
+        numbers["value"] = f"{_AU_NAMES[numbers['by']]} {value}"
+        numbers["other"] = _disagreement(numbers)
+    return f"{verdict_word(verdict.code)}: {filled(_VERDICTS[verdict.code], numbers)}"
 
 
-def _judged_au(*, by: str, au_percent: float, uncertainty_percent: float = 0.0, **numbers: float) -> str:
-    value = with_uncertainty(au_percent, uncertainty_percent, numbers["threshold_percent"])
-    return f"{_AU_NAMES[by]} {value.replace('±', '+-')}"
-
-
-def _disagreement(
-    *, by: str, headline_au_percent: float | None = None, sustained_au_percent: float = 0.0, **_: Number
-) -> str:
+def _disagreement(numbers: dict[str, Any]) -> str:
     """Return the end of a verdict where only the headline AU reaches the threshold, not the sustained one; else ''."""
-    if headline_au_percent is None:
+    if "headline_au_percent" not in numbers:
         return ""
-    credit = headline_au_percent - sustained_au_percent
-    if by == "au":
-        return f", thanks to {credit:.1f} points of prefetching: the storage sustains {sustained_au_percent:.1f} %"
-    return (
-        f"; the AU of the counted steps, {headline_au_percent:.2f} %, would pass, thanks to {credit:.1f} points of "
-        "prefetching"
-    )
+    headline, sustained = numbers["headline_au_percent"], numbers["sustained_au_percent"]
+    thanks = f"thanks to {headline - sustained:.1f} points of prefetching"
+    if numbers["by"] == "au":
+        return f", {thanks}: the storage sustains {sustained:.1f} %"
+    return f"; the AU of the counted steps, {headline:.2f} %, would pass, {thanks}"
 
 
 # Findings
@@ -222,41 +207,42 @@ _FINDINGS: Wording[tuple[str, str]] = {
         "",
     ),
 }
-"""What was found, and what to do (empty: no more than the limit says)."""
+"""What was found, and what to do (empty: nothing more than the limit's advice)."""
 
 
 def said(finding: Finding, ranks: int = 0) -> tuple[str, str]:
     """Return a finding as a sentence, and what to do; `ranks` is 0 where their number is not known."""
-    found, to_do = words_of(finding, _FINDINGS)
+    sentence, to_do = words_of(finding, _FINDINGS)
     numbers = {"ranks": ranks, "would_help": LARGER_DATASET} | finding.numbers
-    return filled(found, numbers), filled(to_do, numbers)
+    return filled(sentence, numbers), filled(to_do, numbers)
 
 
 def memory_warning(finding: Finding | None) -> str | None:
     """Return a warning that memory may have served the bytes, or that none was read; None without such a finding."""
     if finding is None:
         return None
-    found, to_do = said(finding)
-    measured = "MEASURED MEMORY, NOT STORAGE: " if finding.severity == "loud" else ""
-    return f"{measured}{found}; {to_do}" if to_do else f"MEASURED NO STORAGE: {found}"
+    sentence, to_do = said(finding)
+    if not to_do:
+        return f"MEASURED NO STORAGE: {sentence}"
+    warning = f"{sentence}; {to_do}"
+    return f"MEASURED MEMORY, NOT STORAGE: {warning}" if finding.severity == "loud" else warning
 
 
 def issue_lines(findings: Iterable[Finding]) -> Iterator[str]:
-    """Yield the findings as sentences, of those of one kind the first few.
+    """Yield the findings as sentences; of many with the same code and pattern, the first few and the number of others.
 
     What memory did is a warning of its own, and other programs' reads are said where reads are the limit.
     """
+    alike_by_kind: dict[tuple[str, Number], list[Finding]] = {}
     shown = [finding for finding in findings if finding.code not in (*MEMORY, Code.OTHER_PROGRAM_ON_DRIVE)]
     for finding in shown:
-        alike = [one for one in shown if _kind(one) == _kind(finding)]
+        alike_by_kind.setdefault((finding.code, finding.numbers.get("pattern")), []).append(finding)
+    for finding in shown:
+        alike = alike_by_kind[finding.code, finding.numbers.get("pattern")]
         if finding in alike[:_MOST_ALIKE]:
             yield said(finding)[0]
         elif finding is alike[-1]:
             yield f"{len(alike) - _MOST_ALIKE} more findings: {finding.code}"
-
-
-def _kind(finding: Finding) -> tuple[str, Number]:
-    return finding.code, finding.numbers.get("pattern")
 
 
 # What limited the run
@@ -267,37 +253,43 @@ _DEFAULT_ADVICE: dict[str, str] = {
     "host CPU": "more cores{ranks:several  or fewer ranks} on this host; consider reader.decode, verify and tensors",
     "emulator": "this says little about the storage: use more cores{ranks:several  or fewer ranks}",
 }
-"""What to do where no finding says it."""
+"""What to do where no finding advises anything."""
 
 
 def in_words(limit: Limit, findings: Sequence[Finding] = (), ranks: int = 0) -> Limit:
-    """Return the limit with evidence and advice as sentences, too; `findings` are the run's other ones.
+    """Return the limit with evidence and advice as sentences; `findings` are those of the run that do not explain it.
 
     `ranks` is 0 where their number is not known.
     """
+    evidence = list(_evidence(limit))
     if limit.what == "nothing":
-        return replace(limit, evidence=tuple(_evidence(limit)))
-    explained = [said(finding, ranks) for finding in limit.findings]
-    advice = [to_do for _, to_do in explained if to_do]
-    codes = {finding.code for finding in limit.findings} - {Code.MEMORY_PRESSURE}
-    if not advice or (limit.what == "storage" and not codes):
-        advice = [filled(_DEFAULT_ADVICE[limit.what], {"ranks": ranks}), *advice]
+        return replace(limit, evidence=tuple(evidence))
+    advice = []
+    for finding in limit.findings:
+        sentence, to_do = said(finding, ranks)
+        evidence.append(sentence)
+        if to_do:
+            advice.append(to_do)
+    only_memory = all(finding.code == Code.MEMORY_PRESSURE for finding in limit.findings)
+    if not advice or (limit.what == "storage" and only_memory):
+        advice.insert(0, filled(_DEFAULT_ADVICE[limit.what], {"ranks": ranks}))
     if limit.what == "storage":
-        storage = (Code.STORAGE_NOT_STEADY, Code.SLOW_DRIVE, Code.SLOW_RANK)
-        advice += [said(finding)[1] for finding in findings if finding.code in storage]
-    evidence = (*_evidence(limit), *(found for found, _ in explained))
-    return replace(limit, evidence=evidence, advice=tuple(dict.fromkeys(advice)))
+        of_storage = (Code.STORAGE_NOT_STEADY, Code.SLOW_DRIVE, Code.SLOW_RANK)
+        advice += [said(finding)[1] for finding in findings if finding.code in of_storage]
+    return replace(limit, evidence=tuple(evidence), advice=tuple(dict.fromkeys(advice)))
 
 
 def _evidence(limit: Limit) -> Iterator[str]:
     """Yield how the lost time divides, and what readers, devices and cores did meanwhile, as far as known."""
     numbers: dict[str, Any] = {**limit.numbers}
-    known = {name: percent for name, percent in asdict(limit.shares).items() if percent >= 0.5}
-    shares = [f"{percent:.0f} % to {_SHARES[name]}" for name, percent in known.items()]
-    waited = filled("the accelerators waited for data {lost_percent:.1f} % of the time", numbers)
-    yield f"the time lost is due {', '.join(shares)}" if shares else waited  # how much is lost, AU says
+    percents = asdict(limit.shares).items()
+    shares = [f"{percent:.0f} % to {_SHARES[name]}" for name, percent in percents if percent >= 0.5]
+    if shares:
+        yield f"the time lost is due {', '.join(shares)}"  # the AU says how much is lost
+    else:
+        yield filled("the accelerators waited for data {lost_percent:.1f} % of the time", numbers)
     if limit.what != "nothing":
-        yield from (filled(text, numbers) for needed, text in _USE.items() if needed in numbers)
+        yield from (filled(text, numbers) for name, text in _USE.items() if name in numbers)
 
 
 _USE = {
@@ -311,7 +303,7 @@ _USE = {
     "a time",
     "cores_busy_percent": "the cores were {cores_busy_percent:.0f} % busy",
 }
-"""Sentences on the numbers of a limit, by one that each needs."""
+"""Sentences on the numbers of a limit, by the name of a number without which they are not said."""
 
 
 # Recordings
@@ -331,6 +323,8 @@ def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
         )
 
 
+# The first screen
+
 _TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
 _OF_MEMORY = (VerdictCode.CACHE_SERVED, VerdictCode.NOTHING_READ)
 _JUDGED = (VerdictCode.PASS, VerdictCode.FAIL, VerdictCode.UNDECIDED)
@@ -338,25 +332,34 @@ _JUDGED = (VerdictCode.PASS, VerdictCode.FAIL, VerdictCode.UNDECIDED)
 
 def screen(summary: Summary, folder: str) -> Screen:
     """Return what is said first of a run whose results are in a folder."""
-    cache, is_said = summary.page_cache, summary.passed_from_memory or summary.verdict_code in _OF_MEMORY
-    delivered = [] if summary.passed_from_memory else _delivered(summary)
-    source = "" if is_said else _source(summary)
-    lines = [_verdict(summary), *delivered, *_limit(summary), *_proof(summary, source), *_again(summary, folder)]
-    memory = [] if is_said or cache is None else [cache.warning]
-    notes = [*filter(None, memory), *summary.issues]
+    memory_in_verdict = summary.passed_from_memory or summary.verdict_code in _OF_MEMORY
+    lines = [_verdict(summary)]
+    if not summary.passed_from_memory:
+        lines += _delivered(summary)
+    source = ""
+    if not memory_in_verdict:
+        share = summary.page_cache.from_storage_percent.mean if summary.page_cache else None
+        served = "not known how many" if share is None else with_uncertainty(min(share, 100), None)
+        source = f"{served} of the bytes came from storage"
+    lines += [*_limit(summary), *_proof(summary, source), *_again(summary, folder)]
+    notes = list(summary.issues)
+    if summary.page_cache is not None and summary.page_cache.warning and not memory_in_verdict:
+        notes.insert(0, summary.page_cache.warning)
     return Screen(title=_title(summary), lines=lines, notes=notes, folder=folder)
 
 
 def _title(summary: Summary) -> str:
     storage, hosts, metrics = summary.environment.storage, summary.environment.hosts, summary.metrics
-    below = f" ({storage.file_system} on {storage.device.rpartition('/')[2]})" if storage and storage.device else ""
-    parts = [
-        summary.name + (f" at scale={summary.scale}" if summary.scale else ""),
-        f"{summary.emulated} on {summary.data_folder}{below}",
-        *([f"{len(hosts)} hosts"] if len(hosts) > 1 else []),
-        count(len(metrics.steps_per_epoch), "epoch"),
-        *([duration(metrics.total_seconds)] if metrics.total_seconds is not None else []),
-    ]
+    parts = [summary.name, f"{summary.emulated} on {summary.data_folder}"]
+    if summary.scale:
+        parts[0] += f" at scale={summary.scale}"
+    if storage and storage.device:
+        parts[1] += f" ({storage.file_system} on {storage.device.rpartition('/')[2]})"
+    if len(hosts) > 1:
+        parts.append(f"{len(hosts)} hosts")
+    parts.append(count(len(metrics.steps_per_epoch), "epoch"))
+    if metrics.total_seconds is not None:
+        parts.append(duration(metrics.total_seconds))
     return ", ".join(parts)
 
 
@@ -365,15 +368,15 @@ def _verdict(summary: Summary) -> Said:
         return Said(INCOMPLETE, f"{summary.failure}", tone="bad")
     if summary.passed_from_memory:
         return Said("memory", summary.headline, tone="strong")
-    word, metrics = verdict_word(summary.verdict_code), summary.metrics
-    tone = _TONES[summary.passed]
+    word, metrics, tone = verdict_word(summary.verdict_code), summary.metrics, _TONES[summary.passed]
     if summary.verdict_code not in _JUDGED or metrics.sustained_percent is None:
         return Said(word, summary.verdict.removeprefix(f"{word}: "), tone=tone)
     width = metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None
-    alone = metrics.ceiling_au_percent
-    ceiling = "" if alone is None else f"; without storage this host reaches {with_uncertainty(alone, None)}"
     value = f"AU {with_uncertainty(metrics.sustained_percent, width, metrics.au_threshold_percent)}"
-    return Said(word, value, f"{metrics.au_threshold_percent:g} % needed{ceiling}", tone=tone)
+    needed = f"{metrics.au_threshold_percent:g} % needed"
+    if metrics.ceiling_au_percent is not None:
+        needed += f"; without storage this host reaches {with_uncertainty(metrics.ceiling_au_percent, None)}"
+    return Said(word, value, needed, tone=tone)
 
 
 def _delivered(summary: Summary) -> Iterator[Said]:
@@ -395,36 +398,35 @@ def _limit(summary: Summary) -> Iterator[Said]:
     limit = summary.limited_by
     if limit is None:
         return
-    why = f": {limit.evidence[0]}" if limit.evidence else ""
-    sure = "" if limit.what == "nothing" else f", confidence {limit.confidence}"
-    is_first = sure and (summary.metrics.sustained_percent or 0.0) > 100 - MIN_LOSS_PERCENT
-    yield Said("limit", f"{'of first steps alone: ' if is_first else ''}{limit.what}{sure}{why}")
+    text = limit.what if limit.what == "nothing" else f"{limit.what}, confidence {limit.confidence}"
+    if limit.what != "nothing" and (summary.metrics.sustained_percent or 0.0) > 100 - MIN_LOSS_PERCENT:
+        text = f"of first steps alone: {text}"
+    if limit.evidence:
+        text += f": {limit.evidence[0]}"
+    yield Said("limit", text)
     if limit.advice:
         yield Said("to do", limit.advice[0], tone="strong")
 
 
-def _source(summary: Summary) -> str:
-    share = summary.page_cache.from_storage_percent.mean if summary.page_cache else None
-    known = "not known how many" if share is None else with_uncertainty(min(share, 100), None)
-    return f"{known} of the bytes came from storage"
-
-
 def _proof(summary: Summary, source: str) -> Iterator[Said]:
     """Yield where the bytes came from (`source`, empty where the verdict says it), and whether each was read once."""
-    audit = summary.each_sample_once
-    wrong = [str(epoch) for epoch, once in enumerate(audit, start=1) if once is False]
+    once = summary.each_sample_once
+    wrong = [str(epoch) for epoch, is_once in enumerate(once, start=1) if is_once is False]
     if wrong:
-        said = "; ".join(filter(None, [f"NOT each sample was read once in epoch {', '.join(wrong)}", source]))
-        yield Said("proof", said, tone="bad")
-    elif source or (audit and all(audit)):
-        each = ", each once an epoch" if source else "each sample was read once an epoch"
-        yield Said("proof", source + each * bool(audit and all(audit)))
+        text = f"NOT each sample was read once in epoch {', '.join(wrong)}"
+        yield Said("proof", f"{text}; {source}" if source else text, tone="bad")
+        return
+    parts = [source] if source else []
+    if once and all(once):
+        parts.append("each once an epoch" if source else "each sample was read once an epoch")
+    if parts:
+        yield Said("proof", ", ".join(parts))
 
 
 def _again(summary: Summary, folder: str) -> Iterator[Said]:
     """Yield the command to type next: the same run past the page cache, where memory served bytes; else a search."""
-    found = summary.memory
-    setting = str(found.numbers.get("would_help", "")).rpartition(" or ")[2] if found else ""
+    finding = summary.memory
+    setting = str(finding.numbers.get("would_help", "")).rpartition(" or ")[2] if finding else ""
     same = override(["workload"], os.path.join(folder, CONFIG))
     if folder and "=" in setting:
         new = override(["output", "folder"], f"{folder.rstrip('/')}-again")

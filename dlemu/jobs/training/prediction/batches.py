@@ -16,10 +16,9 @@ from dlemu.accelerators.accelerator_base import AcceleratorSpec, draw_ns
 from dlemu.config.duration import draw_seconds, mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import TrainingJob, planned_dataset
+from dlemu.metrics.rates import Floats
 from dlemu.metrics.rows import Rows
 from dlemu.plan.samples import Plan
-
-Floats = NDArray[np.float64]
 
 
 def planned_job(workload: Workload, ranks: int) -> TrainingJob:
@@ -36,10 +35,12 @@ def planned_job(workload: Workload, ranks: int) -> TrainingJob:
 def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
     """Return the bytes read for a sample of each file, shape (files,), or (1,) where files do not differ.
 
-    `received`: from someone else's result, so no format's module is imported, and samples have their nominal size.
+    `received`: the settings are from someone else's result, so only built-in formats' modules are imported; samples of
+    other formats have their nominal size.
     """
-    nominal, foreign = np.array([float(nominal_sample_bytes(spec))]), received and not is_built_in(FORMATS, spec.format)
-    if foreign or (has_own_length(spec) and not spec.record_length_bytes_quantiles) or columns_of(spec):
+    nominal = np.array([float(nominal_sample_bytes(spec))])
+    is_foreign = received and not is_built_in(FORMATS, spec.format)
+    if is_foreign or (has_own_length(spec) and not spec.record_length_bytes_quantiles) or columns_of(spec):
         return nominal
     shapes = record_shapes(spec, 0, spec.num_files_train if spec.sizes_vary else 1)
     sizes = format_named(spec.format).file_bytes(spec, shapes)
@@ -50,13 +51,13 @@ def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:
     """Return the bytes of each batch in the first `steps` steps of an epoch, shape (ranks, steps)."""
     if len(by_file) == 1:
         return np.full((plan.ranks, steps), float(by_file[0]) * plan.batch_size)
-    positions = _first_rows(plan, steps)[:, :, np.newaxis] + np.arange(plan.batch_size)
+    positions = _first_positions(plan, steps)[:, :, np.newaxis] + np.arange(plan.batch_size)
     files = plan.samples_at(epoch, positions.ravel()) // plan.num_samples_per_file
     return np.asarray(by_file[files].reshape(positions.shape).sum(axis=-1))
 
 
-def _first_rows(plan: Plan, steps: int) -> NDArray[np.int64]:
-    """Return where in the epoch's order each batch begins: (ranks, steps)."""
+def _first_positions(plan: Plan, steps: int) -> NDArray[np.int64]:
+    """Return the position in the epoch's order at which each batch begins, shape (ranks, steps)."""
     return plan.batch_numbers(np.arange(plan.ranks)[:, np.newaxis], np.arange(1, steps + 1)) * plan.batch_size
 
 
@@ -70,11 +71,12 @@ def row_group_shares(plan: Plan, group_rows: int, workers: int, steps: int) -> F
     def group_of(row: NDArray[np.int64]) -> NDArray[np.int64]:
         return row // plan.num_samples_per_file * groups_per_file + row % plan.num_samples_per_file // group_rows
 
-    first = _first_rows(plan, steps)
-    last, before = group_of(first + plan.batch_size - 1), group_of(first) - 1
-    before[:, workers:] = np.maximum(before[:, workers:], last[:, :-workers])
-    new = (last - before).astype(float)
-    return np.asarray(new / max(new.mean(), 1e-9))
+    first = _first_positions(plan, steps)
+    last_group = group_of(first + plan.batch_size - 1)
+    has_group = group_of(first) - 1  # the last group that the worker need not read
+    has_group[:, workers:] = np.maximum(has_group[:, workers:], last_group[:, :-workers])
+    groups_read = (last_group - has_group).astype(float)
+    return np.asarray(groups_read / max(groups_read.mean(), 1e-9))
 
 
 def planned_bytes(workload: Workload, plan: Plan, rows: Rows) -> float:

@@ -1,6 +1,6 @@
 """`Calibration`: what a prediction knows of a storage and its host; and the throughput curve of a storage.
 
-C(n) are the bytes/s of n parallel readers together, from measured points.
+The curve C(n) is the throughput of n parallel readers together, interpolated between measured points.
 """
 
 from __future__ import annotations
@@ -8,24 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dlemu.jobs.training.prediction.event_model import HostCosts
-
-Floats = NDArray[np.float64]
+from dlemu.metrics.rates import Floats
 
 WAITING_SHARE = 0.02
 """The storage gave all it could if accelerators waited for data at least this share of the time, or if readers waited
 less than this share for room in their queues."""
 MIN_DECODE_SHARE = 0.05
 """Share of a worker's time below which its work after reading is counted as reading."""
-MIN_LEFT_SHARE = 0.001
-"""Share of a storage's throughput that other jobs leave at least: with none this job would never end."""
 CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # a storage slower by 100 %, at an interval's end, would stand still
-THRASHING_SHARE = 0.3
-"""A fall of the throughput by this share with more readers is taken for real; a smaller one for chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +46,6 @@ def rates(curve: Curve, most: int) -> Floats:
 
 
 def most_mb_per_second(curve: Curve) -> float:
-    """Return the highest throughput of the curve."""
     return max(point.mb_per_second for point in curve)
 
 
@@ -63,28 +57,38 @@ def flat(mb_per_second: float) -> Curve:
 def smoothed(curve: Curve, reads: Sequence[int]) -> Curve:
     """Return the curve without random violations of two rules, which levels of few reads of varying latency show.
 
-    More readers must not make one faster, nor all together slower by up to `THRASHING_SHARE`. Violators are pooled,
-    weighted by `reads` (Barlow et al., Statistical Inference under Order Restrictions, 1972).
+    More readers must not make one reader faster, nor all together slower, unless by 30 %, which is no chance. Violators
+    are pooled, weighted by `reads` (Barlow et al., Statistical Inference under Order Restrictions, 1972).
     """
-    per_reader = _never_falling([-point.mb_per_second / point.readers for point in curve], reads)
-    total = [-value * point.readers for value, point in zip(per_reader, curve, strict=True)]
-    falls = (place for place in range(1, len(total)) if total[place] < (1 - THRASHING_SHARE) * max(total[:place]))
-    first_fall = next(falls, len(total))
-    kept = [*_never_falling(total[:first_fall], reads[:first_fall]), *total[first_fall:]]
-    return tuple(
-        CurvePoint(readers=point.readers, mb_per_second=value) for point, value in zip(curve, kept, strict=True)
-    )
+    readers = [point.readers for point in curve]
+    slowness = _never_falling([-point.mb_per_second / point.readers for point in curve], reads)
+    totals = [-value * number for value, number in zip(slowness, readers, strict=True)]
+    fall = 1
+    while fall < len(totals) and totals[fall] >= 0.7 * max(totals[:fall]):
+        fall += 1
+    pooled = [*_never_falling(totals[:fall], reads[:fall]), *totals[fall:]]
+    return tuple(CurvePoint(readers=number, mb_per_second=rate) for number, rate in zip(readers, pooled, strict=True))
+
+
+class _Pool(NamedTuple):
+    """Neighbouring values that were replaced by their weighted mean."""
+
+    mean: float
+    weight: float
+    size: int
 
 
 def _never_falling(values: Sequence[float], weights: Sequence[int]) -> list[float]:
-    """Return the nearest values, by weighted least squares, that never fall (isotonic regression)."""
-    blocks: list[tuple[float, float, int]] = []  # mean, weight, number of values
+    """Return the nearest values, by weighted least squares, that never fall: 1 3 2 4 -> 1 2.5 2.5 4."""
+    pools: list[_Pool] = []
     for value, weight in zip(values, weights, strict=True):
-        blocks.append((value, float(weight), 1))
-        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            (a, wa, na), (b, wb, nb) = blocks[-2:]
-            blocks[-2:] = [((a * wa + b * wb) / (wa + wb), wa + wb, na + nb)]
-    return [value for value, _, count in blocks for _ in range(count)]
+        pools.append(_Pool(value, float(weight), 1))
+        while len(pools) > 1 and pools[-2].mean > pools[-1].mean:
+            right, left = pools.pop(), pools.pop()
+            total = left.weight + right.weight
+            mean = (left.mean * left.weight + right.mean * right.weight) / total
+            pools.append(_Pool(mean, total, left.size + right.size))
+    return [pool.mean for pool in pools for _ in range(pool.size)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,24 +97,21 @@ class FirstStep:
 
     mb_per_second: float
     readers: int
-    """That many got it together; more of them may get more, in proportion at most."""
+    """The number of readers that got it together; more readers may get more, in proportion at most."""
     step_share: float
     """See `Calibration.step_share`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The speed of one storage and one host with one access pattern; `Prediction` explains the keys that it has, too.
-
-    The *work* of a read is what it takes of the storage, relative to the mean of reads of that size.
-    """
+    """The speed of one storage and one host with one access pattern; `Prediction` explains the keys that both have."""
 
     source: str
     curve: Curve
     saturated: bool = True
     half_width_percent: float = 0.0
     work: tuple[float, ...] = (1.0,)
-    """Quantiles of the work of reads: what each took of the storage, relative to the mean of its size, rising."""
+    """Quantiles, rising, of the work of reads: what a read takes of the storage, relative to the mean of its size."""
     samples_per_read: int = 1
     """Samples per read in the measurement of `work`."""
     sample_bytes: float = 0.0
@@ -120,12 +121,12 @@ class Calibration:
     decode_seconds_per_sample: float = 0.0
     """Time of a core, after reading; 0 where it is counted as reading."""
     cores: float | None = 1.0
-    """Cores of one host; None where not known: none of its readers waits for one."""
+    """Cores of one host; None where not known: then no reader waits for a core."""
     busy_cores: float = 0.0
     """Cores kept busy during the measurement by anything but the readers; 0 where not known."""
     costs: HostCosts = field(default_factory=HostCosts)
     first_step: FirstStep | None = None
-    """The other explanation of a run's times, which carries over to other accelerators; None where there is none."""
+    """The other explanation of a run's times, which holds for other accelerators, too; None where there is none."""
     step_share: float = 0.0
     """Delay of the host after each step, beside that of `costs`, as a share of the accelerator's computation."""
     others_mb_per_second: float = 0.0
@@ -140,7 +141,7 @@ class Calibration:
     def left_mb_per_second(self, speed: float = 1.0) -> float:
         """Return the highest throughput that other jobs leave, of a storage that is `speed` times as fast."""
         total = speed * most_mb_per_second(self.curve)
-        return max(total - self.others_mb_per_second, MIN_LEFT_SHARE * total)
+        return max(total - self.others_mb_per_second, 0.001 * total)  # with none, this job would never end
 
 
 def given_speed(mb_per_second: float, *, cores: float | None, bytes_factor: float = 1.0) -> Calibration:

@@ -1,4 +1,4 @@
-"""A drive for a workload, from its data sheet, from a `dlemu probe` of sizes and depths, or as others measured it."""
+"""Calibration of a drive from its data sheet, a `dlemu probe` of sizes and depths, or output of fio or elbencho."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
@@ -19,33 +19,34 @@ from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, Rate, Rat
 from dlemu.runner.prediction_request import PredictionRequest
 
 _MOST_TIMES = 8
-"""A drive's rate of requests so many times larger than those of its figures is not known."""
+"""Requests this many times larger than the largest of a drive's figures are too large to infer their rate."""
 
 
 def calibrate_from_drive(path: str | Rates, workload: Workload, *, cores: float) -> Calibration:
     """Return the calibration from a data sheet (a YAML file) or the folder of a probe; raises UserError."""
     drive = read_drive(path)
-    request, in_flight = requests_of(workload, float(bytes_by_file(workload.dataset).mean()))
+    request_bytes, in_flight = requests_of(workload, float(bytes_by_file(workload.dataset).mean()))
     largest = max((rate.size_bytes for rate in drive.rates), default=0)
     deepest = max((rate.depth for rate in drive.rates), default=0)
-    if largest * _MOST_TIMES < request or deepest <= 1:
+    if largest * _MOST_TIMES < request_bytes or deepest <= 1:
         raise UserError(
             f"{drive.source}: reads of {largest:,} bytes at most, {deepest} in flight; {workload.model.name} reads "
-            f"{request:,} bytes, many at a time: wanted such (fio --rw=randread --bs=128k --iodepth=32 --direct=1)"
+            f"{request_bytes:,} bytes, many at a time: wanted such (fio --rw=randread --bs=128k --iodepth=32 "
+            "--direct=1)"
         )
     return Calibration(
-        source=f"{drive.source}: each reader has {in_flight} of {request:,} bytes in flight",
-        curve=curve_of(drive.rates, request, in_flight),
+        source=f"{drive.source}: each reader has {in_flight} of {request_bytes:,} bytes in flight",
+        curve=curve_of(drive.rates, request_bytes, in_flight),
         bytes_factor=row_group_reads(workload),
         cores=cores,
-        notes=tuple(_ignored(drive.rates)),
+        notes=tuple(_contradictions(drive.rates)),
     )
 
 
-def _ignored(known: Sequence[Rate]) -> Iterator[str]:
-    """Yield the figures from which the model is off by more than 10 %: latency at depth 1 bounds it."""
-    for rate in known:
-        ratio = per_second(known, rate.size_bytes, rate.depth) / rate.per_second
+def _contradictions(rates: Sequence[Rate]) -> Iterator[str]:
+    """Yield a note on each figure that differs by more than 10 % from what the model makes of all figures."""
+    for rate in rates:
+        ratio = per_second(rates, rate.size_bytes, rate.depth) / rate.per_second
         if abs(ratio - 1) > 0.1:
             given = rate.size_bytes * rate.per_second / 1e6
             yield (
@@ -76,62 +77,67 @@ def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:
 def curve_of(rates: Sequence[Rate], request_bytes: int, in_flight: int) -> Curve:
     """Return the throughput of 1, 2, 4, ... readers, up to the largest queue depth with a known rate."""
     most = max(1, max(rate.depth for rate in rates) // in_flight)
-    readers = [*(2**k for k in range(most.bit_length()) if 2**k < most), most]
-    speeds = [request_bytes * per_second(rates, request_bytes, count * in_flight) / 1e6 for count in readers]
+    readers = [2**power for power in range(most.bit_length()) if 2**power < most] + [most]
+    speeds = [request_bytes * per_second(rates, request_bytes, number * in_flight) / 1e6 for number in readers]
     if len(set(speeds)) == 1:
         return flat(speeds[0])
-    return tuple(CurvePoint(readers=count, mb_per_second=speed) for count, speed in zip(readers, speeds, strict=True))
+    return tuple(CurvePoint(readers=number, mb_per_second=speed) for number, speed in zip(readers, speeds, strict=True))
 
 
 def with_rates(request: PredictionRequest) -> PredictionRequest:
-    """Return the request, with the rates in its `drive` where that is the output of fio or elbencho."""
-    found = _measured_elsewhere(request.drive) if isinstance(request.drive, str) else None
-    return request if found is None else replace(request, drive=found)
+    """Return the request; if its `drive` is a file of fio or elbencho, with the rates in it."""
+    if not isinstance(request.drive, str) or not os.path.isfile(request.drive):
+        return request
+    text = read_untrusted(request.drive).decode(errors="replace")
+    if '"fio version"' in text:
+        buffered = "" if '"direct":"1"' in text.replace(" ", "") else ", made without direct=1"
+        return replace(request, drive=_measured(request.drive, _by_fio(text), buffered))
+    if '"phase_type"' in text:
+        return replace(request, drive=_measured(request.drive, _by_elbencho(text)))
+    return request
 
 
-def _measured_elsewhere(path: str) -> Rates | None:
-    """Return what fio (--output-format=json) or elbencho (--jsonfile) measured; None for another file."""
-    if not os.path.isfile(path):
-        return None
-    text = read_untrusted(path).decode(errors="replace")
-    readers = {'"fio version"': _by_fio, '"phase_type"': _by_elbencho}
-    found = next((mark for mark in readers if mark in text), None)
-    if found is None:
-        return None
+def _measured(path: str, rows: Iterator[_Row], note: str = "") -> Rates:
+    """Return the rates that fio (--output-format=json) or elbencho (--jsonfile) measured; raises UserError."""
+    rates: dict[str, list[Rate]] = {"read": [], "write": []}
     try:
-        rows = [
-            (name.lower(), Rate(size_bytes=round(size), depth=max(1, round(depth)), per_second=rate))
-            for name, rate, size, depth in readers[found](text)
-            if rate and size >= 1
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        for row in rows:
+            operation = row.operation.lower()
+            if row.iops and row.size_bytes >= 1 and operation in rates:
+                rate = Rate(size_bytes=round(row.size_bytes), depth=max(1, round(row.depth)), per_second=row.iops)
+                rates[operation].append(rate)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(f"{path} looks like the output of fio or elbencho, and can't be read ({error!r})") from None
-    reads, writes = (tuple(rate for name, rate in rows if name == wanted) for wanted in ("read", "write"))
-    if not (reads or writes):
+    if not (rates["read"] or rates["write"]):
         raise UserError(f"{path} has neither reads nor writes: wanted the output of a benchmark that completed")
-    buffered = ", made without direct=1" * (found == '"fio version"' and '"direct":"1"' not in text.replace(" ", ""))
-    return Rates(f"the measurements in {os.path.basename(path)}{buffered}", reads, writes)
+    source = f"the measurements in {os.path.basename(path)}{note}"
+    return Rates(source, tuple(rates["read"]), tuple(rates["write"]))
 
 
-_Row = tuple[str, float, float, float]
-"""`read` or `write`, requests/s, bytes of one, requests in flight."""
+class _Row(NamedTuple):
+    """A measurement: an operation (`read`, `write`, ...), its requests/s, their mean bytes, and how many in flight."""
+
+    operation: str
+    iops: float
+    size_bytes: float
+    depth: float
 
 
 def _by_fio(text: str) -> Iterator[_Row]:
     """Jobs of one group ran at the same time. Mean requests in flight: rate x mean latency (Little, 1961)."""
     groups: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for job in json.loads(text[text.index("{") :])["jobs"]:
-        for name in ("read", "write"):
-            groups.setdefault((job["groupid"], name), []).append(job[name])
-    for (_, name), sides in groups.items():
-        rate = sum(side["iops"] for side in sides)
-        depth = sum(side["iops"] * side["lat_ns"]["mean"] / 1e9 for side in sides)
-        yield name, rate, sum(side["bw_bytes"] for side in sides) / (rate or 1), depth
+        for operation in ("read", "write"):
+            groups.setdefault((job["groupid"], operation), []).append(job[operation])
+    for (_, operation), jobs in groups.items():
+        iops = sum(job["iops"] for job in jobs)
+        depth = sum(job["iops"] * job["lat_ns"]["mean"] / 1e9 for job in jobs)
+        yield _Row(operation, iops, sum(job["bw_bytes"] for job in jobs) / (iops or 1), depth)
 
 
 def _by_elbencho(text: str) -> Iterator[_Row]:
     for phase in map(json.loads, text.splitlines()):
-        how, last = phase["config"], phase["last_done"]
-        depth = int(how["hosts"]) * int(how["threads"]) * max(1, int(how["io_depth"]))
-        rate = float(last.get("iops", 0))
-        yield phase["phase_type"], rate, float(last.get("bytes/s", 0)) / (rate or 1), depth
+        config, last = phase["config"], phase["last_done"]
+        depth = int(config["hosts"]) * int(config["threads"]) * max(1, int(config["io_depth"]))
+        iops = float(last.get("iops", 0))
+        yield _Row(phase["phase_type"], iops, float(last.get("bytes/s", 0)) / (iops or 1), depth)

@@ -1,9 +1,13 @@
 """Discrete-event simulation of one epoch: readers share the storage, and accelerators synchronise after each step.
 
 All active readers share the storage's throughput equally (processor sharing: Kleinrock, Queueing Systems II, 1976,
-section 4.4); its total depends on their number. So one number, `given`, is enough for all reads: the bytes that a
-reader active since the start would have got. A read that begins at `given` = g ends when `given` reaches g + its bytes,
-whatever begins or ends meanwhile. A heap holds the reads by that value.
+section 4.4); its total depends on their number. So one number is enough for all reads: `reader_bytes`, what a reader
+active since the start would have got. A read of b bytes that begins when it is g ends when it is g + b, whatever begins
+or ends meanwhile; a heap holds the reads by that value. Decoding shares the cores in the same way (`core_seconds`).
+
+    100 MB/s; A reads 100 MB from 0 s on, B 50 MB from 0.5 s on, both end at 1.5 s
+    seconds        0      0.5            1.5
+    reader_bytes   0      50 MB          100 MB     (A ends at 0 + 100, B at 50 + 50)
 
 Loaders and trainers behave as dlemu's own (`loop` and `prefetch` of training): a window limits the batches ready or in
 the making, batches are delivered in order, and one is taken off the loader while the previous step computes.
@@ -16,9 +20,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from dlemu.metrics.rates import Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +56,14 @@ class Scene:
     window: int
     """Maximum number of batches of a rank that are ready or in the making, without those that the trainer has."""
     in_turn: bool
-    """Batch k is made by worker k modulo `workers`; otherwise by any free worker."""
+    """Batch k is made by worker k modulo `workers`; otherwise by any idle worker."""
     synchronous: bool
     """The trainer requests a batch only after the previous step."""
     cores: float
     """Cores of all hosts, which batches that are decoded at the same time share evenly."""
     costs: HostCosts
     asleep_seconds: Floats | None = None
-    """Time that a worker then sleeps, for which it needs no core; None: it does not."""
+    """Time that a worker sleeps after that, for which it needs no core; None: it does not sleep."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,53 +88,59 @@ def simulate(scene: Scene) -> EpochTimes:
     """
     ranks, steps = scene.work_bytes.shape
     shape, count = (ranks, steps), ranks * steps
-    own = scene.workers == 0  # the trainer itself is the only worker
-    workers, in_turn, ahead = max(1, scene.workers), scene.in_turn, not (scene.synchronous or own)
-    window = 1 if own else max(workers if in_turn else 1, scene.window)
-    share = [0.0, *(np.maximum(scene.rate[1:], 1e-3) / np.arange(1, len(scene.rate))).tolist()]
+    costs = scene.costs
+    trainer_reads = scene.workers == 0  # the trainer itself is the only worker
+    workers, in_turn = max(1, scene.workers), scene.in_turn
+    takes_ahead = not (scene.synchronous or trainer_reads)
+    window = 1 if trainer_reads else max(workers if in_turn else 1, scene.window)
+    reader_rates = [0.0, *(np.maximum(scene.rate[1:], 1e-3) / np.arange(1, len(scene.rate))).tolist()]
     work, compute = scene.work_bytes.ravel().tolist(), scene.compute_seconds.ravel().tolist()
     after = scene.after_seconds.ravel().tolist() if scene.after_seconds.any() else None
     asleep = None if scene.asleep_seconds is None else scene.asleep_seconds.ravel().tolist()
-    ready, started, read, finished = ([0.0] * count for _ in range(4))
-    done, requested = bytearray(count), bytearray(ranks)  # requested: the trainer waits for the rank's next batch
-    free = [0.0] * (steps + 1)
-    costs = scene.costs
-    take_seconds, late = costs.take_seconds, costs.step_seconds
+    take_seconds, step_seconds = costs.take_seconds, costs.step_seconds
     hand_over = max(costs.hand_over_seconds, take_seconds)
-    never, begun_first = math.inf, min(window, steps)
-    queued = [begun_first] * ranks  # batches that workers may begin
-    begun = [0] * ranks  # without `in_turn`: batches begun
-    idle = [workers] * ranks  # without `in_turn`: workers that have no batch
-    resting = bytearray(b"\1") * (ranks * workers)  # with `in_turn`: whether that worker has no batch
-    taken, delivered = [0] * ranks, [0] * ranks
-    reads: list[tuple[float, int]] = []
-    making: list[tuple[float, int]] = []  # batches being decoded or preprocessed, by the value of `made` at the end
-    # Moment, and -1: the step is over; -2 - rank: the rank gets a batch; -2 - ranks: all trainers request one; or a
-    # batch whose worker has slept.
-    timed: list[tuple[float, int]] = []
-    active = 0
-    now, given, rate = 0.0, 0.0, 0.0  # `rate`: growth of `given` per second
-    made, pace = 0.0, 1.0  # as `given` and `rate`, for seconds of a core that a batch in the making gets
-    step, waiting, latest = 0, ranks, 0.0  # of the step: ranks that have not begun it, the latest end so far
-    free_at = 0.0
+
+    # By batch
+    ready, started, read, finished = ([0.0] * count for _ in range(4))
+    is_complete = bytearray(count)
+    # By rank: its trainer waits for the next batch; batches that workers may begin, or were begun (not `in_turn`),
+    # delivered to the trainer, and used by it; workers without a batch (not `in_turn`)
+    waits = bytearray(ranks)
+    queued, begun = [min(window, steps)] * ranks, [0] * ranks
+    delivered, used = [0] * ranks, [0] * ranks
+    idle = [workers] * ranks
+    is_idle = bytearray(b"\1") * (ranks * workers)  # by worker, with `in_turn`
+    reads: list[tuple[float, int]] = []  # a heap, by `reader_bytes` at the read's end
+    decoding: list[tuple[float, int]] = []  # a heap of decoding and preprocessing, by `core_seconds` at its end
+    events: list[tuple[float, int]] = []  # a heap, by moment: a batch whose worker has slept (its index), or a code
+    step_over, all_request = -1, -2 - ranks  # codes; also -2 - rank: the rank receives a batch
+
+    now = costs.epoch_start_seconds
+    active = 0  # reads
+    reader_bytes = core_seconds = 0.0
+    core_share = 1.0
+    step = 0
+    not_computing = ranks  # ranks that have not begun the step
+    latest_end = 0.0  # of the ranks that have
+    free = [0.0] * (steps + 1)
 
     def begin(batch: int) -> None:
         nonlocal active
         started[batch] = now
         active += 1
-        heappush(reads, (given + work[batch], batch))
+        heappush(reads, (reader_bytes + work[batch], batch))
 
     def share_cores() -> float:
-        """Return the share of a core, at most 1, that each batch in the making gets."""
-        return min(1.0, scene.cores / len(making)) if making else 1.0
+        """Return the share of a core, at most 1, that each batch in decoding gets."""
+        return min(1.0, scene.cores / len(decoding)) if decoding else 1.0
 
-    def put(rank: int, number: int) -> None:
+    def queue(rank: int, number: int) -> None:
         """Queue a batch for the rank's workers."""
         queued[rank] = number + 1
         if in_turn:
             worker = rank * workers + number % workers
-            if resting[worker]:
-                resting[worker] = 0
+            if is_idle[worker]:
+                is_idle[worker] = 0
                 begin(rank * steps + number)
         elif idle[rank]:
             idle[rank] -= 1
@@ -139,19 +148,19 @@ def simulate(scene: Scene) -> EpochTimes:
             begin(rank * steps + number)
 
     def finish(batch: int) -> None:
-        """Have the batch delivered if its trainer waits for it; the worker begins its next one."""
+        """Have the batch delivered if its trainer waits for it; the worker begins its next batch."""
         rank, number = divmod(batch, steps)
         finished[batch] = now
-        done[batch] = 1
-        if requested[rank] and delivered[rank] == number:
-            requested[rank] = 0
-            heappush(timed, (now + hand_over, -2 - rank))
+        is_complete[batch] = 1
+        if waits[rank] and delivered[rank] == number:
+            waits[rank] = 0
+            heappush(events, (now + hand_over, -2 - rank))
         if in_turn:
             following = number + workers
             if following < queued[rank]:
                 begin(rank * steps + following)
             else:
-                resting[rank * workers + number % workers] = 1
+                is_idle[rank * workers + number % workers] = 1
         elif begun[rank] < queued[rank]:
             begin(rank * steps + begun[rank])
             begun[rank] += 1
@@ -164,100 +173,92 @@ def simulate(scene: Scene) -> EpochTimes:
         if number >= steps:
             return
         batch = rank * steps + number
-        if own:
-            put(rank, number)
-        if done[batch]:
-            heappush(timed, (max(now + take_seconds, finished[batch] + hand_over), -2 - rank))
+        if trainer_reads:
+            queue(rank, number)
+        if is_complete[batch]:
+            heappush(events, (max(now + take_seconds, finished[batch] + hand_over), -2 - rank))
         else:
-            requested[rank] = 1
+            waits[rank] = 1
 
-    def take(rank: int) -> None:
+    def compute_step(rank: int) -> None:
         """Start the rank's step on a batch that is ready."""
-        nonlocal waiting, latest
-        batch = rank * steps + taken[rank]
-        taken[rank] += 1
-        ended = max(ready[batch], free_at) + compute[batch]
-        if ended > latest:
-            latest = ended
-        waiting -= 1
-        if not waiting:
-            heappush(timed, (max(now, latest), -1))
-        if ahead:
+        nonlocal not_computing, latest_end
+        batch = rank * steps + used[rank]
+        used[rank] += 1
+        end = max(ready[batch], free[step]) + compute[batch]
+        if end > latest_end:
+            latest_end = end
+        not_computing -= 1
+        if not_computing == 0:
+            heappush(events, (max(now, latest_end), step_over))
+        if takes_ahead:
             request_batch(rank)
 
     # All workers begin, and each trainer requests its first batch.
-    now = costs.epoch_start_seconds
     for rank in range(ranks):
-        if own:
+        if trainer_reads:
             queued[rank] = 0
             continue
-        first = min(workers, begun_first)
-        for number in range(first):
+        begun[rank] = min(workers, queued[rank])
+        idle[rank] = workers - begun[rank]
+        for number in range(begun[rank]):
             begin(rank * steps + number)
-            resting[rank * workers + number] = 0
-        begun[rank], idle[rank] = first, workers - first
+            is_idle[rank * workers + number] = 0
     for rank in range(ranks):
         request_batch(rank)
-    rate = share[active]
     while step < steps:
-        over = now + (reads[0][0] - given) / rate if active else never
-        complete = now + (making[0][0] - made) / pace if making else never
-        if timed and timed[0][0] <= over and timed[0][0] <= complete:
-            moment, code = heappop(timed)
+        reader_rate = reader_rates[active]
+        read_end = now + (reads[0][0] - reader_bytes) / reader_rate if active else math.inf
+        decode_end = now + (decoding[0][0] - core_seconds) / core_share if decoding else math.inf
+        if events and events[0][0] <= read_end and events[0][0] <= decode_end:
+            moment, code = heappop(events)
             if moment > now:
-                given += (moment - now) * rate
-                made += (moment - now) * pace
+                reader_bytes += (moment - now) * reader_rate
+                core_seconds += (moment - now) * core_share
                 now = moment
-            if code == -1:  # a step is over on all accelerators
-                step += 1
-                free_at = free[step] = latest
-                if step == steps:
-                    break
-                latest, waiting = 0.0, ranks
-                if late:
-                    heappush(timed, (now + late, -2 - ranks))
-                    continue
-                code = -2 - ranks
-            if code == -2 - ranks:  # the trainers request their next batches
-                for rank in range(ranks):
-                    if delivered[rank] > step == taken[rank]:
-                        take(rank)
-                    elif not ahead:
-                        request_batch(rank)
-                rate = share[active]
-                continue
             if code >= 0:
                 finish(code)
-                rate = share[active]
                 continue
-            # A trainer receives a batch.
-            rank = -2 - code
+            if code == step_over:
+                step += 1
+                free[step] = latest_end
+                latest_end, not_computing = 0.0, ranks
+                if step_seconds:
+                    heappush(events, (now + step_seconds, all_request))
+                    continue
+                code = all_request
+            if code == all_request:
+                for rank in range(ranks):
+                    if delivered[rank] > step == used[rank]:
+                        compute_step(rank)
+                    elif not takes_ahead:
+                        request_batch(rank)
+                continue
+            rank = -2 - code  # receives a batch
             number = delivered[rank]
             ready[rank * steps + number] = now
             delivered[rank] = number + 1
-            if number + window < steps and not own:
-                put(rank, number + window)
-            if taken[rank] == number == step and now >= free_at + (late if step else 0.0):
-                take(rank)
-            rate = share[active]
+            if number + window < steps and not trainer_reads:
+                queue(rank, number + window)
+            if used[rank] == number == step and now >= free[step] + (step_seconds if step else 0.0):
+                compute_step(rank)
             continue
-        if complete <= over:
-            given += (complete - now) * rate
-            made, batch = heappop(making)
-            now, pace = complete, share_cores()
+        if decode_end <= read_end:
+            reader_bytes += (decode_end - now) * reader_rate
+            core_seconds, batch = heappop(decoding)
+            now, core_share = decode_end, share_cores()
         else:
-            made += (over - now) * pace
-            given, batch = heappop(reads)
-            now = read[batch] = over
+            core_seconds += (read_end - now) * core_share
+            reader_bytes, batch = heappop(reads)
+            now = read[batch] = read_end
             active -= 1
             if after is not None:
-                heappush(making, (made + after[batch], batch))
-                rate, pace = share[active], share_cores()
+                heappush(decoding, (core_seconds + after[batch], batch))
+                core_share = share_cores()
                 continue
         if asleep is None:
             finish(batch)
         else:
-            heappush(timed, (now + asleep[batch], batch))
-        rate = share[active]
+            heappush(events, (now + asleep[batch], batch))
     arrays = (np.array(times).reshape(shape) for times in (ready, started, read, finished))
     return EpochTimes(np.array(free), *arrays)

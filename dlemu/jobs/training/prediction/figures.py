@@ -7,19 +7,19 @@ import altair as alt
 from dlemu.jobs.training.prediction.prediction import Prediction
 from dlemu.report.figure_base import Figure, Level, Row, lines, percent_domain
 
-_WORDS = {True: "pass", False: "fail", None: "open"}
-_FAR = 3
-"""Times as many accelerators as the count before: such were tried to find the limit, and would squeeze the others."""
+_VERDICTS = {True: "pass", False: "fail", None: "open"}
+_MAX_GAP = 3
+"""A count this many times the count before was tried to find the limit; it is left out: it would squeeze the axis."""
 
 
 def predicted_au(answer: Prediction) -> Figure | None:
     """Predicted AU by number of accelerators with its interval, and the pass line."""
     rows: list[Row] = []
     for count in answer.counts:
-        if rows and count.accelerators > _FAR * rows[-1]["at"]:
+        if rows and count.accelerators > _MAX_GAP * rows[-1]["at"]:
             break
         low, high = count.au_sustained_interval_percent
-        row = {"line": "predicted", "at": count.accelerators, "verdict": _WORDS[count.passed]}
+        row = {"line": "predicted", "at": count.accelerators, "verdict": _VERDICTS[count.passed]}
         rows.append(row | {"low": low, "high": high, "value": count.verdict_au("sustained")})
     threshold = answer.question.threshold_percent
     axis = alt.Axis(values=[row["at"] for row in rows], grid=False, format=",~f", labelOverlap=True)

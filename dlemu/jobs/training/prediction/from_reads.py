@@ -34,25 +34,11 @@ from dlemu.metrics.rates import Floats, Intervals, during, under_way
 from dlemu.metrics.rows import StepTable, is_any
 from dlemu.metrics.t_interval import FEWEST, estimate
 
-WORK_QUANTILES = 256  # keeps tails of 1 read in 256; each is a number in predict.json
+WORK_QUANTILES = 256  # keeps tails of 1 read in 256; each is a number in calibration.json
 """Number of quantiles that a distribution of reads' work is stored as."""
 WINDOW_SECONDS, MAX_WINDOWS = 0.5, 240  # 240 of half a second: the two minutes of a probe
-MAX_KNEES = 24  # up to 256 readers each is 1.27 times the one before
-"""Numbers of readers that are tried as the knee of a curve."""
-KNEE_SLACK = 1.1
-"""How many times the best fit's squared error a lower knee's may be: the lowest knee that fits is taken."""
 SUM_LENGTHS = (32, 16, 8, 4, 2)
 """Successive reads of a reader that are added up, to see which of their differences do not even out."""
-ENOUGH_SUMS = 24
-"""With so many sums their standard deviation is certain enough (to 15 %) to prefer longer sums."""
-MIN_PARALLEL_READS = 1.5
-"""Mean number of parallel reads below which a read's own work can't be distinguished from the storage's speed."""
-MIN_PARALLEL_READERS = 4
-"""Readers of the level that shows how much single reads differ, where one reader alone gets the full throughput."""
-SCALING_SHARE = 0.9
-"""Readers do not slow each other down if together they get this share of their number times one reader's throughput."""
-UNSATURATED_GAIN = 1.2
-"""A storage that gives this many times the throughput of half the readers might give even more to more readers."""
 
 
 class Reads:
@@ -73,28 +59,29 @@ class Reads:
     def curve(self) -> Curve:
         """Return the throughput by number of readers: a straight line from 0 up to a knee, and constant from there on.
 
-        Each window's bytes are compared with its number of active readers: of all knees, fitted by least squares, the
-        lowest that fits about as well as the best.
+        Least squares fit each knee's height to the bytes of the windows; the lowest knee that fits about as well as the
+        best is taken. If 1 reader gets 100 MB/s, 2 get 200 and 4 get 200, the knee is at 2 readers, its height 200.
         """
         most, read = int(self._active.max()), self._read_in_windows
-        knees = sorted({min(most, round(knee)) for knee in np.geomspace(1, most, min(most, MAX_KNEES))})
+        # 24 knees: up to 256 readers each is 1.27 times the knee before.
+        knees = sorted({min(most, round(knee)) for knee in np.geomspace(1, most, min(most, 24))})
         errors, heights = [], []
         for knee in knees:
             # Seconds at full throughput that the active readers of each window amount to
             load = self._in_windows(np.minimum(self._active / knee, 1.0))
             heights.append(float(read @ load) / max(float(load @ load), 1e-12))
             errors.append(float(((read - heights[-1] * load) ** 2).sum()))
-        good = min(errors) * KNEE_SLACK + 1e-6 * float((read**2).sum())  # errors of exact fits are rounding errors
-        best = next(place for place, error in enumerate(errors) if error <= good)
-        knee, height = knees[best], heights[best] / 1e6
+        good = min(errors) * 1.1 + 1e-6 * float((read**2).sum())  # errors of exact fits are rounding errors
+        lowest = next(index for index, error in enumerate(errors) if error <= good)
+        knee, height = knees[lowest], heights[lowest] / 1e6
         points = {1: height / knee, knee: height, most: height}
         return tuple(CurvePoint(readers=count, mb_per_second=points[count]) for count in sorted(points))
 
     def half_width_percent(self, curve: Curve) -> float:
         """Return the half width of the 95 % interval of bytes read in a window, in percent of what the curve says."""
         expected = self._in_windows(self._speeds(curve))
-        kept = expected >= 0.5 * np.median(expected)  # the others are at the end of an epoch
-        percent = 100 * self._read_in_windows[kept] / expected[kept]
+        is_busy = expected >= 0.5 * np.median(expected)  # the other windows are at the end of an epoch
+        percent = 100 * self._read_in_windows[is_busy] / expected[is_busy]
         return min(MAX_HALF_WIDTH_PERCENT, estimate(percent, CONFIDENCE).half_width_percent)
 
     def work_bytes(self, curve: Curve) -> Floats:
@@ -111,15 +98,16 @@ class Reads:
         ratio = self._in_reads(np.cumsum(changes)[:-1] / np.maximum(active, 1)) / self._bytes
         ratio /= ratio.mean()
         parallel = float((active * lengths).sum() / max(1e-9, float(lengths[active > 0].sum())))
-        # The mean of n readers includes the read itself, which hides 1/n of the variance.
-        widening = math.sqrt(parallel / (parallel - 1)) if parallel > MIN_PARALLEL_READS else 1.0
+        # The mean of n readers includes the read itself, which hides 1/n of the variance. With hardly any parallel
+        # reads, a read's own work can't be distinguished from the storage's speed.
+        widening = math.sqrt(parallel / (parallel - 1)) if parallel > 1.5 else 1.0
         return np.asarray(1 + widening * (ratio - 1))
 
     def scaled_means(self, length: int) -> Floats:
         """Return the mean work of `length` successive reads of a reader, scaled to vary as one read if independent."""
         means = [np.empty(0)]
-        for number in np.unique(self._reader):
-            own = self.work[self._reader == number]
+        for reader in np.unique(self._reader):
+            own = self.work[self._reader == reader]
             means.append(own[: len(own) // length * length].reshape(-1, length).mean(axis=1))
         return np.concatenate(means) * math.sqrt(length)
 
@@ -137,61 +125,59 @@ class Reads:
 class Batches:
     """The batches in rows of a run, none of them empty; arrays with one entry per row.
 
-    Moments are in seconds, on a clock of all ranks on which 1 s lies between epochs. The loader may have `ahead`
-    batches of a rank complete or in work.
+    Moments are in seconds, on a clock of all ranks on which 1 s lies between epochs.
     """
 
     def __init__(self, rows: StepTable, ahead: int) -> None:
+        """Take the rows, and how many batches of a rank the loader may have complete or in work (`ahead`)."""
         parts = []
         for own in rows.by_rank_and_epoch:  # in the order of the rows
             step, stamps = own["step"], np.stack([own[name] for name in ("started_ns", "finished_ns", "ready_ns")])
             begin, end, ready = (stamps - own["free_ns"].min()) / 1e9
-            place = np.minimum(np.searchsorted(step, step - ahead), len(own) - 1)
-            room = np.where(step[place] == step - ahead, ready[place], np.inf)
+            # The queue has room for batch k once the trainer has received batch k - `ahead`: never, if no row has it.
+            index = np.minimum(np.searchsorted(step, step - ahead), len(own) - 1)
+            room = np.where(step[index] == step - ahead, ready[index], np.inf)
             parts.append(np.stack([begin, end, np.where(step <= ahead, -np.inf, room)]))
-        self._since_start, end, room = np.concatenate(parts, axis=1)
-        epochs, number = np.unique(rows["epoch"], return_inverse=True)
+        self._since_epoch, end, room = np.concatenate(parts, axis=1)
+        epochs, epoch_index = np.unique(rows["epoch"], return_inverse=True)
         lengths = np.zeros(len(epochs))
-        np.maximum.at(lengths, number, end)
-        since = (np.cumsum(lengths + 1.0) - lengths - 1.0)[number]
-        self._rows, self.begin, self.end = rows, self._since_start + since, end + since
-        # When the queue had room for batch k: when the trainer received batch k - `ahead`. -inf for the first `ahead`
-        # batches of an epoch, infinity where that batch is not among the rows.
-        self._room = room + since
-        # The indices of batches, and of the batch that the same worker made before in that epoch
+        np.maximum.at(lengths, epoch_index, end)
+        epoch_start = (np.cumsum(lengths + 1.0) - lengths - 1.0)[epoch_index]
+        self._rows, self.begin, self.end = rows, self._since_epoch + epoch_start, end + epoch_start
+        self._room = room + epoch_start
+        # The indices of the batches of a worker in an epoch, each with the index of the batch that it made before
         keys = [rows[name] for name in ("epoch", "rank", "worker")]
         order = np.lexsort((self.begin, *reversed(keys)))
-        same = np.all([np.diff(key[order]) == 0 for key in keys], axis=0)
-        self._later, self._before = order[1:][same], order[:-1][same]
+        is_same_worker = np.all([np.diff(key[order]) == 0 for key in keys], axis=0)
+        self._next, self._previous = order[1:][is_same_worker], order[:-1][is_same_worker]
 
     @cached_property
     def between_seconds(self) -> float:
         """Lower quartile of a worker's seconds between two batches, where its queue had room; 0 for too few."""
-        over = self.end[self._before]
-        gaps = (self.begin[self._later] - over)[self._room[self._later] <= over]
+        idle_from = self.end[self._previous]
+        gaps = (self.begin[self._next] - idle_from)[self._room[self._next] <= idle_from]
         gaps = gaps[gaps >= 0]
         return float(np.quantile(gaps, 0.25)) if len(gaps) >= FEWEST else 0.0
 
     @property
     def full_queue_share(self) -> float:
         """Share of their time that workers waited for room in their queues, so could have read more."""
-        until = np.minimum(self._room, self.begin)[self._later]
-        waited = np.clip(until - self.end[self._before], 0, None).sum()
+        until = np.minimum(self._room, self.begin)[self._next]
+        waited = np.clip(until - self.end[self._previous], 0, None).sum()
         return float(waited / (waited + (self.end - self.begin).sum()))
 
     @property
     def costs(self) -> HostCosts:
-        """The host's overhead."""
         rows = self._rows
-        late = rows[rows["finished_ns"] > np.maximum(rows["asked_ns"], rows["free_ns"])]
-        handed = (late["ready_ns"] - late["finished_ns"]) / 1e9  # only of batches that the trainer was waiting for
-        over = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
-        first = [self._since_start[rows["rank"] == rank].min() for rank in rows.values("rank")]
+        awaited = rows[rows["finished_ns"] > np.maximum(rows["asked_ns"], rows["free_ns"])]
+        hand_over = (awaited["ready_ns"] - awaited["finished_ns"]) / 1e9
+        step_end = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
+        first = [self._since_epoch[rows["rank"] == rank].min() for rank in rows.values("rank")]
         return HostCosts(
-            hand_over_seconds=float(np.median(handed)) if len(handed) else HostCosts().hand_over_seconds,
+            hand_over_seconds=float(np.median(hand_over)) if len(hand_over) else HostCosts().hand_over_seconds,
             between_seconds=self.between_seconds,
             epoch_start_seconds=float(np.median(first)),
-            step_seconds=max(0.0, float(np.median(rows["met_ns"] - over)) / 1e9),
+            step_seconds=max(0.0, float(np.median(rows["met_ns"] - step_end)) / 1e9),
         )
 
 
@@ -241,74 +227,72 @@ def _with_scaling(curve: Curve, scaling: Scaling) -> Curve:
 def _waiting_share(run: MeasuredTraining) -> float:
     """Return the share of their time that accelerators waited for reads; first steps, where all wait, do not count."""
     kept = kept_rows(run.training, 1, 0)
-    late = np.clip(kept["finished_ns"] - kept["free_ns"], 0, kept["wait_ns"]).sum()
-    return float(late / max(1, (kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum()))
+    waited = np.clip(kept["finished_ns"] - kept["free_ns"], 0, kept["wait_ns"]).sum()
+    return float(waited / max(1, (kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum()))
 
 
 def work_quantiles(parts: Sequence[Reads]) -> tuple[float, ...]:
     """Return quantiles of the work of reads in one or more measurements.
 
-    Where short and long reads alternate, no rank is delayed: the distribution is narrowed, keeping its shape, until
-    sums of independent draws vary as much as the sums of a reader's successive reads (the longest of SUM_LENGTHS with
-    enough).
+    Where short and long reads alternate, no rank is delayed. So the distribution is narrowed, keeping its shape, until
+    sums of independent draws vary as much as the sums of a reader's successive reads did (`SUM_LENGTHS`).
     """
-    ratio = np.concatenate([reads.work for reads in parts])
-    spread = float(ratio.std())
+    work = np.concatenate([reads.work for reads in parts])
+    spread = float(work.std())
     by_length = [np.concatenate([reads.scaled_means(length) for reads in parts]) for length in SUM_LENGTHS]
-    enough = next((means for least in (ENOUGH_SUMS, FEWEST) for means in by_length if len(means) >= least), np.empty(0))
-    if not len(enough) or spread <= 0:
+    # The longest sums of which there are 24, so that their spread is certain to 15 %; else of which there are a few.
+    means = next((means for least in (24, FEWEST) for means in by_length if len(means) >= least), None)
+    if means is None or spread <= 0:
         return (1.0,)
-    narrowing = min(1.0, float(enough.std(ddof=1)) / spread)
-    count = min(WORK_QUANTILES, len(ratio))
-    quantiles = np.quantile(ratio, (np.arange(count) + 0.5) / count)
-    work = np.maximum(0.02, 1 + narrowing * (quantiles - 1))  # 0.02: no read takes no time
-    return tuple((work / work.mean()).tolist())
+    narrowing = min(1.0, float(means.std(ddof=1)) / spread)
+    count = min(WORK_QUANTILES, len(work))
+    quantiles = np.quantile(work, (np.arange(count) + 0.5) / count)
+    narrowed = np.maximum(0.02, 1 + narrowing * (quantiles - 1))  # 0.02: no read takes no time
+    return tuple((narrowed / narrowed.mean()).tolist())
 
 
 def calibrate_from_levels(
-    job: TrainingJob,
-    levels: Sequence[Level],
-    costs: HostCosts,
-    *,
-    cores: float,
-    folder: str,
-    busy_cores: float = 0.0,
+    job: TrainingJob, levels: Sequence[Level], costs: HostCosts, *, cores: float, folder: str, busy_cores: float = 0.0
 ) -> Calibration:
-    """Return the calibration from a probe's levels, one or more for each number of readers, which begin at one."""
+    """Return the calibration from a probe's levels: one or more for each number of readers, of which 1 is the first."""
     measured = _merged(levels)
-    half = [level for level in measured if 2 * level.readers <= measured[-1].readers]
+    # A storage that gives 1.2 times the throughput of half the readers may give even more to more readers.
+    up_to_half = [level for level in measured if 2 * level.readers <= measured[-1].readers]
     highest_mb_per_second = max(level.mb_per_second for level in measured)
-    saturated = bool(half) and highest_mb_per_second < UNSATURATED_GAIN * half[-1].mb_per_second
-    decodes = _decoding_share(measured[0]) >= MIN_DECODE_SHARE
-    if decodes:  # the curve is of the storage, so decoding does not count as a reader's time
+    saturated = bool(up_to_half) and highest_mb_per_second < 1.2 * up_to_half[-1].mb_per_second
+    rows = measured[0].rows  # of one reader
+    samples, decode_seconds = int(rows["samples"].sum()), 0.0
+    if _decoding_share(measured[0]) >= MIN_DECODE_SHARE:
+        # The curve is of the storage, so decoding does not count as a reader's time.
         measured = _while_reading(measured, saturated=saturated)
+        decode_seconds = float(np.minimum(rows["decode_ns"], rows["cpu_ns"]).sum()) / samples / 1e9
     curve = smoothed(_scaling_pooled(measured), [len(level.rows) for level in measured])
+    # How much single reads differ is seen in levels whose readers do not slow each other down. Where one reader alone
+    # gets the full throughput there is no such level: then in the level of 4 readers.
     parallel = [
         level
         for level, point in zip(measured, curve, strict=True)
-        if level.readers > 1 and point.mb_per_second >= SCALING_SHARE * point.readers * curve[0].mb_per_second
+        if level.readers > 1 and point.mb_per_second >= 0.9 * point.readers * curve[0].mb_per_second
     ]
-    rows = measured[0].rows  # of one reader
-    samples = int(rows["samples"].sum())
-    parallel = parallel or [next((level for level in measured if level.readers >= MIN_PARALLEL_READERS), measured[-1])]
-    every = np.concatenate([level.rows for level in levels])
-    mean_bytes = float(every["app_bytes"].sum()) / int(every["samples"].sum())
+    if not parallel:
+        parallel = [next((level for level in measured if level.readers >= 4), measured[-1])]
+    reads = [
+        Reads(own["begin_ns"] / 1e9, own["end_ns"] / 1e9, own["app_bytes"], own["reader"])
+        for own in (level.rows for level in parallel)
+    ]
+    all_rows = np.concatenate([level.rows for level in levels])
+    mean_bytes = float(all_rows["app_bytes"].sum()) / int(all_rows["samples"].sum())
     expected_bytes = float(bytes_by_file(job.workload.dataset).mean()) or mean_bytes
     return Calibration(
         source=f"a probe of {folder} with {', '.join(str(level.readers) for level in measured)} readers",
         curve=curve,
         saturated=saturated,
         half_width_percent=max(measured, key=lambda level: level.seconds).half_width_percent,  # the repeated level
-        work=work_quantiles(
-            [
-                Reads(own["begin_ns"] / 1e9, own["end_ns"] / 1e9, own["app_bytes"], own["reader"])
-                for own in (level.rows for level in parallel)
-            ]
-        ),
+        work=work_quantiles(reads),
         samples_per_read=max(1, round(samples / len(rows))),
         sample_bytes=float(rows["app_bytes"].sum()) / samples,
         bytes_factor=row_group_reads(job.workload) * (mean_bytes / expected_bytes),
-        decode_seconds_per_sample=float(decodes * np.minimum(rows["decode_ns"], rows["cpu_ns"]).sum()) / samples / 1e9,
+        decode_seconds_per_sample=decode_seconds,
         cores=cores,
         busy_cores=busy_cores,
         costs=costs,
@@ -362,18 +346,17 @@ def _merged(levels: Sequence[Level]) -> list[Level]:
 
 
 def _scaling_pooled(measured: Sequence[Level]) -> Curve:
-    """Return the curve; levels are pooled until the throughput per reader differs significantly from theirs."""
-    speed, width = measured[0].mb_per_second, measured[0].half_width_percent
-    reads, count = len(measured[0].rows), 1
+    """Return the curve; the first levels share one throughput per reader, until a level's differs significantly."""
+    per_reader, width = measured[0].mb_per_second, measured[0].half_width_percent
+    reads, pooled = len(measured[0].rows), 1
     for level in measured[1:]:
-        per_reader = level.mb_per_second / level.readers
-        if abs(100 * (per_reader / speed - 1)) > math.hypot(width, level.half_width_percent):
+        own = level.mb_per_second / level.readers
+        if abs(100 * (own / per_reader - 1)) > math.hypot(width, level.half_width_percent):
             break
         total = reads + len(level.rows)
-        speed = (speed * reads + per_reader * len(level.rows)) / total
+        per_reader = (per_reader * reads + own * len(level.rows)) / total
         width = math.hypot(width * reads, level.half_width_percent * len(level.rows)) / total
-        reads, count = total, count + 1
-    return tuple(
-        CurvePoint(readers=level.readers, mb_per_second=speed * level.readers if place < count else level.mb_per_second)
-        for place, level in enumerate(measured)
-    )
+        reads, pooled = total, pooled + 1
+    first = [CurvePoint(readers=level.readers, mb_per_second=per_reader * level.readers) for level in measured[:pooled]]
+    rest = [CurvePoint(readers=level.readers, mb_per_second=level.mb_per_second) for level in measured[pooled:]]
+    return (*first, *rest)

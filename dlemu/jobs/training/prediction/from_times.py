@@ -1,7 +1,8 @@
-"""Calibration from a run of which only the epochs' durations are known, such as DLIO's results and published ones.
+"""Calibration from a run of which only the epochs' durations are known, such as DLIO's results and published results.
 
-All readers begin at once, so the first wait shows their throughput; what a faster model lacks is the host's overhead.
-That is kept as a share of the step: accelerators that ask for as much per second load the same host and storage alike.
+All readers begin at once, so the wait for the first batch shows their throughput. If a storage with that throughput
+would end the epoch earlier than the run did, the rest is the host's overhead. It is kept as a share of the step:
+accelerators that demand as much per second load the same host and storage alike.
 """
 
 from __future__ import annotations
@@ -28,11 +29,8 @@ from dlemu.results.wording import count
 
 ROWS = 20_000
 """Maximum rank-steps (ranks x steps) of a simulation: a longer epoch is extrapolated."""
-BISECTIONS = 18  # narrows a range of 1 to 50,000 to 0.004 %, halving its logarithm each time
 TOLERANCE = 0.002
 """Relative difference of an epoch's duration that is neglected."""
-MAX_SPEED_FACTOR = 1e3
-"""A storage this many times as fast as the accelerators' demand makes nobody wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,54 +55,54 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
     delays the others (`first_step`).
     """
     workload = replace(run.workload, train=replace(run.workload.train, epochs=1, synchronous=True))
-    wanted = float(np.median(run.epoch_seconds))
+    measured_seconds = float(np.median(run.epoch_seconds))
 
-    def outcome(mb_per_second: float, step_share: float = 0.0) -> tuple[float, float]:
+    def simulate(mb_per_second: float, step_share: float = 0.0) -> tuple[float, float]:
         """Return the simulated duration of an epoch, and of the wait for its first batch."""
         calibration = replace(given_speed(mb_per_second, cores=None), step_share=step_share)
         simulated = Model(workload, calibration, hosts=run.hosts).run(run.ranks, most_rows=ROWS)
-        first = simulated.first_batch_seconds
-        steps = (simulated.training_seconds - first) / simulated.simulated_steps
-        return first + steps * simulated.planned_steps, first
+        first_seconds = simulated.first_batch_seconds
+        seconds_per_step = (simulated.training_seconds - first_seconds) / simulated.simulated_steps
+        return first_seconds + seconds_per_step * simulated.planned_steps, first_seconds
 
-    compute = mean_seconds(workload.train.computation_time)
-    demand = run.ranks * workload.reader.batch_size * Model(workload, given_speed(1.0, cores=1)).mean_sample_bytes
-    least, most = (factor * demand / compute / 1e6 for factor in (0.02, MAX_SPEED_FACTOR))
-    unlimited, _ = outcome(most)
-    if wanted < unlimited * (1 - TOLERANCE):
+    step_bytes = run.ranks * workload.reader.batch_size * Model(workload, given_speed(1.0, cores=1)).mean_sample_bytes
+    demand_mb_per_second = step_bytes / mean_seconds(workload.train.computation_time) / 1e6
+    least, most = 0.02 * demand_mb_per_second, 1e3 * demand_mb_per_second  # at 1,000 times the demand nobody waits
+    unlimited_seconds, _ = simulate(most)
+    if measured_seconds < unlimited_seconds * (1 - TOLERANCE):
         raise UserError(
-            f"{run.folder}: its epochs took {wanted:.1f} s, but computation alone takes {unlimited:.1f} s: its "
-            "settings are not those it ran with"
+            f"{run.folder}: its epochs took {measured_seconds:.1f} s, but computation alone takes "
+            f"{unlimited_seconds:.1f} s: its settings are not those it ran with"
         )
-    lasting = _solve(lambda speed: outcome(speed)[0], wanted, least, most)
-    epochs = 100 * np.array(run.epoch_seconds) / np.mean(run.epoch_seconds)
-    found = replace(
-        given_speed(lasting, cores=None),
+    by_epochs = _solve(lambda mb_per_second: simulate(mb_per_second)[0], measured_seconds, least, most)
+    epoch_percents = 100 * np.array(run.epoch_seconds) / np.mean(run.epoch_seconds)
+    calibration = replace(
+        given_speed(by_epochs, cores=None),
         source=f"the times of {count(len(run.epoch_seconds), 'epoch')} of {run.folder} "
         f"({count(run.ranks, 'accelerator')})",
-        saturated=wanted > unlimited * (1 + WAITING_SHARE),
-        half_width_percent=min(MAX_HALF_WIDTH_PERCENT, estimate(epochs, CONFIDENCE).half_width_percent),
+        saturated=measured_seconds > unlimited_seconds * (1 + WAITING_SHARE),
+        half_width_percent=min(MAX_HALF_WIDTH_PERCENT, estimate(epoch_percents, CONFIDENCE).half_width_percent),
     )
     if not run.first_seconds:
-        return found
-    first = float(np.median(run.first_seconds))  # the first epoch's is often a slow start
-    at_first = _solve(lambda speed: outcome(speed)[1], first, least, most)
-    if outcome(at_first)[0] > wanted * (1 - TOLERANCE):
-        return found
-    return replace(
-        found,
-        saturated=False,  # the rate which lasted is a lower bound
-        first_step=FirstStep(
-            mb_per_second=at_first,
-            readers=run.ranks * max(1, workload.reader.read_threads),
-            step_share=_solve(lambda share: -outcome(at_first, share)[0], -wanted, 0.0, 1.0),
-        ),
+        return calibration
+    first_seconds = float(np.median(run.first_seconds))  # the first epoch's is often a slow start
+    by_first = _solve(lambda mb_per_second: simulate(mb_per_second)[1], first_seconds, least, most)
+    if simulate(by_first)[0] > measured_seconds * (1 - TOLERANCE):
+        return calibration
+    first_step = FirstStep(
+        mb_per_second=by_first,
+        readers=run.ranks * max(1, workload.reader.read_threads),
+        step_share=_solve(lambda share: -simulate(by_first, share)[0], -measured_seconds, 0.0, 1.0),
     )
+    return replace(calibration, saturated=False, first_step=first_step)  # the rate that lasted is a lower bound
 
 
 def _solve(falling: Callable[[float], float], wanted: float, low: float, high: float) -> float:
     """Return where a falling function has the value `wanted`, by bisection; `low` or `high` where it never has."""
-    for _ in range(BISECTIONS):
+    for _ in range(18):  # halves the range's logarithm: 1 to 50,000 is narrowed to 0.004 %
         middle = (low * high) ** 0.5 if low > 0 else (low + high) / 2
-        low, high = (middle, high) if falling(middle) > wanted else (low, middle)
+        if falling(middle) > wanted:
+            low = middle
+        else:
+            high = middle
     return high

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, replace
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,24 +28,23 @@ from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy
 from dlemu.metrics.limit import OTHER_PROGRAMS_PERCENT, What
 from dlemu.metrics.t_interval import quantile
+from dlemu.metrics.verdict import Outcome
 from dlemu.results.drive import OUTSIDE, SPEED_PERCENT, taken_by_others
 from dlemu.results.wording import Wording, sentences
 from dlemu.results.wording import count as counted
 
 MOST = 10_000
-"""Default for the largest count tried: ends the search on a storage that no count saturates."""
+"""Default for the largest count of accelerators tried: ends the search on a storage that no count saturates."""
 MOST_RUNS = 8
 """Max simulated runs, each with other draws of read times: their mean is predicted, their spread is in the interval."""
 AU_PERCENT, RATE_PERCENT = 1.0, 1.0
 """Half widths of the model's own error: of AU in points, of samples/s in percent."""
 SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000
 """Max rank-steps of a simulation that finds the count or its limit, and of one that gives an end of an interval."""
-PROPORTIONAL_TRIALS = 4  # of a search: their counts are chosen in proportion to AU, later ones halve the bracket
 NOTHING_PERCENT = 98.0
 """AU at and above which nothing is said to limit the run."""
 HELPS_PERCENT = 2.0
 """Points of AU that removing a limit must gain for it to be named."""
-_EVALUATIONS = "evaluations are not included: no AU counts them, but they lengthen the run"
 _FINDINGS: Wording[str] = {
     f"{OUTSIDE}.readers": "no measurement had {readers:count reader}: the speed with {tried} is assumed",
     f"{OUTSIDE}.saturation": "the storage never reached its limit, or gave more at first, so it gives at least this: "
@@ -54,10 +54,16 @@ _FINDINGS: Wording[str] = {
     "intervals allow for that: stop it and predict again",
 }
 MORE_READERS, FASTER = 4, 2.0  # factors when looking for the limit; the trial after a run (scaling.TIMES) has 4 too
-SHARE_ERROR = 0.5
-"""How far off `Calibration.step_share` may be: were it a time, accelerators twice as fast would double it."""
 BUSY_SHARE = 0.25
 """Share of the cores kept busy by other programs above which an issue is raised and intervals reach further down."""
+
+
+class Passing(NamedTuple):
+    """How many accelerators pass, 0 for none: by the predicted AU, and by the lower and upper end of its interval."""
+
+    predicted: int
+    certain: int
+    possible: int
 
 
 def predict(
@@ -78,23 +84,18 @@ def predict(
         raise UserError("train.computation_time is 0, so any number of accelerators passes: choose an accelerator")
     if ranks is not None:
         calibration = _as_at_first(workload, calibration, ranks)
-    predictor = _Predictor(Model(workload, calibration, hosts=hosts, assumes_files=assumes_files))
+    predictor = _Predictor(Model(workload, calibration, hosts=hosts, assumes_files=assumes_files), most)
     if ranks is not None:
-        counts, wanted, found = [predictor.count(ranks)], ranks, None
+        passing, accelerators, counts = None, ranks, [predictor.count(ranks)]
     else:
-        found = predictor.search(most)
-        middle, (low, high) = found
-        wanted = low or max(1, middle)
-        one_more = [middle + 1] if middle and middle < predictor.limit(most)[0] else []
-        highest = [high] * predictor.saturated  # else nothing is known of so many
-        edge = {max(1, number) for number in (middle, low, *highest, *one_more)}
-        counts = [predictor.count(number) for number in sorted(edge)]
-    shown = next(count for count in counts if count.accelerators == wanted)
+        passing = predictor.search()
+        accelerators = passing.certain or max(1, passing.predicted)
+        counts = predictor.counts_around(passing)
+    shown = next(count for count in counts if count.accelerators == accelerators)
     threshold_percent, by = 100 * workload.metric.au, workload.metric.verdict
-    tried = [count for count in counts if count.accelerators >= wanted]
-    failing = next((count for count in tried if count.verdict_au(by) < threshold_percent), shown)
-    passed = shown.passed if found is None else found[1][0] > 0 or (None if found[1][1] else False)
-    findings = tuple(predictor.findings(wanted))
+    tried = [count for count in counts if count.accelerators >= accelerators]
+    limited = next((count for count in tried if count.verdict_au(by) < threshold_percent), shown)
+    findings = tuple(predictor.findings(accelerators))
     return Prediction(
         question=PredictionQuestion(
             workload=workload.model.name,
@@ -105,30 +106,39 @@ def predict(
             verdict=by,
             threshold_percent=threshold_percent,
         ),
-        accelerators=wanted,
-        outcome="undecided" if passed is None else "pass" if passed else "fail",
-        limited_by=predictor.limited_by(failing),
-        max_accelerators=None if found is None else found[0],
-        max_accelerators_interval=None if found is None else found[1],
-        null_max_accelerators=predictor.null_max(wanted),
-        ended_by=None if found is None else predictor.ended_by(*found[1], most),
+        accelerators=accelerators,
+        outcome=_outcome(shown, passing),
+        limited_by=predictor.limited_by(limited),
+        max_accelerators=None if passing is None else passing.predicted,
+        max_accelerators_interval=None if passing is None else (passing.certain, passing.possible),
+        null_max_accelerators=predictor.null_max(accelerators),
+        ended_by=None if passing is None else predictor.ended_by(passing),
         counts=tuple(counts),
         source=calibration.source + taken_by_others(calibration.others_mb_per_second),
         curve=calibration.curve,
         saturated=calibration.saturated,
         half_width_percent=calibration.half_width_percent,
-        issues=(
-            *sentences(findings, _FINDINGS),
-            *predictor.notes(wanted),
-        ),
+        issues=(*sentences(findings, _FINDINGS), *predictor.notes(accelerators)),
         findings=findings,
     )
 
 
-def _as_at_first(workload: Workload, calibration: Calibration, ranks: int) -> Calibration:
-    """Return what `calibration.first_step` means for so many ranks.
+def _outcome(shown: PredictedCount, passing: Passing | None) -> Outcome:
+    """Return whether the requested count (`shown`) passes or, after a search, whether any does."""
+    if passing is not None:
+        if passing.certain:
+            return "pass"
+        return "undecided" if passing.possible else "fail"
+    if shown.passed is None:
+        return "undecided"
+    return "pass" if shown.passed else "fail"
 
-    If they demand more than its readers got, and have more readers, these may get up to as much more: a lower bound.
+
+def _as_at_first(workload: Workload, calibration: Calibration, ranks: int) -> Calibration:
+    """Return the calibration by `calibration.first_step`, where there is one, for the readers of `ranks` accelerators.
+
+    If the accelerators demand more than the readers of the first step got, and have more readers, these get more, in
+    proportion at most: the prediction is a lower bound.
     """
     first = calibration.first_step
     if first is None:
@@ -149,91 +159,97 @@ def _as_at_first(workload: Workload, calibration: Calibration, ranks: int) -> Ca
 class _Predictor:
     """Predicts counts of accelerators for one workload and storage, each at most once."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, most: int) -> None:
         self._model, self._workload, self._calibration = model, model.workload, model.calibration
         workload, calibration = model.workload, model.calibration
         self._threshold_percent = 100 * workload.metric.au
         self._by = workload.metric.verdict
-        self._speed = max(SPEED_PERCENT, calibration.half_width_percent) / 100
+        self._speed_error = max(SPEED_PERCENT, calibration.half_width_percent) / 100
         busy = calibration.busy_cores / calibration.cores_to_share
         # Programs that kept cores busy during the probe may do so during the run. The model can't tell how much that
         # slows the run down; at worst it gets only the other cores.
-        self._others = min(1.0, busy) if busy > BUSY_SHARE else 0.0
-        self._rate = demand(workload.model.name, workload).samples_per_second or math.inf
-        self.saturated = calibration.saturated and not self._others  # else the readers lacked cores as well
-        self._counts: dict[int, PredictedCount] = {}
+        self._others_share = min(1.0, busy) if busy > BUSY_SHARE else 0.0
+        self._demand = demand(workload.model.name, workload).samples_per_second or math.inf
+        # False also where other programs took cores: then the readers could not show the storage's limit.
+        self._saturated = calibration.saturated and not self._others_share
+        self.count = cache(self._count)
+        limits = model.most_ranks() | {"most": most}
+        self._limit_reason = min(limits, key=lambda name: limits[name])
+        self._limit = max(1, int(limits[self._limit_reason]))  # the largest count that a search tries
 
-    def limit(self, most: int) -> tuple[int, EndedBy]:
-        """Return the largest count that the search tries, and what sets it: "most", or too few "files" or "cores"."""
-        limits = self._model.most_ranks() | {"most": most}
-        ended_by = min(limits, key=lambda name: limits[name])
-        return max(1, int(limits[ended_by])), ended_by
+    def counts_around(self, passing: Passing) -> list[PredictedCount]:
+        """Return the predictions for the counts that a search found, and for the first that fails."""
+        numbers = {passing.predicted, passing.certain}
+        if self._saturated:  # else `possible` is the search's limit, of which nothing is known
+            numbers.add(passing.possible)
+        if 0 < passing.predicted < self._limit:
+            numbers.add(passing.predicted + 1)
+        return [self.count(number) for number in sorted({max(1, number) for number in numbers})]
 
-    def ended_by(self, low: int, high: int, most: int) -> EndedBy | None:
-        """Return why a search after which `low` surely and `high` possibly pass tried no more; None if some fail."""
-        limit, ended_by = self.limit(most)
-        if low < high and not self.saturated:
+    def ended_by(self, passing: Passing) -> EndedBy | None:
+        """Return why a search tried no more accelerators; None if it found a count that fails."""
+        if passing.certain < passing.possible and not self._saturated:
             return "others" if self._calibration.saturated else "storage"
-        return ended_by if high >= limit else None
-
-    def count(self, ranks: int) -> PredictedCount:
-        """Return the prediction for a count of accelerators."""
-        if ranks not in self._counts:
-            self._counts[ranks] = self._count(ranks)
-        return self._counts[ranks]
+        return self._limit_reason if passing.possible >= self._limit else None
 
     def _count(self, ranks: int) -> PredictedCount:
         """Predict a count: means over its runs, and intervals from runs on a slightly slower and faster storage."""
         run = self._model.run(ranks)
-        # Others with other draws, if read times vary and the runs are short enough
+        # More runs with other draws, if read times vary and the runs are short enough
         draws = MOST_ROWS // max(1, len(run.rows)) if len(self._calibration.work) > 1 else 1
         runs = [run, *(self._model.run(ranks, seed=seed) for seed in range(1, min(MOST_RUNS, draws)))]
-        slower, faster = (
-            self._with_share(1 - sign * SHARE_ERROR).run(
-                ranks, speed=1 + sign * self._speed, most_rows=INTERVAL_ROWS, shrinks=True, seed=1
-            )
-            for sign in (-1, 1)
+        outcomes = [each.outcome for each in runs]
+        mean = _mean_of(outcomes)
+        slower, faster = self._run_with_errors(ranks, -1), self._run_with_errors(ranks, 1)
+
+        def au_interval(by: str) -> Interval:
+            margin = math.hypot(AU_PERCENT, _draws_half_width([each.verdict_au(by) for each in outcomes]))
+            au = mean.verdict_au(by)
+            low, high = _interval_around(au, slower.au(by), faster.au(by), margin)
+            return min(low, au * (1 - self._others_share)), high if self._saturated else 100.0
+
+        rate = mean.samples_per_second
+        margin = _draws_half_width([each.samples_per_second for each in outcomes])
+        low_rate, high_rate = _interval_around(
+            rate,
+            slower.samples_per_second * ranks / slower.ranks,  # of all ranks: the run may have a fraction of them
+            faster.samples_per_second * ranks / faster.ranks,
+            math.hypot(rate * RATE_PERCENT / 100, margin),
+            most=math.inf,
         )
-        outcomes = [one.outcome for one in runs]
-        outcome = _mean_of(outcomes)
-        low_rate, high_rate = (part.samples_per_second * ranks / part.ranks for part in (slower, faster))
-
-        def around(by: str) -> Interval:
-            margin = math.hypot(AU_PERCENT, _chance([one.verdict_au(by) for one in outcomes]))
-            middle = outcome.verdict_au(by)
-            least, most = _around(middle, slower.au(by), faster.au(by), margin)
-            return min(least, middle * (1 - self._others)), most if self.saturated else 100.0
-
-        sustained, headline = around("sustained"), around("au")
-        rate = outcome.samples_per_second
-        rate_margin = math.hypot(rate * RATE_PERCENT / 100, _chance([one.samples_per_second for one in outcomes]))
-        rates = _around(rate, low_rate, high_rate, rate_margin, most=math.inf)
-        least_rate, most_rate = min(rates[0], rate * (1 - self._others)), rates[1] * self._sooner(run)
-        if not self.saturated:
-            most_rate = max(most_rate, ranks * self._rate)
-        interval = around(self._by)
-        inside = interval[0] < self._threshold_percent <= interval[1]
+        high_rate *= self._factor_of_first_reads(run)
+        if not self._saturated:
+            high_rate = max(high_rate, ranks * self._demand)
+        low, high = au_interval(self._by)
+        too_close = low < self._threshold_percent <= high
         # A measured run would have no verdict: all steps counted may have been read during the first, uncounted one.
-        ahead = self._by == "au" and run.read_ahead and outcome.au_whole_percent < self._threshold_percent
+        read_ahead = self._by == "au" and run.read_ahead and mean.au_whole_percent < self._threshold_percent
         sample_bytes = self._model.with_files_for(ranks).mean_sample_bytes
         return PredictedCount(
-            **asdict(outcome),
+            **asdict(mean),
             accelerators=ranks,
-            au_interval_percent=headline,
-            au_sustained_interval_percent=sustained,
-            samples_per_second_interval=(least_rate, most_rate),
-            passed=None if inside or ahead else outcome.verdict_au(self._by) >= self._threshold_percent,
-            null_au_percent=min(100.0, 100 * self._most_rate(ranks) / (ranks * self._rate)),
-            needed_mb_per_second=self._threshold_percent / 100 * ranks * self._rate * sample_bytes / 1e6,
+            au_interval_percent=au_interval("au"),
+            au_sustained_interval_percent=au_interval("sustained"),
+            samples_per_second_interval=(min(low_rate, rate * (1 - self._others_share)), high_rate),
+            passed=None if too_close or read_ahead else mean.verdict_au(self._by) >= self._threshold_percent,
+            null_au_percent=min(100.0, 100 * self._most_samples_per_second(ranks) / (ranks * self._demand)),
+            needed_mb_per_second=self._threshold_percent / 100 * ranks * self._demand * sample_bytes / 1e6,
         )
 
-    def _with_share(self, factor: float) -> Model:
-        """Return the model with a host that delays a step by `factor` times the share found."""
+    def _run_with_errors(self, ranks: int, sign: int) -> ModelRun:
+        """Simulate a storage faster by its error, and a host with less delay; with `sign` -1, slower and more."""
         calibration = self._calibration
-        return replace(self._model, calibration=replace(calibration, step_share=factor * calibration.step_share))
+        # If the host's delay is a fixed time, it is twice the share of a step half as long.
+        step_share = (1 - sign * 0.5) * calibration.step_share
+        model = replace(self._model, calibration=replace(calibration, step_share=step_share))
+        speed = 1 + sign * self._speed_error
+        return model.run(ranks, speed=speed, most_rows=INTERVAL_ROWS, shrinks=True, seed=1)
 
-    def _sooner(self, run: ModelRun) -> float:
-        """Return the factor by which samples/s may be higher with reads served in turn: the first W times sooner."""
+    def _factor_of_first_reads(self, run: ModelRun) -> float:
+        """Return the factor by which samples/s may be higher than in the model, where all first reads end together.
+
+        If a storage serves W readers one after another, the first batch comes W times sooner.
+        """
         if self._calibration.first_step is not None:
             return 1.0  # the wait for the first batch was measured
         readers = max(1, self._workload.reader.read_threads)
@@ -243,87 +259,95 @@ class _Predictor:
         return seconds / max(seconds - saved, seconds / 2)
 
     def null_max(self, ranks: int) -> int:
-        """Return how many pass by the null model, with the files that a count has."""
-        return math.floor(self._most_rate(ranks) / (self._threshold_percent / 100 * self._rate))
+        """Return how many pass by the null model, with the files that `ranks` accelerators have."""
+        return math.floor(self._most_samples_per_second(ranks) / (self._threshold_percent / 100 * self._demand))
 
-    def _most_rate(self, ranks: int) -> float:
-        """Return the samples/s that the storage gives at most."""
+    def _most_samples_per_second(self, ranks: int) -> float:
+        """Return the samples/s that the storage gives at most, of the files that `ranks` accelerators have."""
         return self._calibration.left_mb_per_second() * 1e6 / self._model.with_files_for(ranks).mean_sample_bytes
 
-    def search(self, most: int) -> tuple[int, tuple[int, int]]:
-        """Return the largest count whose predicted AU passes (0: none), and the largest that surely, possibly pass."""
-        limit, _ = self.limit(most)
-        middle = self._most_passing(limit, 1.0)
-        low = 0
-        if 100 * (1 - self._others) >= self._threshold_percent:
-            low = min(middle, self._most_passing(limit, 1 - self._speed, near=middle, margin=AU_PERCENT))
-        step = max(1, middle // 64)
-        while low and not self.count(low).passed:
-            low = max(0, low - step)
-        while low < middle and self.count(low + 1).passed:
-            low += 1
-        if not self.saturated:
-            return max(middle, low), (low, limit)
-        high = max(middle, self._most_passing(limit, 1 + self._speed, near=middle, margin=-AU_PERCENT))
-        while high < limit and self.count(high + 1).passed is not False:
-            high = min(limit, high + step)
-        while high > low and self.count(high).passed is False:
-            high -= 1
-        return min(max(middle, low), high), (low, high)
+    def search(self) -> Passing:
+        predicted = self._most_passing(1.0, near=self.null_max(1))
+        certain = 0
+        if 100 * (1 - self._others_share) >= self._threshold_percent:
+            slower = self._most_passing(1 - self._speed_error, near=predicted, margin_percent=AU_PERCENT)
+            certain = min(predicted, slower)
+        stride = max(1, predicted // 64)
+        while certain and not self.count(certain).passed:
+            certain = max(0, certain - stride)
+        while certain < predicted and self.count(certain + 1).passed:
+            certain += 1
+        if not self._saturated:
+            return Passing(predicted, certain, self._limit)
+        faster = self._most_passing(1 + self._speed_error, near=predicted, margin_percent=-AU_PERCENT)
+        possible = max(predicted, faster)
+        while possible < self._limit and self.count(possible + 1).passed is not False:
+            possible = min(self._limit, possible + stride)
+        while possible > certain and self.count(possible).passed is False:
+            possible -= 1
+        return Passing(min(predicted, possible), certain, possible)
 
-    def _most_passing(self, limit: int, speed: float, near: int | None = None, margin: float = 0.0) -> int:
-        """Return the largest count that passes by `margin` points of AU. At the limit AU x count is constant."""
-        guess = self.null_max(1) if near is None else near
-        low, high = 0, limit + 1
-        trial = min(max(1, guess), limit)
-        wanted, tried = self._threshold_percent + margin, 0
+    def _most_passing(self, speed: float, *, near: int, margin_percent: float = 0.0) -> int:
+        """Return the largest count whose AU passes by a margin, on a storage `speed` times as fast; 0 for none.
+
+        A bracket is narrowed: `low` passes, `high` fails. The first trial is `near`.
+        """
+        wanted_percent = self._threshold_percent + margin_percent
+        low, high, trials = 0, self._limit + 1, 0
+        trial = min(max(1, near), self._limit)
         while high - low > 1:
-            run = self._model.run(trial, speed=speed, most_rows=SEARCH_ROWS, shrinks=True)
-            au_percent, tried = run.au(self._by), tried + 1
-            low, high = (trial, high) if au_percent >= wanted else (low, trial)
-            if tried <= PROPORTIONAL_TRIALS and au_percent < NOTHING_PERCENT:
-                trial = math.floor(trial * au_percent / wanted)
+            au_percent = self._model.run(trial, speed=speed, most_rows=SEARCH_ROWS, shrinks=True).au(self._by)
+            trials += 1
+            if au_percent >= wanted_percent:
+                low = trial
             else:
-                trial = 2 * low if high > limit else (low + high) // 2
-            trial = min(max(low + 1, trial), max(low + 1, high - 1), limit)
+                high = trial
+            if trials <= 4 and au_percent < NOTHING_PERCENT:
+                trial = math.floor(trial * au_percent / wanted_percent)  # on a full storage AU x count is constant
+            elif high > self._limit:
+                trial = 2 * low
+            else:
+                trial = (low + high) // 2
+            trial = min(max(low + 1, trial), max(low + 1, high - 1), self._limit)
         return low
 
     def limited_by(self, count: PredictedCount) -> LimitedBy[What]:
         """Return what limits a count: what (storage, readers or cores) gains most AU over whole epochs."""
         sustained = count.verdict_au("sustained")
-        said = f"the AU with {counted(count.accelerators, 'accelerator')} is {sustained:.1f} %"
+        au = f"the AU with {counted(count.accelerators, 'accelerator')} is {sustained:.1f} %"
         if sustained >= NOTHING_PERCENT:
-            return LimitedBy(what="nothing", confidence="high", evidence=(said,))
-        if self._others >= OTHER_PROGRAMS_PERCENT / 100:  # as a run says there; the finding has the numbers
-            return LimitedBy(what="host CPU", confidence="medium", evidence=(said,))
+            return LimitedBy(what="nothing", confidence="high", evidence=(au,))
+        if self._others_share >= OTHER_PROGRAMS_PERCENT / 100:  # as a run says there; the finding has the numbers
+            return LimitedBy(what="host CPU", confidence="medium", evidence=(au,))
         model = self._model.with_files_for(count.accelerators)
 
-        def run(changed: Model, speed: float = 1.0) -> float:
-            trial = changed.run(count.accelerators, speed=speed, most_rows=SEARCH_ROWS, shrinks=True, as_it_is=True)
-            return trial.au("rules")
+        def simulate(changed: Model, speed: float = 1.0, *, lengthens: bool = False) -> ModelRun:
+            ranks = count.accelerators
+            return changed.run(ranks, speed=speed, most_rows=SEARCH_ROWS, shrinks=True, lengthens=lengthens)
 
-        now, faster = run(model), run(model, FASTER)
-        free_cores = replace(model, calibration=replace(model.calibration, cores=None))
-        readers, cores = run(model.with_readers(MORE_READERS)), run(free_cores)
-        what: What = "storage" if self.saturated else "nothing"
-        confidence: Confidence = "high" if self.saturated else "low"
-        if max(faster, readers, cores) - now < HELPS_PERCENT:
+        def gain(changed: Model, speed: float = 1.0) -> float:
+            return max(0.0, simulate(changed, speed).au("rules") - now)
+
+        now = simulate(model).au("rules")
+        by_storage = gain(model, FASTER)
+        by_readers = gain(model.with_readers(MORE_READERS))
+        by_cores = gain(replace(model, calibration=replace(model.calibration, cores=None)))
+        what: What = "storage" if self._saturated else "nothing"
+        confidence: Confidence = "high" if self._saturated else "low"
+        if max(by_storage, by_readers, by_cores) < HELPS_PERCENT:
             if self._workload.train.computation_time.type != "fixed":
-                what = "nothing"  # what is lost, is lost to computation times that differ between accelerators
-            else:
-                endless = model.run(count.accelerators, speed=FASTER, most_rows=SEARCH_ROWS, shrinks=True)
-                if endless.au("sustained") - sustained < HELPS_PERCENT:
-                    what, confidence = "nothing", "low"  # such as delays of the host, longer than a step
-        elif cores - now >= max(HELPS_PERCENT, faster - now):
+                what = "nothing"  # accelerators wait for each other: their computation times differ
+            elif simulate(model, FASTER, lengthens=True).au("sustained") - sustained < HELPS_PERCENT:
+                what, confidence = "nothing", "low"  # such as delays of the host, longer than a step
+        elif by_cores >= max(HELPS_PERCENT, by_storage):
             what, confidence = "host CPU", "high"
-        elif readers - now >= max(HELPS_PERCENT, 0.5 * (faster - now)):  # half suffices: readers cost only a setting
+        elif by_readers >= max(HELPS_PERCENT, 0.5 * by_storage):  # half suffices: readers cost only a setting
             what, confidence = "loader", "high"
-        by_storage, by_readers, by_cores = (max(0.0, percent - now) for percent in (faster, readers, cores))
         gains = (
             f"AU over whole epochs rises by {by_storage:.1f} points with storage {FASTER:g} times as fast, by "
             f"{by_readers:.1f} with {MORE_READERS} times the readers, by {by_cores:.1f} with a core per worker"
         )
-        return LimitedBy(what=what, confidence=confidence, evidence=(said, gains))
+        return LimitedBy(what=what, confidence=confidence, evidence=(au, gains))
 
     def findings(self, ranks: int) -> Iterator[Finding]:
         """Yield what restricts the prediction for a count."""
@@ -336,31 +360,33 @@ class _Predictor:
         planned, calibrated = self._model.mean_sample_bytes, calibration.sample_bytes
         if calibrated and not 0.5 <= planned / calibrated <= 2:  # else another access pattern, with another C(n)
             yield Finding.of(OUTSIDE, "caution", pattern="samples", calibrated_bytes=calibrated, sample_bytes=planned)
-        if calibration.busy_cores > BUSY_SHARE * calibration.cores_to_share:
+        if self._others_share:
             busy, cores = calibration.busy_cores, calibration.cores_to_share
             yield Finding.of(Code.OTHER_PROGRAM_ON_CORES, "caution", busy_cores=busy, cores=cores)
 
     def notes(self, ranks: int) -> Iterator[str]:
-        """Yield what else a reader must know."""
+        """Yield caveats of the calibration, the settings and the recording, as sentences."""
         yield from self._calibration.notes
         if self._workload.workflow.evaluation:
-            yield _EVALUATIONS
+            yield "evaluations are not included: no AU counts them, but they lengthen the run"
         yield from recording_notes(self._workload.recorded, ranks)
 
 
 def _mean_of(outcomes: Sequence[SimulatedFigures]) -> SimulatedFigures:
-    """Return the means over runs; None where a run has none."""
-    values = {part.name: [getattr(outcome, part.name) for outcome in outcomes] for part in fields(SimulatedFigures)}
-    means: dict[str, Any] = {name: None if None in of else float(np.mean(of)) for name, of in values.items()}
+    """Return the mean of each figure over runs; None for a figure that a run lacks."""
+    means: dict[str, Any] = {}
+    for field in fields(SimulatedFigures):
+        values = [getattr(outcome, field.name) for outcome in outcomes]
+        means[field.name] = None if None in values else float(np.mean(values))
     return SimulatedFigures(**means)
 
 
-def _chance(values: Sequence[float]) -> float:
-    """Return the half width of the 95 % interval of one run; 0 for a single run."""
+def _draws_half_width(values: Sequence[float]) -> float:
+    """Return the half width of the 95 % interval of one run's value, from runs with other draws; 0 for one run."""
     count = len(values)
     return float(np.std(values, ddof=1)) * quantile(0.975, count - 1) if count > 1 else 0.0
 
 
-def _around(middle: float, low: float, high: float, margin: float, most: float = 100.0) -> Interval:
+def _interval_around(middle: float, low: float, high: float, margin: float, most: float = 100.0) -> Interval:
     """Return the interval that holds three values, widened by a margin at both ends."""
     return max(0.0, min(middle, low, high) - margin), min(most, max(middle, low, high) + margin)

@@ -1,4 +1,8 @@
-"""Simulates a whole run: the epochs of a workload, for a number of accelerators on a calibrated storage."""
+"""Simulates a whole run: the epochs of a workload, for a number of accelerators on a calibrated storage.
+
+Of a run of more than `most_rows` rank-steps the first epochs are simulated, or the first steps of the first epoch; with
+`shrinks` a fraction of the accelerators, on the same fraction of files, storage and hosts.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
@@ -27,25 +30,20 @@ from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene, simula
 from dlemu.jobs.training.prediction.prediction import EndedBy, SimulatedFigures
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
-from dlemu.metrics.rates import averaged, first_batch_seconds, over_epochs, per_second, training_ns
+from dlemu.metrics.rates import Floats, averaged, first_batch_seconds, over_epochs, per_second, training_ns
 from dlemu.metrics.rows import StepTable, in_order
 from dlemu.metrics.sustained import sustained_au
 from dlemu.results.wording import count
 
-Floats = NDArray[np.float64]
-
 MOST_ROWS = 300_000
 """Maximum rank-steps (ranks x steps) of a simulation; they take 2 to 3 seconds."""
-SUSTAINED_ROWS = 30_000
-"""Maximum rank-steps of a simulation that only serves to find the sustained AU."""
-_BALANCED = 0.02  # the AU is then known to 2 points where trainers and readers compete for cores; each try halves it
 MIN_STEPS = 30
 """Steps that an epoch needs beyond those read ahead; a shorter one shows little of an epoch's middle."""
 
 
 @dataclass(frozen=True, eq=False)
 class ModelRun:
-    """A simulated run. Its figures are computed when they are first used: most runs are simulated for one AU."""
+    """A simulated run. Its figures are computed when they are first used: most runs are simulated for a single AU."""
 
     ranks: int
     rows: StepRows
@@ -54,11 +52,11 @@ class ModelRun:
     """Steps per rank."""
     planned_steps: int
     read_ahead: bool
-    """All counted batches may have been read in the wait of the first step, which does not count."""
+    """All batches of counted steps may have been read during the wait of the first step, which does not count."""
     storage_percent: float
     """The AU that the fastest rate of this many readers sustains: an upper bound of the sustained AU."""
     longer: ModelRun | None = None
-    """A run of longer epochs, whose sustained AU counts where this run's epochs are too short for one."""
+    """A run of longer epochs, for the sustained AU, where this run's epochs are too short; else None."""
 
     @cached_property
     def outcome(self) -> SimulatedFigures:
@@ -76,7 +74,6 @@ class ModelRun:
 
     @property
     def training_seconds(self) -> float:
-        """Time of the simulated steps."""
         return training_ns(self._table) / 1e9
 
     @property
@@ -85,20 +82,19 @@ class ModelRun:
         return averaged(self._table, first_batch_seconds).mean or 0.0
 
     def au(self, by: str) -> float:
-        """Return one AU in percent, a key of VERDICT_AUS: much less work than all of `outcome`."""
+        """Return the AU, in percent, that is compared with the threshold when `metric.verdict` is `by`."""
         if by == "rules":
             return au_percent(self._table)
         metric = self.workload.metric
         kept = kept_rows(self._table, metric.exclude_start_steps, metric.exclude_end_steps)
-        counted = min(au_percent(kept), 100.0)  # time stamps of kept steps are rounded to nanoseconds
+        headline = min(au_percent(kept), 100.0)  # time stamps of kept steps are rounded to nanoseconds
         if by == "au":
-            return counted
-        lasting = sustained_au(self._table, kept).mean if self.longer is None else self.longer.au(by)
-        return min(counted, self.storage_percent, math.nan if lasting is None else lasting)
+            return headline
+        sustained = sustained_au(self._table, kept).mean if self.longer is None else self.longer.au(by)
+        return min(headline, self.storage_percent, math.nan if sustained is None else sustained)
 
     @property
     def samples_per_second(self) -> float:
-        """Samples/s of all simulated ranks."""
         return per_second(float(self.rows["samples"].sum()), self._table)
 
     @cached_property
@@ -127,16 +123,15 @@ class Model:
         return metric.exclude_start_steps + metric.exclude_end_steps + 1
 
     def most_ranks(self) -> dict[EndedBy, float]:
-        """Return how many accelerators the "files" are enough for (infinity if they are assumed), and the "cores"."""
+        """Return for how many accelerators the files and the cores suffice; infinity where files are assumed."""
         samples = self.workload.dataset.num_files_train * self.workload.dataset.num_samples_per_file
-        files = math.inf if self.assumes_files else samples // (self.workload.reader.batch_size * self.least_steps)
-        each = self._trainer_cores()
-        cores = self.hosts * self.calibration.cores_to_share
-        enough = math.ceil(cores / each) - 1 if each and math.isfinite(cores) else math.inf
-        return {"files": files, "cores": enough}
+        by_files = math.inf if self.assumes_files else samples // (self.workload.reader.batch_size * self.least_steps)
+        trainer_cores, cores = self._trainer_cores(), self.hosts * self.calibration.cores_to_share
+        by_cores = math.ceil(cores / trainer_cores) - 1 if trainer_cores and math.isfinite(cores) else math.inf
+        return {"files": by_files, "cores": by_cores}
 
     def with_files_for(self, ranks: int) -> Model:
-        """Return the model of so many accelerators: where files are assumed, with enough for an epoch's middle."""
+        """Return the model of `ranks` accelerators: where files are assumed, with enough for an epoch's middle."""
         if not self.assumes_files:
             return self
         data, batch_size = self.workload.dataset, self.workload.reader.batch_size
@@ -153,23 +148,22 @@ class Model:
         most_rows: int = MOST_ROWS,
         shrinks: bool = False,
         seed: int = 0,
-        as_it_is: bool = False,
+        lengthens: bool = True,
     ) -> ModelRun:
         """Simulate a run with `ranks` accelerators, on a storage that is `speed` times as fast as calibrated.
 
-        `most_rows` limits the rank-steps; `shrinks`: simulate a fraction of accelerators, files, storage and hosts if
-        exceeded. `as_it_is`: the sustained AU is this run's, even of short epochs. Raises UserError where no step
-        counts.
+        `lengthens`: where epochs are too short to show the sustained AU, simulate longer ones for it. Raises UserError
+        where no step counts.
         """
         job = planned_job(self.workload, ranks)
         window = job.batches_ahead
-        divisor = max(1, ranks * (MIN_STEPS + window) // most_rows) if shrinks else 1
         if not self.assumes_files:
             self._refuse_too_short(job)
+        divisor = max(1, ranks * (MIN_STEPS + window) // most_rows) if shrinks else 1
         if divisor > 1 or self.assumes_files:
-            other = self._shrunk(divisor) if divisor > 1 else self.with_files_for(ranks)
+            model = self._shrunk(divisor) if divisor > 1 else self.with_files_for(ranks)
             fewer = max(1, ranks // divisor)
-            return other.run(fewer, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
+            return model.run(fewer, speed=speed, most_rows=most_rows, seed=seed, lengthens=lengthens)
         reader, calibration = self.workload.reader, self.calibration
         epochs = _cut(job.schedule, ranks, most_rows, MIN_STEPS + window)
         # Other jobs first take the throughput that these readers can't use because of latency.
@@ -177,16 +171,16 @@ class Model:
         rate = np.minimum(alone, 1e6 * calibration.left_mb_per_second(speed))
         rows = self._balanced_rows(job, epochs, rate, seed)
         longer, min_steps = None, MIN_STEPS + window
-        if not as_it_is and job.schedule[0].steps < min_steps:
+        if lengthens and job.schedule[0].steps < min_steps:
             # In so short an epoch read-ahead hides what the storage sustains.
             longer = self._with_longer_epoch(math.ceil(min_steps / job.schedule[0].steps)).run(
-                ranks, speed=speed, most_rows=min(most_rows, SUSTAINED_ROWS), shrinks=True, seed=seed, as_it_is=True
+                ranks, speed=speed, most_rows=min(most_rows, 30_000), shrinks=True, seed=seed, lengthens=False
             )
         metric, synchronous = self.workload.metric, self.workload.train.synchronous
         counted = min(block.steps for epoch in job.schedule for block in epoch.blocks)
         counted -= metric.exclude_start_steps + metric.exclude_end_steps
         seconds = mean_seconds(self.workload.train.computation_time)
-        wanted = ranks * reader.batch_size * self.mean_sample_bytes / seconds  # bytes/s, if nobody waits
+        demand = ranks * reader.batch_size * self.mean_sample_bytes / seconds  # bytes/s, if nobody waits
         return ModelRun(
             ranks=ranks,
             rows=rows,
@@ -194,7 +188,7 @@ class Model:
             simulated_steps=sum(epoch.steps for epoch in epochs),
             planned_steps=sum(epoch.steps for epoch in job.schedule),
             read_ahead=counted <= (window + 1 if window and not synchronous else window),
-            storage_percent=100.0 * float(rate.max()) / wanted,
+            storage_percent=100.0 * float(rate.max()) / demand,
             longer=longer,
         )
 
@@ -203,12 +197,14 @@ class Model:
         plan, least, train = job.train_plan, self.least_steps, self.workload.train
         if plan.steps_per_epoch < least:
             most = min(self.most_ranks().values())
-            own = self.workload.dataset.source == "folder"
-            more = "name a folder with more files" if own else "set dataset.num_files_train to what it will have"
+            more = "set dataset.num_files_train to what it will have"
+            if self.workload.dataset.source == "folder":
+                more = "name a folder with more files"
+            if most >= 1:
+                more = f"predict at most {most:g}, or {more}"
             raise UserError(
                 f"the dataset has {count(plan.num_samples, 'sample')}, too few for {count(least, 'step')} x "
-                f"{count(job.ranks, 'accelerator')} x batch {plan.batch_size} that an AU needs: "
-                f"{f'predict at most {most:g}, or ' * (most >= 1)}{more}"
+                f"{count(job.ranks, 'accelerator')} x batch {plan.batch_size} that an AU needs: {more}"
             )
         longest = max(block.steps for epoch in job.schedule for block in epoch.blocks)
         if longest < least:
@@ -220,7 +216,11 @@ class Model:
             )
 
     def _balanced_rows(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, seed: int) -> StepRows:
-        """Simulate epochs; trainers take cores only while they compute. UserError where they would need all cores."""
+        """Simulate epochs whose trainers take cores only while they compute; raises UserError if they need all cores.
+
+        The more the trainers compute, the fewer cores their readers have, and the less data the trainers get: the AU at
+        which both fit together is searched between `low` and `high`.
+        """
         used, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores_to_share
         if used >= cores:
             raise UserError(
@@ -230,15 +230,17 @@ class Model:
         rows = self._rows(job, epochs, rate, cores - used, seed)
         low = au_percent(rows) / 100
         high = au_percent(self._rows(job, epochs, rate, cores, seed)) / 100 if used else low
-        while high - low > _BALANCED:
-            # The more the trainers compute, the fewer cores the readers have, and the less can the trainers compute.
-            share = (low + high) / 2
-            rows = self._rows(job, epochs, rate, cores - share * used, seed)
-            low, high = (share, high) if au_percent(rows) > 100 * share else (low, share)
+        while high - low > 0.02:
+            au = (low + high) / 2
+            rows = self._rows(job, epochs, rate, cores - au * used, seed)
+            if au_percent(rows) > 100 * au:
+                low = au
+            else:
+                high = au
         return rows
 
     def _rows(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, cores: float, seed: int) -> StepRows:
-        """Simulate epochs whose readers get bytes at `rate` (by their number), and have so many cores."""
+        """Simulate epochs; readers get bytes at `rate` (by the number of active readers), and share `cores`."""
         reader, calibration, plan = self.workload.reader, self.calibration, job.train_plan
         random = np.random.default_rng([seed, job.ranks])
         parts, start, costs, group_rows = [], 0.0, calibration.costs, job.group_rows
@@ -274,7 +276,7 @@ class Model:
             rows = step_rows(epoch, scene, times, start_seconds=start, batch_size=plan.batch_size)
             rows["app_bytes"] = np.rint(app_bytes).ravel()
             parts.append(rows)
-            start += float(times.free[-1]) + EPOCH_GAP_SECONDS
+            start += float(times.free[-1]) + 1.0  # no metric uses the time between epochs
         run: StepRows = np.concatenate(parts)
         return run
 
@@ -298,10 +300,14 @@ class Model:
         """Return the model for 1 / `divisor` of the accelerators, on the same fraction of files, storage and hosts."""
         data, calibration = self.workload.dataset, self.calibration
         fewer = replace(data, num_files_train=max(1, data.num_files_train // divisor))
-        readers = {max(1, point.readers // divisor): point.mb_per_second / divisor for point in calibration.curve}
+        rate_by_readers = {
+            max(1, point.readers // divisor): point.mb_per_second / divisor for point in calibration.curve
+        }
         smaller = replace(
             calibration,
-            curve=tuple(CurvePoint(readers=count, mb_per_second=rate) for count, rate in sorted(readers.items())),
+            curve=tuple(
+                CurvePoint(readers=readers, mb_per_second=rate) for readers, rate in sorted(rate_by_readers.items())
+            ),
             cores=calibration.cores_to_share / divisor,
             others_mb_per_second=calibration.others_mb_per_second / divisor,
         )
@@ -335,22 +341,16 @@ def _draw_work(
 
 def _cut(schedule: tuple[Epoch, ...], ranks: int, most_rows: int, least_steps: int) -> tuple[Epoch, ...]:
     """Return the first epochs with at most `most_rows` rank-steps in total, or a part of the first epoch."""
-    kept: list[Epoch] = []
-    steps = 0
-    for epoch in schedule:
-        if kept and (steps + epoch.steps) * ranks > most_rows:
-            break
-        kept.append(epoch)
+    epochs, steps = [schedule[0]], schedule[0].steps
+    for epoch in schedule[1:]:
         steps += epoch.steps
-    first = kept[0]
-    wanted = max(least_steps, most_rows // ranks)
-    if len(kept) > 1 or first.steps <= wanted:
-        return tuple(kept)
-    return (Epoch(first.number, (Block(1, wanted, checkpoint=False),), evaluation=False),)
-
-
-EPOCH_GAP_SECONDS = 1.0
-"""An arbitrary gap between the simulated time stamps of epochs: no metric uses it."""
+        if steps * ranks > most_rows:
+            break
+        epochs.append(epoch)
+    most_steps = max(least_steps, most_rows // ranks)
+    if len(epochs) > 1 or schedule[0].steps <= most_steps:
+        return tuple(epochs)
+    return (Epoch(schedule[0].number, (Block(1, most_steps, checkpoint=False),), evaluation=False),)
 
 
 def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: float, batch_size: int) -> StepRows:

@@ -1,13 +1,13 @@
-"""What jobs need of a storage that is still to be bought, by arithmetic alone: reads, room, checkpoints, network."""
+"""What jobs need of a storage that is still to be bought, by arithmetic alone: reads, space, checkpoints, network."""
 
 from __future__ import annotations
 
 import math
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from datagen.errors import UserError
 from datagen.settings import build
@@ -31,22 +31,29 @@ from dlemu.runner.run_folder import check_new, new_folder
 NEEDS = "needs.json"
 NvidiaClass = Literal["good", "better", "best", "above"]
 GPUS_PER_NODE, GPUS_PER_UNIT = 8, 256
-"""Of NVIDIA's DGX nodes and of the scalable units of its DGX SuperPOD."""
-_CLASSES: tuple[tuple[NvidiaClass, float, float, float, float], ...] = (
-    ("good", 4, 2, 15, 7.5),
-    ("better", 8, 4, 40, 20),
-    ("best", 40, 20, 125, 62.5),
-)
-"""Reads and writes of a node, and of a scalable unit, in GB/s: DGX SuperPOD's reference architecture (H100), tables 5
-and 6; a unit's as a quarter of four units'."""
+"""GPUs of one of NVIDIA's DGX nodes, and of a scalable unit of its DGX SuperPOD."""
+
+
+class _Class(NamedTuple):
+    """GB/s of NVIDIA's classes of storage: DGX SuperPOD's reference architecture (H100), tables 5 and 6."""
+
+    name: NvidiaClass
+    node_read: float
+    node_write: float
+    unit_read: float
+    """Of a scalable unit: a quarter of the table's figure for four units."""
+    unit_write: float
+
+
+_CLASSES = (_Class("good", 4, 2, 15, 7.5), _Class("better", 8, 4, 40, 20), _Class("best", 40, 20, 125, 62.5))
 MEMORY_GB = 2048 * 1.073741824
 """Memory of a DGX H100."""
 LOST_PERCENT = 5.0
-"""Share of training that a synchronous checkpoint may take here: a choice, not a rule."""
+"""Share of training time that synchronous checkpoints may take here: a choice, not a rule."""
 WATCHDOG_SECONDS = 600.0
-"""Default of NCCL's watchdog, which ends a job whose ranks wait longer for one of them."""
+"""Default of NCCL's watchdog, which ends a job whose ranks wait longer than this for a rank."""
 MLPERF_STEPS, MLPERF_MEMORY_TIMES = 500, 5
-"""Of MLPerf Storage's least dataset: steps of all accelerators, and times the hosts' memory."""
+"""MLPerf Storage's least dataset: samples for 500 steps of all accelerators, and 5 times the hosts' memory."""
 PORT_GB_PER_SECOND = {100: 12.5, 400: 50.0}
 """Gb/s of a network port -> its line rate."""
 
@@ -60,11 +67,11 @@ class Needs:
     accelerators: int = 0
     nodes: int = 0
     read_gb_per_second: float = 0.0
-    """With which the AU reaches its threshold."""
+    """Rate at which the AU reaches its threshold."""
     first_step_gb_per_second: float = 0.0
-    """With which the first batches, one of each reader, take no longer than a step."""
+    """Rate at which the first batches, one of each reader, take no longer than a step."""
     first_step_seconds: float = 0.0
-    """What they take at `read_gb_per_second`; of several jobs the longest."""
+    """Time that the first batches take at `read_gb_per_second`; of several jobs the longest."""
     requests_per_second: float = 0.0
     request_bytes: float = 0.0
     """Mean size of what reaches the storage: the kernel splits reads."""
@@ -75,11 +82,11 @@ class Needs:
     checkpoint_minutes: float = 0.0
     """Between two checkpoints (`checkpoint.interval_seconds`); of several jobs the shortest."""
     write_gb_per_second: float = 0.0
-    """Synchronous checkpoints: training loses 5 % of its time, and none takes longer than NCCL's watchdog waits."""
+    """Rate for synchronous checkpoints: training loses 5 % of its time, and NCCL's watchdog ends no job."""
     drain_gb_per_second: float = 0.0
-    """Asynchronous checkpoints: one is written before the next is due."""
+    """Rate for asynchronous checkpoints: each is written before the next is due."""
     restart_gb_per_second: float = 0.0
-    """All ranks read in time what they wrote."""
+    """Rate at which all ranks read a checkpoint within `restart_minutes`."""
 
     @property
     def most_gb_per_second(self) -> float:
@@ -113,19 +120,26 @@ def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple
     """
     if request.describes_storage or request.make is not None:
         return None
-    lists = [] if isinstance(source, Workload) else list(_settings_of_each(source, request.config_dir))
-    jobs = [source] if isinstance(source, Workload) else [load(words, config_dir=request.config_dir) for words in lists]
-    if len(jobs) == 1 and jobs[0].workflow.train:  # its storage is probed where a dataset is named, or is there
-        keys = [word.lstrip("+").partition("=")[0] for words in lists for word in words]
-        named = not lists or any(key in ("dataset.data_folder", "dataset.source") for key in keys)
-        if named or jobs[0].storage != Storage() or os.path.exists(jobs[0].dataset.data_folder):
-            return None
-    folder = jobs[0].output.folder or new_folder(jobs[0].model.name, "needs-")
+    overrides: tuple[str, ...] = ()
+    if isinstance(source, Workload):
+        jobs, names_data = [source], True
+    else:
+        settings = _settings_of_each(source, request.config_dir)
+        jobs = [load(words, config_dir=request.config_dir) for words in settings]
+        keys = [word.lstrip("+").partition("=")[0] for words in settings for word in words]
+        names_data = "dataset.data_folder" in keys or "dataset.source" in keys
+        overrides = tuple(without_secrets(take_word(source, "output.folder")[1]))
+    if not jobs:
+        raise UserError("there is no job to predict for: wanted workload=NAME, or a YAML file with `jobs`")
+    first = jobs[0]
+    is_there = names_data or first.storage != Storage() or os.path.exists(first.dataset.data_folder)
+    if len(jobs) == 1 and first.workflow.train and is_there:
+        return None  # the dataset's storage is probed
+    folder = first.output.folder or new_folder(first.model.name, "needs-")
     check_new(folder)
-    given = () if isinstance(source, Workload) else tuple(without_secrets(take_word(source, "output.folder")[1]))
-    answer = _add_up([_needs_of(job, request) for job in jobs], request, given)
+    answer = _add_up([_needs_of(job, request) for job in jobs], request, overrides)
     save_answer(folder, NEEDS, answer)
-    return answer, folder, replace(jobs[0], output=replace(jobs[0].output, report=False))  # a page has no more to say
+    return answer, folder, replace(first, output=replace(first.output, report=False))  # a page has no more to say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,20 +150,26 @@ class _Mix:
     """The settings of each, such as `workload=unet3d ranks=8`."""
 
 
-def _settings_of_each(words: Sequence[str], config_dir: str | None) -> Iterator[list[str]]:
-    for mix in (word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word):
-        shared = [word for word in words if word != mix]
-        for job in build(_Mix, read_plain(mix)).jobs:
-            yield from _settings_of_each([*shlex.split(job), *shared], config_dir)
-        return
-    names = next((word for word in words if word.startswith("workload=") and "," in word), "")
-    others = [word for word in words if word != names]
-    if not names:
-        yield others
+def _settings_of_each(words: Sequence[str], config_dir: str | None) -> list[list[str]]:
+    """Return the settings of each job: `workload=a,b ranks=8` -> `workload=a ranks=8` and `workload=b ranks=8`.
+
+    The `jobs` of a YAML file among the words each get the other words.
+    """
+    file = next((word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word), None)
+    if file is not None:
+        shared = [word for word in words if word != file]
+        jobs = [[*shlex.split(job), *shared] for job in build(_Mix, read_plain(file)).jobs]
+        return [settings for job in jobs for settings in _settings_of_each(job, config_dir)]
+    names = next((word for word in words if word.startswith("workload=") and "," in word), None)
+    if names is None:
+        return [list(words)]
+    jobs = []
     for name in filter(None, names.removeprefix("workload=").split(",")):
-        alone = [f"workload={name}"]
-        has_accelerators = load(alone, config_dir=config_dir).accelerators
-        yield alone + [word for word in others if has_accelerators or not word.startswith("accelerator=")]
+        job = [f"workload={name}"]
+        has_accelerators = load(job, config_dir=config_dir).accelerators
+        shared = [word for word in words if word != names]
+        jobs.append(job + [word for word in shared if has_accelerators or not word.startswith("accelerator=")])
+    return jobs
 
 
 def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
@@ -159,13 +179,13 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
             f"reader.page_cache_percent is {reader.page_cache_percent:g}: what memory serves of the reads is measured, "
             "not predicted; wanted 0 for all that the job reads"
         )
-    one = demand(workload.model.name, workload)
+    of_one = demand(workload.model.name, workload)
     nodes = request.hosts or math.ceil(ranks / GPUS_PER_NODE)
     saved_gb, seconds = 0.0, checkpoint.interval_seconds
     if workload.workflow.checkpoint:
         saved_gb = plan_checkpoint(workload.model, checkpoint, ranks).sizes.bytes / 1e9
     stall = min(WATCHDOG_SECONDS, seconds * LOST_PERCENT / (100 - LOST_PERCENT))
-    found = Needs(
+    needs = Needs(
         workload=workload.model.name,
         accelerator=workload.accelerator,
         accelerators=ranks,
@@ -176,28 +196,28 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
         drain_gb_per_second=saved_gb / seconds,
         restart_gb_per_second=saved_gb / (60 * request.restart_minutes),
     )
-    if not workload.workflow.train or one.samples_per_second is None:
-        return found
-    step_gb = ranks * reader.batch_size * one.sample_bytes / 1e9
-    read = workload.metric.au * step_gb / one.computation_seconds
+    if not workload.workflow.train or of_one.samples_per_second is None:
+        return needs
+    step_gb = ranks * reader.batch_size * of_one.sample_bytes / 1e9
+    read = workload.metric.au * step_gb / of_one.computation_seconds
     first_gb = step_gb * max(1, reader.read_threads)
-    request_bytes, _ = requests_of(workload, one.sample_bytes)
-    steps_gb = MLPERF_STEPS * ranks * reader.batch_size * one.dataset_gb / max(1, one.num_samples)
+    request_bytes, _ = requests_of(workload, of_one.sample_bytes)
+    steps_gb = MLPERF_STEPS * ranks * reader.batch_size * of_one.dataset_gb / max(1, of_one.num_samples)
     return replace(
-        found,
+        needs,
         read_gb_per_second=read,
-        first_step_gb_per_second=first_gb / one.computation_seconds,
+        first_step_gb_per_second=first_gb / of_one.computation_seconds,
         first_step_seconds=first_gb / read if read else 0.0,
         requests_per_second=read * 1e9 / request_bytes,
         request_bytes=request_bytes,
-        dataset_gb=one.dataset_gb,
+        dataset_gb=of_one.dataset_gb,
         mlperf_dataset_gb=max(steps_gb, MLPERF_MEMORY_TIMES * nodes * MEMORY_GB),
     )
 
 
 def _add_up(jobs: Sequence[Needs], request: PredictionRequest, overrides: tuple[str, ...]) -> NeedsAnswer:
     values = {field.name: [getattr(job, field.name) for job in jobs] for field in fields(Needs)}
-    sums = {name: sum(of) for name, of in values.items() if name not in ("workload", "accelerator")}
+    sums = {name: sum(numbers) for name, numbers in values.items() if name not in ("workload", "accelerator")}
     requests = sums["requests_per_second"]
     sums["checkpoint_minutes"] = min(values["checkpoint_minutes"])
     sums["first_step_seconds"] = max(values["first_step_seconds"])
@@ -217,14 +237,14 @@ def _add_up(jobs: Sequence[Needs], request: PredictionRequest, overrides: tuple[
 def _nvidia_class(needs: Needs) -> tuple[NvidiaClass, float]:
     """Return the least class that gives reads and asynchronous writes to as many accelerators, and their share of it.
 
-    A few nodes may use what one node may; many share what their scalable units get.
+    A few nodes together may use the rate of one node; many nodes share the rate of their scalable units.
     """
     units, times = needs.accelerators / GPUS_PER_UNIT, 0.0
-    for name, node_read, node_write, unit_read, unit_write in _CLASSES:
-        of_read = needs.read_gb_per_second / max(node_read, units * unit_read)
-        times = max(of_read, needs.drain_gb_per_second / max(node_write, units * unit_write))
+    for storage in _CLASSES:
+        read_times = needs.read_gb_per_second / max(storage.node_read, units * storage.unit_read)
+        times = max(read_times, needs.drain_gb_per_second / max(storage.node_write, units * storage.unit_write))
         if times <= 1:
-            return name, times
+            return storage.name, times
     return "above", times
 
 
@@ -244,40 +264,39 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
     total, jobs = answer.total, answer.jobs
     lines = [Said("read", "next to nothing")]
     if total.read_gb_per_second:
-        read, first = total.read_gb_per_second, total.first_step_gb_per_second
-        node = max(job.read_gb_per_second / job.nodes for job in jobs)
+        rate = _gb(total.read_gb_per_second)
+        of_node = _gb(max(job.read_gb_per_second / job.nodes for job in jobs))
         requests = f"{_si(total.requests_per_second)} requests/s of {total.request_bytes / 1024:.0f} KiB"
         least = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
+        hidden = f"{_gb(total.first_step_gb_per_second)}/s would hide it"
         lines = [
-            Said("read", f"{_gb(read)}/s, {_gb(node)}/s a node", f"at the AU's threshold; {requests}"),
-            Said("first step", f"takes {total.first_step_seconds:.2g} s at that rate", f"{_gb(first)}/s would hide it"),
+            Said("read", f"{rate}/s, {of_node}/s a node", f"at the AU's threshold; {requests}"),
+            Said("first step", f"takes {total.first_step_seconds:.2g} s at that rate", hidden),
             Said("data", f"{_gb(total.dataset_gb)} as set; for MLPerf {_gb(total.mlperf_dataset_gb)}", least),
         ]
     if total.checkpoint_gb:
-        size, every = _gb(total.checkpoint_gb), f"every {total.checkpoint_minutes:g} min"
+        size = _gb(total.checkpoint_gb)
+        written = f"{size} every {total.checkpoint_minutes:g} min; if waiting may cost {LOST_PERCENT:g} % of the time"
         write = f"{_gb(total.drain_gb_per_second)}/s, or {_gb(total.write_gb_per_second)}/s if training waits"
-        lines += [
-            Said("write", write, f"{size} {every}; if waiting may cost {LOST_PERCENT:g} % of the time"),
-            Said(
-                "restart",
-                f"{_gb(total.restart_gb_per_second)}/s",
-                f"{size}, if it may take {answer.restart_minutes:g} min",
-            ),
-        ]
-    of_node = max(job.most_gb_per_second / job.nodes for job in jobs)  # an average would starve it
-    network = f"ports at line rate: the storage {ports(total.most_gb_per_second)}, a node {ports(of_node)}"
-    above = answer.nvidia_class == "above"
-    known = f"beyond the best: {answer.times_class:.2g} times it" if above else f"'{answer.nvidia_class}'"
-    again = f"is yours enough? dlemu predict {shlex.join(answer.overrides)} --mb-per-second X"
-    beside = "one beside the others: dlemu predict workload=... --mb-per-second X --others-mb-per-second Y"
-    lines += [
-        Said("network", network),
-        Said("class", f"{known}, of NVIDIA's classes of storage for a DGX SuperPOD"),
-        Said("from", "batch and step time of the workload's settings, by arithmetic", "not measured"),
-        Said("next", again if len(jobs) == 1 else beside, "or --drive FILE: fio's or elbencho's JSON, a data sheet"),
-    ]
-    kind = f"x {total.accelerator}" if total.accelerator and len(jobs) == 1 else "accelerators"
-    who = f"{total.workload}, {total.accelerators:,} {kind} on {count(total.nodes, 'node')}"
+        read = f"{size}, if it may take {answer.restart_minutes:g} min"
+        lines.append(Said("write", write, written))
+        lines.append(Said("restart", f"{_gb(total.restart_gb_per_second)}/s", read))
+    # The node of the job with the highest rate: an average over nodes would starve it.
+    of_node_gb = max(job.most_gb_per_second / job.nodes for job in jobs)
+    network = f"ports at line rate: the storage {ports(total.most_gb_per_second)}, a node {ports(of_node_gb)}"
+    lines.append(Said("network", network))
+    storage = f"'{answer.nvidia_class}'"
+    if answer.nvidia_class == "above":
+        storage = f"beyond the best: {answer.times_class:.2g} times it"
+    lines.append(Said("class", f"{storage}, of NVIDIA's classes of storage for a DGX SuperPOD"))
+    lines.append(Said("from", "batch and step time of the workload's settings, by arithmetic", "not measured"))
+    question = f"is yours enough? dlemu predict {shlex.join(answer.overrides)} --mb-per-second X"
+    accelerators = f"x {total.accelerator}" if total.accelerator else "accelerators"
+    if len(jobs) > 1:
+        question = "one beside the others: dlemu predict workload=... --mb-per-second X --others-mb-per-second Y"
+        accelerators = "accelerators"
+    lines.append(Said("next", question, "or --drive FILE: fio's or elbencho's JSON, a data sheet"))
+    who = f"{total.workload}, {total.accelerators:,} {accelerators} on {count(total.nodes, 'node')}"
     return Screen(
         title=f"{who}: what the storage must give",
         lines=lines,

@@ -18,23 +18,26 @@ if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
 
 _SHOWN_COUNTS = 3  # the largest that passes and the next
-_WORDS = {True: "pass", False: "fail", None: "too close to call"}
+_VERDICTS = {True: "pass", False: "fail", None: "too close to call"}
+_TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
 
 
 def _screen(answer: Prediction, folder: str) -> Screen:
-    limit = answer.limited_by
-    what = "not known" if (limit.what, limit.confidence) == ("nothing", "low") else limit.what
-    passed, needed, read = answer.shown.passed, answer.shown.needed_mb_per_second, answer.shown.app_mb_per_second
-    tone: Tone = "open" if passed is None else "good" if passed else "bad"
+    limit, shown = answer.limited_by, answer.shown
+    what = "not known" if limit.what == "nothing" and limit.confidence == "low" else limit.what
+    needed, read = rate(shown.needed_mb_per_second), rate(shown.app_mb_per_second)
+    tone = _TONES[shown.passed]
     verdict = answer.verdict.removeprefix(f"{PREDICTED}: ").replace("+-", "±")
     lines = [Said(PREDICTED, verdict, tone=tone)]
-    for one in [one for one in answer.counts[:_SHOWN_COUNTS] if one is not answer.shown]:
-        low, high = one.au_sustained_interval_percent
-        au = with_uncertainty(one.verdict_au("sustained"), (high - low) / 2, answer.question.threshold_percent)
-        lines.append(Said(f"{one.accelerators:>3}", f"AU {au}, {rate(one.app_mb_per_second)}: {_WORDS[one.passed]}"))
+    for count in answer.counts[:_SHOWN_COUNTS]:
+        if count is not shown:
+            low, high = count.au_sustained_interval_percent
+            au = with_uncertainty(count.verdict_au("sustained"), (high - low) / 2, answer.question.threshold_percent)
+            au = f"AU {au}, {rate(count.app_mb_per_second)}"
+            lines.append(Said(f"{count.accelerators:>3}", f"{au}: {_VERDICTS[count.passed]}"))
     lines += [
         Said("limit", f"{what}: {limit.evidence[-1]}"),
-        Said("needs", f"{rate(needed)} for {answer.accelerators} to pass; they read {rate(read)} over whole epochs"),
+        Said("needs", f"{needed} for {answer.accelerators} to pass; they read {read} over whole epochs"),
         Said("check", f"arithmetic alone (speed / demand of one) says {answer.null_max_accelerators} pass"),
         Said("from", answer.source),
     ]
@@ -55,17 +58,11 @@ def _charts(answer: Prediction, folder: str) -> Iterator[tuple[str, Figure]]:
 
 def _title(answer: Prediction) -> str:
     question = answer.question
-    kind = f" on {question.accelerator}" if question.accelerator else ""
+    accelerators = f" on {question.accelerator}" if question.accelerator else ""
     if answer.max_accelerators_interval is None:
-        kind = f", {answer.accelerators} x {question.accelerator or 'accelerator'}"
+        accelerators = f", {answer.accelerators} x {question.accelerator or 'accelerator'}"
     hosts = f", {question.hosts} hosts" if question.hosts > 1 else ""
-    return f"{question.workload}{kind}{scaled(question.sample_divisor)}: predicted{hosts}"
+    return f"{question.workload}{accelerators}{scaled(question.sample_divisor)}: predicted{hosts}"
 
 
-PARTS = Parts(
-    read=read_prediction,
-    answer_type=Prediction,
-    screen=_screen,
-    sections=_sections,
-    charts=_charts,
-)
+PARTS = Parts(read=read_prediction, answer_type=Prediction, screen=_screen, sections=_sections, charts=_charts)

@@ -20,7 +20,7 @@ PREDICT = "predict.json"
 PREDICTED = "predicted"
 """First word of the answer's line."""
 EndedBy = Literal["storage", "others", "most", "files", "cores"]
-"""Why a search tried no more, before accelerators failed (`NO_MORE`)."""
+"""Why a search ended before it found a number of accelerators that fails (`NO_MORE`)."""
 
 VERDICT_AUS = {"sustained": "au_sustained_percent", "au": "au_percent", "rules": "au_whole_percent"}
 """`metric.verdict` -> the AU that is compared with the threshold."""
@@ -138,24 +138,26 @@ NO_MORE: dict[EndedBy, str] = {
 
 
 def _passing(answer: Prediction) -> str:
-    """Say how many pass, and how many more may."""
+    """Say how many pass, and how many more may: `18 pass (AU 91 +- 1 %), 19 to 21 are too close to call`."""
     at_least = "" if answer.saturated else "at least "
     low, high = answer.shown.au_sustained_interval_percent
     value = with_uncertainty(answer.shown.verdict_au(answer.question.verdict), (high - low) / 2)
     au = f"(AU {at_least}{value.replace('±', '+-')}"
     if answer.max_accelerators_interval is None:
-        word = {"pass": "pass", "fail": "fail"}.get(answer.outcome, "too close to call")
-        return f"{answer.accelerators} {word} {au})"
-    low, high = answer.max_accelerators_interval
-    if not high:
+        verb = {"pass": "pass", "fail": "fail"}.get(answer.outcome, "too close to call")
+        return f"{answer.accelerators} {verb} {au})"
+    certain, possible = answer.max_accelerators_interval
+    if not possible:
         return f"not even 1 passes {au})"
-    passing = f"{low} pass{'es' * (low == 1)} {au})"
-    if not low:
+    if certain:
+        passing = f"{certain} {'passes' if certain == 1 else 'pass'} {au})"
+    else:
         passing = f"none is certain to pass {au} with {answer.accelerators})"
-    no_more = "" if answer.ended_by is None else NO_MORE[answer.ended_by].format(high=high)
-    if no_more and (low == high or answer.ended_by in ("storage", "others")):
-        return f"{'at least ' * bool(low)}{passing}: {no_more}"
-    if low == high:
+    no_more = "" if answer.ended_by is None else NO_MORE[answer.ended_by].format(high=possible)
+    if no_more and (certain == possible or answer.ended_by in ("storage", "others")):
+        return f"at least {passing}: {no_more}" if certain else f"{passing}: {no_more}"
+    if certain == possible:
         return passing
-    close = f"{low + 1} to {high} are" if low + 1 < high else f"{high} is"
-    return f"{passing}, {close} too close to call{'; ' * bool(no_more)}{no_more}"
+    too_close = f"{certain + 1} to {possible} are" if certain + 1 < possible else f"{possible} is"
+    passing = f"{passing}, {too_close} too close to call"
+    return f"{passing}; {no_more}" if no_more else passing

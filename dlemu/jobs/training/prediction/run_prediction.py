@@ -48,23 +48,44 @@ ReadForeign = Callable[[str], ForeignRun | None]
 def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Prediction, str, Workload]:
     """Predict for overrides or a workload; return the prediction, the folder that it was saved in, and the workload.
 
-    `ranks` (in a workload: more than 1) is the count to predict, else the largest that passes. A storage that is not
-    described is probed. Without an existing one, each count has the files that it needs. Raises UserError.
+    `ranks` (in a workload: more than 1) is the count to predict; without it, the largest that passes is searched. A
+    storage that is not described is probed. Without an existing storage, each count has the files that it needs. Raises
+    UserError.
     """
     known = None if request.from_folder is None else read_known(request.from_folder, request.read_foreign)
     if isinstance(source, Workload):
-        workload, words, ranks = source, [], source.ranks if source.ranks > 1 else None
+        workload, words, names_files = source, list[str](), True
+        ranks = source.ranks if source.ranks > 1 else None
     else:
         words = list(source)
-        base = None if known is None else known.workload
-        workload = load(words, config_dir=request.config_dir, base=base)
+        workload = load(words, config_dir=request.config_dir, base=None if known is None else known.workload)
         ranks = workload.ranks if any(word.lstrip("+").startswith("ranks=") for word in words) else None
+        names_files = any("dataset.num_files_train=" in word for word in words)
     check_runnable(workload)
     problems = list(_not_modelled(workload, request, known))
     if problems:
         raise UserError(joined_problems(problems))
     folder = workload.output.folder or new_folder(workload.results_name, "predict-")
     check_new(folder)
+    has_files = names_files or workload.dataset.source == "folder"
+    calibration = _calibrate(workload, request, known, ranks)
+    answer = predict(
+        workload,
+        calibration,
+        ranks=ranks,
+        hosts=request.hosts or 1,
+        most=request.most or MOST,
+        assumes_files=known is None and request.describes_storage and not has_files,
+        overrides=tuple(without_secrets(take_word(words, "output.folder")[1])),
+    )
+    write_text(folder, CONFIG, to_yaml(workload))
+    write_text(folder, CALIBRATION, to_json(calibration))
+    save_answer(folder, PREDICT, answer)
+    return answer, folder, workload
+
+
+def _calibrate(workload: Workload, request: PredictionRequest, known: Known | None, ranks: int | None) -> Calibration:
+    """Return the calibration of the described storage, or probe it, with other jobs and hosts as requested."""
     if request.mb_per_second is not None:
         factor = row_group_reads(workload)
         calibration = given_speed(request.mb_per_second, cores=usable_cores(), bytes_factor=factor)
@@ -80,60 +101,51 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
     if request.others_mb_per_second >= most_mb_per_second(calibration.curve):
         raise nothing_left(request.others_mb_per_second, most_mb_per_second(calibration.curve))
     calibration = replace(calibration, others_mb_per_second=request.others_mb_per_second)
-    if request.host_cores is not None:  # another host, where nobody else computes
-        source_of = f"{calibration.source}, for hosts with {count(request.host_cores, 'core')}"
-        calibration = replace(calibration, source=source_of, cores=float(request.host_cores), busy_cores=0.0)
-    states_files = (
-        isinstance(source, Workload)
-        or workload.dataset.source == "folder"
-        or any("dataset.num_files_train=" in word for word in words)
-    )
-    overrides = tuple(without_secrets(take_word(words, "output.folder")[1]))
-    answer = predict(
-        workload,
-        calibration,
-        ranks=ranks,
-        hosts=request.hosts or 1,
-        most=request.most or MOST,
-        assumes_files=known is None and request.describes_storage and not states_files,
-        overrides=overrides,
-    )
-    write_text(folder, CONFIG, to_yaml(workload))
-    write_text(folder, CALIBRATION, to_json(calibration))
-    save_answer(folder, PREDICT, answer)
-    return answer, folder, workload
+    if request.host_cores is None:
+        return calibration
+    # On another host, no other programs compute.
+    source = f"{calibration.source}, for hosts with {count(request.host_cores, 'core')}"
+    return replace(calibration, source=source, cores=float(request.host_cores), busy_cores=0.0)
 
 
-_AS_MEASURED = (
+_AS_MEASURED: tuple[str, ...] = (
     *("reader.engine", "reader.decode", "reader.verify", "reader.odirect", "reader.transfer_size"),
     *("reader.range_bytes", "reader.io_depth", "reader.pin_memory", "reader.tensors", "reader.tensor_bytes"),
     *("dataset.compression", "dataset.compressibility", "metric.cached"),
 )
 """Settings that change what a read takes in a way that only a measurement with them shows."""
-_CACHED = ("reader.evict_page_cache", "train.epochs")  # with metric.cached: which share of the reads memory serves
-_IN_MEMORY = ("reader.page_cache_percent",)
-_NOT_IN_A_SPEED = (
+_CACHED: tuple[str, ...] = ("reader.evict_page_cache", "train.epochs")
+"""Settings that, with `metric.cached`, change which share of the reads memory serves."""
+_IN_MEMORY: tuple[str, ...] = ("reader.page_cache_percent",)
+"""Settings that must be the same whatever the source."""
+_NOT_IN_A_SPEED: tuple[str, ...] = (
     *("reader.decode", "reader.verify", "reader.pin_memory", "reader.tensors", "dataset.compression", "metric.cached"),
 )
+"""Settings that must have their defaults where only a speed is given."""
 _NOT_SIMULATED = ("train.compute", "checkpoint.asynchronous")
+"""Settings that must have their defaults in any prediction."""
 
 
 def _not_modelled(workload: Workload, request: PredictionRequest, known: Known | None) -> Iterator[str]:
     """Yield a problem for each setting that changes a run's numbers, but that neither model nor source knows."""
-    reader = workload.reader
-    names, source = _IN_MEMORY + _NOT_IN_A_SPEED * request.describes_storage, "a probe"
-    if request.describes_storage:
-        source = request.from_folder or "a speed"
+    reader, measured, names = workload.reader, Workload(), _IN_MEMORY
     if known is not None:
-        names = _IN_MEMORY + _AS_MEASURED + _CACHED * workload.metric.cached
+        source, measured = request.from_folder, known.workload
+        names += _AS_MEASURED + (_CACHED if workload.metric.cached else ())
+    elif request.describes_storage:
+        source = "a speed"
+        names += _NOT_IN_A_SPEED
+    else:
+        source = "a probe"
     harmless = {
         "metric.cached": reader.odirect or reader.evict_page_cache == "epochs",
         "reader.tensors": workload.recorded.version,  # recorded with what they cost
         "checkpoint.asynchronous": not workload.workflow.checkpoint,
     }
-    pairs = [(name, Workload()) for name in _NOT_SIMULATED]
-    for name, other in [*pairs, *((name, known.workload if known else Workload()) for name in names)]:
-        value, wanted = (attrgetter(name)(one) for one in (workload, other))
+    wanted_values = {name: attrgetter(name)(Workload()) for name in _NOT_SIMULATED}
+    wanted_values |= {name: attrgetter(name)(measured) for name in names}
+    for name, wanted in wanted_values.items():
+        value = attrgetter(name)(workload)
         if value != wanted and not harmless.get(name):
             yield (
                 f"{name} is {str(value).lower()}, and neither the model nor {source} knows what that changes: wanted "
@@ -142,11 +154,7 @@ def _not_modelled(workload: Workload, request: PredictionRequest, known: Known |
 
 
 def calibrate_by_probe(
-    workload: Workload,
-    *,
-    readers: int = 0,
-    most_seconds: float = MAX_SECONDS,
-    on_event: OnEvent = ignore,
+    workload: Workload, *, readers: int = 0, most_seconds: float = MAX_SECONDS, on_event: OnEvent = ignore
 ) -> Calibration:
     """Measure the storage with the workload's reads, most precisely for `readers` (0: the fewest to saturate)."""
     found = inspect(
@@ -157,9 +165,9 @@ def calibrate_by_probe(
         storage=workload.storage_spec,
     )
     job = make_job(workload, 1, found, folder=os.devnull)
-    how = treatment_of(workload, found.total_bytes)
-    began, others, levels = time.monotonic(), _others_cpu_seconds(), []
-    for level in measure_levels(job, evicts=how in ("evicted", "large"), again=readers, most_seconds=most_seconds):
+    evicts = treatment_of(workload, found.total_bytes) in ("evicted", "large")
+    began, others_before, levels = time.monotonic(), _others_cpu_seconds(), []
+    for level in measure_levels(job, evicts=evicts, again=readers, most_seconds=most_seconds):
         on_event(PartMeasured(level, f"{count(level.readers, 'reader')} {level.mb_per_second:,.1f} MB/s"))
         levels.append(level)
     return calibrate_from_levels(
@@ -168,14 +176,15 @@ def calibrate_by_probe(
         loader_costs(job),
         cores=usable_cores(),
         folder=workload.dataset.data_folder,
-        busy_cores=max(0.0, (_others_cpu_seconds() - others) / (time.monotonic() - began)),
+        busy_cores=max(0.0, (_others_cpu_seconds() - others_before) / (time.monotonic() - began)),
     )
 
 
 def _others_cpu_seconds() -> float:
     """Return the host's CPU seconds so far, without those of this process and of its finished children."""
     host, own = psutil.cpu_times(), os.times()
-    return float(sum(host) - host.idle - getattr(host, "iowait", 0.0) - getattr(host, "guest", 0.0)) - sum(own[:4])
+    used = sum(host) - host.idle - getattr(host, "iowait", 0.0) - getattr(host, "guest", 0.0)
+    return float(used) - sum(own[:4])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,8 +197,7 @@ class Known:
 
 def read_known(folder: str, read_foreign: ReadForeign | None = None) -> Known:
     """Return calibration and settings from the folder of a run or of an earlier prediction; raises UserError."""
-    earlier = read_prediction(folder)
-    if earlier is not None:
+    if read_prediction(folder) is not None:
         calibration = decode_untrusted(os.path.join(folder, CALIBRATION), Calibration)
         return Known(calibration=calibration, workload=load_received(os.path.join(folder, CONFIG)))
     foreign = read_foreign(folder) if read_foreign is not None else None
