@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from datagen.content import STAMP_BYTES, Content
 from datagen.formats import format_base as base
-from datagen.formats._buffered import BufferedFile
+from datagen.formats._source import BufferedFile
 from datagen.registry import library
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import Writer

@@ -10,7 +10,7 @@ import numpy as np
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats import format_base as base
-from datagen.formats._buffered import BufferedFile
+from datagen.formats._source import BufferedFile
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 

@@ -61,11 +61,11 @@ class Format(base.RecordFormat):
         for piece in job.payload(buffer):
             writer.write(piece)
 
-    def open_records(self, opened: base.OpenedFile) -> IndexedFile:
+    def open_records(self, opened: base.RecordInputs) -> IndexedFile:
         """Open a file; matched is Megatron-LM: each record is looked up in a mapped index, and read by its own call."""
         return IndexedFile(opened)
 
-    def locate(self, opened: base.OpenedFile) -> None:
+    def locate(self, opened: base.RecordInputs) -> None:
         """Return None: records are looked up as they are read."""
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
@@ -91,11 +91,11 @@ class Format(base.RecordFormat):
 class IndexedFile(base.RecordFile):
     """One data file: offsets of records of equal length are computed, others are looked up in the index."""
 
-    def __init__(self, opened: base.OpenedFile) -> None:
+    def __init__(self, opened: base.RecordInputs) -> None:
         source, samples = opened.source, opened.samples
         record_bytes, rest = divmod(source.size_bytes, samples)
         super().__init__(opened, record_bytes)
-        offsets, sizes = opened.side(OFFSETS), opened.side(SIZES)
+        offsets, sizes = opened.open_side(OFFSETS), opened.open_side(SIZES)
         self._index: tuple[base.Source, base.Source] | None = None
         if offsets is not None and sizes is not None:
             self._check_length(offsets)

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.content import Content
-from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
     MIN_PADDING_BYTES,
     PictureFormat,
@@ -31,6 +30,7 @@ from datagen.formats._picture import (
     padding_then_codes,
     read_in_blocks,
 )
+from datagen.formats._source import BufferedFile
 from datagen.formats.format_base import DamagedError, Scratch
 from datagen.registry import library
 

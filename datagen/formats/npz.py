@@ -18,9 +18,9 @@ import numpy as np
 from isal import isal_zlib
 
 from datagen.buffers import AlignedBuffer
-from datagen.formats import _array
 from datagen.formats import format_base as base
-from datagen.formats._buffered import BufferedFile
+from datagen.formats import npy
+from datagen.formats._source import BufferedFile
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
@@ -37,23 +37,23 @@ class Format(base.FormatBase):
         if spec.compression == "zip":
             return None
         samples = spec.num_samples_per_file
-        x_bytes = _array.array_bytes(np.dtype(spec.record_element_type).str, shapes, samples)
-        y_bytes = len(_array.array_header("<i8", (samples,))) + 8 * samples
+        x_bytes = npy.array_bytes(np.dtype(spec.record_element_type).str, shapes, samples)
+        y_bytes = len(npy.array_header("<i8", (samples,))) + 8 * samples
         return archive_bytes("x.npy", x_bytes, "y.npy", y_bytes)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         samples = job.spec.num_samples_per_file
         level = job.spec.compression_level if job.spec.compression == "zip" else 0
-        records: Iterable[bytes | memoryview] = itertools.chain([_array.header(job)], job.payload(buffer))
-        labels = [_array.array_header("<i8", (samples,)), bytes(8 * samples)]
+        records: Iterable[bytes | memoryview] = itertools.chain([npy.header(job)], job.payload(buffer))
+        labels = [npy.array_header("<i8", (samples,)), bytes(8 * samples)]
         entries = [_write_member(writer, "x.npy", level, records), _write_member(writer, "y.npy", level, labels)]
         writer.write(directory(entries, writer.position))
 
-    def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> _array.Samples:
+    def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> npy.ArrayFile:
         """Parse the archive; samples are copied only if they are compressed or interleaved."""
         return _samples(data, _members_to_read(_entries(data), samples, len(data))[0], samples, scratch)
 
-    def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> _array.Samples:
+    def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> npy.ArrayFile:
         """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
         used = _members_to_read(_list_by_zipfile(file), samples, file.size_bytes)
         for entry in sorted(used, key=lambda entry: entry.start):
@@ -69,19 +69,19 @@ class Format(base.FormatBase):
             main, *others = _members_to_read(entries, samples, 0)
             used = sorted([main, *others], key=lambda entry: entry.start)
             arrays = {entry.name: archive[entry.name] for entry in used}
-            return _array.sample_of(arrays[main.name], index, samples)
+            return npy.sample_of(arrays[main.name], index, samples)
 
 
-def _samples(data: memoryview, entry: Entry, samples: int, scratch: base.Scratch) -> _array.Samples:
+def _samples(data: memoryview, entry: Entry, samples: int, scratch: base.Scratch) -> npy.ArrayFile:
     """Parse the member `entry` of the archive `data` as the array that holds the samples."""
     member, start = packed_member(data, entry)
     if entry.method != STORED:
         member = inflate(member, scratch(entry.plain_bytes), start, entry.crc)
     try:
-        array = _array.parse(member, X_NAME)
+        array = npy.parse(member, X_NAME)
     except base.DamagedError as error:
         raise base.DamagedError(str(error), entry.start) from error
-    return _array.Samples(array, samples, X_NAME, scratch)
+    return npy.ArrayFile(array, samples, X_NAME, scratch)
 
 
 LOAD_BYTES = 1 << 18
@@ -93,7 +93,7 @@ ZIP_BYTES = 4096  # minimum bytes that Python's zipfile reads of a member at a t
 
 def _list_by_zipfile(file: BufferedFile) -> list[Entry]:
     """List the members by the calls of np.load and zipfile.ZipFile (`_EndRecData`, `_RealGetContents`)."""
-    file.read(len(_array.MAGIC))
+    file.read(len(npy.MAGIC))
     file.seek_from_end(END_BYTES)
     end = file.read_all()
     if bytes(end[:4]) != b"PK\x05\x06" or bytes(end[-2:]) != b"\0\0":
@@ -118,12 +118,12 @@ def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
     file.seek(entry.start)
     file.read(sum(_LOCAL.unpack(file.read(_LOCAL.size))[-2:]))
     packed, _ = packed_member(file.image, entry)
-    header = 2 * _array.ALIGNMENT - _array.PREFIX_BYTES  # the usual size
+    header = 2 * npy.ALIGNMENT - npy.PREFIX_BYTES  # the usual size
     if entry.method == STORED:
-        header = _array.header_bytes(packed[: _array.PREFIX_BYTES])
-    items = range(_array.PREFIX_BYTES + header, entry.plain_bytes, LOAD_BYTES)
+        header = npy.header_bytes(packed[: npy.PREFIX_BYTES])
+    items = range(npy.PREFIX_BYTES + header, entry.plain_bytes, LOAD_BYTES)
     # The bytes that np.load asks for at a time
-    pieces = [_array.PREFIX_BYTES, header, *(min(LOAD_BYTES, entry.plain_bytes - at) for at in items)]
+    pieces = [npy.PREFIX_BYTES, header, *(min(LOAD_BYTES, entry.plain_bytes - at) for at in items)]
     packed_left, growth = len(packed), entry.plain_bytes / max(1, len(packed))
     held = waiting = 0.0  # bytes decompressed ahead, and compressed bytes read ahead
     for size in pieces:

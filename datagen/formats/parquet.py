@@ -74,7 +74,7 @@ class Format(GroupFormat):
     def open_groups(self, source: base.Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
         return GroupsFile(_with_footer(source) if matched else source, spec, matched)
 
-    def decode_group(self, where: str | base.StoredFile, index: int, spec: DatasetSpec) -> list[memoryview]:
+    def decode_group(self, where: str | base.SourceStream, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Return the buffers of the columns requested; lists are flattened.
 
         Columns of variable-length values also have a buffer of offsets.

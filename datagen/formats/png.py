@@ -15,7 +15,6 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from datagen.content import Content
-from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
     MIN_PADDING_BYTES,
     PILLOW_BYTES,
@@ -24,6 +23,7 @@ from datagen.formats._picture import (
     padding_then_codes,
     read_in_blocks,
 )
+from datagen.formats._source import BufferedFile
 from datagen.formats.format_base import DamagedError
 
 HAS_OWN_LENGTH = True

@@ -97,12 +97,12 @@ class Format(base.RecordFormat):
         for record in range(job.spec.num_samples_per_file):
             frame.write(writer, job.payload(buffer, record * size, (record + 1) * size))
 
-    def open_records(self, opened: base.OpenedFile) -> TfrecordFile:
+    def open_records(self, opened: base.RecordInputs) -> TfrecordFile:
         return TfrecordFile(opened)
 
-    def locate(self, opened: base.OpenedFile) -> base.Offsets | None:
+    def locate(self, opened: base.RecordInputs) -> base.Offsets | None:
         """Read the index, if there is one that fits the file, else the headers."""
-        index = opened.side(0)
+        index = opened.open_side(0)
         listed = None if index is None else _parse_index(bytes(index.read(0, index.size_bytes)), opened.samples)
         if listed is None or listed[-1] != opened.source.size_bytes:
             return super().locate(opened)
@@ -229,7 +229,7 @@ def _digits_of_multiples(size: int, count: int) -> int:
 class TfrecordFile(base.RecordFile):
     """One file."""
 
-    def __init__(self, opened: base.OpenedFile) -> None:
+    def __init__(self, opened: base.RecordInputs) -> None:
         source, samples = opened.source, opened.samples
         record_bytes, rest = divmod(source.size_bytes, samples)
         super().__init__(opened, record_bytes)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.content import Content
-from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import MIN_PADDING_BYTES, PictureFormat, Shape, feed_decoder, padding_then_codes
+from datagen.formats._source import BufferedFile
 from datagen.formats.format_base import DamagedError
 
 ENDINGS = ("tiff", "tif")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats import format_base as base
-from datagen.formats._buffered import python_buffer_bytes, python_calls
+from datagen.formats._source import python_buffer_bytes, python_calls
 from datagen.layout import even_places
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
@@ -93,7 +93,7 @@ class Format(base.RecordFormat):
             writer.write(bytes(-size % BLOCK))
         writer.write(TAIL)
 
-    def open_records(self, opened: base.OpenedFile) -> TarRecords:
+    def open_records(self, opened: base.RecordInputs) -> TarRecords:
         return TarRecords(opened)
 
     def offsets(self, file: BinaryIO) -> list[int]:
@@ -165,7 +165,7 @@ class Packer:
 class TarRecords(base.RecordFile):
     """One file."""
 
-    def __init__(self, opened: base.OpenedFile) -> None:
+    def __init__(self, opened: base.RecordInputs) -> None:
         source, samples, is_even = opened.source, opened.samples, opened.offsets is None
         size = 0
         if is_even:
