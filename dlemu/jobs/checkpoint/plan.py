@@ -20,8 +20,7 @@ class ReadSource:
     checkpoint: int
     settings: Checkpoint
     seed: int
-    known: bool
-    """dlemu wrote it, so its content is known and can be checked."""
+    known: bool  # dlemu wrote it, so its content is known and can be checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +28,8 @@ class CheckpointJob(Job):
     """The complete description of a checkpoint run; `seed` determines the content it writes."""
 
     plan: CheckpointPlan
-    sources: tuple[ReadSource, ...] = ()
-    """Checkpoints to read, in order."""
-    notes: tuple[str, ...] = ()
-    """Sentences that a reader of the result must know."""
+    sources: tuple[ReadSource, ...] = ()  # checkpoints to read, in order
+    notes: tuple[str, ...] = ()  # sentences that a reader of the result must know
 
     @property
     def settings(self) -> Checkpoint:
