@@ -1,6 +1,7 @@
 """Reading HDF5 files: the HDF5 library reports where records are, and their bytes are read from there directly.
 
-HDF5 parses the structure once for all files with the same structure. Chunks are decoded by HDF5.
+Files of equal size mostly have the same structure. So the bytes of the structure and the positions of records found in
+one file are kept, and HDF5 parses another file only if its structure has other bytes. HDF5 decodes chunks.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ BLOCK_BYTES = 16 << 10  # the structure of a file, which consists of many small 
 SIGNATURE_BYTES = 8  # bytes that HDF5 reads of a file first
 SIEVE_BYTES = 64 << 10
 """Minimum that HDF5 reads of a contiguous dataset, and keeps in a buffer (`H5Pset_sieve_buf_size`)."""
-HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)
-"""Errors that h5py raises for files that are damaged or not HDF5."""
+HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)  # of h5py, for damaged files
 Extent = tuple[int, int]  # (offset, bytes)
 
 
@@ -36,14 +36,14 @@ def hdf5() -> Any:
 
 
 class Structure(NamedTuple):
-    """What HDF5 reads of the structure of an unchunked file, and where it finds the records by that."""
+    """The structure of an unchunked file: the bytes of it that HDF5 reads, and the datasets that HDF5 finds by them."""
 
     reads: dict[Extent, bytes]
     parts: Sequence[_Contiguous | _Chunked]
 
 
 Known = dict[int, Structure]  # structure of a file that was read, by file size
-_MAX_KNOWN = 1024  # the structure of files of further sizes is always read by HDF5, which is slower
+_MAX_KNOWN = 1024  # the structure of files of further sizes is always parsed by HDF5, which is slower
 
 
 class Hdf5File(OpenFile):
@@ -54,11 +54,11 @@ class Hdf5File(OpenFile):
     def __init__(self, source: Source, samples: int, known: Known, *, matched: bool = False) -> None:
         """With `matched`, read as HDF5 would: first the structure, then each record or chunk."""
         self._source = source
-        self._gathered: memoryview | None = None
+        self._gathered: memoryview | None = None  # memory for a sample of several pieces, and for a decoded sample
         self._decoded: memoryview | None = None
         self._file = SourceFile(source, matched=matched)
         structure = known.get(source.size_bytes) if samples == 1 else None
-        if structure and self._file.has(structure.reads):  # HDF5 would find the same, but takes a millisecond
+        if structure and self._file.has(structure.reads):  # HDF5 would find the same parts, but takes a millisecond
             self._parts = structure.parts
         else:
             self._parts = self._parts_by_hdf5(samples)
@@ -120,15 +120,15 @@ class Hdf5File(OpenFile):
     def _decode(self, index: int) -> memoryview:
         """Let HDF5 decode a sample from its chunks, which have been read into memory."""
         self._decoded = self._decoded or self._source.scratch(self._record_bytes)
-        done = 0
+        start = 0
         with self._by_hdf5(f"no readable chunks of sample {index}"):
             for part in self._parts:
-                out = self._decoded[done : done + part.bytes]
+                out = self._decoded[start : start + part.bytes]
                 if isinstance(part, _Chunked):
                     part.read(index, out)
                 else:
                     (out[:],) = self._file.extents(part.extents(index))
-                done += part.bytes
+                start += part.bytes
         return self._decoded
 
     @contextlib.contextmanager
@@ -183,10 +183,10 @@ class _Chunked:
     def read(self, index: int, out: memoryview) -> None:
         """Read a sample by HDF5."""
         count = (1, *self._shape[1:])
-        there = self._dataset.get_space()
-        there.select_hyperslab((index, *[0] * (len(count) - 1)), count)
+        file_space = self._dataset.get_space()
+        file_space.select_hyperslab((index, *[0] * (len(count) - 1)), count)
         array = np.frombuffer(out, self._dataset.dtype).reshape(count)
-        self._dataset.read(hdf5().h5s.create_simple(count), there, array)
+        self._dataset.read(hdf5().h5s.create_simple(count), file_space, array)
 
 
 def _open(file: SourceFile) -> Any:
@@ -219,20 +219,20 @@ def _part(dataset: Any) -> _Contiguous | _Chunked:
 
 
 class SourceFile:
-    """A file object for HDF5 that reads from a `Source`.
+    """A file object for HDF5 that reads from a `Source`, each record or chunk when it is first requested.
 
-    It reads each record or chunk when it is first requested. `matched`: by HDF5's own calls, of which HDF5 makes those
-    for the structure, and this class those for records; else in as few calls as possible.
+    With `matched`, the calls are those of HDF5: HDF5 itself makes those for the structure, this class those for
+    records. Else the calls are as few as possible.
     """
 
     def __init__(self, source: Source, *, matched: bool) -> None:
         self.failure: DlemuError | OSError | None = None
-        """The storage's error of a failed read, to be checked after each call of HDF5, which got zeros instead.
+        """The error of a read that failed, to be checked after each call of HDF5: HDF5 got zeros instead.
 
         An exception raised through HDF5 would leave a file open in it, which calls this object when Python exits.
         """
         self.structure: dict[Extent, bytes] = {}  # what HDF5 has read of the structure
-        self._source, self._at, self._matched = source, 0, matched
+        self._source, self._position, self._matched = source, 0, matched
         self._signature: memoryview | None = None
         self._blocks: dict[int, bytes] = {}  # copies, because the memory of a batch is reused
         self._extents: dict[int, memoryview] = {}
@@ -257,11 +257,13 @@ class SourceFile:
         """If `matched`, read a small record through the sieve buffer of its dataset, which ends at `end`, as HDF5."""
         if not self._matched or size_bytes > SIEVE_BYTES or offset in self._extents:
             return
-        start, held = self._sieves.get(end, (0, memoryview(b"")))
-        if not start <= offset <= offset + size_bytes <= start + len(held):
-            read = self._source.read(offset, min(SIEVE_BYTES, end - offset))
-            start, held = self._sieves[end] = offset, memoryview(bytes(read)) if len(read) > size_bytes else read
-        self._extents[offset] = held[offset - start : offset - start + size_bytes]
+        start, buffered = self._sieves.get(end, (0, memoryview(b"")))
+        if not start <= offset <= offset + size_bytes <= start + len(buffered):
+            start, buffered = offset, self._source.read(offset, min(SIEVE_BYTES, end - offset))
+            if len(buffered) > size_bytes:  # it serves later samples, too: a copy, because the memory is reused
+                buffered = memoryview(bytes(buffered))
+            self._sieves[end] = start, buffered
+        self._extents[offset] = buffered[offset - start : offset - start + size_bytes]
 
     def forget(self) -> None:
         """Release all bytes except those of the structure."""
@@ -275,36 +277,37 @@ class SourceFile:
             self._block(0)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + (self._source.size_bytes if whence == os.SEEK_END else 0)
-        return self._at
+        self._position = offset + (self._source.size_bytes if whence == os.SEEK_END else 0)
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def readinto(self, out: memoryview) -> int:
-        size = max(0, min(len(out), self._source.size_bytes - self._at))
+        size = max(0, min(len(out), self._source.size_bytes - self._position))
         try:
-            known = self._extents.get(self._at)  # a chunk that is being decoded
-            if known is None or len(known) < size:
-                known = self._of_structure(self._at, size)
-                self.structure[self._at, size] = bytes(known[:size])
-            out[:size] = known[:size]
+            data = self._extents.get(self._position)  # a chunk that is being decoded
+            if data is None or len(data) < size:
+                data = self._read_structure(self._position, size)
+                self.structure[self._position, size] = bytes(data[:size])
+            out[:size] = data[:size]
         except (DlemuError, OSError) as error:
             self.failure = error
             size = len(out)
             out[:] = bytes(size)
-        self._at += size
+        self._position += size
         return size
 
     def flush(self) -> None:
         return
 
-    def _of_structure(self, offset: int, size_bytes: int) -> memoryview:
+    def _read_structure(self, offset: int, size_bytes: int) -> memoryview:
         """Return bytes of the file from `offset` on, `size_bytes` or more."""
         if self._matched:
-            first, self._signature = self._signature, None
-            is_first = first and not offset and len(first) == size_bytes
-            return first if first and is_first else self._source.read(offset, size_bytes)
+            signature, self._signature = self._signature, None  # HDF5's first read, which `probe` has made
+            if signature and offset == 0 and len(signature) == size_bytes:
+                return signature
+            return self._source.read(offset, size_bytes)
         first_block, last_block = offset // BLOCK_BYTES, (offset + size_bytes - 1) // BLOCK_BYTES
         read = memoryview(b"".join(map(self._block, range(first_block, last_block + 1))))
         return read[offset - first_block * BLOCK_BYTES :]

@@ -40,10 +40,11 @@ def text(value: str) -> bytes:
     return varint(len(data)) + data
 
 
-def array(kind: int, items: Sequence[bytes]) -> bytes:
+def array(item_type: int, items: Sequence[bytes]) -> bytes:
     """Encode a list of encoded items of one type."""
-    head = bytes([len(items) << 4 | kind]) if len(items) < 15 else bytes([0xF0 | kind]) + varint(len(items))
-    return head + b"".join(items)
+    if len(items) < 15:
+        return bytes([len(items) << 4 | item_type]) + b"".join(items)
+    return bytes([0xF0 | item_type]) + varint(len(items)) + b"".join(items)
 
 
 def struct(*fields: tuple[int, int, bytes]) -> bytes:
@@ -54,10 +55,10 @@ def struct(*fields: tuple[int, int, bytes]) -> bytes:
 def part(last: int, *fields: tuple[int, int, bytes]) -> bytes:
     """Encode some fields of a struct that follow the field with id `last`."""
     out = bytearray()
-    for field, kind, value in fields:
-        out.append((field - last) << 4 | kind)
+    for field_id, field_type, value in fields:
+        out.append((field_id - last) << 4 | field_type)
         out += value
-        last = field
+        last = field_id
     return bytes(out)
 
 
@@ -338,12 +339,15 @@ def plan_of(spec: DatasetSpec, record_bytes: int) -> FilePlan:
 
 @functools.lru_cache(maxsize=4)  # with hundreds of columns and groups, the metadata takes a second
 def _plan(rows: int, group_rows: int, columns: tuple[ParquetColumn, ...], record_bytes: int) -> FilePlan:
-    made = []
+    planned = [Column("data", FIXED, record_bytes, True)] if not columns else []
     for column in columns:
-        plain = column.dtype in TYPES  # others are byte arrays
-        kind, length = (TYPES[column.dtype], column.size) if plain else (FIXED, 1)
-        made.append(Column(column.name, kind, column.value_bytes, column.read, length))
-    return FilePlan(rows, group_rows, tuple(made) or (Column("data", FIXED, record_bytes, True),))
+        if column.dtype in TYPES:
+            planned.append(
+                Column(column.name, TYPES[column.dtype], column.value_bytes, column.read, length=column.size)
+            )
+        else:
+            planned.append(Column(column.name, FIXED, column.value_bytes, column.read))
+    return FilePlan(rows, group_rows, tuple(planned))
 
 
 def _pages(rows: int, column: Column, before: bytes) -> Iterator[Page]:
@@ -360,7 +364,7 @@ def _pages(rows: int, column: Column, before: bytes) -> Iterator[Page]:
 def _levels(rows: int, length: int) -> bytes:
     """Encode repetition levels (0 where a row's list begins) and definition levels (all present) of a page of lists.
 
-    Both as runs (Encodings.md, RLE): a count, shifted by one bit, and the level of so many numbers.
+    Both are runs (Encodings.md, RLE): a count, shifted by one bit, and the level that this many numbers have.
     """
     repetition = (varint(1 << 1) + b"\0" + varint((length - 1) << 1) + b"\1") * rows
     definition = varint(rows * length << 1) + b"\1"

@@ -21,8 +21,6 @@ TEXTS = np.frombuffer(b"".join(f"{number},".ljust(NUMBER_BYTES).encode() for num
 
 
 class Format(base.FormatBase):
-    """Reads and writes .csv."""
-
     only_bytes = True
     transfer_bytes = PARSER_BYTES
 

@@ -49,8 +49,6 @@ SIZES = bytes([7, 6, 5, 4, 3, 2, 1, 0])
 
 
 class Format(PictureFormat):
-    """Reads and writes .jpeg."""
-
     longest_side = 65535
 
     def min_bytes(self, shape: Shape) -> int:
@@ -66,12 +64,11 @@ class Format(PictureFormat):
         padding = np.empty(sum(comments), np.uint8)
         coefficients = MAX_COEFFICIENTS if width > MAX_COEFFICIENTS else width - 2
         codes = padding_then_codes(content, file, padding, blocks * coefficients)
-        at = _put(out, 0, head)
-        taken = 0
+        at, padding_at = _put(out, 0, head), 0
         for size in comments:
             at = _put(out, at, b"\xff\xfe" + struct.pack(">H", size + 2))
-            at = _put(out, at, padding[taken : taken + size])
-            taken += size
+            at = _put(out, at, padding[padding_at : padding_at + size])
+            padding_at += size
         at = _put(out, at, tail)
         # The blocks, one per row: no DC difference, the coefficients, and an end of block after fewer than 63
         scan = out[at : at + blocks * width].reshape(blocks, width)
@@ -112,8 +109,8 @@ class Format(PictureFormat):
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         check_pixels(height, width)
         shape = Shape(height, width, 1 if colours == "Gray" else 3)
-        kind, out = "GRAY" if shape.channels == 1 else "RGB", scratch(shape.size_bytes)
-        pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, kind, buffer=out)
+        colour_space, out = "GRAY" if shape.channels == 1 else "RGB", scratch(shape.size_bytes)
+        pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colour_space, buffer=out)
         return pixels.reshape(-1).data
 
 
@@ -147,10 +144,11 @@ def _tables(shape: Shape) -> bytes:
 def _comments(size_bytes: int) -> list[int]:
     """Return the bytes in each comment, for comments of `size_bytes` in total, including their markers and lengths."""
     count = -(-size_bytes // (SEGMENT_BYTES + 4))
-    each, more = divmod(size_bytes, count)
-    return [each - 4 + (i < more) for i in range(count)]
+    segment_bytes, longer_segments = divmod(size_bytes, count)
+    return [segment_bytes - 4 + (number < longer_segments) for number in range(count)]
 
 
 def _put(out: NDArray[np.uint8], at: int, data: bytes | NDArray[np.uint8]) -> int:
+    """Copy `data` into `out` at index `at`; return the index after it."""
     out[at : at + len(data)] = np.frombuffer(data, np.uint8)
     return at + len(data)

@@ -26,8 +26,7 @@ _PREFIX = struct.Struct("<6sBxH")  # magic, major version, and in files of versi
 PREFIX_BYTES = _PREFIX.size
 MAGIC = b"\x93NUMPY"
 ALIGNMENT = 64  # NumPy pads the header so that the items begin at a multiple of this
-GROWTH_DIGITS = 21
-"""Characters that NumPy reserves for the first axis: the digits of the largest 64-bit number, and one."""
+GROWTH_DIGITS = 21  # characters that NumPy reserves for the first axis: the digits of a 64-bit number, and one
 CACHED_HEADERS = 256  # size of the cache of parsed headers
 NAME = "the array"
 
@@ -35,8 +34,6 @@ _HEADER = re.compile(rb"\{'descr': '([^']*)', 'fortran_order': (True|False), 'sh
 
 
 class Format(base.FormatBase):
-    """Reads and writes .npy."""
-
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         return array_bytes(np.dtype(spec.record_element_type).str, shapes, spec.num_samples_per_file)
 

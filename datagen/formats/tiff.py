@@ -31,8 +31,6 @@ _ORDERS = {b"II": "<", b"MM": ">"}
 
 
 class Format(PictureFormat):
-    """Reads and writes .tiff."""
-
     longest_side = 1 << 30
 
     def min_bytes(self, shape: Shape) -> int:
