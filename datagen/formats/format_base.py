@@ -208,9 +208,7 @@ class FormatBase(abc.ABC):
     def parse(self, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
         """Return the open file, given all its bytes: here by `open`, for formats that implement that instead."""
         if type(self).open is FormatBase.open:
-            raise UserError(
-                f"{type(self).__module__}: its `Format` can't read files: it has neither `open` nor `parse`"
-            )
+            raise UserError(f"{type(self).__module__} can't read files: its `Format` has neither `open` nor `parse`")
         return self.open(MemorySource(data, scratch), samples)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
