@@ -8,7 +8,7 @@ from typing import Any
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.formats.format_base import FileJob, FormatBase, RecordInputs, RecordFormat, SideFile, Source
+from datagen.formats.format_base import FileJob, FormatBase, RecordFormat, RecordInputs, SideFile, Source
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
 
