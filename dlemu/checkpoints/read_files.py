@@ -72,14 +72,14 @@ class CheckpointReader:
         self._buffers = split_buffer(pattern.threads, -(-pattern.piece_bytes // _ALIGNMENT) * _ALIGNMENT)
         self._scratch = [np.empty(pattern.piece_bytes, np.uint8) if verify else None for _ in range(pattern.threads)]
 
-    def read(self, files: Sequence[FileContent], done: Done, *, known: bool) -> None:
+    def read(self, files: Sequence[FileContent], done: Done, *, content_known: bool) -> None:
         """Read all files, and call `done` after each. Raises UserError for a missing or wrong file.
 
-        `known`: dlemu wrote the content. The first stamp of each file is checked, and with `verify` every byte.
+        `content_known`: dlemu wrote the files. The first stamp of each is checked, and with `verify` every byte.
         """
         for number, file in enumerate(files):
             try:
-                done(number, self._read(file, known=known))
+                done(number, self._read(file, content_known=content_known))
             except FileNotFoundError as error:
                 raise UserError(
                     f"{file.path} is missing: the checkpoint is incomplete, or of another model, format or number of "
@@ -92,7 +92,7 @@ class CheckpointReader:
         """End the threads."""
         self._movers.close()
 
-    def _read(self, file: FileContent, *, known: bool) -> Columns:
+    def _read(self, file: FileContent, *, content_known: bool) -> Columns:
         check_is_file(self._storage, file.path)
         self._movers.begin()
         reader = (self._storage.open if self._pattern.reads_ahead else self._storage.open_unread_ahead)(file.path)
@@ -103,7 +103,7 @@ class CheckpointReader:
                 if failed.is_set():
                     return
                 data = self._read_piece(file, reader, offset, self._buffers[thread], size_bytes, share)
-                if known:
+                if content_known:
                     self._check(file, data, offset, self._scratch[thread])
 
         try:

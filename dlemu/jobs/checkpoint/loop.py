@@ -246,7 +246,7 @@ class _CheckpointRank:
         self._record.note(under_way=UnderWay(phase="read", checkpoint=source.checkpoint))
         self._compute()
         part = self._begin(READ, source.checkpoint)
-        reader.read(files, partial(self._add_file, part), known=source.known)
+        reader.read(files, partial(self._add_file, part), content_known=source.content_known)
         ended_ns = time.monotonic_ns()
         part.released_ns = ended_ns = self._end_time(ended_ns, self._barrier())
         self._add_checkpoint(part, ended_ns)

@@ -86,7 +86,7 @@ def kept_line(summary: CheckpointSummary) -> str:
         name = folder_name(kept[0])
     elif kept[-1] - kept[0] < len(kept):
         name = folder_name(f"{{{kept[0]}..{kept[-1]}}}")
-    else:  # others stand between them, which are not this run's
+    else:  # the checkpoints between them are another run's
         name = folder_name(f"{{{','.join(map(str, kept))}}}")
     where = ", on each host that has some" if len(summary.environment.hosts) > 1 else ""
     return f"{line}; to remove them{where}: rm -r {shlex.quote(folder.rstrip('/'))}/{name}"

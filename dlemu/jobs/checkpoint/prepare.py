@@ -161,7 +161,7 @@ def _sources(job: CheckpointJob, storage: StorageBase) -> Iterator[ReadSource]:
         )
     for number in numbers[:reads]:
         if job.writes:
-            yield ReadSource(checkpoint=number, settings=settings, seed=job.seed, known=True)
+            yield ReadSource(checkpoint=number, settings=settings, seed=job.seed, content_known=True)
         else:
             yield _stored_source(job, storage, number)
 
@@ -170,7 +170,7 @@ def _stored_source(job: CheckpointJob, storage: StorageBase, number: int) -> Rea
     folder = folder_of(job.settings.checkpoint_folder, number)
     note = read_note(storage, folder)
     if note is None:
-        return ReadSource(checkpoint=number, settings=job.settings, seed=0, known=False)
+        return ReadSource(checkpoint=number, settings=job.settings, seed=0, content_known=False)
     if not note.complete:
         raise UserError(
             f"{folder} is not complete: its run ended before all ranks were done; delete it, or write it again"
@@ -180,7 +180,7 @@ def _stored_source(job: CheckpointJob, storage: StorageBase, number: int) -> Rea
             f"{folder} holds the checkpoint of another run: {note.description}; wanted "
             f"{job.note(number, 1).description}: read it with the settings that wrote it, if you trust them"
         )
-    return ReadSource(checkpoint=number, settings=note.settings, seed=note.seed, known=True)
+    return ReadSource(checkpoint=number, settings=note.settings, seed=note.seed, content_known=True)
 
 
 def _is_readable(job: CheckpointJob, note: StoredNote) -> bool:

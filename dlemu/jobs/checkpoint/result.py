@@ -46,8 +46,8 @@ class LiveCheckpoints:
         rows = read_logs(self._folder)
         if not len(rows):
             return None
-        whole, total = rows[rows["file"] == WHOLE], self._writes + self._reads
-        done = int(np.bincount(whole["rank"], minlength=self._ranks).min())
+        checkpoints, total = rows[rows["file"] == WHOLE], self._writes + self._reads
+        done = int(np.bincount(checkpoints["rank"], minlength=self._ranks).min())
         last = rows[np.argmax(rows["ended_ns"])]
         verb, count = ("written", self._writes) if last["phase"] == WRITE else ("read", self._reads)
         of_phase = rows[rows["phase"] == last["phase"]]

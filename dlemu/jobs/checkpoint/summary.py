@@ -167,13 +167,13 @@ def _metrics() -> Iterator[Metric]:
     yield from declared(CheckpointSummary)
     for part, kind in _PARTS.items():
         for metric in declared(kind):
-            named = replace(metric, name=f"{part}_{metric.name}")
+            metric_of_part = replace(metric, name=f"{part}_{metric.name}")
             if part not in _PHASES:
-                yield named
+                yield metric_of_part
             elif not metric.name.startswith(_READING_ALONE if part == "write" else _WRITING_ALONE):
                 phase, verb = _PHASES[part]
                 yield replace(
-                    named,
+                    metric_of_part,
                     title=f"{verb}, {metric.title}",
                     head=metric.head and f"{part} {metric.head}",
                     phase=metric.phase and phase,

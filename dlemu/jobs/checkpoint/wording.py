@@ -1,4 +1,4 @@
-"""The sentences about a checkpoint run: its result, what is to do about its limit, and what was found."""
+"""The sentences about a checkpoint run: its result, its findings, and what to do about its limit."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dlemu.report.units import duration
 from dlemu.results import KILLED
 from dlemu.results.wording import Wording, sentences
 
+# What to do about a limit; the findings about the limit say more
 RELIEF: dict[Cause, str] = {
     "storage": "",
     "host CPU": "more cores; checkpoint.odirect=true spares a copy; reads without checkpoint.verify spare one more",
     "emulator": "this does not judge the storage: more cores, fewer ranks or more hosts",
     "page cache": "this does not judge the storage",
 }
-"""What to do about a limit; the findings about the limit say more."""
 _FINDINGS: Wording[str] = {
     Code.NO_DATA_FROM_STORAGE: "MEASURED MEMORY, NOT STORAGE: the checkpoints are on {file_system}",
     Code.PAGE_CACHE: "MEASURED MEMORY, NOT STORAGE: only {from_storage_percent:.0f} % of the bytes read came from it; "
@@ -37,7 +37,7 @@ _FINDINGS: Wording[str] = {
 
 
 def cost_line(cost: TrainingCost) -> str:
-    """Return what such checkpoints cost a training, and how often to save where failures are expected."""
+    """Return what the checkpoints cost a training, and how often to save if failures are expected."""
     line = f"{cost.percent:.2g} % of a training that saves every {duration(cost.interval_seconds)}"
     if cost.best_interval_seconds is None:
         return line
@@ -46,10 +46,10 @@ def cost_line(cost: TrainingCost) -> str:
 
 
 def issue_lines(findings: Sequence[Finding], notes: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the findings as sentences, and the notes made before the run behind the loud ones."""
+    """Return the loud findings as sentences, then the notes made before the run, then the other findings."""
     loud = [finding for finding in findings if finding.severity == "loud"]
-    others = [finding for finding in findings if finding.severity != "loud"]
-    return (*sentences(loud, _FINDINGS), *notes, *sentences(others, _FINDINGS))
+    quiet = [finding for finding in findings if finding.severity != "loud"]
+    return (*sentences(loud, _FINDINGS), *notes, *sentences(quiet, _FINDINGS))
 
 
 def verdict_line(write: PhaseSummary | None, read: PhaseSummary | None) -> str:
