@@ -95,8 +95,7 @@ class OpenFile(abc.ABC):
         return
 
 
-MAX_KEPT_FILES = 16
-"""Files, or indexes of files, that an engine keeps open; a loader with threads has one engine for each thread."""
+MAX_KEPT_FILES = 16  # open files, or indexes of files, that an engine keeps; a loader has an engine for each thread
 CHUNK_BYTES = 1 << 20  # payload generated and written at a time: it stays in a core's L2 cache
 
 
@@ -154,12 +153,10 @@ class FormatBase(abc.ABC):
     A method that reads may raise any exception: `read_failure` turns it into an error that names the file.
     """
 
-    compressions: ClassVar[tuple[Compression, ...]] = ("none",)
-    """Values of `dataset.compression` that the format supports."""
+    compressions: ClassVar[tuple[Compression, ...]] = ("none",)  # supported values of `dataset.compression`
     one_sample: ClassVar[bool] = False  # a file is one sample
     only_bytes: ClassVar[bool] = False  # elements are of type uint8
-    sides: ClassVar[tuple[SideFile, ...]] = ()
-    """Side files, which are generated, counted, resumed and verified along with each data file."""
+    sides: ClassVar[tuple[SideFile, ...]] = ()  # generated, counted, resumed and verified with each data file
     own_files = False  # the files are a user's own: pictures need not be what their names say, nor end cleanly
     reads_parts: ClassVar[bool] = False  # `open` reads only what its samples need
     transfer_bytes: ClassVar[int] = 0

@@ -171,10 +171,10 @@ class GroupsFile:
 
     def spans(self, group: int) -> list[tuple[int, int]]:
         if not self._plan:
-            return layout.joined(self._chunks(group), *self._limits)
+            return layout.merge_spans(self._chunks(group), *self._limits)
         start, planned = self._plan.start(group), self._plan.group(group)
         if planned.rows not in self._spans:
-            self._spans[planned.rows] = layout.joined(planned.spans(), *self._limits)
+            self._spans[planned.rows] = layout.merge_spans(planned.spans(), *self._limits)
         return [(start + offset, size) for offset, size in self._spans[planned.rows]]
 
     def payload(self, group: int) -> list[tuple[int, int]]:
