@@ -39,57 +39,57 @@ class Structure(NamedTuple):
     """The structure of an unchunked file: the bytes of it that HDF5 reads, and the datasets that HDF5 finds by them."""
 
     reads: dict[Extent, bytes]
-    parts: Sequence[_Contiguous | _Chunked]
+    datasets: Sequence[_Contiguous | _Chunked]
 
 
-Known = dict[int, Structure]  # structure of a file that was read, by file size
-_MAX_KNOWN = 1024  # the structure of files of further sizes is always parsed by HDF5, which is slower
+Structures = dict[int, Structure]  # structure of a file that was read, by file size
+_MAX_STRUCTURES = 1024  # the structure of files of further sizes is always parsed by HDF5, which is slower
 
 
 class Hdf5File(OpenFile):
-    """One open file. Its `parts` are the datasets of records, each of which holds a part of every sample."""
+    """One open file. Each of its datasets of records holds a part of every sample."""
 
     stays_open = True
 
-    def __init__(self, source: Source, samples: int, known: Known, *, matched: bool = False) -> None:
+    def __init__(self, source: Source, samples: int, structures: Structures, *, matched: bool = False) -> None:
         """With `matched`, read as HDF5 would: first the structure, then each record or chunk."""
         self._source = source
         self._gathered: memoryview | None = None  # memory for a sample of several pieces, and for a decoded sample
         self._decoded: memoryview | None = None
         self._file = SourceFile(source, matched=matched)
-        structure = known.get(source.size_bytes) if samples == 1 else None
-        if structure and self._file.has(structure.reads):  # HDF5 would find the same parts, but takes a millisecond
-            self._parts = structure.parts
+        structure = structures.get(source.size_bytes) if samples == 1 else None
+        if structure and self._file.has(structure.reads):  # HDF5 would find the same, but takes a millisecond
+            self._datasets = structure.datasets
         else:
-            self._parts = self._parts_by_hdf5(samples)
-        self._record_bytes = sum(part.bytes for part in self._parts)
-        self._is_plain = all(isinstance(part, _Contiguous) for part in self._parts)
-        if self._is_plain and samples == 1 and source.size_bytes not in known and len(known) < _MAX_KNOWN:
-            known[source.size_bytes] = Structure(self._file.structure, self._parts)
+            self._datasets = self._datasets_by_hdf5(samples)
+        self._record_bytes = sum(dataset.bytes for dataset in self._datasets)
+        self._is_plain = all(isinstance(dataset, _Contiguous) for dataset in self._datasets)
+        if self._is_plain and samples == 1 and len(structures) < _MAX_STRUCTURES:
+            structures.setdefault(source.size_bytes, Structure(self._file.structure, self._datasets))
 
-    def _parts_by_hdf5(self, samples: int) -> Sequence[_Contiguous | _Chunked]:
+    def _datasets_by_hdf5(self, samples: int) -> Sequence[_Contiguous | _Chunked]:
         """Let HDF5 read the structure, and check that it fits the settings and the file."""
         self._file.probe()  # a failing storage must not first fail inside h5f.open, which would leak resources
-        with self._by_hdf5("no readable HDF5 structure"):
+        with self._hdf5_errors("no readable HDF5 structure"):
             file = _open(self._file)
             # HDF5 must close the file before Python exits: later it would call a file object that no longer exists
             close = weakref.finalize(self, file.close)
-            parts = [_part(dataset) for dataset in _records(file)]
-        for part in parts:
-            if part.samples != samples:
-                raise DamagedError(f"a dataset holds {part.samples} samples, not {samples} as in the settings")
-            if isinstance(part, _Contiguous) and part.end > self._source.size_bytes:
-                raise DamagedError("a dataset ends beyond the end of the file", part.offset)
-        if all(isinstance(part, _Contiguous) for part in parts):
+            datasets = [_located(dataset) for dataset in _record_datasets(file)]
+        for dataset in datasets:
+            if dataset.samples != samples:
+                raise DamagedError(f"a dataset holds {dataset.samples} samples, not {samples} as in the settings")
+            if isinstance(dataset, _Contiguous) and dataset.end > self._source.size_bytes:
+                raise DamagedError("a dataset ends beyond the end of the file", dataset.offset)
+        if all(isinstance(dataset, _Contiguous) for dataset in datasets):
             close()
-        return parts
+        return datasets
 
     def sample(self, index: int) -> Sample:
         extents = self._extents(index)
-        for part in self._parts:
-            if isinstance(part, _Contiguous):
-                self._file.sieve(*part.extents(index)[0], part.end)
-        data = self._joined(self._file.extents(extents))
+        for dataset in self._datasets:
+            if isinstance(dataset, _Contiguous):
+                self._file.sieve(*dataset.extents(index)[0], dataset.end)
+        data = self._join(self._file.extents(extents))
         offset = index * self._record_bytes
         if self._is_plain:
             return Sample(data, data, offset)
@@ -97,16 +97,16 @@ class Hdf5File(OpenFile):
 
     def _extents(self, index: int) -> list[Extent]:
         if self._is_plain:
-            return [extent for part in self._parts for extent in part.extents(index)]
-        with self._by_hdf5(f"no readable chunks of sample {index}"):
-            return [extent for part in self._parts for extent in part.extents(index)]
+            return [extent for dataset in self._datasets for extent in dataset.extents(index)]
+        with self._hdf5_errors(f"no readable chunks of sample {index}"):
+            return [extent for dataset in self._datasets for extent in dataset.extents(index)]
 
     def forget(self) -> None:
         """Release the samples read so far."""
         self._file.forget()
         self._gathered = self._decoded = None
 
-    def _joined(self, pieces: list[memoryview]) -> memoryview:
+    def _join(self, pieces: list[memoryview]) -> memoryview:
         """Return the bytes of all pieces, copied if there are several."""
         if len(pieces) == 1:
             return pieces[0]
@@ -121,19 +121,19 @@ class Hdf5File(OpenFile):
         """Let HDF5 decode a sample from its chunks, which have been read into memory."""
         self._decoded = self._decoded or self._source.scratch(self._record_bytes)
         start = 0
-        with self._by_hdf5(f"no readable chunks of sample {index}"):
-            for part in self._parts:
-                out = self._decoded[start : start + part.bytes]
-                if isinstance(part, _Chunked):
-                    part.read(index, out)
+        with self._hdf5_errors(f"no readable chunks of sample {index}"):
+            for dataset in self._datasets:
+                out = self._decoded[start : start + dataset.bytes]
+                if isinstance(dataset, _Chunked):
+                    dataset.read(index, out)
                 else:
-                    (out[:],) = self._file.extents(part.extents(index))
-                start += part.bytes
+                    (out[:],) = self._file.extents(dataset.extents(index))
+                start += dataset.bytes
         return self._decoded
 
     @contextlib.contextmanager
-    def _by_hdf5(self, problem: str) -> Iterator[None]:
-        """Raise the storage's error if a read failed during calls of HDF5, else DamagedError for what these raise."""
+    def _hdf5_errors(self, problem: str) -> Iterator[None]:
+        """Raise the storage's error if a read failed during calls of HDF5, else DamagedError for what HDF5 raises."""
         try:
             yield
         except HDF5_ERRORS as error:
@@ -197,7 +197,7 @@ def _open(file: SourceFile) -> Any:
     return h5py.h5f.open(b"file", h5py.h5f.ACC_RDONLY, access)
 
 
-def _records(file: Any) -> Iterator[Any]:
+def _record_datasets(file: Any) -> Iterator[Any]:
     """Yield the datasets of records, opened: `records_0`, `records_1` and so on, or `OLD_NAME`."""
     h5py = hdf5()
     group = h5py.h5g.open(file, b"/")
@@ -206,8 +206,8 @@ def _records(file: Any) -> Iterator[Any]:
         yield h5py.h5d.open(group, name)
 
 
-def _part(dataset: Any) -> _Contiguous | _Chunked:
-    """Return a dataset of records, as one that is contiguous or chunked."""
+def _located(dataset: Any) -> _Contiguous | _Chunked:
+    """Return where an open dataset of records stores them: contiguously or in chunks."""
     layout = dataset.get_create_plist()
     sample_bytes = math.prod(dataset.shape[1:]) * int(dataset.get_type().get_size())
     if layout.get_layout() == hdf5().h5d.CHUNKED:

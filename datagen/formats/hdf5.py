@@ -22,7 +22,7 @@ import numpy as np
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
 from datagen.formats import format_base as base
-from datagen.formats._hdf5_read import OLD_NAME, Hdf5File, Known, hdf5
+from datagen.formats._hdf5_read import OLD_NAME, Hdf5File, Structures, hdf5
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
@@ -35,7 +35,7 @@ class Format(base.FormatBase):
     reads_parts = True
 
     def __init__(self) -> None:
-        self._known: Known = {}
+        self._structures: Structures = {}
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = super().unfit(spec)
@@ -66,7 +66,7 @@ class Format(base.FormatBase):
             _write_plain(job, writer, buffer)
 
     def open(self, source: base.Source, samples: int, *, matched: bool = False) -> Hdf5File:
-        return Hdf5File(source, samples, self._known, matched=matched)
+        return Hdf5File(source, samples, self._structures, matched=matched)
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         with hdf5().File(path, "r") as opened:
