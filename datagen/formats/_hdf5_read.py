@@ -24,8 +24,7 @@ from datagen.registry import library
 OLD_NAME = "records"  # name of the dataset of records in files of DLIO up to 2.0.0, which are read but never written
 BLOCK_BYTES = 16 << 10  # the structure of a file, which consists of many small pieces, is read in blocks of this size
 SIGNATURE_BYTES = 8  # bytes that HDF5 reads of a file first
-SIEVE_BYTES = 64 << 10
-"""Minimum that HDF5 reads of a contiguous dataset, and keeps in a buffer (`H5Pset_sieve_buf_size`)."""
+SIEVE_BYTES = 64 << 10  # minimum that HDF5 reads of a contiguous dataset, and buffers (`H5Pset_sieve_buf_size`)
 HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)  # of h5py, for damaged files
 Extent = tuple[int, int]  # (offset, bytes)
 
@@ -201,8 +200,11 @@ def _record_datasets(file: Any) -> Iterator[Any]:
     """Yield the datasets of records, opened: `records_0`, `records_1` and so on, or `OLD_NAME`."""
     h5py = hdf5()
     group = h5py.h5g.open(file, b"/")
-    names = itertools.takewhile(lambda name: name in group, (b"records_%d" % part for part in itertools.count()))
-    for name in list(names) or [OLD_NAME.encode() if OLD_NAME.encode() in group else b"records_0"]:
+    numbered = (b"records_%d" % number for number in itertools.count())
+    names = list(itertools.takewhile(lambda name: name in group, numbered))
+    if not names:  # if the old name is missing, too, HDF5 reports that there is no records_0
+        names = [OLD_NAME.encode() if OLD_NAME.encode() in group else b"records_0"]
+    for name in names:
         yield h5py.h5d.open(group, name)
 
 
