@@ -102,12 +102,12 @@ def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, 
     """Return the summary and findings of the checkpoints that every rank wrote (or read); no summary without one."""
     of_phase = run.whole[run.whole["phase"] == _NUMBERS[name]]
     by_checkpoint = [of_phase[of_phase["checkpoint"] == number] for number in set(of_phase["checkpoint"].tolist())]
-    complete = [rows for rows in by_checkpoint if len(rows) == run.facts.ranks]
+    complete = [checkpoint for checkpoint in by_checkpoint if len(checkpoint) == run.facts.ranks]
     if not complete:
         return None, ()
-    complete.sort(key=lambda rows: int(rows["began_ns"][0]))
+    complete.sort(key=lambda checkpoint: int(checkpoint["began_ns"][0]))
     rows = np.concatenate(complete)
-    checkpoints = tuple(times_of(rows) for rows in complete)
+    checkpoints = tuple(map(times_of, complete))
     size_bytes = sum(times.bytes for times in checkpoints)
     wall_seconds = sum(times.wall_seconds for times in checkpoints)
     writes, host = name == "write", _activity(run, complete)

@@ -145,8 +145,8 @@ def run_prediction(
         hosts = request.hosts or max(1, len(measured.summary.environment.hosts))
         storage = _measured_storage(measured.summary, measured.facts.workload, plan)
     elif request.drive is not None:
-        sharing = -(-len(plan.ranks) // hosts) if workload.checkpoint.node_local else len(plan.ranks)
-        storage = _storage_of_drive(request.drive, workload.checkpoint, sharing)
+        ranks_of_drive = -(-len(plan.ranks) // hosts) if workload.checkpoint.node_local else len(plan.ranks)
+        storage = _storage_of_drive(request.drive, workload.checkpoint, ranks_of_drive)
     else:
         assert request.mb_per_second is not None  # the remaining way to describe a storage
         speed = speed_of(request.mb_per_second)
@@ -167,11 +167,11 @@ def predict(
     hosts: int = 1,
     others_mb_per_second: float = 0.0,
 ) -> CheckpointPrediction:
-    """Return the prediction. All ranks start together and share the throughput that others leave; raises UserError."""
+    """Return the prediction: all ranks start together and share what other jobs leave. UserError: nothing is left."""
     settings, sizes = workload.checkpoint, plan.sizes
     bytes_of_storage = _most_bytes(plan, hosts) if settings.node_local else sizes.bytes
 
-    def phase(speed: Value | None) -> PredictedPhase | None:
+    def predict_phase(speed: Value | None) -> PredictedPhase | None:
         if speed is None:
             return None
         mb_per_second = speed.mean - others_mb_per_second
@@ -181,7 +181,7 @@ def predict(
         error = (speed.half_width or 0.0) / mb_per_second
         return PredictedPhase(seconds=seconds, seconds_interval=(seconds / (1 + error), seconds / max(1 - error, 0.01)))
 
-    write, read = phase(storage.writes), phase(storage.reads)
+    write, read = predict_phase(storage.writes), predict_phase(storage.reads)
     training, findings = None, storage.findings
     if write is not None:
         stall, drain = write.seconds, 0.0
