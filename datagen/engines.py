@@ -15,7 +15,7 @@ import numpy as np
 from datagen.buffers import FileMemory, address_of
 from datagen.errors import DatasetError, DlemuError
 from datagen.formats import format_base as base
-from datagen.formats._buffered import BufferedFile
+from datagen.formats._source import BufferedFile
 from datagen.layout import Layout, Places, Samples, as_places, even_places, numbers_of
 from datagen.storage.storage_base import StorageBase
 

@@ -9,7 +9,9 @@ Every message says what was found, what was expected and what to do next. Only t
        +- ServerError     exit status 2   a server that refuses or does not answer: whether files exist is unknown
 """
 
+import contextlib
 import errno
+from collections.abc import Iterator
 
 
 class DlemuError(Exception):
@@ -63,3 +65,83 @@ def host_failure(error: BaseException) -> str:
             "of pids), or use fewer ranks or workers"
         )
     return ""
+
+
+_MAKE_AGAIN = (
+    ". Run `dlemu datagen verify` to find every damaged file; "
+    "delete those and run `dlemu datagen` with the same settings to make them again"
+)
+
+
+class DamagedError(Exception):
+    """What a format raises for a damaged file; `read_failure` adds the file's path, which a format does not know.
+
+    `offset` is where the file is damaged; None if the damage has no single place.
+    """
+
+    def __init__(self, problem: str, offset: int | None = 0) -> None:
+        super().__init__(problem)
+        self.offset = offset
+
+
+def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:
+    """Return the error for a damaged file, with what to do about it."""
+    at = "" if offset is None else f" at offset {offset}"
+    return DatasetError(f"{path}: {problem}{at}{_MAKE_AGAIN}")
+
+
+def what_is_damaged(error: Exception) -> str:
+    """Return the text of an error without the advice of `damaged`, which is wrong for a user's own files."""
+    return str(error).partition(_MAKE_AGAIN)[0]
+
+
+def own_damaged(error: DatasetError) -> DatasetError:
+    """Return the error of `damaged` for a user's own file, which dlemu can't make again."""
+    return DatasetError(f"{what_is_damaged(error)}; the file is yours: restore it, or move it away")
+
+
+def ended_early(path: str, missing_bytes: int, at: int) -> DatasetError:
+    """Return the error for a file that ended at offset `at`, `missing_bytes` before the end of a read."""
+    return damaged(path, f"the file ended {missing_bytes} bytes early,", at)
+
+
+def unreadable(path: str, error: OSError) -> DlemuError:
+    """Return the error to raise for a failed read: what happened, and what to do."""
+    reason = f"{path}: {error.strerror or error}"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return SpaceError(f"{reason}: raise the limit (ulimit -n), or use fewer reader.read_threads")
+    if isinstance(error, FileNotFoundError):
+        return DatasetError(
+            f"{reason}: it existed when the run started, on several hosts on that of rank 0: let all of them see the "
+            "dataset, or make the file again with `dlemu datagen`"
+        )
+    if error.errno == errno.EINVAL:  # some file systems open a file with O_DIRECT, but refuse to read it
+        return DatasetError(f"{reason}: the file system may refuse O_DIRECT: set reader.odirect=false")
+    if isinstance(error, PermissionError):
+        return DatasetError(f"{reason}: give the user of this run permission to read the dataset")
+    return DatasetError(f"{reason}: the storage failed to read it; see the kernel's log (dmesg) for why")
+
+
+def read_failure(path: str, error: Exception) -> DlemuError:
+    """Return the error for whatever a format or its library raised while it read a file: what is wrong, what to do.
+
+    Libraries raise anything: SyntaxError, OverflowError, their own errors, and OSError without a number.
+    """
+    if isinstance(error, OSError) and error.errno:
+        return unreadable(path, error)
+    if isinstance(error, DamagedError):
+        return damaged(path, str(error), error.offset)
+    if isinstance(error, MemoryError):
+        return DatasetError(f"{path}: no memory for what it says it holds ({error}): restore it, or free some memory")
+    return damaged(path, f"damaged, or not of this format ({type(error).__name__}: {str(error)[:200]})")
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Raise `read_failure` for what reading a file raises; errors of dlemu's own name the file already."""
+    try:
+        yield
+    except DlemuError:
+        raise
+    except Exception as error:
+        raise read_failure(path, error) from error

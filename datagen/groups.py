@@ -72,7 +72,7 @@ class GroupFormat(base.FormatBase):
         """
 
     @abc.abstractmethod
-    def decode_group(self, where: str | base.StoredFile, index: int, spec: DatasetSpec) -> list[memoryview]:
+    def decode_group(self, where: str | base.SourceStream, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Decode the columns requested of row group `index` by the library, as a training script does.
 
         `where` is a path, or an open file with its path as `name`. Return the columns' buffers.
@@ -221,7 +221,7 @@ class GroupReader(RangeReader):
             if self._decodes or self._check is not None:
                 stored = (memory[start : start + size] for start, size in places)
                 parts = [(at, data) for (at, _), data in zip(spans, stored, strict=True)]
-                stream = base.StoredFile(base.CachedSource(opened.source, parts))
+                stream = base.SourceStream(base.CachedSource(opened.source, parts))
                 columns = decode(stream, group, self._spec)
         if self._decodes:
             *starts, end = itertools.accumulate(map(len, columns), initial=0)

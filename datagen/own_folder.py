@@ -396,7 +396,7 @@ def _in_each(
 def _opened(path: str, storage: StorageBase) -> Iterator[BinaryIO]:
     """Open a file to read its headers."""
     with contextlib.closing(base.Source(path, storage.open_received(path))) as source:
-        yield io.BufferedReader(base.StoredFile(source), base.HEADERS_AT_ONCE_BYTES)
+        yield io.BufferedReader(base.SourceStream(source), base.HEADERS_AT_ONCE_BYTES)
 
 
 def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 from datagen.engines import Check, Engine
 from datagen.errors import DatasetError, SpaceError
 from datagen.formats import format_base as base
-from datagen.formats._buffered import python_calls
+from datagen.formats._source import python_calls
 from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, as_places, numbers_of, runs_of, shifted
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
@@ -226,7 +226,7 @@ class RecordReader(RangeReader):
             source.close()
             raise
 
-    def _source(self, file: int) -> base.OpenedFile:
+    def _source(self, file: int) -> base.RecordInputs:
         """Open a file, whose records are not looked at yet."""
         path = self._layout.path(file)
         reader = self._opened(path, mapped=self._format.mapped)
@@ -237,7 +237,7 @@ class RecordReader(RangeReader):
         source = base.Source(path, reader, self._storage.alignment, self._transfer_bytes)
         source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
         side, samples = partial(self._open_side, file), self._layout.num_samples_per_file
-        return base.OpenedFile(source, samples, side, self._offsets.get(path), self._matched)
+        return base.RecordInputs(source, samples, side, self._offsets.get(path), self._matched)
 
     def _open_side(self, file: int, number: int) -> base.Source | None:
         """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""

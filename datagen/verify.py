@@ -13,7 +13,7 @@ from datagen import manifest, thread_pool
 from datagen.buffers import AlignedBuffer
 from datagen.content import explain, find_stamps
 from datagen.errors import DatasetError
-from datagen.formats.format_base import FORMATS, StoredFile, opened_file, reading
+from datagen.formats.format_base import FORMATS, SourceStream, opened_file, reading
 from datagen.generate import CountingWriter, Files, Part, files_of
 from datagen.groups import GroupFormat, open_groups, samples_of_columns
 from datagen.registry import is_built_in
@@ -163,7 +163,7 @@ class _Checker:
             if not groups.payload(0):
                 raise DatasetError("its columns or row groups differ from those it was made with")
             for group in groups.groups_of(0, spec.num_samples_per_file):
-                columns = groups_format.decode_group(StoredFile(groups.source), group, spec)
+                columns = groups_format.decode_group(SourceStream(groups.source), group, spec)
                 for values in samples_of_columns(groups.payload(group), columns):
                     yield values.data, values.payload_offset
 

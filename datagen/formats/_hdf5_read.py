@@ -1,6 +1,7 @@
 """Reading HDF5 files: the HDF5 library reports where records are, and their bytes are read from there directly.
 
-HDF5 parses the structure once for all files with the same structure. Chunks are decoded by HDF5.
+Files of equal size mostly have the same structure. So the bytes of the structure and the positions of records found in
+one file are kept, and HDF5 parses another file only if its structure has other bytes. HDF5 decodes chunks.
 """
 
 from __future__ import annotations
@@ -23,10 +24,8 @@ from datagen.registry import library
 OLD_NAME = "records"  # name of the dataset of records in files of DLIO up to 2.0.0, which are read but never written
 BLOCK_BYTES = 16 << 10  # the structure of a file, which consists of many small pieces, is read in blocks of this size
 SIGNATURE_BYTES = 8  # bytes that HDF5 reads of a file first
-SIEVE_BYTES = 64 << 10
-"""Minimum that HDF5 reads of a contiguous dataset, and keeps in a buffer (`H5Pset_sieve_buf_size`)."""
-HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)
-"""Errors that h5py raises for files that are damaged or not HDF5."""
+SIEVE_BYTES = 64 << 10  # minimum that HDF5 reads of a contiguous dataset, and buffers (`H5Pset_sieve_buf_size`)
+HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)  # of h5py, for damaged files
 Extent = tuple[int, int]  # (offset, bytes)
 
 
@@ -36,60 +35,60 @@ def hdf5() -> Any:
 
 
 class Structure(NamedTuple):
-    """What HDF5 reads of the structure of an unchunked file, and where it finds the records by that."""
+    """The structure of an unchunked file: the bytes of it that HDF5 reads, and the datasets that HDF5 finds by them."""
 
     reads: dict[Extent, bytes]
-    parts: Sequence[_Contiguous | _Chunked]
+    datasets: Sequence[_Contiguous | _Chunked]
 
 
-Known = dict[int, Structure]  # structure of a file that was read, by file size
-_MAX_KNOWN = 1024  # the structure of files of further sizes is always read by HDF5, which is slower
+Structures = dict[int, Structure]  # structure of a file that was read, by file size
+_MAX_STRUCTURES = 1024  # the structure of files of further sizes is always parsed by HDF5, which is slower
 
 
 class Hdf5File(OpenFile):
-    """One open file. Its `parts` are the datasets of records, each of which holds a part of every sample."""
+    """One open file. Each of its datasets of records holds a part of every sample."""
 
     stays_open = True
 
-    def __init__(self, source: Source, samples: int, known: Known, *, matched: bool = False) -> None:
+    def __init__(self, source: Source, samples: int, structures: Structures, *, matched: bool = False) -> None:
         """With `matched`, read as HDF5 would: first the structure, then each record or chunk."""
         self._source = source
-        self._gathered: memoryview | None = None
+        self._gathered: memoryview | None = None  # memory for a sample of several pieces, and for a decoded sample
         self._decoded: memoryview | None = None
         self._file = SourceFile(source, matched=matched)
-        structure = known.get(source.size_bytes) if samples == 1 else None
+        structure = structures.get(source.size_bytes) if samples == 1 else None
         if structure and self._file.has(structure.reads):  # HDF5 would find the same, but takes a millisecond
-            self._parts = structure.parts
+            self._datasets = structure.datasets
         else:
-            self._parts = self._parts_by_hdf5(samples)
-        self._record_bytes = sum(part.bytes for part in self._parts)
-        self._is_plain = all(isinstance(part, _Contiguous) for part in self._parts)
-        if self._is_plain and samples == 1 and source.size_bytes not in known and len(known) < _MAX_KNOWN:
-            known[source.size_bytes] = Structure(self._file.structure, self._parts)
+            self._datasets = self._datasets_by_hdf5(samples)
+        self._record_bytes = sum(dataset.bytes for dataset in self._datasets)
+        self._is_plain = all(isinstance(dataset, _Contiguous) for dataset in self._datasets)
+        if self._is_plain and samples == 1 and len(structures) < _MAX_STRUCTURES:
+            structures.setdefault(source.size_bytes, Structure(self._file.structure, self._datasets))
 
-    def _parts_by_hdf5(self, samples: int) -> Sequence[_Contiguous | _Chunked]:
+    def _datasets_by_hdf5(self, samples: int) -> Sequence[_Contiguous | _Chunked]:
         """Let HDF5 read the structure, and check that it fits the settings and the file."""
         self._file.probe()  # a failing storage must not first fail inside h5f.open, which would leak resources
-        with self._by_hdf5("no readable HDF5 structure"):
+        with self._hdf5_errors("no readable HDF5 structure"):
             file = _open(self._file)
             # HDF5 must close the file before Python exits: later it would call a file object that no longer exists
             close = weakref.finalize(self, file.close)
-            parts = [_part(dataset) for dataset in _records(file)]
-        for part in parts:
-            if part.samples != samples:
-                raise DamagedError(f"a dataset holds {part.samples} samples, not {samples} as in the settings")
-            if isinstance(part, _Contiguous) and part.end > self._source.size_bytes:
-                raise DamagedError("a dataset ends beyond the end of the file", part.offset)
-        if all(isinstance(part, _Contiguous) for part in parts):
+            datasets = [_located(dataset) for dataset in _record_datasets(file)]
+        for dataset in datasets:
+            if dataset.samples != samples:
+                raise DamagedError(f"a dataset holds {dataset.samples} samples, not {samples} as in the settings")
+            if isinstance(dataset, _Contiguous) and dataset.end > self._source.size_bytes:
+                raise DamagedError("a dataset ends beyond the end of the file", dataset.offset)
+        if all(isinstance(dataset, _Contiguous) for dataset in datasets):
             close()
-        return parts
+        return datasets
 
     def sample(self, index: int) -> Sample:
         extents = self._extents(index)
-        for part in self._parts:
-            if isinstance(part, _Contiguous):
-                self._file.sieve(*part.extents(index)[0], part.end)
-        data = self._joined(self._file.extents(extents))
+        for dataset in self._datasets:
+            if isinstance(dataset, _Contiguous):
+                self._file.sieve(*dataset.extents(index)[0], dataset.end)
+        data = self._join(self._file.extents(extents))
         offset = index * self._record_bytes
         if self._is_plain:
             return Sample(data, data, offset)
@@ -97,16 +96,16 @@ class Hdf5File(OpenFile):
 
     def _extents(self, index: int) -> list[Extent]:
         if self._is_plain:
-            return [extent for part in self._parts for extent in part.extents(index)]
-        with self._by_hdf5(f"no readable chunks of sample {index}"):
-            return [extent for part in self._parts for extent in part.extents(index)]
+            return [extent for dataset in self._datasets for extent in dataset.extents(index)]
+        with self._hdf5_errors(f"no readable chunks of sample {index}"):
+            return [extent for dataset in self._datasets for extent in dataset.extents(index)]
 
     def forget(self) -> None:
         """Release the samples read so far."""
         self._file.forget()
         self._gathered = self._decoded = None
 
-    def _joined(self, pieces: list[memoryview]) -> memoryview:
+    def _join(self, pieces: list[memoryview]) -> memoryview:
         """Return the bytes of all pieces, copied if there are several."""
         if len(pieces) == 1:
             return pieces[0]
@@ -120,20 +119,20 @@ class Hdf5File(OpenFile):
     def _decode(self, index: int) -> memoryview:
         """Let HDF5 decode a sample from its chunks, which have been read into memory."""
         self._decoded = self._decoded or self._source.scratch(self._record_bytes)
-        done = 0
-        with self._by_hdf5(f"no readable chunks of sample {index}"):
-            for part in self._parts:
-                out = self._decoded[done : done + part.bytes]
-                if isinstance(part, _Chunked):
-                    part.read(index, out)
+        start = 0
+        with self._hdf5_errors(f"no readable chunks of sample {index}"):
+            for dataset in self._datasets:
+                out = self._decoded[start : start + dataset.bytes]
+                if isinstance(dataset, _Chunked):
+                    dataset.read(index, out)
                 else:
-                    (out[:],) = self._file.extents(part.extents(index))
-                done += part.bytes
+                    (out[:],) = self._file.extents(dataset.extents(index))
+                start += dataset.bytes
         return self._decoded
 
     @contextlib.contextmanager
-    def _by_hdf5(self, problem: str) -> Iterator[None]:
-        """Raise the storage's error if a read failed during calls of HDF5, else DamagedError for what these raise."""
+    def _hdf5_errors(self, problem: str) -> Iterator[None]:
+        """Raise the storage's error if a read failed during calls of HDF5, else DamagedError for what HDF5 raises."""
         try:
             yield
         except HDF5_ERRORS as error:
@@ -183,10 +182,10 @@ class _Chunked:
     def read(self, index: int, out: memoryview) -> None:
         """Read a sample by HDF5."""
         count = (1, *self._shape[1:])
-        there = self._dataset.get_space()
-        there.select_hyperslab((index, *[0] * (len(count) - 1)), count)
+        file_space = self._dataset.get_space()
+        file_space.select_hyperslab((index, *[0] * (len(count) - 1)), count)
         array = np.frombuffer(out, self._dataset.dtype).reshape(count)
-        self._dataset.read(hdf5().h5s.create_simple(count), there, array)
+        self._dataset.read(hdf5().h5s.create_simple(count), file_space, array)
 
 
 def _open(file: SourceFile) -> Any:
@@ -197,17 +196,20 @@ def _open(file: SourceFile) -> Any:
     return h5py.h5f.open(b"file", h5py.h5f.ACC_RDONLY, access)
 
 
-def _records(file: Any) -> Iterator[Any]:
+def _record_datasets(file: Any) -> Iterator[Any]:
     """Yield the datasets of records, opened: `records_0`, `records_1` and so on, or `OLD_NAME`."""
     h5py = hdf5()
     group = h5py.h5g.open(file, b"/")
-    names = itertools.takewhile(lambda name: name in group, (b"records_%d" % part for part in itertools.count()))
-    for name in list(names) or [OLD_NAME.encode() if OLD_NAME.encode() in group else b"records_0"]:
+    numbered = (b"records_%d" % number for number in itertools.count())
+    names = list(itertools.takewhile(lambda name: name in group, numbered))
+    if not names:  # if the old name is missing, too, HDF5 reports that there is no records_0
+        names = [OLD_NAME.encode() if OLD_NAME.encode() in group else b"records_0"]
+    for name in names:
         yield h5py.h5d.open(group, name)
 
 
-def _part(dataset: Any) -> _Contiguous | _Chunked:
-    """Return a dataset of records, as one that is contiguous or chunked."""
+def _located(dataset: Any) -> _Contiguous | _Chunked:
+    """Return where an open dataset of records stores them: contiguously or in chunks."""
     layout = dataset.get_create_plist()
     sample_bytes = math.prod(dataset.shape[1:]) * int(dataset.get_type().get_size())
     if layout.get_layout() == hdf5().h5d.CHUNKED:
@@ -219,20 +221,20 @@ def _part(dataset: Any) -> _Contiguous | _Chunked:
 
 
 class SourceFile:
-    """A file object for HDF5 that reads from a `Source`.
+    """A file object for HDF5 that reads from a `Source`, each record or chunk when it is first requested.
 
-    It reads each record or chunk when it is first requested. `matched`: by HDF5's own calls, of which HDF5 makes those
-    for the structure, and this class those for records; else in as few calls as possible.
+    With `matched`, the calls are those of HDF5: HDF5 itself makes those for the structure, this class those for
+    records. Else the calls are as few as possible.
     """
 
     def __init__(self, source: Source, *, matched: bool) -> None:
         self.failure: DlemuError | OSError | None = None
-        """The storage's error of a failed read, to be checked after each call of HDF5, which got zeros instead.
+        """The error of a read that failed, to be checked after each call of HDF5: HDF5 got zeros instead.
 
         An exception raised through HDF5 would leave a file open in it, which calls this object when Python exits.
         """
         self.structure: dict[Extent, bytes] = {}  # what HDF5 has read of the structure
-        self._source, self._at, self._matched = source, 0, matched
+        self._source, self._position, self._matched = source, 0, matched
         self._signature: memoryview | None = None
         self._blocks: dict[int, bytes] = {}  # copies, because the memory of a batch is reused
         self._extents: dict[int, memoryview] = {}
@@ -257,11 +259,13 @@ class SourceFile:
         """If `matched`, read a small record through the sieve buffer of its dataset, which ends at `end`, as HDF5."""
         if not self._matched or size_bytes > SIEVE_BYTES or offset in self._extents:
             return
-        start, held = self._sieves.get(end, (0, memoryview(b"")))
-        if not start <= offset <= offset + size_bytes <= start + len(held):
-            read = self._source.read(offset, min(SIEVE_BYTES, end - offset))
-            start, held = self._sieves[end] = offset, memoryview(bytes(read)) if len(read) > size_bytes else read
-        self._extents[offset] = held[offset - start : offset - start + size_bytes]
+        start, buffered = self._sieves.get(end, (0, memoryview(b"")))
+        if not start <= offset <= offset + size_bytes <= start + len(buffered):
+            start, buffered = offset, self._source.read(offset, min(SIEVE_BYTES, end - offset))
+            if len(buffered) > size_bytes:  # it serves later samples, too: a copy, because the memory is reused
+                buffered = memoryview(bytes(buffered))
+            self._sieves[end] = start, buffered
+        self._extents[offset] = buffered[offset - start : offset - start + size_bytes]
 
     def forget(self) -> None:
         """Release all bytes except those of the structure."""
@@ -275,36 +279,37 @@ class SourceFile:
             self._block(0)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + (self._source.size_bytes if whence == os.SEEK_END else 0)
-        return self._at
+        self._position = offset + (self._source.size_bytes if whence == os.SEEK_END else 0)
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def readinto(self, out: memoryview) -> int:
-        size = max(0, min(len(out), self._source.size_bytes - self._at))
+        size = max(0, min(len(out), self._source.size_bytes - self._position))
         try:
-            known = self._extents.get(self._at)  # a chunk that is being decoded
-            if known is None or len(known) < size:
-                known = self._of_structure(self._at, size)
-                self.structure[self._at, size] = bytes(known[:size])
-            out[:size] = known[:size]
+            data = self._extents.get(self._position)  # a chunk that is being decoded
+            if data is None or len(data) < size:
+                data = self._read_structure(self._position, size)
+                self.structure[self._position, size] = bytes(data[:size])
+            out[:size] = data[:size]
         except (DlemuError, OSError) as error:
             self.failure = error
             size = len(out)
             out[:] = bytes(size)
-        self._at += size
+        self._position += size
         return size
 
     def flush(self) -> None:
         return
 
-    def _of_structure(self, offset: int, size_bytes: int) -> memoryview:
+    def _read_structure(self, offset: int, size_bytes: int) -> memoryview:
         """Return bytes of the file from `offset` on, `size_bytes` or more."""
         if self._matched:
-            first, self._signature = self._signature, None
-            is_first = first and not offset and len(first) == size_bytes
-            return first if first and is_first else self._source.read(offset, size_bytes)
+            signature, self._signature = self._signature, None  # HDF5's first read, which `probe` has made
+            if signature and offset == 0 and len(signature) == size_bytes:
+                return signature
+            return self._source.read(offset, size_bytes)
         first_block, last_block = offset // BLOCK_BYTES, (offset + size_bytes - 1) // BLOCK_BYTES
         read = memoryview(b"".join(map(self._block, range(first_block, last_block + 1))))
         return read[offset - first_block * BLOCK_BYTES :]

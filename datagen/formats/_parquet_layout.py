@@ -29,35 +29,36 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def number(value: int) -> bytes:
-    """Encode an integer of 0 or more (zigzag)."""
+def zigzag(value: int) -> bytes:
+    """Encode an integer of 0 or more as a zigzag varint."""
     return varint(value << 1)
 
 
-def text(value: str) -> bytes:
+def string(value: str) -> bytes:
     """Encode a string."""
     data = value.encode()
     return varint(len(data)) + data
 
 
-def array(kind: int, items: Sequence[bytes]) -> bytes:
+def list_of(item_type: int, items: Sequence[bytes]) -> bytes:
     """Encode a list of encoded items of one type."""
-    head = bytes([len(items) << 4 | kind]) if len(items) < 15 else bytes([0xF0 | kind]) + varint(len(items))
-    return head + b"".join(items)
+    if len(items) < 15:
+        return bytes([len(items) << 4 | item_type]) + b"".join(items)
+    return bytes([0xF0 | item_type]) + varint(len(items)) + b"".join(items)
 
 
 def struct(*fields: tuple[int, int, bytes]) -> bytes:
     """Encode a struct of fields (id, type, encoded value), sorted by id."""
-    return part(0, *fields) + b"\0"
+    return fields_after(0, *fields) + b"\0"
 
 
-def part(last: int, *fields: tuple[int, int, bytes]) -> bytes:
-    """Encode some fields of a struct that follow the field with id `last`."""
+def fields_after(last: int, *fields: tuple[int, int, bytes]) -> bytes:
+    """Encode fields of a struct, of which the field with id `last` comes before them."""
     out = bytearray()
-    for field, kind, value in fields:
-        out.append((field - last) << 4 | kind)
+    for field_id, field_type, value in fields:
+        out.append((field_id - last) << 4 | field_type)
         out += value
-        last = field
+        last = field_id
     return bytes(out)
 
 
@@ -112,30 +113,30 @@ class Stored(NamedTuple):
 def footer(
     columns: Sequence[Column], counts: Sequence[int], groups: Sequence[Sequence[Stored]], compression: Compression
 ) -> bytes:
-    """Encode a file's metadata; `counts` are the rows and `groups` the column chunks of each row group."""
-    root = struct((4, BINARY, text("schema")), (5, I32, number(len(columns))))
+    """Encode a FileMetaData: version, schema, rows, row groups and writer; `counts` are the rows of each row group."""
+    root = struct((4, BINARY, string("schema")), (5, I32, zigzag(len(columns))))
     elements = [element for column in columns for element in _schema_elements(column)]
     codec = _CODECS[compression]
     metas = [_group_meta(columns, rows, chunks, codec) for rows, chunks in zip(counts, groups, strict=True)]
     return struct(
-        (1, I32, number(1)),
-        (2, LIST, array(STRUCT, [root, *elements])),
-        (3, I64, number(sum(counts))),
-        (4, LIST, array(STRUCT, metas)),
-        (6, BINARY, text("dlemu")),
+        (1, I32, zigzag(1)),
+        (2, LIST, list_of(STRUCT, [root, *elements])),
+        (3, I64, zigzag(sum(counts))),
+        (4, LIST, list_of(STRUCT, metas)),
+        (6, BINARY, string("dlemu")),
     )
 
 
 def _group_meta(columns: Sequence[Column], rows: int, chunks: Sequence[Stored], codec: int) -> bytes:
     metas = [_chunk_meta(column, stored, rows, codec) for column, stored in zip(columns, chunks, strict=True)]
     plain_bytes = sum(stored.plain_bytes for stored in chunks)
-    return struct((1, LIST, array(STRUCT, metas)), (2, I64, number(plain_bytes)), (3, I64, number(rows)))
+    return struct((1, LIST, list_of(STRUCT, metas)), (2, I64, zigzag(plain_bytes)), (3, I64, zigzag(rows)))
 
 
 def page_header(numbers: int, plain_bytes: int, stored_bytes: int) -> bytes:
-    """Encode a page header; the sizes are those of the page, with levels, before and after compression."""
-    data = struct((1, I32, number(numbers)), (2, I32, number(_PLAIN)), (3, I32, number(_RLE)), (4, I32, number(_RLE)))
-    return struct((1, I32, number(0)), (2, I32, number(plain_bytes)), (3, I32, number(stored_bytes)), (5, STRUCT, data))
+    """Encode a PageHeader: the type, the sizes of the page with its levels, uncompressed and stored, DataPageHeader."""
+    data = struct((1, I32, zigzag(numbers)), (2, I32, zigzag(_PLAIN)), (3, I32, zigzag(_RLE)), (4, I32, zigzag(_RLE)))
+    return struct((1, I32, zigzag(0)), (2, I32, zigzag(plain_bytes)), (3, I32, zigzag(stored_bytes)), (5, STRUCT, data))
 
 
 def dictionary_page(column: Column, stored: bytes) -> bytes:
@@ -144,30 +145,30 @@ def dictionary_page(column: Column, stored: bytes) -> bytes:
     Each chunk has one, as in pyarrow's files, although it is not used: DLIO's reader requires it.
     """
     values = column.dictionary
-    header = struct((1, I32, number(len(values) // (column.width // column.length))), (2, I32, number(_PLAIN)))
-    sizes = (2, I32, number(len(values))), (3, I32, number(len(stored)))
-    return struct((1, I32, number(_DICTIONARY_PAGE)), *sizes, (7, STRUCT, header)) + stored
+    header = struct((1, I32, zigzag(len(values) // (column.width // column.length))), (2, I32, zigzag(_PLAIN)))
+    sizes = (2, I32, zigzag(len(values))), (3, I32, zigzag(len(stored)))
+    return struct((1, I32, zigzag(_DICTIONARY_PAGE)), *sizes, (7, STRUCT, header)) + stored
 
 
 def _schema_elements(column: Column) -> list[bytes]:
-    required, name = (3, I32, number(_REQUIRED)), (4, BINARY, text(column.name))
+    required, name = (3, I32, zigzag(_REQUIRED)), (4, BINARY, string(column.name))
     if column.length == 1:
-        width = [(2, I32, number(column.width))] if column.type == FIXED else []
-        return [struct((1, I32, number(column.type)), *width, required, name)]
-    one_child = (5, I32, number(1))
+        width = [(2, I32, zigzag(column.width))] if column.type == FIXED else []
+        return [struct((1, I32, zigzag(column.type)), *width, required, name)]
+    one_child = (5, I32, zigzag(1))
     return [
-        struct(required, name, one_child, (6, I32, number(_LIST))),
-        struct((3, I32, number(_REPEATED)), (4, BINARY, text("list")), one_child),
-        struct((1, I32, number(column.type)), required, (4, BINARY, text("element"))),
+        struct(required, name, one_child, (6, I32, zigzag(_LIST))),
+        struct((3, I32, zigzag(_REPEATED)), (4, BINARY, string("list")), one_child),
+        struct((1, I32, zigzag(column.type)), required, (4, BINARY, string("element"))),
     ]
 
 
-_HEAD_OF_OFFSET, _HEAD_OF_STRUCT = part(7, (9, I64, b"")), part(2, (3, STRUCT, b""))
+_HEAD_OF_OFFSET, _HEAD_OF_STRUCT = fields_after(7, (9, I64, b"")), fields_after(2, (3, STRUCT, b""))
 
 
 def _chunk_meta(column: Column, stored: Stored, rows: int, codec: int) -> bytes:
     """Encode the metadata of a column chunk: quickly, as a file may have 100,000 of them."""
-    begins, pages = number(stored.offset), number(stored.offset + stored.dictionary_bytes)
+    begins, pages = zigzag(stored.offset), zigzag(stored.offset + stored.dictionary_bytes)
     meta = _meta_before_offsets(column, stored.size_bytes, stored.plain_bytes, rows, codec)
     # After the offset of the chunk comes its metadata, which end in the offsets of its pages and its dictionary
     of_chunk, of_pages, of_dictionary = (_HEAD_OF_OFFSET + offset for offset in (begins, pages, begins))
@@ -177,15 +178,15 @@ def _chunk_meta(column: Column, stored: Stored, rows: int, codec: int) -> bytes:
 @functools.lru_cache(maxsize=4096)
 def _meta_before_offsets(column: Column, size_bytes: int, plain_bytes: int, rows: int, codec: int) -> bytes:
     """Encode the metadata of a chunk up to its offsets, which is the same in all full row groups."""
-    return part(
+    return fields_after(
         0,
-        (1, I32, number(column.type)),
-        (2, LIST, array(I32, [number(_PLAIN), number(_RLE)])),
-        (3, LIST, array(BINARY, [text(name) for name in column.path])),
-        (4, I32, number(codec)),
-        (5, I64, number(rows * column.length)),
-        (6, I64, number(plain_bytes)),
-        (7, I64, number(size_bytes)),
+        (1, I32, zigzag(column.type)),
+        (2, LIST, list_of(I32, [zigzag(_PLAIN), zigzag(_RLE)])),
+        (3, LIST, list_of(BINARY, [string(name) for name in column.path])),
+        (4, I32, zigzag(codec)),
+        (5, I64, zigzag(rows * column.length)),
+        (6, I64, zigzag(plain_bytes)),
+        (7, I64, zigzag(size_bytes)),
     )
 
 
@@ -214,15 +215,15 @@ class Chunk(NamedTuple):
     pages: list[Page]
 
 
-def joined(spans: list[tuple[int, int]], max_hole: int = 0, max_bytes: int = sys.maxsize) -> list[tuple[int, int]]:
-    """Merge spans (offset, bytes), given in file order, that are at most `max_hole` bytes apart."""
-    joined: list[tuple[int, int]] = []
+def merge_spans(spans: list[tuple[int, int]], max_hole: int = 0, max_bytes: int = sys.maxsize) -> list[tuple[int, int]]:
+    """Merge spans (offset, bytes), in file order, that are at most `max_hole` bytes apart, to at most `max_bytes`."""
+    merged: list[tuple[int, int]] = []
     for start, size in spans:
-        if joined and start <= sum(joined[-1]) + max_hole and start + size - joined[-1][0] <= max_bytes:
-            joined[-1] = joined[-1][0], start + size - joined[-1][0]
+        if merged and start <= sum(merged[-1]) + max_hole and start + size - merged[-1][0] <= max_bytes:
+            merged[-1] = merged[-1][0], start + size - merged[-1][0]
         else:
-            joined.append((start, size))
-    return joined
+            merged.append((start, size))
+    return merged
 
 
 @dataclass(frozen=True)
@@ -274,14 +275,18 @@ class Group:
 
     def spans(self) -> list[tuple[int, int]]:
         """Return (offset, bytes) of each chunk of a column to read."""
-        return [(chunk.offset, chunk.size_bytes) for column, chunk in self._named if column.read]
+        return [(chunk.offset, chunk.size_bytes) for column, chunk in self._columns_and_chunks if column.read]
 
     def payload(self) -> list[tuple[int, int]]:
         """Return (bytes, payload offset) of the values of each column to read."""
-        return [(self.rows * column.width, chunk.payload_offset) for column, chunk in self._named if column.read]
+        return [
+            (self.rows * column.width, chunk.payload_offset)
+            for column, chunk in self._columns_and_chunks
+            if column.read
+        ]
 
     @property
-    def _named(self) -> Iterator[tuple[Column, Chunk]]:
+    def _columns_and_chunks(self) -> Iterator[tuple[Column, Chunk]]:
         return zip(self.columns, self.chunks, strict=True)
 
 
@@ -338,12 +343,15 @@ def plan_of(spec: DatasetSpec, record_bytes: int) -> FilePlan:
 
 @functools.lru_cache(maxsize=4)  # with hundreds of columns and groups, the metadata takes a second
 def _plan(rows: int, group_rows: int, columns: tuple[ParquetColumn, ...], record_bytes: int) -> FilePlan:
-    made = []
+    planned = [Column("data", FIXED, record_bytes, True)] if not columns else []
     for column in columns:
-        plain = column.dtype in TYPES  # others are byte arrays
-        kind, length = (TYPES[column.dtype], column.size) if plain else (FIXED, 1)
-        made.append(Column(column.name, kind, column.value_bytes, column.read, length))
-    return FilePlan(rows, group_rows, tuple(made) or (Column("data", FIXED, record_bytes, True),))
+        if column.dtype in TYPES:
+            planned.append(
+                Column(column.name, TYPES[column.dtype], column.value_bytes, column.read, length=column.size)
+            )
+        else:
+            planned.append(Column(column.name, FIXED, column.value_bytes, column.read))
+    return FilePlan(rows, group_rows, tuple(planned))
 
 
 def _pages(rows: int, column: Column, before: bytes) -> Iterator[Page]:
@@ -360,7 +368,7 @@ def _pages(rows: int, column: Column, before: bytes) -> Iterator[Page]:
 def _levels(rows: int, length: int) -> bytes:
     """Encode repetition levels (0 where a row's list begins) and definition levels (all present) of a page of lists.
 
-    Both as runs (Encodings.md, RLE): a count, shifted by one bit, and the level of so many numbers.
+    Both are runs (Encodings.md, RLE): a count, shifted by one bit, and the level that this many numbers have.
     """
     repetition = (varint(1 << 1) + b"\0" + varint((length - 1) << 1) + b"\1") * rows
     definition = varint(rows * length << 1) + b"\1"

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from datagen.content import STAMP_BYTES, Content
 from datagen.formats import format_base as base
-from datagen.formats._buffered import BufferedFile
+from datagen.formats._source import BufferedFile
 from datagen.registry import library
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import Writer
 
-MIN_PADDING_BYTES = STAMP_BYTES
-"""Minimum padding of a file: the first bytes of its content unchanged, whose stamp identifies the file."""
+MIN_PADDING_BYTES = STAMP_BYTES  # the first bytes of a file's content, unchanged: their stamp identifies the file
 CHANNELS = (1, 3)  # numbers of channels: grey, or red, green and blue
 MAX_PIXELS = 1_000_000_000
 """Maximum pixels of an image, 3 GB once decoded. A header with more is damaged, or meant to exhaust the memory."""
@@ -94,24 +93,25 @@ class PictureFormat(base.FormatBase):
 
     def _unfit_shape(self, spec: DatasetSpec) -> list[str]:
         dims = spec.record_dims or (max(1, int(spec.record_length_bytes**0.5)),) * 2
-        if len(dims) not in (2, 3) or dims[2:] not in ((), *((count,) for count in CHANNELS)):
+        if len(dims) not in (2, 3) or (len(dims) == 3 and dims[2] not in CHANNELS):
             return [f"dataset.record_dims is {list(dims)}: wanted height and width, and 1 or 3 channels if any"]
+        pixels = " x ".join(map(str, dims))
         if max(dims) > self.longest_side:
-            return [f"an image of {_words(dims)} pixels: {spec.format} has at most {self.longest_side} per side"]
-        least = self.min_bytes(_shape(dims))
-        if not spec.sizes_vary and spec.record_length_bytes < least:
+            return [f"an image of {pixels} pixels: {spec.format} has at most {self.longest_side} per side"]
+        min_bytes = self.min_bytes(_shape(dims))
+        if not spec.sizes_vary and spec.record_length_bytes < min_bytes:
             return [
-                f"dataset.record_length_bytes is {spec.record_length_bytes:g}: a {spec.format} file of "
-                f"{_words(dims)} pixels has {least} bytes or more"
+                f"dataset.record_length_bytes is {spec.record_length_bytes:g}: a {spec.format} file of {pixels} pixels "
+                f"has {min_bytes} bytes or more"
             ]
         return []
 
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
         if not spec.sizes_vary:
             return np.full(len(shapes), int(spec.record_length_bytes), np.int64)
-        # Random shapes assume one byte per pixel, and may be too small for any file
-        least = (self.min_bytes(_shape(tuple(shape))) for shape in shapes.tolist())
-        sizes: NDArray[np.int64] = np.maximum(shapes.prod(axis=1), np.fromiter(least, np.int64, len(shapes)))
+        # Random shapes assume one byte per pixel, which may be too few for any file
+        min_bytes = np.array([self.min_bytes(_shape(tuple(shape))) for shape in shapes.tolist()], np.int64)
+        sizes: NDArray[np.int64] = np.maximum(shapes.prod(axis=1), min_bytes)
         return sizes
 
     def write(self, job: base.FileJob, writer: Writer, buffer: object) -> None:
@@ -126,7 +126,7 @@ class PictureFormat(base.FormatBase):
         """Read as Pillow does from an open file (torchvision's `pil_loader`), undecoded."""
         try:
             self.read_by_pillow(file)
-        except (struct.error, KeyError, base.DamagedError):  # PictureFile reports the damage, if it is any
+        except (struct.error, KeyError, base.DamagedError):  # PictureFile reports the damage, if there is any
             file.read_rest()
         file.blank_rest()
         return PictureFile(self, file.image, scratch, file.read_rest)
@@ -138,7 +138,7 @@ class PictureFormat(base.FormatBase):
 
 
 class PictureFile(base.OpenFile):
-    """An image file in memory. If it is a user's own, Pillow decides by its content what it is, once it is decoded."""
+    """An image file in memory; Pillow decodes a user's own file that is not of the format its name says."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class PictureFile(base.OpenFile):
         image = pillow_image(self._data)
         shape = Shape(image.height, image.width, len(image.getbands()))
         if shape.channels not in CHANNELS or len(self._data) < self._format.min_bytes(shape):
-            return memoryview(b"")  # no file of dlemu's
+            return memoryview(b"")  # dlemu did not write such a file
         return self._format.encode(content, file, shape, len(self._data)).data
 
 
@@ -211,7 +211,3 @@ def padding_then_codes(
 
 def _shape(dims: tuple[int, ...]) -> Shape:
     return Shape(dims[0], dims[1], dims[2] if len(dims) > 2 else 1)
-
-
-def _words(dims: tuple[int, ...]) -> str:
-    return " x ".join(map(str, dims))

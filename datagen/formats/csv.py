@@ -10,7 +10,7 @@ import numpy as np
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats import format_base as base
-from datagen.formats._buffered import BufferedFile
+from datagen.formats._source import BufferedFile
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
@@ -21,8 +21,6 @@ TEXTS = np.frombuffer(b"".join(f"{number},".ljust(NUMBER_BYTES).encode() for num
 
 
 class Format(base.FormatBase):
-    """Reads and writes .csv."""
-
     only_bytes = True
     transfer_bytes = PARSER_BYTES
 

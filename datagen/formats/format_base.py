@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import errno
 import io
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar, NamedTuple, Protocol, cast
@@ -24,19 +22,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
-from datagen.buffers import AlignedBuffer, FileMemory, NewMemory
+from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
+from datagen.errors import DamagedError as DamagedError
+from datagen.errors import UserError
+from datagen.errors import damaged as damaged
+from datagen.errors import ended_early as ended_early
+from datagen.errors import own_damaged as own_damaged
+from datagen.errors import read_failure as read_failure
+from datagen.errors import reading as reading
+from datagen.errors import unreadable as unreadable
+from datagen.errors import what_is_damaged as what_is_damaged
+from datagen.formats._source import CachedSource as CachedSource
+from datagen.formats._source import MemorySource
+from datagen.formats._source import Scratch as Scratch
+from datagen.formats._source import Source as Source
+from datagen.formats._source import SourceStream as SourceStream
 from datagen.layout import Layout
 from datagen.spec import BLOCK_BYTES, Compression, DatasetSpec
-from datagen.storage.storage_base import Reader, StorageBase, Writer, read_in_transfers
+from datagen.storage.storage_base import StorageBase, Writer
 
 Sizes = NDArray[np.int64]
 Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one
 FORMATS = "datagen.formats"  # the package of formats; each module in it is a format
-
-
-Scratch = Callable[[int], memoryview]  # returns memory of so many bytes
 
 
 class Sample(NamedTuple):
@@ -56,15 +64,15 @@ class Sample(NamedTuple):
 
     def first_difference(self, content: Content, file: int) -> int | None:
         """Return the index in `plain_payload` of the first byte that was not generated for `file`; None if all were."""
-        actual = self.plain_payload
+        payload = self.plain_payload
         if self.rebuild is None:
-            return content.first_difference(actual, file, self.payload_offset)
-        wanted = np.frombuffer(self.rebuild(content, file), np.uint8)
-        size = min(wanted.size, len(actual))
-        differs = np.frombuffer(actual, np.uint8)[:size] != wanted[:size]
+            return content.first_difference(payload, file, self.payload_offset)
+        expected = np.frombuffer(self.rebuild(content, file), np.uint8)
+        size = min(expected.size, len(payload))
+        differs = np.frombuffer(payload, np.uint8)[:size] != expected[:size]
         if differs.any():
             return int(differs.argmax())
-        return None if wanted.size == len(actual) else size
+        return None if expected.size == len(payload) else size
 
     @property
     def plain_payload(self) -> memoryview:
@@ -72,143 +80,11 @@ class Sample(NamedTuple):
         return self.payload if self.decode is None or len(self.payload) else self.decode()
 
 
-class Source:
-    """An open file, and memory for the bytes read from it.
-
-    `path` is its path, and `size_bytes` the bytes in use.
-    """
-
-    read_ns = 0  # time in reads
-    reread_bytes = 0  # bytes that were read more than once, counted each further time, by formats that use `call`
-    _counted = (0, 0, 0)
-
-    def __init__(
-        self,
-        path: str,
-        reader: Reader,
-        alignment: int = 1,
-        transfer_bytes: int = 0,
-        memory: NewMemory | FileMemory | None = None,
-    ) -> None:
-        """Read in calls of at most `transfer_bytes` (0: any size), at multiples of `alignment`, into `memory`.
-
-        Decoded bytes go into memory of `scratch`. Without `memory`, it is new for each read.
-        """
-        memory = memory or NewMemory(alignment)
-        self.memory = memory.take
-        self.scratch: Scratch = memory.scratch
-        self.path = path
-        self.size_bytes = reader.size_bytes
-        self.reader = reader
-        self._alignment = alignment
-        self._transfer_bytes = transfer_bytes
-
-    def read(self, offset: int, size_bytes: int) -> memoryview:
-        """Return exactly the bytes requested; they stay valid until the file is closed, or its memory is reused.
-
-        Raises DatasetError: the file ends too early, or can't be read. SpaceError: too many files are open.
-        """
-        before = offset % self._alignment
-        wanted = before + size_bytes
-        target = self.memory(-(-wanted // self._alignment) * self._alignment)
-        begun = time.monotonic_ns()
-        try:
-            got = read_in_transfers(self.reader, target, offset - before, self._transfer_bytes)
-        except OSError as error:
-            raise unreadable(self.path, error) from error
-        self.read_ns += time.monotonic_ns() - begun
-        if got < wanted:
-            raise ended_early(self.path, wanted - got, offset - before + got)
-        return target[before:wanted]
-
-    def call(self, target: memoryview, offset: int) -> int:
-        """Make one read call; return the bytes got, fewer than requested at the end of the file. Raises OSError."""
-        begun = time.monotonic_ns()
-        got = self.reader.read_into(target, offset)
-        self.read_ns += time.monotonic_ns() - begun
-        return got
-
-    def counts(self) -> tuple[int, int, int]:
-        """Return bytes (each counted once), calls and nanoseconds of the reads since the last time."""
-        before = self._counted
-        after = self._counted = self.reader.app_bytes - self.reread_bytes, self.reader.read_calls, self.read_ns
-        return after[0] - before[0], after[1] - before[1], after[2] - before[2]
-
-    def close(self) -> None:
-        self.reader.close()
-
-
-class CachedSource(Source):
-    """A `Source` with parts of the file in memory, given as (offset, bytes): only other parts are read."""
-
-    def __init__(self, source: Source, parts: Sequence[tuple[int, memoryview]]) -> None:
-        self.path, self.size_bytes, self.reader = source.path, source.size_bytes, source.reader
-        self._source = source
-        self._parts = parts
-
-    def read(self, offset: int, size_bytes: int) -> memoryview:
-        for begin, data in self._parts:
-            if begin <= offset and offset + size_bytes <= begin + len(data):
-                return data[offset - begin : offset - begin + size_bytes]
-        return self._source.read(offset, size_bytes)
-
-
-class MemorySource(Source):
-    """A file that is in memory as a whole."""
-
-    def __init__(self, data: memoryview, scratch: Scratch) -> None:
-        self.path, self.size_bytes, self.scratch, self._data = "", len(data), scratch, data
-
-    def read(self, offset: int, size_bytes: int) -> memoryview:
-        if offset + size_bytes > self.size_bytes:
-            raise DamagedError(f"the file ends before offset {offset + size_bytes}", self.size_bytes)
-        return self._data[offset : offset + size_bytes]
-
-
-class StoredFile(io.RawIOBase):
-    """A `Source` as a Python file object, for libraries that take one (np.load, h5py, pyarrow); it stays open."""
-
-    def __init__(self, source: Source) -> None:
-        self.name, self.source = source.path, source
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.source.size_bytes}[whence]
-        if at < 0:
-            raise ValueError(f"seek to {at}")
-        self._at = at
-        return at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        return bytes(self._next(self.source.size_bytes if size < 0 else size))
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
-        view = memoryview(buffer).cast("B")
-        data = self._next(len(view))
-        view[: len(data)] = data
-        return len(data)
-
-    def _next(self, most_bytes: int) -> memoryview:
-        """Read by one call, up to the end of the file."""
-        data = self.source.read(self._at, max(0, min(most_bytes, self.source.size_bytes - self._at)))
-        self._at += len(data)
-        return data
-
-
 class OpenFile(abc.ABC):
     """An open file whose structure has been read."""
 
     stays_open = False
-    """A file of several samples stays open between batches: reading its structure again would cost read calls."""
+    """Whether the engine keeps a file of several samples open between batches, so that its structure is read once."""
 
     @abc.abstractmethod
     def sample(self, index: int) -> Sample:
@@ -219,10 +95,7 @@ class OpenFile(abc.ABC):
         return
 
 
-MAX_KEPT_FILES = 16
-"""Files, or indexes of files, that an engine keeps open; a loader with threads has one engine for each thread."""
-
-
+MAX_KEPT_FILES = 16  # open files, or indexes of files, that an engine keeps; a loader has an engine for each thread
 CHUNK_BYTES = 1 << 20  # payload generated and written at a time: it stays in a core's L2 cache
 
 
@@ -275,17 +148,15 @@ class SideFile(abc.ABC):
 
 
 class FormatBase(abc.ABC):
-    """A file format. A format must implement the abstract methods only.
+    """A file format: a subclass implements the abstract methods, and `open` or `parse` to read files.
 
-    What reads may raise any exception: `read_failure` makes of it the error that names the file.
+    A method that reads may raise any exception: `read_failure` turns it into an error that names the file.
     """
 
-    compressions: ClassVar[tuple[Compression, ...]] = ("none",)
-    """Values of `dataset.compression` that the format supports."""
+    compressions: ClassVar[tuple[Compression, ...]] = ("none",)  # supported values of `dataset.compression`
     one_sample: ClassVar[bool] = False  # a file is one sample
     only_bytes: ClassVar[bool] = False  # elements are of type uint8
-    sides: ClassVar[tuple[SideFile, ...]] = ()
-    """Side files, which are generated, counted, resumed and verified along with each data file."""
+    sides: ClassVar[tuple[SideFile, ...]] = ()  # generated, counted, resumed and verified with each data file
     own_files = False  # the files are a user's own: pictures need not be what their names say, nor end cleanly
     reads_parts: ClassVar[bool] = False  # `open` reads only what its samples need
     transfer_bytes: ClassVar[int] = 0
@@ -296,14 +167,16 @@ class FormatBase(abc.ABC):
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         """Return the settings that this format does not support: for each the key, its value and the value expected."""
-        problems, only = [], f"format {spec.format} supports only"
+        problems = []
         if spec.compression not in self.compressions:
-            problems.append(f"dataset.compression is {spec.compression}: {only} {' or '.join(self.compressions)}")
+            supported = f"format {spec.format} supports only {' or '.join(self.compressions)}"
+            problems.append(f"dataset.compression is {spec.compression}: {supported}")
         if self.one_sample and spec.num_samples_per_file != 1:
-            seen = f"dataset.num_samples_per_file is {spec.num_samples_per_file}"
-            problems.append(f"{seen}: a {spec.format} file is one sample, set it to 1")
+            setting = f"dataset.num_samples_per_file is {spec.num_samples_per_file}"
+            problems.append(f"{setting}: a {spec.format} file is one sample, set it to 1")
         if self.only_bytes and spec.record_element_type != "uint8":
-            problems.append(f"dataset.record_element_type is {spec.record_element_type}: {only} uint8")
+            setting = f"dataset.record_element_type is {spec.record_element_type}"
+            problems.append(f"{setting}: format {spec.format} supports only uint8")
         return problems
 
     @abc.abstractmethod
@@ -325,14 +198,14 @@ class FormatBase(abc.ABC):
         return self.parse(source.read(0, source.size_bytes), samples, source.scratch)
 
     parse_matched: Callable[[Any, int, Scratch], OpenFile] | None = None
-    """A method that does as `parse`, and reads the file (`_buffered.BufferedFile`) by the library's calls: the same
-    offsets and lengths in the same order. None: the library reads a file by one call.
+    """A method that returns what `parse` returns, but gets a `_source.BufferedFile` and reads it by the library's
+    calls: the same offsets and lengths in the same order. None: the library reads a file by one call.
     """
 
     def parse(self, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
-        """Do as `open`, given all bytes of the file. A format implements this or `open`, unless it is one of records
-        or row groups.
-        """
+        """Return the open file, given all its bytes: here by `open`, for formats that implement that instead."""
+        if type(self).open is FormatBase.open:
+            raise UserError(f"{type(self).__module__} can't read files: its `Format` has neither `open` nor `parse`")
         return self.open(MemorySource(data, scratch), samples)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
@@ -343,14 +216,6 @@ class FormatBase(abc.ABC):
         with open(path, "rb") as file:
             data = memoryview(file.read())
         return self.parse(data, samples, lambda size: memoryview(bytearray(size))).sample(index)
-
-
-OpenSide = Callable[[int], Source | None]
-"""Opens a side file, given its position in the format's `sides`; None if it does not exist. Raises OSError."""
-
-
-Extents = Sequence[tuple[int, int]] | NDArray[np.int64]
-"""(start, bytes) of each sample, as a sequence or as an array of shape (samples, 2)."""
 
 
 class StreamCalls(NamedTuple):
@@ -364,14 +229,15 @@ class StreamCalls(NamedTuple):
     """A call cut short by the end of the file is followed by one for the missing bytes, as TensorFlow does."""
 
 
-class OpenedFile(NamedTuple):
-    """A file of records. It and its side files stay open until the reader closes them."""
+class RecordInputs(NamedTuple):
+    """What a `RecordFile` reads: a data file and its side files, which stay open until the reader closes them."""
 
     source: Source
     samples: int
-    side: OpenSide
+    open_side: Callable[[int], Source | None]
+    """Opens a side file, given its index in the format's `sides`; None if it does not exist. Raises OSError."""
     offsets: Offsets | None = None  # None: all records have one length
-    matched: bool = False  # A format that `looks_up` locates records by the library's read calls
+    matched: bool = False  # a format that `looks_up` records then finds them by the read calls of its library
 
 
 class RecordFormat(FormatBase):
@@ -391,26 +257,30 @@ class RecordFormat(FormatBase):
         """Return for each file the bytes of one record, framing included; `shapes` are record shapes (files, axes)."""
 
     @abc.abstractmethod
-    def open_records(self, opened: OpenedFile) -> RecordFile:
+    def open_records(self, inputs: RecordInputs) -> RecordFile:
         """Open a file for reading records."""
 
-    def locate(self, opened: OpenedFile) -> Offsets | None:
-        """Return the offset of each record and the end of the last one; None for a format that looks them up."""
-        file = io.BufferedReader(StoredFile(opened.source), HEADERS_AT_ONCE_BYTES)
-        known = self.known_offsets(file, version_of(opened.source.path, opened.source.size_bytes))
-        if len(known) <= opened.samples:
-            raise no_such_record(len(known) - 1, len(known) - 1)
-        return known[: opened.samples + 1]
+    def locate(self, inputs: RecordInputs) -> Offsets | None:
+        """Return the offsets of a file's first `samples` records, from their headers or, in subclasses, an index.
+
+        A subclass that `looks_up` records as they are read returns None.
+        """
+        file = io.BufferedReader(SourceStream(inputs.source), HEADERS_AT_ONCE_BYTES)
+        offsets = self.known_offsets(file, version_of(inputs.source.path, inputs.source.size_bytes))
+        records = len(offsets) - 1
+        if records < inputs.samples:
+            raise no_such_record(records, records)
+        return offsets[: inputs.samples + 1]
 
     def known_offsets(self, file: BinaryIO, version: Version) -> Offsets:
-        """Return the offset of each record of a file and its end; they are kept until the file changes."""
-        if version not in _known:
-            _known[version] = np.array(self.offsets(file), np.int64)
-        return _known[version]
+        """Return the offsets of all records of a file; its headers are read only once for each `version` of it."""
+        if version not in _offsets_of_files:
+            _offsets_of_files[version] = np.array(self.offsets(file), np.int64)
+        return _offsets_of_files[version]
 
     def offsets(self, file: BinaryIO) -> list[int]:
-        """Read the header of each record; return their offsets and the end. A format without headers has none."""
-        raise NotImplementedError  # only formats of records are asked
+        """Read the header of each record; return their offsets and the end of the last one."""
+        raise NotImplementedError  # a format whose records have no headers overrides `locate`
 
 
 class PackedSample(NamedTuple):
@@ -448,96 +318,26 @@ class UnreadFormat(FormatBase):
 
 def format_named(name: str) -> FormatBase:
     """Return the format of this name. Raises UserError."""
-    found = registry.find(FORMATS, name, "Format")()
-    if not isinstance(found, FormatBase):
+    file_format = registry.find(FORMATS, name, "Format")()
+    if not isinstance(file_format, FormatBase):
         raise UserError(f"dataset.format={name}: its `Format` is not derived from {FormatBase.__module__}.FormatBase")
-    return found
-
-
-def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:
-    """Return the error for a damaged file, with what to do about it."""
-    at = "" if offset is None else f" at offset {offset}"
-    return DatasetError(
-        f"{path}: {problem}{at}. Run `dlemu datagen verify` to find every damaged file; "
-        "delete those and run `dlemu datagen` with the same settings to make them again"
-    )
-
-
-def ended_early(path: str, missing_bytes: int, at: int) -> DatasetError:
-    """Return the error for a file that ended `missing_bytes` before the end of a read, at offset `at`."""
-    return damaged(path, f"the file ended {missing_bytes} bytes early,", at)
-
-
-def unreadable(path: str, error: OSError) -> DlemuError:
-    """Return the error to raise for a failed read: what happened, and what to do."""
-    reason = f"{path}: {error.strerror or error}"
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return SpaceError(f"{reason}: raise the limit (ulimit -n), or use fewer reader.read_threads")
-    if isinstance(error, FileNotFoundError):
-        return DatasetError(
-            f"{reason}: it existed when the run started, on several hosts on that of rank 0: let all of them see the "
-            "dataset, or make the file again with `dlemu datagen`"
-        )
-    if error.errno == errno.EINVAL:  # of some file systems that open files with O_DIRECT, and then don't read them
-        return DatasetError(f"{reason}: the file system may refuse O_DIRECT: set reader.odirect=false")
-    if isinstance(error, PermissionError):
-        return DatasetError(f"{reason}: give the user of this run permission to read the dataset")
-    return DatasetError(f"{reason}: the storage failed to read it; see the kernel's log (dmesg) for why")
-
-
-class DamagedError(Exception):
-    """A file is damaged at an offset; `read_failure` adds the path to the message."""
-
-    def __init__(self, problem: str, offset: int | None = 0) -> None:
-        super().__init__(problem)
-        self.offset = offset
-
-
-def read_failure(path: str, error: Exception) -> DlemuError:
-    """Return the error for whatever a format or its library raised while it read a file: what is wrong, what to do.
-
-    Libraries raise anything: SyntaxError, OverflowError, their own errors, and OSError without a number.
-    """
-    if isinstance(error, OSError) and error.errno:
-        return unreadable(path, error)
-    if isinstance(error, DamagedError):
-        return damaged(path, str(error), error.offset)
-    if isinstance(error, MemoryError):
-        return DatasetError(f"{path}: no memory for what it says it holds ({error}): restore it, or free some memory")
-    return damaged(path, f"damaged, or not of this format ({type(error).__name__}: {str(error)[:200]})", None)
+    return file_format
 
 
 @contextlib.contextmanager
 def opened_file(file_format: FormatBase, path: str, storage: StorageBase, samples: int) -> Iterator[OpenFile]:
-    """Open one file of `samples` samples, in memory of its own. What reading it raises becomes `read_failure`."""
+    """Open one file of `samples` samples, in memory of its own; raises `read_failure` for what reading it raises."""
     with reading(path), contextlib.closing(Source(path, storage.open(path), storage.alignment)) as source:
         yield file_format.open(source, samples)
-
-
-@contextlib.contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Raise `read_failure` for what reading a file raises; dlemu's own errors name it already."""
-    try:
-        yield
-    except DlemuError:
-        raise
-    except Exception as error:
-        raise read_failure(path, error) from error
-
-
-def own_damaged(error: DatasetError) -> DatasetError:
-    """Return the error of `damaged` for a user's own file, which dlemu can't make again."""
-    return DatasetError(f"{what_is_damaged(error)}; the file is yours: restore it, or move it away")
-
-
-def what_is_damaged(error: Exception) -> str:
-    """Return the text of an error without the advice of `damaged`, which is wrong for a user's own files."""
-    return str(error).partition(". Run `dlemu datagen")[0]
 
 
 def sample_bytes(spec: DatasetSpec, shapes: Sizes) -> Sizes:
     """Return for each file the bytes of one sample; `shapes` are record shapes (files, axes)."""
     return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes)
+
+
+Extents = Sequence[tuple[int, int]] | NDArray[np.int64]
+"""(start, bytes) of each sample, as a sequence or as an array of shape (samples, 2)."""
 
 
 class RecordFile(abc.ABC):
@@ -548,12 +348,12 @@ class RecordFile(abc.ABC):
 
     scattered = False  # consecutive records may not be adjacent in the file; they are then read one by one
 
-    def __init__(self, opened: OpenedFile, record_bytes: int) -> None:
-        self._source, self._samples, self._offsets = opened.source, opened.samples, opened.offsets
+    def __init__(self, inputs: RecordInputs, record_bytes: int) -> None:
+        self._source, self._samples, self._offsets = inputs.source, inputs.samples, inputs.offsets
         self._record_bytes = record_bytes
 
     def span(self, index: int, count: int) -> tuple[int, int]:
-        """Return offset and bytes in the file of consecutive records."""
+        """Return offset and bytes in the file of `count` consecutive records, of which the first is record `index`."""
         if not 0 <= index <= index + count <= self._samples:
             raise no_such_record(index, self._samples)
         if self._offsets is None:
@@ -573,18 +373,21 @@ class RecordFile(abc.ABC):
         return self._record_bytes if self._offsets is None else int(np.diff(self._offsets).max())
 
 
-Version = tuple[str, int, int]  # a file as it is: path, bytes, and time of the last change in ns
+Version = tuple[str, int, int]  # one state of a file: its path, bytes, and time of the last change in ns
 HEADERS_AT_ONCE_BYTES = 32 << 10
 """What a request to an object store brings: headers of several small records, in about the time that one takes."""
 
-_known: dict[Version, Offsets] = {}
-"""A reader that looks for headers makes requests that no training job makes: they are read once for all uses."""
+_offsets_of_files: dict[Version, Offsets] = {}
+"""Record offsets of each file whose headers were read, for the life of the process: 8 bytes a record.
+
+No training job makes the requests that read headers, so dlemu makes them once, before the measurement.
+"""
 
 
 def version_of(path: str, size_bytes: int) -> Version:
-    """Return the key of what is known of a file of this host, or of an object, until it changes.
+    """Return the state of a file on this host, or of an object, which has no time of change here.
 
-    Reading an object finds out if another one as large has replaced it.
+    If another object of the same size replaces one, its known offsets are wrong, which reading its records reports.
     """
     try:
         status = os.stat(path)
@@ -595,5 +398,5 @@ def version_of(path: str, size_bytes: int) -> Version:
 
 def no_such_record(index: int, samples: int) -> DamagedError:
     """Return the error for a file that has fewer records than the settings say."""
-    what = f"no record {index}: it holds {samples}; if all files do, set dataset.num_samples_per_file to that"
-    return DamagedError(what, None)
+    problem = f"no record {index}: it holds {samples}; if all files do, set dataset.num_samples_per_file to that"
+    return DamagedError(problem, None)

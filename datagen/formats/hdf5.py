@@ -22,7 +22,7 @@ import numpy as np
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
 from datagen.formats import format_base as base
-from datagen.formats._hdf5_read import OLD_NAME, Hdf5File, Known, hdf5
+from datagen.formats._hdf5_read import OLD_NAME, Hdf5File, Structures, hdf5
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
@@ -31,13 +31,11 @@ LABELS = "labels"
 
 
 class Format(base.FormatBase):
-    """Reads and writes HDF5."""
-
     compressions = ("none", "gzip")
     reads_parts = True
 
     def __init__(self) -> None:
-        self._known: Known = {}
+        self._structures: Structures = {}
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = super().unfit(spec)
@@ -68,7 +66,7 @@ class Format(base.FormatBase):
             _write_plain(job, writer, buffer)
 
     def open(self, source: base.Source, samples: int, *, matched: bool = False) -> Hdf5File:
-        return Hdf5File(source, samples, self._known, matched=matched)
+        return Hdf5File(source, samples, self._structures, matched=matched)
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         with hdf5().File(path, "r") as opened:
@@ -106,17 +104,20 @@ def _dataset_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...]
 def _chunk_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the chunk shape for a dataset of this shape; None: h5py chooses it, as in DLIO."""
     if spec.hdf5.chunk_dims:
-        wanted = spec.hdf5.chunk_dims
+        chunk = spec.hdf5.chunk_dims
     elif spec.enable_chunking:
         axes = max(1, len(shape) - 1)
-        wanted = (1, *[math.ceil((spec.chunk_size / spec.element_bytes) ** (1 / axes))] * (len(shape) - 1))
+        chunk = (1, *[math.ceil((spec.chunk_size / spec.element_bytes) ** (1 / axes))] * (len(shape) - 1))
     else:
         return None
-    return tuple(min(a, b) for a, b in zip(wanted, shape, strict=True))
+    return tuple(min(axes) for axes in zip(chunk, shape, strict=True))
 
 
 def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes | int]]:
-    """Return the size of an unchunked file, and what it consists of: pieces of structure, and datasets by number."""
+    """Return the size of an unchunked file, and its parts in order: bytes of structure, and numbers of datasets.
+
+    A file of two datasets may be [structure, 0, 1, structure]: `_write_plain` puts records where the numbers stand.
+    """
     h5py = hdf5()
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # allocates the datasets although nothing is written
@@ -125,11 +126,11 @@ def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes
     extents: list[tuple[int, int]] = []  # (offset, bytes) of each dataset, labels last
 
     def allocate(file: Any) -> None:
-        of_records = [(name, _dataset_shape(spec, shape), spec.record_element_type) for name in _names(spec)]
-        for name, size, element in [*of_records, (LABELS, (spec.num_samples_per_file,), "int64")]:
-            space, kind = h5py.h5s.create_simple(size), h5py.h5t.py_create(np.dtype(element))
-            dataset = h5py.h5d.create(file.id, name.encode(), kind, space, layout)
-            extents.append((int(dataset.get_offset()), math.prod(size) * np.dtype(element).itemsize))
+        records = [(name, _dataset_shape(spec, shape), spec.record_element_type) for name in _names(spec)]
+        for name, dims, element in [*records, (LABELS, (spec.num_samples_per_file,), "int64")]:
+            space, element_type = h5py.h5s.create_simple(dims), h5py.h5t.py_create(np.dtype(element))
+            dataset = h5py.h5d.create(file.id, name.encode(), element_type, space, layout)
+            extents.append((int(dataset.get_offset()), math.prod(dims) * np.dtype(element).itemsize))
 
     contents: list[bytes | int] = []
     with _laid_out(allocate) as temporary:
@@ -174,14 +175,14 @@ def _laid_out(fill: Callable[[Any], None]) -> Iterator[BinaryIO]:
 
 
 def _write_plain(job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-    parts = job.spec.hdf5.num_dset_per_record
-    step = job.payload_bytes if parts == 1 else job.record_bytes
+    datasets = job.spec.hdf5.num_dset_per_record
+    step = job.payload_bytes if datasets == 1 else job.record_bytes
     for content in _outline(job.spec, job.shape)[1]:
         if isinstance(content, bytes):
             writer.write(content)
             continue
-        for start in range(content * step // parts, job.payload_bytes, step):  # a dataset has its part of each sample
-            for piece in job.payload(buffer, start, start + step // parts):
+        for start in range(content * step // datasets, job.payload_bytes, step):  # a dataset's part of each sample
+            for piece in job.payload(buffer, start, start + step // datasets):
                 writer.write(piece)
 
 

@@ -19,7 +19,7 @@ OFFSETS, SIZES = 0, 1  # positions of the two index files in `SIDES`
 
 
 class Side(base.SideFile):
-    """One of the two index files."""
+    """One of the two index files: `number` is OFFSETS or SIZES."""
 
     def __init__(self, suffix: str, number: int) -> None:
         self._suffix = suffix
@@ -61,23 +61,23 @@ class Format(base.RecordFormat):
         for piece in job.payload(buffer):
             writer.write(piece)
 
-    def open_records(self, opened: base.OpenedFile) -> IndexedFile:
+    def open_records(self, inputs: base.RecordInputs) -> IndexedFile:
         """Open a file; matched is Megatron-LM: each record is looked up in a mapped index, and read by its own call."""
-        return IndexedFile(opened)
+        return IndexedFile(inputs)
 
-    def locate(self, opened: base.OpenedFile) -> None:
+    def locate(self, inputs: base.RecordInputs) -> None:
         """Return None: records are looked up as they are read."""
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read the whole index, then the record."""
-        found = []
+        offset_and_size = []
         for suffix in SUFFIXES:
             with open(path + suffix, "rb") as side:
                 entries = side.read()
             if len(entries) // ENTRY_BYTES < samples:
                 raise base.DamagedError(f"{suffix}: an index of {len(entries) // ENTRY_BYTES} records, not {samples},")
-            found.append(int(np.frombuffer(entries, "<u8", samples)[index]))
-        offset, size = found
+            offset_and_size.append(int(np.frombuffer(entries, "<u8", samples)[index]))
+        offset, size = offset_and_size
         data = self.load_record(path, offset, size)
         if len(data) != size:
             raise base.DamagedError(f"the file ends within record {index}", offset + len(data))
@@ -91,16 +91,16 @@ class Format(base.RecordFormat):
 class IndexedFile(base.RecordFile):
     """One data file: offsets of records of equal length are computed, others are looked up in the index."""
 
-    def __init__(self, opened: base.OpenedFile) -> None:
-        source, samples = opened.source, opened.samples
+    def __init__(self, inputs: base.RecordInputs) -> None:
+        source, samples = inputs.source, inputs.samples
         record_bytes, rest = divmod(source.size_bytes, samples)
-        super().__init__(opened, record_bytes)
-        offsets, sizes = opened.side(OFFSETS), opened.side(SIZES)
+        super().__init__(inputs, record_bytes)
+        offsets, sizes = inputs.open_side(OFFSETS), inputs.open_side(SIZES)
         self._index: tuple[base.Source, base.Source] | None = None
         if offsets is not None and sizes is not None:
             self._check_length(offsets)
             self._check_length(sizes)
-            if opened.matched or rest or not self._is_even(offsets, sizes):
+            if inputs.matched or rest or not self._is_even(offsets, sizes):
                 self._index, self.scattered = (offsets, sizes), True
         elif rest or not self._record_bytes:
             problem = f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index"
@@ -127,13 +127,13 @@ class IndexedFile(base.RecordFile):
             return super().largest_bytes()
         sizes = self._index[SIZES]
         stop = self._samples * ENTRY_BYTES
-        read = (sizes.read(at, min(base.CHUNK_BYTES, stop - at)) for at in range(0, stop, base.CHUNK_BYTES))
-        return max(int(np.frombuffer(piece, "<u8").max()) for piece in read)
+        chunks = (sizes.read(at, min(base.CHUNK_BYTES, stop - at)) for at in range(0, stop, base.CHUNK_BYTES))
+        return max(int(np.frombuffer(chunk, "<u8").max()) for chunk in chunks)
 
     def _check_length(self, side: base.Source) -> None:
-        wanted = self._samples * ENTRY_BYTES
-        if side.size_bytes < wanted:
-            problem = f"the index is truncated: {self._samples} records need {wanted} bytes,"
+        needed = self._samples * ENTRY_BYTES
+        if side.size_bytes < needed:
+            problem = f"the index is truncated: {self._samples} records need {needed} bytes,"
             raise base.damaged(side.path, problem, side.size_bytes)
 
     def _is_even(self, offsets: base.Source, sizes: base.Source) -> bool:

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.content import Content
-from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
     MIN_PADDING_BYTES,
     PictureFormat,
@@ -31,6 +30,7 @@ from datagen.formats._picture import (
     padding_then_codes,
     read_in_blocks,
 )
+from datagen.formats._source import BufferedFile
 from datagen.formats.format_base import DamagedError, Scratch
 from datagen.registry import library
 
@@ -49,8 +49,6 @@ SIZES = bytes([7, 6, 5, 4, 3, 2, 1, 0])
 
 
 class Format(PictureFormat):
-    """Reads and writes .jpeg."""
-
     longest_side = 65535
 
     def min_bytes(self, shape: Shape) -> int:
@@ -58,28 +56,26 @@ class Format(PictureFormat):
 
     def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
         blocks = _blocks(shape)
-        width = min((size_bytes - _fixed_bytes(shape)) // blocks, MAX_COEFFICIENTS + 1)
-        spare = size_bytes - _fixed_bytes(shape) - width * blocks
+        block_bytes = min((size_bytes - _fixed_bytes(shape)) // blocks, MAX_COEFFICIENTS + 1)
+        spare_bytes = size_bytes - _fixed_bytes(shape) - block_bytes * blocks
         out = np.empty(size_bytes, np.uint8)
-        comments = _comments(MIN_PADDING_BYTES + 4 + spare)
-        head, tail = SOI + JFIF, _tables(shape)
+        comments = _comments(MIN_PADDING_BYTES + 4 + spare_bytes)
         padding = np.empty(sum(comments), np.uint8)
-        coefficients = MAX_COEFFICIENTS if width > MAX_COEFFICIENTS else width - 2
+        coefficients = MAX_COEFFICIENTS if block_bytes > MAX_COEFFICIENTS else block_bytes - 2
         codes = padding_then_codes(content, file, padding, blocks * coefficients)
-        at = _put(out, 0, head)
-        taken = 0
+        at, padding_at = _put(out, 0, SOI + JFIF), 0
         for size in comments:
             at = _put(out, at, b"\xff\xfe" + struct.pack(">H", size + 2))
-            at = _put(out, at, padding[taken : taken + size])
-            taken += size
-        at = _put(out, at, tail)
+            at = _put(out, at, padding[padding_at : padding_at + size])
+            padding_at += size
+        at = _put(out, at, _tables(shape))
         # The blocks, one per row: no DC difference, the coefficients, and an end of block after fewer than 63
-        scan = out[at : at + blocks * width].reshape(blocks, width)
+        scan = out[at : at + blocks * block_bytes].reshape(blocks, block_bytes)
         scan[:, 0] = NO_DIFFERENCE
         scan[:, coefficients + 1 :] = END_OF_BLOCK
         np.bitwise_and(codes, 0x7F, out=codes, where=codes >= END_OF_BLOCK)
         scan[:, 1 : coefficients + 1] = codes.reshape(blocks, coefficients)
-        _put(out, at + blocks * width, EOI)
+        _put(out, at + blocks * block_bytes, EOI)
         return out
 
     def check(self, data: memoryview) -> None:
@@ -93,7 +89,7 @@ class Format(PictureFormat):
         file.seek(0)
         if bytes(file.read(3)[:2]) != SOI:
             raise DamagedError("no JPEG start", 0)
-        marker = 0xFF
+        marker = 0xFF  # the last two bytes read, as in Pillow's JpegImagePlugin.py; 0xFF alone begins a marker
         while True:
             marker = marker << 8 & 0xFF00 | struct.unpack("B", file.read(1))[0]
             if marker in (0xFFFF, 0xFF00):
@@ -112,8 +108,8 @@ class Format(PictureFormat):
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         check_pixels(height, width)
         shape = Shape(height, width, 1 if colours == "Gray" else 3)
-        kind, out = "GRAY" if shape.channels == 1 else "RGB", scratch(shape.size_bytes)
-        pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, kind, buffer=out)
+        colour_space, out = "GRAY" if shape.channels == 1 else "RGB", scratch(shape.size_bytes)
+        pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colour_space, buffer=out)
         return pixels.reshape(-1).data
 
 
@@ -147,10 +143,11 @@ def _tables(shape: Shape) -> bytes:
 def _comments(size_bytes: int) -> list[int]:
     """Return the bytes in each comment, for comments of `size_bytes` in total, including their markers and lengths."""
     count = -(-size_bytes // (SEGMENT_BYTES + 4))
-    each, more = divmod(size_bytes, count)
-    return [each - 4 + (i < more) for i in range(count)]
+    segment_bytes, longer_segments = divmod(size_bytes, count)
+    return [segment_bytes - 4 + (number < longer_segments) for number in range(count)]
 
 
 def _put(out: NDArray[np.uint8], at: int, data: bytes | NDArray[np.uint8]) -> int:
+    """Copy `data` into `out` at index `at`; return the index after it."""
     out[at : at + len(data)] = np.frombuffer(data, np.uint8)
     return at + len(data)

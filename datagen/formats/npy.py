@@ -1,41 +1,182 @@
-"""NumPy's .npy: one array (d1, d2, ..., samples) of records, as np.save writes it (DLIO's datasets)."""
+"""NumPy's .npy: one array (d1, d2, ..., samples) of records, as np.save writes it (DLIO's datasets).
+
+A sample is a slice of the array along its last axis; `npz` has such arrays, too. Format: NEP 1. Magic of 6 bytes,
+version, length of the header, the header as a Python literal, the items.
+"""
 
 from __future__ import annotations
 
+import ast
+import functools
+import math
+import re
+import struct
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
-from datagen.formats import _array
 from datagen.formats import format_base as base
-from datagen.formats._buffered import BufferedFile, read_by_stdio
+from datagen.formats._source import BufferedFile, read_by_stdio
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
+_PREFIX = struct.Struct("<6sBxH")  # magic, major version, and in files of version 1 the length of the header
+PREFIX_BYTES = _PREFIX.size
+MAGIC = b"\x93NUMPY"
+ALIGNMENT = 64  # NumPy pads the header so that the items begin at a multiple of this
+GROWTH_DIGITS = 21  # characters that NumPy reserves for the first axis: the digits of a 64-bit number, and one
+CACHED_HEADERS = 256  # size of the cache of parsed headers
 NAME = "the array"
+
+_HEADER = re.compile(rb"\{'descr': '([^']*)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \} *\n")
 
 
 class Format(base.FormatBase):
-    """Reads and writes .npy."""
-
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
-        return _array.array_bytes(np.dtype(spec.record_element_type).str, shapes, spec.num_samples_per_file)
+        return array_bytes(np.dtype(spec.record_element_type).str, shapes, spec.num_samples_per_file)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        writer.write(_array.header(job))
+        writer.write(header(job))
         for piece in job.payload(buffer):
             writer.write(piece)
 
-    def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> _array.Samples:
-        """Parse the array; a sample is copied only if samples are interleaved."""
-        return _array.Samples(_array.parse(data, NAME), samples, NAME, scratch)
+    def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> ArrayFile:
+        return ArrayFile(parse(data, NAME), samples, NAME, scratch)
 
-    def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> _array.Samples:
+    def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> ArrayFile:
         """Read as np.load does: the header by Python's buffered file, the items by np.fromfile."""
-        file.read(_array.header_bytes(file.read(_array.PREFIX_BYTES)))
+        file.read(header_bytes(file.read(PREFIX_BYTES)))
         opened = self.parse(file.image, samples, scratch)
         read_by_stdio(file, file.size_bytes - opened.payload_bytes, opened.payload_bytes)
         return opened
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         with open(path, "rb") as file:  # np.load would leave one that is damaged open
-            return _array.sample_of(np.load(file), index, samples)
+            return sample_of(np.load(file), index, samples)
+
+
+class Array(NamedTuple):
+    """A parsed .npy in memory; `_parse_header` returns one with an empty payload."""
+
+    payload: memoryview
+    payload_bytes: int  # as stated in the header
+    item_bytes: int
+    fortran_order: bool
+    last_axis: int
+    shape_and_type: str  # for messages
+
+
+def header(job: base.FileJob) -> bytes:
+    """Return the header of the array that holds a file's records, samples last."""
+    return array_header(np.dtype(job.spec.record_element_type).str, (*job.shape, job.spec.num_samples_per_file))
+
+
+def array_header(descr: str, shape: tuple[int, ...]) -> bytes:
+    """Return the header of a C-ordered array as np.save writes it, version 1.0."""
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}"
+    text += " " * (GROWTH_DIGITS - len(str(shape[0])))
+    total = -(-(PREFIX_BYTES + len(text) + 1) // ALIGNMENT) * ALIGNMENT
+    return _PREFIX.pack(MAGIC, 1, total - PREFIX_BYTES) + text.ljust(total - PREFIX_BYTES - 1).encode() + b"\n"
+
+
+def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[np.int64]:
+    """Return the size of .npy files whose records have these shapes (files, axes)."""
+    # Random shapes have two axes, whose digits always fit in the same header size; shapes of more axes are all equal
+    largest = tuple(shapes.max(axis=0, initial=1).tolist())
+    size_of_header = len(array_header(descr, (*largest, samples)))
+    sizes: NDArray[np.int64] = size_of_header + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize
+    return sizes
+
+
+def parse(data: memoryview, name: str) -> Array:
+    """Parse a .npy; `name` is what messages call the array.
+
+    Raises DamagedError: `data` is not a .npy, or does not match its header; anything if that can't be parsed.
+    """
+    magic, version, size_of_header = _PREFIX.unpack_from(data)
+    if magic != MAGIC:
+        raise base.DamagedError(f"{name} is not a NumPy array")
+    start = PREFIX_BYTES
+    if version != 1:
+        (size_of_header,) = struct.unpack_from("<L", data, 8)
+        start += 2
+    end = start + size_of_header
+    parsed = _parse_header(bytes(data[start:end]))
+    if isinstance(parsed, str):
+        raise base.DamagedError(f"{name} {parsed},")
+    payload = data[end:]
+    if len(payload) != parsed.payload_bytes:
+        raise base.DamagedError(f"{name} has {len(payload)} bytes, which do not make {parsed.shape_and_type},")
+    return parsed._replace(payload=payload)
+
+
+def header_bytes(prefix: memoryview) -> int:
+    """Return the bytes of the header after the first `PREFIX_BYTES` of a .npy; 0 if `prefix` is not that of a .npy."""
+    return int.from_bytes(prefix[8:PREFIX_BYTES], "little") if bytes(prefix[:6]) == MAGIC else 0
+
+
+@functools.lru_cache(CACHED_HEADERS)  # most files of a dataset have the same header
+def _parse_header(text: bytes) -> Array | str:
+    """Return what a header says, or why such an array is not supported. Raises anything if it can't be parsed."""
+    match = _HEADER.fullmatch(text)
+    if match is None:  # a structured type, or a header with other spacing
+        fields = ast.literal_eval(text.decode("latin-1").strip())
+        descr, fortran_order, shape = fields["descr"], bool(fields["fortran_order"]), tuple(fields["shape"])
+    else:
+        descr, fortran_order = match[1].decode(), match[2] == b"True"
+        shape = tuple(int(axis) for axis in match[3].split(b",") if axis.strip())
+    if str(descr).lstrip("<>=|").startswith("a"):  # NumPy 2 warns of this name, and no release ever wrote it
+        return f"is of type {descr}, which NumPy does not write"
+    dtype = np.dtype(descr)
+    if dtype.hasobject:
+        return "holds Python objects, which only pickle can read"
+    size, last_axis = math.prod(shape) * dtype.itemsize, shape[-1] if shape else 1
+    return Array(memoryview(b""), size, dtype.itemsize, fortran_order, last_axis, f"{shape} of {descr}")
+
+
+class ArrayFile(base.OpenFile):
+    """The samples of an array in memory; a sample is copied only if the array interleaves samples (C order)."""
+
+    def __init__(self, array: Array, samples: int, name: str, scratch: base.Scratch) -> None:
+        self._scratch = scratch
+        self._array = array
+        self._samples = samples
+        self._name = name
+        self._copy: memoryview | None = None
+
+    @property
+    def payload_bytes(self) -> int:
+        return len(self._array.payload)
+
+    def sample(self, index: int) -> base.Sample:
+        payload = self._array.payload
+        if self._samples == 1:
+            return base.Sample(payload, payload, 0)
+        return base.Sample(self._slice(index), payload, 0)
+
+    def _slice(self, index: int) -> memoryview:
+        """Return x[..., index]: a view in Fortran order, a copy in C order."""
+        array = self._array
+        if array.last_axis != self._samples:
+            problem = f"{self._name} holds {array.last_axis} samples, not {self._samples} as in the settings"
+            raise base.DamagedError(problem)
+        size = len(array.payload) // self._samples
+        if array.fortran_order:
+            return array.payload[index * size : (index + 1) * size]
+        items = np.frombuffer(array.payload, np.uint8).reshape(-1, self._samples, array.item_bytes)
+        self._copy = self._copy or self._scratch(size)
+        np.frombuffer(self._copy, np.uint8).reshape(-1, array.item_bytes)[...] = items[:, index]
+        return self._copy
+
+
+def sample_of(array: NDArray[np.generic], index: int, samples: int) -> base.Sample:
+    """Return sample `index` of an array that np.load returned."""
+    payload = _in_memory_order(array)
+    return base.Sample(payload if samples == 1 else _in_memory_order(array[..., index]), payload, 0)
+
+
+def _in_memory_order(array: NDArray[np.generic]) -> memoryview:
+    """Return an array's bytes in memory order; they are copied only if the array is not contiguous."""
+    return np.ascontiguousarray(array.reshape(-1, order="A")).view(np.uint8).data

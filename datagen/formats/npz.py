@@ -18,9 +18,9 @@ import numpy as np
 from isal import isal_zlib
 
 from datagen.buffers import AlignedBuffer
-from datagen.formats import _array
 from datagen.formats import format_base as base
-from datagen.formats._buffered import BufferedFile
+from datagen.formats import npy
+from datagen.formats._source import BufferedFile
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
@@ -28,8 +28,6 @@ X_NAME = "array x"
 
 
 class Format(base.FormatBase):
-    """Reads and writes .npz."""
-
     compressions = ("none", "zip")
     transfer_bytes = 256 << 10
 
@@ -37,28 +35,28 @@ class Format(base.FormatBase):
         if spec.compression == "zip":
             return None
         samples = spec.num_samples_per_file
-        x_bytes = _array.array_bytes(np.dtype(spec.record_element_type).str, shapes, samples)
-        y_bytes = len(_array.array_header("<i8", (samples,))) + 8 * samples
+        x_bytes = npy.array_bytes(np.dtype(spec.record_element_type).str, shapes, samples)
+        y_bytes = len(npy.array_header("<i8", (samples,))) + 8 * samples
         return archive_bytes("x.npy", x_bytes, "y.npy", y_bytes)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         samples = job.spec.num_samples_per_file
         level = job.spec.compression_level if job.spec.compression == "zip" else 0
-        records: Iterable[bytes | memoryview] = itertools.chain([_array.header(job)], job.payload(buffer))
-        labels = [_array.array_header("<i8", (samples,)), bytes(8 * samples)]
+        records: Iterable[bytes | memoryview] = itertools.chain([npy.header(job)], job.payload(buffer))
+        labels = [npy.array_header("<i8", (samples,)), bytes(8 * samples)]
         entries = [_write_member(writer, "x.npy", level, records), _write_member(writer, "y.npy", level, labels)]
         writer.write(directory(entries, writer.position))
 
-    def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> _array.Samples:
+    def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> npy.ArrayFile:
         """Parse the archive; samples are copied only if they are compressed or interleaved."""
         return _samples(data, _members_to_read(_entries(data), samples, len(data))[0], samples, scratch)
 
-    def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> _array.Samples:
+    def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> npy.ArrayFile:
         """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
-        used = _members_to_read(_list_by_zipfile(file), samples, file.size_bytes)
-        for entry in sorted(used, key=lambda entry: entry.start):
+        members = _members_to_read(_list_by_zipfile(file), samples, file.size_bytes)
+        for entry in sorted(members, key=lambda entry: entry.start):
             _read_by_zipfile(file, entry)
-        return _samples(file.image, used[0], samples, scratch)
+        return _samples(file.image, members[0], samples, scratch)
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         with open(path, "rb") as file, np.load(file) as archive:  # np.load would leave one that is damaged open
@@ -66,34 +64,32 @@ class Format(base.FormatBase):
                 Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
                 for info in archive.zip.infolist()
             ]
-            main, *others = _members_to_read(entries, samples, 0)
-            used = sorted([main, *others], key=lambda entry: entry.start)
-            arrays = {entry.name: archive[entry.name] for entry in used}
-            return _array.sample_of(arrays[main.name], index, samples)
+            members = _members_to_read(entries, samples, 0)
+            in_file_order = sorted(members, key=lambda entry: entry.start)
+            arrays = {entry.name: archive[entry.name] for entry in in_file_order}
+            return npy.sample_of(arrays[members[0].name], index, samples)
 
 
-def _samples(data: memoryview, entry: Entry, samples: int, scratch: base.Scratch) -> _array.Samples:
+def _samples(data: memoryview, entry: Entry, samples: int, scratch: base.Scratch) -> npy.ArrayFile:
     """Parse the member `entry` of the archive `data` as the array that holds the samples."""
     member, start = packed_member(data, entry)
     if entry.method != STORED:
         member = inflate(member, scratch(entry.plain_bytes), start, entry.crc)
     try:
-        array = _array.parse(member, X_NAME)
+        array = npy.parse(member, X_NAME)
     except base.DamagedError as error:
         raise base.DamagedError(str(error), entry.start) from error
-    return _array.Samples(array, samples, X_NAME, scratch)
+    return npy.ArrayFile(array, samples, X_NAME, scratch)
 
 
-LOAD_BYTES = 1 << 18
-"""Bytes that np.load reads of an archive's member at a time (`BUFFER_SIZE` in numpy/lib/_format_impl.py)."""
-MAX_LABEL_BYTES = 4096
-"""Maximum size of a member that is taken for a label and not read, as DLIO's reader does not read `y`."""
+LOAD_BYTES = 1 << 18  # bytes that np.load reads of a member at a time (`BUFFER_SIZE` in numpy/lib/_format_impl.py)
+MAX_LABEL_BYTES = 4096  # maximum size of a member that is taken for a label and not read, as DLIO does not read `y`
 ZIP_BYTES = 4096  # minimum bytes that Python's zipfile reads of a member at a time (`ZipExtFile.MIN_READ_SIZE`)
 
 
 def _list_by_zipfile(file: BufferedFile) -> list[Entry]:
     """List the members by the calls of np.load and zipfile.ZipFile (`_EndRecData`, `_RealGetContents`)."""
-    file.read(len(_array.MAGIC))
+    file.read(len(npy.MAGIC))
     file.seek_from_end(END_BYTES)
     end = file.read_all()
     if bytes(end[:4]) != b"PK\x05\x06" or bytes(end[-2:]) != b"\0\0":
@@ -113,38 +109,38 @@ def _list_by_zipfile(file: BufferedFile) -> list[Entry]:
 def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
     """Read a member by the calls of np.load (`read_array`) and zipfile (`ZipExtFile.read`).
 
-    The compressed size of each piece is unknown before it is decompressed, so the member's mean ratio is assumed.
+    np.load requests decompressed pieces: the header, then items of 256 KiB. For each, zipfile reads as many compressed
+    bytes as are missing of the piece, at least 4096, and keeps what it decompresses beyond the piece. How much a piece
+    is compressed is unknown before it is decompressed, so the member's mean ratio is assumed.
     """
     file.seek(entry.start)
     file.read(sum(_LOCAL.unpack(file.read(_LOCAL.size))[-2:]))
     packed, _ = packed_member(file.image, entry)
-    header = 2 * _array.ALIGNMENT - _array.PREFIX_BYTES  # the usual size
+    header_bytes = 2 * npy.ALIGNMENT - npy.PREFIX_BYTES  # the usual size
     if entry.method == STORED:
-        header = _array.header_bytes(packed[: _array.PREFIX_BYTES])
-    items = range(_array.PREFIX_BYTES + header, entry.plain_bytes, LOAD_BYTES)
-    # The bytes that np.load asks for at a time
-    pieces = [_array.PREFIX_BYTES, header, *(min(LOAD_BYTES, entry.plain_bytes - at) for at in items)]
-    packed_left, growth = len(packed), entry.plain_bytes / max(1, len(packed))
-    held = waiting = 0.0  # bytes decompressed ahead, and compressed bytes read ahead
+        header_bytes = npy.header_bytes(packed[: npy.PREFIX_BYTES])
+    items = range(npy.PREFIX_BYTES + header_bytes, entry.plain_bytes, LOAD_BYTES)
+    pieces = [npy.PREFIX_BYTES, header_bytes, *(min(LOAD_BYTES, entry.plain_bytes - start) for start in items)]
+    unread_bytes, ratio = len(packed), entry.plain_bytes / max(1, len(packed))
+    packed_ahead = plain_ahead = 0.0  # bytes read but not decompressed, and decompressed but not requested
     for size in pieces:
-        missing = size - held
-        held = max(0.0, -missing)
-        while missing > 0 and (packed_left or waiting >= 1):
-            if packed_left and missing > waiting:
-                read_bytes = min(max(round(missing - waiting), ZIP_BYTES), packed_left)
+        missing = size - plain_ahead
+        plain_ahead = max(0.0, -missing)
+        while missing > 0 and (unread_bytes or packed_ahead >= 1):
+            if unread_bytes and missing > packed_ahead:
+                read_bytes = min(max(round(missing - packed_ahead), ZIP_BYTES), unread_bytes)
                 file.read(read_bytes)
-                packed_left -= read_bytes
-                waiting += read_bytes
-            plain = min(waiting * growth, max(missing, ZIP_BYTES))
-            waiting -= plain / growth
-            held = max(0.0, plain - missing)
-            missing -= plain
-    file.read(packed_left)
+                unread_bytes -= read_bytes
+                packed_ahead += read_bytes
+            plain_bytes = min(packed_ahead * ratio, max(missing, ZIP_BYTES))
+            packed_ahead -= plain_bytes / ratio
+            plain_ahead = max(0.0, plain_bytes - missing)
+            missing -= plain_bytes
+    file.read(unread_bytes)
 
 
 STORED, DEFLATED = 0, 8  # compression methods (APPNOTE 4.4.5)
-ZIP64_LIMIT = (1 << 31) - 1
-"""Above this, Python's zipfile stores sizes and offsets as 64-bit numbers in the central directory."""
+ZIP64_LIMIT = (1 << 31) - 1  # zipfile stores larger sizes and offsets as 64-bit numbers in the central directory
 DATE_1980 = 1 << 5 | 1  # MS-DOS date 1980-01-01, so that a file's bytes do not depend on when it was made
 ZIP64_VERSION = 45  # version of the zip format that introduced 64-bit sizes
 UNIX = 3  # "version made by" a Unix system, as Python's zipfile writes it (APPNOTE 4.4.2)
@@ -198,11 +194,12 @@ def _write_member(writer: Writer, name: str, level: int, pieces: Iterable[bytes 
 def archive_bytes(first: str, first_bytes: base.Sizes, second: str, second_bytes: int) -> base.Sizes:
     """Return the size of archives of two uncompressed members, given the members' names and sizes."""
     second_start = local_bytes(first) + first_bytes
-    start = second_start + local_bytes(second) + second_bytes
-    listed = 2 * _ENTRY.size + len(first) + len(second)
-    wide = 20 * (first_bytes > ZIP64_LIMIT) + 12 * (second_start > ZIP64_LIMIT)
-    end64 = (_END64.size + _END64_LOCATOR.size) * (start > ZIP64_LIMIT)
-    return cast("base.Sizes", start + listed + wide + end64 + END_BYTES)
+    directory_start = second_start + local_bytes(second) + second_bytes
+    entries_bytes = 2 * _ENTRY.size + len(first) + len(second)
+    # Factors of 0 or 1, one for each file: 64-bit fields of a large first member, and of a distant second one
+    zip64_bytes = 20 * (first_bytes > ZIP64_LIMIT) + 12 * (second_start > ZIP64_LIMIT)
+    end64_bytes = (_END64.size + _END64_LOCATOR.size) * (directory_start > ZIP64_LIMIT)
+    return cast("base.Sizes", directory_start + entries_bytes + zip64_bytes + end64_bytes + END_BYTES)
 
 
 def packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
@@ -230,18 +227,18 @@ def packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
 def _members_to_read(entries: Iterable[Entry], samples: int, size_bytes: int) -> list[Entry]:
     """Return the members to be read, first the one that holds the samples: `x` in DLIO's datasets.
 
-    An archive of one sample may be the user's own, such as a volume and its mask under any names: all arrays but labels
-    are read, and the largest holds the sample.
+    An archive of one sample may be the user's own, such as volume.npy (9 MB), mask.npy (1 MB) and id.npy (136 B): all
+    arrays but labels are read (volume and mask), and the largest holds the sample.
     """
     arrays = {entry.name: entry for entry in entries if entry.name.endswith(".npy")}
-    main = arrays.get("x.npy")
+    sample_array = arrays.get("x.npy")
     if samples == 1 and arrays:
-        main = main or max(arrays.values(), key=lambda entry: entry.plain_bytes)
-        others = [entry for entry in arrays.values() if entry is not main and entry.plain_bytes > MAX_LABEL_BYTES]
-        return [main, *others]
-    if main is None:
+        sample_array = sample_array or max(arrays.values(), key=lambda entry: entry.plain_bytes)
+        large = [entry for entry in arrays.values() if entry.plain_bytes > MAX_LABEL_BYTES]
+        return [sample_array, *(entry for entry in large if entry is not sample_array)]
+    if sample_array is None:
         raise base.DamagedError("no member x.npy in the zip directory", size_bytes)
-    return [main]
+    return [sample_array]
 
 
 def _entries(data: memoryview) -> Iterator[Entry]:
@@ -287,10 +284,10 @@ def _zip64_values(values: list[int], extra: memoryview) -> list[int]:
     """Replace each value of 0xFFFFFFFF by the next 64-bit value of the zip64 field (id 1)."""
     position = 0
     while position + 4 <= len(extra):
-        field, size = struct.unpack_from("<HH", extra, position)
-        if field == 1:
-            wide = iter(struct.unpack_from(f"<{size // 8}Q", extra, position + 4))
-            return [next(wide, value) if value == 0xFFFFFFFF else value for value in values]
+        field_id, size = struct.unpack_from("<HH", extra, position)
+        if field_id == 1:
+            wide_values = iter(struct.unpack_from(f"<{size // 8}Q", extra, position + 4))
+            return [next(wide_values, value) if value == 0xFFFFFFFF else value for value in values]
         position += 4 + size
     return values
 
@@ -301,15 +298,15 @@ def local_bytes(name: str) -> int:
 
 def directory(entries: list[Entry], start: int) -> bytes:
     """Return the central directory at offset `start`, and the records after it, as zipfile writes them."""
-    listed = b"".join(_directory_entry(entry) for entry in entries)
-    count, size = len(entries), len(listed)
+    entries_data = b"".join(_directory_entry(entry) for entry in entries)
+    count, size = len(entries), len(entries_data)
     end64 = b""
     if start > ZIP64_LIMIT:
         version = ZIP64_VERSION
         end64 = _END64.pack(b"PK\x06\x06", _END64.size - 12, version, version, 0, 0, count, count, size, start)
         end64 += _END64_LOCATOR.pack(b"PK\x06\x07", 0, start + size, 1)
     end = _END.pack(b"PK\x05\x06", 0, 0, count, count, size, min(start, 0xFFFFFFFF), 0)
-    return listed + end64 + end
+    return entries_data + end64 + end
 
 
 def _directory_entry(entry: Entry) -> bytes:

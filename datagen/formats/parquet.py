@@ -24,8 +24,7 @@ from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import Writer
 
 HAS_COLUMNS = True
-FOOTER_BYTES = 64 << 10
-"""Bytes that pyarrow reads first, from the end of a file (`kDefaultFooterReadSize` in parquet/properties.h)."""
+FOOTER_BYTES = 64 << 10  # pyarrow reads these first, at the end of a file (`kDefaultFooterReadSize`, properties.h)
 MAX_HOLE_BYTES, MAX_READ_BYTES = 8192, 32 << 20
 """pyarrow merges reads that are at most 8 KiB apart, up to reads of 32 MiB (`CoalesceReadRanges` in
 arrow/io/caching.cc)."""
@@ -42,8 +41,6 @@ def spans_bytes(spans: list[tuple[int, int]]) -> int:
 
 
 class Format(GroupFormat):
-    """Reads and writes Parquet."""
-
     compressions = layout.COMPRESSIONS
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
@@ -68,13 +65,13 @@ class Format(GroupFormat):
         return np.array(sizes, np.int64)[places]
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        plan = layout.plan_of(job.spec, job.record_bytes)
-        (write_plain if job.spec.compression == "none" else write_compressed)(job, plan, writer, buffer)
+        write = write_plain if job.spec.compression == "none" else write_compressed
+        write(job, layout.plan_of(job.spec, job.record_bytes), writer, buffer)
 
     def open_groups(self, source: base.Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
         return GroupsFile(_with_footer(source) if matched else source, spec, matched)
 
-    def decode_group(self, where: str | base.StoredFile, index: int, spec: DatasetSpec) -> list[memoryview]:
+    def decode_group(self, where: str | base.SourceStream, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Return the buffers of the columns requested; lists are flattened.
 
         Columns of variable-length values also have a buffer of offsets.
@@ -91,7 +88,9 @@ def write_plain(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer
     for index in range(plan.groups):
         for pages in _pages(job, plan.group(index), plan.payload_start(index), buffer):
             pieces = [piece for page, values in pages for piece in (page.before, values)]
-            for piece in pieces if len(pages) == 1 else [b"".join(pieces)]:
+            if len(pages) > 1:  # small pages are written together
+                pieces = [b"".join(pieces)]
+            for piece in pieces:
                 writer.write(piece)
     writer.write(plan.tail)
 
@@ -99,8 +98,7 @@ def write_plain(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer
 def write_compressed(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write a file whose pages are compressed; offsets are known only as pages are written."""
     compression = job.spec.compression
-    # Snappy has no levels
-    level = None if compression == "snappy" else job.spec.compression_level
+    level = None if compression == "snappy" else job.spec.compression_level  # Snappy has no levels
     codec = pa.Codec(compression, compression_level=level)
     writer.write(layout.MAGIC)
     at, groups = len(layout.MAGIC), []
@@ -134,14 +132,14 @@ def _pages(
     for pages in group.batches:
         before = payload % BLOCK_BYTES
         ends = list(itertools.accumulate((page.value_bytes for page in pages), initial=before))
-        made = buffer.view(ends[-1])
-        job.content.fill(made, job.running_index, payload - before)
+        values = buffer.view(ends[-1])
+        job.content.fill(values, job.running_index, payload - before)
         payload += ends[-1] - before
-        yield [(page, made[start:stop]) for page, (start, stop) in zip(pages, itertools.pairwise(ends), strict=True)]
+        yield [(page, values[start:stop]) for page, (start, stop) in zip(pages, itertools.pairwise(ends), strict=True)]
 
 
 class GroupsFile:
-    """An open file of row groups. If it has dlemu's own layout and named columns, the footer is not parsed."""
+    """An open file of row groups, located by the footer or, in an uncompressed file of dlemu's columns, by `_plan`."""
 
     def __init__(self, source: base.Source, spec: DatasetSpec, matched: bool) -> None:
         """With `matched`, spans are those that pyarrow reads."""
@@ -173,10 +171,10 @@ class GroupsFile:
 
     def spans(self, group: int) -> list[tuple[int, int]]:
         if not self._plan:
-            return layout.joined(self._chunks(group), *self._limits)
+            return layout.merge_spans(self._chunks(group), *self._limits)
         start, planned = self._plan.start(group), self._plan.group(group)
         if planned.rows not in self._spans:
-            self._spans[planned.rows] = layout.joined(planned.spans(), *self._limits)
+            self._spans[planned.rows] = layout.merge_spans(planned.spans(), *self._limits)
         return [(start + offset, size) for offset, size in self._spans[planned.rows]]
 
     def payload(self, group: int) -> list[tuple[int, int]]:
@@ -220,8 +218,9 @@ class GroupsFile:
         schema, total = self._metadata.schema, 0
         for index, chunk in self._requested_chunks(group):
             width = _WIDTHS.get(chunk.physical_type, schema.column(index).length)
-            variable = 0 if width else chunk.total_uncompressed_size
-            total += variable + chunk.num_values * (width or _OFFSET_BYTES) + READ_SLACK_BYTES
+            if not width:  # values of variable length, and their offsets
+                total += chunk.total_uncompressed_size
+            total += chunk.num_values * (width or _OFFSET_BYTES) + READ_SLACK_BYTES
         return total
 
     def _requested_chunks(self, group: int) -> list[tuple[int, Any]]:

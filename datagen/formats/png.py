@@ -15,7 +15,6 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from datagen.content import Content
-from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
     MIN_PADDING_BYTES,
     PILLOW_BYTES,
@@ -24,6 +23,7 @@ from datagen.formats._picture import (
     padding_then_codes,
     read_in_blocks,
 )
+from datagen.formats._source import BufferedFile
 from datagen.formats.format_base import DamagedError
 
 HAS_OWN_LENGTH = True
@@ -40,16 +40,13 @@ MAX_BITS = 8  # 255 levels and the end of the block use all codes of 8 bits
 
 
 class Format(PictureFormat):
-    """Reads and writes .png."""
-
     longest_side = (1 << 31) - 1
 
     def min_bytes(self, shape: Shape) -> int:
         return _bytes_needed(shape, 1)
 
     def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
-        fitting = [bits for bits in range(1, MAX_BITS + 1) if _bytes_needed(shape, bits) <= size_bytes]
-        bits = fitting[-1]
+        bits = max(bits for bits in range(1, MAX_BITS + 1) if _bytes_needed(shape, bits) <= size_bytes)
         padding = np.empty(MIN_PADDING_BYTES + size_bytes - _bytes_needed(shape, bits), np.uint8)
         row_bytes = shape.width * shape.channels
         codes = padding_then_codes(content, file, padding, shape.height * row_bytes)
@@ -103,14 +100,14 @@ def _block_header(bits: int) -> bytes:
 
     Unused length codes are added so that the header ends on a byte boundary.
     """
-    used = {*_levels(bits).tolist(), END_OF_BLOCK}
-    listed = LENGTH_ORDER.index(bits) + 1
-    fixed = 3 + 5 + 5 + 4 + 3 * listed + LITERALS + 1 + 1
-    unused = -fixed % 8
-    fields = [(1, 1), (2, 2), (unused, 5), (0, 5), (listed - 4, 4)]
+    symbols = {*_levels(bits).tolist(), END_OF_BLOCK}
+    lengths = LENGTH_ORDER[: LENGTH_ORDER.index(bits) + 1]
+    header_bits = 3 + 5 + 5 + 4 + 3 * len(lengths) + LITERALS + 1 + 1
+    unused = -header_bits % 8
+    fields = [(1, 1), (2, 2), (unused, 5), (0, 5), (len(lengths) - 4, 4)]  # (value, bits), RFC 1951, 3.2.7
     # The lengths 0 and `bits` have the codes 0 and 1, of one bit
-    fields += [(int(length in (0, bits)), 3) for length in LENGTH_ORDER[:listed]]
-    fields += [(int(symbol in used), 1) for symbol in range(LITERALS + 1 + unused)]
+    fields += [(int(length in (0, bits)), 3) for length in lengths]
+    fields += [(int(symbol in symbols), 1) for symbol in range(LITERALS + 1 + unused)]
     fields += [(0, 1)]  # one distance code, of length 0: no distances are used
     number = position = 0
     for value, width in fields:
@@ -128,10 +125,10 @@ def _zlib_data(codes: NDArray[np.uint8], bits: int) -> bytes:
     rows = stream[:count].reshape(height, row_bytes + 1)  # each row begins with its filter type, 0: none
     np.bitwise_and(codes, end, out=rows[:, 1:])
     np.bitwise_xor(stream, 1, out=stream, where=stream == end)  # the code `end` is reserved
-    plain = _pixels_of_codes(bits)[stream[:count]]
+    pixels = _pixels_of_codes(bits)[stream[:count]]
     stream[count] = end
     data = _pack_bits(stream, bits)[: -(-(count + 1) * bits // 8)]
-    return ZLIB_HEADER + _block_header(bits) + data.tobytes() + struct.pack(">L", isal_zlib.adler32(plain))
+    return ZLIB_HEADER + _block_header(bits) + data.tobytes() + struct.pack(">L", isal_zlib.adler32(pixels))
 
 
 def _pixels_of_codes(bits: int) -> NDArray[np.uint8]:

@@ -9,8 +9,6 @@ from datagen.storage.storage_base import Writer
 
 
 class Format(base.FormatBase):
-    """Reads and writes bytes."""
-
     one_sample = True
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:

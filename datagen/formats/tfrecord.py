@@ -2,8 +2,8 @@
 
 A record is: length (8 bytes), masked CRC32C of those 8, the data, masked CRC32C of the data, all little-endian
 (tensorflow/core/lib/io/record_writer.h). The index is DATA_FOLDER/index/{train,valid}/FILE.idx, with a line
-`offset length` for each record, framing included. All records of a file have one length, so the index is computed.
-Records of other files are located by the index, or by walking the file.
+`offset length` for each record, framing included. All records of a generated file have one length, so their offsets are
+computed; those of other files come from the index, or from the length in each record's head.
 
 Protobuf messages are coded by hand. Wire format: protobuf.dev/programming-guides/encoding. Messages:
 tensorflow/core/example/{example,feature}.proto, where Example.features = 1; Features.feature = 1, a map whose entries
@@ -76,8 +76,6 @@ class Index(base.SideFile):
 
 
 class Format(base.RecordFormat):
-    """Reads and writes TFRecord files."""
-
     sides = (Index(),)
     transfer_bytes = TENSORFLOW_BYTES
     stream_calls = base.StreamCalls(
@@ -97,31 +95,32 @@ class Format(base.RecordFormat):
         for record in range(job.spec.num_samples_per_file):
             frame.write(writer, job.payload(buffer, record * size, (record + 1) * size))
 
-    def open_records(self, opened: base.OpenedFile) -> TfrecordFile:
-        return TfrecordFile(opened)
+    def open_records(self, inputs: base.RecordInputs) -> TfrecordFile:
+        return TfrecordFile(inputs)
 
-    def locate(self, opened: base.OpenedFile) -> base.Offsets | None:
+    def locate(self, inputs: base.RecordInputs) -> base.Offsets | None:
         """Read the index, if there is one that fits the file, else the headers."""
-        index = opened.side(0)
-        listed = None if index is None else _parse_index(bytes(index.read(0, index.size_bytes)), opened.samples)
-        if listed is None or listed[-1] != opened.source.size_bytes:
-            return super().locate(opened)
-        return listed
+        index = inputs.open_side(0)
+        offsets = None if index is None else _parse_index(bytes(index.read(0, index.size_bytes)), inputs.samples)
+        if offsets is None or offsets[-1] != inputs.source.size_bytes:
+            return super().locate(inputs)
+        return offsets
 
     def offsets(self, file: BinaryIO) -> list[int]:
-        found, end = [0], file.seek(0, os.SEEK_END)
-        while (at := found[-1]) < end:
-            file.seek(at)
+        offset, offsets, end = 0, [0], file.seek(0, os.SEEK_END)
+        while offset < end:
+            file.seek(offset)
             head = file.read(HEAD_BYTES)
-            if at + FRAME_BYTES > end:
-                raise base.DamagedError("the file ends within a record", at)
+            if offset + FRAME_BYTES > end:
+                raise base.DamagedError("the file ends within a record", offset)
             length, crc = HEAD.unpack(head)
             if masked_crc(head[:8]) != crc:
-                raise base.DamagedError("no TFRecord framing: a record's length does not match its checksum", at)
-            found.append(at + length + FRAME_BYTES)
-            if found[-1] > end:
-                raise base.DamagedError(f"a record of {length} bytes ends beyond the end of the file", at)
-        return found
+                raise base.DamagedError("no TFRecord framing: a record's length does not match its checksum", offset)
+            if offset + length + FRAME_BYTES > end:
+                raise base.DamagedError(f"a record of {length} bytes ends beyond the end of the file", offset)
+            offset += length + FRAME_BYTES
+            offsets.append(offset)
+        return offsets
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example."""
@@ -132,17 +131,17 @@ class Format(base.RecordFormat):
         return base.Sample(payload, payload, index * size)
 
     def _record(self, file: BinaryIO, index: int, samples: int) -> memoryview:
-        """Read a record. If all have one length, the checksum of the length found at its multiple proves it."""
+        """Read the data of a record: as if all have one length if the checksum at that multiple proves it."""
         record_bytes, rest = divmod(file.seek(0, os.SEEK_END), samples)
         file.seek(index * record_bytes)
         head = file.read(HEAD_BYTES).ljust(HEAD_BYTES, b"\0")
         length, crc = HEAD.unpack(head)
-        proven = length == record_bytes - FRAME_BYTES and masked_crc(head[:8]) == crc
-        if rest or index >= samples or not proven:
-            found = self.offsets(file)
-            if index + 1 >= len(found):
-                raise base.no_such_record(index, len(found) - 1)
-            file.seek(found[index])
+        is_record = length == record_bytes - FRAME_BYTES and masked_crc(head[:8]) == crc
+        if rest or index >= samples or not is_record:
+            offsets = self.offsets(file)
+            if index + 1 >= len(offsets):
+                raise base.no_such_record(index, len(offsets) - 1)
+            file.seek(offsets[index])
             (length, _) = HEAD.unpack(file.read(HEAD_BYTES))
         return memoryview(file.read(length))
 
@@ -154,17 +153,15 @@ class Packer:
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._at = 0
-        self._lines: list[str] = []
+        self._index_lines: list[str] = []
 
     def add(self, sample: base.PackedSample) -> None:
         frame = _Frame(len(sample.data))
+        self._index_lines.append(f"{self._writer.position} {frame.record_bytes}\n")
         frame.write(self._writer, [sample.data])
-        self._lines.append(f"{self._at} {frame.record_bytes}\n")
-        self._at += frame.record_bytes
 
     def finish(self) -> bytes:
-        return "".join(self._lines).encode()
+        return "".join(self._index_lines).encode()
 
 
 class _Frame:
@@ -191,22 +188,22 @@ class _Frame:
 
 def _write_small(job: base.FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write many records at a time: generate content in whole blocks, then copy it into the frames."""
-    step = base.CHUNK_BYTES // frame.record_bytes
+    records_at_once = base.CHUNK_BYTES // frame.record_bytes
     memory = np.frombuffer(buffer.view(2 * base.CHUNK_BYTES + BLOCK_BYTES), np.uint8)
-    content, framed = memory[: base.CHUNK_BYTES + BLOCK_BYTES], memory[base.CHUNK_BYTES + BLOCK_BYTES :]
-    records = framed[: step * frame.record_bytes].reshape(step, frame.record_bytes)
+    content, frames = memory[: base.CHUNK_BYTES + BLOCK_BYTES], memory[base.CHUNK_BYTES + BLOCK_BYTES :]
+    rows = frames[: records_at_once * frame.record_bytes].reshape(records_at_once, frame.record_bytes)
     image = slice(len(frame.before), len(frame.before) + frame.image_bytes)
-    records[:, : image.start] = np.frombuffer(frame.before, np.uint8)
-    records[:, image.stop : -4] = np.frombuffer(frame.after, np.uint8)
+    rows[:, : image.start] = np.frombuffer(frame.before, np.uint8)
+    rows[:, image.stop : -4] = np.frombuffer(frame.after, np.uint8)
     samples = job.spec.num_samples_per_file
-    for first in range(0, samples, step):
-        part = records[: min(step, samples - first)]
-        start, stop = first * frame.image_bytes, (first + len(part)) * frame.image_bytes
+    for first in range(0, samples, records_at_once):
+        records = rows[: samples - first]
+        start, size = first * frame.image_bytes, len(records) * frame.image_bytes
         before = start % BLOCK_BYTES
-        job.content.fill(content[: before + stop - start], job.running_index, start - before)
-        part[:, image] = content[before : before + stop - start].reshape(len(part), frame.image_bytes)
-        part[:, -4:] = _checksums(part[:, HEAD_BYTES:-4])
-        writer.write(part.reshape(-1).data)
+        job.content.fill(content[: before + size], job.running_index, start - before)
+        records[:, image] = content[before : before + size].reshape(len(records), frame.image_bytes)
+        records[:, -4:] = _checksums(records[:, HEAD_BYTES:-4])
+        writer.write(records.reshape(-1).data)
 
 
 def _checksums(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -227,15 +224,15 @@ def _digits_of_multiples(size: int, count: int) -> int:
 
 
 class TfrecordFile(base.RecordFile):
-    """One file."""
+    """One file. Most records have the same bytes before the image: these are compared, and only others are parsed."""
 
-    def __init__(self, opened: base.OpenedFile) -> None:
-        source, samples = opened.source, opened.samples
+    def __init__(self, inputs: base.RecordInputs) -> None:
+        source, samples = inputs.source, inputs.samples
         record_bytes, rest = divmod(source.size_bytes, samples)
-        super().__init__(opened, record_bytes)
-        self._before = b""  # the bytes before the image in the last record parsed; most records have the same
+        super().__init__(inputs, record_bytes)
+        self._before = b""  # the bytes before the image in the last record parsed
         self._image_bytes = 0
-        if opened.offsets is None and (rest or record_bytes < FRAME_BYTES):
+        if inputs.offsets is None and (rest or record_bytes < FRAME_BYTES):
             problem = f"its {source.size_bytes} bytes are not {samples} records of one length,"
             raise base.DamagedError(problem, source.size_bytes)
 
@@ -253,39 +250,36 @@ class TfrecordFile(base.RecordFile):
 
     def _parsed(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
         """Parse records one by one, and keep the bytes before the image for comparison with later records."""
-        places, at = [], 0
+        extents, begin = [], 0
         for number in range(index, index + count):
             offset, size = self.span(number, 1)
-            record = data[at : at + size]
+            record = data[begin : begin + size]
             length, crc = HEAD.unpack_from(record)
-            problem = ""
             if masked_crc(bytes(record[:8])) != crc:
-                problem = "a record's length does not match its checksum"
-            elif length + FRAME_BYTES != size:
+                raise base.DamagedError("a record's length does not match its checksum", offset)
+            if length + FRAME_BYTES != size:
                 problem = f"a record states {length} bytes of data where there are {size - FRAME_BYTES}"
-            elif verify and masked_crc(np.frombuffer(record, np.uint8)[HEAD_BYTES:-4]) != int.from_bytes(
-                record[-4:], "little"
-            ):
-                problem = "a record's data does not match its checksum (CRC32C)"
-            if problem:
                 raise base.DamagedError(problem, offset)
+            data_crc = int.from_bytes(record[-4:], "little")
+            if verify and masked_crc(np.frombuffer(record, np.uint8)[HEAD_BYTES:-4]) != data_crc:
+                raise base.DamagedError("a record's data does not match its checksum (CRC32C)", offset)
             start, image_bytes = image_extent(record[HEAD_BYTES:-4])
             start += HEAD_BYTES
             self._before, self._image_bytes = bytes(record[:start]), image_bytes
-            places.append((at + start, image_bytes))
-            at += size
-        return places
+            extents.append((begin + start, image_bytes))
+            begin += size
+        return extents
 
 
 def _parse_index(text: bytes, samples: int) -> NDArray[np.int64] | None:
     """Return the offset of each record and the end of the last one; None if it is not an index of so many records."""
     try:
-        listed = np.array(text.split(), np.int64).reshape(-1, 2)
+        lines = np.array(text.split(), np.int64).reshape(-1, 2)  # offset and length of each record
     except (ValueError, OverflowError):
         return None
-    offsets = np.array([0, *listed.sum(1)], np.int64)
-    follows = len(listed) >= samples and (listed[:, 0] == offsets[:-1]).all() and (np.diff(offsets[:-1]) > 0).all()
-    return offsets if follows else None
+    offsets = np.array([0, *lines.sum(1)], np.int64)
+    is_sequence = (lines[:, 0] == offsets[:-1]).all() and (np.diff(offsets[:-1]) > 0).all()
+    return offsets if is_sequence and len(lines) >= samples else None
 
 
 IMAGE, SIZE = b"image", b"size"
@@ -325,7 +319,7 @@ def _field(key: bytes, value: bytes) -> bytes:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number, 0 beyond the end, and the offset after it."""
+    """Return the number at offset `at`, or 0 beyond the end, and the offset after the number."""
     value = shift = 0
     for byte in data[at : at + MAX_VARINT_BYTES]:
         at += 1

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.content import Content
-from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import MIN_PADDING_BYTES, PictureFormat, Shape, feed_decoder, padding_then_codes
+from datagen.formats._source import BufferedFile
 from datagen.formats.format_base import DamagedError
 
 ENDINGS = ("tiff", "tif")
@@ -31,8 +31,6 @@ _ORDERS = {b"II": "<", b"MM": ">"}
 
 
 class Format(PictureFormat):
-    """Reads and writes .tiff."""
-
     longest_side = 1 << 30
 
     def min_bytes(self, shape: Shape) -> int:
@@ -40,11 +38,11 @@ class Format(PictureFormat):
 
     def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
         out = np.empty(size_bytes, np.uint8)
-        strip = size_bytes - shape.size_bytes
-        padding = np.empty(strip - _FIXED_BYTES, np.uint8)
-        out[strip:] = padding_then_codes(content, file, padding, shape.size_bytes)
-        out[_FIXED_BYTES:strip] = padding
-        out[:_FIXED_BYTES] = np.frombuffer(_head(shape, strip), np.uint8)
+        strip_start = size_bytes - shape.size_bytes
+        padding = np.empty(strip_start - _FIXED_BYTES, np.uint8)
+        out[strip_start:] = padding_then_codes(content, file, padding, shape.size_bytes)
+        out[_FIXED_BYTES:strip_start] = padding
+        out[:_FIXED_BYTES] = np.frombuffer(_head(shape, strip_start), np.uint8)
         return out
 
     def check(self, data: memoryview) -> None:
@@ -69,7 +67,7 @@ class Format(PictureFormat):
         _read_directory(file, at, order)
 
 
-def _head(shape: Shape, strip: int) -> bytes:
+def _head(shape: Shape, strip_start: int) -> bytes:
     """Return the bytes before the padding: header, directory and bits per sample."""
     bits = struct.pack("<3H", 8, 8, 8)
     bits_at = _FIXED_BYTES - _BIT_VALUES_BYTES
@@ -80,7 +78,7 @@ def _head(shape: Shape, strip: int) -> bytes:
         (_BITS, _SHORT, 3, bits_at) if colour else (_BITS, _SHORT, 1, 8),
         (_COMPRESSION, _SHORT, 1, _NO_COMPRESSION),
         (_PHOTOMETRIC, _SHORT, 1, 2 if colour else 1),
-        (_STRIP_OFFSETS, _LONG, 1, strip),
+        (_STRIP_OFFSETS, _LONG, 1, strip_start),
         (_CHANNELS, _SHORT, 1, shape.channels),
         (_ROWS, _LONG, 1, shape.height),
         (_STRIP_BYTES, _LONG, 1, shape.size_bytes),
@@ -95,12 +93,12 @@ def _read_directory(file: BufferedFile, at: int, order: str) -> None:
     file.seek(at)
     (count,) = struct.unpack(f"{order}H", file.read(2))
     for _ in range(count):
-        _, kind, values, where = struct.unpack(f"{order}HHLL", file.read(_ENTRY.size))
-        if kind == _SHORT and values > 2:
-            here = file.position
-            file.seek(where)
+        _, field_type, values, offset = struct.unpack(f"{order}HHLL", file.read(_ENTRY.size))
+        if field_type == _SHORT and values > 2:
+            next_entry = file.position
+            file.seek(offset)
             file.read(2 * values)
-            file.seek(here)
+            file.seek(next_entry)
     file.read(4)
 
 
@@ -115,8 +113,8 @@ def _tags(data: memoryview) -> dict[int, int]:
     (count,) = struct.unpack_from(f"{order}H", data, at)
     tags = {}
     for entry in range(count):
-        place = at + 2 + entry * _ENTRY.size
-        tag, kind, values = struct.unpack_from(f"{order}HHL", data, place)
-        if values == 1 and kind in (_SHORT, _LONG):
-            (tags[tag],) = struct.unpack_from(f"{order}{'H' if kind == _SHORT else 'L'}", data, place + 8)
+        offset = at + 2 + entry * _ENTRY.size
+        tag, field_type, values = struct.unpack_from(f"{order}HHL", data, offset)
+        if values == 1 and field_type in (_SHORT, _LONG):
+            (tags[tag],) = struct.unpack_from(f"{order}{'H' if field_type == _SHORT else 'L'}", data, offset + 8)
     return tags

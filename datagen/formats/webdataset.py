@@ -1,8 +1,8 @@
 """WebDataset: tar files of samples. The key of a member is its name up to the first dot of the base name.
 
-Consecutive members with the same key are one sample; generated samples have one member each. A sample is read as all
-its members with the headers between them. Format: POSIX.1-1988 ustar, as Python's tarfile writes it, which
-readers of WebDataset use; names follow its specification (https://github.com/webdataset/webdataset).
+Consecutive members with the same key are one sample: `a/1.jpg`, `a/1.cls` and `a/2.jpg` are two. Generated samples have
+one member each. A sample is read as all its members with the headers between them. Format: POSIX.1-1988 ustar, as
+Python's tarfile writes it; names are those of WebDataset (https://github.com/webdataset/webdataset).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats import format_base as base
-from datagen.formats._buffered import python_buffer_bytes, python_calls
+from datagen.formats._source import python_buffer_bytes, python_calls
 from datagen.layout import even_places
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
@@ -35,10 +35,10 @@ class Member(NamedTuple):
     """A parsed header."""
 
     size_bytes: int
-    kind: int
+    type_flag: int  # ustar's typeflag
 
     @property
-    def whole_bytes(self) -> int:
+    def stored_bytes(self) -> int:
         """Return the bytes of header and padded data."""
         return BLOCK + padded(self.size_bytes)
 
@@ -61,23 +61,22 @@ def header(name: str, size_bytes: int) -> bytes:
     return member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
 
 
-TAIL = bytes(2 * BLOCK)
-"""End marker of a tar file. tarfile pads it to a multiple of 10240 bytes, which readers don't need."""
+TAIL = bytes(2 * BLOCK)  # end marker; tarfile pads it to a multiple of 10240 bytes, which readers don't need
 
 
 def _tarfile_calls(block_bytes: int) -> Iterator[int]:
     """Yield the sizes of webdataset's read calls: one block, then tarfile's stream mode (`r|*`) on a Python file.
 
-    After so many records that they fill whole buffers, the sizes repeat, which takes less time than computing them.
+    tarfile reads records of 10240 bytes. The sizes of calls repeat once the records fill whole buffers of the file, so
+    they are computed only up to there.
     """
-    reads = math.lcm(python_buffer_bytes(block_bytes), tarfile.RECORDSIZE) // tarfile.RECORDSIZE
-    calls = python_calls(itertools.chain([tarfile.BLOCKSIZE], itertools.repeat(tarfile.RECORDSIZE, reads)), block_bytes)
+    records = math.lcm(python_buffer_bytes(block_bytes), tarfile.RECORDSIZE) // tarfile.RECORDSIZE
+    reads = itertools.chain([tarfile.BLOCKSIZE], itertools.repeat(tarfile.RECORDSIZE, records))
+    calls = python_calls(reads, block_bytes)
     return itertools.chain([next(calls)], itertools.cycle(calls))
 
 
 class Format(base.RecordFormat):
-    """Reads and writes .tar."""
-
     stream_calls = base.StreamCalls(_tarfile_calls)
     tail_bytes = len(TAIL)
 
@@ -93,38 +92,37 @@ class Format(base.RecordFormat):
             writer.write(bytes(-size % BLOCK))
         writer.write(TAIL)
 
-    def open_records(self, opened: base.OpenedFile) -> TarRecords:
-        return TarRecords(opened)
+    def open_records(self, inputs: base.RecordInputs) -> TarRecords:
+        return TarRecords(inputs)
 
     def offsets(self, file: BinaryIO) -> list[int]:
-        """Do as `RecordFormat.offsets`; members with a long name or size have an extended header before their own."""
-        found: list[int] = []
-        last, end = None, file.seek(0, io.SEEK_END)
+        """Return the offsets of samples: of the extended header, if a member with a long name or size has one."""
+        offsets: list[int] = []
+        sample_key, end = None, file.seek(0, io.SEEK_END)
         file.seek(0)
         try:
             with tarfile.open(fileobj=file, mode="r:") as archive:
                 while (member := archive.next()) is not None:
-                    archive.members.clear()  # type: ignore[attr-defined]  # of typeshed; else all would stay in memory
+                    archive.members.clear()  # type: ignore[attr-defined]  # else all members stay in memory
                     key = key_of(member.name)
-                    if member.isfile() and not key.rpartition("/")[2].startswith(".") and key != last:
-                        found.append(member.offset)
-                        last = key
+                    if member.isfile() and not key.rpartition("/")[2].startswith(".") and key != sample_key:
+                        offsets.append(member.offset)
+                        sample_key = key
                 if archive.offset + len(TAIL) > end:
                     raise base.DamagedError("a tar file without its end marker", end)
-                return [*found, archive.offset]
+                return [*offsets, archive.offset]
         except (tarfile.TarError, EOFError, ValueError) as error:
             raise base.DamagedError(f"tarfile can't read it ({error})") from error
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read as scripts without an index do: from member to member."""
         with tarfile.open(path, "r:") as archive:
-            number, key, parts = -1, None, []
+            number, sample_key, parts = -1, None, []
             for member in archive:
                 if not member.isfile():
                     continue
-                mine = key_of(member.name)
-                number += mine != key
-                key = mine
+                if key_of(member.name) != sample_key:
+                    number, sample_key = number + 1, key_of(member.name)
                 if number > index:
                     break
                 if number == index:
@@ -151,7 +149,7 @@ class Packer:
         key = "_".join(filter(None, stem.replace("/", "_").replace(".", "_").split("_")))[-80:]
         if key in self._keys:
             key = f"{key}_{len(self._keys)}"
-        self._keys.add(key)  # 80 characters, a number and an ending fit ustar's 100 bytes
+        self._keys.add(key)  # 80 characters, a number and an ending fit the 100 bytes of ustar's name
         size = len(sample.data)
         self._writer.write(header(f"{key}.{sample.ending}", size))
         self._writer.write(sample.data)
@@ -163,57 +161,56 @@ class Packer:
 
 
 class TarRecords(base.RecordFile):
-    """One file."""
+    """One file. Samples of equal size are checked together, all others one by one."""
 
-    def __init__(self, opened: base.OpenedFile) -> None:
-        source, samples, is_even = opened.source, opened.samples, opened.offsets is None
-        size = 0
-        if is_even:
+    def __init__(self, inputs: base.RecordInputs) -> None:
+        source, samples, record_bytes = inputs.source, inputs.samples, 0
+        if inputs.offsets is None:
             if source.size_bytes < BLOCK:
                 raise base.DamagedError("no tar header")
             first = parse(source.read(0, BLOCK), 0)
             if first is None:
                 raise base.no_such_record(0, 0)
-            size = first.whole_bytes
-        super().__init__(opened, size)
-        if is_even and source.size_bytes != samples * size + len(TAIL):
-            raise base.DamagedError(f"it does not hold {samples} members of one size,", source.size_bytes)
+            record_bytes = first.stored_bytes
+            if source.size_bytes != samples * record_bytes + len(TAIL):
+                raise base.DamagedError(f"it does not hold {samples} members of one size,", source.size_bytes)
+        super().__init__(inputs, record_bytes)
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
-        whole = self._record_bytes
-        if count > 1 and whole:
-            place = self._extent(data[:whole], index * whole)
-            heads = np.frombuffer(data, np.uint8, count * whole).reshape(count, whole)[:, :BLOCK]
-            if BLOCK + padded(place[1]) == whole and _alike(heads):
-                return even_places(BLOCK, whole, place[1], count)
-        places, at = [], 0
+        record_bytes = self._record_bytes
+        if count > 1 and record_bytes:
+            _, data_bytes = self._extent(data[:record_bytes], index * record_bytes)
+            headers = np.frombuffer(data, np.uint8, count * record_bytes).reshape(count, record_bytes)[:, :BLOCK]
+            if BLOCK + padded(data_bytes) == record_bytes and _are_equal(headers):
+                return even_places(BLOCK, record_bytes, data_bytes, count)
+        extents, begin = [], 0
         for number in range(index, index + count):
             offset, size = self.span(number, 1)
-            start, length = self._extent(data[at : at + size], offset)
-            places.append((at + start, length))
-            at += size
-        return places
+            start, data_bytes = self._extent(data[begin : begin + size], offset)
+            extents.append((begin + start, data_bytes))
+            begin += size
+        return extents
 
     def _extent(self, record: memoryview, offset: int) -> tuple[int, int]:
-        """Return start and length of the data of a sample, which is all of `record`."""
+        """Return start and bytes of a sample's data in `record`: from the first to the last byte of its files."""
         at, begin, end, size = 0, -1, 0, len(record)
         while at < size:
             member = parse(record[at : at + BLOCK], offset + at)
-            if member is None or at + member.whole_bytes > size:
+            if member is None or at + member.stored_bytes > size:
                 raise base.DamagedError("a sample ends where none did before,", offset + at)
-            if member.kind in _FILE_TYPES:
+            if member.type_flag in _FILE_TYPES:
                 begin = at + BLOCK if begin < 0 else begin
                 end = at + BLOCK + member.size_bytes
-            at += member.whole_bytes
+            at += member.stored_bytes
         if begin < 0:
             raise base.DamagedError("a sample without a file,", offset)
         return begin, end - begin
 
 
-def _alike(heads: NDArray[np.uint8]) -> bool:
-    """Return whether headers, one a row, have the first one's size and type, and the right checksums.
+def _are_equal(heads: NDArray[np.uint8]) -> bool:
+    """Return whether headers, one a row, differ only in name and times, and have the right checksums.
 
-    Only name and times may differ. A checksum is written as six octal digits, a NUL and a space; what is not is parsed.
+    A checksum must be written in the usual way, as six octal digits, a NUL and a space: `parse` knows other ways.
     """
     first, digits = heads[0], heads[:, _CHECKSUM.start : _CHECKSUM.start + 6] ^ np.uint8(ord("0"))
     if (heads[:, _TYPE - 2 :] != first[_TYPE - 2 :]).any() or (heads[:, _SIZE] != first[_SIZE]).any():

@@ -18,19 +18,16 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSizes:
-    """What one checkpoint consists of, and who writes it: the emulated ranks of a job."""
+    """What the emulated ranks of a job write of one checkpoint."""
 
-    parameters: int
-    """Parameters of the model; 0 if unknown."""
+    parameters: int  # of the model; 0 if unknown
     format: str
     files: int
     bytes: int
     tensor_bytes: int
-    largest_rank_bytes: int
-    """Bytes that the rank with the most bytes writes."""
+    largest_rank_bytes: int  # of the rank that writes the most
     ranks: int
-    first_rank: int
-    """Rank of the job that is the first of the `ranks`."""
+    first_rank: int  # the job's rank that is the first of the `ranks`
     ranks_of_job: int
     tensor: int
     pipeline: int
@@ -52,7 +49,7 @@ class CheckpointPlan:
     grid: Grid
     format: str
     ranks: range
-    """The job's ranks that this run emulates, maybe not all: rank i of the run is rank `ranks[i]` of the job."""
+    """The job's ranks that this run emulates, all or some: rank i of the run is rank `ranks[i]` of the job."""
 
     def shards(self, rank: int) -> tuple[Shard, ...]:
         """Return the shards of one of the job's ranks."""
@@ -60,16 +57,16 @@ class CheckpointPlan:
 
     def files(self, rank: int) -> tuple[FileLayout, ...]:
         """Return the files that one of the job's ranks writes, in order."""
-        layouts = self._last_files.get(rank)
+        layouts = self._cached_files.get(rank)
         if layouts is None:
             layouts = self._format.files(self, rank)
-            self._last_files.clear()  # those of all ranks of a large job would fill the memory
-            self._last_files[rank] = layouts
+            self._cached_files.clear()  # the layouts of all ranks of a large job would fill the memory
+            self._cached_files[rank] = layouts
         return layouts
 
     @cached_property
-    def _last_files(self) -> dict[int, tuple[FileLayout, ...]]:
-        """The files of the rank that was asked for last: a rank asks for its own several times in each checkpoint."""
+    def _cached_files(self) -> dict[int, tuple[FileLayout, ...]]:
+        """The files of the last rank given to `files`: a rank needs its own several times in each checkpoint."""
         return {}
 
     @cached_property
@@ -88,17 +85,17 @@ class CheckpointPlan:
 
     @cached_property
     def sizes(self) -> CheckpointSizes:
-        """What it consists of, and who writes it; computed once, and pickled with the plan."""
+        """Sizes of the checkpoint, and which ranks write it; computed once, and pickled with the plan."""
         grid = self.grid
-        each = [[(layout.size_bytes, layout.tensor_bytes) for layout in self.files(rank)] for rank in self.ranks]
-        files = [file for own in each for file in own]
+        by_rank = [[(layout.size_bytes, layout.tensor_bytes) for layout in self.files(rank)] for rank in self.ranks]
+        files = [file for rank_files in by_rank for file in rank_files]
         return CheckpointSizes(
             parameters=parameters(self.model),
             format=self.format,
             files=len(files),
             bytes=sum(size_bytes for size_bytes, _ in files),
             tensor_bytes=sum(tensor_bytes for _, tensor_bytes in files),
-            largest_rank_bytes=max(sum(size_bytes for size_bytes, _ in own) for own in each),
+            largest_rank_bytes=max(sum(size_bytes for size_bytes, _ in rank_files) for rank_files in by_rank),
             ranks=len(self.ranks),
             first_rank=self.ranks.start,
             ranks_of_job=grid.ranks,
@@ -110,11 +107,11 @@ class CheckpointPlan:
 
     def tensor_bytes(self, role: Role | None = None) -> int:
         """Return the tensor bytes of all emulated ranks: of `role` (model or optimizer), or of both."""
-        return sum(size for of, size in self._role_bytes.items() if role in (of, None))
+        return self._role_bytes.total() if role is None else self._role_bytes[role]
 
     @cached_property
     def _role_bytes(self) -> Counter[Role]:
-        """Tensor bytes by role: computed once, as each checkpoint's rate needs their sum over all ranks and layers."""
+        """Tensor bytes of all ranks and layers by role: computed once, as each checkpoint's rate needs them."""
         sizes = Counter[Role]()
         for rank in self.ranks:
             for shard in self.shards(rank):
@@ -123,7 +120,7 @@ class CheckpointPlan:
 
 
 class CheckpointFormat:
-    """A file format, whose module has a class `Format`, made without arguments; it implements `layout` or `files`.
+    """A file format: its module has a class `Format` without constructor arguments, which has `layout` or `files`.
 
     Both are pure arithmetic: no heavy imports, no files opened.
     """
@@ -138,11 +135,7 @@ class CheckpointFormat:
 
 
 def plan_checkpoint(model: Model, settings: Checkpoint, ranks: int) -> CheckpointPlan:
-    """Plan a checkpoint of the model by `ranks` emulated ranks, under the given settings.
-
-    Raises:
-        UserError: the model can't be divided over that many ranks; lists every reason.
-    """
+    """Plan a checkpoint of the model by `ranks` emulated ranks; raises UserError as `grid_of` does."""
     grid = grid_of(model, settings, ranks)
     return CheckpointPlan(model, grid, settings.format, range(settings.first_rank, settings.first_rank + ranks))
 
@@ -150,8 +143,7 @@ def plan_checkpoint(model: Model, settings: Checkpoint, ranks: int) -> Checkpoin
 def checkpoint_sizes(workload: Workload) -> CheckpointSizes:
     """Return what the workload's `ranks` write of its checkpoint: tensors alone, without the headers of its format.
 
-    Raises:
-        UserError: the model can't be divided over that many ranks.
+    Raises UserError as `grid_of` does.
     """
     settings = workload.checkpoint
     plan = plan_checkpoint(workload.model, replace(settings, format="raw"), workload.ranks)

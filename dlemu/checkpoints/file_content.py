@@ -20,7 +20,7 @@ from datagen.spec import BLOCK_BYTES
 from dlemu.checkpoints.shards import FileLayout
 from dlemu.config.schema import Checkpoint
 
-_RANK_BITS, _FILE_BITS = 24, 20  # 16 million ranks, a million files each; of 64 bits 20 are left for checkpoints
+_RANK_BITS, _FILE_BITS = 24, 20  # 16 million ranks, a million files each; 20 of 64 bits remain for the checkpoint
 _HALF_PRECISION = ("fp16", "bf16")
 
 
@@ -28,12 +28,9 @@ _HALF_PRECISION = ("fp16", "bf16")
 class FileNumber:
     """Identifies a file among all checkpoints of a run; the stamps of its blocks hold it as one integer."""
 
-    checkpoint: int
-    """Number of the checkpoint; 0 if all checkpoints have the same bytes."""
-    rank: int
-    """Rank of the job that wrote it."""
-    file: int
-    """Index among the rank's files, from 0."""
+    checkpoint: int  # number of the checkpoint; 0 if all checkpoints have the same bytes
+    rank: int  # rank of the job that wrote the file
+    file: int  # index among the rank's files, from 0
 
     def __int__(self) -> int:
         return (self.checkpoint << _RANK_BITS | self.rank) << _FILE_BITS | self.file
@@ -46,8 +43,8 @@ class FileNumber:
         return cls(checkpoint, rank, file)
 
     def __str__(self) -> str:
-        which = f"checkpoint {self.checkpoint}, " if self.checkpoint else ""
-        return f"{which}rank {self.rank}, file {self.file}"
+        checkpoint = f"checkpoint {self.checkpoint}, " if self.checkpoint else ""
+        return f"{checkpoint}rank {self.rank}, file {self.file}"
 
 
 @dataclass(frozen=True)
@@ -68,10 +65,10 @@ class FileContent:
         """Fill `buffer` with the file's bytes from `offset` on."""
         self.bulk.fill(buffer, int(self.number), offset)
         target = np.frombuffer(buffer, np.uint8)
-        for at, data in self._literals(offset, offset + target.size):
-            first = max(at, offset)
-            piece = data[first - at : offset + target.size - at]
-            target[first - offset : first - offset + len(piece)] = np.frombuffer(piece, np.uint8)
+        for literal_offset, data in self._literals(offset, offset + target.size):
+            first = max(literal_offset, offset)
+            overlap = data[first - literal_offset : offset + target.size - literal_offset]
+            target[first - offset : first - offset + len(overlap)] = np.frombuffer(overlap, np.uint8)
 
     def difference(self, data: memoryview, offset: int, scratch: NDArray[np.uint8]) -> str:
         """Compare all `data` read at `offset`; return what differs, or ''. `scratch` is at least as large as `data`."""
@@ -80,8 +77,8 @@ class FileContent:
         actual = np.frombuffer(data, np.uint8)
         if np.array_equal(actual, expected):
             return ""
-        at = int((actual != expected).argmax())
-        return f"byte {offset + at} is not what was written: {self._explain(data, at)}"
+        first = int((actual != expected).argmax())
+        return f"byte {offset + first} is not what was written: {self._explain(data, first)}"
 
     def stamp_problem(self, data: memoryview, offset: int) -> str:
         """Check only the first stamp in `data`; return whose bytes these are if it is not this file's, else ''.
@@ -90,23 +87,23 @@ class FileContent:
         """
         if not self.bulk.is_stamped:
             return ""
-        for at in range(0, len(data) - STAMP_BYTES + 1, BLOCK_BYTES):
-            if any(self._literals(offset + at, offset + at + STAMP_BYTES)):
+        for index in range(0, len(data) - STAMP_BYTES + 1, BLOCK_BYTES):
+            if any(self._literals(offset + index, offset + index + STAMP_BYTES)):
                 continue
-            stamp = identify(data[at : at + STAMP_BYTES])
-            expected = self.bulk.seed_hash, int(self.number), offset + at
+            stamp = identify(data[index : index + STAMP_BYTES])
+            expected = self.bulk.seed_hash, int(self.number), offset + index
             if stamp is not None and (stamp.seed_hash, stamp.file, stamp.offset) == expected:
                 return ""
-            return self._explain(data, at)
+            return self._explain(data, index)
         return ""
 
-    def _explain(self, data: memoryview, at: int) -> str:
-        """Return whose bytes are at index `at` of `data`, by the stamps around it."""
-        first = max(0, at - BLOCK_BYTES + 1)
-        stamps = find_stamps(data[first : at + BLOCK_BYTES]) if self.bulk.is_stamped else []
+    def _explain(self, data: memoryview, index: int) -> str:
+        """Return whose bytes are at `index` of `data`, by the last stamp before them or, without one, the next."""
+        first = max(0, index - BLOCK_BYTES + 1)
+        stamps = find_stamps(data[first : index + BLOCK_BYTES]) if self.bulk.is_stamped else []
         if not stamps:
             return "the bytes there were not written by dlemu"
-        stamp = stamps[-1][1] if stamps[-1][0] <= at - first else stamps[0][1]
+        stamp = stamps[-1][1] if stamps[-1][0] <= index - first else stamps[0][1]
         if stamp.seed_hash != self.bulk.seed_hash:
             return "it holds bytes of another run's checkpoint"
         if stamp.file != int(self.number):
@@ -117,11 +114,11 @@ class FileContent:
         """Yield offset and bytes of the format's literals that overlap bytes `begin` to `end` of the file."""
         literals = self.layout.literals
         first = max(0, bisect_left(literals, begin, key=lambda literal: literal[0]) - 1)
-        for at, data in literals[first:]:
-            if at >= end:
+        for offset, data in literals[first:]:
+            if offset >= end:
                 return
-            if at + len(data) > begin:
-                yield at, data
+            if offset + len(data) > begin:
+                yield offset, data
 
 
 def files_of(

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from dlemu.ranks.row_log import read_row_logs
 
 WRITE, READ = 0, 1
-WHOLE = -1
-"""File number of the row for a rank's whole checkpoint."""
+WHOLE = -1  # file number of the row for a rank's whole checkpoint
 
 IO_COLUMNS = {
     "rank": "rank of the run",
@@ -44,8 +43,7 @@ IO_COLUMNS = {
 }
 """Column -> meaning; all are int64."""
 IO_DTYPE = np.dtype([(name, np.int64) for name in IO_COLUMNS])
-IoRows = NDArray[np.void]
-"""Rows of IO_DTYPE, shape (rows,)."""
+IoRows = NDArray[np.void]  # rows of IO_DTYPE, shape (rows,)
 
 
 def rows_path(folder: str, rank: int) -> str:
@@ -59,7 +57,7 @@ def finished_path(folder: str, node: int) -> str:
 
 
 def count_finished(path: str) -> int:
-    """Count a checkpoint that this rank wrote; return the count, which no other rank gets (an atomic increment)."""
+    """Count a checkpoint that this rank wrote (an atomic increment); return the count, which no other rank gets."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         os.write(descriptor, b".")
@@ -80,8 +78,7 @@ class SavedCheckpoint:
 
     epoch: int
     block: int
-    bytes: int
-    """Bytes written by all ranks."""
+    bytes: int  # written by all ranks
     started_ns: int
     ended_ns: int
     released_ns: int | None = None

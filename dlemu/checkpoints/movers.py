@@ -1,4 +1,4 @@
-"""The threads that move a file's bytes between memory and storage, and what they measure of it for `io_rows`."""
+"""The threads that move a file's bytes between memory and storage, and measure the columns of its row (`io_rows`)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ Columns = dict[str, int]
 """A file's columns of a row of `io_rows`."""
 Done = Callable[[int, Columns], None]
 """Called after each file with its number and its columns."""
-_MOVED = ("bytes", "call_ns", "starved_ns", "mover_cpu_ns", "mover_cpu_wait_ns")
-"""The columns that are sums over the threads."""
+_SUMMED = ("bytes", "call_ns", "starved_ns", "mover_cpu_ns", "mover_cpu_wait_ns")  # sums over the threads
 
 
 def add_call(share: Columns, began_ns: int, size_bytes: int) -> None:
-    """Add to a thread's share of a file one write or read call that ends now."""
+    """Add one write or read call, which ends now, to a thread's share of a file's columns."""
     share["call_ns"] += time.monotonic_ns() - began_ns
     share["bytes"] += size_bytes
 
 
 class Movers:
-    """Running threads, one of them the caller's own, that move files one after another: `begin`, `run`, `columns`."""
+    """Threads, the caller's among them, that move files one after another: call `begin`, `run`, `columns` for each."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = threads
@@ -36,20 +35,20 @@ class Movers:
         started.wait()
 
     def begin(self) -> None:
-        """Measure a file from now on."""
+        """Start the measurement of a file."""
         self._shares: list[Columns] = []
         self._storage_bytes = process_storage_bytes()
         self._cpu_ns, self._started_ns = time.process_time_ns(), time.monotonic_ns()
 
     def run(self, work: Callable[[int, Columns], None], stop: Callable[[], None], threads: int | None = None) -> None:
-        """Call `work(thread, share)` on every thread, which adds to its share of the file; raise the first exception.
+        """Call `work(thread, share)` on every thread, to add to its share of the columns; raise the first exception.
 
-        After one, `stop` has to end the other threads' work. `threads` limits it to fewer: waking a thread that has
-        nothing to do costs as much as a small read.
+        When a thread raises one, `stop` is called, to end the work of the others. `threads` is how many threads work,
+        by default all: waking a thread that has nothing to do costs as much as a small read.
         """
 
         def move(thread: int) -> None:
-            share = dict.fromkeys(_MOVED, 0)
+            share = dict.fromkeys(_SUMMED, 0)
             cpu_ns, (_, wait_ns) = time.thread_time_ns(), self._accounting.scheduled()
             try:
                 work(thread, share)
@@ -69,9 +68,9 @@ class Movers:
             raise failures[0]
 
     def columns(self, moved_ns: int, synced_ns: int) -> Columns:
-        """Return the columns of a file whose bytes had been moved, and synced, at these times, and that is closed."""
+        """Return the columns of a closed file whose bytes were moved at `moved_ns` and synced at `synced_ns`."""
         return {
-            **{name: sum(share[name] for share in self._shares) for name in _MOVED},
+            **{name: sum(share[name] for share in self._shares) for name in _SUMMED},
             "started_ns": self._started_ns,
             "moved_ns": moved_ns,
             "synced_ns": synced_ns,

@@ -1,4 +1,7 @@
-"""Buffers that one thread fills with content ahead of the writing threads, so that writes are measured without it."""
+"""Buffers that one thread fills with content ahead of the writing threads, so that writes are timed without filling.
+
+generating thread: free buffers -> fill -> `_filled` queue -> writing threads, in `pieces` -> free buffers
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,21 @@ from datagen.buffers import AlignedBuffer
 from dlemu.checkpoints.movers import Columns
 from dlemu.ranks.process_control import start_thread
 
-RING_BYTES = 128 << 20
-"""Maximum memory for one rank's buffers, whatever the model's size."""
-
-Fill = Callable[[memoryview, int], None]
-"""Fills a buffer with a file's bytes from an offset on."""
+RING_BYTES = 128 << 20  # maximum memory for one rank's buffers, whatever the model's size
+Fill = Callable[[memoryview, int], None]  # fills a buffer with a file's bytes from an offset on
 
 
 def make_buffers(threads: int, piece_bytes: int, largest_file_bytes: int) -> list[memoryview]:
-    """Return 2 * threads + 2 aligned buffers: fewer to stay within `RING_BYTES`, but at least threads + 1."""
+    """Return 2 * threads + 2 aligned buffers; fewer if `RING_BYTES` requires it, but at least threads + 1."""
     piece_bytes = min(piece_bytes, -(-max(1, largest_file_bytes) // 4096) * 4096)
     return split_buffer(max(threads + 1, min(2 * threads + 2, RING_BYTES // piece_bytes)), piece_bytes)
 
 
 def split_buffer(count: int, piece_bytes: int) -> list[memoryview]:
     """Return aligned buffers from one allocation, which is large enough for huge pages."""
-    whole = AlignedBuffer(count * piece_bytes)
-    whole.take_pages()
-    view = whole.view(count * piece_bytes)
+    buffer = AlignedBuffer(count * piece_bytes)
+    buffer.take_pages()
+    view = buffer.view(count * piece_bytes)
     return [view[start : start + piece_bytes] for start in range(0, len(view), piece_bytes)]
 
 
@@ -39,7 +39,7 @@ class PieceRing:
     """
 
     def __init__(self, files: Sequence[tuple[int, Fill]], buffers: Sequence[memoryview], takers: int) -> None:
-        """`files` are (size, content); of each, one after another, `takers` threads exhaust `pieces` once."""
+        """`files` are (bytes, fill), in order. For each, each of `takers` threads iterates over `pieces` to its end."""
         self._files, self._takers, self._piece_bytes = files, takers, len(buffers[0])
         self._free: SimpleQueue[memoryview | None] = SimpleQueue()
         for buffer in buffers:
@@ -55,9 +55,9 @@ class PieceRing:
         self._is_full.wait()
 
     def pieces(self, share: Columns) -> Iterator[tuple[memoryview, int]]:
-        """Yield pieces of a file, with their offsets; time spent waiting for them is added to a thread's `share`.
+        """Yield pieces of the current file, with their offsets; add the time spent waiting to the thread's `share`.
 
-        A piece is valid until the next one is asked for.
+        A piece is valid until the next one is requested.
         """
         while True:
             began_ns = time.monotonic_ns()
@@ -72,15 +72,16 @@ class PieceRing:
             self._free.put(buffer)
 
     def close(self) -> None:
-        """End the generating thread, and `pieces` of the threads that wait for some."""
+        """End the generating thread, and `pieces` in the threads that wait there."""
         self._closed = True
         self._free.put(None)
         self._thread.join()
         self._end_file(None)
 
-    def _end_file(self, end: BaseException | None) -> None:
+    def _end_file(self, error: BaseException | None) -> None:
+        """End `pieces` in each thread, by `error` if there is one."""
         for _ in range(self._takers):
-            self._filled.put(end)
+            self._filled.put(error)
 
     def _run(self) -> None:
         try:

@@ -44,7 +44,7 @@ class ReadPattern:
     by_tensor: bool = False
     """Read the end of the file first, then tensor by tensor."""
     own_parts: bool = False
-    """Each thread reads its own part of the file; else each takes the next piece."""
+    """Each thread reads its own part of the file; else a free thread takes the next piece."""
     reads_ahead: bool = True
     """The kernel may read ahead."""
 
@@ -64,7 +64,7 @@ def read_pattern(settings: Checkpoint) -> ReadPattern:
 
 
 class CheckpointReader:
-    """Reads files one after another, each with several threads, into buffers that are reused; `close` ends these."""
+    """Reads files one after another, each with several threads, into buffers that are reused."""
 
     def __init__(self, storage: StorageBase, pattern: ReadPattern, *, verify: bool) -> None:
         self._storage, self._pattern = storage, pattern
@@ -72,14 +72,14 @@ class CheckpointReader:
         self._buffers = split_buffer(pattern.threads, -(-pattern.piece_bytes // _ALIGNMENT) * _ALIGNMENT)
         self._scratch = [np.empty(pattern.piece_bytes, np.uint8) if verify else None for _ in range(pattern.threads)]
 
-    def read(self, files: Sequence[FileContent], done: Done, *, known: bool) -> None:
+    def read(self, files: Sequence[FileContent], done: Done, *, content_known: bool) -> None:
         """Read all files, and call `done` after each. Raises UserError for a missing or wrong file.
 
-        `known`: the content is what was written. Its first stamp is checked, and with `verify` every byte.
+        `content_known`: dlemu wrote the files. The first stamp of each is checked, and with `verify` every byte.
         """
         for number, file in enumerate(files):
             try:
-                done(number, self._read(file, known=known))
+                done(number, self._read(file, content_known=content_known))
             except FileNotFoundError as error:
                 raise UserError(
                     f"{file.path} is missing: the checkpoint is incomplete, or of another model, format or number of "
@@ -92,7 +92,7 @@ class CheckpointReader:
         """End the threads."""
         self._movers.close()
 
-    def _read(self, file: FileContent, *, known: bool) -> Columns:
+    def _read(self, file: FileContent, *, content_known: bool) -> Columns:
         check_is_file(self._storage, file.path)
         self._movers.begin()
         reader = (self._storage.open if self._pattern.reads_ahead else self._storage.open_unread_ahead)(file.path)
@@ -103,7 +103,7 @@ class CheckpointReader:
                 if failed.is_set():
                     return
                 data = self._read_piece(file, reader, offset, self._buffers[thread], size_bytes, share)
-                if known:
+                if content_known:
                     self._check(file, data, offset, self._scratch[thread])
 
         try:
@@ -118,9 +118,9 @@ class CheckpointReader:
     def _read_piece(
         self, file: FileContent, reader: Reader, offset: int, buffer: memoryview, size_bytes: int, share: Columns
     ) -> memoryview:
-        whole = -(-size_bytes // self._storage.alignment) * self._storage.alignment
+        aligned_bytes = -(-size_bytes // self._storage.alignment) * self._storage.alignment
         began_ns = time.monotonic_ns()
-        got = min(reader.read_into(buffer[:whole], offset), size_bytes)
+        got = min(reader.read_into(buffer[:aligned_bytes], offset), size_bytes)
         add_call(share, began_ns, got)
         if got < size_bytes:
             raise UserError(
@@ -142,14 +142,15 @@ class CheckpointReader:
 
 
 def _reads_by_thread(file: FileContent, pattern: ReadPattern) -> list[Iterator[tuple[int, int]]]:
-    """Return for each thread an iterator of the reads (offset, bytes) it does: in its own part, or the next of all.
+    """Return for each thread an iterator of its reads (offset, bytes): the thread's own part, or a share of all.
 
-    A small file gets fewer threads, so that none is woken without a piece to read.
+    Reads that threads share go to whichever is free first. A small file gets fewer threads, so that none is woken
+    without a piece to read.
     """
     if pattern.own_parts:
-        each = max(1, -(-file.size_bytes // (pattern.threads * _ALIGNMENT))) * _ALIGNMENT
-        starts = range(0, max(file.size_bytes, 1), each)
-        return [_pieces(start, min(file.size_bytes, start + each), pattern.piece_bytes) for start in starts]
+        part_bytes = max(1, -(-file.size_bytes // (pattern.threads * _ALIGNMENT))) * _ALIGNMENT
+        starts = range(0, max(file.size_bytes, 1), part_bytes)
+        return [_pieces(start, min(file.size_bytes, start + part_bytes), pattern.piece_bytes) for start in starts]
     if pattern.by_tensor:
         shared = _by_tensor(file, pattern.piece_bytes)
     else:
@@ -177,10 +178,9 @@ def _by_tensor(file: FileContent, piece_bytes: int) -> Iterator[tuple[int, int]]
 
 
 def _check_size(file: FileContent, reader: Reader) -> None:
-    wanted = file.size_bytes
-    if reader.size_bytes == wanted:
+    if reader.size_bytes == file.size_bytes:
         return
-    what = "is truncated" if reader.size_bytes < wanted else "is too long: it is of another model or format"
+    problem = "is truncated" if reader.size_bytes < file.size_bytes else "is too long: it is of another model or format"
     raise UserError(
-        f"{file.path} {what}: it has {reader.size_bytes} bytes, wanted {wanted}; write the checkpoint again"
+        f"{file.path} {problem}: it has {reader.size_bytes} bytes, wanted {file.size_bytes}; write the checkpoint again"
     )

@@ -1,7 +1,10 @@
-"""When ranks save, at once or behind training, and how training does: its model is written, fsynced and timed.
+"""Saving checkpoints, synchronously or behind training (`Saving`), and those of a training run (`TrainingSaver`).
 
 With `checkpoint.asynchronous` the emulated accelerators stall only for a snapshot into host memory (a sleep). A thread
-then writes it while training goes on, and the next checkpoint waits for it.
+then writes the snapshot while training goes on; the next checkpoint waits until the one before is written:
+
+    synchronous    train | write 1, fsync | train | write 2, fsync |
+    asynchronous   train | snapshot 1 | train, write 1, fsync | wait for 1 | snapshot 2 | train, write 2, fsync |
 """
 
 from __future__ import annotations
@@ -31,16 +34,16 @@ class Saving:
     """One rank's checkpoints, one after another: all ranks call `begin`, then `wait`."""
 
     def __init__(self, settings: Checkpoint, comm: Comm, clock: Clock, own_bytes: int) -> None:
-        """`own_bytes` are this rank's of one checkpoint, which a snapshot copies."""
+        """`own_bytes` are this rank's bytes of one checkpoint, which a snapshot copies."""
         self._settings, self._comm, self._clock, self._own_bytes = settings, comm, clock, own_bytes
         self._thread: threading.Thread | None = None
         self._ended_ns = 0
         self._failure: BaseException | None = None
 
     def begin(self, write: Callable[[int], None]) -> int:
-        """Call `write` with the time when it begins; return when training goes on.
+        """Call `write` with the time at which writing begins; return when training goes on.
 
-        With `asynchronous` that is after a snapshot; a thread calls `write` then.
+        With `asynchronous`, training goes on after a snapshot, when a thread calls `write`.
         """
         if not self._settings.asynchronous:
             write(self._clock.now_ns())
@@ -64,7 +67,7 @@ class Saving:
             self._failure = error
 
     def wait(self) -> int:
-        """Wait until this rank has written its part; return when that was, or raise why it could not be."""
+        """Wait until this rank has written its part; return when that was, or raise the error of writing it."""
         if self._thread is not None:
             self._thread.join()
         if self._failure is not None:
@@ -74,7 +77,7 @@ class Saving:
 
 @dataclass
 class TrainingSaver:
-    """Saves one rank's checkpoints of a training run. All ranks must make the same calls (they are collective)."""
+    """Saves one rank's checkpoints of a training run. Its methods are collective: all ranks must call them alike."""
 
     settings: Checkpoint
     model: Model
@@ -91,9 +94,9 @@ class TrainingSaver:
     def save(self, epoch: int, block: int) -> tuple[int, list[SavedCheckpoint]]:
         """Save the checkpoint after a block of steps; return the ns at which training goes on, and what was completed.
 
-        That is this checkpoint, or with `asynchronous` the one before, if any. A model without layers is written by
-        rank 0 or every rank (`checkpoint.type`), one with layers by every rank that has a part of it. Raises SpaceError
-        if the disk is full, UserError if the folder can't be written.
+        This checkpoint was completed or, with `asynchronous`, the one before, if any. A model without layers is written
+        by rank 0 or every rank (`checkpoint.type`), one with layers by every rank that has a part of it. Raises
+        SpaceError if the disk is full, UserError if the folder can't be written.
         """
         started_ns = self.comm.all_reduce_max(self.clock.now_ns())
         complete = self.finish()
@@ -114,7 +117,9 @@ class TrainingSaver:
     def finish(self) -> list[SavedCheckpoint]:
         """Wait for the checkpoint in progress; return it, or []. Raises as `save` does."""
         saved, self._in_progress = self._in_progress, None
-        return [replace(saved, ended_ns=self.comm.all_reduce_max(self._saving.wait()))] if saved is not None else []
+        if saved is None:
+            return []
+        return [replace(saved, ended_ns=self.comm.all_reduce_max(self._saving.wait()))]
 
     @cached_property
     def _saving(self) -> Saving:

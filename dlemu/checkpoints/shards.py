@@ -1,7 +1,9 @@
 """Which files a rank writes of a checkpoint, and which tensors are where in each: pure arithmetic.
 
 Names, counts and sizes are DLIO's (`BaseCheckpointing` of DLIO 2.0 and later), so that dlemu and DLIO can read each
-other's checkpoints; experts' files are named as in DeepSpeed.
+other's checkpoints; experts' files are named as in DeepSpeed. With two pipeline stages and ZeRO 1, rank 0 writes
+`layer_0-model_0_model_states.pt`, `layer_1-...`, a file for each layer of its stage, and then its optimizer state,
+`zero_pp_rank_0_mp_rank_0_optim_states.pt`. Without ZeRO its layers are one file, `zero_..._model_states.pt`.
 """
 
 from __future__ import annotations
@@ -11,26 +13,25 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from dlemu.checkpoints.grid import Grid, Place
+from dlemu.checkpoints.grid import Grid, GridIndex
 from dlemu.config.schema import DATATYPE_BYTES, Datatype, Model
 
 Role = Literal["model", "optimizer"]
 OPTIMIZER_COPIES = 3
 """Values per parameter in an optimizer such as Adam: the weight itself, and its gradient's mean and variance."""
 OPTIMIZER_EXTRA = 5
-"""DLIO adds 5 x the hidden size of parameters to each copy in the optimizer, as a tensor of its own."""
+"""DLIO adds a tensor of 5 x the hidden size to each copy of the parameters in the optimizer."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Identifies which of several consecutive pieces of equal size of a whole model's tensor a rank has."""
+    """Which piece of a whole model's tensor a rank has: the tensor is cut into `pieces` consecutive, equal ones."""
 
-    name: str
-    """Name of the whole tensor, the same on all ranks."""
+    name: str  # of the whole tensor, the same on all ranks
     piece: int = 0
     pieces: int = 1
     copy: int = 0
-    """Not 0 for a duplicate of a piece that another rank has as copy 0: vectors are on each tensor-parallel rank."""
+    """0 on the first rank that has the piece: each tensor-parallel rank has a copy of a vector, such as a norm."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,7 @@ class Tensor:
 class Shard:
     """The content of one file of a checkpoint, whatever its format."""
 
-    path: str
-    """Relative to the checkpoint's folder; ends in `.pt`."""
+    path: str  # relative to the checkpoint's folder; ends in `.pt`
     tensors: tuple[Tensor, ...]
     role: Role
 
@@ -67,8 +67,7 @@ class Shard:
 class FileLayout:
     """One file of a checkpoint: literals and tensors cover it without gaps."""
 
-    path: str
-    """Relative to the checkpoint's folder."""
+    path: str  # relative to the checkpoint's folder
     size_bytes: int
     literals: tuple[tuple[int, bytes], ...]
     """(offset, bytes) of everything that is no tensor: headers, names, padding; sorted by offset."""
@@ -112,19 +111,19 @@ class LayoutBuilder:
 
 
 def shards_of_rank(model: Model, grid: Grid, rank: int) -> tuple[Shard, ...]:
-    """Return the files that a rank of the job (0 to `grid.ranks` - 1) writes, in the order of writing; may be empty."""
-    place = grid.place(rank)
+    """Return the files that a rank of the job (0 to `grid.ranks` - 1) writes, in the order of writing, if any."""
+    index = grid.index_of(rank)
     if grid.zero_stage == 0 and rank >= grid.model_ranks and not grid.all_ranks:
-        return tuple(_expert_shards(model, grid, place))
+        return tuple(_expert_shards(model, grid, index))
     shards = list[Shard]()
     if model.type != "transformer" and model.model_size_bytes > 0:
         tensor = Tensor("a", (model.model_size_bytes,), "int8", Part("model", rank, grid.ranks))
         shards.append(Shard(f"model_states-{rank}.pt", (tensor,), "model"))
     if model.has_layers:
-        shards += [*_layer_shards(model, grid, place), *_expert_shards(model, grid, place)]
+        shards += [*_layer_shards(model, grid, index), *_expert_shards(model, grid, index)]
     optimizer = _optimizer_tensors(model, grid, rank)
     if optimizer:
-        shards.append(Shard(f"{_zero_name(place)}_optim_states.pt", optimizer, "optimizer"))
+        shards.append(Shard(f"{_zero_name(index)}_optim_states.pt", optimizer, "optimizer"))
     return tuple(shards)
 
 
@@ -140,38 +139,35 @@ def parameters(model: Model) -> int:
 def _dense_parameters(model: Model) -> int:
     if not model.has_layers or model.layer_parameters:
         return 0
-    last, routed = model.num_layers, _expert_layers(model)
+    last, expert_layers = model.num_layers, _expert_layers(model)
     # (a layer of each kind, how many): embedding, dense layers (which come first), expert layers, head, its norm.
-    counted = ((0, 1), (1, last - routed), (last, routed), (last + 1, 1), (last + 2, 1))
-    return sum(count * sum(map(math.prod, _layer_shapes(model, layer))) for layer, count in counted)
+    kinds = ((0, 1), (1, last - expert_layers), (last, expert_layers), (last + 1, 1), (last + 2, 1))
+    return sum(count * sum(map(math.prod, _layer_shapes(model, layer))) for layer, count in kinds)
 
 
 def _expert_parameters(model: Model) -> int:
     if not model.has_layers or model.layer_parameters:
         return 0
-    each = sum(map(math.prod, _feed_forward_shapes(model, _expert_width(model))))
-    return _expert_layers(model) * model.transformer.num_experts * each
+    parameters_of_expert = sum(map(math.prod, _feed_forward_shapes(model, _expert_width(model))))
+    return _expert_layers(model) * model.transformer.num_experts * parameters_of_expert
 
 
-def _layer_shards(model: Model, grid: Grid, place: Place) -> Iterator[Shard]:
+def _layer_shards(model: Model, grid: Grid, index: GridIndex) -> Iterator[Shard]:
     """Yield the files of this rank's layers: one per layer for ZeRO 1 or 2 with pipeline stages, else one for all."""
-    layers = _layers_of_stage(model, grid.pipeline, place.pipeline)
+    layers = _layers_of_stage(model, grid.pipeline, index.pipeline)
     if grid.zero_stage in (1, 2):
-        if place.data > 0:
+        if index.data > 0:
             return
         if grid.pipeline > 1:
             for layer in layers:
-                yield Shard(
-                    f"layer_{layer}-model_{place.model}_model_states.pt",
-                    _layer_tensors(model, grid, place, layer),
-                    "model",
-                )
+                path = f"layer_{layer}-model_{index.model}_model_states.pt"
+                yield Shard(path, _layer_tensors(model, grid, index, layer), "model")
             return
-        path = f"model_{place.model}_model_states.pt"
+        path = f"model_{index.model}_model_states.pt"
     else:
-        path = f"{_zero_name(place)}_model_states.pt"
-    whole = [tensor for layer in layers for tensor in _layer_tensors(model, grid, place, layer, f"{layer}.")]
-    yield Shard(path, tuple(whole), "model")
+        path = f"{_zero_name(index)}_model_states.pt"
+    tensors = [tensor for layer in layers for tensor in _layer_tensors(model, grid, index, layer, f"{layer}.")]
+    yield Shard(path, tuple(tensors), "model")
 
 
 def _layers_of_stage(model: Model, stages: int, stage: int) -> range:
@@ -180,40 +176,42 @@ def _layers_of_stage(model: Model, stages: int, stage: int) -> range:
     If the layers do not divide evenly, the first stages have one more. The first stage also has the embedding, the last
     one the head. Models given by `layer_parameters` have neither.
     """
-    each, extra = divmod(model.num_layers, stages)
-    start = stage * each + min(stage, extra) + 1
-    end = start + each + (1 if stage < extra else 0)
+    layers_per_stage, larger_stages = divmod(model.num_layers, stages)
+    start = stage * layers_per_stage + min(stage, larger_stages) + 1
+    end = start + layers_per_stage + (1 if stage < larger_stages else 0)
     if not model.layer_parameters:
         start = 0 if stage == 0 else start
         end = model.num_layers + 3 if stage == stages - 1 else end
     return range(start, end)
 
 
-def _layer_tensors(model: Model, grid: Grid, place: Place, layer: int, prefix: str = "") -> tuple[Tensor, ...]:
+def _layer_tensors(model: Model, grid: Grid, index: GridIndex, layer: int, prefix: str = "") -> tuple[Tensor, ...]:
     if model.layer_parameters:
-        return _rank_tensors([(size, 1) for size in model.layer_parameters], "int8", grid, place, layer, prefix)
+        return _rank_tensors([(size, 1) for size in model.layer_parameters], "int8", grid, index, layer, prefix)
     shapes = _layer_shapes(model, layer)
     if grid.zero_stage == 3 and _has_experts(model, layer):  # ZeRO 3 shards experts like the rest of the layer
         shapes = [*shapes, *_feed_forward_shapes(model, _expert_width(model)) * model.transformer.num_experts]
-    return _rank_tensors(shapes, model.model_datatype, grid, place, layer, prefix)
+    return _rank_tensors(shapes, model.model_datatype, grid, index, layer, prefix)
 
 
 def _rank_tensors(
-    shapes: list[tuple[int, ...]], dtype: Datatype, grid: Grid, place: Place, layer: int | str, prefix: str = ""
+    shapes: list[tuple[int, ...]], dtype: Datatype, grid: Grid, index: GridIndex, layer: int | str, prefix: str = ""
 ) -> tuple[Tensor, ...]:
     """Return the rank's piece of each tensor of the given shapes, without pieces of size 0.
 
-    Every tensor-parallel rank has the whole of a vector (a norm). Each division rounds down, as in DLIO.
+    Tensor-parallel ranks have a slice of each matrix and the whole of each vector (a norm). ZeRO 3 also shards each
+    slice over the data-parallel ranks. Each division rounds down, as in DLIO.
     """
-    copies, copy = (grid.data, place.data) if grid.zero_stage == 3 else (1, 0)  # ZeRO 3 shards over all copies
+    shards, shard = (grid.data, index.data) if grid.zero_stage == 3 else (1, 0)
     tensors = []
-    for index, shape in enumerate(shapes):
-        slices = grid.tensor if len(shape) > 1 else 1
-        size = math.prod(shape) // slices // copies
-        own_slice, duplicate = (place.tensor, 0) if slices > 1 else (0, place.tensor)
-        part = Part(f"model.{layer}.{index}", own_slice * copies + copy, slices * copies, duplicate)
+    for number, shape in enumerate(shapes):
+        slices, own_slice, copy = 1, 0, index.tensor
+        if len(shape) > 1 and grid.tensor > 1:
+            slices, own_slice, copy = grid.tensor, index.tensor, 0
+        size = math.prod(shape) // slices // shards
         if size > 0:
-            tensors.append(Tensor(f"{prefix}{index}", (size,), dtype, part))
+            part = Part(f"model.{layer}.{number}", own_slice * shards + shard, slices * shards, copy)
+            tensors.append(Tensor(f"{prefix}{number}", (size,), dtype, part))
     return tuple(tensors)
 
 
@@ -252,37 +250,39 @@ def _expert_width(model: Model) -> int:
     return model.transformer.moe_ffn_hidden_size or model.transformer.ffn_hidden_size
 
 
-def _expert_shards(model: Model, grid: Grid, place: Place) -> Iterator[Shard]:
-    """Yield one file for each expert of each layer that the rank writes: the first copy with an expert writes it."""
-    if not model.has_layers or grid.zero_stage == 3 or place.data >= grid.expert:
+def _expert_shards(model: Model, grid: Grid, index: GridIndex) -> Iterator[Shard]:
+    """Yield a file for each expert of each layer, where the rank has the first copy of that expert."""
+    if not model.has_layers or grid.zero_stage == 3 or index.data >= grid.expert:
         return
-    each = model.transformer.num_experts // grid.expert
-    for layer in _layers_of_stage(model, grid.pipeline, place.pipeline):
+    experts_per_copy = model.transformer.num_experts // grid.expert
+    for layer in _layers_of_stage(model, grid.pipeline, index.pipeline):
         if not _has_experts(model, layer):
             continue
         shapes = _feed_forward_shapes(model, _expert_width(model))
-        for expert in range(place.data * each, (place.data + 1) * each):
-            tensors = _rank_tensors(shapes, model.model_datatype, grid, place, f"{layer}.expert.{expert}")
-            yield Shard(f"layer_{layer}_expert_{expert}_mp_rank_{place.model:02d}_model_states.pt", tensors, "model")
+        for expert in range(index.data * experts_per_copy, (index.data + 1) * experts_per_copy):
+            tensors = _rank_tensors(shapes, model.model_datatype, grid, index, f"{layer}.expert.{expert}")
+            yield Shard(f"layer_{layer}_expert_{expert}_mp_rank_{index.model:02d}_model_states.pt", tensors, "model")
 
 
 def _optimizer_tensors(model: Model, grid: Grid, rank: int) -> tuple[Tensor, ...]:
+    """Return the tensors of this rank's optimizer state: a share of each, by all ranks with ZeRO, else by a copy's."""
     ranks = grid.ranks if grid.zero_stage > 0 else grid.model_ranks
     if model.optimization_groups:
-        groups = [(index, size) for index, size in enumerate(model.optimization_groups) if size > 0]
-        named = [(f"{index}.{half}", size) for index, size in groups for half in "ab"]
-        named.append(("combined", sum(size for _, size in groups)))
+        groups = [(number, size) for number, size in enumerate(model.optimization_groups) if size > 0]
+        sizes = {f"{number}.{half}": size for number, size in groups for half in "ab"}
+        sizes["combined"] = sum(size for _, size in groups)
         dtype: Datatype = "int8"
     elif model.has_layers:
-        parts = [_dense_parameters(model) // ranks, _expert_parameters(model) // ranks]
-        copy = [size for size in parts if size > 0]
-        copy += [OPTIMIZER_EXTRA * model.transformer.hidden_size] if copy else []
-        named = [(str(index), size) for index, size in enumerate(copy * OPTIMIZER_COPIES)]
+        copy = [_dense_parameters(model) // ranks, _expert_parameters(model) // ranks]
+        copy = [size for size in copy if size > 0]
+        if copy:
+            copy.append(OPTIMIZER_EXTRA * model.transformer.hidden_size)
+        sizes = {str(number): size for number, size in enumerate(copy * OPTIMIZER_COPIES)}
         dtype = model.optimizer_datatype
     else:
-        named, dtype = [], "int8"
-    return tuple(Tensor(name, (size,), dtype, Part(f"optimizer.{name}", rank, ranks)) for name, size in named)
+        return ()
+    return tuple(Tensor(name, (size,), dtype, Part(f"optimizer.{name}", rank, ranks)) for name, size in sizes.items())
 
 
-def _zero_name(place: Place) -> str:
-    return f"zero_pp_rank_{place.data}_mp_rank_{place.model}"
+def _zero_name(index: GridIndex) -> str:
+    return f"zero_pp_rank_{index.data}_mp_rank_{index.model}"

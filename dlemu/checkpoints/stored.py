@@ -22,7 +22,7 @@ from dlemu.config.schema import Checkpoint, Model
 NOTE = ".dlemu-checkpoint.json"
 NOTE_VERSION = 1
 BLOCKS = ".dlemu-checkpoints.json"
-"""File that lists the folders which training runs of dlemu wrote, or will write, for their checkpoints."""
+"""File that lists the folders which training runs of dlemu wrote, or are going to write, for their checkpoints."""
 _FOLDER = re.compile(r"global_epoch1_step([0-9]+)")
 """DLIO's name for checkpoint k of a run that only writes checkpoints."""
 
@@ -34,26 +34,23 @@ class StoredNote:
     version: int = NOTE_VERSION
     bulk_version: int = BULK_VERSION
     complete: bool = False
-    seed: int
-    """Seed of its content; each run has its own."""
+    seed: int  # of the content; each run has its own
     checkpoint: int
-    ranks: int
-    """Ranks of the run that wrote it; the first is rank `settings.first_rank` of the job."""
+    ranks: int  # of the run that wrote the checkpoint; the first is rank `settings.first_rank` of the job
     hosts: int
-    bytes: int
-    """Bytes of all its files."""
+    bytes: int  # of all files
     model: Model
     settings: Checkpoint
 
     @property
     def description(self) -> str:
-        """What it is of, for messages."""
-        of = f"{self.model.name} by {self.ranks} ranks from rank {self.settings.first_rank} on"
-        return f"{of}, {self.bytes:,} bytes in format {self.settings.format}"
+        """Model, ranks, bytes and format of the checkpoint, for messages."""
+        writers = f"{self.ranks} ranks from rank {self.settings.first_rank} on"
+        return f"{self.model.name} by {writers}, {self.bytes:,} bytes in format {self.settings.format}"
 
 
 def folder_name(checkpoint: int | str) -> str:
-    """Return the name of a checkpoint's folder, as in DLIO; a shell pattern as the number gives that of several."""
+    """Return the name of a checkpoint's folder, as in DLIO; with a shell pattern such as {1..3}, of several."""
     return f"global_epoch1_step{checkpoint}"
 
 
@@ -69,7 +66,7 @@ def stored_checkpoints(storage: StorageBase, checkpoint_folder: str) -> list[int
     """
     try:
         with storage.entries(checkpoint_folder.rstrip("/") or "/") as entries:
-            found = [match for entry in entries if entry.is_dir() and (match := _FOLDER.fullmatch(entry.name))]
+            matches = [_FOLDER.fullmatch(entry.name) for entry in entries if entry.is_dir()]
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -77,7 +74,7 @@ def stored_checkpoints(storage: StorageBase, checkpoint_folder: str) -> list[int
             f"checkpoint.checkpoint_folder {checkpoint_folder} can't be listed: {error.strerror or error}; set it to a "
             "folder"
         ) from error
-    return sorted(int(match[1]) for match in found)
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def read_note(storage: StorageBase, folder: str) -> StoredNote | None:
@@ -114,14 +111,14 @@ def files_in(storage: StorageBase, folder: str) -> Iterator[str]:
 
 
 def remove_checkpoint(storage: StorageBase, folder: str, names: Collection[str]) -> None:
-    """Remove a checkpoint's files `names`, and then its note, by which a later run knows a rest of them as its own.
+    """Remove a checkpoint's files `names`, and then its note; of a symbolic link, nothing is removed.
 
-    The note is first marked incomplete, so that a rest does not look complete. Files of other names are kept, and then
-    their folder, too. A symbolic link is not followed: nothing is removed.
+    The note is first marked incomplete, so that files that remain after a failure do not look complete; a later run
+    knows them by it as dlemu's. Files of other names are kept, and with them the folder.
     """
     if is_link(storage, folder):
         return
-    with contextlib.suppress(OSError, UserError):  # there is no room for it, or it is damaged
+    with contextlib.suppress(OSError, UserError):  # there is no room for the note, or it is damaged
         if (note := read_note(storage, folder)) is not None and note.complete:
             write_note(storage, folder, replace(note, complete=False), fsync=False)
     for name in [name for name in files_in(storage, folder) if name in names]:

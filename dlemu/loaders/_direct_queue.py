@@ -22,8 +22,8 @@ _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 16  # the default capacity of a pipe on Linux, so that one read takes everything in it
 
 
-class NotInTime(BaseException):  # no error: it ends PyTorch's wait for a batch
-    """There is no item by `DirectQueue.until_ns`. PyTorch takes any `Exception` for a sign that a worker died."""
+class NotInTime(BaseException):  # PyTorch takes any `Exception` for a sign that a worker died
+    """No item came by `DirectQueue.until_ns`; raised through PyTorch's iterator, it ends the wait for a batch."""
 
 
 class DirectQueue:
@@ -37,7 +37,7 @@ class DirectQueue:
         self._reader, self._writer = context.Pipe(duplex=False)
         self._writing = context.Lock()
         self.until_ns: int | None = None
-        """When `get` gives up, whatever its timeout (CLOCK_MONOTONIC); 0 to take only what is there, None for never."""
+        """When `get` gives up, whatever its timeout (CLOCK_MONOTONIC). 0: take only what is ready; None: never."""
         self._readable: select.poll | None = None
         self._ready = bytearray()
         """Bytes that were read from the pipe but not returned yet: part of an item, or several items."""
@@ -48,11 +48,11 @@ class DirectQueue:
     def put(self, item: Any) -> None:
         """Write the item; blocks while the pipe is full."""
         data = pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
-        left = memoryview(_LENGTH.pack(len(data)) + data)
+        unwritten = memoryview(_LENGTH.pack(len(data)) + data)
         descriptor = self._writer.fileno()
         with self._writing:
-            while left:
-                left = left[os.write(descriptor, left) :]
+            while unwritten:
+                unwritten = unwritten[os.write(descriptor, unwritten) :]
 
     def get(self, timeout: float | None = None) -> Any:
         """Return the next item.
@@ -62,18 +62,18 @@ class DirectQueue:
             NotInTime: none came by `until_ns`.
             EOFError: there is no writer.
         """
-        while (data := self._taken()) is None:
-            left = math.inf if self.until_ns is None else max(0.0, (self.until_ns - time.monotonic_ns()) / 1e9)
-            seconds = min(left, math.inf if timeout is None else timeout)
+        while (data := self._take_ready()) is None:
+            until = math.inf if self.until_ns is None else max(0.0, (self.until_ns - time.monotonic_ns()) / 1e9)
+            seconds = min(until, math.inf if timeout is None else timeout)
             if seconds < math.inf and not self._poll().poll(seconds * 1000):
-                raise NotInTime if left <= seconds else queue.Empty
+                raise NotInTime if until <= seconds else queue.Empty
             more = os.read(self._reader.fileno(), _READ_BYTES)
             if not more:
                 raise EOFError
             self._ready += more
         return pickle.loads(data)
 
-    def _taken(self) -> bytearray | None:
+    def _take_ready(self) -> bytearray | None:
         """Take the bytes of the next item out of `_ready`; None while the item is not complete."""
         ready = self._ready
         if len(ready) < _LENGTH.size:
@@ -102,10 +102,10 @@ class DirectQueue:
 
 
 def direct_context(start_method: str) -> BaseContext:
-    """Return the context of a start method (fork, forkserver, spawn) with queues of this kind."""
-    kind: type[BaseContext] = type(multiprocessing.get_context(start_method))
+    """Return the context of a start method (fork, forkserver, spawn), but with a `DirectQueue` as its queue."""
+    context_type: type[BaseContext] = type(multiprocessing.get_context(start_method))
 
-    class Context(kind):  # type: ignore[misc, valid-type]  # the base is known only now
+    class Context(context_type):  # type: ignore[misc, valid-type]  # the base is known only now
         """The start method's own context, except for its queues."""
 
         def Queue(self, maxsize: int = 0) -> DirectQueue:

@@ -15,9 +15,9 @@ from dlemu.ranks import die_with_parent
 
 # glibc's malloc.h
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
-_MOST = (1 << 31) - 1  # mallopt(3) takes an int
+_MAX_INT = (1 << 31) - 1  # mallopt(3) takes an int
 _GROW_BYTES = 64 << 20  # the step in which the heap grows: with small steps every large batch costs system calls
-_MOST_ARENAS = 4
+_MAX_ARENAS = 4
 """Number of malloc arenas. With one, threads wait for each other; each further one held 25 MB in a fast pipeline."""
 
 
@@ -26,8 +26,8 @@ def init_worker(nice: int, rank_process: int) -> None:
 
     A worker that a fork server started dies with the server, which ends with the rank.
     """
-    by_server = multiprocessing.get_start_method(allow_none=True) == "forkserver"
-    die_with_parent(os.getppid() if by_server else rank_process)
+    has_server = multiprocessing.get_start_method(allow_none=True) == "forkserver"
+    die_with_parent(os.getppid() if has_server else rank_process)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(nice)
     gc.freeze()  # objects inherited from the rank stay on pages shared with it
@@ -46,12 +46,13 @@ def keep_freed_memory() -> None:
     """Have malloc keep the memory that this process frees, for its next requests.
 
     By default glibc returns large blocks to the kernel as they are freed, and the kernel zeroes each page again at the
-    next touch: in a pipeline that allocates each batch anew this took more than half of all CPU time. The price: the
-    heap stays at its peak size. Does nothing with other C libraries.
+    next touch: in a pipeline that allocates each batch anew this took more than half of all CPU time. The price is that
+    the heap stays at its peak size. Does nothing with other C libraries.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return
-    arenas = min(_MOST_ARENAS, len(os.sched_getaffinity(0)))
-    for setting, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _MOST), (_TOP_PAD, _GROW_BYTES), (_ARENA_MAX, arenas)):
-        mallopt(setting, value)
+    mallopt(_MMAP_MAX, 0)
+    mallopt(_TRIM_THRESHOLD, _MAX_INT)
+    mallopt(_TOP_PAD, _GROW_BYTES)
+    mallopt(_ARENA_MAX, min(_MAX_ARENAS, len(os.sched_getaffinity(0))))

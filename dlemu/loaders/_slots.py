@@ -21,15 +21,14 @@ class SharedSlots:
     """
 
     def __init__(self, slots: int, slot_bytes: int) -> None:
-        page = mmap.PAGESIZE
-        self._slot_bytes = -(-slot_bytes // page) * page
+        self._slot_bytes = -(-slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         self._slots = slots
         try:
             self._fd = os.memfd_create("dlemu-batches")
-            os.ftruncate(self._fd, max(page, slots * self._slot_bytes))
+            os.ftruncate(self._fd, max(mmap.PAGESIZE, slots * self._slot_bytes))
             self._map()
         except OSError as error:
-            limit = "-f" if error.errno == errno.EFBIG else "-n"  # file sizes: memory in a memfd counts as a file's
+            limit = "-f" if error.errno == errno.EFBIG else "-n"  # the limit on file sizes applies to a memfd, too
             raise SpaceError(
                 f"no memory for {slots} batch buffers of {self._slot_bytes} bytes: {error.strerror}; "
                 "wanted that memory and one file descriptor; lower reader.read_threads, reader.prefetch_size or "
@@ -50,10 +49,10 @@ class SharedSlots:
             take_pages(self._memory, first * self._slot_bytes, slots * self._slot_bytes)
 
     def close(self) -> None:
-        """Give the memory back. Views still held by a trainer keep the mapping, not the file, alive."""
+        """Release the memory. Views that a trainer still holds keep the mapping alive, but not the file."""
         os.close(self._fd)
         self._view.release()
-        with contextlib.suppress(BufferError):  # a tensor over a slot is still held; the mapping goes when it does
+        with contextlib.suppress(BufferError):  # a tensor over a slot still exists; the mapping ends with it
             self._memory.close()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -27,36 +27,34 @@ from dlemu.plan.streams import StreamBatchPlan
 FRAMING_BYTES = 16  # bytes around each record: its length (8), the CRC of the length (4) and the CRC of the record (4)
 _FEATURES = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedLenFeature([], tf.int64)}
 _plain = tf.autograph.experimental.do_not_convert
-"""Rewriting `if` and `for` for graphs takes most of a first epoch's start, and there are none to rewrite."""
+"""Keeps TensorFlow from rewriting `if` and `for` in a function: it has none, and rewriting delays the first epoch."""
 _NUMBER, _NUMBERS = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
 _RECORD = (_NUMBER, tf.TensorSpec([], tf.string))  # type of a dataset's element: a sample's number and its record
 _PATHS_AT_A_TIME = 1024  # spreads the cost of a call from TensorFlow into Python
 _STAMPS = 6
-"""Numbers that precede the sample numbers in an element: four times, the bytes read, the CPU ns of preprocessing."""
+"""Numbers before the sample numbers in an element: four times in s, the bytes read, the CPU ns of preprocessing."""
 _SPREAD = 0x9E3779B1  # an odd multiplier, so that neighbouring samples get distant crops
 
 
 class Records:
     """The batches of one phase.
 
-    TensorFlow does not report how long its reads take nor how many it makes. So a batch's trace holds: `started_ns`,
-    when it was begun; `read_ns`, how long it waited for its records to come out of the files and the shuffle window;
-    `decode_ns`, parsing and cropping; `app_bytes`, the size of the records parsed (and of those skipped as other ranks'
-    share) with their framing; `read_calls`, 0; `sample_hash`, of the samples' numbers: each record's place in its file.
+    TensorFlow reports neither the time nor the number of its reads: in a batch's trace, `read_calls` is 0. `app_bytes`
+    are the records parsed, and those skipped as other ranks' share, with their framing. The times of a batch:
+
+        begun | wait for records | assembled | wait for a thread | parsing | parse, crop, preprocess | done
+              |     read_ns      |                                         |       decode_ns         |
     """
 
     def __init__(self, spec: LoaderSpec, phase: Phase) -> None:
         assert spec.interleave is not None  # with tfrecord files, the only ones it reads
-        self._spec, self._phase, self._turns = spec, phase, spec.interleave
+        self._spec, self._phase, self._interleave = spec, phase, spec.interleave
         self._plan = cast(StreamBatchPlan, phase.plan)
         self._in_memory = phase.fetch.reads_nothing
         self._traced: Any = None
 
     def trace(self) -> None:
-        """Build the pipeline's graph, which all epochs share: this takes longer than reading a thousand records.
-
-        A training script too builds its pipeline once and iterates it epoch after epoch.
-        """
+        """Build the pipeline's graph once for all epochs, as training scripts do: it takes as long as many batches."""
         if self._in_memory:
             return
         shares = self._plan.streams(1, 1)
@@ -70,13 +68,13 @@ class Records:
     def dataset(self, epoch: int, steps: int) -> Any:
         """Return the pipeline of an epoch's first `steps` batches."""
         if self._in_memory:
-            return self._batches(self._made_up(steps), steps, self._spec.seed, 0)
+            return self._batches(self._records_in_memory(steps), steps, self._spec.seed, 0)
         streams = self._plan.streams(epoch, steps)
         return self._traced(streams.files, streams.counts, np.int64(steps), np.int64(streams.seed))
 
     def _read(self, first: int, stride: int, files: Any, counts: Any, steps: Any, seed: Any) -> Any:
-        """Return the batches of `counts` records of each file: record `first` and each `stride` after it."""
-        records = self._together(
+        """Return the batches of `counts` records of each file: record `first` and every `stride`-th after it."""
+        records = self._interleaved(
             self._files(files, counts), lambda path, file, count: self._records(path, file, count, first, stride)
         )
         return self._batches(records, steps, seed, stride)
@@ -87,30 +85,31 @@ class Records:
         if spec.shuffle_window:
             records = records.shuffle(spec.shuffle_window, seed=seed + spec.rank)
         batches = records.batch(self._phase.batch_size, drop_remainder=True)
-        ticks = _clock(steps)
-        # zip takes one element of each in this order: the time the batch is begun, the batch, the time it is complete.
-        put_together = tf.data.Dataset.zip((ticks, batches, ticks))
-        parsed = put_together.map(
-            _plain(lambda begun, batch, together: self._parse(begun, batch, together, reads_per_record)),
+        now = _clock(steps)
+        # zip takes an element of each in this order: the time, then the batch, which it waits for, then the time again.
+        timed = tf.data.Dataset.zip((now, batches, now))
+        parsed = timed.map(
+            _plain(lambda begun, batch, assembled: self._parse(begun, batch, assembled, reads_per_record)),
             num_parallel_calls=spec.computation_calls,
         )
         return parsed.prefetch(spec.prefetch_size) if spec.prefetch_size else parsed
 
-    def _together(self, sources: Any, records: Callable[..., Any]) -> Any:
+    def _interleaved(self, sources: Any, records: Callable[..., Any]) -> Any:
         """Read several sources at a time, a block of records of each in turn.
 
-        With one source at a time (flat_map) the thread that assembles batches also reads: no second thread, and no
-        handover between the two, which would cost as much as reading a record of a few kB.
+        With one source at a time (flat_map), the thread that assembles batches also reads. A second thread would hand
+        over each record, which costs as much as reading one of a few kB.
         """
-        turns = self._turns
-        return sources.flat_map(_plain(records)) if turns.files == 1 else _interleave(sources, records, turns)
+        if self._interleave.files == 1:
+            return sources.flat_map(_plain(records))
+        return _interleave(sources, records, self._interleave)
 
-    def _made_up(self, steps: int) -> Any:
+    def _records_in_memory(self, steps: int) -> Any:
         """Return one Example in memory over and over: records for null storage, which has no files."""
         size = self._phase.fetch.nominal_sample_bytes
         example = bytes(size).join(around_image(size))
-        files, total = self._turns.files, steps * self._phase.batch_size
-        records = self._together(
+        files, total = self._interleave.files, steps * self._phase.batch_size
+        records = self._interleaved(
             tf.data.Dataset.range(files),
             lambda source: tf.data.Dataset.zip(
                 (tf.data.Dataset.range(source, total + files, files), tf.data.Dataset.from_tensors(example).repeat())
@@ -119,7 +118,7 @@ class Records:
         return records.take(total)
 
     def _files(self, files: Any, counts: Any) -> Any:
-        """Return for each file its path, its number and how many records to keep; paths are made when needed."""
+        """Return for each file its path, its number and how many records to keep."""
         layout = self._phase.fetch.layout
 
         def paths(files: NDArray[np.int64]) -> NDArray[np.object_]:
@@ -140,11 +139,11 @@ class Records:
         samples = tf.data.Dataset.range(begin, begin + count * stride, stride)
         return tf.data.Dataset.zip((samples, records))
 
-    def _parse(self, begun: Any, batch: tuple[Any, Any], together: Any, reads_per_record: int) -> tuple[Any, ...]:
+    def _parse(self, begun: Any, batch: tuple[Any, Any], assembled: Any, reads_per_record: int) -> tuple[Any, ...]:
         parsing = tf.timestamp()
         samples, records = batch
-        # Per record kept, `stride` records of the same size are read: the others are other ranks' share.
-        size = tf.reduce_sum(tf.cast(tf.strings.length(records), tf.int64) + FRAMING_BYTES) * reads_per_record
+        # For each record kept, `stride` records of the same size are read; the rest is other ranks' share.
+        app_bytes = tf.reduce_sum(tf.cast(tf.strings.length(records), tf.int64) + FRAMING_BYTES) * reads_per_record
         with tf.control_dependencies([parsing]):
             images = tf.io.parse_example(records, _FEATURES)["image"]
         resize = self._phase.fetch.resize_bytes
@@ -156,10 +155,11 @@ class Records:
             burned_ns = tf.ensure_shape(burned_ns, [])
         with tf.control_dependencies([images, burned_ns]):
             done = tf.timestamp()
-        # One tensor, because each tensor of an element costs the trainer's thread some Python. A float64 holds whole
-        # numbers up to 2^53 exactly, far more than there are samples.
-        stamps = tf.stack([begun, together, parsing, done, *(tf.cast(each, tf.float64) for each in (size, burned_ns))])
-        return tf.concat([stamps, tf.cast(samples, tf.float64)], 0), images
+        # All in one tensor, because each tensor of an element costs the trainer's thread some Python. A float64 holds
+        # whole numbers up to 2^53 exactly, far more than there are samples.
+        counts = tf.cast(tf.stack([app_bytes, burned_ns]), tf.float64)
+        stamps = tf.stack([begun, assembled, parsing, done])
+        return tf.concat([stamps, counts, tf.cast(samples, tf.float64)], 0), images
 
     def _preprocess(self, samples: NDArray[np.int64]) -> np.int64:
         random = np.random.default_rng([self._spec.seed, *samples[:1].tolist()])
@@ -186,10 +186,10 @@ class Records:
             before = after
 
     def _damaged(self, epoch: int, steps: int, step: int, reason: str) -> DatasetError:
-        """Find the faulty file, which TensorFlow does not name: one whose records are not all delivered yet."""
+        """Find the faulty file, which TensorFlow does not name, among those whose records are not all delivered yet."""
         layout, streams = self._phase.fetch.layout, self._plan.streams(epoch, steps)
-        behind = np.searchsorted(np.cumsum(streams.counts), step * self._phase.batch_size)
-        for file in streams.files[max(0, int(behind) - self._turns.files) :].tolist():
+        complete_files = np.searchsorted(np.cumsum(streams.counts), step * self._phase.batch_size)
+        for file in streams.files[max(0, int(complete_files) - self._interleave.files) :].tolist():
             fault = _fault(layout.path(file), layout.num_samples_per_file)
             if fault:
                 error = damaged(layout.path(file), fault)
@@ -201,7 +201,7 @@ class Records:
 
 
 def _crop(images: Any, samples: Any, size: int) -> Any:
-    """Return `size` bytes of each image, from a start that its sample number decides; short images are whole."""
+    """Return `size` bytes of each image, from a start that its sample number decides; shorter images stay whole."""
     spare = tf.cast(tf.strings.length(images), tf.int64) - size
 
     def cut() -> Any:
@@ -213,17 +213,17 @@ def _crop(images: Any, samples: Any, size: int) -> Any:
 
 
 def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
-    account, images = element
-    numbers = account.numpy()
-    *stamps, app_bytes, burned_ns = numbers[:_STAMPS].tolist()
-    begun, together, parsing, done = (int(stamp * 1e9) - wall_clock_ns for stamp in stamps)
+    numbers_tensor, images = element
+    numbers = numbers_tensor.numpy()
+    *times, app_bytes, burned_ns = numbers[:_STAMPS].tolist()
+    begun, assembled, parsing, done = (int(seconds * 1e9) - wall_clock_ns for seconds in times)
     ids = numbers[_STAMPS:].astype(np.int64)
     trace = BatchTrace(
         slot=0,
         places=NO_PLACES,
         started_ns=begun,
         finished_ns=min(max(begun, done), time.monotonic_ns()),  # the wall clock is only good to a microsecond
-        read_ns=max(0, together - begun),
+        read_ns=max(0, assembled - begun),
         decode_ns=max(0, done - parsing),
         worker=0,
         samples=len(ids),
@@ -250,10 +250,10 @@ def _fault(path: str, samples: int) -> str:
     return "" if records >= samples else f"it holds {records} records, not {samples} as in the settings"
 
 
-def _interleave(sources: Any, records: Callable[..., Any], turns: Interleave) -> Any:
-    """Return the records of each source in turn, by the operation below `Dataset.interleave`.
+def _interleave(sources: Any, records: Callable[..., Any], interleave: Interleave) -> Any:
+    """Return the records of each source in turn, by the operation that `Dataset.interleave` calls.
 
-    The latter has no parameter for the number of files to begin ahead: always twice as many as are read at a time.
+    `Dataset.interleave` has no parameter for the files to begin ahead: it begins twice as many as are read at a time.
     """
 
     def opened(*source: Any) -> Any:
@@ -264,11 +264,11 @@ def _interleave(sources: Any, records: Callable[..., Any], turns: Interleave) ->
         input_dataset=tf.data.experimental.to_variant(sources),
         other_arguments=[],
         f=tf.function(opened, input_signature=signature, autograph=False).get_concrete_function(),
-        cycle_length=turns.files,
-        block_length=turns.block_length,
-        buffer_output_elements=turns.ready_per_file,
-        prefetch_input_elements=turns.files_ahead,
-        num_parallel_calls=turns.files,
+        cycle_length=interleave.files,
+        block_length=interleave.block_length,
+        buffer_output_elements=interleave.ready_per_file,
+        prefetch_input_elements=interleave.files_ahead,
+        num_parallel_calls=interleave.files,
         output_types=[spec.dtype for spec in _RECORD],
         output_shapes=[spec.shape for spec in _RECORD],
     )
@@ -278,19 +278,19 @@ def _interleave(sources: Any, records: Callable[..., Any], turns: Interleave) ->
 def _clock(steps: Any) -> Any:
     """Return a dataset whose elements are the times at which they are requested.
 
-    The requesting thread itself reads the clock, by `use_inter_op_parallelism=False` of the raw operation.
-    `Dataset.map` would leave it to a thread of the pool, and the thread that assembles batches would wait for it until
-    whole batches are parsed.
+    With `use_inter_op_parallelism=False` of the raw operation, the thread that requests an element reads the clock.
+    `Dataset.map` would use a thread of the pool, for which the requesting thread, which assembles batches, would wait
+    until whole batches are parsed.
     """
 
-    def look(step: Any) -> Any:
+    def read_clock(step: Any) -> Any:
         with tf.control_dependencies([step]):
             return tf.timestamp()
 
     times = tf.raw_ops.MapDataset(
         input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(steps)),
         other_arguments=[],
-        f=tf.function(look, input_signature=[_NUMBER], autograph=False).get_concrete_function(),
+        f=tf.function(read_clock, input_signature=[_NUMBER], autograph=False).get_concrete_function(),
         output_types=[tf.float64],
         output_shapes=[[]],
         use_inter_op_parallelism=False,
@@ -311,15 +311,15 @@ class Loader(LoaderBase):
     def start(self) -> None:
         """Configure TensorFlow for a rank: few threads of its own, because ranks share the cores, and no GPU.
 
-        Its graph optimizer is off: at the start of each epoch it would go over each function of the pipeline, for tens
-        of ms in which nothing is read, and finds nothing to improve.
+        TensorFlow's graph optimizer is off: at the start of each epoch it would examine each function of the pipeline
+        for tens of ms, in which nothing is read, and find nothing to improve.
         """
         keep_freed_memory()  # before its threads begin
         try:
             tf.config.threading.set_inter_op_parallelism_threads(1)
             tf.config.threading.set_intra_op_parallelism_threads(1)
             tf.config.set_visible_devices([], "GPU")
-        except RuntimeError as error:  # its threads did not survive the fork of this rank
+        except RuntimeError as error:  # TensorFlow's threads did not survive the fork of this rank
             raise UserError(
                 "the Python program has used TensorFlow before it called dlemu: call dlemu first, or run `dlemu train`"
             ) from error
@@ -340,7 +340,7 @@ def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:
     """Start a pipeline on threads of its own and deliver its elements, each a list of tensors.
 
     Autotuning is off: its thread can delay the end of a pipeline for seconds, and the workload sets the number of
-    threads and buffers. So is graph rewriting, which finds nothing to improve here and takes tens of ms per epoch.
+    threads and buffers. Graph rewriting is off: it takes tens of ms per epoch and finds nothing to improve here.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -353,18 +353,18 @@ def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:
 
 
 def _elements(dataset: Any) -> Iterator[list[Any]]:
-    """Iterate a dataset by the raw operations below Python's `iter(dataset)`.
+    """Iterate a dataset by the raw operations that Python's `iter(dataset)` calls.
 
-    The latter examines the structure of each element again: 0.2 to 0.4 ms of Python, while batches of small records
+    `iter(dataset)` also examines the structure of each element: 0.2 to 0.4 ms of Python, while batches of small records
     are ready in less than 1 ms.
     """
     specs = tf.nest.flatten(dataset.element_spec)
-    kinds = {"output_types": [spec.dtype for spec in specs], "output_shapes": [spec.shape for spec in specs]}
-    iterator = tf.raw_ops.AnonymousIteratorV3(**kinds)
+    outputs = {"output_types": [spec.dtype for spec in specs], "output_shapes": [spec.shape for spec in specs]}
+    iterator = tf.raw_ops.AnonymousIteratorV3(**outputs)
     tf.raw_ops.MakeIterator(dataset=tf.data.experimental.to_variant(dataset), iterator=iterator)
     while True:
         try:
-            element = tf.raw_ops.IteratorGetNext(iterator=iterator, **kinds)
+            element = tf.raw_ops.IteratorGetNext(iterator=iterator, **outputs)
         except tf.errors.OutOfRangeError:
             return
         yield element

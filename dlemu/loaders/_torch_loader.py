@@ -1,11 +1,11 @@
 """The `pytorch` loader.
 
 Only a batch's trace crosses the DataLoader's queue, as bytes; the samples are in slots (buffers) of memory shared with
-the workers, so a batch costs no allocation, no file descriptor and no copy on its way to the trainer. Tensors are made
+the workers, so a batch costs no allocation, no file descriptor and no copy between worker and trainer. Tensors are made
 over a slot when they are requested.
 
-With `reader.tensors`, a batch takes the way of a training job instead: workers collate tensors into shared memory, a
-thread of each sends them, and the trainer maps them. That is part of a recorded job's step, and waits for cores.
+With `reader.tensors`, batches cross as in a training job instead: workers collate tensors into shared memory, a thread
+of each worker sends them, and the trainer maps them. This work is part of a recorded job's step, and needs cores.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ from dlemu.ranks.process_control import ignore
 
 Token = tuple[str, int, int, int]
 """Phase, epoch, step, and the slot to fill: all a worker needs to know to make a batch."""
-
-_READY = ""  # the phase of a token that requests no batch, only whether the worker is ready
+_READY_CHECK = ""  # the phase of a token that requests no batch, only an answer once the worker is ready
 _REMEDY = "lower reader.read_threads, reader.prefetch_size or ranks"
 
 
@@ -46,23 +45,23 @@ class _Tokens(Sampler[Token]):
     """The DataLoader's sampler: yields one token per step of the epoch that is about to run."""
 
     def __init__(self, workers: int, slots: int) -> None:
-        self.phase, self.epoch, self.steps = _READY, 0, workers
-        self._turns = itertools.cycle(range(slots))
-        """Continues across epochs: an epoch's first batches do not overwrite the slots of the previous one's last."""
+        self.phase, self.epoch, self.steps = _READY_CHECK, 0, workers
+        self._slots = itertools.cycle(range(slots))
+        """Continues across epochs: an epoch's first batches must not overwrite the last ones of the epoch before."""
 
     def __iter__(self) -> Iterator[Token]:
-        return ((self.phase, self.epoch, *turn) for turn in zip(range(1, self.steps + 1), self._turns, strict=False))
+        return ((self.phase, self.epoch, step, next(self._slots)) for step in range(1, self.steps + 1))
 
     def __len__(self) -> int:
         return self.steps
 
 
-Made = bytes | tuple[bytes, list[torch.Tensor]] | DlemuError | None
-"""What a worker sends: a batch's packed trace, with the tensors if it is collated, or an error, or that it is ready."""
+Answer = bytes | tuple[bytes, list[torch.Tensor]] | DlemuError | None
+"""What a worker sends: a batch's packed trace, with tensors if `reader.tensors`; an error; None for a ready check."""
 
 
-class _Batches(Dataset[Made]):
-    """Each item is a batch, made in the worker that gets the token; or None, for a token that only checks readiness."""
+class _Batches(Dataset[Answer]):
+    """Each item is the answer to a token, made in the worker that gets the token."""
 
     def __init__(self, spec: LoaderSpec, slots: SharedSlots) -> None:
         self._spec, self._slots = spec, slots
@@ -70,11 +69,11 @@ class _Batches(Dataset[Made]):
         self._worker = 0
         self._sample: tuple[Any, ...] = (torch.zeros(spec.tensor_bytes, dtype=torch.uint8), *[0] * (spec.tensors - 1))
 
-    def __getitem__(self, token: Token) -> Made:
+    def __getitem__(self, token: Token) -> Answer:
         """Return the batch's packed trace or, as a value, the error: PyTorch would wrap a raised one in a traceback."""
         try:
             maker = self._maker or self._open()
-            if token[0] == _READY:
+            if token[0] == _READY_CHECK:
                 return None
             trace = maker.make(*token, self._slots.slot(token[-1]))
             return self._collated(trace) if self._spec.tensors else trace.packed()
@@ -88,20 +87,20 @@ class _Batches(Dataset[Made]):
         except Exception:
             return DlemuError(f"worker {self._worker} of rank {self._spec.rank} failed:\n{traceback.format_exc()}")
 
-    def _collated(self, trace: BatchTrace) -> Made:
-        """Return the trace with tensors of the batch's size. To collate them is a part of the worker's own work."""
-        cpu_ns = time.thread_time_ns()
+    def _collated(self, trace: BatchTrace) -> Answer:
+        """Collate tensors of the batch's size; return them and the trace, which counts this work as decoding."""
+        began_cpu_ns = time.thread_time_ns()
         tensors = default_collate([self._sample] * trace.samples)
-        finished_ns, took_ns = time.monotonic_ns(), time.thread_time_ns() - cpu_ns
+        finished_ns, collate_cpu_ns = time.monotonic_ns(), time.thread_time_ns() - began_cpu_ns
         trace = trace._replace(
             decode_ns=trace.decode_ns + finished_ns - trace.finished_ns,
-            cpu_ns=trace.cpu_ns + took_ns if trace.cpu_ns else 0,
+            cpu_ns=trace.cpu_ns + collate_cpu_ns if trace.cpu_ns else 0,
             finished_ns=finished_ns,
         )
         return trace.packed(), tensors
 
     def _open(self) -> BatchMaker:
-        """Prepare the first batch in the process that will make it: allocate the slots, open the format."""
+        """Prepare this worker's process for its first batch: allocate the slots, open the format."""
         info = get_worker_info()
         self._worker = 0 if info is None else info.id
         self._slots.take_pages(0, self._spec.slots)
@@ -109,7 +108,7 @@ class _Batches(Dataset[Made]):
         return self._maker
 
 
-def _as_it_is(item: Any) -> Any:
+def _identity(item: Any) -> Any:
     return item
 
 
@@ -118,15 +117,15 @@ def _tensor(slot: memoryview, start: int, size: int) -> torch.Tensor:
 
 
 def _init_worker(nice: int, rank_process: int, worker: int) -> None:
-    """Prepare a worker process. The first one makes each epoch's first batch, for which its rank waits.
+    """Prepare a worker process; worker 0, which makes each epoch's first batch, gets a higher priority than the others.
 
-    Where more workers wake than there are cores, as they all do at the start of an epoch, the others read ahead with
-    what it leaves: a job of as many ranks has a core for each, so that waiting for one is not the storage's.
+    The rank waits for that batch, and at the start of an epoch all workers wake, often more than there are cores. In a
+    real job each rank has a core, so waiting for a core must not count as waiting for the storage.
     """
     init_worker(nice if worker else nice // 4, rank_process)
 
 
-def _let_go(error: BaseException) -> None:
+def _drop_workers(error: BaseException) -> None:
     """Drop PyTorch's half-started workers, without the traceback about missing attributes that it would print."""
     hook = sys.unraisablehook
     sys.unraisablehook = lambda _: None
@@ -137,30 +136,30 @@ def _let_go(error: BaseException) -> None:
 
 
 class _Epoch(TimedBatches):
-    """An epoch's batches, whose traces come by the direct queue: PyTorch's iterator goes on after a time limit."""
+    """An epoch's batches by the direct queue, with which PyTorch's iterator can be called again after a time limit."""
 
-    def __init__(self, loader: DataLoader[Made], delivered: Callable[[Made], Batch]) -> None:
-        self._loader, self._delivered = loader, delivered
-        self._next: Callable[[], Made] = self._begin
+    def __init__(self, loader: DataLoader[Answer], batch_of: Callable[[Answer], Batch]) -> None:
+        self._loader, self._batch_of = loader, batch_of
+        self._next: Callable[[], Answer] = self._begin
 
     def take(self, timeout_seconds: float) -> Batch | None:
         results: DirectQueue = self._loader._iterator._data_queue  # type: ignore[union-attr]  # from `start` on
         if timeout_seconds < math.inf:
             results.until_ns = time.monotonic_ns() + round(timeout_seconds * 1e9)
         try:
-            return self._delivered(self._next())
+            return self._batch_of(self._next())
         except NotInTime:
             return None
         finally:
             results.until_ns = None
 
-    def _begin(self) -> Made:
-        """Have the workers begin; return the first batch."""
+    def _begin(self) -> Answer:
+        """Have the workers begin; return the first answer."""
         iterator = iter(self._loader)
-        # PyTorch's `__next__` opens a range of its profiler, a tenth of a small batch's CPU, and calls `_next_data`.
-        own = iterator.__next__
-        is_torchs = own.__module__ == DataLoader.__module__  # else a recorder of the job has its own
-        self._next = getattr(iterator, "_next_data", own) if is_torchs else own
+        self._next = iterator.__next__
+        # PyTorch's own `__next__`, unless a recorder replaced it, spends a tenth of a small batch's CPU on a profiler
+        if self._next.__module__ == DataLoader.__module__:
+            self._next = getattr(iterator, "_next_data", self._next)
         return self._next()
 
 
@@ -173,7 +172,7 @@ class Loader(LoaderBase):
         self._tokens = _Tokens(max(1, spec.read_threads), spec.slots)
         if spec.pin_memory and not torch.cuda.is_available():
             raise UserError("reader.pin_memory=true needs a CUDA device and PyTorch sees none; leave it out")
-        self._pin: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.pin_memory if spec.pin_memory else _as_it_is
+        self._pin: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.pin_memory if spec.pin_memory else _identity
         workers: dict[str, Any] = {}
         self._is_direct = spec.read_threads > 0 and not spec.tensors  # tensors' queues carry descriptors
         if spec.read_threads > 0:
@@ -184,31 +183,31 @@ class Loader(LoaderBase):
                 "multiprocessing_context": direct_context(start_method) if self._is_direct else start_method,
                 "worker_init_fn": partial(_init_worker, spec.nice, os.getpid()),
             }
-        # Workers mostly wait for storage, and the workload sets their number
+        # PyTorch warns of more workers than cores, but they mostly wait for storage, and the workload sets their number
         warnings.filterwarnings("ignore", message="This DataLoader will create")
-        self._loader: DataLoader[Made] = DataLoader(
+        self._loader: DataLoader[Answer] = DataLoader(
             _Batches(spec, self._slots),
             batch_size=None,
             sampler=self._tokens,
             num_workers=spec.read_threads,
-            collate_fn=_as_it_is,
+            collate_fn=_identity,
             **workers,
         )
 
     def start(self) -> None:
         """Start the worker processes and check once that each is ready."""
-        torch.set_num_threads(1)  # the trainer only sleeps; idle OpenMP threads would still be made for each rank
+        torch.set_num_threads(1)  # the trainer only sleeps, but PyTorch would start idle OpenMP threads in each rank
         try:
             for answer in self._loader:
                 if isinstance(answer, DlemuError):
                     raise answer
         except BaseException as error:
-            _let_go(error)
+            _drop_workers(error)
             if not isinstance(error, OSError):
                 raise
-            lower = "lower reader.read_threads or the number of ranks, or raise the limits (`ulimit -n`, `ulimit -u`)"
-            problem = shared_memory_problem()
-            advice = f"{problem}, or set reader.data_loader=threads, which needs no shared memory" if problem else lower
+            advice = "lower reader.read_threads or the number of ranks, or raise the limits (`ulimit -n`, `ulimit -u`)"
+            if problem := shared_memory_problem():
+                advice = f"{problem}, or set reader.data_loader=threads, which needs no shared memory"
             raise SpaceError(
                 f"rank {self._spec.rank} could not start {self._spec.read_threads} workers: {error.strerror}; {advice}"
             ) from None
@@ -216,17 +215,17 @@ class Loader(LoaderBase):
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         """Deliver the planned batches in order."""
         self._tokens.phase, self._tokens.epoch, self._tokens.steps = phase, epoch, steps
-        delivered = partial(self._delivered, phase)
-        # Pinning is a copy, which takes a thread beside the trainer's.
-        takes_no_thread = self._is_direct and not self._spec.pin_memory
-        return _Epoch(self._loader, delivered) if takes_no_thread else map(delivered, self._loader)
+        batch_of = partial(self._batch_of, phase)
+        if self._is_direct and not self._spec.pin_memory:
+            return _Epoch(self._loader, batch_of)
+        return map(batch_of, self._loader)  # pinning copies, which a thread beside the trainer's does
 
-    def _delivered(self, phase: str, made: Made) -> Batch:
-        """Return what a worker made as a batch; raises the error that it sent."""
-        if isinstance(made, DlemuError):
-            raise made
-        assert made is not None  # only `start` uses tokens that request no batch
-        packed, tensors = made if isinstance(made, tuple) else (made, None)
+    def _batch_of(self, phase: str, answer: Answer) -> Batch:
+        """Return a worker's answer as a batch; raise the error that it sent."""
+        if isinstance(answer, DlemuError):
+            raise answer
+        assert answer is not None  # only `start` uses tokens that request no batch
+        packed, tensors = answer if isinstance(answer, tuple) else (answer, None)
         trace = BatchTrace.unpacked(packed)
         return Batch(tensors or self._tensors(phase, trace), trace)
 
@@ -234,8 +233,8 @@ class Loader(LoaderBase):
         """Return the samples as tensors over the slot: no copy, unless pinning was requested."""
         view, resize = self._slots.slot(trace.slot), self._spec.phases[phase].fetch.resize_bytes
         if resize:
-            whole = torch.frombuffer(view, dtype=torch.uint8, count=trace.samples * resize)
-            return self._pin(whole.view(trace.samples, resize))
+            pixels = torch.frombuffer(view, dtype=torch.uint8, count=trace.samples * resize)
+            return self._pin(pixels.view(trace.samples, resize))
         samples = Samples(view, trace.places, _tensor)
         return [self._pin(sample) for sample in samples] if self._spec.pin_memory else samples
 
@@ -245,8 +244,8 @@ class Loader(LoaderBase):
             return None
         for number, worker in enumerate(getattr(self._loader._iterator, "_workers", [])):
             if (worker.exitcode or 0) < 0:
-                who = f"worker {number} of rank {self._spec.rank}"
-                return DlemuError(killed_by(who, worker.pid, -worker.exitcode, _REMEDY))
+                name = f"worker {number} of rank {self._spec.rank}"
+                return DlemuError(killed_by(name, worker.pid, -worker.exitcode, _REMEDY))
         died = f"a worker of rank {self._spec.rank} died: {str(error).rstrip('. ')}"
         return DlemuError(f"{died}; {out_of_memory_hint()}, or {_REMEDY}")
 

@@ -21,8 +21,7 @@ from dlemu.machine.clock import BurnerThreads
 from dlemu.machine.thread_accounting import ThreadAccounting
 from dlemu.plan.samples import BatchPlan, PlanAhead
 
-DRAWN_AT_ONCE = 1024
-"""Samples whose times are drawn together: the samples of one batch would be too few for an even spread of times."""
+DRAWN_AT_ONCE = 1024  # samples whose times are drawn together: a batch has too few for an even spread of times
 _NUMBERS = struct.Struct("<14q")  # the numbers of a `BatchTrace`: `slot`, and all fields after `places`
 S = TypeVar("S")
 
@@ -35,23 +34,23 @@ class Spent(NamedTuple):
 
 
 class Preprocessing:
-    """Preprocesses the samples of one worker."""
+    """Emulates the preprocessing of one worker's samples: each takes a time drawn from `duration`."""
 
     def __init__(self, duration: Duration, how: str, random: np.random.Generator, threads: int = 1) -> None:
-        """`threads`: how many threads share the samples of one batch; `how`: `burn` or `sleep`."""
+        """`threads`: how many threads share the samples of one batch; `how`: `burn` CPU time or `sleep`."""
         self._duration, self._random, self._threads = duration, random, threads
         self._burners = BurnerThreads(threads) if how == "burn" and not is_zero(duration) else None
-        self._drawn: NDArray[np.float64] = np.empty(0)
+        self._drawn_seconds: NDArray[np.float64] = np.empty(0)
 
     def spend(self, samples: int) -> Spent:
         """Preprocess this number of samples."""
         if is_zero(self._duration):
             return Spent()
-        if len(self._drawn) < samples:
+        if len(self._drawn_seconds) < samples:
             more = draw_seconds(self._duration, self._random, max(DRAWN_AT_ONCE, samples))
-            self._drawn = np.concatenate([self._drawn, more])
-        drawn, self._drawn = np.split(self._drawn, [samples])
-        seconds, cpu_ns = float(drawn.sum()), 0
+            self._drawn_seconds = np.concatenate([self._drawn_seconds, more])
+        batch_seconds, self._drawn_seconds = np.split(self._drawn_seconds, [samples])
+        seconds, cpu_ns = float(batch_seconds.sum()), 0
         began_ns = time.monotonic_ns()
         if self._burners is None:
             time.sleep(seconds / self._threads)
@@ -62,15 +61,15 @@ class Preprocessing:
 
 @dataclass(frozen=True, kw_only=True)
 class Interleave:
-    """How many files a rank reads as streams at a time, and how they take turns."""
+    """How a rank reads several files as streams: with 2 files of block length 3, records AAABBBAAABBB..."""
 
     files: int  # files read at a time
-    block_length: int = 1  # records to take from a file before it is the next one's turn
-    files_ahead: int = 0  # further files that are begun before it is their turn
+    block_length: int = 1  # records to take from a file before the next file's turn
+    files_ahead: int = 0  # further files that are opened and read before their turn
 
     @property
     def ready_per_file(self) -> int:
-        """The most records of a file that wait for their turn: two blocks, tf.data's default."""
+        """Maximum records of a file that wait for the file's turn: two blocks, tf.data's default."""
         return 2 * self.block_length
 
 
@@ -92,11 +91,10 @@ class LoaderSpec:
     phases: Mapping[str, Phase]
     read_threads: int
     prefetch_per_worker: int  # batches each worker may have ready or under way
-    prefetch_size: int  # batches ready ahead of the trainer, where a loader counts them for all workers together
-    computation_threads: int  # threads that parse batches, where the readers do not parse them; no more than cores
+    prefetch_size: int  # batches ready ahead of the trainer, for a loader that counts those of all workers together
+    computation_threads: int  # threads that parse batches, if not the readers parse them; no more than cores
     transfer_bytes: int  # bytes to request at a time where files are read as streams; 0 leaves it to the framework
-    interleave: Interleave | None
-    """How files that are read as streams take turns; None where samples are read by their position."""
+    interleave: Interleave | None  # how files read as streams take turns; None: samples are read by their position
     shuffle_window: int  # samples in the window that shuffles streams; 0 when samples are not shuffled
     preprocess_time: Duration
     preprocess: str  # `burn` or `sleep`
@@ -115,10 +113,10 @@ class LoaderSpec:
 
     @property
     def slots(self) -> int:
-        """Batch buffers of a rank whose batches come in order: those ready or under way, and the trainer's two.
+        """Batch buffers of a rank whose batches come in order: for those ready or under way, and two of the trainer.
 
-        Of the trainer's two, one is taken ahead, the other in training. Batch k is in buffer k modulo
-        `slots`, whichever worker makes it.
+        The trainer takes one batch ahead of the one in training. Batch k is in buffer k modulo `slots`, whichever
+        worker makes it.
         """
         return max(1, self.read_threads) * self.prefetch_per_worker + 2
 
@@ -197,7 +195,7 @@ class TimedBatches(Iterator[Batch]):
 
     @abstractmethod
     def take(self, timeout_seconds: float) -> Batch | None:
-        """Return the next batch; None if it is not ready within the time, after which it can be requested again.
+        """Return the next batch; None if it is not ready within the time: it can then be requested again.
 
         The first batch, with which the workers begin the epoch, can be requested only once.
 
@@ -211,15 +209,15 @@ class TimedBatches(Iterator[Batch]):
 
 
 class Loader(Protocol):
-    """Streams batches in planned order. Built before its workers exist; `start` brings them up.
+    """Streams batches in planned order. It is constructed before its workers exist; `start` starts them.
 
-    A loader that inherits from it need not declare what it has none of: workers to start, to explain or to end.
+    A loader that inherits from it need only implement `__init__` and `batches`, if it has no workers.
     """
 
     def __init__(self, spec: LoaderSpec) -> None: ...
 
     def start(self) -> None:
-        """Bring the workers up; from here on no batch pays for starting them."""
+        """Start the workers, so that no batch's time includes their start."""
         return
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
@@ -238,7 +236,7 @@ class Loader(Protocol):
 
 
 class BatchMaker:
-    """Makes batches in one worker: fetches the planned samples into a buffer and records times, bytes and CPU."""
+    """Makes batches in one worker: fetches the planned samples into a buffer, and records times, bytes and CPU."""
 
     def __init__(self, spec: LoaderSpec, worker: int) -> None:
         self._worker = worker

@@ -1,4 +1,4 @@
-"""No storage and no workers: every planned batch is there at once, so any time lost is the training loop's own."""
+"""No storage and no workers: every planned batch is ready at once, so that all overhead is the training loop's own."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _BUFFER_BYTES = 256 << 10  # the read size of tf.data.TFRecordDataset where `reader.transfer_size` is not set
 _TURN_BYTES = 2 << 20
-"""Bytes of records to take from a file per turn. Each turn wakes another thread of tf.data: with records of 100 kB,
-turns of one transfer are a fifth slower than turns of 1 MiB, and those a tenth slower than turns of 2 MiB; 4 MiB gain
+"""Bytes of records to take from a file per turn. Each turn wakes another thread of tf.data. With records of 100 kB,
+turns of 256 KiB are a fifth slower than turns of 1 MiB, which are a tenth slower than turns of 2 MiB; 4 MiB gain
 nothing, and two turns of each file are in memory."""
 _RANK_BYTES = 64 << 20
 """Private memory of a rank besides its buffers, measured with TensorFlow 2.21 forked after import, three epochs."""
@@ -46,9 +46,9 @@ class Traits(LoaderTraits):
     def interleave(self, reader: Reader, dataset: DatasetSpec) -> Interleave | None:
         """Return the turns of `read_threads` files.
 
-        tf.data would always begin twice as many files ahead as are read at a time. Here that is done only for files
-        that end within one turn, so that no thread is idle at each file's end. With longer files, reading less ahead
-        is more exact: bytes read before a run's counted steps begin make a short epoch look faster than its storage.
+        tf.data would always begin twice as many files ahead as are read at a time. dlemu does so only with files that
+        end within one turn, so that no thread is idle at each file's end. With longer files, reading less ahead is more
+        exact: bytes read before a run's counted steps begin make a short epoch look faster than its storage.
         """
         if not self.reads_files(dataset.format):
             return None
@@ -61,15 +61,17 @@ class Traits(LoaderTraits):
         return ("reader.computation_threads", "reader.transfer_size", "reader.shuffle_size")
 
     def batches_ahead(self, spec: LoaderSpec) -> int:
-        return spec.prefetch_size + spec.computation_calls + 1 + ceil(_waiting(spec) / spec.phases["train"].batch_size)
+        waiting = ceil(_waiting_samples(spec) / spec.phases["train"].batch_size)
+        return spec.prefetch_size + spec.computation_calls + 1 + waiting
 
     def rank_bytes(self, spec: LoaderSpec) -> int:
         """Return the bytes of a rank's stream: records read ahead, batches in the making, batches ready or in use."""
         fetch, batch = spec.phases["train"].fetch, spec.phases["train"].batch_size
         record = fetch.nominal_sample_bytes
         shipped = fetch.resize_bytes or record
-        making, ready = spec.computation_calls + 1, spec.prefetch_size + 2
-        return _waiting(spec) * record + batch * (making * (record + shipped) + ready * shipped) + _RANK_BYTES
+        being_made, ready = spec.computation_calls + 1, spec.prefetch_size + 2
+        batches_bytes = batch * (being_made * (record + shipped) + ready * shipped)
+        return _waiting_samples(spec) * record + batches_bytes + _RANK_BYTES
 
     def notes(self, dataset_format: str) -> tuple[str, ...]:
         return (
@@ -78,15 +80,15 @@ class Traits(LoaderTraits):
         )
 
 
-def _waiting(spec: LoaderSpec) -> int:
-    """Return the samples that have been read and are in no batch yet."""
+def _waiting_samples(spec: LoaderSpec) -> int:
+    """Return how many samples have been read and are in no batch yet."""
     return spec.shuffle_window + (samples_read_ahead(spec, spec.interleave) if spec.interleave else 0)
 
 
 def samples_read_ahead(spec: LoaderSpec, turns: Interleave) -> int:
-    """Return the samples that the interleave and its files' readers have read before anybody requests them.
+    """Return how many samples the interleave and its files' readers have read before they are requested.
 
-    For each file begun: the records that wait for their turn, one under way, and those in the reader's buffer.
+    For each file begun these are the records that wait for its turn, one under way, and those in the reader's buffer.
     """
     fetch = spec.phases["train"].fetch
     samples_per_file = fetch.layout.num_samples_per_file
@@ -101,8 +103,9 @@ def __getattr__(name: str) -> Any:
     """Import the `Loader`, and TensorFlow with it, once it is requested."""
     if name != "Loader":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads both when it is imported;
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # without the second, each rank would print a line about it
+    # TensorFlow reads both when it is imported; without the second, each rank would print a line about oneDNN
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     library("tensorflow", Traits.extra, "reader.data_loader=tensorflow")
     from dlemu.loaders._tf_loader import Loader
 

@@ -31,9 +31,9 @@ def _view(slot: memoryview, start: int, size: int) -> memoryview:
 
 @dataclass
 class _Epoch(TimedBatches):
-    """An epoch's batches, each a future; `window` of them are ready or under way."""
+    """An epoch's batches; `window` of them are ready or under way."""
 
-    batches: Iterator[Future[BatchTrace]]  # each is begun as it is taken from here
+    batches: Iterator[Future[BatchTrace]]  # a batch is begun when its future is taken from here
     window: int
     slots: SharedSlots
     under_way: deque[Future[BatchTrace]] = field(default_factory=deque)
@@ -74,12 +74,12 @@ class Loader(LoaderBase):
             os.nice(self._spec.nice)  # on Linux niceness is the thread's own
             self._local.maker = BatchMaker(self._spec, worker)
         finally:
-            barrier.wait()  # each thread prepares itself alone: an idle one would take another's turn
+            barrier.wait()  # else a thread that is ready early would run `_open` again, in place of an idle thread
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         """Deliver the planned batches in order, `read_threads` x `prefetch_per_worker` of them ready or under way."""
-        begun = (self._pool.submit(self._make, phase, epoch, step) for step in range(1, steps + 1))
-        return _Epoch(begun, self._window, self._slots)
+        futures = (self._pool.submit(self._make, phase, epoch, step) for step in range(1, steps + 1))
+        return _Epoch(futures, self._window, self._slots)
 
     def _make(self, phase: str, epoch: int, step: int) -> BatchTrace:
         maker: BatchMaker = self._local.maker

@@ -24,24 +24,24 @@ class LoaderTraits:
     """
 
     framework: str = ""  # name of the loader's framework, for messages; empty without one
-    packages: tuple[str, ...] = ()  # Python packages of the framework, by the names they are installed under
-    module: str = ""  # the module that importing the framework means; empty without a framework
-    extra: str = ""  # the extra of dlemu (`pip install dlemu[...]`) that installs them
-    formats: tuple[str, ...] = ()  # formats that it reads; empty for all
+    packages: tuple[str, ...] = ()  # distributions that have the framework, such as torch
+    module: str = ""  # the framework's module; empty without a framework
+    extra: str = ""  # the extra of dlemu (`pip install dlemu[...]`) that installs the framework
+    formats: tuple[str, ...] = ()  # formats that the loader reads; empty for all
     pins: bool = True  # whether `reader.pin_memory` is supported
     collates: bool = False  # whether `reader.tensors` is supported
     in_turn: bool = False
-    """Batch k is made by worker k modulo `read_threads`, whoever else is free; else the next free one makes it."""
+    """Worker k modulo `read_threads` makes batch k, even if another is free; else the next free worker makes it."""
 
     def is_installed(self) -> bool:
         """Return whether the framework can be imported, without importing it."""
         try:
             return not self.module or importlib.util.find_spec(self.module) is not None
-        except ModuleNotFoundError:  # the package that the module is in
+        except ModuleNotFoundError:  # the package that `module` is in is missing
             return False
 
     def reads_files(self, dataset_format: str) -> bool:
-        """Return whether the loader itself opens and reads files of a format, not dlemu's `Fetcher` for it."""
+        """Return whether the loader itself, instead of dlemu's `Fetcher`, opens and reads files of a format."""
         return False
 
     def interleave(self, reader: Reader, dataset: DatasetSpec) -> Interleave | None:
@@ -59,19 +59,19 @@ class LoaderTraits:
         """Return the boolean settings of `reader` that can't be true with a format, each with the reason."""
         reasons = {} if self.pins else {"pin_memory": "its batches are not pinned"}
         if self.reads_files(dataset_format):
-            why = (
+            reason = (
                 f"{self.framework or 'the loader'} itself reads {dataset_format} files, through the page cache and "
                 "without knowing their content"
             )
-            reasons |= {"odirect": why, "verify": why}
+            reasons |= {"odirect": reason, "verify": reason}
         return reasons
 
     def batches_ahead(self, spec: LoaderSpec) -> int:
-        """Return the most batches that a rank's loader has ready or under way, without those the trainer holds."""
+        """Return the maximum number of batches that a rank's loader has ready or under way, beside the trainer's."""
         return spec.read_threads * spec.prefetch_per_worker
 
     def batch_buffers(self, spec: LoaderSpec) -> int:
-        """Return how many batches there is memory for, including those the trainer holds."""
+        """Return the number of batches that memory is reserved for, including the trainer's."""
         return spec.slots
 
     def rank_bytes(self, spec: LoaderSpec) -> int:
@@ -88,25 +88,25 @@ class LoaderTraits:
 
     def problems(self, workload: Workload) -> list[str]:
         """Return a message for each setting of the workload that this loader does not support."""
-        name, instead = workload.dataset.format, "reader.data_loader=pytorch"
-        if self.formats and name not in self.formats:
+        format_name, instead = workload.dataset.format, "reader.data_loader=pytorch"
+        if self.formats and format_name not in self.formats:
             return [
-                f"dataset.format is {name!r}, for which {self.framework or 'the loader'} has no reader; wanted one of "
-                f"{', '.join(self.formats)}, or {instead}"
+                f"dataset.format is {format_name!r}, for which {self.framework or 'the loader'} has no reader; wanted "
+                f"one of {', '.join(self.formats)}, or {instead}"
             ]
         problems = [
-            f"reader.{key} is true: {why}; wanted reader.{key}=false, or {instead}"
-            for key, why in self.impossible(name).items()
+            f"reader.{key} is true: {reason}; wanted reader.{key}=false, or {instead}"
+            for key, reason in self.impossible(format_name).items()
             if getattr(workload.reader, key)
         ]
         if workload.reader.tensors and not self.collates:
             problems.append(
                 f"reader.tensors is {workload.reader.tensors}: this loader collates no tensors; wanted 0, or {instead}"
             )
-        if self.reads_files(name) and not _has_paths(workload):
+        if self.reads_files(format_name) and not _has_paths(workload):
             problems.append(
                 f"storage.storage_type is {workload.storage.storage_type!r}: {self.framework or 'the loader'} itself "
-                f"opens {name} files by path, and files of this storage have none; wanted local_fs, or {instead}"
+                f"opens {format_name} files by path, and files of this storage have none; wanted local_fs, or {instead}"
             )
         return problems
 
@@ -115,13 +115,13 @@ def _has_paths(workload: Workload) -> bool:
     """Return whether libraries on this host can open the dataset's files by a path."""
     try:
         storage = open_storage(workload.storage_spec.buffered)
-    except UserError:  # that there is no such storage is a problem of its own
+    except UserError:  # another check reports that there is no such storage
         return True
     return storage.local_path(workload.dataset.data_folder) is not None
 
 
 def check_installed(data_loader: str) -> None:
-    """Raise UserError if the loader's framework is not installed; before data is made or probed for nothing."""
+    """Raise UserError if the loader's framework is not installed; called before data is generated or probed."""
     traits = traits_of(data_loader)
     if not traits.is_installed():
         needs = f"reader.data_loader={data_loader} needs {traits.framework}, which is not installed: "

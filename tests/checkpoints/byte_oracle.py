@@ -51,7 +51,7 @@ def record(form: str, shape: str) -> Entry:
         pattern, calls = read_pattern(Checkpoint(read_as=manner, readers=1, transfer_size=PIECE_BYTES)), []
         with contextlib.closing(CheckpointReader(storage := Recorded(held), pattern, verify=True)) as reader:
             for file in files:
-                reader.read([file], lambda _number, _file: None, known=True)
+                reader.read([file], lambda _number, _file: None, content_known=True)
                 opened, *reads = storage.calls
                 calls += [opened, *(sorted(reads) if pattern.threads > 1 else reads)]
                 storage.calls.clear()

@@ -66,7 +66,7 @@ def write(
 def read(storage: StorageBase, wanted: list[FileContent], settings: Checkpoint) -> list[dict[str, int]]:
     moved: list[dict[str, int]] = []
     with contextlib.closing(CheckpointReader(storage, read_pattern(settings), verify=settings.verify)) as reader:
-        reader.read(wanted, lambda _, file: moved.append(file), known=True)
+        reader.read(wanted, lambda _, file: moved.append(file), content_known=True)
     return moved
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.checkpoints.checkpoint_plan import checkpoint_sizes, plan_checkpoint
-from dlemu.checkpoints.grid import Grid, Place, grid_of
+from dlemu.checkpoints.grid import Grid, GridIndex, grid_of
 from dlemu.checkpoints.shards import parameters
 from dlemu.config import load
 from dlemu.config.schema import Checkpoint
@@ -52,12 +52,12 @@ def test_all_reasons_are_told_at_once() -> None:
 def test_the_order_of_ranks_is_dlios() -> None:
     grid = Grid(tensor=2, pipeline=3, data=2)
     assert grid.ranks == 12
-    assert [grid.place(rank) for rank in (0, 1, 2, 7, 11)] == [
-        Place(0, 0, 0, 0),
-        Place(1, 0, 0, 1),
-        Place(0, 1, 0, 2),
-        Place(1, 0, 1, 1),
-        Place(1, 2, 1, 5),
+    assert [grid.index_of(rank) for rank in (0, 1, 2, 7, 11)] == [
+        GridIndex(0, 0, 0, 0),
+        GridIndex(1, 0, 0, 1),
+        GridIndex(0, 1, 0, 2),
+        GridIndex(1, 0, 1, 1),
+        GridIndex(1, 2, 1, 5),
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.formats.format_base import FileJob, FormatBase, OpenedFile, RecordFormat, SideFile, Source
+from datagen.formats.format_base import FileJob, FormatBase, RecordFormat, RecordInputs, SideFile, Source
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
 
@@ -30,7 +30,7 @@ class MemorySource(Source):
 def records_of(file_format: RecordFormat, data: bytes, count: int) -> list[bytes]:
     """Return the samples of a file of records, read one by one."""
     source = MemorySource(data)
-    file = OpenedFile(source, count, lambda _number: None)
+    file = RecordInputs(source, count, lambda _number: None)
     opened = file_format.open_records(file._replace(offsets=file_format.locate(file)))
     found = []
     for index in range(count):

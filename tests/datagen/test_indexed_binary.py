@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from datagen.formats.format_base import OpenedFile, Source, reading
+from datagen.formats.format_base import RecordInputs, Source, reading
 from datagen.formats.indexed_binary import IndexedFile
 from datagen.inspection import inspect
 from datagen.layout import layouts
@@ -25,7 +25,7 @@ def opened(data: bytes, offsets: list[int] | None, sizes: list[int] | None, samp
         entries = (offsets, sizes)[number]
         return None if entries is None else MemorySource(np.array(entries, "<u8").tobytes(), f"index {number}")
 
-    return IndexedFile(OpenedFile(MemorySource(data, "data"), samples, side))
+    return IndexedFile(RecordInputs(MemorySource(data, "data"), samples, side))
 
 
 def test_equal_records_keep_nothing_of_the_index() -> None:
@@ -49,7 +49,7 @@ def test_equal_records_keep_nothing_of_the_index() -> None:
 
     data = MemorySource(b"", "data")
     data.size_bytes = 2048 * count
-    file = IndexedFile(OpenedFile(data, count, side))
+    file = IndexedFile(RecordInputs(data, count, side))
     assert Counted.bytes_read == 2 * 3 * 8
     assert file.span(count - 2, 2) == (2048 * (count - 2), 4096)
     assert file.largest_bytes() == 2048

@@ -23,7 +23,7 @@ import pytest
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats import format_base, tfrecord, webdataset
-from datagen.formats.format_base import OpenedFile, reading
+from datagen.formats.format_base import RecordInputs, reading
 from datagen.formats.tfrecord import masked_crc
 from datagen.formats.webdataset import TAIL, TarRecords
 from datagen.generate import prepare
@@ -298,7 +298,7 @@ def test_headers_are_read_once_and_by_no_other_process(
 
     found = inspect(DatasetSpec(data_folder=str(tmp_path), source="folder"))
     monkeypatch.setattr(walks.Format, "offsets", walk)
-    format_base._known.clear()
+    format_base._offsets_of_files.clear()
     assert read_all(pickle.loads(pickle.dumps(FetchSpec(found, found.train)))) > 0.3 * found.total_bytes
 
 
@@ -365,7 +365,7 @@ def test_members_with_long_names_are_samples_of_their_own(kind: int) -> None:
                 tar.addfile(member, io.BytesIO(bytes(member.size)))
     source = MemorySource(out.getvalue())
     source.path = f"s3://bucket/{kind}.tar"
-    file = OpenedFile(source, 3, lambda _: None)
+    file = RecordInputs(source, 3, lambda _: None)
     records = TarRecords(file._replace(offsets=webdataset.Format().locate(file)))
     spans = [records.span(sample, 1) for sample in range(3)]
     assert [offset for offset, _ in spans[1:]] == [offset + size for offset, size in spans[:2]]

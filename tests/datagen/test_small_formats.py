@@ -1,4 +1,4 @@
-"""csv and synthetic: what differs from other formats."""
+"""csv, synthetic and a user's incomplete format: what differs from other formats."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import io
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datagen.errors import DatasetError
+from datagen.errors import DatasetError, UserError
 from datagen.formats.csv import Format
 from datagen.formats.format_base import reading
+from datagen.formats.synthetic import Format as Synthetic
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.verify import verify
@@ -60,3 +62,8 @@ def test_synthetic_files_hold_their_running_index_and_samples_are_made_in_memory
             result, _ = fetched(fetch, [0, 35])
             assert [size for _, size in result.places] == [resize or 141 * 141] * 2
             assert (result.app_bytes, result.read_calls, result.read_ns) == (0, 0, 0)
+
+
+def test_a_format_that_reads_no_files_is_not_taken_for_a_damaged_file() -> None:
+    with pytest.raises(UserError, match="synthetic can't read files: its `Format` has neither"), reading("file.dat"):
+        Synthetic().open(MemorySource(b"7"), 1)

@@ -16,7 +16,7 @@ import pytest
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
-from datagen.formats.format_base import Source, StoredFile
+from datagen.formats.format_base import Source, SourceStream
 from datagen.storage import posix
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole, storage_spec
 
@@ -194,7 +194,7 @@ def test_libraries_read_a_file_of_any_storage(name: str, tmp_path: Path) -> None
     np.save(data, np.arange(1000))
     write(backend, path, data.getvalue())
     with contextlib.closing(Source(path, backend.open(path))) as source:
-        file = StoredFile(source)
+        file = SourceStream(source)
         assert np.load(file).tolist() == list(range(1000))
         assert file.seek(-8, io.SEEK_END) == len(data.getvalue()) - 8
         assert int.from_bytes(file.readall(), "little") == 999

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from datagen.errors import DatasetError
-from datagen.formats.format_base import OpenedFile, reading
+from datagen.formats.format_base import RecordInputs, reading
 from datagen.formats.webdataset import BLOCK, TAIL, TarRecords
 from datagen.layout import shifted
 from tests.datagen.sources import MemorySource
@@ -29,7 +29,7 @@ def tar(sizes: Sequence[int] = (700,) * 6) -> bytearray:
 def outcome(data: bytearray, first: int, count: int, path: str) -> list[list[int]] | str:
     """Return what a run of samples gives: places in the file, or why there are none."""
     begin, whole = first * 3 * BLOCK, count * 3 * BLOCK
-    records = TarRecords(OpenedFile(MemorySource(bytes(data), path), 6, lambda _: None))
+    records = TarRecords(RecordInputs(MemorySource(bytes(data), path), 6, lambda _: None))
     try:
         with reading(path):
             places = np.asarray(records.samples(first, count, memoryview(data)[begin : begin + whole], False))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from datagen.formats.format_base import CHUNK_BYTES, OpenedFile, Source, reading
+from datagen.formats.format_base import CHUNK_BYTES, RecordInputs, Source, reading
 from datagen.formats.tfrecord import Format, TfrecordFile, masked_crc
 from datagen.inspection import inspect
 from datagen.layout import layouts
@@ -34,7 +34,7 @@ def opened(data: bytes, samples: int, index: bytes | None = None) -> TfrecordFil
     def side(_number: int) -> Source | None:
         return None if index is None else MemorySource(index)
 
-    file = OpenedFile(MemorySource(data), samples, side)
+    file = RecordInputs(MemorySource(data), samples, side)
     return Format().open_records(file._replace(offsets=Format().locate(file)))
 
 
@@ -85,7 +85,7 @@ def test_records_of_other_lengths_are_found(indexed: object) -> None:
 def test_lengths_that_only_look_equal() -> None:
     """Records whose mean is the first one's length, in a file of the size that the settings give: the second tells."""
     data = b"".join(framed(b"\xff" * size) for size in (20, 10, 30))
-    file = TfrecordFile(OpenedFile(MemorySource(data), 3, lambda _: None))
+    file = TfrecordFile(RecordInputs(MemorySource(data), 3, lambda _: None))
     with pytest.raises(DatasetError, match="a record states 10 bytes of data where there are 20"), reading("file.dat"):
         file.samples(0, 3, memoryview(data), False)
 

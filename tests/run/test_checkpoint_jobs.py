@@ -30,7 +30,8 @@ from dlemu.jobs.checkpoint.parts import conditions
 from dlemu.jobs.checkpoint.prepare import check_checkpoint_host
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
-from dlemu.jobs.checkpoint.summary import CheckpointSummary
+from dlemu.jobs.checkpoint.summary import Cause, CheckpointSummary
+from dlemu.metrics.findings import LimitedBy
 from dlemu.report.units import size
 from dlemu.results.answer_files import decode_untrusted
 from dlemu.results.live import Progress, going_on
@@ -295,6 +296,12 @@ def test_what_stays_is_said_with_a_command_that_removes_just_that(tmp_path: Path
     environment = replace(done.summary.environment, hosts=done.summary.environment.hosts * 2)
     two = replace(done.summary, environment=environment)
     assert "; to remove them, on each host that has some: rm -r " in kept_line(two)
+    assert kept_line(replace(done.summary, kept=(1, 3))).endswith("/global_epoch1_step{1,3}"), "2 is another run's"
+    assert done.summary.write is not None
+    limit = LimitedBy[Cause](what="storage", confidence="medium")
+    idle = replace(done.summary.write, limited_by=limit, call_percent=0.4, fsync_percent=0.0, cpu_wait_percent=0.0)
+    lines = screen(replace(done.summary, write=idle), "").lines
+    assert "limited by storage, confidence medium" in [said.value for said in lines], "no share of time to show"
     only_read = run(folder, "read", num_checkpoints_write="0", num_checkpoints_read="1")
     assert {said.label for said in screen(only_read.summary, "").lines} - {"", "to do"} == {"reads"}
 

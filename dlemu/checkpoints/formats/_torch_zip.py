@@ -36,15 +36,12 @@ ALIGNMENT = 64  # torch.save starts each tensor at a multiple of 64 (inline_cont
 _LARGE = 0xFFFFFFFF  # from here on a zip needs its zip64 fields (APPNOTE 4.3.9)
 _FLAGS = 0x0808
 """Zip flags: names are UTF-8 (bit 11), and sizes are in the data descriptor (bit 3)."""
-
-
-Shape = tuple[str, tuple[int, ...], Datatype]
-"""Name, shape and type of a tensor."""
+Shape = tuple[str, tuple[int, ...], Datatype]  # name, shape and type of a tensor
 
 
 @lru_cache(256)
 def archive_of(state: Callable[[tuple[Tensor, ...]], Any], shapes: tuple[Shape, ...]) -> Archive:
-    """Return an archive of `state(tensors)` that lacks a name; cached, as all ranks have tensors of equal shapes."""
+    """Return an archive of `state(tensors)` without a serialization id; cached, as all ranks have such tensors."""
     tensors = tuple(Tensor(*shape) for shape in shapes)
     return Archive(pickled(state(tensors)), tensors)
 
@@ -52,13 +49,11 @@ def archive_of(state: Callable[[tuple[Tensor, ...]], Any], shapes: tuple[Shape, 
 class Archive:
     """An archive: a pickle, then tensors, then the directory."""
 
-    def __init__(self, pickle: bytes, tensors: tuple[Tensor, ...]) -> None:
-        self._chunks: list[bytes | None] = []
-        """Its bytes in order, with None in place of each tensor's bytes."""
-        self._entries: list[bytes] = []
-        """Entries of the directory at its end."""
+    def __init__(self, state_pickle: bytes, tensors: tuple[Tensor, ...]) -> None:
+        self._chunks: list[bytes | None] = []  # the bytes in order, with None in place of each tensor's bytes
+        self._entries: list[bytes] = []  # of the directory at the end
         self._size = 0
-        self._add("data.pkl", pickle)
+        self._add("data.pkl", state_pickle)
         self._add(".format_version", b"1")
         self._add(".storage_alignment", str(ALIGNMENT).encode())
         self._add("byteorder", b"little")
@@ -66,25 +61,25 @@ class Archive:
             self._add(f"data/{number}", tensor)
 
     def append_to(self, pieces: LayoutBuilder, tensors: tuple[Tensor, ...], name: str) -> None:
-        """Append the archive's bytes with these tensors, under a name that tells it apart from all others."""
-        named = copy.copy(self)
-        named._chunks, named._entries = self._chunks.copy(), self._entries.copy()
-        named._add("version", b"3\n")
+        """Append the archive's bytes with these tensors, and a serialization id made from `name`, unlike any other."""
+        archive = copy.copy(self)
+        archive._chunks, archive._entries = self._chunks.copy(), self._entries.copy()
+        archive._add("version", b"3\n")
         digits = int.from_bytes(hashlib.sha256(name.encode()).digest()) % 10**40
-        named._add(".data/serialization_id", f"{digits:040}".encode())
-        named._end()
-        following = iter(tensors)
-        for chunk in named._chunks:
+        archive._add(".data/serialization_id", f"{digits:040}".encode())
+        archive._end()
+        next_tensor = iter(tensors)
+        for chunk in archive._chunks:
             if chunk is None:
-                pieces.tensor(next(following))
+                pieces.tensor(next(next_tensor))
             else:
                 pieces.literal(chunk)
 
     def _add(self, name: str, content: bytes | Tensor) -> None:
-        """Add a record."""
+        """Add a record: local header, content and data descriptor, and its entry of the directory."""
         path, offset = f"archive/{name}".encode(), self._size
         size, checksum = (content.bytes, 0) if isinstance(content, Tensor) else (len(content), zlib.crc32(content))
-        extra = _zip64(size, 0, offset)  # the stored size is not known before the record is written, as PyTorch sees it
+        extra = _zip64(size, 0, offset)  # PyTorch writes the header before the record, so the stored size is still 0
         # As in PyTorch's getPadding: 30 bytes of local header, and 4 of the extra field's own header.
         padding = -(offset + 30 + len(path) + 4 + len(extra)) % ALIGNMENT
         extra += b"FB" + struct.pack("<H", padding) + b"Z" * padding
@@ -96,26 +91,30 @@ class Archive:
             self._put(content)
         sizes = "QQ" if max(size, offset) >= _LARGE else "II"
         self._put(struct.pack(f"<4sI{sizes}", b"PK\7\x08", checksum, size, size))
-        extra, shown = _zip64(size, size, offset), min(size, _LARGE)
-        head = struct.pack("<4sHHHHHHIII", b"PK\1\2", 0, 0, _FLAGS, 0, 0, 0, checksum, shown, shown)
+        extra, size_field = _zip64(size, size, offset), min(size, _LARGE)
+        head = struct.pack("<4sHHHHHHIII", b"PK\1\2", 0, 0, _FLAGS, 0, 0, 0, checksum, size_field, size_field)
         lengths = struct.pack("<HHHHHII", len(path), len(extra), 0, 0, 0, 0, min(offset, _LARGE))
         self._entries.append(head + lengths + path + extra)
 
     def _end(self) -> None:
         """Append the central directory and the end records that point to it."""
-        directory, count = self._size, len(self._entries)
+        start, count = self._size, len(self._entries)
         self._put(b"".join(self._entries))
-        end, size = self._size, self._size - directory
-        counts, shown = [min(count, 0xFFFF)] * 2, (min(size, _LARGE), min(directory, _LARGE))
+        end, size = self._size, self._size - start
+        count16, size32, start32 = min(count, 0xFFFF), min(size, _LARGE), min(start, _LARGE)
         self._put(
-            struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 0x031E, 45, 0, 0, count, count, size, directory)
+            struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 0x031E, 45, 0, 0, count, count, size, start)
             + struct.pack("<4sIQI", b"PK\6\7", 0, end, 1)
-            + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, *counts, *shown, 0)
+            + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, count16, count16, size32, start32, 0)
         )
 
     def _put(self, data: bytes) -> None:
-        last = self._chunks.pop() if self._chunks and self._chunks[-1] is not None else b""
-        self._chunks.append((last or b"") + data)
+        """Append bytes, to the last chunk unless that is a tensor."""
+        last = self._chunks[-1] if self._chunks else None
+        if last is None:
+            self._chunks.append(data)
+        else:
+            self._chunks[-1] = last + data
         self._size += len(data)
 
 
@@ -123,34 +122,34 @@ def torch_state(tensors: tuple[Tensor, ...]) -> dict[str, Any]:
     """Return the nested dictionaries of the tensors' dotted names, with tensors as `torch.save` pickles them."""
     state: dict[str, Any] = {}
     for number, tensor in enumerate(tensors):
-        *above, last = tensor.name.split(".")
+        *keys, last_key = tensor.name.split(".")
         inner = state
-        for key in above:
+        for key in keys:
             inner = inner.setdefault(DistinctStr(key), {})  # DLIO makes each key a new string, from a number
-        inner[DistinctStr(last)] = rebuilt_tensor(tensor, number)
+        inner[DistinctStr(last_key)] = rebuilt_tensor(tensor, number)
     return state
 
 
 def rebuilt_tensor(tensor: Tensor, number: int) -> Call:
     """Return the pickled call that rebuilds a contiguous tensor from the archive's storage `number`."""
-    *inner, elements = accumulate(reversed(tensor.shape), mul, initial=1)
+    *strides, elements = accumulate(reversed(tensor.shape), mul, initial=1)  # the strides from the last axis on
     storage = ("storage", Global("torch", STORAGES[tensor.dtype]), DistinctStr(number), "cpu", elements)
     hooks = Call(Global("collections", "OrderedDict"))
     return Call(
         Global("torch._utils", "_rebuild_tensor_v2"),
-        (Persistent(storage), 0, tensor.shape, tuple(reversed(inner)), False, hooks),
+        (Persistent(storage), 0, tensor.shape, tuple(reversed(strides)), False, hooks),
     )
 
 
 def _zip64(size: int, stored_bytes: int, offset: int) -> bytes:
     """Return the zip64 extra field with the numbers that do not fit in 32 bits; b'' if all do."""
     numbers = [size, stored_bytes] if size >= _LARGE else []
-    numbers += [offset] if offset >= _LARGE else []
+    if offset >= _LARGE:
+        numbers.append(offset)
     return struct.pack(f"<HH{len(numbers)}Q", 1, 8 * len(numbers), *numbers) if numbers else b""
 
 
-_BATCH = 1000
-"""Maximum items per SETITEMS or APPENDS opcode, as in CPython's pickler."""
+_BATCH = 1000  # maximum items per SETITEMS or APPENDS opcode, as in CPython's pickler
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ class Global:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """The result of `function(*args)`, or with `new` of `cls.__new__(cls, *args)`; then its state is set."""
+    """An object made by `function(*args)`, or with `new` by `cls.__new__(cls, *args)`; then its state is set."""
 
     function: Global
     args: tuple[Any, ...] = ()
@@ -190,11 +189,13 @@ def pickled(value: Any) -> bytes:
 
 
 class _Writer:
+    """Appends opcodes of the pickle machine to `out` (CPython's Lib/pickletools.py explains each)."""
+
     def __init__(self) -> None:
         self.out: list[bytes] = []
-        self._known: dict[str | Global, int] = {}
-        """What is written by its memo's number the second time: equal strings and classes."""
-        self._memos = 0
+        self._memo: dict[str | Global, int] = {}
+        """Memo number of each string and class that was written; an equal one is written as that number."""
+        self._memo_size = 0  # of all values in the pickle machine's memo: tuples, dicts and lists, too
 
     def save(self, value: Any) -> None:
         match value:
@@ -209,43 +210,50 @@ class _Writer:
                     self.save(value.state)
                     self.out.append(b"b")
             case str() | Global():
-                self._named(value)
+                self._save_shared(value)
             case ():
                 self.out.append(b")")
             case tuple():
-                self._all(value, b"(" if len(value) > 3 else b"")
+                self._save_all(value, b"(" if len(value) > 3 else b"")
                 self._memoize({1: b"\x85", 2: b"\x86", 3: b"\x87"}.get(len(value), b"t"))
             case dict():
                 self._memoize(b"}")
-                self._batches([part for item in value.items() for part in item], 2, b"s", b"u")
+                keys_and_values = [part for item in value.items() for part in item]
+                self._save_items(keys_and_values, 2, b"s", b"u")
             case list():
                 self._memoize(b"]")
-                self._batches(value, 1, b"a", b"e")
+                self._save_items(value, 1, b"a", b"e")
             case _:
                 self.out.append(pickle.dumps(value, protocol=2)[2:-1])
 
     def _memoize(self, opcode: bytes) -> None:
-        number = self._memos
+        """Write the opcode that makes a value, and the one that stores the value in the memo (BINPUT, LONG_BINPUT)."""
+        number = self._memo_size
         self.out.append(opcode + (b"q%c" % number if number < 256 else b"r" + struct.pack("<I", number)))
-        self._memos += 1
+        self._memo_size += 1
 
-    def _named(self, value: str | Global) -> None:
-        known = None if isinstance(value, DistinctStr) else self._known.setdefault(value, self._memos)
-        if known not in (None, self._memos):
-            self.out.append(b"h%c" % known if known < 256 else b"j" + struct.pack("<I", known))
-        elif isinstance(value, Global):
+    def _save_shared(self, value: str | Global) -> None:
+        """Write a string or class, or if it was written before, its number in the memo (BINGET, LONG_BINGET)."""
+        number = None if isinstance(value, DistinctStr) else self._memo.get(value)
+        if number is not None:
+            self.out.append(b"h%c" % number if number < 256 else b"j" + struct.pack("<I", number))
+            return
+        if not isinstance(value, DistinctStr):
+            self._memo[value] = self._memo_size
+        if isinstance(value, Global):
             self._memoize(f"c{value.module}\n{value.name}\n".encode())
         else:
             text = value.encode()
             self._memoize(b"X" + struct.pack("<I", len(text)) + text)
 
-    def _all(self, values: Any, mark: bytes) -> None:
+    def _save_all(self, values: Any, mark: bytes) -> None:
         self.out.append(mark)
         for value in values:
             self.save(value)
 
-    def _batches(self, parts: list[Any], each: int, one: bytes, several: bytes) -> None:
-        many = len(parts) > each
-        for start in range(0, len(parts), _BATCH * each):
-            self._all(parts[start : start + _BATCH * each], b"(" if many else b"")
-            self.out.append(several if many else one)
+    def _save_items(self, values: list[Any], item_size: int, opcode: bytes, batch_opcode: bytes) -> None:
+        """Write the items of a dict or list, of `item_size` values each, by `opcode` if there is one item only."""
+        is_single = len(values) <= item_size
+        for start in range(0, len(values), _BATCH * item_size):
+            self._save_all(values[start : start + _BATCH * item_size], b"" if is_single else b"(")
+            self.out.append(opcode if is_single else batch_opcode)

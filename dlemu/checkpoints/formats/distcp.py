@@ -2,7 +2,7 @@
 
 A rank's file is a sequence of archives, one per tensor, each as `torch.save` writes it. `.metadata`, a pickle of
 torch.distributed.checkpoint.metadata.Metadata, maps each piece of each whole tensor to its file and offset, so that
-any number of ranks can load the checkpoint. A piece that several ranks hold is written by the first of them.
+any number of ranks can load the checkpoint. If several ranks have the same piece, the first of them writes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Format(CheckpointFormat):
         pieces = LayoutBuilder()
         for shard, tensor in _tensors_of(plan, rank):
             _archive(tensor).append_to(pieces, (tensor,), f"{shard.path} {tensor.name}")
-        files = [pieces.layout(_name(rank))]
+        files = [pieces.layout(_file_name(rank))]
         if rank == plan.ranks[0]:
             files.append(LayoutBuilder(head=pickled(_metadata(plan))).layout(".metadata"))
         return tuple(file for file in files if file.size_bytes)
@@ -48,35 +48,35 @@ def _tensors_of(plan: CheckpointPlan, rank: int) -> Iterator[tuple[Shard, Tensor
         yield from ((shard, tensor) for tensor in shard.tensors if not tensor.part.copy)
 
 
-def _name(rank: int) -> str:
+def _file_name(rank: int) -> str:
     return f"__{rank}_0.distcp"
 
 
 def _metadata(plan: CheckpointPlan) -> Call:
-    """Return the content of `.metadata`."""
-    tensors: dict[str, Tensor] = {}
+    """Return the content of `.metadata`: for each whole tensor its pieces (chunks), and where each is stored."""
+    tensors: dict[str, Tensor] = {}  # the first piece of each tensor, by the tensor's name
     chunks: dict[str, list[Call]] = {}
     storage: dict[Call, Call] = {}
 
     @cache
     def archive_bytes(shape: tuple[int, ...], dtype: Datatype) -> int:
-        pieces = LayoutBuilder()
+        layout = LayoutBuilder()
         tensor = Tensor("", shape, dtype)
-        _archive(tensor).append_to(pieces, (tensor,), "")
-        return pieces.size_bytes
+        _archive(tensor).append_to(layout, (tensor,), "")
+        return layout.size_bytes
 
     for rank in plan.ranks:
-        start = 0
+        file_offset = 0
         for _, tensor in _tensors_of(plan, rank):
             name, elements, length = tensor.part.name, tensor.shape[0], archive_bytes(tensor.shape, tensor.dtype)
             offset = _size(tensor.part.piece * elements)
-            own = chunks.setdefault(name, [])
             tensors.setdefault(name, tensor)
-            index = _instance(METADATA, "MetadataIndex", fqn=name, index=len(own), offset=offset)
-            place = {"relative_path": _name(rank), "offset": start, "length": length}
-            storage[index] = _instance("torch.distributed.checkpoint.filesystem", "_StorageInfo", **place)
-            own.append(_instance(METADATA, "ChunkStorageMetadata", offsets=offset, sizes=_size(elements)))
-            start += length
+            pieces = chunks.setdefault(name, [])
+            index = _instance(METADATA, "MetadataIndex", fqn=name, index=len(pieces), offset=offset)
+            location = {"relative_path": _file_name(rank), "offset": file_offset, "length": length}
+            storage[index] = _instance("torch.distributed.checkpoint.filesystem", "_StorageInfo", **location)
+            pieces.append(_instance(METADATA, "ChunkStorageMetadata", offsets=offset, sizes=_size(elements)))
+            file_offset += length
     return _instance(
         METADATA,
         "Metadata",

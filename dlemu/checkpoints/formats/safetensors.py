@@ -21,10 +21,11 @@ class Format(CheckpointFormat):
 
     def layout(self, shard: Shard) -> FileLayout:
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-        at = 0
+        start = 0
         for tensor in shard.tensors:
-            offsets = [at, at := at + tensor.bytes]
-            header[tensor.name] = {"dtype": TYPES[tensor.dtype], "shape": tensor.shape, "data_offsets": offsets}
+            end = start + tensor.bytes
+            header[tensor.name] = {"dtype": TYPES[tensor.dtype], "shape": tensor.shape, "data_offsets": [start, end]}
+            start = end
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         pieces = LayoutBuilder(shard.tensors, head=struct.pack("<Q", len(text)) + text)

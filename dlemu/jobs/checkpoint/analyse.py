@@ -1,6 +1,6 @@
 """Computes the summary of a checkpoint run, with every published number, from its rows; a pure function.
 
-That includes what limited writing or reading, with what there is to do about it beside faster storage.
+`judge` decides what limited writing or reading: the storage, the host's CPU, the emulator or the page cache.
 """
 
 from __future__ import annotations
@@ -43,30 +43,31 @@ from dlemu.results.host_activity import HostActivity, highest
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of
 
+# Above this share of the rate at which hosts generate content, the storage might take more than was measured
 _NEAR_CEILING = 0.7
-"""Of the emulator's ceiling: from this rate on it is not known whether the storage could take more."""
 _NUMBERS: dict[Phase, int] = {"write": WRITE, "read": READ}
 
 
 def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
     """Return the summary of a run; for a failed run, of what it measured until then, marked incomplete."""
     facts, journal, settings = run.facts, run.facts.journal, run.facts.workload.checkpoint
-    (write, of_write), (read, of_read) = _phase(run, "write"), _phase(run, "read")
+    write, write_findings = _phase(run, "write")
+    read, read_findings = _phase(run, "read")
+    findings = (*_findings(facts, write, read), *write_findings, *read_findings)
     sizes, kept = facts.written, tuple(sorted(set(journal.complete) - set(journal.removed)))
-    findings = (*_findings(facts, write, read), *of_write, *of_read)
     verdict = verdict_line(write, read)
     if facts.failure is not None:
-        left = kept if settings.num_checkpoints_write > 0 else None
-        verdict = incomplete_line(facts.failure, left, partial_of(run), sizes.files, settings.checkpoint_folder)
-    behind = training = None
+        complete = kept if settings.num_checkpoints_write > 0 else None
+        verdict = incomplete_line(facts.failure, complete, partial_of(run), sizes.files, settings.checkpoint_folder)
+    asynchronous = training = None
     if write is not None:
         stall, drain = write.slowest_seconds, 0.0
         if settings.asynchronous:
-            drain = fmean(part.drain_seconds for part in write.checkpoints)
-            behind = _asynchronous(facts, run.whole, write, drain)
-            stall = behind.snapshot_seconds
+            drain = fmean(times.drain_seconds for times in write.checkpoints)
+            asynchronous = _asynchronous(facts, run.whole, write, drain)
+            stall = asynchronous.snapshot_seconds
         recovery = 0.0 if read is None else read.slowest_seconds
-        training = training_cost(settings, facts.written.ranks_of_job, stall, recovery, drain)
+        training = training_cost(settings, sizes.ranks_of_job, stall, recovery, drain)
     return CheckpointSummary(
         **common_fields(facts),
         verdict=verdict,
@@ -79,7 +80,7 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
         write=write,
         read=read,
         training=training,
-        asynchronous=behind,
+        asynchronous=asynchronous,
         ceiling_gb_per_second=journal.ceiling_gb_per_second,
         requests=requests_of(journal.requests) if journal.requests else None,
         issues=issue_lines(findings, (*facts.workload.notes, *facts.notes)),
@@ -89,36 +90,37 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
 
 def partial_of(run: MeasuredCheckpoints) -> PartialCheckpoint | None:
     """Return the checkpoint in progress when the run failed, with how much of it was done; None without one."""
-    at = run.facts.journal.under_way
-    if at is None or run.facts.failure is None:
+    under_way = run.facts.journal.under_way
+    if under_way is None or run.facts.failure is None:
         return None
-    rows = run.rows[(run.rows["phase"] == _NUMBERS[at.phase]) & (run.rows["checkpoint"] == at.checkpoint)]
-    files = rows[rows["file"] != WHOLE]
-    return PartialCheckpoint(**vars(at), files=len(files), bytes=int(files["bytes"].sum()))
+    of_phase = run.rows[run.rows["phase"] == _NUMBERS[under_way.phase]]
+    files = of_phase[(of_phase["checkpoint"] == under_way.checkpoint) & (of_phase["file"] != WHOLE)]
+    return PartialCheckpoint(**vars(under_way), files=len(files), bytes=int(files["bytes"].sum()))
 
 
 def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, tuple[Finding, ...]]:
-    """Return the summary of the checkpoints that every rank wrote (or read), None without one; and what was found."""
-    found = run.whole[run.whole["phase"] == _NUMBERS[name]]
-    parts = [found[found["checkpoint"] == number] for number in dict.fromkeys(found["checkpoint"].tolist())]
-    parts = sorted((part for part in parts if len(part) == run.facts.ranks), key=lambda part: int(part["began_ns"][0]))
-    if not parts:
+    """Return the summary and findings of the checkpoints that every rank wrote (or read); no summary without one."""
+    of_phase = run.whole[run.whole["phase"] == _NUMBERS[name]]
+    by_checkpoint = [of_phase[of_phase["checkpoint"] == number] for number in set(of_phase["checkpoint"].tolist())]
+    complete = [checkpoint for checkpoint in by_checkpoint if len(checkpoint) == run.facts.ranks]
+    if not complete:
         return None, ()
-    rows = np.concatenate(parts)
-    times = tuple(times_of(part) for part in parts)
-    size_bytes = sum(part.bytes for part in times)
-    wall = sum(part.wall_seconds for part in times)
-    writes, host = name == "write", _activity(run, parts)
+    complete.sort(key=lambda checkpoint: int(checkpoint["began_ns"][0]))
+    rows = np.concatenate(complete)
+    checkpoints = tuple(map(times_of, complete))
+    size_bytes = sum(times.bytes for times in checkpoints)
+    wall_seconds = sum(times.wall_seconds for times in checkpoints)
+    writes, host = name == "write", _activity(run, complete)
     device_mb = _device_mb(host, f"{name}_mb_per_second")
     phase = PhaseSummary(
-        checkpoints=times,
-        slowest_gib_per_second=fmean(part.slowest_gib_per_second for part in times),
-        slowest_seconds=fmean(part.slowest_seconds for part in times),
-        wall_gb_per_second=size_bytes / 1e9 / wall if wall else None,
+        checkpoints=checkpoints,
+        slowest_gib_per_second=fmean(times.slowest_gib_per_second for times in checkpoints),
+        slowest_seconds=fmean(times.slowest_seconds for times in checkpoints),
+        wall_gb_per_second=size_bytes / 1e9 / wall_seconds if wall_seconds else None,
         **time_shares(rows),
-        from_storage_percent=None if writes else _served(run.facts, rows, device_mb),
-        device_mb_per_second=device_mb / wall if device_mb is not None and wall else None,
-        steady=is_steady([part.slowest_gib_per_second for part in times]) if writes else None,
+        from_storage_percent=None if writes else _from_storage_percent(run.facts, rows, device_mb),
+        device_mb_per_second=device_mb / wall_seconds if device_mb is not None and wall_seconds else None,
+        steady=is_steady([times.slowest_gib_per_second for times in checkpoints]) if writes else None,
         cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / size_bytes if size_bytes else None,
     )
     if not size_bytes:
@@ -136,7 +138,7 @@ def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, 
 
 
 def time_shares(rows: IoRows) -> dict[str, Any]:
-    """Return on what the ranks (fsync) and their threads spent their time, in %, by the names of `PhaseSummary`."""
+    """Return the `PhaseSummary` fields of time shares: % of the ranks' time (fsync), else of their threads' time."""
     rank_ns = rows["ended_ns"] - rows["began_ns"]
     thread_ns = float((rank_ns * np.maximum(rows["threads"], 1)).sum())
     columns = {
@@ -147,31 +149,33 @@ def time_shares(rows: IoRows) -> dict[str, Any]:
         "cpu_wait_percent": ("mover_cpu_wait_ns", thread_ns),
     }
     return {
-        name: 100 * float(rows[column].sum()) / whole if whole > 0 else 0.0 for name, (column, whole) in columns.items()
+        name: 100 * float(rows[column].sum()) / total_ns if total_ns > 0 else 0.0
+        for name, (column, total_ns) in columns.items()
     }
 
 
 def accounted_percent(facts: CheckpointRunFacts, rows: IoRows) -> float | None:
-    """Return the share of bytes read that came from storage by /proc/PID/io; None where that counts nothing."""
+    """Return the % of bytes read that came from storage by /proc/PID/io; None on file systems that count nothing."""
     storage, size_bytes = facts.journal.storage, int(rows["bytes"].sum())
     counts = bool(rows["storage_bytes"].any()) or (storage is not None and storage.file_system in ACCOUNTED)
     return 100 * int(rows["storage_bytes"].sum()) / size_bytes if counts and size_bytes else None
 
 
-def _served(facts: CheckpointRunFacts, rows: IoRows, device_mb: float | None) -> float | None:
+def _from_storage_percent(facts: CheckpointRunFacts, rows: IoRows, device_mb: float | None) -> float | None:
+    """Return the % of bytes read that came from storage, by the kernel or the devices, whichever is less."""
     size_bytes = int(rows["bytes"].sum())
     if not size_bytes:
         return None
     if facts.journal.requests:  # objects are never in the page cache
         return 100.0
-    of_devices = None if device_mb is None else 100 * device_mb * 1e6 / size_bytes
-    shares = [share for share in (accounted_percent(facts, rows), of_devices) if share is not None]
-    return min(100.0, *shares) if shares else None
+    by_devices = None if device_mb is None else 100 * device_mb * 1e6 / size_bytes
+    percents = [percent for percent in (accounted_percent(facts, rows), by_devices) if percent is not None]
+    return min(100.0, *percents) if percents else None
 
 
-def _activity(run: MeasuredCheckpoints, parts: list[IoRows]) -> HostActivity:
-    """Return what the hosts did during checkpoints of a phase."""
-    windows = np.array([(part["began_ns"].min(), part["ended_ns"].max()) for part in parts], np.int64)
+def _activity(run: MeasuredCheckpoints, checkpoints: list[IoRows]) -> HostActivity:
+    """Return what the hosts did while these checkpoints were written (or read)."""
+    windows = np.array([(rows["began_ns"].min(), rows["ended_ns"].max()) for rows in checkpoints], np.int64)
     return HostActivity([(host, windows - run.offset_ns(host.node)) for host in run.telemetry])
 
 
@@ -187,7 +191,7 @@ def _device_mb(activity: HostActivity, rate: str) -> float | None:
 def training_cost(
     settings: Checkpoint, ranks: int, stall_seconds: float, recovery_seconds: float, drain_seconds: float = 0.0
 ) -> TrainingCost:
-    """Return the cost for a job of so many ranks of checkpoints that stall it and then drain for so long each.
+    """Return what checkpoints cost a job of `ranks` ranks, if each stalls training and then drains for these times.
 
     `recovery_seconds` is the time to read one, 0 where it is not known.
     """
@@ -211,11 +215,11 @@ def snapshot_seconds(settings: Checkpoint, largest_rank_bytes: int) -> float:
 def _asynchronous(facts: CheckpointRunFacts, whole: IoRows, write: PhaseSummary, drain_seconds: float) -> Asynchronous:
     settings, rows = facts.workload.checkpoint, whole[whole["phase"] == WRITE]
     snapshot = snapshot_seconds(settings, facts.written.largest_rank_bytes)
-    waits = [rows["waited_ns"][rows["checkpoint"] == part.checkpoint].max() for part in write.checkpoints]
-    stalls = [snapshot + float(wait_ns) / 1e9 for wait_ns in waits]
+    waits_ns = [rows["waited_ns"][rows["checkpoint"] == times.checkpoint].max() for times in write.checkpoints]
+    stalls = [snapshot + float(wait_ns) / 1e9 for wait_ns in waits_ns]
     return Asynchronous(
         snapshot_seconds=snapshot,
-        safe_seconds=fmean(part.safe_seconds for part in write.checkpoints),
+        safe_seconds=fmean(times.safe_seconds for times in write.checkpoints),
         au_percent=asynchronous_au_percent(max(0.0, settings.time_between_checkpoints), stalls),
         shortest_interval_seconds=shortest_interval_seconds(snapshot, drain_seconds, facts.workload.metric.au),
     )
@@ -226,10 +230,10 @@ def _findings(facts: CheckpointRunFacts, write: PhaseSummary | None, read: Phase
     settings, journal = facts.workload.checkpoint, facts.journal
     if journal.storage is not None and journal.storage.file_system in MEMORY_FILE_SYSTEMS:
         yield Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", file_system=journal.storage.file_system)
-    served = None if read is None else read.from_storage_percent
-    if served is not None and served < FROM_MEMORY_PERCENT:
+    from_storage = None if read is None else read.from_storage_percent
+    if from_storage is not None and from_storage < FROM_MEMORY_PERCENT:
         would_help = "checkpoint.odirect" if settings.evict_page_cache else "checkpoint.evict_page_cache"
-        yield Finding.of(Code.PAGE_CACHE, "loud", from_storage_percent=served, would_help=would_help)
+        yield Finding.of(Code.PAGE_CACHE, "loud", from_storage_percent=from_storage, would_help=would_help)
     for node in journal.lost_recorders:
         yield Finding.of(Code.MEASUREMENT_INCOMPLETE, "caution", telemetry_of=journal.hosts[node].host)
     if write is None:
@@ -237,23 +241,19 @@ def _findings(facts: CheckpointRunFacts, write: PhaseSummary | None, read: Phase
     if not settings.fsync and not journal.requests:
         yield Finding(Caveat.NO_FSYNC, "caution")
     if write.steady is False:
-        first, *_, last = (part.slowest_gib_per_second for part in write.checkpoints[-WINDOW:])
+        first, *_, last = (times.slowest_gib_per_second for times in write.checkpoints[-WINDOW:])
         yield Finding.of(Code.STORAGE_NOT_STEADY, "caution", first_gib_per_second=first, last_gib_per_second=last)
     ceiling, rate = journal.ceiling_gb_per_second or 0.0, write.wall_gb_per_second or 0.0
     if ceiling and rate > _NEAR_CEILING * ceiling:
         yield Finding.of(Code.EMULATOR_CEILING, "caution", ceiling_gb_per_second=ceiling, gb_per_second=rate)
 
 
-STARVED_PERCENT = 10.0
-"""Threshold: content generation is the limit if threads wait for content at least this share of their time."""
-BUSY_PERCENT = 90.0  # as in training: dlemu.metrics.limit.BUSY_PERCENT
-"""Threshold: a device or a network link this busy is saturated."""
-WAIT_PERCENT = 15.0  # as in training: dlemu.metrics.limit.STARVED_SHARE
-"""Threshold: the host's CPU is the limit if threads wait for a core at least this share of their time."""
-THREAD_PERCENT = 85.0
-"""Threshold: copying bytes is the limit if threads run on a core at least this share of their time."""
-FROM_MEMORY_PERCENT = 50.0  # as in training: dlemu.metrics.cache.NOT_READ_PERCENT
-"""Threshold: below this share of bytes from storage, the page cache was measured."""
+# Thresholds; three are as in training: dlemu.metrics.limit.BUSY_PERCENT, STARVED_SHARE, metrics.cache.NOT_READ_PERCENT
+STARVED_PERCENT = 10.0  # content generation is the limit if threads wait for content this share of their time
+BUSY_PERCENT = 90.0  # a device or a network link this busy is saturated
+WAIT_PERCENT = 15.0  # the host's CPU is the limit if threads wait for a core this share of their time
+THREAD_PERCENT = 85.0  # copying bytes is the limit if threads run on a core this share of their time
+FROM_MEMORY_PERCENT = 50.0  # below this share of bytes from storage, the page cache was measured
 
 Limit = LimitedBy[Cause]
 
@@ -268,35 +268,33 @@ def judge(
     link_percent: float | None = None,
     throttled_percent: float | None = None,
 ) -> tuple[Limit, tuple[Finding, ...]]:
-    """Return what limited a phase with `threads` a rank, and what was found on the way.
+    """Return what limited a phase, in which each rank had `threads` threads, and findings about that limit.
 
-    How busy the hosts were meanwhile, %, None where nothing recorded it: the CPU of the busiest host, the busiest block
-    device, the busiest network link, and the share of CPU-limit periods with throttling on the most throttled host.
+    The percentages are of the busiest host's CPU, the busiest block device, the busiest network link, and the share of
+    CPU-limit periods with throttling on the most throttled host; None where nothing recorded them.
     """
     device_full = (device_busy_percent or 0.0) >= BUSY_PERCENT
     if phase.from_storage_percent is not None and phase.from_storage_percent < FROM_MEMORY_PERCENT:
-        return _limit("page cache", "high"), ()
+        return Limit(what="page cache", confidence="high"), ()
     if phase.starved_percent >= STARVED_PERCENT:
-        return _limit("emulator", "high" if phase.starved_percent > 3 * STARVED_PERCENT else "medium"), ()
+        confidence: Confidence = "high" if phase.starved_percent > 3 * STARVED_PERCENT else "medium"
+        return Limit(what="emulator", confidence=confidence), ()
     if phase.cpu_wait_percent >= WAIT_PERCENT and not device_full:
-        confidence: Confidence = "high" if phase.cpu_wait_percent >= 2 * WAIT_PERCENT else "medium"
-        held_back = throttled_percent is not None and throttled_percent >= HELD_BACK_PERCENT
+        confidence = "high" if phase.cpu_wait_percent >= 2 * WAIT_PERCENT else "medium"
+        if throttled_percent is None or throttled_percent < HELD_BACK_PERCENT:
+            return Limit(what="host CPU", confidence=confidence), ()
         quota = Finding.of(Code.CPU_QUOTA, "caution", throttled_percent=throttled_percent)
-        return _limit("host CPU", confidence), (quota,) if held_back else ()
+        return Limit(what="host CPU", confidence=confidence), (quota,)
     if link_percent is not None and link_percent >= BUSY_PERCENT:
         full = Finding.of(Code.NETWORK_FULL, "caution", link_percent=link_percent)
-        return _limit("storage", "high"), (full,)
+        return Limit(what="storage", confidence="high"), (full,)
     if phase.cpu_percent >= THREAD_PERCENT and not device_full:
         setting = "checkpoint.writers" if name == "write" else "checkpoint.readers"
         few = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting=setting, threads=threads)
-        return _limit("host CPU", "medium"), (few,)
-    sure = device_full or (
+        return Limit(what="host CPU", confidence="medium"), (few,)
+    is_certain = device_full or (
         device_busy_percent is not None
         and phase.call_percent + phase.fsync_percent >= 90
         and (host_busy_percent or 0.0) < BUSY_PERCENT  # what carries the calls out needs cores, too
     )
-    return _limit("storage", "high" if sure else "medium"), ()
-
-
-def _limit(what: Cause, confidence: Confidence) -> Limit:
-    return Limit(what=what, confidence=confidence)
+    return Limit(what="storage", confidence="high" if is_certain else "medium"), ()

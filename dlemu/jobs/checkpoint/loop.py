@@ -1,6 +1,9 @@
 """The measurement loop of a checkpoint run: each rank writes all checkpoints, then reads them; rank 0 gathers the logs.
 
 The order is DLIO's (main.py, `_checkpoint`): compute (a sleep), a barrier, then each rank writes or reads its files.
+With `checkpoint.asynchronous`, the files of one checkpoint are written during the computation before the next:
+
+    compute | snapshot 1 | compute, 1 drains | wait for 1 | snapshot 2 | compute, 2 drains | wait for 2
 """
 
 from __future__ import annotations
@@ -34,51 +37,59 @@ from dlemu.ranks.row_log import RowLog
 from dlemu.results.measured import MeasuredLog
 from dlemu.runner.recording import RankRecord
 
+# Columns of the row of a whole checkpoint that are sums over its files
 _SUMMED = ("bytes", "call_ns", "starved_ns", "cpu_ns", "storage_bytes", "mover_cpu_ns", "mover_cpu_wait_ns")
-"""Columns of a whole checkpoint that are the sums of its files'."""
 _ENDLESS_BYTES = 1 << 50  # a pebibyte: no host generates that much during the measurement
-_CEILING_SHARE = 0.25
-"""Of `metric.ceiling_seconds`: generating content takes no longer to measure, by default some GB on all cores."""
-
-Watcher = Callable[[], None]
-"""Called after each file."""
+_CEILING_SHARE = 0.25  # share of `metric.ceiling_seconds` in which content is generated: by default some GB
 
 
 def run_checkpoints(
-    job: CheckpointJob, comm: Comm, record: RankRecord[CheckpointJournal], watch: Watcher
+    job: CheckpointJob, comm: Comm, record: RankRecord[CheckpointJournal], watch: Callable[[], None]
 ) -> MeasuredLog[CheckpointJournal] | None:
-    """Write and read this rank's part of all checkpoints; return the log on rank 0; raises DlemuError."""
+    """Write and read this rank's part of all checkpoints; return the log on rank 0; raises DlemuError.
+
+    `watch` is called after each file.
+    """
     comm.set_timeout(job.timeout_seconds)
     storage, folder = open_storage(job.workload.storage_spec.buffered), job.settings.checkpoint_folder
     local = storage.local_path(folder)
     record.start(lambda: storage.device_folders([existing_folder(local)] if local else []))
     rank = _CheckpointRank(job, comm, watch, record)
-    rank.run()
+    try:
+        with contextlib.closing(rank.log):
+            rank.run()
+    except OSError as error:  # while writing a note, deleting or evicting
+        path = error.filename or folder
+        if error.errno in NO_SPACE:
+            raise explained(error, path, 0) from error
+        raise UserError(
+            f"{path} can't be written, removed or accessed: {error.strerror or error}; see `dmesg` and "
+            "what else uses the folder, or set checkpoint.checkpoint_folder to another one"
+        ) from error
     record.stop()
     cpu_seconds = time.process_time() - rank.cpu_seconds_before
     return record.collect(rank.log.rows, cpu_seconds=cpu_seconds)
 
 
 @dataclass(kw_only=True)
-class _Moved:
+class _Part:
     """This rank's part of a checkpoint that it writes or reads."""
 
     phase: int
     checkpoint: int
-    asked_ns: int
-    """When training wanted it, all ranks ready: what the preparation took is left out."""
+    asked_ns: int  # when this rank was ready for the checkpoint, less the time it waited for the one before
     began_ns: int
-    released_ns: int = 0
-    """When training went on."""
+    released_ns: int = 0  # when training went on
     folder_sync_ns: int = 0
-    files: list[Columns] = field(default_factory=list)
-    """Columns of its files that are done."""
+    files: list[Columns] = field(default_factory=list)  # of the files that are complete
 
 
 class _CheckpointRank:
-    """State and steps of one rank's run."""
+    """One rank's run."""
 
-    def __init__(self, job: CheckpointJob, comm: Comm, watch: Watcher, record: RankRecord[CheckpointJournal]) -> None:
+    def __init__(
+        self, job: CheckpointJob, comm: Comm, watch: Callable[[], None], record: RankRecord[CheckpointJournal]
+    ) -> None:
         self._job, self._comm, self._watch, self._record = job, comm, watch, record
         self._storage = open_storage(job.storage_spec)
         self._clock = MonotonicClock()
@@ -86,20 +97,7 @@ class _CheckpointRank:
         self.cpu_seconds_before = 0.0
 
     def run(self) -> None:
-        """Write and read."""
-        with contextlib.closing(self.log):
-            try:
-                self._run()
-            except OSError as error:  # while writing a note, deleting or evicting
-                path = error.filename or self._job.settings.checkpoint_folder
-                if error.errno in NO_SPACE:
-                    raise explained(error, path, 0) from error
-                raise UserError(
-                    f"{path} can't be written, removed or accessed: {error.strerror or error}; see `dmesg` and "
-                    "what else uses the folder, or set checkpoint.checkpoint_folder to another one"
-                ) from error
-
-    def _run(self) -> None:
+        """Write, then read; raises DlemuError, and OSError for what the storage refuses."""
         settings, spec = self._job.settings, self._job.workload.storage_spec
         self._record.describe(lambda: describe_storage(spec, settings.checkpoint_folder))
         offsets_ns = self._comm.synchronise_clocks()
@@ -116,15 +114,15 @@ class _CheckpointRank:
                 self._evict(files)
             reader = CheckpointReader(self._storage, read_pattern(settings), verify=settings.verify)
             with contextlib.closing(reader):
-                for source, own in zip(self._job.sources, files, strict=True):
-                    self._read(reader, source, own)
+                for source, source_files in zip(self._job.sources, files, strict=True):
+                    self._read(reader, source, source_files)
 
     def _remove_replaced(self) -> None:
         """Remove the checkpoints that this run replaces, as there may be no space for both."""
         if self._owns_folders:
             for checkpoint in replaced_here(self._job, self._storage):
                 remove_checkpoint(self._storage, self._job.folder_of(checkpoint), self._job.plan.names)
-        if self._job.writes and self._comm.rank == 0:  # rank 0 left it: with `node_local`, other hosts don't have it
+        if self._job.writes and self._comm.rank == 0:  # with `node_local`, only rank 0's host has the token
             self._storage.remove(self._job.token_path)
         self._barrier()
 
@@ -141,35 +139,35 @@ class _CheckpointRank:
         content = BulkContent(self._job.seed)
         ring = PieceRing([(_ENDLESS_BYTES, lambda buffer, offset: content.fill(buffer, 0, offset))], buffers, 1)
         self._barrier()
-        moved, began = 0, time.monotonic()
+        generated_bytes, began = 0, time.monotonic()
         for piece, _ in ring.pieces({"starved_ns": 0}):
-            moved += len(piece)
+            generated_bytes += len(piece)
             if time.monotonic() >= began + seconds:
                 break
-        took = time.monotonic() - began
+        elapsed = time.monotonic() - began
         ring.close()
-        rates = self._comm.gather(moved / 1e9 / took)
+        rates = self._comm.gather(generated_bytes / 1e9 / elapsed)
         return sum(rates) if rates is not None else None
 
     def _write(self) -> None:
-        """Write the checkpoints; computing also after the last asynchronous one gives each the same time to drain."""
+        """Write the checkpoints; ranks also compute after the last asynchronous one, as it drains like the others."""
         settings, files = self._job.settings, self._job.files_to_write(self._comm.rank, 1)
         largest = max((file.size_bytes for file in files), default=0)
         buffers = make_buffers(settings.writers, settings.transfer_size, largest)
         self._record.note(ceiling_gb_per_second=self._measure_ceiling(buffers))
         saving = Saving(settings, self._comm, self._clock, self._job.plan.rank_bytes[self._comm.rank])
-        draining: _Moved | None = None
+        draining: _Part | None = None
         for checkpoint in range(1, self._job.writes + 1):
             self._compute()
             waited_ns = self._end_write(saving, draining) if draining is not None else 0
             writer = self._prepare(checkpoint, buffers)
             writer.wait_ready()
-            moved = self._begin(WRITE, checkpoint, waited_ns)
-            moved.released_ns = saving.begin(partial(self._write_files, writer, moved))
+            part = self._begin(WRITE, checkpoint, waited_ns)
+            part.released_ns = saving.begin(partial(self._write_files, writer, part))
             if settings.asynchronous:
-                draining = moved
+                draining = part
             else:
-                self._end_write(saving, moved)
+                self._end_write(saving, part)
         if draining is not None:
             self._compute()
             self._end_write(saving, draining)
@@ -194,36 +192,36 @@ class _CheckpointRank:
             sync_seconds=self._job.timeout_seconds,
         )
 
-    def _write_files(self, writer: CheckpointWriter, moved: _Moved, began_ns: int) -> None:
-        moved.began_ns = began_ns  # after the snapshot of an asynchronous one, which is no time of the storage
-        writer.write(partial(self._add_file, moved))
+    def _write_files(self, writer: CheckpointWriter, part: _Part, began_ns: int) -> None:
+        part.began_ns = began_ns  # after the snapshot, if asynchronous: the storage has no part in a snapshot
+        writer.write(partial(self._add_file, part))
         if self._job.settings.fsync:
-            self._sync_folder(moved)
+            self._sync_folder(part)
 
-    def _sync_folder(self, moved: _Moved) -> None:
+    def _sync_folder(self, part: _Part) -> None:
         """Fsync the checkpoint's folder if all other ranks of this host are done: file systems serialise such calls."""
-        if os.path.isdir(self._job.live_folder):  # else (another host) every rank syncs
-            done = count_finished(finished_path(self._job.live_folder, self._comm.node))
-            if done < moved.checkpoint * self._comm.local_size:
+        if os.path.isdir(self._job.live_folder):  # hosts that don't see that folder can't count: each rank syncs
+            finished = count_finished(finished_path(self._job.live_folder, self._comm.node))
+            if finished < part.checkpoint * self._comm.local_size:
                 return
-        began_ns, folder = time.monotonic_ns(), self._job.folder_of(moved.checkpoint)
+        began_ns, folder = time.monotonic_ns(), self._job.folder_of(part.checkpoint)
         within(self._job.timeout_seconds, lambda: self._storage.sync(folder), f"fsync of the folder {folder}")
-        moved.folder_sync_ns = time.monotonic_ns() - began_ns
+        part.folder_sync_ns = time.monotonic_ns() - began_ns
 
-    def _end_write(self, saving: Saving, moved: _Moved) -> int:
+    def _end_write(self, saving: Saving, part: _Part) -> int:
         """Wait until every rank has written its part, mark the checkpoint complete and remove one beyond `keep_last`.
 
-        Return how long training waited for it, if it was asynchronous, in ns.
+        Return for how many ns training waited for it, if it was asynchronous.
         """
         due_ns = self._barrier()
         ended_ns, waited_ns = saving.wait(), 0
         if self._job.settings.asynchronous:
             waited_ns = self._barrier() - due_ns
         else:
-            moved.released_ns = ended_ns = self._end_time(ended_ns, due_ns)
-        self._add_checkpoint(moved, ended_ns, waited_ns)
+            part.released_ns = ended_ns = self._end_time(ended_ns, due_ns)
+        self._add_checkpoint(part, ended_ns, waited_ns)
         self._record.mark(training=False)
-        checkpoint = moved.checkpoint
+        checkpoint = part.checkpoint
         removed = max(0, checkpoint - self._job.kept)
         if self._owns_folders:
             note = replace(self._job.note(checkpoint, len(self._comm.hosts)), complete=True)
@@ -247,11 +245,11 @@ class _CheckpointRank:
     def _read(self, reader: CheckpointReader, source: ReadSource, files: Sequence[FileContent]) -> None:
         self._record.note(under_way=UnderWay(phase="read", checkpoint=source.checkpoint))
         self._compute()
-        moved = self._begin(READ, source.checkpoint)
-        reader.read(files, partial(self._add_file, moved), known=source.known)
+        part = self._begin(READ, source.checkpoint)
+        reader.read(files, partial(self._add_file, part), content_known=source.content_known)
         ended_ns = time.monotonic_ns()
-        moved.released_ns = ended_ns = self._end_time(ended_ns, self._barrier())
-        self._add_checkpoint(moved, ended_ns)
+        part.released_ns = ended_ns = self._end_time(ended_ns, self._barrier())
+        self._add_checkpoint(part, ended_ns)
         self._record.mark(training=False)
         self._record.note(under_way=None)
 
@@ -260,14 +258,14 @@ class _CheckpointRank:
         seconds = max(0.0, self._job.settings.time_between_checkpoints)
         self._clock.sleep_until(time.monotonic_ns() + round(seconds * 1e9))
 
-    def _begin(self, phase: int, checkpoint: int, waited_ns: int = 0) -> _Moved:
-        """Wait for all ranks; training wanted the checkpoint `waited_ns` before this rank was ready."""
+    def _begin(self, phase: int, checkpoint: int, waited_ns: int = 0) -> _Part:
+        """Begin a checkpoint once all ranks are ready; `waited_ns` is how long training waited for the one before."""
         self._record.mark(training=True)
         asked_ns = time.monotonic_ns() - waited_ns
-        return _Moved(phase=phase, checkpoint=checkpoint, asked_ns=asked_ns, began_ns=self._barrier())
+        return _Part(phase=phase, checkpoint=checkpoint, asked_ns=asked_ns, began_ns=self._barrier())
 
     def _end_time(self, own_ns: int, all_ns: int) -> int:
-        """Return the time at which this rank, or with `rank_sync` every rank, was done."""
+        """Return when the checkpoint ended: for this rank, or with `rank_sync` for all ranks."""
         return all_ns if self._job.settings.rank_sync else own_ns
 
     def _barrier(self) -> int:
@@ -275,32 +273,32 @@ class _CheckpointRank:
         self._comm.all_reduce_max(time.monotonic_ns())
         return time.monotonic_ns()
 
-    def _add_file(self, moved: _Moved, number: int, file: Columns) -> None:
-        """Log a file right after its transfer, so that it is kept even if the run is killed during the next one."""
-        moved.files.append(file)
-        self.log.add(**self._place(moved), **file, file=number)
+    def _add_file(self, part: _Part, number: int, file: Columns) -> None:
+        """Log a file right after its transfer, so that its row survives if the run is killed during the next file."""
+        part.files.append(file)
+        self.log.add(**self._keys(part), **file, file=number)
         self._watch()
 
-    def _add_checkpoint(self, moved: _Moved, ended_ns: int, waited_ns: int = 0) -> None:
+    def _add_checkpoint(self, part: _Part, ended_ns: int, waited_ns: int = 0) -> None:
         """Log this rank's row of the whole checkpoint, summed over its files."""
         self.log.add(
-            **self._place(moved),
-            **{name: sum(file[name] for file in moved.files) for name in _SUMMED},
+            **self._keys(part),
+            **{name: sum(file[name] for file in part.files) for name in _SUMMED},
             file=WHOLE,
-            threads=max((file["threads"] for file in moved.files), default=0),
-            asked_ns=moved.asked_ns,
-            started_ns=moved.began_ns,
-            released_ns=moved.released_ns,
+            threads=max((file["threads"] for file in part.files), default=0),
+            asked_ns=part.asked_ns,
+            started_ns=part.began_ns,
+            released_ns=part.released_ns,
             waited_ns=waited_ns,
             ended_ns=ended_ns,
-            fsync_ns=sum(file["synced_ns"] - file["moved_ns"] for file in moved.files) + moved.folder_sync_ns,
-            folder_sync_ns=moved.folder_sync_ns,
+            fsync_ns=sum(file["synced_ns"] - file["moved_ns"] for file in part.files) + part.folder_sync_ns,
+            folder_sync_ns=part.folder_sync_ns,
         )
 
-    def _place(self, moved: _Moved) -> Columns:
+    def _keys(self, part: _Part) -> Columns:
         return {
             "rank": self._comm.rank,
-            "phase": moved.phase,
-            "checkpoint": moved.checkpoint,
-            "began_ns": moved.began_ns,
+            "phase": part.phase,
+            "checkpoint": part.checkpoint,
+            "began_ns": part.began_ns,
         }

@@ -33,10 +33,8 @@ class UnderWay:
 class PartialCheckpoint(UnderWay):
     """The checkpoint that was being written or read when a run ended early. No rate is computed from it."""
 
-    files: int
-    """Number of its files, over all ranks, that were complete."""
-    bytes: int
-    """Bytes of these files."""
+    files: int  # files of all ranks that were complete
+    bytes: int  # of these files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +45,9 @@ class CheckpointJournal(RunJournal):
     """What to add to each host's CLOCK_MONOTONIC to get the first host's, in node order; empty for one host."""
     ceiling_gb_per_second: float | None = None
     """Rate at which all ranks together generate content without writing it, 1e9 bytes/s."""
-    under_way: UnderWay | None = None
-    """The checkpoint that the ranks are writing or reading; None between two checkpoints."""
-    complete: tuple[int, ...] = ()
-    """Checkpoints that all ranks have written."""
-    removed: tuple[int, ...] = ()
-    """Those of `complete` that were deleted again under `checkpoint.keep_last`."""
+    under_way: UnderWay | None = None  # the checkpoint being written or read; None between two checkpoints
+    complete: tuple[int, ...] = ()  # checkpoints that all ranks have written
+    removed: tuple[int, ...] = ()  # those of `complete` that were deleted again under `checkpoint.keep_last`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +55,10 @@ class CheckpointRunFacts(RunFacts):
     """facts.json: all that the results depend on besides rows and telemetry. `seed` determines the content."""
 
     kind: str = CheckpointSummary.kind
-    sources: tuple[int, ...] = ()
-    """Checkpoints to be read, in order."""
+    sources: tuple[int, ...] = ()  # checkpoints to be read, in order
     notes: tuple[str, ...] = ()
     journal: CheckpointJournal
-    written: CheckpointSizes
-    """What was written, or read."""
+    written: CheckpointSizes  # sizes of each checkpoint that was written, or read
 
     @property
     def plan(self) -> CheckpointPlan:

@@ -1,4 +1,10 @@
-"""What is said of a run of checkpoints on its first screen."""
+"""The first screen of a checkpoint run. Of a run of `dlemu checkpoint workload=llama3_8b scale=laptop`:
+
+writes   512 MB/s ± 3 % by the slowest rank   (0.8 s a checkpoint, at most 0.9 s)
+         limited by storage, confidence high: threads were 91 % in calls, 8 % in fsync
+costs    0.1 % of a training that saves every 30 min   (such small ones; of real size: dlemu predict ...)
+kept     2 checkpoints, 820 MB, in /mnt/ckpt; to remove them: rm -r /mnt/ckpt/global_epoch1_step{1..2}
+"""
 
 from __future__ import annotations
 
@@ -14,56 +20,56 @@ from dlemu.results.wording import count
 
 
 def screen(summary: CheckpointSummary, folder: str) -> Screen:
-    """Return what is said first of a run whose results are in a folder."""
+    """Return the first screen of a run whose results are in `folder`."""
     storage = summary.environment.storage
-    below = f" ({storage.file_system} on {storage.device.rpartition('/')[2]})" if storage and storage.device else ""
-    title = f"{summary.title}: each {size(summary.bytes)} in {count(summary.files, 'file')}, in {summary.folder}{below}"
+    drive = f" ({storage.file_system} on {storage.device.rpartition('/')[2]})" if storage and storage.device else ""
+    title = f"{summary.title}: each {size(summary.bytes)} in {count(summary.files, 'file')}, in {summary.folder}{drive}"
     lines = []
     if not summary.complete:
         lines.append(Said("INCOMPLETE", summary.verdict.removeprefix("INCOMPLETE: "), tone="bad"))
-    found = metrics_of(summary)
-    for verb, part, phase in (("writes", "write", summary.write), ("reads", "read", summary.read)):
-        known = found.get(f"{part}_slowest_gib_per_second")
-        lines += _phase(phase, verb, known.half_width if known else None)
-    limits = [phase.limited_by for phase in (summary.write, summary.read) if phase and phase.limited_by]
-    for relief in dict.fromkeys(RELIEF[limit.what] for limit in limits if RELIEF[limit.what]):
-        lines.append(Said("to do", relief))
+    metrics = metrics_of(summary)
+    for verb, name, phase in (("writes", "write", summary.write), ("reads", "read", summary.read)):
+        if phase is not None:
+            lines += _phase(phase, verb, metrics[f"{name}_slowest_gib_per_second"].half_width)
+    advice = [RELIEF[phase.limited_by.what] for phase in (summary.write, summary.read) if phase and phase.limited_by]
+    lines += [Said("to do", text) for text in dict.fromkeys(advice) if text]
     if summary.training is not None:
-        real = ""
-        if summary.scale and summary.write is not None:  # it writes a small part of the bytes
+        real_size = ""
+        if summary.scale and summary.write is not None:
             mb_per_second = summary.write.slowest_gib_per_second * 2**30 / 1e6
             predicts = f"dlemu predict workload={summary.workload} --mb-per-second {mb_per_second:.0f}"
-            real = f"such small ones; of real size: {predicts}"
-        lines.append(Said("costs", cost_line(summary.training), real))
+            real_size = f"such small ones; of real size: {predicts}"
+        lines.append(Said("costs", cost_line(summary.training), real_size))
     if summary.kept:
         lines.append(Said("kept", kept_line(summary)))
     return Screen(title=title, lines=lines, notes=summary.issues, folder=folder)
 
 
-def _phase(phase: PhaseSummary | None, verb: str, half_width: float | None) -> Iterator[Said]:
+def _phase(phase: PhaseSummary, verb: str, half_width: float | None) -> Iterator[Said]:
     """Yield the rate of the slowest rank, for which training waits, with what limited it.
 
     `half_width` is that of the rate's interval, in GiB/s; None where too few checkpoints tell it.
     """
-    if phase is None:
-        return
     gib_per_second = phase.slowest_gib_per_second
-    percent = 100 * half_width / gib_per_second if half_width and gib_per_second else 0.0
-    sure = f" ± {max(1.0, percent):.0f} %" if percent else ""
+    speed = rate(gib_per_second * 2**30 / 1e6)
+    if half_width and gib_per_second:
+        speed += f" ± {max(1.0, 100 * half_width / gib_per_second):.0f} %"
     each = f"{_seconds(phase.slowest_seconds)} a checkpoint"
     if len(phase.checkpoints) > 1:
         each += f", at most {_seconds(max(one.slowest_seconds for one in phase.checkpoints))}"
     if phase.from_storage_percent is not None:
         each += f"; {phase.from_storage_percent:.0f} % of the bytes came from storage"
-    yield Said(verb, f"{rate(gib_per_second * 2**30 / 1e6)}{sure} by the slowest rank", each, tone="strong")
-    if (limit := phase.limited_by) is not None:
-        spent = {
-            "in calls": phase.call_percent,
-            "in fsync": phase.fsync_percent,
-            "without a core": phase.cpu_wait_percent,
-        }
-        why = ", ".join(f"{percent:.0f} % {what}" for what, percent in spent.items() if percent >= 1)
-        yield Said("", f"limited by {limit.what}, confidence {limit.confidence}: threads were {why}")
+    yield Said(verb, f"{speed} by the slowest rank", each, tone="strong")
+    if (limit := phase.limited_by) is None:
+        return
+    times = (
+        (phase.call_percent, "in calls"),
+        (phase.fsync_percent, "in fsync"),
+        (phase.cpu_wait_percent, "without a core"),
+    )
+    shares = ", ".join(f"{percent:.0f} % {where}" for percent, where in times if percent >= 1)
+    evidence = f": threads were {shares}" if shares else ""
+    yield Said("", f"limited by {limit.what}, confidence {limit.confidence}{evidence}")
 
 
 def _seconds(seconds: float) -> str:
@@ -73,9 +79,14 @@ def _seconds(seconds: float) -> str:
 def kept_line(summary: CheckpointSummary) -> str:
     """Return which checkpoints a run left on the storage, and how to remove them."""
     kept, folder = summary.kept, summary.folder
-    left = f"{count(len(kept), 'checkpoint')}, {size(len(kept) * summary.bytes)}, in {folder}"
+    line = f"{count(len(kept), 'checkpoint')}, {size(len(kept) * summary.bytes)}, in {folder}"
     if summary.requests is not None:  # `rm` can't remove objects
-        return left
-    name = folder_name(kept[0]) if len(kept) == 1 else folder_name(f"{{{kept[0]}..{kept[-1]}}}")
-    own = ", on each host that has some" if len(summary.environment.hosts) > 1 else ""
-    return f"{left}; to remove them{own}: rm -r {shlex.quote(folder.rstrip('/'))}/{name}"
+        return line
+    if len(kept) == 1:
+        name = folder_name(kept[0])
+    elif kept[-1] - kept[0] < len(kept):
+        name = folder_name(f"{{{kept[0]}..{kept[-1]}}}")
+    else:  # the checkpoints between them are another run's
+        name = folder_name(f"{{{','.join(map(str, kept))}}}")
+    where = ", on each host that has some" if len(summary.environment.hosts) > 1 else ""
+    return f"{line}; to remove them{where}: rm -r {shlex.quote(folder.rstrip('/'))}/{name}"

@@ -1,4 +1,4 @@
-"""The code of checkpoints as a kind of job: their figures and conditions, and where the rest is."""
+"""What a checkpoint run is as a kind of job: its figures and conditions, and which functions do the rest."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def figures(run: CheckpointRun) -> JobFigures:
     )
 
 
+# Settings of `checkpoint` that affect the measurement
 _SETTINGS = (
     *("fsync", "odirect", "writers", "read_as", "readers", "verify", "evict_page_cache", "transfer_size"),
     "node_local",
 )
-"""Settings of `checkpoint` that affect the measurement."""
+# Fields of `CheckpointSizes`: what the run wrote, and how the job's ranks divide the model
 _WORK = ("files", "bytes", "tensor_bytes", "ranks_of_job", "first_rank")
 _SHAPE = ("format", "tensor", "pipeline", "data", "zero_stage", "ranks_of_job", "first_rank")
-"""Fields of `CheckpointSizes` that say how the job's ranks divide the model, and which of them the run emulates."""
 
 
 def conditions(summary: CheckpointSummary, facts: CheckpointRunFacts) -> Conditions:
@@ -54,9 +54,11 @@ def conditions(summary: CheckpointSummary, facts: CheckpointRunFacts) -> Conditi
     settings = facts.workload.checkpoint
     loud = [finding for finding in summary.findings if finding.severity == "loud"]
     codes = {finding.code for finding in loud}
-    work = {
-        key: getattr(facts.written, key) for key in ("files", "bytes", "tensor_bytes", "ranks_of_job", "first_rank")
-    }
+    from_memory: tuple[str, ...] = ()
+    if Code.NO_DATA_FROM_STORAGE in codes:
+        from_memory = (WRITING, READING)
+    elif Code.PAGE_CACHE in codes:
+        from_memory = (READING,)
     how = {name: getattr(facts.written, name) for name in _SHAPE}
     how |= {name: getattr(settings, name) for name in _SETTINGS}
     how["content"] = settings.content if settings.randomize_tensor else "ones"
@@ -66,9 +68,9 @@ def conditions(summary: CheckpointSummary, facts: CheckpointRunFacts) -> Conditi
         hosts=summary.environment.hosts,
         storage=summary.environment.storage,
         facts={"ranks": plain(summary.ranks), "folder": summary.folder, "kept": plain(len(summary.kept))},
-        work={"model": summary.workload, **work},
+        work={"model": summary.workload, **{name: getattr(facts.written, name) for name in _WORK}},
         how=how,
-        from_memory=(WRITING, READING) if Code.NO_DATA_FROM_STORAGE in codes else (READING,) * bool(codes),
+        from_memory=from_memory,
         warnings=issue_lines(loud),
     )
 

@@ -20,8 +20,7 @@ class ReadSource:
     checkpoint: int
     settings: Checkpoint
     seed: int
-    known: bool
-    """dlemu wrote it, so its content is known and can be checked."""
+    content_known: bool  # dlemu wrote the checkpoint, so that its content can be checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +28,8 @@ class CheckpointJob(Job):
     """The complete description of a checkpoint run; `seed` determines the content it writes."""
 
     plan: CheckpointPlan
-    sources: tuple[ReadSource, ...] = ()
-    """Checkpoints to read, in order."""
-    notes: tuple[str, ...] = ()
-    """Sentences that a reader of the result must know."""
+    sources: tuple[ReadSource, ...] = ()  # checkpoints to read, in order
+    notes: tuple[str, ...] = ()  # sentences that a reader of the result must know
 
     @property
     def settings(self) -> Checkpoint:
@@ -83,7 +80,7 @@ class CheckpointJob(Job):
 
     def files_to_write(self, rank: int, checkpoint: int) -> list[FileContent]:
         """Return the files that a rank of the run writes of a checkpoint, in order."""
-        source = ReadSource(checkpoint=checkpoint, settings=self.settings, seed=self.seed, known=True)
+        source = ReadSource(checkpoint=checkpoint, settings=self.settings, seed=self.seed, content_known=True)
         return self._files(self.plan.ranks[rank], source)
 
     def files_to_read(self, rank: int, source: ReadSource, ranks_per_host: int) -> list[FileContent]:

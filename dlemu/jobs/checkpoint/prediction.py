@@ -1,12 +1,13 @@
 """`dlemu predict` for a workload of checkpoints: how long they take on a storage, and what they cost a training.
 
-The answer is saved as predict_checkpoints.json. Formulas and keys: docs/prediction.md. Within a schema version fields
-may be added, but none changes or disappears.
+Its time is the bytes of all ranks that share a storage / the MB/s that the storage gives them together. The answer is
+predict_checkpoints.json; formulas and keys: docs/prediction.md. Within a schema version fields may be added, but none
+changes or disappears.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,8 +94,7 @@ class CheckpointPrediction:
 
 WATCHDOG_SECONDS = 600.0
 """NCCL's watchdog ends a job whose ranks wait longer for one of them (PyTorch's default for a process group)."""
-WATCHDOG = "longer_than_watchdog"
-"""Code of a finding that only predictions have."""
+WATCHDOG = "longer_than_watchdog"  # code of a finding that only predictions have
 FINDINGS: Wording[str] = {
     WATCHDOG: "training waits {seconds:,.0f} s for a checkpoint, and NCCL's watchdog ends a job after "
     "{watchdog_seconds:g}: raise its timeout (init_process_group), or save asynchronously",
@@ -114,7 +114,7 @@ def speed_of(mb_per_second: float, percent: float = SPEED_PERCENT) -> Value:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownStorage:
-    """Write and read speed of a storage (`speed_of`; None: unknown), with warnings about them."""
+    """Write and read speed of a storage, each by `speed_of` or None where unknown, with warnings about them."""
 
     source: str
     writes: Value | None
@@ -145,8 +145,8 @@ def run_prediction(
         hosts = request.hosts or max(1, len(measured.summary.environment.hosts))
         storage = _measured_storage(measured.summary, measured.facts.workload, plan)
     elif request.drive is not None:
-        sharing = -(-len(plan.ranks) // hosts) if workload.checkpoint.node_local else len(plan.ranks)
-        storage = _storage_of_drive(request.drive, workload.checkpoint, sharing)
+        ranks_of_drive = -(-len(plan.ranks) // hosts) if workload.checkpoint.node_local else len(plan.ranks)
+        storage = _storage_of_drive(request.drive, workload.checkpoint, ranks_of_drive)
     else:
         assert request.mb_per_second is not None  # the remaining way to describe a storage
         speed = speed_of(request.mb_per_second)
@@ -167,28 +167,29 @@ def predict(
     hosts: int = 1,
     others_mb_per_second: float = 0.0,
 ) -> CheckpointPrediction:
-    """Return the prediction. All ranks start together and share the throughput that others leave; raises UserError."""
+    """Return the prediction: all ranks start together and share what other jobs leave. UserError: nothing is left."""
     settings, sizes = workload.checkpoint, plan.sizes
-    most_bytes = _most_bytes(plan, hosts) if settings.node_local else sizes.bytes
+    bytes_of_storage = _most_bytes(plan, hosts) if settings.node_local else sizes.bytes
 
-    def phase(speed: Value | None) -> PredictedPhase | None:
+    def predict_phase(speed: Value | None) -> PredictedPhase | None:
         if speed is None:
             return None
-        rest = speed.mean - others_mb_per_second
-        if rest <= 0:
+        mb_per_second = speed.mean - others_mb_per_second
+        if mb_per_second <= 0:
             raise nothing_left(others_mb_per_second, speed.mean)
-        seconds, share = most_bytes / (rest * 1e6), (speed.half_width or 0.0) / rest
-        return PredictedPhase(seconds=seconds, seconds_interval=(seconds / (1 + share), seconds / max(1 - share, 0.01)))
+        seconds = bytes_of_storage / (mb_per_second * 1e6)
+        error = (speed.half_width or 0.0) / mb_per_second
+        return PredictedPhase(seconds=seconds, seconds_interval=(seconds / (1 + error), seconds / max(1 - error, 0.01)))
 
-    write, read = phase(storage.writes), phase(storage.reads)
+    write, read = predict_phase(storage.writes), predict_phase(storage.reads)
     training, findings = None, storage.findings
     if write is not None:
         stall, drain = write.seconds, 0.0
         if settings.asynchronous:
             stall, drain = snapshot_seconds(settings, sizes.largest_rank_bytes), write.seconds
         if stall > WATCHDOG_SECONDS:
-            waits = Finding.of(WATCHDOG, "caution", seconds=stall, watchdog_seconds=WATCHDOG_SECONDS)
-            findings = (waits, *findings)
+            too_long = Finding.of(WATCHDOG, "caution", seconds=stall, watchdog_seconds=WATCHDOG_SECONDS)
+            findings = (too_long, *findings)
         training = training_cost(settings, sizes.ranks_of_job, stall, 0.0 if read is None else read.seconds, drain)
     return CheckpointPrediction(
         workload=workload.model.name,
@@ -204,15 +205,15 @@ def predict(
 
 
 def _most_bytes(plan: CheckpointPlan, hosts: int) -> int:
-    """Return the bytes of the host with the most, where each host has as many consecutive ranks as the others."""
-    return max(int(own.sum()) for own in np.array_split(np.array(plan.rank_bytes), hosts))
+    """Return the bytes of the host with the most, where all hosts have equally many consecutive ranks."""
+    return max(int(rank_bytes.sum()) for rank_bytes in np.array_split(np.array(plan.rank_bytes), hosts))
 
 
 def _storage_of_drive(path: str | Rates, settings: Checkpoint, ranks: int) -> KnownStorage:
     """Return the speed of the drive described at `path` for the `ranks` that share it.
 
-    With O_DIRECT each thread has one request in flight; through the page cache the kernel picks what suits the drive
-    best.
+    With O_DIRECT each thread has one request of `transfer_size` in flight. Through the page cache the kernel writes at
+    the drive's best rate, and reads ahead in requests of its own size.
     """
     drive = read_drive(path)
 
@@ -224,29 +225,35 @@ def _storage_of_drive(path: str | Rates, settings: Checkpoint, ranks: int) -> Kn
         writes = speed(drive.writes, settings.transfer_size, ranks * settings.writers)
         reads = speed(drive.rates, pattern.piece_bytes, ranks * pattern.threads)
     else:
-        best = max((rate.size_bytes * rate.per_second / 1e6 for rate in drive.writes), default=0.0)
-        writes = speed_of(best) if best else None
+        mb_per_second = max((row.size_bytes * row.per_second / 1e6 for row in drive.writes), default=0.0)
+        writes = speed_of(mb_per_second) if mb_per_second else None
         in_flight = READ_AHEAD_REQUESTS if pattern.reads_ahead else 1
         reads = speed(drive.rates, READ_AHEAD_BYTES, in_flight * ranks * pattern.threads)
     return KnownStorage(source=drive.source, writes=writes, reads=reads)
 
 
 def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: CheckpointPlan) -> KnownStorage:
-    """Return the speed that a checkpoint run measured, of the host with the most bytes; UserError if there is none."""
-    share = 1.0
+    """Return the speed that a checkpoint run measured; UserError if it measured none.
+
+    With `node_local`, each host has a storage of its own: the speed is that of the host with the most bytes.
+    """
+    share_of_storage = 1.0
     if workload.checkpoint.node_local:
-        own = plan_checkpoint(workload.model, workload.checkpoint, measured.ranks)
-        share = _most_bytes(own, len(measured.environment.hosts)) / sum(own.rank_bytes)
+        measured_plan = plan_checkpoint(workload.model, workload.checkpoint, measured.ranks)
+        most_bytes = _most_bytes(measured_plan, len(measured.environment.hosts))
+        share_of_storage = most_bytes / sum(measured_plan.rank_bytes)
 
     def speed(phase: PhaseSummary | None) -> Value | None:
+        """Average the seconds per GiB, not the rates, because the prediction is about seconds."""
         rates = [part.slowest_gib_per_second for part in phase.checkpoints] if phase is not None else []
-        known = [1 / rate for rate in rates if rate]  # seconds are predicted, whose mean is not of the mean rate
-        if not known:
+        seconds_per_gib = [1 / gib_per_second for gib_per_second in rates if gib_per_second]
+        if not seconds_per_gib:
             return None
-        mean, spread = float(np.mean(known)), 0.0
-        if len(known) > 1:  # one checkpoint has no spread
-            spread = 100 * half_width(float(np.std(known, ddof=1)), len(known), 0.95) / mean
-        return speed_of(share * GIB / mean / 1e6, max(SPEED_PERCENT, spread))
+        mean, percent = float(np.mean(seconds_per_gib)), SPEED_PERCENT
+        if len(seconds_per_gib) > 1:
+            deviation = float(np.std(seconds_per_gib, ddof=1))
+            percent = max(percent, 100 * half_width(deviation, len(seconds_per_gib), 0.95) / mean)
+        return speed_of(share_of_storage * GIB / mean / 1e6, percent)
 
     writes, reads = speed(measured.write), speed(measured.read)
     if writes is None and reads is None:
@@ -256,9 +263,9 @@ def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: Che
         findings.append(Finding.of(OUTSIDE, "caution", measured_ranks=measured.ranks, ranks=len(plan.ranks)))
     if measured.write is not None and measured.write.steady is False:
         findings.append(Finding(Code.STORAGE_NOT_STEADY, "caution"))
-    stored = None if measured.read is None else measured.read.from_storage_percent
-    if reads is not None and stored is not None and stored < PARTLY_READ_PERCENT:
-        findings.append(Finding.of(Code.PAGE_CACHE, "loud", from_storage_percent=stored))
+    from_storage = None if measured.read is None else measured.read.from_storage_percent
+    if reads is not None and from_storage is not None and from_storage < PARTLY_READ_PERCENT:
+        findings.append(Finding.of(Code.PAGE_CACHE, "loud", from_storage_percent=from_storage))
         reads = None
     source = f"a run of {measured.workload} with {count(measured.ranks, 'rank')}"
     return KnownStorage(source=source, writes=writes, reads=reads, findings=tuple(findings))
@@ -270,25 +277,23 @@ def read_prediction(folder: str) -> CheckpointPrediction | None:
 
 
 def _screen(answer: CheckpointPrediction, folder: str) -> Screen:
-    what = f"checkpoints of {size(answer.bytes)} by {count(answer.ranks, 'rank')}"
-    title = f"{answer.workload}: predicted, {what}"
-    return Screen(title=title, lines=list(_lines(answer)), notes=sentences(answer.findings, FINDINGS), folder=folder)
-
-
-def _lines(answer: CheckpointPrediction) -> Iterator[Said]:
+    title = f"{answer.workload}: predicted, checkpoints of {size(answer.bytes)} by {count(answer.ranks, 'rank')}"
+    lines = []
     for label, phase, unknown in (
         ("writes", answer.write, "give a data sheet with `writes`, a probe with --rw write, or a run that wrote"),
         ("reads", answer.read, "so recovery is not predicted"),
     ):
         if phase is None:
-            yield Said(label, f"not known of this storage: {unknown}")
+            lines.append(Said(label, f"not known of this storage: {unknown}"))
             continue
         low, high = map(_seconds, phase.seconds_interval)
         speed = rate(answer.bytes / phase.seconds / 1e6)
-        yield Said(label, f"{_seconds(phase.seconds)} s a checkpoint ({low} to {high}), at {speed}", tone="strong")
+        time = f"{_seconds(phase.seconds)} s a checkpoint ({low} to {high})"
+        lines.append(Said(label, f"{time}, at {speed}", tone="strong"))
     if answer.training is not None:
-        yield Said("costs", cost_line(answer.training))
-    yield Said("from", answer.source)
+        lines.append(Said("costs", cost_line(answer.training)))
+    lines.append(Said("from", answer.source))
+    return Screen(title=title, lines=lines, notes=sentences(answer.findings, FINDINGS), folder=folder)
 
 
 def _seconds(seconds: float) -> str:

@@ -19,10 +19,8 @@ from dlemu.ranks.process_control import comes_into_sight
 from dlemu.report.units import size
 from dlemu.results.wording import count
 
-_RANK_BYTES = 300 << 20
-"""Upper bound of a rank's own memory, whatever the model's size."""
-MLPERF_CHECKPOINTS = 10
-"""Number of checkpoints that MLPerf Storage writes and reads (Rules v2.0, 2.2.3)."""
+_RANK_BYTES = 300 << 20  # upper bound of a rank's own memory, whatever the model's size
+MLPERF_CHECKPOINTS = 10  # checkpoints that MLPerf Storage writes and reads (Rules v2.0, 2.2.3)
 
 
 def with_checkpoints(workload: Workload) -> Workload:
@@ -45,15 +43,16 @@ def plan_checkpoints(workload: Workload, ranks: int) -> CheckpointJob:
         seed=secrets.randbits(48),  # below 2^53: exact also where JSON numbers are read as doubles
     )
     if not job.plan.sizes.bytes:
-        given = workload.model.model_size_bytes  # transformers consist of their layers alone
-        instead = f"leave out model.type={workload.model.type}" if given else "give model.model_size_bytes"
+        instead = "give model.model_size_bytes"
+        if workload.model.model_size_bytes:  # a transformer consists of its layers alone
+            instead = f"leave out model.type={workload.model.type}"
         raise UserError(
             "a checkpoint of this model is empty: wanted a workload with model.num_layers and model.transformer, "
             f"such as workload=llama3_8b; or {instead}"
         )
     if replaced := _checked_replaced(job, storage):
-        gone = count(len(replaced), "checkpoint")
-        note = f"deleted {gone} of an earlier run of the same kind to make room in {settings.checkpoint_folder}"
+        deleted = count(len(replaced), "checkpoint")
+        note = f"deleted {deleted} of an earlier run of the same kind to make room in {settings.checkpoint_folder}"
         job = replace(job, notes=(note,))
     return replace(job, sources=tuple(_sources(job, storage)))
 
@@ -73,11 +72,12 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
             "checkpoint.recovery_rank_shift is true: each rank would read what another host's rank wrote, but there is "
             "only one host, or one folder per host; wanted ranks on two or more hosts and a folder that they share"
         )
-    wanted, available = local_ranks * _RANK_BYTES, host_memory().available_bytes
-    if wanted > available:
+    needed_bytes, available_bytes = local_ranks * _RANK_BYTES, host_memory().available_bytes
+    if needed_bytes > available_bytes:
+        advice = "run fewer ranks on it" if local_ranks > 1 else "use a larger host"
         raise SpaceError(
-            f"the buffers of {count(local_ranks, 'rank')} need {size(wanted)} of memory on this host, and "
-            f"{size(available)} are available: {'run fewer ranks on it' if local_ranks > 1 else 'use a larger host'}"
+            f"the buffers of {count(local_ranks, 'rank')} need {size(needed_bytes)} of memory on this host, and "
+            f"{size(available_bytes)} are available: {advice}"
         )
     _check_room(job, storage, _checked_replaced(job, storage), local_ranks)
     if settings.node_local and job.writes:  # last: a run that this host refuses leaves nothing on its drive
@@ -91,75 +91,77 @@ def replaced_here(job: CheckpointJob, storage: StorageBase) -> list[int]:
 
 
 def _check_room(job: CheckpointJob, storage: StorageBase, replaced: Sequence[int], local_ranks: int) -> None:
-    """Raise SpaceError if the checkpoints kept at a time do not fit, counting space freed by replaced ones."""
-    if not job.writes:
+    """Raise SpaceError if the checkpoints stored at a time do not fit, once those of `replaced` are removed."""
+    free_bytes = storage.free_bytes(job.settings.checkpoint_folder) if job.writes else None
+    if free_bytes is None:
         return
-    free = storage.free_bytes(job.settings.checkpoint_folder)
-    if free is None:
-        return
-    each = job.plan.sizes.largest_rank_bytes * local_ranks if job.settings.node_local else job.plan.sizes.bytes
-    at_most = min(job.writes, job.kept + 1)
-    folders = map(job.folder_of, replaced)
-    stored = [f"{folder}/{name}" for folder in folders for name in files_in(storage, folder)]
-    given_back = sum(size_bytes or 0 for size_bytes in storage.sizes(stored))
-    if each * at_most > free + given_back:
+    paths = [f"{folder}/{name}" for folder in map(job.folder_of, replaced) for name in files_in(storage, folder)]
+    free_bytes += sum(size_bytes or 0 for size_bytes in storage.sizes(paths))
+    each_bytes = job.plan.sizes.largest_rank_bytes * local_ranks if job.settings.node_local else job.plan.sizes.bytes
+    at_a_time = min(job.writes, job.kept + 1)
+    if each_bytes * at_a_time > free_bytes:
         raise SpaceError(
-            f"{count(at_most, 'checkpoint')} of {size(each)} need {size(each * at_most)} in "
-            f"{job.settings.checkpoint_folder}, and {size(free + given_back)} are free there: set "
+            f"{count(at_a_time, 'checkpoint')} of {size(each_bytes)} need {size(each_bytes * at_a_time)} in "
+            f"{job.settings.checkpoint_folder}, and {size(free_bytes)} are free there: set "
             f"checkpoint.keep_last (each new one needs room besides those kept), write fewer "
             "(checkpoint.num_checkpoints_write), or use a larger drive"
         )
 
 
 def _checked_replaced(job: CheckpointJob, storage: StorageBase) -> list[int]:
-    """Return what the job replaces; UserError where that is a link, of another kind, or not written by dlemu."""
+    """Return the checkpoints that the job replaces; UserError for a link, or one of another kind of run or tool."""
     numbers = replaced_here(job, storage)
     for number in numbers:
-        folder, wanted = job.folder_of(number), job.note(number, 1)
+        folder, new_note = job.folder_of(number), job.note(number, 1)
         if is_link(storage, folder):
             raise UserError(
                 f"{folder} is a link, and this run would replace what it points to: set checkpoint.checkpoint_folder "
                 "to another folder, or remove the link"
             )
-        note, found = read_note(storage, folder), list(files_in(storage, folder))
-        if found and note is None:
-            other = f"files that dlemu did not write ({', '.join(found[:3])})"
-        elif note is not None and _kind(note) != _kind(wanted):
+        note, names, other = read_note(storage, folder), list(files_in(storage, folder)), ""
+        if note is None and names:
+            other = f"files that dlemu did not write ({', '.join(names[:3])})"
+        elif note is not None and _kind(note) != _kind(new_note):
             other = note.description
-        else:
-            continue
-        raise UserError(
-            f"{folder} holds the checkpoint of another run: {other}; wanted {wanted.description}: set "
-            "checkpoint.checkpoint_folder to another folder, or delete that one"
-        )
+        if other:
+            raise UserError(
+                f"{folder} holds the checkpoint of another run: {other}; wanted {new_note.description}: set "
+                "checkpoint.checkpoint_folder to another folder, or delete that one"
+            )
     return numbers
 
 
-def _kind(note: StoredNote) -> object:
+def _kind(note: StoredNote) -> tuple[object, ...]:
+    """Return what two runs have in common if one may replace the other's checkpoints."""
     settings = note.settings
-    place = (settings.mode, settings.job_ranks, settings.first_rank, settings.type)
-    return note.model, note.ranks, settings.format, place
+    ranks = (note.ranks, settings.mode, settings.job_ranks, settings.first_rank, settings.type)
+    return note.model, settings.format, *ranks
 
 
 def _sources(job: CheckpointJob, storage: StorageBase) -> Iterator[ReadSource]:
     """Yield the checkpoints to read, the oldest first: those that this run keeps, or if it writes none, stored ones."""
-    settings = job.settings
-    wanted = max(0, settings.num_checkpoints_read)
-    if not wanted:
+    settings, reads = job.settings, job.settings.num_checkpoints_read
+    if reads < 1:
         return
-    numbers = list(range(job.writes - job.kept + 1, job.writes + 1))
-    if not job.writes:
+    if job.writes:
+        numbers = list(range(job.writes - job.kept + 1, job.writes + 1))
+        available = f"this run keeps {len(numbers)}"
+    else:
         numbers = stored_checkpoints(storage, settings.checkpoint_folder)
-    if len(numbers) < wanted:
-        what = f"this run keeps {len(numbers)}" if job.writes else f"{settings.checkpoint_folder} holds {len(numbers)}"
-        more = [f"checkpoint.num_checkpoints_write={wanted}"] * (job.writes < wanted)
-        more += [f"checkpoint.keep_last={wanted}"] * (0 < settings.keep_last < wanted)
+        available = f"{settings.checkpoint_folder} holds {len(numbers)}"
+    if len(numbers) < reads:
+        changes = []
+        if job.writes < reads:
+            changes.append(f"checkpoint.num_checkpoints_write={reads}")
+        if 0 < settings.keep_last < reads:
+            changes.append(f"checkpoint.keep_last={reads}")
         raise UserError(
-            f"checkpoint.num_checkpoints_read is {wanted}, but {what}: wanted at most as many, or {' and '.join(more)}"
+            f"checkpoint.num_checkpoints_read is {reads}, but {available}: wanted at most as many, or "
+            f"{' and '.join(changes)}"
         )
-    for number in numbers[:wanted]:
+    for number in numbers[:reads]:
         if job.writes:
-            yield ReadSource(checkpoint=number, settings=settings, seed=job.seed, known=True)
+            yield ReadSource(checkpoint=number, settings=settings, seed=job.seed, content_known=True)
         else:
             yield _stored_source(job, storage, number)
 
@@ -168,7 +170,7 @@ def _stored_source(job: CheckpointJob, storage: StorageBase, number: int) -> Rea
     folder = folder_of(job.settings.checkpoint_folder, number)
     note = read_note(storage, folder)
     if note is None:
-        return ReadSource(checkpoint=number, settings=job.settings, seed=0, known=False)
+        return ReadSource(checkpoint=number, settings=job.settings, seed=0, content_known=False)
     if not note.complete:
         raise UserError(
             f"{folder} is not complete: its run ended before all ranks were done; delete it, or write it again"
@@ -178,11 +180,11 @@ def _stored_source(job: CheckpointJob, storage: StorageBase, number: int) -> Rea
             f"{folder} holds the checkpoint of another run: {note.description}; wanted "
             f"{job.note(number, 1).description}: read it with the settings that wrote it, if you trust them"
         )
-    return ReadSource(checkpoint=number, settings=note.settings, seed=note.seed, known=True)
+    return ReadSource(checkpoint=number, settings=note.settings, seed=note.seed, content_known=True)
 
 
 def _is_readable(job: CheckpointJob, note: StoredNote) -> bool:
-    """Return whether the job's ranks read files of such a checkpoint. A user's module as its format is not imported."""
+    """Return whether the job's ranks can read that checkpoint. Its format is not imported: that could run any code."""
     if (note.model, note.settings.format) != (job.workload.model, job.settings.format):
         return False
     plan = plan_checkpoint(note.model, note.settings, note.ranks)

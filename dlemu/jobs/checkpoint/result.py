@@ -1,4 +1,4 @@
-"""A checkpoint run, under way, from its job or its folder: its measurements, and the summary computed from them."""
+"""A checkpoint run, read while it is under way or from its folder: its measurements, and the summary of these."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from dlemu.results.live import Progress, seconds_left
 from dlemu.results.tables import read_rows
 from dlemu.runner.job_kind import JobKind
 
+# Limit on a run's ranks, and on a model's experts over all layers: only a damaged file has more, and takes long
 _MAX_PARTS = 10**6
-"""Limit on a run's ranks, and on a model's experts over all layers: more can only be a damaged file, and cost time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,27 +46,24 @@ class LiveCheckpoints:
         rows = read_logs(self._folder)
         if not len(rows):
             return None
-        whole, total = rows[rows["file"] == WHOLE], self._writes + self._reads
-        done = int(np.bincount(whole["rank"], minlength=self._ranks).min())
+        checkpoints, total = rows[rows["file"] == WHOLE], self._writes + self._reads
+        done = int(np.bincount(checkpoints["rank"], minlength=self._ranks).min())
         last = rows[np.argmax(rows["ended_ns"])]
         verb, count = ("written", self._writes) if last["phase"] == WRITE else ("read", self._reads)
-        files = rows[
-            (rows["phase"] == last["phase"]) & (rows["checkpoint"] == last["checkpoint"]) & (rows["file"] != WHOLE)
-        ]
+        of_phase = rows[rows["phase"] == last["phase"]]
+        files = of_phase[(of_phase["checkpoint"] == last["checkpoint"]) & (of_phase["file"] != WHOLE)]
+        ranks = np.unique(files["rank"]).tolist()
         return replace(
             _progress(f"checkpoint {last['checkpoint']}/{count} {verb}", files),
             done=done,
             total=total,
             seconds_left=seconds_left((rows["ended_ns"].max() - rows["began_ns"].min()) / 1e9, done, total),
-            ranks={
-                rank: _progress(f"rank {rank}", files[files["rank"] == rank])
-                for rank in np.unique(files["rank"]).tolist()
-            },
+            ranks={rank: _progress(f"rank {rank}", files[files["rank"] == rank]) for rank in ranks},
         )
 
 
 def _progress(at: str, files: IoRows) -> Progress:
-    """Return the speed of these files of one checkpoint, if there are any yet."""
+    """Return the progress at `at`, such as "rank 3", with the speed of these files of one checkpoint, if any."""
     if not len(files):
         return Progress(at=at)
     seconds = max(1, int(files["ended_ns"].max() - files["started_ns"].min())) / 1e9

@@ -82,17 +82,17 @@ class Checkpoints(CheckpointRuns):
 
     def clean_up(self, job: CheckpointJob) -> str:
         """Remove incomplete checkpoints, which only take space."""
-        storage, left = open_storage(job.workload.storage_spec.buffered), None
+        storage, unfinished = open_storage(job.workload.storage_spec.buffered), None
         if job.writes:
             with contextlib.suppress(OSError, DlemuError):
                 storage.remove(job.token_path)
         try:
-            left = _unfinished(storage, job.settings, job.seed, job.plan)
-            if left is not None:
-                left.remove()
+            unfinished = _unfinished(storage, job.settings, job.seed, job.plan)
+            if unfinished is not None:
+                unfinished.remove()
         except (OSError, DlemuError):
-            return f"{left.what}, can't be removed and is left" if left else ""
-        return f"{left.what}, was removed" if left else ""
+            return f"{unfinished.what}, can't be removed and is left" if unfinished else ""
+        return f"{unfinished.what}, was removed" if unfinished else ""
 
     def clean_up_elsewhere(self, job: CheckpointJob) -> None:
         if job.settings.node_local:
@@ -108,7 +108,7 @@ class Checkpoints(CheckpointRuns):
 
     @contextlib.contextmanager
     def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:
-        """Let a sweep's point save into a temporary folder below the configured one, apart from others' files."""
+        """Let a sweep's point save into a temporary folder below the configured one, apart from other runs' files."""
         settings = with_checkpoints(workload).checkpoint
         if settings.num_checkpoints_write < 1:
             yield ()
@@ -142,12 +142,12 @@ def _check_point(workload: Workload) -> None:
 
 
 def _unfinished(storage: StorageBase, settings: Checkpoint, seed: int, plan: CheckpointPlan) -> Unfinished | None:
-    """Return the incomplete checkpoints of the run with a seed, None without one. Raises UserError, OSError."""
+    """Return the incomplete checkpoints of the run with this seed, None if it has none. Raises UserError, OSError."""
     folders = []
     for number in range(1, settings.num_checkpoints_write + 1):
         folder = folder_of(settings.checkpoint_folder, number)
         note = read_note(storage, folder)
-        # A folder without a note and files: the run ended right after making it.
+        # If the folder has neither a note nor files, the run ended right after it had made the folder
         is_empty = note is None and all(name.startswith(".") for name in files_in(storage, folder))
         if (is_empty and storage.is_folder(folder)) or (note and note.seed == seed and not note.complete):
             folders.append(folder)
@@ -158,8 +158,8 @@ def _unfinished(storage: StorageBase, settings: Checkpoint, seed: int, plan: Che
 
     def remove() -> None:
         for folder in folders:
-            with contextlib.suppress(OSError, UserError):  # a store that does not list them
-                storage.uploads(folder, plan.names, end=True)  # killed ranks left them
+            with contextlib.suppress(OSError, UserError):  # some stores can't list multipart uploads
+                storage.uploads(folder, plan.names, end=True)  # of ranks that were killed
             remove_checkpoint(storage, folder, plan.names)
 
     return Unfinished(f"{', '.join(folders)}, not complete: {written}", remove)

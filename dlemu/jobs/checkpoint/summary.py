@@ -22,8 +22,6 @@ Cause = Literal["storage", "host CPU", "emulator", "page cache"]
 """What limits writing or reading."""
 DURATION = "duration"
 """`Metric.phase` of the durations that comparisons are about: the catalogue puts the phase's name there."""
-
-
 WRITING, READING = "writing", "reading"
 """The phases of a run."""
 
@@ -37,7 +35,7 @@ class Caveat(StrEnum):
 
 
 def _shown(title: str, unit: str) -> Metric:
-    """Return a metric that is no subject of comparisons: it says why a phase took as long as it did."""
+    """Return a metric that `dlemu compare` leaves out: it says why a phase took as long as it did."""
     return Metric(title, unit, "neither", is_compared=False)
 
 
@@ -162,20 +160,20 @@ _PARTS: dict[str, type[Any]] = {
 """Fields of the summary whose metrics are named `FIELD_METRIC`."""
 _PHASES = {"write": (WRITING, "written"), "read": (READING, "read")}
 _WRITING_ALONE, _READING_ALONE = ("fsync", "starved"), ("from_storage",)
-"""Beginnings of the names of metrics that only one phase has."""
+"""Metrics that only writing or only reading has, by the beginning of their names."""
 
 
 def _metrics() -> Iterator[Metric]:
     yield from declared(CheckpointSummary)
     for part, kind in _PARTS.items():
         for metric in declared(kind):
-            named = replace(metric, name=f"{part}_{metric.name}")
+            metric_of_part = replace(metric, name=f"{part}_{metric.name}")
             if part not in _PHASES:
-                yield named
+                yield metric_of_part
             elif not metric.name.startswith(_READING_ALONE if part == "write" else _WRITING_ALONE):
                 phase, verb = _PHASES[part]
                 yield replace(
-                    named,
+                    metric_of_part,
                     title=f"{verb}, {metric.title}",
                     head=metric.head and f"{part} {metric.head}",
                     phase=metric.phase and phase,
@@ -192,16 +190,16 @@ CATALOGUE = Catalogue(
 
 def metrics_of(summary: CheckpointSummary) -> dict[str, Value]:
     """Return the metrics that a run has, in display order; each checkpoint is a repetition."""
-    found = {}
+    values = {}
     for metric in CATALOGUE:
         part = next((part for part in _PARTS if metric.name.startswith(f"{part}_")), "")
         holder = getattr(summary, part) if part else summary
         name = metric.name.removeprefix(f"{part}_") if part else metric.name
-        value = None if holder is None else getattr(holder, name)
-        if value is None:
+        mean = None if holder is None else getattr(holder, name)
+        if mean is None:
             continue
-        repeated = holder if isinstance(holder, PhaseSummary) else summary.write if part == "asynchronous" else None
-        checkpoints = repeated.checkpoints if repeated is not None else ()
-        each = tuple(getattr(checkpoint, name) for checkpoint in checkpoints if hasattr(checkpoint, name))
-        found[metric.name] = Value(value, half_width_of(each))
-    return found
+        phase = summary.write if part == "asynchronous" else holder
+        checkpoints = phase.checkpoints if isinstance(phase, PhaseSummary) else ()
+        repetitions = tuple(getattr(times, name) for times in checkpoints if hasattr(times, name))
+        values[metric.name] = Value(mean, half_width_of(repetitions))
+    return values

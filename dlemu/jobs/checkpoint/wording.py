@@ -1,4 +1,4 @@
-"""The sentences about a checkpoint run: its result, what is to do about its limit, and what was found."""
+"""The sentences about a checkpoint run: its result, its findings, and what to do about its limit."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dlemu.report.units import duration
 from dlemu.results import KILLED
 from dlemu.results.wording import Wording, sentences
 
+# What to do about a limit; the findings about the limit say more
 RELIEF: dict[Cause, str] = {
     "storage": "",
     "host CPU": "more cores; checkpoint.odirect=true spares a copy; reads without checkpoint.verify spare one more",
     "emulator": "this does not judge the storage: more cores, fewer ranks or more hosts",
     "page cache": "this does not judge the storage",
 }
-"""What to do about a limit, beside what its findings say."""
 _FINDINGS: Wording[str] = {
     Code.NO_DATA_FROM_STORAGE: "MEASURED MEMORY, NOT STORAGE: the checkpoints are on {file_system}",
     Code.PAGE_CACHE: "MEASURED MEMORY, NOT STORAGE: only {from_storage_percent:.0f} % of the bytes read came from it; "
@@ -37,7 +37,7 @@ _FINDINGS: Wording[str] = {
 
 
 def cost_line(cost: TrainingCost) -> str:
-    """Return what such checkpoints cost a training, and how often to save where failures are expected."""
+    """Return what the checkpoints cost a training, and how often to save if failures are expected."""
     line = f"{cost.percent:.2g} % of a training that saves every {duration(cost.interval_seconds)}"
     if cost.best_interval_seconds is None:
         return line
@@ -46,40 +46,38 @@ def cost_line(cost: TrainingCost) -> str:
 
 
 def issue_lines(findings: Sequence[Finding], notes: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the findings as sentences, and the notes made before the run behind the loud ones."""
+    """Return the loud findings as sentences, then the notes made before the run, then the other findings."""
     loud = [finding for finding in findings if finding.severity == "loud"]
-    others = [finding for finding in findings if finding.severity != "loud"]
-    return (*sentences(loud, _FINDINGS), *notes, *sentences(others, _FINDINGS))
+    quiet = [finding for finding in findings if finding.severity != "loud"]
+    return (*sentences(loud, _FINDINGS), *notes, *sentences(quiet, _FINDINGS))
 
 
 def verdict_line(write: PhaseSummary | None, read: PhaseSummary | None) -> str:
     """Return the result of a complete run as one line: the throughput of each phase."""
-    phases = (("WRITE", write), ("READ", read))
-    return "; ".join(_rate(verb, phase) for verb, phase in phases if phase) or "NOTHING: no checkpoint was requested"
-
-
-def _rate(verb: str, phase: PhaseSummary) -> str:
-    limit = f", limited by: {phase.limited_by.what}" if phase.limited_by else ""
-    return (
-        f"{verb}: {phase.slowest_gib_per_second:.3f} GiB/s by the slowest rank, "
-        f"{phase.slowest_seconds:.2f} s per checkpoint{limit}"
-    )
+    lines = []
+    for verb, phase in (("WRITE", write), ("READ", read)):
+        if phase is not None:
+            speed = f"{phase.slowest_gib_per_second:.3f} GiB/s by the slowest rank"
+            limit = f", limited by: {phase.limited_by.what}" if phase.limited_by else ""
+            lines.append(f"{verb}: {speed}, {phase.slowest_seconds:.2f} s per checkpoint{limit}")
+    return "; ".join(lines) or "NOTHING: no checkpoint was requested"
 
 
 def incomplete_line(
     failure: str, kept: Sequence[int] | None, partial: PartialCheckpoint | None, of_files: int, checkpoint_folder: str
 ) -> str:
-    """Return why a run is incomplete, which checkpoints it left (None: it writes none), and which was in progress."""
-    parts = [f"INCOMPLETE: {failure}"]
+    """Return why a run is incomplete, which checkpoints it kept (None: it writes none), and which was in progress."""
+    clauses = [f"INCOMPLETE: {failure}"]
     if kept:
-        parts.append(f"complete and kept: checkpoint{'s' * (len(kept) != 1)} {', '.join(map(str, kept))}")
+        noun = "checkpoint" if len(kept) == 1 else "checkpoints"
+        clauses.append(f"complete and kept: {noun} {', '.join(map(str, kept))}")
     elif kept is not None:
-        parts.append("no checkpoint is complete")
+        clauses.append("no checkpoint is complete")
     if partial is not None:
         verb = "written" if partial.phase == "write" else "read"
         files = f"{partial.files} of {of_files} files, {partial.bytes / 2**30:.3f} GiB, were complete"
-        parts.append(f"checkpoint {partial.checkpoint} was being {verb}: {files}")
+        clauses.append(f"checkpoint {partial.checkpoint} was being {verb}: {files}")
         if failure == KILLED and partial.phase == "write":
             folder = folder_of(checkpoint_folder, partial.checkpoint)
-            parts.append(f"{folder} holds it: delete it, or let the next run replace it")
-    return "; ".join(parts)
+            clauses.append(f"{folder} holds it: delete it, or let the next run replace it")
+    return "; ".join(clauses)

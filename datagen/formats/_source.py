@@ -1,0 +1,300 @@
+"""Reading an open file: in as few calls as possible (`Source`), or by a library's exact calls (`BufferedFile`).
+
+`BufferedFile` reproduces the read calls of a library that uses Python's buffered files (`open(path, "rb")`), without
+the library's copies: bytes are read to memory that has the layout of the file, so a byte that is read twice is stored
+once. Sources: CPython, Modules/_io/bufferedio.c (`_bufferedreader_read_generic`, `_io__Buffered_seek_impl`), and
+glibc's fread (libio/fileops.c, `_IO_file_xsgetn`), confirmed by strace.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from datagen.buffers import FileMemory, NewMemory
+from datagen.errors import DamagedError, ended_early, unreadable
+from datagen.storage.storage_base import Reader, read_in_transfers
+
+Scratch = Callable[[int], memoryview]  # returns memory of that many bytes
+_MAX_BUFFER_BYTES = 8 << 20  # maximum buffer of `open` in Python 3.14 and later
+_STDIO_BYTES = 8192  # glibc's BUFSIZ: the maximum size of its buffers
+
+
+class Source:
+    """An open file, and memory for the bytes read from it; `size_bytes` are the bytes of the file that are in use."""
+
+    read_ns = 0  # time in reads
+    reread_bytes = 0  # bytes read by `call` more than once, counted each further time
+    _counted = (0, 0, 0)  # what `counts` has returned so far: bytes, calls, nanoseconds
+
+    def __init__(
+        self,
+        path: str,
+        reader: Reader,
+        alignment: int = 1,
+        transfer_bytes: int = 0,
+        memory: NewMemory | FileMemory | None = None,
+    ) -> None:
+        """Read in calls of at most `transfer_bytes` (0: any size), at multiples of `alignment`, into `memory`.
+
+        Formats put decoded bytes into memory of `scratch`. Without `memory`, each read gets new memory.
+        """
+        memory = memory or NewMemory(alignment)
+        self.memory = memory.take
+        self.scratch: Scratch = memory.scratch
+        self.path = path
+        self.size_bytes = reader.size_bytes
+        self.reader = reader
+        self._alignment = alignment
+        self._transfer_bytes = transfer_bytes
+
+    def read(self, offset: int, size_bytes: int) -> memoryview:
+        """Return exactly the bytes requested; they stay valid until the file is closed, or its memory is reused.
+
+        Raises DatasetError: the file ends too early, or can't be read. SpaceError: too many files are open.
+        """
+        before = offset % self._alignment
+        needed = before + size_bytes
+        target = self.memory(-(-needed // self._alignment) * self._alignment)
+        begun = time.monotonic_ns()
+        try:
+            got = read_in_transfers(self.reader, target, offset - before, self._transfer_bytes)
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        self.read_ns += time.monotonic_ns() - begun
+        if got < needed:
+            raise ended_early(self.path, needed - got, offset - before + got)
+        return target[before:needed]
+
+    def call(self, target: memoryview, offset: int) -> int:
+        """Make one read call; return the bytes got, fewer than requested at the end of the file. Raises OSError."""
+        begun = time.monotonic_ns()
+        got = self.reader.read_into(target, offset)
+        self.read_ns += time.monotonic_ns() - begun
+        return got
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return bytes (each counted once), calls and nanoseconds of the reads since `counts` was last called."""
+        before = self._counted
+        after = self._counted = self.reader.app_bytes - self.reread_bytes, self.reader.read_calls, self.read_ns
+        return after[0] - before[0], after[1] - before[1], after[2] - before[2]
+
+    def close(self) -> None:
+        self.reader.close()
+
+
+class CachedSource(Source):
+    """A `Source` with parts of the file in memory, given as (offset, bytes); other parts are read from the file."""
+
+    def __init__(self, source: Source, parts: Sequence[tuple[int, memoryview]]) -> None:
+        self.path, self.size_bytes, self.reader = source.path, source.size_bytes, source.reader
+        self._source = source
+        self._parts = parts
+
+    def read(self, offset: int, size_bytes: int) -> memoryview:
+        for begin, data in self._parts:
+            if begin <= offset and offset + size_bytes <= begin + len(data):
+                return data[offset - begin : offset - begin + size_bytes]
+        return self._source.read(offset, size_bytes)
+
+
+class MemorySource(Source):
+    """A file whose bytes are all in memory."""
+
+    def __init__(self, data: memoryview, scratch: Scratch) -> None:
+        self.path, self.size_bytes, self.scratch, self._data = "", len(data), scratch, data
+
+    def read(self, offset: int, size_bytes: int) -> memoryview:
+        if offset + size_bytes > self.size_bytes:
+            raise DamagedError(f"the file ends before offset {offset + size_bytes}", self.size_bytes)
+        return self._data[offset : offset + size_bytes]
+
+
+class SourceStream(io.RawIOBase):
+    """A `Source` as a Python file object, for libraries that take one (h5py, pyarrow); closing it leaves `source`."""
+
+    def __init__(self, source: Source) -> None:
+        self.name, self.source = source.path, source
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        origins = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.source.size_bytes}
+        position = offset + origins[whence]
+        if position < 0:
+            raise ValueError(f"seek to {position}")
+        self._position = position
+        return position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        return bytes(self._next(self.source.size_bytes if size < 0 else size))
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
+        view = memoryview(buffer).cast("B")
+        data = self._next(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def _next(self, max_bytes: int) -> memoryview:
+        """Read by one call, up to the end of the file."""
+        data = self.source.read(self._position, max(0, min(max_bytes, self.source.size_bytes - self._position)))
+        self._position += len(data)
+        return data
+
+
+def python_buffer_bytes(block_bytes: int) -> int:
+    """Return the buffer size of Python's `open`, given the file system's block size (st_blksize)."""
+    if sys.version_info >= (3, 14):
+        return max(min(block_bytes, _MAX_BUFFER_BYTES), io.DEFAULT_BUFFER_SIZE)
+    return block_bytes if block_bytes > 1 else io.DEFAULT_BUFFER_SIZE
+
+
+def python_calls(sizes: Iterable[int], block_bytes: int) -> Iterator[int]:
+    """Yield the sizes of the read calls that a buffered file makes for sequential reads of `sizes` bytes.
+
+    With a buffer of 4096 bytes, reads of 100, 100 and 9000 make calls of 4096, 4096 and 4096 bytes.
+    """
+    buffer_bytes = python_buffer_bytes(block_bytes)
+    buffered = 0  # bytes in the buffer that were not requested yet
+    for size in sizes:
+        missing = size - buffered
+        if missing <= 0:
+            buffered -= size
+            continue
+        rest = missing % buffer_bytes
+        if missing > rest:  # whole buffers are read by one call, past the buffer
+            yield missing - rest
+        buffered = 0
+        if rest:
+            yield buffer_bytes
+            buffered = buffer_bytes - rest
+
+
+class BufferedFile:
+    """A file that is read by the calls of Python's buffered files.
+
+    `image` is memory for the whole file, of which only the parts that were read are valid.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.path = source.path
+        self.size_bytes = source.size_bytes
+        self.image = source.memory(source.size_bytes)
+        self.block_bytes = source.reader.block_bytes
+        self._source = source
+        self._buffer_bytes = python_buffer_bytes(source.reader.block_bytes)
+        self._position = 0
+        self._start = self._end = 0  # the range of the file in the buffer
+        self._unread = [(0, source.size_bytes)]  # ranges (start, stop) that were not read yet
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    def seek(self, offset: int) -> None:
+        """Set the position; the buffer is kept if it contains it."""
+        if not self._start <= offset <= self._end:
+            self._start = self._end = offset
+        self._position = offset
+
+    def seek_from_end(self, offset_bytes: int = 0) -> None:
+        """Set the position `offset_bytes` before the end, which empties the buffer."""
+        self._position = self._start = self._end = max(0, self.size_bytes - offset_bytes)
+
+    def read(self, size_bytes: int) -> memoryview:
+        """Read as `io.BufferedReader.read` does; return fewer bytes only at the end of the file."""
+        begin = self._position
+        stop = begin + size_bytes
+        if stop > self._end:
+            self._read_past_buffer(stop)
+        self._position = min(stop, self._end)
+        return self.image[begin : self._position]
+
+    def read_all(self) -> memoryview:
+        """Read the rest as `read()` does: by one call, and another one that returns nothing."""
+        begin = self._position
+        self.call(self._end, self.size_bytes - self._end)
+        self.call(self.size_bytes, 1)
+        self._position = self._start = self._end = self.size_bytes
+        return self.image[begin:]
+
+    def read_rest(self) -> None:
+        """Read all ranges that were not read yet."""
+        for start, stop in list(self._unread):
+            self.call(start, stop - start)
+
+    def blank_rest(self) -> None:
+        """Fill the ranges that were not read with zeros: the memory may hold bytes of an earlier file."""
+        for start, stop in self._unread:
+            self.image[start:stop] = bytes(stop - start)
+
+    def call(self, offset: int, size_bytes: int) -> int:
+        """Make one read call, bypassing the buffer; return the bytes got."""
+        stop = min(offset + size_bytes, self.size_bytes)
+        if stop <= offset:
+            return self._source.call(memoryview(bytearray(1)), self.size_bytes)
+        got = self._source.call(self.image[offset:stop], offset)
+        if got < stop - offset:
+            raise ended_early(self.path, stop - offset - got, offset + got)
+        self._source.reread_bytes += got - self._mark_read(offset, stop)
+        return got
+
+    def _mark_read(self, start: int, stop: int) -> int:
+        """Mark a range as read; return how many bytes of it were not read before."""
+        unread, first_read_bytes = [], 0
+        for begin, end in self._unread:
+            if start >= end or stop <= begin:
+                unread.append((begin, end))
+                continue
+            first_read_bytes += min(stop, end) - max(start, begin)
+            if begin < start:
+                unread.append((begin, start))
+            if stop < end:
+                unread.append((stop, end))
+        self._unread = unread
+        return first_read_bytes
+
+    def _read_past_buffer(self, stop: int) -> None:
+        """Read from the end of the buffer to `stop`: whole buffers directly, then the rest by filling the buffer."""
+        size = self._buffer_bytes
+        while whole_bytes := (stop - self._end) // size * size:
+            got = self.call(self._end, whole_bytes)
+            self._start = self._end = self._end + got
+            if not got:
+                return
+        self._start = self._end
+        while self._end < stop and self._end - self._start < size:
+            got = self.call(self._end, size - (self._end - self._start))
+            self._end += got
+            if not got:
+                return
+
+
+def read_by_stdio(file: BufferedFile, offset: int, size_bytes: int) -> None:
+    """Read the items after a header as `np.fromfile` does: by C's fseek and fread.
+
+    fseek reads from the last multiple of the buffer size up to `offset`; fread fills the buffer from that multiple on,
+    then reads all but the last bytes of the items by one call.
+    """
+    buffer_bytes = min(file.block_bytes, _STDIO_BYTES)
+    before = offset % buffer_bytes
+    at = offset - before
+    if before:
+        file.call(at, before)
+    stop = offset + size_bytes
+    at += file.call(at, buffer_bytes)
+    whole_bytes = max(0, stop - at) // buffer_bytes * buffer_bytes
+    if whole_bytes:
+        at += file.call(at, whole_bytes)
+    if at < stop:
+        file.call(at, buffer_bytes)
