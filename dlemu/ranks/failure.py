@@ -44,7 +44,13 @@ class Failure:
     at_ns: int
     """CLOCK_MONOTONIC when the failure was noticed."""
     echo: bool = False
+    """It only reports that another rank was lost."""
     traceback: str = ""
+
+    @property
+    def is_interruption(self) -> bool:
+        """Whether a signal asked the process to stop."""
+        return self.kind == Interrupted.__name__
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ class Ending:
         """Return why a process failed, or None; an echo if it only obeyed the signal that ends the others."""
         rank, name = self.running[process], self._name(process)
         own, killed = self._failures.get(rank), (process, signal.SIGKILL) in self._signalled
-        ended_on_request = code in (0, -signal.SIGTERM) if own is None else own.echo or own.kind == Interrupted.__name__
+        ended_on_request = code in (0, -signal.SIGTERM) if own is None else own.echo or own.is_interruption
         exited = self.done is not None and code >= 0  # a program that caught the signal ends by a status of its own
         if self._interruption is not None and (ended_on_request or exited or killed):
             return replace(self._interruption, rank=rank)
@@ -259,7 +259,7 @@ def run_crew(
     failure = first_failure(ends)
     if failure is None:
         return [end.result for end in ends]
-    if failure.kind == Interrupted.__name__:
+    if failure.is_interruption:
         raise Interrupted(failure.status - 128)
     error = (UserError if failure.status == UserError.exit_status else DlemuError)(failure.message)
     if failure.traceback:
