@@ -32,9 +32,8 @@ def _screen(answer: ProbeAnswer, folder: str) -> Screen:
         fastest = [max(cells, key=attrgetter("mb_per_second")), max(cells, key=attrgetter("iops"))]
         lines += [Said(access, _speed(cell), tone="strong") for cell in dict.fromkeys(fastest)]
     lines += [Said("feeds", _feeds(fed)) for fed in answer.feeds[:_SHOWN_FEEDS]]
-    return Screen(
-        title=f"Probe of {answer.target} by {answer.host.host}", lines=lines, notes=answer.issues, folder=folder
-    )
+    title = f"Probe of {answer.target} by {answer.host.host}"
+    return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
 
 def _speed(cell: ProbeCell) -> str:
