@@ -13,7 +13,7 @@ from datagen.registry import is_built_in, nearest
 from datagen.spec import build
 from datagen.storage.storage_base import is_direct
 from datagen.withheld import scrubbed
-from dlemu.config.overrides import Setting, parse
+from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload, plain, replaced, to_workload
 from dlemu.config.schema import tree as settings_tree
 from dlemu.config.translate import MODULES, KeyPath, Layer, layer, merged, put, translated
@@ -21,27 +21,21 @@ from dlemu.config.validate import check, check_folder, check_model_name
 from dlemu.config.workload_files import SUFFIX, compose_workload, read_plain, resolve, workload_names
 
 DEFAULT_WORKLOAD = "default"
-
 LOADER = ("reader", "data_loader")
 FORMAT = ("dataset", "format")
 NAME = ("model", "name")
 SCALE = ("scale",)
 ACCELERATOR = ("accelerator",)
-NOT_INSTALLED = "TensorFlow is not installed"
-"""How the note begins that another loader reads in place of TensorFlow's."""
-
-OF_OWN_DATA = (
+NOT_INSTALLED = "TensorFlow is not installed"  # begins the note that another loader reads in place of TensorFlow's
+OF_OWN_DATA = (  # what the files themselves determine if they are the user's own (dataset.source=folder)
     *("num_files_train", "num_files_eval", "num_subfolders_train", "num_subfolders_eval"),
     *("num_samples_per_file", "record_dims"),
     *("record_length_bytes", "record_length_bytes_stdev", "record_length_bytes_quantiles", "compression"),
 )
-"""Settings of a dataset that the files themselves determine if they are the user's own (dataset.source=folder)."""
-
-OF_BASE = (
+OF_BASE = (  # what determines what a run reads and writes, and when
     *("ranks", "accelerator", "accelerators", "scale", "scales"),
     *("model", "dataset", "reader", "train", "metric", "workflow", "checkpoint"),
 )
-"""Settings that determine what a run reads and writes, and when."""
 
 
 def load_received(path: str) -> Workload:
@@ -69,8 +63,10 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
     """
     selected, settings = parse(overrides)
     names = workload_names(config_dir)
-    if not selected:
-        _check_model_is_no_workload(settings, names)
+    for setting in settings:
+        name = str(setting.value).replace("-", "_")
+        if setting.path == ("model",) and name in names and not selected:
+            raise UserError(f"{setting.text} only names the results: wanted workload={name}")
     choice = selected or (base.model.name if base and base.model.name in names else DEFAULT_WORKLOAD)
     file = layer((), compose_workload(choice, config_dir))
     given = [entry for setting in settings for entry in layer(setting.path, setting.value)]
@@ -82,9 +78,8 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
     tree = resolve(merged(_layers(choice, file, given)))
     if SCALE not in given_values:
         _check_recorded_scale(choice, tree)
-    note = ""
-    if file_values.get(LOADER) == "tensorflow" and LOADER not in given_values:
-        note = _replace_tensorflow(tree)
+    is_files_loader = LOADER not in given_values
+    note = _replace_tensorflow(tree) if is_files_loader and file_values.get(LOADER) == "tensorflow" else ""
     try:
         built = build(settings_tree(), translated(tree))
         # If a file names a scale itself, its values may be those of that scale, and those of full size are unknown.
@@ -107,14 +102,6 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
         options = {path[-1]: value for path, value in layer((), tree) if path[:2] == ("storage", "storage_options")}
         raise UserError(scrubbed(str(error), options)) from None
     return workload
-
-
-def _check_model_is_no_workload(settings: Sequence[Setting], names: Sequence[str]) -> None:
-    """Raise UserError for `model=unet3d`, which only names the results and is meant as workload=unet3d."""
-    for setting in settings:
-        name = str(setting.value).replace("-", "_")
-        if setting.path == ("model",) and name in names:
-            raise UserError(f"{setting.text} only names the results: wanted workload={name}")
 
 
 def _replace_tensorflow(tree: dict[str, Any]) -> str:
@@ -150,12 +137,8 @@ def _with_own_data(workload: Workload, given: dict[KeyPath, Any], file: dict[Key
         data = replace(data, format="")  # the files decide
     if not is_files_folder or ("dataset", "num_files_train") not in file:
         data = replace(data, num_files_train=0)  # the number is another dataset's
-    own = inspect_own_folder(
-        data,
-        workload.storage_spec,
-        strict=is_files_folder or FORMAT in given,
-        decodes=workload.reader.decode == "full",
-    )
+    is_strict, decodes = is_files_folder or FORMAT in given, workload.reader.decode == "full"
+    own = inspect_own_folder(data, workload.storage_spec, strict=is_strict, decodes=decodes)
     determined = [key for key in OF_OWN_DATA if key != "record_length_bytes" or data.format not in FLAT]
     if refused := [f"dataset.{key}" for key in determined if ("dataset", key) in given]:
         raise UserError(f"{data.data_folder} itself decides on these settings, leave them out: {', '.join(refused)}")
