@@ -25,8 +25,7 @@ class Role:
     """What to do when memory ran out: 'use fewer ...'."""
 
 
-LATE = "Late"
-"""`Failure.kind` of a process that still runs after the time it was given."""
+LATE = "Late"  # `Failure.kind` of a process that still runs after the time it was given
 RANK = Role("rank", "use fewer ranks, workers or prefetches")
 
 
@@ -72,7 +71,8 @@ def first_failure(ends: Iterable[RankEnd]) -> Failure | None:
 
 
 def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
-    text, who = "", f"{role.name} {rank}"
+    who = f"{role.name} {rank}"
+    text = ""
     if isinstance(error, DlemuError):
         message, status = str(error), error.exit_status
     elif failed := host_failure(error):

@@ -56,16 +56,12 @@ class Launched(ABC):
         self.rank, self.size, self.members, self.door = rank, size, members, door
         self.timeout_seconds = timeout_seconds
         self.node, self.nodes = 0, 1
-        self.pause: Callable[[float], None] = time.sleep
-        """How to sleep while waiting for other hosts; what it raises ends the wait."""
-        self.lost: Failure | None = None
-        """Why another host has failed, once it has said so."""
-        self.others = "another host"
-        """How messages name the other hosts."""
+        self.pause: Callable[[float], None] = time.sleep  # sleeps while this waits for other hosts; may raise
+        self.lost: Failure | None = None  # why another host has failed, once it has said so
+        self.others = "another host"  # how messages name the other hosts
         self._look_seconds = 0.0
         self._offset_ns = 0
-        self._unfinished: list[object] = []
-        """Requests that were given up, and their buffers: the library may still write there."""
+        self._unfinished: list[object] = []  # requests given up, and their buffers: the library may still write there
 
     @abstractmethod
     def connect(self, led: Sequence[int]) -> None:
