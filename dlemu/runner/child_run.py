@@ -141,13 +141,11 @@ def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
     started.
     """
     process: subprocess.Popen[bytes] | None = None
+    received: set[int] = set()
     early: list[int] = []  # signals before the command has started
-    is_interrupted = False
 
     def handle(number: int, _: object) -> None:
-        nonlocal is_interrupted
-        if number == signal.SIGINT:
-            is_interrupted = True
+        received.add(number)
         if process is None:
             early.append(number)
         elif number != signal.SIGINT:
@@ -166,7 +164,7 @@ def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
         for number in early:
             process.send_signal(number)
         status = process.wait()
-    return -signal.SIGINT if status and is_interrupted else status
+    return -signal.SIGINT if status and signal.SIGINT in received else status
 
 
 class OverdueError(DlemuError):
@@ -211,8 +209,7 @@ def output_of(
     return Ended(status, how, out.decode(errors="replace"), err.decode(errors="replace"))
 
 
-def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """The only call here that starts a process; what ends a process must know where processes start."""
+def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:  # the only start of a process here
     return subprocess.Popen(command, **options)
 
 
