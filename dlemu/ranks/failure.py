@@ -26,6 +26,7 @@ class Role:
 
 
 LATE = "Late"  # `Failure.kind` of a process that still runs after the time it was given
+INTERRUPTED = Interrupted.__name__  # `Failure.kind` of a process that a signal has asked to stop
 RANK = Role("rank", "use fewer ranks, workers or prefetches")
 
 
@@ -45,11 +46,6 @@ class Failure:
     echo: bool = False
     """It only reports that another rank was lost."""
     traceback: str = ""
-
-    @property
-    def is_interruption(self) -> bool:
-        """Whether a signal asked the process to stop."""
-        return self.kind == Interrupted.__name__
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.ranks import failure as failures
 from dlemu.ranks import process_control
 from dlemu.ranks.comm import Comm, Connection, HostRanks, PeerLostError, connected
-from dlemu.ranks.failure import LATE, RANK, Failure, RankEnd, Role, first_failure
+from dlemu.ranks.failure import INTERRUPTED, LATE, RANK, Failure, RankEnd, Role, first_failure
 from dlemu.ranks.launched import LedRanks
 from dlemu.ranks.process_control import Interrupted, die_with_parent
 
@@ -142,7 +142,7 @@ class Ending:
         """Return why a process failed, or None; an echo if it only obeyed the signal that ends the others."""
         rank, name = self.running[process], self._name(process)
         report = self._failures.get(rank)
-        is_requested = report.echo or report.is_interruption if report else code in (0, -signal.SIGTERM)
+        is_requested = report.echo or report.kind == INTERRUPTED if report else code in (0, -signal.SIGTERM)
         killed = (process, signal.SIGKILL) in self._signalled
         if self._interruption is not None:
             caught_signal = self.done is not None and code >= 0  # another program then ends by a status of its own
@@ -177,7 +177,7 @@ class Ending:
 def _interrupted(rank: int, signal_number: int, at_ns: int, *, echo: bool) -> Failure:
     name = "Ctrl-C (SIGINT)" if signal_number == signal.SIGINT else signal.Signals(signal_number).name
     message = f"interrupted by {name}"
-    return Failure(rank=rank, kind="Interrupted", message=message, status=128 + signal_number, at_ns=at_ns, echo=echo)
+    return Failure(rank=rank, kind=INTERRUPTED, message=message, status=128 + signal_number, at_ns=at_ns, echo=echo)
 
 
 def run_ranks(
@@ -254,10 +254,9 @@ def run_crew(
     failure = first_failure(ends)
     if failure is None:
         return [end.result for end in ends]
-    if failure.is_interruption:
+    if failure.kind == INTERRUPTED:
         raise Interrupted(failure.status - 128)
-    error_type = UserError if failure.status == UserError.exit_status else DlemuError
-    error = error_type(failure.message)
+    error = (UserError if failure.status == UserError.exit_status else DlemuError)(failure.message)
     if failure.traceback:
         error.add_note(failure.traceback.rstrip())
     raise error
@@ -335,8 +334,9 @@ class _Supervisor:
     def _turn(self, until_ns: float) -> None:
         """Wait for a signal, a report or the first rank's question, at most until `until_ns`; handle it."""
         poll = select.poll()
-        for source in filter(None, (self.reports, self.wakeups, self.link)):
-            poll.register(source, select.POLLIN)
+        for source in (self.reports, self.wakeups, self.link):
+            if source is not None:
+                poll.register(source, select.POLLIN)
         due_ns = min(self.ending.due_ns, until_ns)
         ready = dict(poll.poll(max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0)))
         self._handle()

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import psutil
@@ -137,25 +138,22 @@ class TorchrunProcess(Launched):
 
     def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> Test:
         highest[:] = numbers
-        return _test_of(self._gloo.all_reduce(self._tensor(highest), self._gloo.ReduceOp.MAX, async_op=True))
+        return partial(_is_done, self._gloo.all_reduce(self._tensor(highest), self._gloo.ReduceOp.MAX, async_op=True))
 
     def _begin_broadcast(self, data: Bytes) -> Test:
-        return _test_of(self._gloo.broadcast(self._tensor(data), 0, async_op=True))
+        return partial(_is_done, self._gloo.broadcast(self._tensor(data), 0, async_op=True))
 
     def _begin_gather(self, data: Bytes, received: Bytes) -> Test:
         rows = [self._tensor(row) for row in received]
-        return _test_of(self._gloo.gather(self._tensor(data), rows or None, 0, async_op=True))
+        return partial(_is_done, self._gloo.gather(self._tensor(data), rows or None, 0, async_op=True))
 
 
-def _test_of(work: Any) -> Test:
-    """Return what tests a request, and raises the error that ended it."""
-
-    def is_done() -> bool:
-        if is_completed := bool(work.is_completed()):
-            work.wait()  # returns at once, or raises
-        return is_completed
-
-    return is_done
+def _is_done(work: Any) -> bool:
+    """Return whether a request is done; raises the error that ended it."""
+    is_completed = bool(work.is_completed())
+    if is_completed:
+        work.wait()  # returns at once, or raises
+    return is_completed
 
 
 def _interface(address: str, port: int) -> str:

@@ -21,7 +21,7 @@ from datagen.owned import create_claimed
 from dlemu.config.overrides import override
 from dlemu.metrics.verdict import COMPLETED
 from dlemu.ranks import Comm, Interrupted, die_with_parent, first_failure
-from dlemu.ranks.failure import RANK, Role, killed_by, overdue
+from dlemu.ranks.failure import INTERRUPTED, RANK, Role, killed_by, overdue
 from dlemu.ranks.launch import run_ranks
 
 LOG = "console.txt"
@@ -124,7 +124,7 @@ def run_commands(commands: Sequence[Command], look: Callable[[], None]) -> None:
         for command, end in zip(commands, ends, strict=True):
             if not os.path.exists(os.path.join(command.folder, command.result)):
                 _raise_failure(f"run {end.rank} left no {command.result}", command.log)
-    elif failure.is_interruption:
+    elif failure.kind == INTERRUPTED:
         signal.raise_signal(failure.status - 128)
         raise Interrupted(failure.status - 128)
     elif failure.status == UserError.exit_status:

@@ -60,7 +60,7 @@ def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[li
     tops = _top_devices(mount, sys)
     if not tops:
         return [], [_why_no_device(path, mount)]
-    notes = []
+    notes: list[str] = []
     stack = {device.name: device for top in tops for device in _stack(top, table, sys, notes)}
     counted: set[str] = set()
     for top in tops:

@@ -26,7 +26,7 @@ _ENGINES = {
 
 def _screen(answer: ProbeAnswer, folder: str) -> Screen:
     """Return each access's cells with the most bytes and the most requests/s, and the accelerators it would feed."""
-    lines = []
+    lines: list[Said] = []
     for access in sorted({cell.access for cell in answer.cells}):
         cells = [cell for cell in answer.cells if cell.access == access]
         fastest = [max(cells, key=attrgetter("mb_per_second")), max(cells, key=attrgetter("iops"))]
