@@ -26,15 +26,7 @@ from dlemu.results.wording import count
 from dlemu.runner.events import Doing, JobBegan, Making, NotSaved, OnEvent, Saved
 from dlemu.runner.job_kind import AnyKind, F, J, JobKind, N, R
 from dlemu.runner.ranks import Ranks, with_ranks
-from dlemu.runner.run_folder import (
-    SAVING_SECONDS,
-    Kept,
-    check_folder,
-    drop_folder,
-    drop_live,
-    make_folder,
-    new_folder,
-)
+from dlemu.runner.run_folder import SAVING_SECONDS, Kept, check_folder, drop_folder, drop_live, make_folder, new_folder
 
 CONFIRM_ABOVE_BYTES = 10e9  # larger datasets are made only if the user agrees
 TRIAL_SCALE = "laptop"  # the scale suggested for first tries, if a workload has it

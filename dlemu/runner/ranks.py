@@ -166,9 +166,11 @@ class Ranks:
                     self._host.leave(_failure_of(self._host, error))
                 if not self.leads:
                     clean_up()
-                elif isinstance(error, RunFailedError):
+                    raise
+                if isinstance(error, RunFailedError):
                     raise _saved(error.failure, folder, save_failed) from None
-                elif (kept := save_failed(str(error))) is not None:  # before the ranks began, or raised by `on_look`
+                kept = save_failed(str(error))  # of an error before the ranks began, or raised by `on_look`
+                if kept is not None:
                     error.add_note(kept.sentence)
                 raise
 
@@ -196,7 +198,6 @@ def with_ranks(
     """
     if detect_launcher() == "none":
         return body(Ranks(on_look=on_look))
-
     if run_as_placeholder(words):
         return None
     from dlemu.ranks.host import Host, join
@@ -207,11 +208,10 @@ def with_ranks(
 
 
 def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
-    """Return what `body` does, and end the launcher's processes with this one.
+    """Return what `body` returns, and end the launcher's processes with this one.
 
-    An exception is reported and ends all ranks; this process by SystemExit. After a `RefusedError`, which is raised as
-    UserError on rank 0's host, all exit as after a successful run: after an abort, the launcher prints messages of its
-    own.
+    An exception is reported and ends all ranks, and this process by SystemExit. A `RefusedError` ends no process by
+    force, as the launcher would then print messages of its own: rank 0's host raises the UserError, others exit.
     """
     try:
         result = body()
