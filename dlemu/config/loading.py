@@ -21,11 +21,8 @@ from dlemu.config.validate import check, check_folder, check_model_name
 from dlemu.config.workload_files import SUFFIX, compose_workload, read_plain, resolve, workload_names
 
 DEFAULT_WORKLOAD = "default"
-LOADER = ("reader", "data_loader")
-FORMAT = ("dataset", "format")
-NAME = ("model", "name")
-SCALE = ("scale",)
-ACCELERATOR = ("accelerator",)
+LOADER, FORMAT, NAME = ("reader", "data_loader"), ("dataset", "format"), ("model", "name")
+SCALE, ACCELERATOR = ("scale",), ("accelerator",)
 NOT_INSTALLED = "TensorFlow is not installed"  # begins the note that another loader reads in place of TensorFlow's
 OF_OWN_DATA = (  # what the files themselves determine if they are the user's own (dataset.source=folder)
     *("num_files_train", "num_files_eval", "num_subfolders_train", "num_subfolders_eval"),
