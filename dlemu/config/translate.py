@@ -176,11 +176,12 @@ DURATIONS = {
 
 
 def layer(path: KeyPath, value: Any) -> Layer:
-    """Split a value at `path` into single settings, with DLIO's names replaced by dlemu's."""
+    """Split a value at `path` into single settings by dlemu's names: `data_reader: {nice: 4}` into reader.nice, 4."""
     path = renamed(path, value)
     if not isinstance(value, Mapping) or not value or path in DURATIONS or (path and path[0] in TABLES):
-        ours = RENAMED_VALUES.get(path, {}).get(value, value) if isinstance(value, str | bool) else value
-        return [(path, ours)] if path else []
+        if isinstance(value, str | bool):
+            value = RENAMED_VALUES.get(path, {}).get(value, value)
+        return [(path, value)] if path else []
     return [setting for key, item in value.items() for setting in layer((*path, str(key)), item)]
 
 

@@ -22,11 +22,11 @@ from dlemu.config.translate import LOADERS, MODULES
 
 def check(workload: Workload) -> None:
     """Raise UserError for values that no run could take."""
-    found = [*problems(workload)]
+    messages = [*problems(workload)]
     for name, values in workload.kinds.items():
         if name in sections():
-            found += problems(build(sections()[name], values, name), name)
-    _refuse(found)
+            messages += problems(build(sections()[name], values, name), name)
+    _refuse(messages)
 
 
 def check_folder(workload: Workload, key: str, folder: str) -> None:
@@ -49,21 +49,21 @@ def check_data(workload: Workload) -> None:
 
 def check_runnable(workload: Workload) -> None:
     """Raise UserError for a workload that can't train."""
-    found = [*_data_problems(workload), *_training_problems(workload), *_name_problems(workload, "train", "compute")]
-    _refuse([*found, *_loader_problems(workload), *workload.unsupported])
+    messages = [*_data_problems(workload), *_training_problems(workload), *_name_problems(workload, "train", "compute")]
+    _refuse([*messages, *_loader_problems(workload), *workload.unsupported])
 
 
 def check_checkpoints(workload: Workload) -> None:
     """Raise UserError for a workload that can't write and read checkpoints alone."""
     folder = workload.checkpoint.checkpoint_folder
-    found = [*_storage_problems(workload), *_folder_problems(workload, "checkpoint.checkpoint_folder", folder)]
-    found += [*_name_problems(workload, "checkpoint", "format"), *_checkpoint_problems(workload)]
-    _refuse([*found, *workload.unsupported])
+    messages = [*_storage_problems(workload), *_folder_problems(workload, "checkpoint.checkpoint_folder", folder)]
+    messages += [*_name_problems(workload, "checkpoint", "format"), *_checkpoint_problems(workload)]
+    _refuse([*messages, *workload.unsupported])
 
 
-def _refuse(found: list[str]) -> None:
-    if found:
-        raise UserError(joined_problems(found))
+def _refuse(messages: list[str]) -> None:
+    if messages:
+        raise UserError(joined_problems(messages))
 
 
 def _data_problems(workload: Workload) -> Iterator[str]:

@@ -260,4 +260,5 @@ def name_ranks(ranks: Sequence[int]) -> str:
     """Return how messages name one or more ranks, given in rising order: "rank 3", "ranks 0 to 7"."""
     if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
         return f"ranks {ranks[0]} to {ranks[-1]}"
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    noun = "ranks" if len(ranks) > 1 else "rank"
+    return f"{noun} {', '.join(map(str, ranks))}"

@@ -25,8 +25,8 @@ class Probe(ProbeBase):
 
     def __init__(self, scope: Scope) -> None:
         table = mounts(scope.proc)
-        found = [mount_of(os.path.realpath(folder), table) for folder in scope.folders]
-        self._mounts = {mount.point: mount for mount in found if mount is not None and mount.file_system in _NFS}
+        folder_mounts = [mount_of(os.path.realpath(folder), table) for folder in scope.folders]
+        self._mounts = {mount.point: mount for mount in folder_mounts if mount and mount.file_system in _NFS}
         if not self._mounts:
             raise AbsentError("")
         self._stats, self._rates = Counters(f"{scope.proc}/self/mountstats"), Rates()
