@@ -75,8 +75,8 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
     tree = resolve(merged(_layers(choice, file, given)))
     if SCALE not in given_values:
         _check_recorded_scale(choice, tree)
-    is_files_loader = LOADER not in given_values
-    note = _replace_tensorflow(tree) if is_files_loader and file_values.get(LOADER) == "tensorflow" else ""
+    keeps_files_loader = LOADER not in given_values
+    note = _replace_tensorflow(tree) if keeps_files_loader and file_values.get(LOADER) == "tensorflow" else ""
     try:
         built = build(settings_tree(), translated(tree))
         # If a file names a scale itself, its values may be those of that scale, and those of full size are unknown.
@@ -129,12 +129,12 @@ def _with_own_data(workload: Workload, given: dict[KeyPath, Any], file: dict[Key
     from datagen.own_folder import FLAT, inspect_own_folder
 
     check_folder(workload, "dataset.data_folder", data.data_folder)
-    is_files_folder = ("dataset", "source") in file
+    file_sets_source = ("dataset", "source") in file
     if FORMAT not in given and FORMAT not in file:
         data = replace(data, format="")  # the files decide
-    if not is_files_folder or ("dataset", "num_files_train") not in file:
+    if not file_sets_source or ("dataset", "num_files_train") not in file:
         data = replace(data, num_files_train=0)  # the number is another dataset's
-    is_strict, decodes = is_files_folder or FORMAT in given, workload.reader.decode == "full"
+    is_strict, decodes = file_sets_source or FORMAT in given, workload.reader.decode == "full"
     own = inspect_own_folder(data, workload.storage_spec, strict=is_strict, decodes=decodes)
     determined = [key for key in OF_OWN_DATA if key != "record_length_bytes" or data.format not in FLAT]
     if refused := [f"dataset.{key}" for key in determined if ("dataset", key) in given]:
