@@ -149,17 +149,17 @@ def _stand_in(launched: Launched, leader: int, stream: Connection) -> int:
                 stopped_seconds = stopped_seconds + _LOOK_SECONDS if stands_still(leader) else 0.0
                 if stopped_seconds > timeout_seconds:
                     os.kill(leader, signal.SIGKILL)
-            frame, number = stream.receive_head(Frame.END)
+            frame, value = stream.receive_head(Frame.END)
             if frame == Frame.END:
                 break
-            timeout_seconds = number / 1000
+            timeout_seconds = value / 1000
     except PeerLostError as error:
         print(f"dlemu: {error}", file=sys.stderr)
         return error.exit_status
     _send(stream, Frame.END, 0)
-    if number == 0:
+    if value == 0:
         launched.finish()
-    return number
+    return value
 
 
 @functools.cache

@@ -161,8 +161,8 @@ def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
             raise UserError(
                 f"{command[0]} can't be started ({error.strerror}): wanted a command and its arguments"
             ) from None
-        for number in early:
-            process.send_signal(number)
+        for early_number in early:
+            process.send_signal(early_number)
         status = process.wait()
     return -signal.SIGINT if status and signal.SIGINT in received else status
 

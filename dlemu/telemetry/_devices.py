@@ -54,9 +54,9 @@ def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[li
         return [], [printable(f"no mount point is known above {path}")]
     upper = mount.options.get("upperdir", "")
     if mount.file_system == "overlay" and os.path.isdir(upper):  # a container's own files, where they can be seen
-        devices, notes = device_stack(upper, [mount for mount in table if mount.file_system != "overlay"], sys)
+        devices, upper_notes = device_stack(upper, [mount for mount in table if mount.file_system != "overlay"], sys)
         note = printable(f"{path} is on an overlay file system; the devices are those of its upper folder {upper}")
-        return devices, [note, *notes]
+        return devices, [note, *upper_notes]
     tops = _top_devices(mount, sys)
     if not tops:
         return [], [_why_no_device(path, mount)]
