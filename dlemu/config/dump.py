@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
+from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
@@ -23,7 +24,7 @@ from dlemu.config.loading import DEFAULT_WORKLOAD, load
 from dlemu.config.overrides import override
 from dlemu.config.schema import OWN, Output, Workload, plain, tree
 from dlemu.config.translate import DURATIONS, KeyPath
-from dlemu.config.workload_files import workload_names, yaml_loader
+from dlemu.config.workload_files import YAML_LOADER, workload_names
 
 
 def to_yaml(workload: Workload) -> str:
@@ -70,25 +71,26 @@ def digest(workloads: Sequence[Workload]) -> str:
 def explained(workload: Workload) -> str:
     """Return the YAML of `to_yaml` with the meaning of each setting as a comment above it."""
     text = to_yaml(workload)
-    pieces, done = [], 0
-    for place, comment in _comments(yaml.compose(text, yaml_loader()), tree()):
-        pieces += [text[done:place], comment]
-        done = place
-    return "".join([*pieces, text[done:]])
+    pieces: list[str] = []
+    copied = 0
+    for position, comment in _comments(yaml.compose(text, YAML_LOADER), tree()):
+        pieces += [text[copied:position], comment]
+        copied = position
+    return "".join([*pieces, text[copied:]])
 
 
-def _comments(section: Any, kind: Any) -> Iterator[tuple[int, str]]:
+def _comments(node: Any, section: Any) -> Iterator[tuple[int, str]]:
     """Yield, for each key of a section, the position of its line in the YAML, and the comment to insert there."""
-    hints, texts = get_type_hints(kind), meanings(kind)
-    for key, value in section.value:
-        name, hint = key.value, hints.get(key.value)
-        text = texts.get(name) or (is_dataclass(hint) and hint.__doc__) or ""
-        choices = f" One of {', '.join(map(str, get_args(hint)))}." if get_origin(hint) is Literal else ""
+    types, texts = get_type_hints(section), meanings(section)
+    for key, value in node.value:
+        field_type = types.get(key.value)
+        text = texts.get(key.value) or (is_dataclass(field_type) and field_type.__doc__) or ""
+        choices = f" One of {', '.join(map(str, get_args(field_type)))}." if get_origin(field_type) is Literal else ""
         if text or choices:
-            begin = key.start_mark
-            yield begin.index - begin.column, f"{' ' * begin.column}# {summary(text)}{choices}\n"
-        if is_dataclass(hint) and isinstance(value, yaml.MappingNode):
-            yield from _comments(value, hint)
+            mark = key.start_mark
+            yield mark.index - mark.column, f"{' ' * mark.column}# {summary(text)}{choices}\n"
+        if is_dataclass(field_type) and isinstance(value, yaml.MappingNode):
+            yield from _comments(value, field_type)
 
 
 def datagen_command(workload: Workload) -> str:
@@ -99,10 +101,11 @@ def datagen_command(workload: Workload) -> str:
     if workload.scale in base.scales:
         words.append(override(["scale"], workload.scale))
         base = load(words)
-    wanted, given = as_in_yaml(workload), as_in_yaml(base)
+    settings, base_settings = as_in_yaml(workload), as_in_yaml(base)
     for section in ("storage", "dataset"):
-        words += _differences((section,), wanted[section], given[section])
-    words = words[1:] if name == DEFAULT_WORKLOAD and len(words) > 1 else words
+        words += _differences((section,), settings[section], base_settings[section])
+    if name == DEFAULT_WORKLOAD and len(words) > 1:
+        del words[0]
     return shlex.join(["dlemu", "datagen", *without_secrets(words)])
 
 
@@ -115,23 +118,23 @@ def _escaped(value: Any) -> Any:
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
-def _differences(path: KeyPath, wanted: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+def _differences(section: KeyPath, settings: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str]:
     """Yield an override for each value that differs, key by key, as users write them."""
-    for key, here in wanted.items():
-        place, there = (*path, key), given.get(key)
-        if isinstance(here, dict) and place not in DURATIONS:
-            yield from _differences(place, here, there or {})
-        elif here != there:
-            is_whole = isinstance(here, float) and here.is_integer() and here < 1e15
-            yield override(place, int(here) if is_whole else here)  # as users write it: not 262000.0
+    for key, value in settings.items():
+        path, base_value = (*section, key), base.get(key)
+        if isinstance(value, dict) and path not in DURATIONS:
+            yield from _differences(path, value, base_value or {})
+        elif value != base_value:
+            is_whole = isinstance(value, float) and value.is_integer() and value < 1e15
+            yield override(path, int(value) if is_whole else value)  # as users write it: not 262000.0
 
 
 def meanings(section: type[Any]) -> dict[str, str]:
     """Return field name -> docstring, base classes included; empty where there is no source."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(section.__mro__):
-        found |= _of_module(base.__module__).get(base.__name__, {})
-    return found
+        texts |= _field_docstrings(base.__module__).get(base.__name__, {})
+    return texts
 
 
 def summary(text: str) -> str:
@@ -144,18 +147,17 @@ def first_sentence(text: str) -> str:
 
 
 @cache
-def _of_module(name: str) -> dict[str, dict[str, str]]:
+def _field_docstrings(module: str) -> dict[str, dict[str, str]]:
+    """Return class name -> field name -> docstring."""
     try:
-        tree = ast.parse(inspect.getsource(sys.modules[name]))
+        nodes = ast.parse(inspect.getsource(sys.modules[module])).body
     except (OSError, TypeError):  # no source, or a built-in module
         return {}
-    return {node.name: _of_class(node) for node in tree.body if isinstance(node, ast.ClassDef)}
-
-
-def _of_class(definition: ast.ClassDef) -> dict[str, str]:
-    found = {}
-    for statement, after in zip(definition.body, definition.body[1:], strict=False):
-        match statement, after:
-            case ast.AnnAssign(target=ast.Name(id=field)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[field] = inspect.cleandoc(text)
-    return found
+    docstrings: dict[str, dict[str, str]] = {}
+    for definition in (node for node in nodes if isinstance(node, ast.ClassDef)):
+        fields_of_class = docstrings.setdefault(definition.name, {})
+        for statement, following in pairwise(definition.body):
+            match statement, following:
+                case ast.AnnAssign(target=ast.Name(id=field)), ast.Expr(value=ast.Constant(value=str(text))):
+                    fields_of_class[field] = inspect.cleandoc(text)
+    return docstrings

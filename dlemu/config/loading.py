@@ -18,26 +18,21 @@ from dlemu.config.schema import Storage, Workload, plain, replaced, to_workload
 from dlemu.config.schema import tree as settings_tree
 from dlemu.config.translate import MODULES, KeyPath, Layer, layer, merged, put, translated
 from dlemu.config.validate import check, check_folder, check_model_name
-from dlemu.config.workload_files import SUFFIX, composed, read_plain, resolved, workload_names
+from dlemu.config.workload_files import SUFFIX, compose_workload, read_plain, resolve, workload_names
 
 DEFAULT_WORKLOAD = "default"
-
 LOADER, FORMAT, NAME = ("reader", "data_loader"), ("dataset", "format"), ("model", "name")
-NOT_INSTALLED = "TensorFlow is not installed"
-"""How a note on another loader begins."""
-
-OF_OWN_DATA = (
+SCALE, ACCELERATOR = ("scale",), ("accelerator",)
+NOT_INSTALLED = "TensorFlow is not installed"  # begins the note that another loader reads in place of TensorFlow's
+OF_OWN_DATA = (  # what the files themselves determine if they are the user's own (dataset.source=folder)
     *("num_files_train", "num_files_eval", "num_subfolders_train", "num_subfolders_eval"),
     *("num_samples_per_file", "record_dims"),
     *("record_length_bytes", "record_length_bytes_stdev", "record_length_bytes_quantiles", "compression"),
 )
-"""Settings of a dataset that are determined from the files if these are the user's own (dataset.source=folder)."""
-
-OF_BASE = (
+OF_BASE = (  # what determines what a run reads and writes, and when
     *("ranks", "accelerator", "accelerators", "scale", "scales"),
     *("model", "dataset", "reader", "train", "metric", "workflow", "checkpoint"),
 )
-"""What determines what a run reads and writes, and when."""
 
 
 def load_received(path: str) -> Workload:
@@ -45,14 +40,11 @@ def load_received(path: str) -> Workload:
 
     A section that no installed kind of job declares is kept, as its kind may be installed elsewhere.
     """
-    tree = resolved(merged(_layers(path, layer((), read_plain(path)), [])))
-    given = translated(tree, received=True)
-    foreign = {
-        name: section
-        for name, section in given.items()
-        if isinstance(section, Mapping) and name not in settings_tree().__dataclass_fields__
-    }
-    settings = build(settings_tree(), {name: value for name, value in given.items() if name not in foreign})
+    tree = resolve(merged(_layers(path, layer((), read_plain(path)), [])))
+    sections = translated(tree, received=True)
+    installed = settings_tree().__dataclass_fields__
+    foreign = {name: value for name, value in sections.items() if isinstance(value, Mapping) and name not in installed}
+    settings = build(settings_tree(), {name: value for name, value in sections.items() if name not in foreign})
     workload = _with_folders_resolved(to_workload(settings, foreign))
     check(workload)
     return workload
@@ -66,44 +58,40 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
     workload `base` come over the file's, unless the overrides name another workload. Raises UserError that lists all
     problems.
     """
-    named_workload, given_settings = parse(overrides)
+    selected, settings = parse(overrides)
     names = workload_names(config_dir)
-    choice = named_workload or (base.model.name if base and base.model.name in names else DEFAULT_WORKLOAD)
-    for setting in given_settings:
-        named = str(setting.value).replace("-", "_")
-        if setting.path == ("model",) and not named_workload and named in names:
-            raise UserError(f"{setting.text} only names the results: wanted workload={named}")
-    file = layer((), composed(choice, config_dir))
-    given_layer = [setting for given in given_settings for setting in layer(given.path, given.value)]
-    if base is not None and (not named_workload or dict(file).get(NAME, _stem(choice)) == base.model.name):
-        same = (("accelerator",), base.accelerator), (("scale",), base.scale)
-        given_layer = [setting for setting in given_layer if setting not in same]
-        file += _settings_of(base, {path for path, _ in given_layer})
-    tree = resolved(merged(_layers(choice, file, given_layer)))
-    if ("scale",) not in dict(given_layer):
+    for setting in settings:
+        name = str(setting.value).replace("-", "_")
+        if setting.path == ("model",) and name in names and not selected:
+            raise UserError(f"{setting.text} only names the results: wanted workload={name}")
+    choice = selected or (base.model.name if base and base.model.name in names else DEFAULT_WORKLOAD)
+    file = layer((), compose_workload(choice, config_dir))
+    given = [entry for setting in settings for entry in layer(setting.path, setting.value)]
+    if base is not None and (not selected or dict(file).get(NAME, _stem(choice)) == base.model.name):
+        # The base's accelerator and scale are in its values: a layer of their table would replace those.
+        given = [entry for entry in given if entry not in ((ACCELERATOR, base.accelerator), (SCALE, base.scale))]
+        file += _settings_of(base, {path for path, _ in given})
+    file_values, given_values = dict(file), dict(given)
+    tree = resolve(merged(_layers(choice, file, given)))
+    if SCALE not in given_values:
         _check_recorded_scale(choice, tree)
-    note = ""
-    loader = dict(file).get(LOADER) if LOADER not in dict(given_layer) else None
-    is_installed = find_spec("tensorflow") is not None
-    if loader == "tensorflow" and not (is_installed and dict(layer((), tree)).get(FORMAT) == "tfrecord"):
-        other = "pytorch" if find_spec("torch") is not None else "threads"
-        put(tree, LOADER, other)
-        why = "TensorFlow has a reader for tfrecord alone" if is_installed else NOT_INSTALLED
-        note = f"{why}: reader.data_loader={other} reads the same files"
+    keeps_files_loader = LOADER not in given_values
+    note = _replace_tensorflow(tree) if keeps_files_loader and file_values.get(LOADER) == "tensorflow" else ""
     try:
-        settings = build(settings_tree(), translated(tree))
-        if settings.scale and ("scale",) in dict(given_layer) and not dict(file).get(("scale",)):
-            # A file that names a scale of its own has values of that scale, perhaps.
-            without = resolved(merged(_layers(choice, file, [each for each in given_layer if each[0] != ("scale",)])))
-            put(without, LOADER, settings.reader.data_loader)
-            full = build(settings_tree(), translated(without))
-            own = full.dataset.source == "folder"  # samples of the user's own have the size that they have
-            settings = replace(settings, scales={**settings.scales, "": {} if own else replaced(full, settings)})
-        workload = to_workload(settings, {})
+        built = build(settings_tree(), translated(tree))
+        # If a file names a scale itself, its values may be those of that scale, and those of full size are unknown.
+        if built.scale and SCALE in given_values and not file_values.get(SCALE):
+            unscaled = resolve(merged(_layers(choice, file, [entry for entry in given if entry[0] != SCALE])))
+            put(unscaled, LOADER, built.reader.data_loader)
+            full = build(settings_tree(), translated(unscaled))
+            # Samples of the user's own files have the size that they have, whatever the scale.
+            full_size = {} if full.dataset.source == "folder" else replaced(full, built)
+            built = replace(built, scales={**built.scales, "": full_size})
+        workload = to_workload(built, {})
         if workload.storage.storage_root != Storage.storage_root:
             check_folder(workload, "storage.storage_root", workload.storage.storage_root)
         workload = _with_folders_resolved(workload)
-        workload = _with_own_data(workload, dict(given_layer), {} if choice == DEFAULT_WORKLOAD else dict(file))
+        workload = _with_own_data(workload, given_values, {} if choice == DEFAULT_WORKLOAD else file_values)
         workload = replace(workload, notes=tuple(dict.fromkeys((*workload.notes, *filter(None, [note])))))
         check(workload)
         check_model_name(workload.model.name)
@@ -113,12 +101,24 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
     return workload
 
 
+def _replace_tensorflow(tree: dict[str, Any]) -> str:
+    """Choose another loader if TensorFlow's can't read the dataset here; return the note that says so, or nothing."""
+    if find_spec("tensorflow") is None:
+        reason = NOT_INSTALLED
+    elif dict(layer((), tree)).get(FORMAT) != "tfrecord":
+        reason = "TensorFlow has a reader for tfrecord alone"
+    else:
+        return ""
+    loader = "pytorch" if find_spec("torch") is not None else "threads"
+    put(tree, LOADER, loader)
+    return f"{reason}: reader.data_loader={loader} reads the same files"
+
+
 def _settings_of(base: Workload, given: set[KeyPath]) -> Layer:
     """Return a workload's settings of what a run reads and writes, but for modules that are not built in."""
-    parts = {name: plain(getattr(base, name)) for name in OF_BASE if name != "dataset" or ("scale",) not in given}
-    return [
-        (path, value) for path, value in layer((), parts) if path not in MODULES or is_built_in(MODULES[path], value)
-    ]
+    names = [name for name in OF_BASE if name != "dataset" or SCALE not in given]
+    settings = layer((), {name: plain(getattr(base, name)) for name in names})
+    return [(path, value) for path, value in settings if path not in MODULES or is_built_in(MODULES[path], value)]
 
 
 def _with_own_data(workload: Workload, given: dict[KeyPath, Any], file: dict[KeyPath, Any]) -> Workload:
@@ -129,33 +129,33 @@ def _with_own_data(workload: Workload, given: dict[KeyPath, Any], file: dict[Key
     from datagen.own_folder import FLAT, inspect_own_folder
 
     check_folder(workload, "dataset.data_folder", data.data_folder)
-    is_of_folder = ("dataset", "source") in file
-    if FORMAT not in given | file:
-        data = replace(data, format="")  # nobody chose it: the files decide
-    if not is_of_folder or ("dataset", "num_files_train") not in file:
-        data = replace(data, num_files_train=0)  # that of another dataset
-    own = inspect_own_folder(
-        data,
-        workload.storage_spec,
-        strict=is_of_folder or FORMAT in given,
-        decodes=workload.reader.decode == "full",
-    )
-    stated = ("record_length_bytes",) if data.format in FLAT else ()
-    if found := [f"dataset.{key}" for key in OF_OWN_DATA if ("dataset", key) in given and key not in stated]:
-        raise UserError(f"{data.data_folder} itself decides on these settings, leave them out: {', '.join(found)}")
+    file_sets_source = ("dataset", "source") in file
+    if FORMAT not in given and FORMAT not in file:
+        data = replace(data, format="")  # the files decide
+    if not file_sets_source or ("dataset", "num_files_train") not in file:
+        data = replace(data, num_files_train=0)  # the number is another dataset's
+    is_strict, decodes = file_sets_source or FORMAT in given, workload.reader.decode == "full"
+    own = inspect_own_folder(data, workload.storage_spec, strict=is_strict, decodes=decodes)
+    determined = [key for key in OF_OWN_DATA if key != "record_length_bytes" or data.format not in FLAT]
+    if refused := [f"dataset.{key}" for key in determined if ("dataset", key) in given]:
+        raise UserError(f"{data.data_folder} itself decides on these settings, leave them out: {', '.join(refused)}")
     return replace(workload, dataset=own.spec, notes=tuple(dict.fromkeys((*workload.notes, *own.notes))))
 
 
-def _layers(choice: str, file: Layer, given_layer: Layer) -> list[Layer]:
-    """Return all layers, weakest first: an accelerator's pair is right below the layer that names the accelerator."""
-    everything = merged([file, given_layer])
-    named = {path[0] for path, _ in given_layer if path in (("accelerator",), ("scale",))}
-    pair = _accelerator_pair(choice, everything)
+def _layers(choice: str, file: Layer, given: Layer) -> list[Layer]:
+    """Return all layers, weakest first: the batch size and time of an accelerator, right below what names it.
+
+    accelerator=h100 as an override: the file, h100's pair, entries of the scale, overrides.
+    `accelerator: h100` in the file: h100's pair, the file, entries of the scale, overrides.
+    """
+    tree = merged([file, given])
+    given_paths = {path for path, _ in given}
+    pair = _accelerator_pair(choice, tree)
     return [
         [(NAME, _stem(choice))],
-        *([file, pair] if "accelerator" in named else [pair, file]),
-        _scale_entries(choice, everything) if "scale" in named else [],
-        given_layer,
+        *([file, pair] if ACCELERATOR in given_paths else [pair, file]),
+        _scale_entries(choice, tree) if SCALE in given_paths else [],
+        given,
     ]
 
 
@@ -164,13 +164,13 @@ def _stem(choice: str) -> str:
 
 
 def _accelerator_pair(choice: str, tree: dict[str, Any]) -> Layer:
-    entry = _chosen(choice, tree, "accelerator", "accelerators")
-    keys = {"batch_size": ("reader", "batch_size"), "computation_time": ("train", "computation_time")}
-    return [(path, entry[key]) for key, path in keys.items() if key in entry]
+    entry = _table_entry(choice, tree, "accelerator", "accelerators")
+    pair = ("reader", "batch_size"), ("train", "computation_time")
+    return [(path, entry[path[-1]]) for path in pair if path[-1] in entry]
 
 
 def _scale_entries(choice: str, tree: dict[str, Any]) -> Layer:
-    return layer((), _chosen(choice, tree, "scale", "scales"))
+    return layer((), _table_entry(choice, tree, "scale", "scales"))
 
 
 def _check_recorded_scale(choice: str, tree: dict[str, Any]) -> None:
@@ -184,7 +184,8 @@ def _check_recorded_scale(choice: str, tree: dict[str, Any]) -> None:
         )
 
 
-def _chosen(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[str, Any]:
+def _table_entry(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[str, Any]:
+    """Return the entry of `accelerators` or `scales` that the workload names; raises UserError if it has none."""
     name = tree.get(key)
     if name in (None, ""):
         return {}
@@ -194,17 +195,20 @@ def _chosen(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[s
             f"{key}={name}: workload {choice!r} has no {section}; leave {key} out, or add a table of {section}"
         )
     if str(name) not in table:
-        known = ", ".join(filter(None, table))
-        other = "; for another, give its seconds per step: train.computation_time=..." * (key == "accelerator")
-        raise UserError(f"{key}={name} is not in workload {choice!r}: {nearest(str(name), table)}known: {known}{other}")
+        names = ", ".join(filter(None, table))
+        remedy = ""
+        if key == "accelerator":
+            remedy = "; for another, give its seconds per step: train.computation_time=..."
+        raise UserError(
+            f"{key}={name} is not in workload {choice!r}: {nearest(str(name), table)}known: {names}{remedy}"
+        )
     entry = table[str(name)]
     return entry if isinstance(entry, dict) else {}
 
 
 def _with_folders_resolved(workload: Workload) -> Workload:
     """Join the folders of data and checkpoints with the storage's root, which is then `./`: they are joined once."""
-    storage, dataset, checkpoint = workload.storage, workload.dataset, workload.checkpoint
-    output = workload.output
+    storage, dataset, checkpoint, output = workload.storage, workload.dataset, workload.checkpoint, workload.output
     root = Storage.storage_root if storage.has_paths else storage.storage_root
     return replace(
         workload,

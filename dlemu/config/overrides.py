@@ -24,8 +24,7 @@ if TYPE_CHECKING:  # a list or a message needs no grammar
 
 T = TypeVar("T")
 WORKLOAD = ("workload",)
-DRIVES = "drives"
-"""`drives=A,B` stands for `dataset.data_folder=A,B`; a drive may be s3://BUCKET/PREFIX."""
+DRIVES = "drives"  # drives=A,B stands for dataset.data_folder=A,B; a drive may be s3://BUCKET/PREFIX
 DATA_FOLDER = "dataset.data_folder"
 _BUCKET = "s3://"
 
@@ -43,17 +42,18 @@ def parse(overrides: Sequence[str]) -> tuple[str, list[Setting]]:
 
     Return the workload that is named, '' without one, and the other settings.
     """
-    parsed, problems = [], []
+    settings: list[Setting] = []
+    problems: list[str] = []
     for text in overrides:
         try:
             check_letters([text])
-            parsed.append(_parse_one(text))
+            settings.append(_parse_one(text))
         except UserError as error:
             problems.append(scrubbed(str(error), given_options([text])))
     if problems:
         raise UserError(joined_problems(problems))
-    named = [setting.value for setting in parsed if setting.path == WORKLOAD]
-    return (named[-1] if named else ""), [setting for setting in parsed if setting.path != WORKLOAD]
+    workloads = [setting.value for setting in settings if setting.path == WORKLOAD]
+    return (workloads[-1] if workloads else ""), [setting for setting in settings if setting.path != WORKLOAD]
 
 
 def given_keys(overrides: Sequence[str]) -> set[str]:
@@ -84,10 +84,10 @@ def _parse_one(text: str) -> Setting:
             f"{text} has several values: dlemu takes one value for each key; start it once for each value,"
             f" write a list as {key}=[...], or quote a text: {in_quotes}"
         )
-    path, found = _path(parsed, text), parsed.value()
-    if path == WORKLOAD and not (isinstance(found, str) and found):
+    setting = Setting(_path(parsed, text), parsed.value(), text)
+    if setting.path == WORKLOAD and not (isinstance(setting.value, str) and setting.value):
         raise UserError(f"{text}: wanted workload=NAME, or the path of a .yaml file")
-    return Setting(path, found, text)
+    return setting
 
 
 def _path(parsed: Override, text: str) -> KeyPath:
@@ -124,12 +124,14 @@ def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:
 
     The text is read by the grammar, or as it stands where that finds no text; `~` is the user's home.
     """
-    given = {word: word.partition("=") for word in words}
-    taken = [word for word in words if given[word][1] and given[word][0].lstrip("+").removeprefix("workload.") == key]
-    text = given[taken[-1]][2].strip("\"'") if taken else ""
-    with contextlib.suppress(UserError):  # a launcher, for one, may have commas
-        value = _parse_one(taken[-1]).value if taken else ""
-        text = "" if value is None else value if isinstance(value, str) else text
+    taken = [word for word in words if word.lstrip("+").removeprefix("workload.").startswith(f"{key}=")]
+    if not taken:
+        return "", [*words]
+    text = taken[-1].partition("=")[2].strip("\"'")
+    with contextlib.suppress(UserError):  # commas, as in a launcher's list of hosts, are several values
+        value = _parse_one(taken[-1]).value
+        if value is None or isinstance(value, str):
+            text = value or ""
     return os.path.expanduser(text), [word for word in words if word not in taken]
 
 
@@ -142,9 +144,9 @@ class Point:
 
 
 def points(words: Sequence[str]) -> list[Point]:
-    """Return the runs of a sweep, one for each combination of values as in `ranks=1,2,4`; raises UserError.
+    """Return the runs of a sweep, one for each combination of values; raises UserError.
 
-    The last key that has several values changes fastest.
+    ranks=1,2 train.epochs=3,4: ranks=1 with 3 and with 4, then ranks=2 with 3 and with 4.
     """
     from hydra.errors import HydraException
 
@@ -160,17 +162,17 @@ def points(words: Sequence[str]) -> list[Point]:
         key = _renamed(parsed.get_key_element())
         if without_secrets([word]) != [word]:
             raise UserError(f"{key} has several values, which may be credentials: wanted one value, since none is kept")
-        values = (str(value).replace("s3\\:", "s3:") for value in parsed.sweep_string_iterator())  # hydra escapes it
-        axes.append([(key, value) for value in values])
-    buckets = any(value.startswith(_BUCKET) for axis in axes for _, value in axis)
-    return [Point(dict(chosen), tuple(_placed(fixed, chosen, buckets=buckets))) for chosen in product(*axes)]
+        # Hydra escapes the colon of s3://
+        axes.append([(key, str(value).replace("s3\\:", "s3:")) for value in parsed.sweep_string_iterator()])
+    has_buckets = any(value.startswith(_BUCKET) for axis in axes for _, value in axis)
+    return [Point(dict(pairs), tuple(_overrides_of(fixed, pairs, has_buckets))) for pairs in product(*axes)]
 
 
-def _placed(fixed: Sequence[str], chosen: Sequence[tuple[str, str]], *, buckets: bool) -> Iterator[str]:
-    """Yield the overrides of a point; where some drives are `buckets`, settings of the storage are for these alone."""
-    in_bucket = any(value.startswith(_BUCKET) for _, value in chosen)
-    yield from (word for word in fixed if in_bucket or not buckets or not word.lstrip("+").startswith("storage."))
-    yield from (f"{key}={value}" for key, value in chosen)
+def _overrides_of(fixed: Sequence[str], pairs: Sequence[tuple[str, str]], has_buckets: bool) -> Iterator[str]:
+    """Yield the overrides of a point. With drives=/mnt/a,s3://b, settings of the storage are for the bucket alone."""
+    in_bucket = any(value.startswith(_BUCKET) for _, value in pairs)
+    yield from (word for word in fixed if in_bucket or not has_buckets or not word.lstrip("+").startswith("storage."))
+    yield from (f"{key}={value}" for key, value in pairs)
     if in_bucket:
         yield "storage.storage_type=s3"
 
@@ -190,16 +192,16 @@ def check_points(runs: Sequence[Point]) -> None:
 
 def check_each(runs: Sequence[Point], check: Callable[[Point], T]) -> list[T]:
     """Return the result of `check` for each point; raises a single UserError with all of its errors."""
-    checked: list[T] = []
-    problems: dict[str, str] = {}
+    results: list[T] = []
+    point_names: dict[str, str] = {}  # by message, so that the same problem of several points is listed once
     for point in runs:
         try:
-            checked.append(check(point))
+            results.append(check(point))
         except UserError as error:
-            problems.setdefault(str(error), named(point.settings))  # the same problem of several points is listed once
-    if problems:
-        raise UserError("\n".join(f"{name}: {error}" if name else error for error, name in problems.items()))
-    return checked
+            point_names.setdefault(str(error), named(point.settings))
+    if point_names:
+        raise UserError("\n".join(f"{name}: {text}" if name else text for text, name in point_names.items()))
+    return results
 
 
 def named(settings: Mapping[str, str]) -> str:

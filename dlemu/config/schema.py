@@ -470,20 +470,21 @@ def sections() -> dict[str, type[Any]]:
 
     The module `settings` of a kind declares its section, a frozen dataclass: `SECTION = ("stat", StatSettings)`.
     """
-    found: dict[str, type[Any]] = {}
-    added = {name: entry.module for name, entry in installed(KINDS).items()}
-    for package in (added.get(name, f"{KINDS}.{name}") for name in names(KINDS)):
+    types: dict[str, type[Any]] = {}
+    installed_packages = {name: entry.module for name, entry in installed(KINDS).items()}
+    for kind in names(KINDS):
+        package = installed_packages.get(kind, f"{KINDS}.{kind}")
         try:
             name, section = companion(KINDS, f"{package}.settings", "SECTION") or ("", None)
         except UserError as error:
             raise UserError(
                 f"{package}, an installed kind of job, can't be imported: {error}; or uninstall it"
             ) from error
-        if name in found or name in Workload.__dataclass_fields__:
+        if name in types or name in Workload.__dataclass_fields__:
             raise UserError(f"{package}.settings declares the settings {name!r}, which already exist: rename them")
         if section is not None:
-            found[name] = section
-    return found
+            types[name] = section
+    return types
 
 
 @cache
@@ -496,26 +497,26 @@ def tree() -> Any:
         if part.name != OWN
     ]
     own = [(name, section, field(default_factory=section)) for name, section in sections().items()]
-    # The module with the docstrings of the shared fields.
-    at = {"__module__": Workload.__module__, "SYNONYMS": SYNONYMS}
-    return make_dataclass("Workload", [*shared, *own], namespace=at, frozen=True, kw_only=True)
+    # the docstrings of the shared fields are read from the source of `__module__`
+    namespace = {"__module__": Workload.__module__, "SYNONYMS": SYNONYMS}
+    return make_dataclass("Workload", [*shared, *own], namespace=namespace, frozen=True, kw_only=True)
 
 
 def to_workload(settings: Any, foreign: Mapping[str, Any]) -> Workload:
     """Convert a `tree` to a Workload, with the `foreign` sections; kinds' sections of defaults are left out."""
     shared = {part.name: getattr(settings, part.name) for part in fields(Workload) if part.name != OWN}
-    set_here = ((name, getattr(settings, name)) for name in sections())
-    own = {name: plain(value) for name, value in set_here if value != sections()[name]()}
-    return Workload(**shared, kinds={**own, **foreign})
+    own = {name: getattr(settings, name) for name in sections()}
+    changed = {name: plain(section) for name, section in own.items() if section != sections()[name]()}
+    return Workload(**shared, kinds={**changed, **foreign})
 
 
 def replaced(full: Any, scaled: Any) -> dict[str, Any]:
-    """Return the settings in `full`, a `tree`, that a scale replaced in `scaled`: whole values, section by section."""
-    there = plain(scaled)
+    """Return the settings of `full`, a `tree`, that a scale replaced in `scaled`: section -> key -> full-size value."""
+    scaled_sections = plain(scaled)
     return {
-        key: {name: item for name, item in value.items() if item != there[key][name]}
-        for key, value in plain(full).items()
-        if isinstance(value, dict) and value != there[key] and key not in ("accelerators", "scales")
+        name: {key: value for key, value in section.items() if value != scaled_sections[name][key]}
+        for name, section in plain(full).items()
+        if isinstance(section, dict) and section != scaled_sections[name] and name not in ("accelerators", "scales")
     }
 
 
@@ -523,11 +524,12 @@ def full_size(workload: Workload) -> Workload | None:
     """Return the workload with the shared sections as they are without its scale; None where they are not known."""
     if not workload.scale:
         return workload
-    if (settings := workload.scales.get("")) is None:
+    replaced_settings = workload.scales.get("")
+    if replaced_settings is None:
         return None
-    parts = {name: getattr(workload, name) for name in settings if name in Workload.__dataclass_fields__}
-    whole = {name: build(type(part), plain(part) | settings[name], name) for name, part in parts.items()}
-    return replace(workload, **whole)
+    scaled = {name: getattr(workload, name) for name in replaced_settings if name in Workload.__dataclass_fields__}
+    full = {name: build(type(part), plain(part) | replaced_settings[name], name) for name, part in scaled.items()}
+    return replace(workload, **full)
 
 
 def plain(value: Any) -> Any:

@@ -31,8 +31,6 @@ MODULES: dict[KeyPath, str] = {
 }
 """Settings that name a module -> package of the built-in ones."""
 
-RENAMED_SECTIONS = {"data_reader": "reader"}
-
 RENAMED_KEYS = {
     "model.model_size": "model.model_size_bytes",
     "checkpoint.model_size": "model.model_size_bytes",
@@ -178,11 +176,12 @@ DURATIONS = {
 
 
 def layer(path: KeyPath, value: Any) -> Layer:
-    """Split a value at `path` into single settings, with DLIO's names replaced by dlemu's."""
+    """Split a value at `path` into single settings by dlemu's names: `data_reader: {nice: 4}` into reader.nice, 4."""
     path = renamed(path, value)
     if not isinstance(value, Mapping) or not value or path in DURATIONS or (path and path[0] in TABLES):
-        ours = RENAMED_VALUES.get(path, {}).get(value, value) if isinstance(value, str | bool) else value
-        return [(path, ours)] if path else []
+        if isinstance(value, str | bool):
+            value = RENAMED_VALUES.get(path, {}).get(value, value)
+        return [(path, value)] if path else []
     return [setting for key, item in value.items() for setting in layer((*path, str(key)), item)]
 
 
@@ -216,20 +215,23 @@ def renamed(path: KeyPath, value: Any) -> KeyPath:
     """Return the path here of a key in DLIO; `model: NAME` is a short form."""
     if path == ("model",) and not isinstance(value, Mapping):
         return ("model", "name")
-    if not path:
-        return path
-    path = (RENAMED_SECTIONS.get(path[0], path[0]), *path[1:])
+    if path[:1] == ("data_reader",):
+        path = ("reader", *path[1:])
     key = ".".join(path)
     return tuple(RENAMED_KEYS[key].split(".")) if key in RENAMED_KEYS else path
 
 
 def is_known(key: str) -> bool:
+    """Return whether a key is a setting, a parameter of a random time, or a key of DLIO that is ignored or refused."""
     path = renamed(tuple(key.split(".")), None)
-    above = [path[:length] for length in range(1, len(path))]
-    named = {".".join(place) for place in (*above, path)}
-    if _default(path) is not None or named & {*NO_EFFECT, *UNSUPPORTED, _OPTION}:
+    if not {*NO_EFFECT, *UNSUPPORTED, _OPTION}.isdisjoint(_prefixes(path)) or _default(path) is not None:
         return True
-    return any(isinstance(_default(place), Duration) for place in above)  # a parameter of a random time
+    return any(isinstance(_default(path[:length]), Duration) for length in range(1, len(path)))
+
+
+def _prefixes(path: KeyPath) -> list[str]:
+    """Return the keys of the sections that a path is in, the outermost first, and its own: a, a.b, a.b.c."""
+    return [".".join(path[:length]) for length in range(1, len(path) + 1)]
 
 
 def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, Any]:
@@ -238,54 +240,56 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
     A null requests the default of a number, a time or a list; for words it is "none" or "null", as YAML reads these.
     If `received` from an unknown source, no module that it names is imported.
     """
-    no_effect, left = NO_EFFECT | _without_effect(tree, received=received), dict[str, Any]()
-    without_counterpart = no_effect.keys() | UNSUPPORTED.keys()
-    notes, unsupported = list[str](), list[str]()
+    no_effect = NO_EFFECT | _without_effect(tree, received=received)
+    settings: dict[str, Any] = {}
+    notes: list[str] = []
+    unsupported: list[str] = []
     for path, value in layer((), tree):
         key = ".".join(path)
-        places = (".".join(path[:length]) for length in range(1, len(path) + 1))  # the sections it is in, and itself
-        foreign = key if _SECRET.fullmatch(key) else next((one for one in places if one in without_counterpart), "")
-        named = foreign if "." in foreign else key  # of a section at the top, each key that requests something
-        if foreign and (value in (None, _DEFAULTS[key]) if key in _DEFAULTS else value in _INERT):
+        dlio_key = next((prefix for prefix in _prefixes(path) if prefix in no_effect or prefix in UNSUPPORTED), "")
+        if _SECRET.fullmatch(key):
+            dlio_key = key
+        if not dlio_key:
+            if value is not None or not _may_be_null(path):
+                put(settings, path, value)
             continue
-        if foreign in UNSUPPORTED.keys() - no_effect.keys():
-            unsupported.append(f"{named}: not supported yet: {UNSUPPORTED[foreign]}")
-        elif foreign:
-            notes.append(f"{named} has no effect: {no_effect.get(foreign, _LEFT_OUT)}")
-        elif value is not None or not _may_be_null(path):
-            put(left, path, value)
+        if value in (None, _DEFAULTS[key]) if key in _DEFAULTS else value in _INERT:
+            continue  # it requests nothing
+        shown = dlio_key if "." in dlio_key else key  # of a whole section: each of its keys
+        if dlio_key in UNSUPPORTED and dlio_key not in no_effect:
+            unsupported.append(f"{shown}: not supported yet: {UNSUPPORTED[dlio_key]}")
+        else:
+            notes.append(f"{shown} has no effect: {no_effect.get(dlio_key, _LEFT_OUT)}")
     for name, texts in (("notes", notes), ("unsupported", unsupported)):
         saved = tree.get(name) or []
         # A saved value that is not a list is left to the strict builder, which reports it.
-        left[name] = list(dict.fromkeys([*saved, *texts])) if isinstance(saved, list) else saved
-    return left
+        settings[name] = list(dict.fromkeys([*saved, *texts])) if isinstance(saved, list) else saved
+    return settings
 
 
 def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str]:
-    """Return the keys that have no effect with this storage and this loader; an unknown one is reported elsewhere."""
+    """Return key -> why it has no effect with this storage and loader; unknown ones are reported elsewhere."""
 
     def value(section: str, key: str) -> str:
-        given = tree.get(section)
-        here = given.get(key) if isinstance(given, Mapping) else None
-        return str(_default((section, key)) if here is None else here)
+        keys = tree.get(section)
+        given = keys.get(key) if isinstance(keys, Mapping) else None
+        return str(_default((section, key)) if given is None else given)
 
     storage_type, engine = value("storage", "storage_type"), value("reader", "engine")
-    data_format, transfers = value("dataset", "format"), "reader.transfer_size"
-    used: set[str] = set()
+    data_format = value("dataset", "format")
+    effective: set[str] = set()
     with contextlib.suppress(UserError):
         # `Traits` of dlemu.loaders.traits_base, which this package may not import
         traits = (built_in if received else companion)(LOADERS, value("reader", "data_loader"), "Traits", None)
         loader = None if traits is None else traits()
-        used |= {transfers} if loader is None else {*loader.settings_used(data_format)}
-        # reads that bypass the page cache are not made by a library, so their size can be set
+        effective |= {"reader.transfer_size"} if loader is None else {*loader.settings_used(data_format)}
+        # Reads that bypass the page cache are not made by a library, so their size can be set.
         direct = value("reader", "odirect") == "True" or is_direct(storage_type) or not has_paths(storage_type)
         by_library = engine == "library" or (engine == "matched" and not direct)
         if by_library and not (loader and loader.reads_files(data_format)):
-            used -= {transfers}
-    unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in used}
-    if has_paths(storage_type):
-        return unused | NO_EFFECT_ON_FOLDERS
-    return unused | NO_EFFECT_ON_OBJECTS
+            effective -= {"reader.transfer_size"}
+    unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in effective}
+    return unused | (NO_EFFECT_ON_FOLDERS if has_paths(storage_type) else NO_EFFECT_ON_OBJECTS)
 
 
 def _may_be_null(path: KeyPath) -> bool:

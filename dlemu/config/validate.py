@@ -6,7 +6,7 @@ What one setting may be is declared at its field.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePath
 
 from datagen.errors import UserError
@@ -22,9 +22,11 @@ from dlemu.config.translate import LOADERS, MODULES
 
 def check(workload: Workload) -> None:
     """Raise UserError for values that no run could take."""
-    known = sections() if workload.kinds else {}
-    own = {name: build(known[name], section, name) for name, section in workload.kinds.items() if name in known}
-    _refuse([*problems(workload), *(wrong for name, section in own.items() for wrong in problems(section, name))])
+    messages = [*problems(workload)]
+    for name, values in workload.kinds.items():
+        if name in sections():
+            messages += problems(build(sections()[name], values, name), name)
+    _refuse(messages)
 
 
 def check_folder(workload: Workload, key: str, folder: str) -> None:
@@ -42,38 +44,26 @@ def check_model_name(name: str) -> None:
 
 def check_data(workload: Workload) -> None:
     """Raise UserError for a dataset that can't be made."""
-    _refuse(_data_problems(workload))
+    _refuse(list(_data_problems(workload)))
 
 
 def check_runnable(workload: Workload) -> None:
     """Raise UserError for a workload that can't train."""
-    _refuse(
-        [
-            *_data_problems(workload),
-            *_training_problems(workload),
-            *_name_problems(workload, "train", "compute"),
-            *_loader_problems(workload),
-            *workload.unsupported,
-        ]
-    )
+    messages = [*_data_problems(workload), *_training_problems(workload), *_name_problems(workload, "train", "compute")]
+    _refuse([*messages, *_loader_problems(workload), *workload.unsupported])
 
 
 def check_checkpoints(workload: Workload) -> None:
     """Raise UserError for a workload that can't write and read checkpoints alone."""
-    _refuse(
-        [
-            *_storage_problems(workload),
-            *_folder_problems(workload, "checkpoint.checkpoint_folder", workload.checkpoint.checkpoint_folder),
-            *_name_problems(workload, "checkpoint", "format"),
-            *_checkpoint_problems(workload),
-            *workload.unsupported,
-        ]
-    )
+    folder = workload.checkpoint.checkpoint_folder
+    messages = [*_storage_problems(workload), *_folder_problems(workload, "checkpoint.checkpoint_folder", folder)]
+    messages += [*_name_problems(workload, "checkpoint", "format"), *_checkpoint_problems(workload)]
+    _refuse([*messages, *workload.unsupported])
 
 
-def _refuse(found: Iterable[str]) -> None:
-    if wrong := [*found]:
-        raise UserError(joined_problems(wrong))
+def _refuse(messages: list[str]) -> None:
+    if messages:
+        raise UserError(joined_problems(messages))
 
 
 def _data_problems(workload: Workload) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from dlemu.checkpoints.shards import parameters
@@ -43,7 +44,7 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
 
     def records_of(self, rank: int) -> list[CheckpointRecord]:
         """Return a rank's checkpoints in chronological order."""
-        return sorted((one for one in self.run.records if one.rank == rank), key=lambda one: one.start_ns)
+        return sorted((record for record in self.run.records if record.rank == rank), key=attrgetter("start_ns"))
 
     def seconds(self, record: CheckpointRecord) -> float:
         """Return how long a checkpoint took, computed from its time stamps."""
@@ -58,8 +59,8 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
         """Return the figures of the phases that ran; DLIO of 2026 omits the others."""
         figures: dict[str, Any] = {}
         for phase, key in KEYS.items():
-            own = [record for record in self.records_of(0) if record.phase == phase]
-            figures |= checkpoint_figures(key, list(map(self.rate, own)), list(map(self.seconds, own)))
+            records = [record for record in self.records_of(0) if record.phase == phase]
+            figures |= checkpoint_figures(key, list(map(self.rate, records)), list(map(self.seconds, records)))
         return figures | {"checkpoint_size_GB": self.size_gib}
 
     def stats_of(self, rank: int) -> dict[str, Any]:
@@ -93,8 +94,8 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
             yield f"{began} Optimizer state size: {plan.tensor_bytes('optimizer') / GIB:.6f} GB {subset}"
         yield f"{began} Total checkpoint size: {self.size_gib:.6f} GB {subset}"
         for record in self.records_of(0):
-            doing = {"write": "saving", "read": "loading"}[record.phase]
-            what = f"{doing} checkpoint {record.checkpoint} for epoch {EPOCH}"
-            yield f"{self.stamp(record.start_ns)} Starting {what}"
-            took = f"{self.seconds(record):.4f} s; Throughput: {self.rate(record):.4f} GB/s"
-            yield f"{self.stamp(record.end_ns)} Finished {what} in {took}"
+            verb = {"write": "saving", "read": "loading"}[record.phase]
+            action = f"{verb} checkpoint {record.checkpoint} for epoch {EPOCH}"
+            speed = f"{self.seconds(record):.4f} s; Throughput: {self.rate(record):.4f} GB/s"
+            yield f"{self.stamp(record.start_ns)} Starting {action}"
+            yield f"{self.stamp(record.end_ns)} Finished {action} in {speed}"

@@ -15,10 +15,8 @@ from dlemu.config.overrides import override, parse
 from dlemu.config.schema import Workload
 from dlemu.dlio.config import OWN_FOLDER, DlioFolders
 
-DEFAULT_SUBFOLDER = ".hydra"
-"""Where hydra keeps a run's configuration unless `hydra.output_subdir` says otherwise."""
-
 _NOW = re.compile(r"\$\{now:([^}]*)\}")
+_TIME = "${now:%Y-%m-%d}-${now:%H-%M-%S}"
 
 
 def load_command(words: Sequence[str], config_dir: str | None) -> tuple[Workload, DlioFolders]:
@@ -27,42 +25,45 @@ def load_command(words: Sequence[str], config_dir: str | None) -> tuple[Workload
     DLIO's files go where DLIO writes them: `output.folder` of the workload, or else hydra's run folder, by default
     `hydra_log/MODEL/TIME`. dlemu's own files go into the subfolder `dlemu`. Raises UserError.
     """
-    choice, given = parse(words)
-    hydra = {setting.path[1:]: setting.value for setting in given if setting.path[0] == "hydra"}
-    settings = [setting.text for setting in given if setting.path[0] != "hydra"]
-    workload = load([*_workload_overrides(choice, config_dir), *settings], config_dir=config_dir)
-    run_folder, subfolder = hydra.get(("run", "dir")), hydra.get(("output_subdir",), DEFAULT_SUBFOLDER)
-    named = None if run_folder is None else _with_time(str(run_folder))
-    folder = workload.output.folder or named or _with_time(f"hydra_log/{workload.model.name}/{_TIME}")
+    choice, settings = parse(words)
+    hydra = {setting.path[1:]: setting.value for setting in settings if setting.path[0] == "hydra"}
+    overrides = [setting.text for setting in settings if setting.path[0] != "hydra"]
+    workload = load([*_workload_overrides(choice, config_dir), *overrides], config_dir=config_dir)
+    default_folder = workload.output.folder or _with_time(f"hydra_log/{workload.model.name}/{_TIME}")
+    run_folder = hydra.get(("run", "dir"))
+    hydra_folder = default_folder if run_folder is None else _with_time(str(run_folder))
+    folder = workload.output.folder or hydra_folder
+    subfolder = hydra.get(("output_subdir",), ".hydra")  # hydra's default
     folders = DlioFolders(
         folder=folder,
-        config_folder=None if subfolder is None else os.path.join(named or folder, str(subfolder)),
-        overrides=(*([f"workload={choice}"] if choice else []), *settings),
+        config_folder=None if subfolder is None else os.path.join(hydra_folder, str(subfolder)),
+        overrides=(f"workload={choice}", *overrides) if choice else tuple(overrides),
     )
     output = replace(workload.output, folder=_unused(os.path.join(folder, OWN_FOLDER)))
     return replace(workload, output=output), folders
 
 
-_TIME = "${now:%Y-%m-%d}-${now:%H-%M-%S}"
-
-
 def _workload_overrides(choice: str, config_dir: str | None) -> list[str]:
-    """Translate DLIO's `workload=NAME_ACCELERATOR`: DLIO has a file per accelerator, dlemu a table per workload.
+    """Translate DLIO's `workload=CHOICE`: DLIO has a file per accelerator, dlemu a table per workload.
 
-    The folder `workload` beside this file has those of DLIO's workloads that dlemu lacks, or has under another name.
+    A workload of DLIO that dlemu lacks, or has under another name: its file in the folder `workload` beside this one.
+    unet3d_h100: `workload=unet3d accelerator=h100`, if there is no unet3d_h100 and dlemu's unet3d has an h100.
+    A path, the user's own file in CONFIG_DIR/workload, any other name (which `load` may refuse): `workload=CHOICE`.
     """
     choice = choice or DEFAULT_WORKLOAD
-    dlios, own = (
-        os.path.join(folder, "workload", f"{choice}.yaml")
-        for folder in (os.path.dirname(__file__), config_dir or os.devnull)
-    )
-    if os.path.exists(dlios) and not os.path.exists(own):
-        return [override(("workload",), dlios)]
-    base, _, accelerator = choice.rpartition("_")
-    if os.sep in choice or choice in workload_names(config_dir) or base not in workload_names():
+    if os.sep in choice:
         return [f"workload={choice}"]
-    known = accelerator in load([f"workload={base}"]).accelerators
-    return [f"workload={base}", f"accelerator={accelerator}"] if known else [f"workload={choice}"]
+    file = os.path.join("workload", f"{choice}.yaml")
+    shipped_path = os.path.join(os.path.dirname(__file__), file)
+    is_users = config_dir is not None and os.path.exists(os.path.join(config_dir, file))
+    if os.path.exists(shipped_path) and not is_users:
+        return [override(("workload",), shipped_path)]
+    base, _, accelerator = choice.rpartition("_")
+    if choice in workload_names(config_dir) or base not in workload_names():
+        return [f"workload={choice}"]
+    if accelerator not in load([f"workload={base}"]).accelerators:
+        return [f"workload={choice}"]
+    return [f"workload={base}", f"accelerator={accelerator}"]
 
 
 def _with_time(folder: str) -> str:
@@ -75,9 +76,10 @@ def _with_time(folder: str) -> str:
 
 
 def _unused(folder: str) -> str:
-    """Return the folder's name, with a number appended if the folder holds an earlier run."""
-    free, number = folder, 1
-    while os.path.exists(os.path.join(free, "summary.json")):
+    """Return the folder, with a number appended if it holds an earlier run: dlemu, dlemu-2, dlemu-3."""
+    unused = folder
+    number = 1
+    while os.path.exists(os.path.join(unused, "summary.json")):
         number += 1
-        free = f"{folder}-{number}"
-    return free
+        unused = f"{folder}-{number}"
+    return unused

@@ -1,7 +1,8 @@
-"""A workload as DLIO 2.x's config.yaml, as its overrides, and as a workload file for DLIO's own program."""
+"""A workload in DLIO 2.x's terms: the contents of its config.yaml and overrides.yaml, and a workload file for DLIO."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -18,22 +19,9 @@ OWN_FOLDER = "dlemu"
 LOG = "dlio.log"
 
 _SECTIONS = ("workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric", "storage")
-
-
-TRANSFORMER_KEYS = ("vocab_size", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads")
+_TRANSFORMER_KEYS = ("vocab_size", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads")
 """Fields of `model.transformer` that DLIO knows."""
-_CHECKPOINT_KEYS = {
-    "time_between_checkpoints": None,
-    "num_checkpoints_write": None,
-    "num_checkpoints_read": None,
-    "fsync": None,
-    "mode": "default",
-    "rank_sync": False,
-    "recovery_rank_shift": False,
-    "randomize_tensor": True,
-}
-"""Settings that DLIO's workloads without training have -> the value at which they are omitted; None: always written."""
-_TRAINING_KEYS = (
+_TRAINING_CHECKPOINT_KEYS = (
     "checkpoint_folder",
     "checkpoint_after_epoch",
     "epochs_between_checkpoints",
@@ -41,24 +29,34 @@ _TRAINING_KEYS = (
     "type",
     "fsync",
 )
-OWN_KEYS = {
+"""Settings of `checkpoint` that DLIO reads when it trains."""
+_CHECKPOINT_RUN_KEYS = (
+    "checkpoint_folder",
+    "time_between_checkpoints",
+    "num_checkpoints_write",
+    "num_checkpoints_read",
+    "fsync",
+)
+"""Settings of `checkpoint` that every DLIO workload without training has."""
+_CHECKPOINT_RUN_OPTIONS = ("mode", "rank_sync", "recovery_rank_shift", "randomize_tensor")
+"""Settings of `checkpoint` that a DLIO workload without training has only if they differ from the default."""
+_DLEMU_KEYS = {
     "dataset": ("compressibility", "seed", "record_length_bytes_quantiles", "source"),
     "reader": (
         *("engine", "decode", "evict_page_cache", "page_cache_percent", "verify", "nice"),
         *("preprocess", "tensors", "tensor_bytes"),
     ),
     "train": ("synchronous", "step_cpu_time"),
-    "checkpoint": tuple(sorted({field.name for field in fields(Checkpoint)} - {*_CHECKPOINT_KEYS, *_TRAINING_KEYS})),
     "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict"),
 }
-"""Settings that DLIO does not have; only the config.yaml in dlemu's own folder has them."""
-LOADERS = ("pytorch", "tensorflow", "dali")
-FORMATS = (
+"""Section -> settings that DLIO does not have; only the config.yaml in dlemu's own folder has them."""
+_LOADERS = ("pytorch", "tensorflow", "dali")
+_FORMATS = (
     *("tfrecord", "hdf5", "csv", "npz", "npy", "jpeg", "png"),
     *("indexed_binary", "mmap_indexed_binary", "synthetic", "parquet"),
 )
 """DLIO's formats (its enumeration `FormatType`); parquet is only in MLCommons' fork for v3.0."""
-COMPRESSIONS = ("none", "gzip", "zip")
+_COMPRESSIONS = ("none", "gzip", "zip")
 """Compressions that both DLIO (its enumeration `Compression`) and dlemu have."""
 
 
@@ -73,94 +71,82 @@ class DlioFolders:
     """Contents of overrides.yaml; None: the settings that differ from those of the shipped workload."""
 
 
-def dlio_workload(workload: Workload) -> dict[str, Any]:
-    """Return the `workload` mapping of DLIO's config.yaml; without dataset or reader if it only does checkpoints."""
-    workload = published(workload)
-    model = _model(workload.model)
-    if only_checkpoints(workload):
-        return {"model": model, "framework": workload.framework, **_checkpoint_sections(workload)}
-    sections = {name: _section(getattr(workload, name), OWN_KEYS.get(name, ())) for name in _SECTIONS}
-    sections["checkpoint"] = {key: sections["checkpoint"][key] for key in _TRAINING_KEYS}
-    return {"model": model, "framework": workload.framework, **sections}
-
-
 def only_checkpoints(workload: Workload) -> bool:
     """Return whether a workload saves and loads checkpoints and does nothing else."""
     return workload.workflow.checkpoint and not workload.workflow.train
 
 
+def dlio_workload(workload: Workload) -> dict[str, Any]:
+    """Return the `workload` mapping of DLIO's config.yaml; without dataset or reader if it only does checkpoints."""
+    workload = published(workload)
+    tree: dict[str, Any] = {"model": _model(workload.model), "framework": workload.framework}
+    if only_checkpoints(workload):
+        generates = workload.workflow.generate_data
+        tree["workflow"] = {"generate_data": generates, "train": False, "checkpoint": True}
+        tree["checkpoint"] = _checkpoint_run(workload.checkpoint)
+        return tree
+    for name in _SECTIONS:
+        dlemu_keys = _DLEMU_KEYS.get(name, ())
+        section = _to_plain(getattr(workload, name))
+        tree[name] = {key: value for key, value in section.items() if key not in dlemu_keys}
+    tree["checkpoint"] = {key: tree["checkpoint"][key] for key in _TRAINING_CHECKPOINT_KEYS}
+    return tree
+
+
 def _model(model: Model) -> dict[str, Any]:
-    named: dict[str, Any] = {"name": model.name, "type": model.type}
+    tree: dict[str, Any] = {"name": model.name, "type": model.type}
     if not model.has_layers:
-        return named | {"model_size": model.model_size_bytes}
-    cut, shape = model.parallelism, model.transformer
-    parallelism = {"pipeline": cut.pipeline, "tensor": cut.tensor, "zero_stage": cut.zero_stage}
-    parallelism |= {"data": cut.data} if cut.data > 0 else {}
-    parallelism |= {"expert": cut.expert} if cut.expert > 1 else {}
-    layers: dict[str, Any] = {"num_layers": model.num_layers, "model_datatype": model.model_datatype}
-    layers |= {"optimizer_datatype": model.optimizer_datatype, "parallelism": parallelism}
+        tree["model_size"] = model.model_size_bytes
+        return tree
+    split = model.parallelism
+    parallelism = {"pipeline": split.pipeline, "tensor": split.tensor, "zero_stage": split.zero_stage}
+    if split.data > 0:
+        parallelism["data"] = split.data
+    if split.expert > 1:
+        parallelism["expert"] = split.expert
+    for key in ("num_layers", "model_datatype", "optimizer_datatype"):
+        tree[key] = getattr(model, key)
+    tree["parallelism"] = parallelism
     if model.type != "transformer":
-        layers["model_size"] = model.model_size_bytes
-    older = {key: list(getattr(model, key)) for key in ("layer_parameters", "optimization_groups")}
-    if any(older.values()):
-        return named | layers | older
-    numbers = {field.name: getattr(shape, field.name) for field in fields(shape)}
-    given = {key: value for key, value in numbers.items() if key in TRANSFORMER_KEYS or value}
-    return named | layers | {"transformer": given}
+        tree["model_size"] = model.model_size_bytes
+    if model.layer_parameters or model.optimization_groups:  # DLIO's older description of layers
+        tree["layer_parameters"] = list(model.layer_parameters)
+        tree["optimization_groups"] = list(model.optimization_groups)
+    else:
+        sizes = _to_plain(model.transformer)
+        tree["transformer"] = {key: size for key, size in sizes.items() if key in _TRANSFORMER_KEYS or size}
+    return tree
 
 
-def _checkpoint_sections(workload: Workload) -> dict[str, Any]:
-    flow, saves = workload.workflow, workload.checkpoint
-    folder = {"checkpoint_folder": saves.checkpoint_folder}
-    given = {key: _plain(getattr(saves, key)) for key, left_out in _CHECKPOINT_KEYS.items()}
-    return {
-        "workflow": {"generate_data": flow.generate_data, "train": flow.train, "checkpoint": flow.checkpoint},
-        "checkpoint": folder | {key: value for key, value in given.items() if value != _CHECKPOINT_KEYS[key]},
-    }
+def _checkpoint_run(settings: Checkpoint) -> dict[str, Any]:
+    tree, defaults = _to_plain(settings), _to_plain(Checkpoint())
+    changed = [key for key in _CHECKPOINT_RUN_OPTIONS if tree[key] != defaults[key]]
+    return {key: tree[key] for key in (*_CHECKPOINT_RUN_KEYS, *changed)}
+
+
+def _to_plain(value: Any) -> Any:
+    """Return a section as a mapping, and a setting's value as DLIO's YAML has it."""
+    if isinstance(value, Duration):  # DLIO does not know `empirical`, and sleeps 0 s for an unknown type
+        return value.mean if value.type == "empirical" else value.to_value()
+    if is_dataclass(value):
+        return {field.name: _to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple):
+        return [_to_plain(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # record_length_bytes is a whole number in DLIO's files
+    return value
 
 
 def dlio_overrides(workload: Workload, base: Workload) -> list[str]:
     """Return DLIO's overrides.yaml: DLIO's name of the workload, and every setting that differs from `base`."""
-    name = "_".join(filter(None, (workload.model.name, workload.accelerator)))
-    wanted, given = dlio_workload(workload), dlio_workload(base)
-    return [
-        f"workload={name}",
-        *(
-            f"++workload.{section}.{key}={_override_text(value)}"
-            for section in ("model", *_SECTIONS)
-            for key, value in wanted.get(section, {}).items()
-            if value != given.get(section, {}).get(key)
-        ),
-    ]
-
-
-def dlio_hydra(run_folder: str, config_subfolder: str, overrides: list[str]) -> dict[str, Any]:
-    """Return the part of hydra.yaml that gives the run's folder and the overrides."""
-    return {
-        "hydra": {
-            "run": {"dir": run_folder},
-            "mode": "RUN",
-            "output_subdir": config_subfolder,
-            "overrides": {"hydra": [f"hydra.run.dir={run_folder}"], "task": overrides},
-            "job": {"name": "dlemu", "config_name": "config"},
-        }
-    }
-
-
-def _section(section: Any, left_out: tuple[str, ...]) -> dict[str, Any]:
-    return {field.name: _plain(getattr(section, field.name)) for field in fields(section) if field.name not in left_out}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Duration):  # DLIO does not know `empirical`, and sleeps 0 s for an unknown type
-        return value.mean if value.type == "empirical" else value.to_value()
-    if is_dataclass(value):
-        return _section(value, ())
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and value.is_integer():
-        return int(value)  # record_length_bytes is a whole number in DLIO's files
-    return value
+    overrides = [f"workload={_name_in_dlio(workload)}"]
+    tree, base_tree = dlio_workload(workload), dlio_workload(base)
+    for section in ("model", *_SECTIONS):
+        base_section = base_tree.get(section, {})
+        for key, value in tree.get(section, {}).items():
+            if value != base_section.get(key):
+                overrides.append(f"++workload.{section}.{key}={_override_text(value)}")
+    return overrides
 
 
 def _override_text(value: Any) -> str:
@@ -171,82 +157,85 @@ def _override_text(value: Any) -> str:
     return str(value)
 
 
+def _name_in_dlio(workload: Workload) -> str:
+    """Return MODEL_ACCELERATOR, such as unet3d_h100: DLIO has a workload file per accelerator."""
+    return f"{workload.model.name}_{workload.accelerator}" if workload.accelerator else workload.model.name
+
+
 def dlio_yaml(workload: Workload) -> str:
-    """Return the file's text; settings that DLIO does not have are listed in comments at its top.
+    """Return the text of a DLIO workload file; comments at its top list the settings that DLIO does not have.
 
     Raises UserError for a loader, a format or a compression that DLIO does not have.
     """
-    by_tensorflow = (workload.dataset.format, workload.framework) == ("tfrecord", "tensorflow")
-    if by_tensorflow and workload.reader.data_loader in ("pytorch", "threads"):
-        # DLIO reads it by TensorFlow alone, for which dlemu may have another loader where that is not installed.
+    loader, by_tensorflow = workload.reader.data_loader, workload.framework == "tensorflow"
+    if workload.dataset.format == "tfrecord" and by_tensorflow and loader in ("pytorch", "threads"):
+        # DLIO reads tfrecord by TensorFlow alone. dlemu chose another loader if TensorFlow is not installed here.
         workload = replace(workload, reader=replace(workload.reader, data_loader="tensorflow"))
     tree = dlio_workload(workload)
     if "model_size" in tree["model"]:
         # DLIO 2.x reads `model_size_bytes`, older versions `model_size`.
         tree["model"]["model_size_bytes"] = tree["model"]["model_size"]
     if not only_checkpoints(workload):
-        _check(workload)
-        _fit_training(tree)
-    return _head(workload) + yaml.safe_dump(tree, sort_keys=False)
+        _check_dlio_has("reader.data_loader", workload.reader.data_loader, _LOADERS)
+        _check_dlio_has("dataset.format", workload.dataset.format, _FORMATS)
+        _check_dlio_has("dataset.compression", workload.dataset.compression, _COMPRESSIONS)
+        _adapt_training_sections(tree)
+    return _header(workload) + yaml.safe_dump(tree, sort_keys=False)
 
 
-def _fit_training(tree: dict[str, Any]) -> None:
+def _check_dlio_has(key: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UserError(f"{key} is {value!r}, which DLIO does not have: wanted one of {', '.join(choices)}")
+
+
+def _adapt_training_sections(tree: dict[str, Any]) -> None:
     """Change the sections of a training workload, in place, into those that DLIO reads."""
-    if tree["dataset"]["format"] != "hdf5":
-        del tree["dataset"]["hdf5"]
-    if tree["dataset"]["format"] != "parquet":
-        del tree["dataset"]["parquet"]
-    if not tree["reader"]["transfer_size"]:
-        del tree["reader"]["transfer_size"]  # DLIO takes 0 to mean unbuffered
-    # DLIO may use one of our loaders' names for a different loader: its `dali` has its own readers in Python.
-    theirs = {ours: theirs for theirs, ours in RENAMED_VALUES["reader", "data_loader"].items()}
-    loader = tree["reader"]["data_loader"]
-    tree["reader"]["data_loader"] = theirs.get(loader, loader)
-    metric = tree["metric"]
+    dataset, reader, metric = tree["dataset"], tree["reader"], tree["metric"]
+    for name in ("hdf5", "parquet"):
+        if dataset["format"] != name:
+            del dataset[name]
+    if not reader["transfer_size"]:
+        del reader["transfer_size"]  # DLIO takes 0 to mean unbuffered
+    # DLIO's loader `dali` has readers in Python; its `native_dali` is the loader that dlemu calls `dali`.
+    for dlio_loader, dlemu_loader in RENAMED_VALUES["reader", "data_loader"].items():
+        if reader["data_loader"] == dlemu_loader:
+            reader["data_loader"] = dlio_loader
     # DLIO reads the excluded steps from `output`, and the AU threshold from `metric`.
     tree["output"] = {"metric": {key: metric.pop(key) for key in ("exclude_start_steps", "exclude_end_steps")}}
 
 
-def _check(workload: Workload) -> None:
-    for key, value, known in (
-        ("reader.data_loader", workload.reader.data_loader, LOADERS),
-        ("dataset.format", workload.dataset.format, FORMATS),
-        ("dataset.compression", workload.dataset.compression, COMPRESSIONS),
-    ):
-        if value not in known:
-            raise UserError(f"{key} is {value!r}, which DLIO does not have: wanted one of {', '.join(known)}")
-
-
-def _head(workload: Workload) -> str:
-    name = f"{workload.model.name}_{workload.accelerator}" if workload.accelerator else workload.model.name
+def _header(workload: Workload) -> str:
+    name = _name_in_dlio(workload)
     lines = [
         f"written by dlemu; with this file at DIR/workload/{name}.yaml:",
         f"  mpirun -np {workload.ranks} dlio_benchmark --config-dir DIR workload={name}",
     ]
-    own = _settings_not_in_dlio(workload)
-    if own:
-        lines.append("DLIO has no setting for these, which were not dlemu's defaults: " + ", ".join(own))
+    changed = [*_model_settings_not_in_dlio(workload.model), *_settings_not_in_dlio(workload)]
+    if changed:
+        lines.append("DLIO has no setting for these, which were not dlemu's defaults: " + ", ".join(changed))
     return "".join(f"# {line}\n" for line in lines)
 
 
-def _settings_not_in_dlio(workload: Workload) -> list[str]:
-    """List the settings that DLIO does not have and that differ from their defaults."""
-    settings = _model_settings_not_in_dlio(workload.model)
-    for section, keys in OWN_KEYS.items():
-        if only_checkpoints(workload) != (section == "checkpoint"):
-            continue
-        given, plain = getattr(workload, section), getattr(Workload(), section)
-        for field in fields(given):
-            if field.name in keys and getattr(given, field.name) != getattr(plain, field.name):
-                value = getattr(given, field.name)
-                settings.append(f"{section}.{field.name}={str(value).lower() if isinstance(value, bool) else value}")
-    return settings
+def _settings_not_in_dlio(workload: Workload) -> Iterator[str]:
+    """Yield KEY=VALUE for each setting that DLIO does not have and that differs from its default."""
+    if only_checkpoints(workload):
+        dlio_keys = {*_TRAINING_CHECKPOINT_KEYS, *_CHECKPOINT_RUN_KEYS, *_CHECKPOINT_RUN_OPTIONS}
+        dlemu_keys = {"checkpoint": [field.name for field in fields(Checkpoint) if field.name not in dlio_keys]}
+    else:
+        dlemu_keys = {name: list(keys) for name, keys in _DLEMU_KEYS.items()}
+    for name, keys in dlemu_keys.items():
+        section, defaults = getattr(workload, name), getattr(Workload(), name)
+        for field in fields(section):
+            value = getattr(section, field.name)
+            if field.name in keys and value != getattr(defaults, field.name):
+                yield f"{name}.{field.name}={str(value).lower() if isinstance(value, bool) else value}"
 
 
-def _model_settings_not_in_dlio(model: Model) -> list[str]:
-    """List the transformer's numbers that DLIO does not have: without them it would save a different, smaller model."""
-    shape = model.transformer
-    own = [field.name for field in fields(shape) if field.name not in TRANSFORMER_KEYS]
-    given = [f"model.transformer.{key}={getattr(shape, key)}" for key in own if getattr(shape, key)]
-    expert = model.parallelism.expert
-    return given + ([f"model.parallelism.expert={expert}"] if expert > 1 else [])
+def _model_settings_not_in_dlio(model: Model) -> Iterator[str]:
+    """Yield KEY=VALUE for each size that DLIO does not have: without it, DLIO would save a different, smaller model."""
+    for field in fields(model.transformer):
+        size = getattr(model.transformer, field.name)
+        if size and field.name not in _TRANSFORMER_KEYS:
+            yield f"model.transformer.{field.name}={size}"
+    if model.parallelism.expert > 1:
+        yield f"model.parallelism.expert={model.parallelism.expert}"

@@ -27,21 +27,27 @@ _OPEN_MPI_OPTIONS = {
 def command_line(arguments: Sequence[str], mpirun: str, *, mpich: bool) -> list[str]:
     """Return mpirun's command line; only the options before the program's name are examined.
 
-    MPICH passes the whole environment on, so that of Open MPI's `-x` only a value is left: `-x NAME=VALUE`.
+    `--mca btl tcp -np 2 -x KEY=1 PROGRAM` becomes `-np 2 -genv KEY 1 PROGRAM` for MPICH. Open MPI's `-x NAME` without a
+    value is left out, as MPICH passes the whole environment on.
     """
     if not mpich:
         return [mpirun, *arguments]
-    kept, index, wants_value = [mpirun], 0, False
-    while index < len(arguments) and (arguments[index].startswith("-") or wants_value):
-        word, value = arguments[index], arguments[index + 1 :][:1]
-        skipped = _OPEN_MPI_OPTIONS.get(word.lstrip("-")) if word.startswith("-") and not wants_value else None
-        if skipped is None:
-            kept.append(word)
-        elif word.lstrip("-") == "x" and "=" in "".join(value):
-            kept += ["-genv", *value[0].split("=", 1)]
-        wants_value = skipped is None and word.startswith("-")
-        index += 1 + (skipped or 0)
-    return [*kept, *arguments[index:]]
+    command = [mpirun]
+    index = 0
+    may_be_value = False  # of an option of MPICH's, which stands before it
+    while index < len(arguments) and (arguments[index].startswith("-") or may_be_value):
+        argument = arguments[index]
+        option = argument.lstrip("-")
+        if may_be_value or option not in _OPEN_MPI_OPTIONS:
+            command.append(argument)
+            may_be_value = argument.startswith("-")
+            index += 1
+            continue
+        following = arguments[index + 1 :]
+        if option == "x" and following and "=" in following[0]:
+            command += ["-genv", *following[0].split("=", 1)]
+        index += 1 + _OPEN_MPI_OPTIONS[option]
+    return [*command, *arguments[index:]]
 
 
 def is_mpich(mpirun: str) -> bool:

@@ -122,14 +122,15 @@ class DlioRun(ABC, Generic[R]):
     def output(self, rank: int) -> dict[str, Any]:
         """Return a rank's R_output.json; /proc facts are known of rank 0's host only, and empty for ranks on others."""
         nodes = self.run.journal.rank_nodes
-        host, here = self.run.journal.hosts[nodes[rank]], nodes[rank] == nodes[0]
+        host = self.run.journal.hosts[nodes[rank]]
+        is_rank_0s_host = nodes[rank] == nodes[0]
         return {
             "host_memory_GB": host.memory_bytes / GIB,
             "host_cpu_count": host.cpu_count,
             "host_processor_name": host.processor,
             "potential_caching": self._may_cache(host),
-            "host_cpuinfo": self.cpuinfo if here else {},
-            "host_meminfo": self.meminfo if here else {},
+            "host_cpuinfo": self.cpuinfo if is_rank_0s_host else {},
+            "host_meminfo": self.meminfo if is_rank_0s_host else {},
             **self.epochs_of(rank),
             "hostname": host.host,
         }

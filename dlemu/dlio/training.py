@@ -17,8 +17,6 @@ from dlemu.metrics.au import BlockTimes, Rated, evaluated_per_second, over_block
 from dlemu.metrics.rows import StepTable
 from dlemu.results.exported import ExportedSteps
 
-MIB = 2**20
-
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
@@ -39,47 +37,22 @@ class Block:
         return "eval" if self.evaluation else f"block{self.number}"
 
 
-def blocks_by_rank(run: ExportedSteps) -> dict[int, list[Block]]:
-    """Return each rank's training blocks and evaluations in chronological order.
-
-    All ranks start a block at the same moment, so other hosts' clocks are aligned with rank 0's at each block's start.
-    """
-    parts = [
-        (int(part["rank"][0]), evaluation, part)
-        for evaluation, table in ((False, run.training), (True, run.evaluation))
-        for part in table.by_block
-    ]
-    starts_ns = {
-        (evaluation, int(part["epoch"][0]), int(part["block"][0])): int(part["free_ns"][0])
-        for rank, evaluation, part in reversed(parts)  # reversed: the lowest rank's start remains
-    }
-    ranks: dict[int, list[Block]] = {}
-    for rank, evaluation, part in parts:
-        start_ns = starts_ns[evaluation, int(part["epoch"][0]), int(part["block"][0])]
-        shift_ns = start_ns - int(part["free_ns"][0]) + run.journal.wall_clock_offset_ns
-        ranks.setdefault(rank, []).append(_block(part, evaluation, run.workload, shift_ns))
-    return {
-        rank: sorted(own, key=lambda block: (block.epoch, block.evaluation, block.number))
-        for rank, own in sorted(ranks.items())
-    }
-
-
-def _block(part: StepTable, evaluation: bool, workload: Workload, shift_ns: int) -> Block:
+def _block(rows: StepTable, evaluation: bool, workload: Workload, shift_ns: int) -> Block:
     settings, reader = workload.metric, workload.reader
-    start_us = (int(part["asked_ns"][0]) + shift_ns) // 1000
-    end_us = (int(part["met_ns"][-1]) + shift_ns) // 1000
+    start_us = (int(rows["asked_ns"][0]) + shift_ns) // 1000
+    end_us = (int(rows["met_ns"][-1]) + shift_ns) // 1000
     times = BlockTimes(
-        load=(part["got_ns"] - part["asked_ns"]) / np.float64(1e9),
-        proc=(part["slept_ns"] - part["asked_ns"]) / np.float64(1e9),
-        configured=part["compute_ns"] / np.float64(1e9),
-        measured=(part["slept_ns"] - part["got_ns"]) / np.float64(1e9),
+        load=(rows["got_ns"] - rows["asked_ns"]) / np.float64(1e9),
+        proc=(rows["slept_ns"] - rows["asked_ns"]) / np.float64(1e9),
+        configured=rows["compute_ns"] / np.float64(1e9),
+        measured=(rows["slept_ns"] - rows["got_ns"]) / np.float64(1e9),
         total=(end_us - start_us) / 1e6,
     )
     rated = rate_v2(times, settings.exclude_start_steps, settings.exclude_end_steps, reader.batch_size)
     rate = evaluated_per_second(times, reader.batch_size_eval) if evaluation else rated.samples_per_second
     return Block(
-        epoch=int(part["epoch"][0]),
-        number=int(part["block"][0]),
+        epoch=int(rows["epoch"][0]),
+        number=int(rows["block"][0]),
         evaluation=evaluation,
         start_us=start_us,
         end_us=end_us,
@@ -94,14 +67,30 @@ class DlioTraining(DlioRun[ExportedSteps]):
 
     @cached_property
     def blocks(self) -> dict[int, list[Block]]:
-        """Each rank's blocks and evaluations."""
-        return blocks_by_rank(self.run)
+        """Rank -> its training blocks and evaluations in chronological order.
+
+        All ranks start a block at the same moment. So rows of another host, stamped by its own clock, are shifted such
+        that its block starts when the lowest rank's does.
+        """
+        ranks: dict[int, list[Block]] = {}
+        for evaluation, table in ((False, self.run.training), (True, self.run.evaluation)):
+            lowest_ranks_start_ns: dict[tuple[int, int], int] = {}
+            for rows in table.by_block:  # rank by rank
+                start_ns = int(rows["free_ns"][0])
+                block_key = int(rows["epoch"][0]), int(rows["block"][0])
+                shift_ns = lowest_ranks_start_ns.setdefault(block_key, start_ns) - start_ns
+                block = _block(rows, evaluation, self.workload, shift_ns + self.run.journal.wall_clock_offset_ns)
+                ranks.setdefault(int(rows["rank"][0]), []).append(block)
+        return {
+            rank: sorted(blocks, key=lambda block: (block.epoch, block.evaluation, block.number))
+            for rank, blocks in sorted(ranks.items())
+        }
 
     @property
     def data_gib_per_host(self) -> float:
         """GiB that the first host's ranks read in an epoch, by DLIO's formula (nominal)."""
-        local, data = self.run.journal.rank_nodes.count(0), self.workload.dataset
-        samples = local * data.num_samples_per_file * self.run.num_files_train // self.run.ranks
+        ranks_of_host, data = self.run.journal.rank_nodes.count(0), self.workload.dataset
+        samples = ranks_of_host * data.num_samples_per_file * self.run.num_files_train // self.run.ranks
         return samples * data.record_length_bytes / GIB
 
     def counts(self) -> dict[str, int]:
@@ -117,39 +106,39 @@ class DlioTraining(DlioRun[ExportedSteps]):
         """Return for each epoch the seconds of each step, and the AU and samples/s of each block."""
         return {
             str(epoch): {
-                "load": {block.key: block.seconds.load.tolist() for block in parts},
-                "proc": {block.key: block.seconds.proc.tolist() for block in parts},
-                "throughput": {block.key: block.rated.samples_per_second for block in parts},
-                "au": {block.key: block.rated.au_percent for block in parts},
-                "compute": {block.key: block.seconds.measured.tolist() for block in parts},
-                "end": stamp(self._epoch_end_us(parts)),
+                "load": {block.key: block.seconds.load.tolist() for block in blocks},
+                "proc": {block.key: block.seconds.proc.tolist() for block in blocks},
+                "throughput": {block.key: block.rated.samples_per_second for block in blocks},
+                "au": {block.key: block.rated.au_percent for block in blocks},
+                "compute": {block.key: block.seconds.measured.tolist() for block in blocks},
+                "end": stamp(self._epoch_end_us(blocks)),
             }
-            for epoch, parts in _by_epoch(self.blocks[rank]).items()
+            for epoch, blocks in _by_epoch(self.blocks[rank]).items()
         }
 
     def stats_of(self, rank: int) -> dict[str, Any]:
         """Return when each epoch, block, checkpoint and evaluation began and ended."""
-        return {str(epoch): self._epoch_stats(parts) for epoch, parts in _by_epoch(self.blocks[rank]).items()}
+        return {str(epoch): self._epoch_stats(blocks) for epoch, blocks in _by_epoch(self.blocks[rank]).items()}
 
-    def _epoch_stats(self, parts: list[Block]) -> dict[str, Any]:
-        training = [block for block in parts if not block.evaluation]
-        saved = {checkpoint.block: checkpoint for checkpoint in self._saved_in(parts)}
-        stats: dict[str, Any] = {"start": stamp(parts[0].start_us)}
+    def _epoch_stats(self, blocks: list[Block]) -> dict[str, Any]:
+        training = [block for block in blocks if not block.evaluation]
+        checkpoints = {checkpoint.block: checkpoint for checkpoint in self._saved_in_epoch(blocks[0].epoch)}
+        stats: dict[str, Any] = {"start": stamp(blocks[0].start_us)}
         for block in training:
             stats[block.key] = _span(block.start_us, block.end_us)
-            if block.number in saved:
-                stats[f"save_ckpt{block.number}"] = self._checkpoint(saved[block.number])
-        trained_us = self._epoch_end_us(training)
-        stats["end"] = stamp(self._epoch_end_us(parts))
-        stats["duration"] = _span(parts[0].start_us, trained_us)["duration"]  # DLIO's duration excludes the evaluation
-        return stats | {block.key: _span(block.start_us, block.end_us) for block in parts if block.evaluation}
+            if block.number in checkpoints:
+                stats[f"save_ckpt{block.number}"] = self._checkpoint(checkpoints[block.number])
+        stats["end"] = stamp(self._epoch_end_us(blocks))
+        # DLIO's duration excludes the evaluation
+        stats["duration"] = _span(blocks[0].start_us, self._epoch_end_us(training))["duration"]
+        return stats | {block.key: _span(block.start_us, block.end_us) for block in blocks if block.evaluation}
 
-    def _epoch_end_us(self, parts: list[Block]) -> int:
-        return max([block.end_us for block in parts] + [self.us(saved.ended_ns) for saved in self._saved_in(parts)])
+    def _epoch_end_us(self, blocks: list[Block]) -> int:
+        saved_us = [self.us(checkpoint.ended_ns) for checkpoint in self._saved_in_epoch(blocks[0].epoch)]
+        return max([*(block.end_us for block in blocks), *saved_us])
 
-    def _saved_in(self, parts: list[Block]) -> list[SavedCheckpoint]:
-        """Return the checkpoints saved in the epoch that these blocks belong to."""
-        return [saved for saved in self.run.saved if saved.epoch == parts[0].epoch]
+    def _saved_in_epoch(self, epoch: int) -> list[SavedCheckpoint]:
+        return [checkpoint for checkpoint in self.run.saved if checkpoint.epoch == epoch]
 
     def _checkpoint(self, saved: SavedCheckpoint) -> dict[str, Any]:
         return {
@@ -161,19 +150,21 @@ class DlioTraining(DlioRun[ExportedSteps]):
 
     def metric(self) -> dict[str, Any]:
         """Return each epoch's figures, and their mean and deviation over epochs."""
-        saved = [self._checkpoint(checkpoint) for checkpoint in self.run.saved]
-        rates, seconds = [part["throughput"] for part in saved], [part["duration"] for part in saved]
-        figures: dict[str, Any] = checkpoint_figures("save", rates, seconds)
-        figures |= {"checkpoint_size_GB": self.run.saved[0].bytes / GIB} if saved else {}
-        return self._phase("train", evaluation=False) | self._phase("eval", evaluation=True) | figures
+        figures = self._phase("train", evaluation=False) | self._phase("eval", evaluation=True)
+        checkpoints = [self._checkpoint(checkpoint) for checkpoint in self.run.saved]
+        if checkpoints:
+            rates = [checkpoint["throughput"] for checkpoint in checkpoints]
+            figures |= checkpoint_figures("save", rates, [checkpoint["duration"] for checkpoint in checkpoints])
+            figures["checkpoint_size_GB"] = self.run.saved[0].bytes / GIB
+        return figures
 
     def _phase(self, name: str, *, evaluation: bool) -> dict[str, Any]:
-        epochs = self.rated_epochs(evaluation=evaluation)
+        epochs = self._rated_epochs(evaluation)
         if not epochs:
             return {}
         au = np.array([100 * epoch.au for epoch in epochs])
         rate = np.array([epoch.samples_per_second for epoch in epochs])
-        mib = self.workload.dataset.record_length_bytes / MIB
+        mib = self.workload.dataset.record_length_bytes / 2**20
         passed = au.mean() >= 100 * self.workload.metric.au
         return {
             f"{name}_au_percentage": au.tolist(),
@@ -187,14 +178,15 @@ class DlioTraining(DlioRun[ExportedSteps]):
             f"{name}_io_stdev_MB_per_second": float(rate.std()) * mib,
         }
 
-    def rated_epochs(self, *, evaluation: bool = False) -> list[Rated]:
+    def _rated_epochs(self, evaluation: bool) -> list[Rated]:
         """Return for each epoch the AU and samples/s of its training, or of its evaluation, over all ranks."""
-        ranks = [[block for block in blocks if block.evaluation == evaluation] for blocks in self.blocks.values()]
-        by_rank = [
-            [over_blocks([part.rated for part in parts], [part.seconds.steps for part in parts]) for parts in epochs]
-            for epochs in (_by_epoch(blocks).values() for blocks in ranks)
-        ]
-        return [over_ranks(epoch) for epoch in zip(*by_rank, strict=True)]
+        ranks_of_epoch: dict[int, list[Rated]] = {}
+        for all_blocks in self.blocks.values():
+            for epoch, blocks in _by_epoch([block for block in all_blocks if block.evaluation == evaluation]).items():
+                steps = [block.seconds.steps for block in blocks]
+                rated = over_blocks([block.rated for block in blocks], steps)
+                ranks_of_epoch.setdefault(epoch, []).append(rated)
+        return [over_ranks(ranks) for ranks in ranks_of_epoch.values()]
 
     def lines(self) -> Iterator[str]:
         """Yield a line for the start and end of each epoch and of its parts."""
@@ -206,9 +198,9 @@ class DlioTraining(DlioRun[ExportedSteps]):
             yield f"{stats['end']} epoch {epoch} ended, {stats['duration']} s of training"
 
 
-def _by_epoch(parts: list[Block]) -> dict[int, list[Block]]:
+def _by_epoch(blocks: list[Block]) -> dict[int, list[Block]]:
     epochs: dict[int, list[Block]] = {}
-    for block in parts:
+    for block in blocks:
         epochs.setdefault(block.epoch, []).append(block)
     return epochs
 

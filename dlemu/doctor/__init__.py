@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 from types import ModuleType
 
 from datagen.registry import import_by_name, names
@@ -23,9 +24,8 @@ from dlemu.results.kinds import kind_wanted
 def examine(workload: Workload, package: str = __name__) -> Iterator[Check]:
     """Yield the outcome of each check of what the workload needs on this host; a check that raises yields a failure.
 
-    Of another package than this one the checks alone, else those of the workload's kind of job, too.
+    Checks are those of `package` and, if that is this one, those of the workload's kind of job.
     """
-    own = kind_wanted(workload).load_job().host_checks() if package == __name__ else {}
     modules: list[ModuleType] = []
     for name in names(package):
         try:
@@ -33,10 +33,12 @@ def examine(workload: Workload, package: str = __name__) -> Iterator[Check]:
         except Exception as error:  # a broken library may raise anything
             yield replace(failed(error), name=name.replace("_", " "))
     facts = Facts(workload)
-    checks = [module.CHECKS for module in sorted(modules, key=lambda module: module.ORDER)] + [own]
-    for name, look in (each for part in checks for each in part.items()):
+    checks = {name: run for module in sorted(modules, key=attrgetter("ORDER")) for name, run in module.CHECKS.items()}
+    if package == __name__:
+        checks |= kind_wanted(workload).load_job().host_checks()
+    for name, run in checks.items():
         try:
-            check = look(facts)
+            check = run(facts)
         except Exception as error:
             check = failed(error)
         if check is not None:

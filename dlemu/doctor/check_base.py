@@ -105,11 +105,8 @@ class Facts:
         if not self.storage.is_folder(workload.dataset.data_folder):
             return None
         try:
-            return inspect(
-                workload.dataset,
-                command_hint=lambda: datagen_command(workload),
-                storage=workload.storage_spec.buffered,
-            )
+            storage = workload.storage_spec.buffered
+            return inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=storage)
         except DlemuError as error:
             return error
 

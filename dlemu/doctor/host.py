@@ -13,8 +13,7 @@ from dlemu.ranks.mpi import stale_shared_memory
 from dlemu.results.wording import count
 
 ORDER = 100
-_RANKS_PER_CORE = 12
-"""More ranks than this on a core have not been tried with full-size workloads; the result's ceiling shows the cost."""
+_RANKS_PER_CORE = 12  # more have not been tried with full-size workloads; the result's ceiling shows their cost
 _WATCHED_SECONDS, _BUSY_PERCENT = 0.5, 25.0  # bursts average out; 25 %: as predictions' BUSY_SHARE
 _LEAST_BYTES = 16 << 20  # far more than semaphores take; containers have 64 MiB by Docker's default
 _DRIVER = "/proc/driver/nvidia/gpus"
@@ -23,16 +22,16 @@ _DRIVER = "/proc/driver/nvidia/gpus"
 def check_cores(facts: Facts) -> Check:
     """There are cores enough for the ranks: by affinity, and by the CPU limit of the control group."""
     cores, workload = facts.cores, facts.workload
-    closed = cores.usable < cores.count
-    bound = f" of {cores.count} (this process may not use the others: affinity)" if closed else ""
-    usable = min(float(cores.usable), cores.limit or math.inf)
-    if usable < cores.usable:
-        bound += f", with a CPU limit of {usable:.1f} cores (of this container or job: cgroup)"
-    readers = f"{count(workload.ranks, 'rank')} x {count(workload.reader.read_threads, 'worker')}"
-    observed = f"{cores.usable} usable{bound} for {readers}"
-    wanted = f"{count(-(-workload.ranks // _RANKS_PER_CORE), 'core')} or more"
+    observed = f"{cores.usable} usable"
+    if cores.usable < cores.count:
+        observed += f" of {cores.count} (this process may not use the others: affinity)"
+    cpu_cores = min(float(cores.usable), cores.limit or math.inf)
+    if cpu_cores < cores.usable:
+        observed += f", with a CPU limit of {cpu_cores:.1f} cores (of this container or job: cgroup)"
+    observed += f" for {count(workload.ranks, 'rank')} x {count(workload.reader.read_threads, 'worker')}"
+    wanted = f"{count(math.ceil(workload.ranks / _RANKS_PER_CORE), 'core')} or more"
     advice = "check the ceiling in the result (AU without storage), or use fewer ranks on this host"
-    return judged(workload.ranks > usable * _RANKS_PER_CORE, observed, wanted, advice)
+    return judged(workload.ranks > cpu_cores * _RANKS_PER_CORE, observed, wanted, advice)
 
 
 def check_free_cores(facts: Facts) -> Check:
@@ -57,9 +56,9 @@ def check_memory(facts: Facts) -> Check:
 
 def check_shared_memory(facts: Facts, folder: str = "/dev/shm") -> Check:
     """There is free space where PyTorch keeps semaphores and small segments."""
-    wanted, advice = f"{_LEAST_BYTES >> 20} MiB free", "free some, or start the container with a larger --shm-size"
+    wanted = f"{_LEAST_BYTES >> 20} MiB free"
     try:
-        free = psutil.disk_usage(folder).free
+        free_bytes = psutil.disk_usage(folder).free
     except OSError as error:
         observed, advice = f"{folder}: {error.strerror}", f"mount a tmpfs at {folder}"
         return Check(level="fail", observed=observed, wanted=wanted, advice=advice)
@@ -67,7 +66,8 @@ def check_shared_memory(facts: Facts, folder: str = "/dev/shm") -> Check:
         observed = f"MPI processes of yours that were killed left {', '.join(stale)}"
         advice = "remove them if no MPI program of yours runs in a container; `mpirun dlemu` outside of one does it"
         return Check(level="warn", observed=observed, wanted="none left", advice=advice)
-    return judged(free < _LEAST_BYTES, f"{free >> 20} MiB free in {folder}", wanted, advice)
+    advice = "free some, or start the container with a larger --shm-size"
+    return judged(free_bytes < _LEAST_BYTES, f"{free_bytes >> 20} MiB free in {folder}", wanted, advice)
 
 
 def check_gpus(facts: Facts, folder: str = _DRIVER) -> Check:
@@ -78,10 +78,8 @@ def check_gpus(facts: Facts, folder: str = _DRIVER) -> Check:
             with open(os.path.join(folder, name, "information")) as lines:
                 gpus += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:")]
     observed = f"{len(gpus)} x {gpus[0]}" if gpus else "none; the accelerators are emulated"
-    wanted = "one, for reader.pin_memory=true"
-    return judged(
-        facts.workload.reader.pin_memory and not gpus, observed, wanted, "reader.pin_memory=false", level="fail"
-    )
+    wanted, advice = "one, for reader.pin_memory=true", "reader.pin_memory=false"
+    return judged(facts.workload.reader.pin_memory and not gpus, observed, wanted, advice, level="fail")
 
 
 CHECKS = {

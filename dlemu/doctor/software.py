@@ -19,8 +19,8 @@ from dlemu.results.wording import count
 from dlemu.runner.child_run import OverdueError, output_of
 
 ORDER = 0
+# word in the version text of mpirun or of the library -> implementation
 _MAKERS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "MPICH": "MPICH", "HYDRA": "MPICH", "Intel": "Intel MPI"}
-"""Word in the version text of mpirun or of the library -> implementation."""
 _VERSION = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 
 
@@ -33,8 +33,8 @@ def check_packages(facts: Facts) -> Check:
         return Check(level="warn", observed=observed, wanted="dlemu installed", advice=advice)
     packages = [re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in requirements if "extra ==" not in line]
     missing = [package for package in packages if not installed_version(package)]
-    there = ", ".join(f"{package} {installed_version(package)}" for package in packages if package not in missing)
-    observed = f"missing: {', '.join(missing)}" if missing else f"Python {platform.python_version()}, {there}"
+    installed = ", ".join(f"{package} {installed_version(package)}" for package in packages)
+    observed = f"missing: {', '.join(missing)}" if missing else f"Python {platform.python_version()}, {installed}"
     return judged(bool(missing), observed, f"all installed for {sys.executable}", "pip install dlemu", level="fail")
 
 
@@ -97,8 +97,10 @@ def _mpirun() -> str:
     if path is None:
         return ""
     lines = _output([path, "--version"]).splitlines()
+    if not lines:
+        return f"{path} reports nothing"
     version = next((line.split(":", 1)[1].strip() for line in lines if line.strip().startswith("Version:")), "")
-    return f"{lines[0].rstrip(': ')} {version}".strip() + f" ({path})" if lines else f"{path} reports nothing"
+    return f"{lines[0].rstrip(': ')} {version}".strip() + f" ({path})"
 
 
 def _mpi_library() -> str:

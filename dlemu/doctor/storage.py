@@ -16,8 +16,7 @@ from dlemu.telemetry import DeviceFacts
 ORDER = 200
 _LITTLE_KIB = 512  # Linux's default of 128 cuts a sample of 1 MiB into eight requests, few of them at a time
 _LARGE_SAMPLE_BYTES = 1 << 20  # smaller samples take few requests with any read-ahead
-_CHEAP = ("none", "mq-deadline", None)
-"""Schedulers that delay no request; None means a device that only passes requests on."""
+_CHEAP = ("none", "mq-deadline", None)  # schedulers that delay no request; None: the device only passes requests on
 _BLOCK_BYTES = 4096  # a multiple of every drive's logical block, 512 or 4096
 
 
@@ -40,10 +39,10 @@ def check_read_ahead(facts: Facts) -> Check | None:
         return None
     read_ahead_kib = (device.read_ahead_bytes or 0) >> 10
     observed = f"{device.name} reads {read_ahead_kib:,} KiB ahead"
-    large = sample_bytes >= _LARGE_SAMPLE_BYTES and not facts.workload.storage_spec.direct
+    is_split = sample_bytes >= _LARGE_SAMPLE_BYTES and not facts.workload.storage_spec.direct
     wanted = f"{_LITTLE_KIB} KiB or more for samples of {sample_bytes / 1e6:.1f} MB through the page cache"
     advice = f"reader.odirect=true, or as root: echo 4096 > {_queue(device)}/read_ahead_kb"
-    return judged(large and read_ahead_kib < _LITTLE_KIB, observed, wanted, advice)
+    return judged(is_split and read_ahead_kib < _LITTLE_KIB, observed, wanted, advice)
 
 
 def check_scheduler(facts: Facts) -> Check:

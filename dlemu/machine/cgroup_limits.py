@@ -15,10 +15,8 @@ from dataclasses import dataclass
 
 import psutil
 
-_NO_LIMIT = 2**62
-"""Numbers from here on mean "no limit": v1 shows 2^63 rounded down to a multiple of the page size."""
-LEAST_SHARED_BYTES = 1 << 20
-"""Least free space; MPI libraries take more, and are killed by SIGBUS when it runs out."""
+_NO_LIMIT = 2**62  # from here on "no limit": v1 shows 2^63 rounded down to a multiple of the page size
+LEAST_SHARED_BYTES = 1 << 20  # MPI libraries take more, and are killed by SIGBUS when it runs out
 
 
 @dataclass(frozen=True)
@@ -65,12 +63,14 @@ def host_memory(proc: str = "/proc") -> HostMemory:
 def out_of_memory_hint(proc: str = "/proc") -> str:
     """Return advice on a process that SIGKILL ended, by the kernel's count of out-of-memory kills in its groups."""
     counts = [line.split()[1] for folder in _groups(proc, "memory") for line in _kill_lines(folder)]
-    kills, limit = max(map(int, counts), default=0), memory_limit_bytes(proc)
+    kills = max(map(int, counts), default=0)
+    limit = memory_limit_bytes(proc)
     if not kills or limit is None:
         return "if the machine ran out of memory, `dmesg` names the process"
+    processes = "1 process" if kills == 1 else f"{kills} processes"
     return (
-        f"the kernel has killed {kills} process{'es' * (kills != 1)} of this container or job (control group) at its "
-        f"limit of {limit / 2**20:,.0f} MiB of memory: raise it"
+        f"the kernel has killed {processes} of this container or job (control group) at its limit of "
+        f"{limit / 2**20:,.0f} MiB of memory: raise it"
     )
 
 
@@ -98,17 +98,25 @@ def _number_in(path: str) -> int | None:
 
 
 def _groups(proc: str, controller: str) -> Iterator[str]:
-    """Yield the folders of this process's control group for a controller, and of all visible groups above it."""
-    own = _own_groups(proc)
+    """Yield the folders of this process's control group for a controller, and of all visible groups above it.
+
+    Of the group /batch/job7: /sys/fs/cgroup/batch/job7, /sys/fs/cgroup/batch, /sys/fs/cgroup.
+    """
+    group_paths = _own_groups(proc)
     for line in _lines(f"{proc}/self/mountinfo"):
-        before, _, after = line.partition(" - ")
-        root, mount = before.split()[3:5]
-        kind, _, options = after.split()[:3]
-        path = own.get("" if kind == "cgroup2" else controller)
-        if path is None or not (kind == "cgroup2" or (kind == "cgroup" and controller in options.split(","))):
+        mount_fields, _, file_system_fields = line.partition(" - ")
+        root, mount = mount_fields.split()[3:5]
+        file_system, _, options = file_system_fields.split()[:3]
+        if file_system == "cgroup2":
+            group = group_paths.get("")
+        elif file_system == "cgroup" and controller in options.split(","):
+            group = group_paths.get(controller)
+        else:
+            group = None
+        if group is None:
             continue
         # A container may see its own group as the root of the mount.
-        inside = os.path.relpath(path, root) if os.path.commonpath([path, root]) == root else "."
+        inside = os.path.relpath(group, root) if os.path.commonpath([group, root]) == root else "."
         while inside not in ("", "."):
             yield os.path.join(mount, inside)
             inside = os.path.dirname(inside)
@@ -117,11 +125,11 @@ def _groups(proc: str, controller: str) -> Iterator[str]:
 
 def _own_groups(proc: str) -> dict[str, str]:
     """Return this process's group for each v1 controller, and its v2 group under the name ''."""
-    found = {}
+    groups: dict[str, str] = {}
     for line in _lines(f"{proc}/self/cgroup"):
-        _, controllers, path = line.split(":", 2)
-        found.update(dict.fromkeys(controllers.split(","), path))
-    return found
+        _, controllers, path = line.split(":", 2)  # 4:cpu,cpuacct:/batch/job7, or for v2 0::/batch/job7
+        groups.update(dict.fromkeys(controllers.split(","), path))
+    return groups
 
 
 def _v2_cores(folder: str) -> float | None:
@@ -130,10 +138,9 @@ def _v2_cores(folder: str) -> float | None:
 
 
 def _v1_cores(folder: str) -> float | None:
-    quota, period = (
-        int(next(iter(_lines(os.path.join(folder, f"cpu.cfs_{name}_us"))), "-1")) for name in ("quota", "period")
-    )
-    return quota / period if quota > 0 and period > 0 else None
+    quota_us = _number_in(os.path.join(folder, "cpu.cfs_quota_us"))  # -1 without a limit, which is no decimal
+    period_us = _number_in(os.path.join(folder, "cpu.cfs_period_us"))
+    return quota_us / period_us if quota_us and period_us else None
 
 
 def _lines(path: str) -> list[str]:

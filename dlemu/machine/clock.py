@@ -10,10 +10,8 @@ from itertools import repeat
 from typing import Protocol
 
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
-_LONGEST_NS = 20_000_000
-"""Longest single hash call: between calls the thread's clock is read and signals are handled."""
-_FIRST_NS = 400.0
-"""Assumed time of one round of the hash, until it has been measured."""
+_LONGEST_NS = 20_000_000  # of one hash call: between calls the thread's clock is read and signals are handled
+_FIRST_NS = 400.0  # assumed time of one round of the hash, until it has been measured
 _SALT = b"dlemu burns a CPU"
 
 
@@ -66,8 +64,7 @@ class Burner:
 
     def __init__(self) -> None:
         self._round_ns = _FIRST_NS
-        self._ahead_ns = 0
-        """CPU time by which earlier calls overshot; the next one is shortened by it, so that the mean is right."""
+        self._ahead_ns = 0  # CPU time by which earlier calls overshot: the next one is as much shorter
 
     def burn(self, seconds: float) -> int:
         """Compute for `seconds` of CPU time; return the CPU time that was really used, in ns."""

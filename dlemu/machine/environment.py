@@ -73,12 +73,8 @@ def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
     local = storage.local_path(folder)
     if local is not None:
         return describe_folder(existing_folder(local))
-    return StorageFacts(
-        folder=public_text(folder),
-        file_system=spec.type,
-        device=storage.server,
-        free_bytes=storage.free_bytes(folder),
-    )
+    free_bytes = storage.free_bytes(folder)
+    return StorageFacts(folder=public_text(folder), file_system=spec.type, device=storage.server, free_bytes=free_bytes)
 
 
 def describe_folder(folder: str) -> StorageFacts:

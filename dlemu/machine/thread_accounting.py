@@ -17,8 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _MOST_BYTES = 512  # to read at most of schedstat or comm, which are shorter than 200 bytes
-_BLOCK_BYTES = 512
-"""The unit of `ru_inblock`, whatever the device's block size (include/linux/task_io_accounting_ops.h)."""
+_BLOCK_BYTES = 512  # unit of `ru_inblock`, whatever the device's block size (include/linux/task_io_accounting_ops.h)
 
 
 class Account(NamedTuple):

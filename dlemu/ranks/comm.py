@@ -18,8 +18,7 @@ from typing import Any
 from datagen.errors import DlemuError
 from dlemu.ranks.messages import decode, encode
 
-PART_BYTES = 1 << 20
-"""Received at once. Each part has the whole timeout, so a long payload that makes progress never times out."""
+PART_BYTES = 1 << 20  # received at once, within the whole timeout: a long payload that makes progress is never late
 _HEADER = struct.Struct("<qq")
 _TIMEVAL = struct.Struct("@ll")
 _LONGEST_SECONDS = 1e8  # about three years: stands for "no deadline" and fits the kernel's jiffies
@@ -81,10 +80,9 @@ class Connection:
         except OSError as error:
             raise PeerLostError(f"{self._peer} ended without a message") from error
 
-    def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
-        """Wait for a frame of this kind and return its number; the deadline counts from `started_seconds`, or now."""
-        begun_seconds = 0.0 if started_seconds is None else monotonic() - started_seconds
-        self._expect_within(self._timeout_seconds + self._extra_seconds - begun_seconds)
+    def receive(self, frame: Frame, waited_seconds: float = 0.0) -> int:
+        """Wait for a frame of this kind and return its number; `waited_seconds` of the timeout are over."""
+        self._expect_within(self._timeout_seconds + self._extra_seconds - waited_seconds)
         kind, number = self.receive_head(frame)
         if kind != frame:
             raise DlemuError(
@@ -144,12 +142,9 @@ def _name(kind: int) -> str:
 class HostRanks:
     """The ranks that one process forks: all of a run's, or those of one of several hosts."""
 
-    members: Sequence[int] = (0,)
-    """The numbers of the host's ranks among all of the run, rising."""
-    size: int = 1
-    """Number of ranks on all hosts."""
-    node: int = 0
-    """Index of the host in `hosts`."""
+    members: Sequence[int] = (0,)  # the numbers of the host's ranks among all of the run, rising
+    size: int = 1  # ranks on all hosts
+    node: int = 0  # index of the host in `hosts`
     hosts: tuple[str, ...] = (socket.gethostname(),)
 
 
@@ -168,15 +163,14 @@ class Comm:
         self.local_rank, self.local_size = local_rank, len(ranks.members)
         self.node, self.hosts = ranks.node, ranks.hosts
         """Index of this rank's node in `hosts`, and the host name of each node; rank 0 is on node 0."""
-        self.above: Connection | None = None
-        """To the rank's parent; on the first rank of each of several hosts, to its leader."""
+        self.above: Connection | None = None  # to the parent; of the first of a host's ranks, to the host's leader
         self.children: list[Connection] = []
 
     def all_reduce_max(self, value_ns: int) -> int:
         """Return the maximum of `value_ns` over all ranks (CLOCK_MONOTONIC; translated between the clocks of hosts)."""
         started_seconds = monotonic()
         for child in self.children:
-            value_ns = max(value_ns, child.receive(Frame.BARRIER, started_seconds))
+            value_ns = max(value_ns, child.receive(Frame.BARRIER, monotonic() - started_seconds))
         if self.above is not None:
             self.above.send(Frame.BARRIER, value_ns)
             value_ns = self.above.receive(Frame.BARRIER)
@@ -266,4 +260,5 @@ def name_ranks(ranks: Sequence[int]) -> str:
     """Return how messages name one or more ranks, given in rising order: "rank 3", "ranks 0 to 7"."""
     if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
         return f"ranks {ranks[0]} to {ranks[-1]}"
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    noun = "ranks" if len(ranks) > 1 else "rank"
+    return f"{noun} {', '.join(map(str, ranks))}"

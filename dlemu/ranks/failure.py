@@ -25,8 +25,8 @@ class Role:
     """What to do when memory ran out: 'use fewer ...'."""
 
 
-LATE = "Late"
-"""`Failure.kind` of a process that still runs after the time it was given."""
+LATE = "Late"  # `Failure.kind` of a process that still runs after the time it was given
+INTERRUPTED = Interrupted.__name__  # `Failure.kind` of a process that a signal has asked to stop
 RANK = Role("rank", "use fewer ranks, workers or prefetches")
 
 
@@ -44,6 +44,7 @@ class Failure:
     at_ns: int
     """CLOCK_MONOTONIC when the failure was noticed."""
     echo: bool = False
+    """It only reports that another rank was lost."""
     traceback: str = ""
 
 
@@ -66,7 +67,8 @@ def first_failure(ends: Iterable[RankEnd]) -> Failure | None:
 
 
 def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
-    text, who = "", f"{role.name} {rank}"
+    who = f"{role.name} {rank}"
+    text = ""
     if isinstance(error, DlemuError):
         message, status = str(error), error.exit_status
     elif failed := host_failure(error):

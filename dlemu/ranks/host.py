@@ -90,8 +90,7 @@ class Host:
             launched=launched,
             settle=lambda local_rank: processes[local_rank].take(),
         )
-        self.statuses: dict[int, int] = {}
-        """How ranks ended, other than by the status of the whole run."""
+        self.statuses: dict[int, int] = {}  # rank -> its exit status, if it is not that of the whole run
         elsewhere = [f"host {name} ({name_ranks(ranks)})" for name, ranks in zip(names, members, strict=True)]
         del elsewhere[self.node]
         launched.others = elsewhere[0] if len(elsewhere) == 1 else f"one of {', '.join(elsewhere)}"
@@ -141,23 +140,26 @@ def _stand_in(launched: Launched, leader: int, stream: Connection) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, ignore)
     launched.connect(())
-    timeout_seconds, stood_seconds, kind = launched.timeout_seconds, 0.0, 0
+    timeout_seconds = launched.timeout_seconds
+    stopped_seconds = 0.0
     try:
-        while kind != Frame.END:
+        while True:
             while not select.select([stream], [], [], _LOOK_SECONDS)[0]:
                 # Time is counted in looks: none passes while the whole job is suspended.
-                stood_seconds = stood_seconds + _LOOK_SECONDS if stands_still(leader) else 0.0
-                if stood_seconds > timeout_seconds:
+                stopped_seconds = stopped_seconds + _LOOK_SECONDS if stands_still(leader) else 0.0
+                if stopped_seconds > timeout_seconds:
                     os.kill(leader, signal.SIGKILL)
-            kind, told = stream.receive_head(Frame.END)
-            timeout_seconds = told / 1000
+            frame, value = stream.receive_head(Frame.END)
+            if frame == Frame.END:
+                break
+            timeout_seconds = value / 1000
     except PeerLostError as error:
         print(f"dlemu: {error}", file=sys.stderr)
         return error.exit_status
     _send(stream, Frame.END, 0)
-    if told == 0:
+    if value == 0:
         launched.finish()
-    return told
+    return value
 
 
 @functools.cache
@@ -166,14 +168,16 @@ def join(timeout_seconds: float) -> Host | int:
 
     A placeholder returns the exit status of its rank, once that has ended. Raises UserError, PeerLostError.
     """
-    launched = (TorchrunProcess if detect_launcher() == "store" else MpiProcess)(timeout_seconds)
+    process_type = TorchrunProcess if detect_launcher() == "store" else MpiProcess
+    launched = process_type(timeout_seconds)
     interrupt_on(signal.SIGINT, signal.SIGTERM)
     return _through_door(launched)
 
 
 def _through_door(launched: Launched) -> Host | int:
     """Meet the processes of this host at a Unix socket without a file, which goes with the process that listens."""
-    own, members, address = _Process.of(launched.rank), launched.members, f"\0dlemu-{launched.door}"
+    own, members = _Process.of(launched.rank), launched.members
+    address = f"\0dlemu-{launched.door}"
     if launched.rank != members[0]:
         stream = _enter(launched, address)
         stream.send(Frame.START, encode(own))
@@ -183,10 +187,10 @@ def _through_door(launched: Launched) -> Host | int:
         stream.close()
         return Host(launched, own)
     others = sorted(_visitors(launched, address), key=lambda other: other[0].rank) if len(members) > 1 else []
-    alike = len({own.surroundings, *(process.surroundings for process, _ in others)}) == 1
+    are_alike = all(process.surroundings == own.surroundings for process, _ in others)
     for _, stream in others:
-        _send(stream, Frame.LED if alike else Frame.ALONE, os.getpid())
-    if alike:
+        _send(stream, Frame.LED if are_alike else Frame.ALONE, os.getpid())
+    if are_alike:
         return Host(launched, own, others)
     for _, stream in others:
         stream.close()
@@ -200,7 +204,8 @@ def _through_door(launched: Launched) -> Host | int:
 
 def _visitors(launched: Launched, address: str) -> list[tuple[_Process, Connection]]:
     """Return the other processes of this host, in the order in which they come."""
-    deadline_seconds, others = time.monotonic() + launched.timeout_seconds, list[tuple[_Process, Connection]]()
+    deadline_seconds = time.monotonic() + launched.timeout_seconds
+    others: list[tuple[_Process, Connection]] = []
     with socket.socket(socket.AF_UNIX) as listener:
         try:
             listener.bind(address)
@@ -229,7 +234,8 @@ def _visitors(launched: Launched, address: str) -> list[tuple[_Process, Connecti
 
 def _enter(launched: Launched, address: str) -> Connection:
     """Connect to the leader, which may not listen yet."""
-    leader, deadline_seconds = launched.members[0], time.monotonic() + launched.timeout_seconds
+    leader = launched.members[0]
+    deadline_seconds = time.monotonic() + launched.timeout_seconds
     while time.monotonic() < deadline_seconds:
         stream = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(OSError):

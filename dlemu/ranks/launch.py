@@ -27,7 +27,7 @@ from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.ranks import failure as failures
 from dlemu.ranks import process_control
 from dlemu.ranks.comm import Comm, Connection, HostRanks, PeerLostError, connected
-from dlemu.ranks.failure import LATE, RANK, Failure, RankEnd, Role, first_failure
+from dlemu.ranks.failure import INTERRUPTED, LATE, RANK, Failure, RankEnd, Role, first_failure
 from dlemu.ranks.launched import LedRanks
 from dlemu.ranks.process_control import Interrupted, die_with_parent
 
@@ -37,7 +37,7 @@ _GIVE_UP_SECONDS = 5.0  # freeing a killed rank's memory takes the kernel a whil
 _LOOK_AGAIN_SECONDS = 0.02  # no signal says when this process adopts a grandchild, whose parent has ended
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CREW_GRACE_SECONDS = 2.0  # workers have nothing to save
-_GIVE_UP = 0  # stands for a signal, where one is due
+_GIVE_UP = 0  # the step after SIGKILL, beside the numbers of signals in `Ending`
 LOOK_SECONDS = 0.5  # between two calls of `on_look`: often enough for a progress line
 
 Order = TypeVar("Order")
@@ -48,9 +48,12 @@ Result = TypeVar("Result")
 class Ending:
     """Decides when a run's ranks get SIGTERM and SIGKILL, and notes how each ended. IO and time are passed in.
 
-    After the first failure the ranks have a fifth of the grace to notice it by themselves, then they get SIGTERM, and
-    SIGKILL at the end of the grace; a rank that survives it is given up. An interruption sends SIGTERM at once. A rank
-    that is stopped (SIGSTOP) for `timeout_seconds`, or still runs after `most_seconds`, has failed.
+    With a grace of 5 s, after the first failure:
+    0 s: the ranks may notice it by themselves; after an interruption, they get SIGTERM
+    1 s: SIGTERM to those that still run
+    5 s: SIGKILL to those that still run
+    10 s: those that still run, blocked in the kernel, are given up
+    A rank that is stopped (SIGSTOP) for `timeout_seconds`, or still runs after `most_seconds`, has failed.
     """
 
     grace_seconds: float
@@ -58,22 +61,15 @@ class Ending:
     most_seconds: float = math.inf
     begin_ns: int = field(default_factory=time.monotonic_ns)
     role: Role = RANK
-    done: Sequence[int] | None = None
-    """Given of processes that become other programs: the exit statuses that are no failure."""
-    running: dict[int, int] = field(default_factory=dict)
-    """Process id -> rank."""
-    ends: dict[int, RankEnd] = field(default_factory=dict)
-    """Rank -> how it ended."""
-    _stopped: dict[int, float] = field(default_factory=dict)
-    """Process id -> when that stopped process must have continued, in ns."""
+    done: Sequence[int] | None = None  # for processes that become other programs: the exit statuses that mean success
+    running: dict[int, int] = field(default_factory=dict)  # process id -> rank
+    ends: dict[int, RankEnd] = field(default_factory=dict)  # rank -> how it ended
+    _stopped: dict[int, float] = field(default_factory=dict)  # id of a stopped process -> by when it must continue, ns
     _failures: dict[int, Failure] = field(default_factory=dict)
     _interruption: Failure | None = None
-    _due: dict[int, float] = field(default_factory=dict)
-    """Signal, or _GIVE_UP -> when, in ns."""
-    _signalled: set[tuple[int, int]] = field(default_factory=set)
-    """The processes that got a signal, with it."""
-    began: bool = False
-    """Whether the ranks are being ended."""
+    _due: dict[int, float] = field(default_factory=dict)  # signal to send, or _GIVE_UP -> when, ns
+    _signalled: set[tuple[int, int]] = field(default_factory=set)  # process id, signal that it got
+    began: bool = False  # whether the ranks are being ended
 
     @property
     def due_ns(self) -> float:
@@ -106,7 +102,8 @@ class Ending:
     def ended(self, process: int, code: int, now_ns: int) -> None:
         """Note how a process ended; `code` is its exit status, or minus the signal that ended it."""
         self._stopped.pop(process, None)
-        failure, rank = self._explain(process, code, now_ns), self.running.pop(process)
+        failure = self._explain(process, code, now_ns)
+        rank = self.running.pop(process)
         if failure is not None:
             self.reported(failure, now_ns)
         self.ends[rank] = RankEnd(rank=rank, status=0 if failure is None else failure.status, failure=failure)
@@ -144,14 +141,16 @@ class Ending:
     def _explain(self, process: int, code: int, now_ns: int) -> Failure | None:
         """Return why a process failed, or None; an echo if it only obeyed the signal that ends the others."""
         rank, name = self.running[process], self._name(process)
-        own, killed = self._failures.get(rank), (process, signal.SIGKILL) in self._signalled
-        ended_on_request = code in (0, -signal.SIGTERM) if own is None else own.echo or own.kind == Interrupted.__name__
-        exited = self.done is not None and code >= 0  # a program that caught the signal ends by a status of its own
-        if self._interruption is not None and (ended_on_request or exited or killed):
-            return replace(self._interruption, rank=rank)
-        obeyed = ended_on_request and (process, signal.SIGTERM) in self._signalled
-        if own is not None:
-            return replace(own, echo=own.echo or obeyed)
+        report = self._failures.get(rank)
+        is_requested = report.echo or report.kind == INTERRUPTED if report else code in (0, -signal.SIGTERM)
+        killed = (process, signal.SIGKILL) in self._signalled
+        if self._interruption is not None:
+            caught_signal = self.done is not None and code >= 0  # another program then ends by a status of its own
+            if is_requested or caught_signal or killed:
+                return replace(self._interruption, rank=rank)
+        obeyed = is_requested and (process, signal.SIGTERM) in self._signalled
+        if report is not None:
+            return replace(report, echo=report.echo or obeyed)
         if killed:
             message = f"{name} (process {process}) did not stop within {self.grace_seconds:g} s and was killed"
             return self._failure(process, "Stuck", message, now_ns, _KILLED)
@@ -170,15 +169,15 @@ class Ending:
     def _failure(
         self, process: int, kind: str, message: str, now_ns: int, status: int = DlemuError.exit_status
     ) -> Failure:
-        """Return the failure of a process that can't report itself; that it had to be killed follows from another."""
-        rank, echo = self.running[process], kind == "Stuck"
-        return Failure(rank=rank, kind=kind, message=message, status=status, at_ns=now_ns, echo=echo)
+        """Return the failure of a process that can't report itself; "Stuck" follows from another rank's failure."""
+        rank = self.running[process]
+        return Failure(rank=rank, kind=kind, message=message, status=status, at_ns=now_ns, echo=kind == "Stuck")
 
 
 def _interrupted(rank: int, signal_number: int, at_ns: int, *, echo: bool) -> Failure:
     name = "Ctrl-C (SIGINT)" if signal_number == signal.SIGINT else signal.Signals(signal_number).name
-    message, status = f"interrupted by {name}", 128 + signal_number
-    return Failure(rank=rank, kind="Interrupted", message=message, status=status, at_ns=at_ns, echo=echo)
+    message = f"interrupted by {name}"
+    return Failure(rank=rank, kind=INTERRUPTED, message=message, status=128 + signal_number, at_ns=at_ns, echo=echo)
 
 
 def run_ranks(
@@ -197,7 +196,7 @@ def run_ranks(
     What `main` returns is pickled and is the `result` of that end. An exception or a signal is a failure, and ends the
     other ranks as `Ending` describes (SIGTERM raises `Interrupted` in them once). Ctrl-C, SIGTERM and SIGHUP to this
     process stop the ranks and show as failures of kind `Interrupted` with status 130, 143 or 129. `first_failure(ends)`
-    picks the cause. `done`, given where `main` executes another program, are the exit statuses that are no failure.
+    picks the cause. `done` is for a `main` that executes another program: the exit statuses that mean success.
     `on_look` is called every LOOK_SECONDS, and what it raises is raised here.
 
     Call it from the main thread, after the imports that ranks share. No child that appears meanwhile outlives the call.
@@ -205,13 +204,9 @@ def run_ranks(
     """
     ranks = HostRanks(members=range(ranks), size=ranks) if isinstance(ranks, int) else ranks
     ending = Ending(
-        grace_seconds=grace_seconds,
-        timeout_seconds=timeout_seconds,
-        most_seconds=most_seconds,
-        role=role,
-        done=done,
+        grace_seconds=grace_seconds, timeout_seconds=timeout_seconds, most_seconds=most_seconds, role=role, done=done
     )
-    known = _children()
+    earlier_children = _children()
     with contextlib.ExitStack() as stack:
         reports, sender = map(stack.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         reports.setblocking(False)
@@ -222,8 +217,8 @@ def run_ranks(
                 stack.callback(signal.signal, number, signal.signal(number, process_control.ignore))
         stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False))
         stack.callback(process_control.adopt_orphans, process_control.adopt_orphans(True))
-        stack.callback(end_adopted, known, grace_seconds)
-        supervisor = _Supervisor(main=main, ranks=ranks, ending=ending, ends=(reports, wakeups, waker), sender=sender)
+        stack.callback(end_adopted, earlier_children, grace_seconds)
+        supervisor = _Supervisor(main, ranks, ending, reports, sender, wakeups, waker)
         stack.callback(supervisor.end)
         supervisor.start(stack)
         return supervisor.wait(on_look)
@@ -244,7 +239,7 @@ def run_crew(
     parent = os.getpid()
 
     def run(comm: Comm) -> Result:
-        die_with_parent(parent)  # at once, even if this one is stopped: workers have nothing to save
+        die_with_parent(parent)  # by SIGKILL, even if this process is stopped: workers have nothing to save
         process_control.name_process(f"dlemu-{role.name}")
         return work(comm, orders[comm.rank])
 
@@ -259,7 +254,7 @@ def run_crew(
     failure = first_failure(ends)
     if failure is None:
         return [end.result for end in ends]
-    if failure.kind == Interrupted.__name__:
+    if failure.kind == INTERRUPTED:
         raise Interrupted(failure.status - 128)
     error = (UserError if failure.status == UserError.exit_status else DlemuError)(failure.message)
     if failure.traceback:
@@ -267,38 +262,32 @@ def run_crew(
     raise error
 
 
-@dataclass(kw_only=True)
+@dataclass
 class _Supervisor:
-    """Forks the ranks of one run, waits for them without polling, and passes what happens to them to an `Ending`.
-
-    A report is a file in memory, as datagrams are too small: a pickled `Failure`, or a rank and its result.
-    """
+    """Forks the ranks of one run, waits for them without polling, and passes what happens to them to an `Ending`."""
 
     main: Callable[[Comm], object]
     ranks: HostRanks
     ending: Ending
-    ends: tuple[socket.socket, socket.socket, socket.socket]
-    """What ranks close: reports arrive at the first, and at the second a byte for each signal to this process."""
-    sender: socket.socket
+    reports: socket.socket
+    sender: socket.socket  # for files in memory, as datagrams are too small: a pickled Failure, or rank and result
+    wakeups: socket.socket
+    waker: socket.socket  # the interpreter sends the number of each signal to this process
     process: int = field(default_factory=os.getpid)
     results: dict[int, Any] = field(default_factory=dict)
-    link: Connection | None = None
-    """To the first rank, which asks the leader for what crosses hosts."""
+    link: Connection | None = None  # to the first rank, which asks the leader for what crosses hosts
 
     def __post_init__(self) -> None:
         self.leader = self.ranks.launched if isinstance(self.ranks, LedRanks) else None
 
     def start(self, stack: contextlib.ExitStack) -> None:
-        """Fork all ranks; what the stack gets is undone at the end. Raises SpaceError.
-
-        Signals are held back until every process has its handlers. Forked processes print nothing that is buffered
-        here, and share pages, which the collector would write to.
-        """
-        mask, frozen = signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGCHLD)), gc.get_freeze_count()
-        gc.freeze()
-        comms, role = list[Comm](), self.ending.role
+        """Fork all ranks, with signals held back until each has its handlers; `stack` undoes it. Raises SpaceError."""
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGCHLD))
+        was_frozen = gc.get_freeze_count() > 0
+        gc.freeze()  # forked processes share pages, to which the collector would write
+        comms: list[Comm] = []
         try:
-            process_control.flush_output(0.0)
+            process_control.flush_output(0.0)  # or forked processes would print what is buffered here
             comms, self.link = connected(self.ranks, self.ending.timeout_seconds)
             if self.link is not None and self.leader is not None:
                 stack.callback(self.link.close)
@@ -309,13 +298,13 @@ class _Supervisor:
                 self.ending.running[process] = rank
         except OSError as error:
             raise SpaceError(
-                f"not every {role.name} could be started ({error}): {role.remedy}, or raise the limits on processes "
-                "and files (`ulimit -u`, `ulimit -n`) or memory"
+                f"not every {self.ending.role.name} could be started ({error}): {self.ending.role.remedy}, or raise "
+                "the limits on processes and files (`ulimit -u`, `ulimit -n`) or memory"
             ) from error
         finally:
             for comm in comms:
                 comm.close()
-            if not frozen:
+            if not was_frozen:
                 gc.unfreeze()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -343,11 +332,11 @@ class _Supervisor:
             os.waitpid(process, 0)
 
     def _turn(self, until_ns: float) -> None:
-        """Wait until something happens, or until then; handle it."""
+        """Wait for a signal, a report or the first rank's question, at most until `until_ns`; handle it."""
         poll = select.poll()
-        for end in (*self.ends[:2], self.link):
-            if end is not None:
-                poll.register(end, select.POLLIN)
+        for source in (self.reports, self.wakeups, self.link):
+            if source is not None:
+                poll.register(source, select.POLLIN)
         due_ns = min(self.ending.due_ns, until_ns)
         ready = dict(poll.poll(max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0)))
         self._handle()
@@ -363,17 +352,17 @@ class _Supervisor:
 
     def _handle(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            for number in self.ends[1].recv(4096, socket.MSG_DONTWAIT):
+            for number in self.wakeups.recv(4096, socket.MSG_DONTWAIT):
                 if number != signal.SIGCHLD:
                     self.ending.interrupted(number, time.monotonic_ns())
-            self._reap()  # processes that ended or were stopped
+            self._reap()
         self._take_reports()
         self.ending.step(time.monotonic_ns(), _send)
 
     def _take_reports(self) -> None:
         while True:
             try:
-                _, files, _, _ = socket.recv_fds(self.ends[0], 1, 1)
+                _, files, _, _ = socket.recv_fds(self.reports, 1, 1)
             except BlockingIOError:
                 return
             with os.fdopen(files[0], "rb") as file:
@@ -385,7 +374,8 @@ class _Supervisor:
                 rank, self.results[rank] = report
 
     def _reap(self) -> None:
-        ended = {}
+        """Note which processes have ended, were stopped or continued."""
+        codes: dict[int, int] = {}
         for process in self.ending.running:
             waited, wait_status = os.waitpid(process, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             if waited != process:
@@ -395,10 +385,10 @@ class _Supervisor:
             elif os.WIFCONTINUED(wait_status):
                 self.ending.continued(process)
             else:
-                ended[process] = os.waitstatus_to_exitcode(wait_status)
-        if ended:
-            self._take_reports()  # what a rank reported before it ended is in the queue now
-        for process, code in ended.items():
+                codes[process] = os.waitstatus_to_exitcode(wait_status)
+        if codes:
+            self._take_reports()  # a rank that has ended has sent its report before
+        for process, code in codes.items():
             self.ending.ended(process, code, time.monotonic_ns())
 
     def _run(self, comms: Sequence[Comm], local_rank: int, rank: int) -> int:
@@ -433,7 +423,7 @@ class _Supervisor:
 
     def _set_up(self, comm: Comm) -> None:
         signal.set_wakeup_fd(-1)
-        for end in self.ends:
+        for end in (self.reports, self.wakeups, self.waker):
             end.close()
         for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C reaches the whole group; the supervisor passes it on
             signal.signal(number, signal.SIG_IGN)
@@ -465,14 +455,15 @@ def _send(process: int, signal_number: int) -> bool:
     return False
 
 
-def end_adopted(known: frozenset[int], grace_seconds: float) -> None:
-    """End every descendant of this process, which adopts orphans, that does not descend from `known`.
+def end_adopted(earlier_children: frozenset[int], grace_seconds: float) -> None:
+    """End every descendant of this process, which adopts orphans, that does not descend from `earlier_children`.
 
-    After SIGTERM one that ignores it (multiprocessing's resource tracker) has the grace to end by itself.
+    A process that ignores SIGTERM (multiprocessing's resource tracker) has the grace to end by itself.
     """
     for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, _GIVE_UP_SECONDS)):
-        signalled, deadline_seconds = set[int](), time.monotonic() + seconds
-        while (adopted := _children() - known) and time.monotonic() < deadline_seconds:
+        signalled: set[int] = set()
+        deadline_seconds = time.monotonic() + seconds
+        while (adopted := _children() - earlier_children) and time.monotonic() < deadline_seconds:
             for process in adopted - signalled:
                 _send(process, number)
             signalled |= adopted

@@ -56,16 +56,12 @@ class Launched(ABC):
         self.rank, self.size, self.members, self.door = rank, size, members, door
         self.timeout_seconds = timeout_seconds
         self.node, self.nodes = 0, 1
-        self.pause: Callable[[float], None] = time.sleep
-        """How to sleep while waiting for other hosts; what it raises ends the wait."""
-        self.lost: Failure | None = None
-        """Why another host has failed, once it has said so."""
-        self.others = "another host"
-        """How messages name the other hosts."""
+        self.pause: Callable[[float], None] = time.sleep  # sleeps while this waits for other hosts; may raise
+        self.lost: Failure | None = None  # why another host has failed, once it has said so
+        self.others = "another host"  # how messages name the other hosts
         self._look_seconds = 0.0
         self._offset_ns = 0
-        self._unfinished: list[object] = []
-        """Requests that were given up, and their buffers: the library may still write there."""
+        self._unfinished: list[object] = []  # requests given up, and their buffers: the library may still write there
 
     @abstractmethod
     def connect(self, led: Sequence[int]) -> None:
@@ -90,11 +86,12 @@ class Launched(ABC):
         sizes = self._highest(sizes)
         padded = np.zeros(sizes.max(), np.uint8)
         padded[: len(payload)] = np.frombuffer(payload, np.uint8)
-        pieces = [self._collect(padded[at : at + _PIECE_BYTES]) for at in range(0, padded.size, _PIECE_BYTES)]
+        starts = range(0, padded.size, _PIECE_BYTES)
+        pieces = [self._collect(padded[start : start + _PIECE_BYTES]) for start in starts]
         if self.node != 0:
             return []
-        whole = np.concatenate([np.empty((self.nodes, 0), np.uint8), *pieces], axis=1)
-        return [part[:size].tobytes() for part, size in zip(whole, sizes, strict=True)]
+        rows = np.concatenate([np.empty((self.nodes, 0), np.uint8), *pieces], axis=1)  # of each host, padded
+        return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
 
     def broadcast(self, payload: bytes | bytearray) -> bytes:
         """Return node 0's bytes on every host."""
@@ -107,8 +104,8 @@ class Launched(ABC):
 
     def all_values(self, value: Any) -> list[Any]:
         """Return the values of all hosts, in node order, on every host."""
-        found: list[bytes] = decode(self.broadcast(encode(self.gather(encode(value)))))
-        return [decode(part) for part in found]
+        messages: list[bytes] = decode(self.broadcast(encode(self.gather(encode(value)))))
+        return [decode(message) for message in messages]
 
     def clock_offsets(self) -> tuple[int, ...]:
         """Return for each host the nanoseconds to add to its CLOCK_MONOTONIC to get node 0's.
@@ -117,7 +114,9 @@ class Launched(ABC):
         taken to be stamped half way through the round trip.
         """
         self.all_reduce_max(0)
-        stamp, offsets_ns, quickest_ns = np.zeros(1, np.int64), np.zeros(self.nodes, np.int64), 1 << 62
+        stamp = np.zeros(1, np.int64)
+        offsets_ns = np.zeros(self.nodes, np.int64)
+        quickest_ns = 1 << 62
         for _ in range(_PINGS):
             sent_ns = time.monotonic_ns()
             self._spread(stamp.view(np.uint8), spin=True)
@@ -249,12 +248,12 @@ def on_one_host(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def detect_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
-    """Return whether this process is one of several that mpirun, srun or torchrun started.
+    """Return what started this process, by its environment variables; "none" if it is not one of several.
 
-    torchrun is the innermost, as its processes inherit the variables of the mpirun or srun that started it. Without
-    torchrun's own, its variables (of a script under srun, a Kubernetes operator) count only where no MPI launcher has
-    several ranks. A launcher of one process (`srun --pty bash`) counts as none. A bare PMIx launcher sets the rank but
-    not the size, so it counts unless a size of 1 is known.
+    torchrun's variables count before those of mpirun and srun, which its processes inherit if one of these started it.
+    RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT alone (of a script under srun, or a Kubernetes operator), without
+    TORCHELASTIC_RUN_ID, count only if no MPI launcher has several ranks. A launcher of one process (`srun --pty bash`)
+    is "none". A bare PMIx launcher sets the rank but not the size: it is "mpi", unless a size of 1 is known.
     """
     has_ranks = all(environment.get(name) for name in _STORE_VARIABLES)
     mpi_size = launcher_size({name: size for name, size in environment.items() if name != "SLURM_STEP_NUM_TASKS"})
@@ -262,5 +261,5 @@ def detect_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
         return "none" if environment["WORLD_SIZE"] == "1" else "store"
     if launcher_size(environment) > 1:
         return "mpi"
-    size_known = any(name in environment for name in _SIZE_VARIABLES)
-    return "mpi" if "PMIX_RANK" in environment and not size_known else "none"
+    is_size_known = any(name in environment for name in _SIZE_VARIABLES)
+    return "mpi" if "PMIX_RANK" in environment and not is_size_known else "none"

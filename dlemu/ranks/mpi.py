@@ -25,14 +25,13 @@ from dlemu.ranks.launched import Bytes, Launched, Numbers, Test, launcher_size, 
 from dlemu.ranks.messages import encode
 from dlemu.ranks.process_control import die_with_parent, flush_output, fork_process, name_process
 
-_FAILURE, _CLEAN = 1, 2
-"""Tags of messages: why a host has failed; a host that has cleaned up after a failure."""
+_FAILURE, _CLEAN = 1, 2  # tags of messages: why a host has failed; that it has cleaned up after a failure
 _CLEAN_SECONDS = 10.0  # for the other hosts to remove unfinished files, before MPI kills them
 SAVING_SECONDS = 120.0  # for node 0 to save what was measured and end all, before another host does
 _TURN_SECONDS, _TURNS = 0.6, 6  # processes report a common failure apart: the first makes the launcher end the others
 _MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")
 _STALE_SECONDS = 60.0  # a process maps what it makes at once
-_HOST_PROCESSES = 0xEFFFFFFC  # inode of the host's own namespace of processes: PROC_PID_INIT_INO of Linux
+_HOST_PID_NAMESPACE = 0xEFFFFFFC  # inode of the namespace outside of containers: PROC_PID_INIT_INO of Linux
 
 
 class MpiProcess(Launched):
@@ -93,7 +92,8 @@ class MpiProcess(Launched):
                 self._unfinished.append((self._comm.Isend(text, dest=node, tag=_FAILURE), text))
 
     def _meet(self, timeout_seconds: float) -> None:
-        request, deadline_seconds = self._world.Ibarrier(), time.monotonic() + timeout_seconds
+        request = self._world.Ibarrier()
+        deadline_seconds = time.monotonic() + timeout_seconds
         while not request.Test():
             if time.monotonic() > deadline_seconds:
                 raise PeerLostError(f"not all ranks started MPI within {timeout_seconds:g} s")
@@ -149,14 +149,15 @@ def is_foreign(vendor: str, environment: Mapping[str, str]) -> bool:
 def _start(mpi: Any, timeout_seconds: float) -> bool:
     """Start MPI unless the calling program has; return whether it was started here. Raises UserError, SpaceError."""
     vendor = mpi.get_vendor()[0]
-    foreign, starts_here = is_foreign(vendor, os.environ), not mpi.Is_initialized()
+    foreign = is_foreign(vendor, os.environ)
+    starts_here = not mpi.Is_initialized()
     if starts_here and not foreign:
         if problem := shared_memory_problem():
             raise SpaceError(f"MPI can't start: {problem}; or start dlemu by itself with ranks=N, which needs none")
         if on_one_host():  # MPICH's transports, UCX and libfabric's tcp, would listen on all interfaces
             os.environ.setdefault("UCX_NET_DEVICES", "lo")
             os.environ.setdefault("FI_TCP_IFACE", "lo")
-        if os.stat("/proc/self/ns/pid").st_ino == _HOST_PROCESSES:  # a container sees no others that share /dev/shm
+        if os.stat("/proc/self/ns/pid").st_ino == _HOST_PID_NAMESPACE:  # a container sees not all users of /dev/shm
             _remove(stale_shared_memory())
         with start_within(timeout_seconds), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py only warns of another MPI's launcher; we raise
@@ -208,7 +209,7 @@ def _keep_time(process: int, seconds: float) -> int:
 def remove_shared_memory(process: int | str = "self", names: tuple[str, ...] = _MPI_MEMORY) -> None:
     """Unlink the MPI library's files in /dev/shm that a process has mapped.
 
-    Those of MPICH are unlinked once all processes have them: none is left, however the job ends.
+    MPICH's are unlinked as soon as all processes have mapped them: so no file is left, however the job ends.
     """
     _remove(path for path in _mapped(process, names) if path.startswith("/dev/shm/"))
 
@@ -221,16 +222,18 @@ def _remove(paths: Iterable[str]) -> None:
 
 def stale_shared_memory(folder: str = "/dev/shm") -> list[str]:
     """Return the paths of MPI libraries' files of this user, older than a minute, that no process here has mapped."""
-    oldest, old = time.time() - _STALE_SECONDS, set[str]()
+    newest_stale_seconds = time.time() - _STALE_SECONDS
+    stale: set[str] = set()
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             status = entry.stat(follow_symlinks=False)
-            if entry.name.startswith(_MPI_MEMORY) and status.st_uid == os.geteuid() and status.st_mtime < oldest:
-                old.add(entry.path)
-    for process in os.listdir("/proc") if old else ():
+            is_own = entry.name.startswith(_MPI_MEMORY) and status.st_uid == os.geteuid()
+            if is_own and status.st_mtime < newest_stale_seconds:
+                stale.add(entry.path)
+    for process in filter(str.isdigit, os.listdir("/proc") if stale else ()):
         with contextlib.suppress(OSError):  # it has ended, or is another user's
-            old -= _mapped(process, _MPI_MEMORY) if process.isdigit() else set()
-    return sorted(old)
+            stale -= _mapped(process, _MPI_MEMORY)
+    return sorted(stale)
 
 
 def _mapped(process: int | str, names: tuple[str, ...]) -> set[str]:

@@ -54,6 +54,5 @@ class RowLog:
 
 def read_row_logs(folder: str, names: Iterable[str], dtype: np.dtype[np.void]) -> Rows:
     """Return the rows in these files of a run's live folder, without a half-written last row of a rank."""
-    return np.concatenate(
-        [np.empty(0, dtype), *(np.fromfile(os.path.join(folder, name), dtype) for name in sorted(names))]
-    )
+    logs = (np.fromfile(os.path.join(folder, name), dtype) for name in sorted(names))
+    return np.concatenate([np.empty(0, dtype), *logs])

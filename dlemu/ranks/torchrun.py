@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import psutil
@@ -55,8 +56,7 @@ class TorchrunProcess(Launched):
         self._address = environment["MASTER_ADDR"], port
         self._keeps_store = rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         self._start = ".".join(environment.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
-        where = f"{self._address} {self._start} {first} {size}"
-        door = hashlib.sha256(where.encode()).hexdigest()[:32]
+        door = hashlib.sha256(f"{self._address} {self._start} {first} {size}".encode()).hexdigest()[:32]
         super().__init__(rank, size, range(first, first + local_size), door, timeout_seconds)
         self._failure = b""
         self._closing = threading.Event()
@@ -74,14 +74,14 @@ class TorchrunProcess(Launched):
                 f'torch, which cannot be imported ({reason}): `pip install "dlemu[torch]"`, or start the ranks by '
                 "`mpirun -np N dlemu ...`, or on one host by `dlemu ... ranks=N`"
             ) from error
-        self._tensor, seconds = torch.from_numpy, self.timeout_seconds
+        self._tensor = torch.from_numpy
         self._gloo: Any = torch.distributed
         try:
-            within(seconds + 1.0, lambda: self._find(led), "meeting the other hosts")
+            within(self.timeout_seconds + 1.0, lambda: self._find_leaders(led), "meeting the other hosts")
         except PatienceError as error:
-            raise PeerLostError(f"not all hosts arrived within {seconds:g} s") from error
+            raise PeerLostError(f"not all hosts arrived within {self.timeout_seconds:g} s") from error
 
-    def _find(self, led: Sequence[int]) -> None:
+    def _find_leaders(self, led: Sequence[int]) -> None:
         """Find the other leaders by the store, and tell them which ranks this one leads."""
         (address, port), seconds = self._address, self.timeout_seconds
         deadline_seconds, limit = time.monotonic() + seconds, datetime.timedelta(seconds=seconds)
@@ -93,20 +93,20 @@ class TorchrunProcess(Launched):
                 f"the store at {address}:{port} (MASTER_ADDR, MASTER_PORT) was not reached within {seconds:g} s: "
                 f"{reason}"
             ) from error
-        # Each leader has run as many commands of this start of torchrun as the others: their keys are not those of now.
-        number = shared.add(f"dlemu/{self._start}/{led[0]}", 1)
-        self._store: Any = self._gloo.PrefixStore(f"dlemu/{self._start}/{number}", shared)
+        # A start of torchrun may run several commands of dlemu. Each leader counts them, so all have the same number.
+        command_number = shared.add(f"dlemu/{self._start}/{led[0]}", 1)
+        self._store: Any = self._gloo.PrefixStore(f"dlemu/{self._start}/{command_number}", shared)
         self._store.set(f"led/{led[0]}", str(len(led)))
-        firsts = [0]
-        while firsts[-1] < self.size:
-            while not self._store.check([f"led/{firsts[-1]}"]):
+        first_ranks: list[int] = []  # of each host
+        rank = 0
+        while rank < self.size:
+            while not self._store.check([f"led/{rank}"]):
                 if time.monotonic() > deadline_seconds:
-                    raise PeerLostError(
-                        f"rank {firsts[-1]}, the first of its host, did not arrive within {seconds:g} s"
-                    )
+                    raise PeerLostError(f"rank {rank}, the first of its host, did not arrive within {seconds:g} s")
                 time.sleep(_POLL_SECONDS)
-            firsts.append(firsts[-1] + int(self._store.get(f"led/{firsts[-1]}")))
-        self.node, self.nodes = firsts.index(led[0]), len(firsts) - 1
+            first_ranks.append(rank)
+            rank += int(self._store.get(f"led/{rank}"))
+        self.node, self.nodes = first_ranks.index(led[0]), len(first_ranks)
         if interface := _interface(address, port):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         self._gloo.init_process_group(
@@ -138,26 +138,29 @@ class TorchrunProcess(Launched):
 
     def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> Test:
         highest[:] = numbers
-        return _test_of(self._gloo.all_reduce(self._tensor(highest), self._gloo.ReduceOp.MAX, async_op=True))
+        return partial(_is_done, self._gloo.all_reduce(self._tensor(highest), self._gloo.ReduceOp.MAX, async_op=True))
 
     def _begin_broadcast(self, data: Bytes) -> Test:
-        return _test_of(self._gloo.broadcast(self._tensor(data), 0, async_op=True))
+        return partial(_is_done, self._gloo.broadcast(self._tensor(data), 0, async_op=True))
 
     def _begin_gather(self, data: Bytes, received: Bytes) -> Test:
         rows = [self._tensor(row) for row in received]
-        return _test_of(self._gloo.gather(self._tensor(data), rows or None, 0, async_op=True))
+        return partial(_is_done, self._gloo.gather(self._tensor(data), rows or None, 0, async_op=True))
 
 
-def _test_of(work: Any) -> Test:
-    """Return what tests a request, and raises what has ended it."""
-    return lambda: bool(work.is_completed()) and bool((work.wait(), True))
+def _is_done(work: Any) -> bool:
+    """Return whether a request is done; raises the error that ended it."""
+    is_completed = bool(work.is_completed())
+    if is_completed:
+        work.wait()  # returns at once, or raises
+    return is_completed
 
 
 def _interface(address: str, port: int) -> str:
     """Return the network interface by which this host reaches the others."""
-    family, kind, protocol, _, there = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
+    family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as stream:
-        stream.connect(there)
-        own = stream.getsockname()[0]
+        stream.connect(target)
+        own_address = stream.getsockname()[0]
     interfaces = psutil.net_if_addrs().items()
-    return next((name for name, found in interfaces if any(one.address == own for one in found)), "")
+    return next((name for name, entries in interfaces if any(entry.address == own_address for entry in entries)), "")

@@ -1,4 +1,8 @@
-"""Runs child processes such as `dlemu train`: starts and watches them, ends them in order, reports their failures."""
+"""Runs child processes: starts and watches them, ends them in order, reports their failures.
+
+`run_commands`: dlemu's own commands, concurrently, each with a result in a folder. `run_attached`: a user's command on
+this terminal. `output_of`: a short command whose output is wanted.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from datagen.owned import create_claimed
 from dlemu.config.overrides import override
 from dlemu.metrics.verdict import COMPLETED
 from dlemu.ranks import Comm, Interrupted, die_with_parent, first_failure
-from dlemu.ranks.failure import RANK, Role, killed_by, overdue
+from dlemu.ranks.failure import INTERRUPTED, RANK, Role, killed_by, overdue
 from dlemu.ranks.launch import run_ranks
 
 LOG = "console.txt"
@@ -46,12 +50,12 @@ def run_train(
     launcher: Sequence[str] = (),
     command_name: str = "train",
 ) -> None:
-    """Run a job to its end (its verdict may be `fail`), with results in `folder`; see `job` and `run_commands`."""
+    """Run a job to its end, with results in `folder`; see `job` and `run_commands`."""
     run_commands([job(words, folder, launcher, command_name)], look)
 
 
 def job(words: Sequence[str], folder: str, launcher: Sequence[str] = (), command_name: str = "train") -> Command:
-    """Return the command of a job with overrides `words` and results in `folder`; pass and fail both are success."""
+    """Return the command of a job with overrides `words`; it succeeds whatever its verdict is."""
     command = [*launcher, *module_command("dlemu", command_name, *words, override(("output", "folder"), folder))]
     # An interpreter that could not start also ends with status 1 (fail), so the result file must exist, too.
     return Command(words=command, folder=folder, result="summary.json", done=COMPLETED)
@@ -60,11 +64,12 @@ def job(words: Sequence[str], folder: str, launcher: Sequence[str] = (), command
 def module_command(module: str, *words: str) -> list[str]:
     """Return the command that runs a module of dlemu with `words`.
 
-    `python -m` imports from the current folder first, which may have a yaml.py: it does so only where this process
-    does.
+    `python -m` imports from the current folder first, which may have a yaml.py of the user's. `-P` prevents that,
+    unless this process imports from there as well.
     """
-    from_here = any(os.path.abspath(entry) == os.getcwd() for entry in sys.path)
-    return [sys.executable, *([] if from_here else ["-P"]), "-m", module, *words]
+    imports_from_here = any(os.path.abspath(entry) == os.getcwd() for entry in sys.path)
+    options = [] if imports_from_here else ["-P"]
+    return [sys.executable, *options, "-m", module, *words]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +80,7 @@ class Command:
     folder: str
     result: str
     done: Sequence[int] = (0,)
-    """Exit statuses that mean success; the same of all that run concurrently."""
+    """Exit statuses that mean success; commands that run concurrently have the same."""
 
     def execute(self) -> NoReturn:
         """Become this command, in a session of its own, without input."""
@@ -119,7 +124,7 @@ def run_commands(commands: Sequence[Command], look: Callable[[], None]) -> None:
         for command, end in zip(commands, ends, strict=True):
             if not os.path.exists(os.path.join(command.folder, command.result)):
                 _raise_failure(f"run {end.rank} left no {command.result}", command.log)
-    elif failure.kind == Interrupted.__name__:
+    elif failure.kind == INTERRUPTED:
         signal.raise_signal(failure.status - 128)
         raise Interrupted(failure.status - 128)
     elif failure.status == UserError.exit_status:
@@ -135,12 +140,15 @@ def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
     exit status; -N if signal N ended it, and -SIGINT for any failure after Ctrl-C. Raises UserError if it can't be
     started.
     """
+    process: subprocess.Popen[bytes] | None = None
     received: set[int] = set()
-    started: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []  # signals before the command has started
 
     def handle(number: int, _: object) -> None:
         received.add(number)
-        for process in started if number != signal.SIGINT else ():
+        if process is None:
+            early.append(number)
+        elif number != signal.SIGINT:
             process.send_signal(number)
 
     with contextlib.ExitStack() as stack:
@@ -148,12 +156,14 @@ def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
             if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` has it
                 stack.callback(signal.signal, number, signal.signal(number, handle))
         try:
-            started.append(_start(command, env={**os.environ, **environment}))
+            process = _start(command, env={**os.environ, **environment})
         except OSError as error:
             raise UserError(
                 f"{command[0]} can't be started ({error.strerror}): wanted a command and its arguments"
             ) from None
-        status = started[0].wait()
+        for early_number in early:
+            process.send_signal(early_number)
+        status = process.wait()
     return -signal.SIGINT if status and signal.SIGINT in received else status
 
 
@@ -168,12 +178,13 @@ def output_of(
 
     It gets a session of its own and no input. Raises OSError, OverdueError.
     """
-    parent, pipe, role = os.getpid(), subprocess.PIPE, role or Role(command[0], "")
+    parent = os.getpid()
+    role = role or Role(command[0], "")
     process = _start(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=pipe,
-        stderr=pipe,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         pass_fds=pass_fds,
         start_new_session=True,
         preexec_fn=lambda: die_with_parent(parent),
@@ -185,18 +196,20 @@ def output_of(
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # don't wait for one that hangs in the kernel
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in the kernel is left
             process.wait(_KILLING_SECONDS)
-        for end in filter(None, (process.stdout, process.stderr)):
-            end.close()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
     status = process.returncode
-    how = f"{role.name} ended with status {status}"
     if status < 0:
         how = killed_by(role.name, process.pid, -status, role.remedy)
+    else:
+        how = f"{role.name} ended with status {status}"
     return Ended(status, how, out.decode(errors="replace"), err.decode(errors="replace"))
 
 
-def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:  # the only start of a process here
     return subprocess.Popen(command, **options)
 
 
@@ -207,9 +220,10 @@ def _raise_failure(how: str, log_path: str) -> NoReturn:
 
 
 def _failure_message(log_path: str) -> str:
-    """Return the output from its first "dlemu: " line on, which has the cause; without one, the last lines."""
+    """Return the log from its first "dlemu: " line on, which has the cause; without such a line, the last lines."""
     with open(log_path, errors="replace") as log:
         lines = log.read().splitlines()
-    starts = [number for number, line in enumerate(lines) if line.startswith("dlemu: ")]
-    shown = lines[starts[0] :][:_MESSAGE_LINES] if starts else lines[-_MESSAGE_LINES:]
-    return "\n".join(shown).removeprefix("dlemu: ")
+    for number, line in enumerate(lines):
+        if line.startswith("dlemu: "):
+            return "\n".join(lines[number : number + _MESSAGE_LINES]).removeprefix("dlemu: ")
+    return "\n".join(lines[-_MESSAGE_LINES:])

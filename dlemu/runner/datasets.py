@@ -82,37 +82,38 @@ def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bo
     spec, storage = workload.dataset, workload.storage_spec
     if comm.rank == 0:
         prepare_folder(spec, storage)
-    made_here = manifest.read(spec.data_folder, open_storage(storage.buffered)) if comm.rank == 0 else None
-    made_on_rank_0 = comm.broadcast(made_here)
+    rank_0s_manifest = manifest.read(spec.data_folder, open_storage(storage.buffered)) if comm.rank == 0 else None
+    rank_0s_manifest = comm.broadcast(rank_0s_manifest)
     if comm.node > 0 and comm.local_rank == 0:
-        _check_shared(workload, made_on_rank_0)
+        _check_shared(workload, rank_0s_manifest)
     comm.all_reduce_max(0)  # a barrier: no rank writes on a host that is refused
     progress = _progress(comm, "in place", on_event)
-    made = generate(
+    generated = generate(
         spec, storage, rank=comm.rank, ranks=comm.size, threads=_threads(comm), fsync=fsync, progress=progress
     )
-    parts = comm.gather(made)
-    if parts is None:
+    shares = comm.gather(generated)
+    if shares is None:
         return None
     finish(spec, storage)
     total = DatasetMade(
         folder=public_text(spec.data_folder),
-        files=sum(part.files for part in parts),
-        bytes=sum(part.bytes for part in parts),
-        kept_files=sum(part.kept_files for part in parts),
-        seconds=max(part.seconds for part in parts),
+        files=sum(share.files for share in shares),
+        bytes=sum(share.bytes for share in shares),
+        kept_files=sum(share.kept_files for share in shares),
+        seconds=max(share.seconds for share in shares),
     )
     on_event(total)
     return total
 
 
-def _check_shared(workload: Workload, wanted: manifest.Manifest | None) -> None:
-    """Raise UserError on a host that sees neither rank 0's dataset nor, at its place, a whole copy."""
+def _check_shared(workload: Workload, rank_0s_manifest: manifest.Manifest | None) -> None:
+    """Raise UserError on a host that sees neither rank 0's dataset nor, in the same folder, a complete copy."""
     spec, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
 
     def is_seen() -> bool:
-        made = manifest.read(spec.data_folder, storage)
-        return made == wanted or (made is not None and made.complete and not manifest.differing_keys(made.spec, spec))
+        seen = manifest.read(spec.data_folder, storage)
+        is_copy = seen is not None and seen.complete and not manifest.differing_keys(seen.spec, spec)
+        return is_copy or seen == rank_0s_manifest
 
     if not comes_into_sight(is_seen):
         raise UserError(
@@ -128,13 +129,14 @@ def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
     found = verify(
         spec, workload.storage_spec, rank=comm.rank, ranks=comm.size, threads=_threads(comm), progress=progress
     )
-    parts = comm.gather(found)
-    if parts is None:
+    shares = comm.gather(found)
+    if shares is None:
         return
-    findings = tuple(finding for part in parts for finding in part)
-    made = manifest.read(spec.data_folder, open_storage(workload.storage_spec.buffered))
-    existing = spec if made is None else made.spec  # all files are verified, even if the settings have fewer
-    files = existing.num_files_train + existing.num_files_eval
+    findings = tuple(finding for share in shares for finding in share)
+    existing = manifest.read(spec.data_folder, open_storage(workload.storage_spec.buffered))
+    if existing is not None:
+        spec = existing.spec  # all files are verified, even if the settings have fewer
+    files = spec.num_files_train + spec.num_files_eval
     on_event(DatasetVerified(folder=public_text(spec.data_folder), files=files, findings=findings))
     wrong = sum(finding.severity == "error" for finding in findings)
     if wrong:
@@ -145,7 +147,7 @@ def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
 
 
 def _progress(comm: Comm, verb: str, on_event: OnEvent) -> Callable[[Share], None] | None:
-    """Return what reports rank 0's share of the files; what the others do is known at the end."""
+    """Return what reports rank 0's share of the files; the other ranks' shares are known at the end."""
     if comm.rank != 0:
         return None
     first: Share | None = None
@@ -153,17 +155,16 @@ def _progress(comm: Comm, verb: str, on_event: OnEvent) -> Callable[[Share], Non
     def report(share: Share) -> None:
         nonlocal first
         first = first or share  # files that existed before do not count for the rate
-        seconds, added = share.seconds - first.seconds, share.bytes - first.bytes
+        seconds, new_bytes = share.seconds - first.seconds, share.bytes - first.bytes
         who = f"rank 0 of {comm.size}: " if comm.size > 1 else ""
-        on_event(
-            Progress(
-                at=f"{who}{count(share.files, 'file')} {verb}",
-                done=share.bytes,
-                total=max(share.total_bytes, share.bytes + (share.files < share.total_files)),  # an estimate
-                mb_per_second=added / 1e6 / seconds if added and seconds else None,
-                seconds_left=seconds_left(seconds, added, share.total_bytes - first.bytes),
-            )
+        progress = Progress(
+            at=f"{who}{count(share.files, 'file')} {verb}",
+            done=share.bytes,
+            total=max(share.total_bytes, share.bytes + (share.files < share.total_files)),  # an estimate
+            mb_per_second=new_bytes / 1e6 / seconds if new_bytes and seconds else None,
+            seconds_left=seconds_left(seconds, new_bytes, share.total_bytes - first.bytes),
         )
+        on_event(progress)
 
     return report
 

@@ -17,10 +17,8 @@ from dlemu.results.measured import MeasuredRun
 if TYPE_CHECKING:  # most jobs make and verify nothing
     from datagen.verify import Damage
 
-LOOK_SECONDS = 1.0
-"""Minimum time between two looks at a run."""
-_COST_SHARE = 0.002
-"""The run itself looks less often where looking takes more than this share of rank 0's time."""
+LOOK_SECONDS = 1.0  # minimum time between two looks at a run
+_COST_SHARE = 0.002  # of rank 0's time for its own looks: a look that takes longer is taken less often
 
 
 @dataclass(frozen=True)
@@ -136,20 +134,21 @@ class Reporter:
     """Reports the progress of a run from its rank 0, which calls it at every step or file."""
 
     def __init__(self, follower: Follower, on_event: OnEvent) -> None:
-        self._follower, self._on_event, self._due = follower, on_event, 0.0
+        self._follower, self._on_event = follower, on_event
+        self._due_seconds = 0.0
 
     def __call__(self) -> None:
-        if time.monotonic() >= self._due:
+        if time.monotonic() >= self._due_seconds:
             self.look()
 
     def look(self) -> None:
         """Report the progress now."""
-        began = time.monotonic()
+        began_seconds = time.monotonic()
         try:
             progress = self._follower()
-        except OSError:  # what a run can't say of itself does not end it
-            progress = None
-        now = time.monotonic()
+        except OSError:  # a run goes on, even if its progress can't be read
+            return
+        now_seconds = time.monotonic()
         if progress is not None:
-            self._due = now + max(LOOK_SECONDS, (now - began) / _COST_SHARE)
+            self._due_seconds = now_seconds + max(LOOK_SECONDS, (now_seconds - began_seconds) / _COST_SHARE)
             self._on_event(replace(progress, ranks={}))

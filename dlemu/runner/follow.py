@@ -17,9 +17,16 @@ from dlemu.results.measured import read_facts, read_saved
 from dlemu.results.parts import JobSummary
 from dlemu.telemetry._readings import LiveReadings
 
+# A run without a lock is dead when its files have not changed for this long: the lock of a run on another host may be
+# invisible here, and a failed run may still be saving.
 QUIET_SECONDS = 20.0
-"""If no lock is seen, a run counts as dead when its files have not changed for this long: the lock of a run on another
-host may be invisible here, and a failed run may still be saving."""
+
+
+_DEVICE_METRICS = {  # metric of the devices' telemetry -> its name on the screen, and its unit
+    "read_mb_per_second": ("device read", "MB/s"),
+    "write_mb_per_second": ("device write", "MB/s"),
+    "mean_queue_depth": ("queue depth", ""),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +55,9 @@ class RunFollower:
             )
         self._live = os.path.join(self.folder, LIVE)
         self._readings = LiveReadings(self._live)
-        self._follower: Follower | None = None
-        """None until the run has written its facts."""
-        self._last: tuple[object, float] | None = None
-        self._changed_at = _newest(self._live) - time.time() + time.monotonic()
+        self._follower: Follower | None = None  # until the run has written its facts
+        self._last_state: object = None
+        self._changed_seconds = _newest(self._live) - time.time() + time.monotonic()
 
     def look(self) -> RunState:
         """Return the current state of the run. Raises UserError for a damaged folder."""
@@ -77,12 +83,13 @@ class RunFollower:
         return RunState(state="dead", status=DlemuError.exit_status, sentence=sentence)
 
     def _quiet_seconds(self, progress: Progress | None) -> float:
-        """Return for how long nothing has changed: neither files, nor rows, as those of mapped files change no time."""
-        now, state = time.monotonic(), (progress and (progress.at, progress.done), _newest(self._live))
-        if state != self._last:
-            self._changed_at = now if self._last else self._changed_at
-            self._last = state
-        return now - self._changed_at
+        """Return for how long neither files nor rows have changed: those of mapped files change no file's time."""
+        now_seconds = time.monotonic()
+        state = (progress and (progress.at, progress.done), _newest(self._live))
+        if self._last_state not in (None, state):
+            self._changed_seconds = now_seconds
+        self._last_state = state
+        return now_seconds - self._changed_seconds
 
     def _ended(self) -> RunState:
         kind = kind_of(self.folder)
@@ -115,11 +122,3 @@ def _newest(folder: str) -> float:
         return max((entry.stat().st_mtime for entry in os.scandir(folder)), default=0.0)
     except OSError:
         return 0.0
-
-
-_DEVICE_METRICS = {
-    "read_mb_per_second": ("device read", "MB/s"),
-    "write_mb_per_second": ("device write", "MB/s"),
-    "mean_queue_depth": ("queue depth", ""),
-}
-"""Metric of the device telemetry -> what it is called here, and its unit."""

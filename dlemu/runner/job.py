@@ -26,20 +26,10 @@ from dlemu.results.wording import count
 from dlemu.runner.events import Doing, JobBegan, Making, NotSaved, OnEvent, Saved
 from dlemu.runner.job_kind import AnyKind, F, J, JobKind, N, R
 from dlemu.runner.ranks import Ranks, with_ranks
-from dlemu.runner.run_folder import (
-    SAVING_SECONDS,
-    Kept,
-    check_folder,
-    drop_folder,
-    drop_live,
-    make_folder,
-    new_folder,
-)
+from dlemu.runner.run_folder import SAVING_SECONDS, Kept, check_folder, drop_folder, drop_live, make_folder, new_folder
 
-CONFIRM_ABOVE_BYTES = 10e9
-"""Larger datasets are made only if the user agrees."""
-TRIAL_SCALE = "laptop"
-"""The scale suggested for first tries, if a workload has it."""
+CONFIRM_ABOVE_BYTES = 10e9  # larger datasets are made only if the user agrees
+TRIAL_SCALE = "laptop"  # the scale suggested for first tries, if a workload has it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,22 +96,20 @@ def run_job(
     kind: JobKind[J, F, N, R], request: JobRequest, ranks: Ranks, workload: Workload, on_event: OnEvent
 ) -> JobResult | None:
     """Run a job with these ranks and a `checked` workload; returns and raises what `run_alone` does."""
-    wants_verdict = request.wants_verdict
-    if (allow := request.allow_making) is not None:
+    if (allow_making := request.allow_making) is not None:
 
-        def make() -> Workload:
-            making: Making = kind.in_time(
-                workload, lambda: kind.making(workload, ranks.count, given=request.size_is_given)
-            )
-            allow(making, ranks.count)
+        def with_missing_data() -> Workload:
+            given = request.size_is_given
+            making: Making = kind.in_time(workload, lambda: kind.making(workload, ranks.count, given=given))
+            allow_making(making, ranks.count)
             return making.workload
 
-        workload = ranks.agree(make)
-    if not kind.before(workload, ranks, on_event, wants_verdict=wants_verdict):
+        workload = ranks.agree(with_missing_data)
+    if not kind.before(workload, ranks, on_event, wants_verdict=request.wants_verdict):
         return None
-    job, made = ranks.agree(lambda: prepare(kind, workload, ranks.count, wants_verdict=wants_verdict))
-    saving, cleaning = partial(save_failed, kind, job, made, on_event), partial(kind.clean_up_elsewhere, job)
-    with ranks.guard(job.folder, saving, cleaning):
+    job, folder = ranks.agree(lambda: prepare(kind, workload, ranks.count, wants_verdict=request.wants_verdict))
+    save_partial = partial(save_failed, kind, job, folder, on_event)
+    with ranks.guard(job.folder, save_partial, partial(kind.clean_up_elsewhere, job)):
         kind.in_time(workload, lambda: kind.check_host(job, ranks.local_count))
         kind.load(job)
         if ranks.leads:
@@ -132,8 +120,8 @@ def run_job(
             if log is None:
                 return None
             run = save(kind, job, log, on_event)
-            kept = run if request.keeps_run else None
-            return JobResult(kind=kind.name, folder=run.folder, summary=run.summary, run=kept)
+            measurements = run if request.keeps_run else None
+            return JobResult(kind=kind.name, folder=run.folder, summary=run.summary, run=measurements)
 
         return ranks.run(run_rank)
 
@@ -147,14 +135,14 @@ def prepare(
     job = kind.in_time(workload, lambda: kind.plan(workload, ranks, wants_verdict=wants_verdict))
     job = replace(job, folder=folder, started_at=started_at)
     names = [name for rank in range(ranks) for name in kind.live_names(rank)]
-    made = make_folder(folder, ranks, names, also=kind.made_folder(job))
+    own_folder = make_folder(folder, ranks, names, also=kind.made_folder(job))
     try:
         job = kind.begin(job)
         write_live_facts(folder, kind.facts(job, kind.new_journal(), KILLED), advice=ADVICE)
     except (UserError, OSError):
-        drop_folder(made)
+        drop_folder(own_folder)
         raise
-    return job, made
+    return job, own_folder
 
 
 def check_ahead(kind: AnyKind, workload: Workload) -> None:
@@ -183,12 +171,12 @@ def save(kind: JobKind[J, F, N, R], job: J, log: MeasuredLog[N], on_event: OnEve
     return run
 
 
-def save_failed(kind: JobKind[J, F, N, R], job: J, made: OwnFolder, on_event: OnEvent, failure: str) -> Kept | None:
+def save_failed(kind: JobKind[J, F, N, R], job: J, folder: OwnFolder, on_event: OnEvent, failure: str) -> Kept | None:
     """Save what the ranks of a failed run left in its live folder; if that is nothing, remove the run's folder."""
     removed = kind.clean_up(job)
     log = kind.salvage(job.live_folder)
     if log is None or not len(log):
-        drop_folder(made)
+        drop_folder(folder)
         if removed:
             on_event(Doing(removed))
         return None

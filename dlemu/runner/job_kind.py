@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from dlemu.runner.ranks import Ranks
 
 Notify = Callable[[Event], None]
-Look = Callable[[Workload], None]
-"""Checks that the storage has what a workload needs; raises UserError."""
+Look = Callable[[Workload], None]  # checks that the storage has what a workload needs; raises UserError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,12 +45,15 @@ class PredictionRequest:
     """Called with events, such as the throughput of each number of readers in a probe."""
 
     def __post_init__(self) -> None:
-        given = {"--from": self.from_folder, "--mb-per-second": self.mb_per_second, "--drive": self.drive}
-        described = [option for option, value in given.items() if value is not None]
-        if len(described) > 1:
-            raise UserError(f"{' and '.join(described)} each describe the storage: give only one of them")
-        if self.from_folder is not None and (kind := kind_of(self.from_folder)) and (rates := kind.load().rates):
-            rates(self.from_folder)  # raises UserError where it has none
+        descriptions = {"--from": self.from_folder, "--mb-per-second": self.mb_per_second, "--drive": self.drive}
+        options = [option for option, value in descriptions.items() if value is not None]
+        if len(options) > 1:
+            raise UserError(f"{' and '.join(options)} each describe the storage: give only one of them")
+        if self.from_folder is None or (kind := kind_of(self.from_folder)) is None:
+            return
+        rates = kind.load().rates
+        if rates is not None:
+            rates(self.from_folder)  # raises UserError if it has none
             raise UserError(f"{self.from_folder} holds {kind.noun}, not a run or a prediction: give it as --drive")
 
     @property

@@ -27,31 +27,32 @@ if TYPE_CHECKING:  # most runs have no launcher
     from dlemu.ranks.host import Host
 
 T = TypeVar("T")
-SaveFailed = Callable[[str], Kept | None]
-"""Given a failure's message, saves what was measured before it; returns None if nothing was."""
+SaveFailed = Callable[[str], Kept | None]  # given a failure's message, saves what was measured before, if anything
 
 
 class RunFailedError(DlemuError):
     """A run failed, and all ranks of this host have ended; the message is that of the first failure."""
 
-    def __init__(self, failure: Failure, kept: Kept | None = None, also: str = "") -> None:
-        super().__init__("\n".join(part for part in (failure.message, also, kept.sentence if kept else "") if part))
-        self.failure, self.kept, self._also = failure, kept, also
+    def __init__(self, failure: Failure, kept: Kept | None = None, saving_error: str = "") -> None:
+        """`kept` is what was saved of the run; `saving_error` says why nothing could be."""
+        sentences = (failure.message, saving_error, kept.sentence if kept else "")
+        super().__init__("\n".join(filter(None, sentences)))
+        self.failure, self.kept, self._saving_error = failure, kept, saving_error
         self.exit_status = failure.status
         if failure.traceback:
             self.add_note(failure.traceback.rstrip())
 
     def __reduce__(self) -> tuple[type[RunFailedError], tuple[Failure, Kept | None, str]]:
-        return type(self), (self.failure, self.kept, self._also)
+        return type(self), (self.failure, self.kept, self._saving_error)
 
 
 class RunUserError(RunFailedError, UserError):
     """A `RunFailedError` that the user can fix: a damaged file, a full disk."""
 
 
-def _failed_run(failure: Failure, kept: Kept | None = None, also: str = "") -> RunFailedError:
-    kind = RunUserError if failure.status == UserError.exit_status else RunFailedError
-    return kind(failure, kept, also)
+def _failed_run(failure: Failure, kept: Kept | None = None, saving_error: str = "") -> RunFailedError:
+    error_type = RunUserError if failure.status == UserError.exit_status else RunFailedError
+    return error_type(failure, kept, saving_error)
 
 
 class RefusedError(UserError):
@@ -77,12 +78,10 @@ class Ranks:
         words: Sequence[str] = (),
     ) -> None:
         """`words` are the user's overrides; with a launcher (`host`) it sets the count."""
-        self.count, self._timeout_seconds, self._on_look = count, timeout_seconds, on_look or (lambda: None)
+        self.count = count if host is None else host.ranks.size
+        self._timeout_seconds, self._on_look = timeout_seconds, on_look or (lambda: None)
         self._host, self._words = host, words
-        self.leads = host is None or host.node == 0
-        """Whether this process prepares, saves and reports."""
-        if host is not None:
-            self.count = host.ranks.size
+        self.leads = host is None or host.node == 0  # whether this process prepares, saves and reports
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
         """Return the workload that the leading process loads; the others need neither Hydra nor its files."""
@@ -99,17 +98,17 @@ class Ranks:
     def _with_launched_ranks(self, host: Host, load: Callable[[], Workload]) -> Workload:
         """Raise UserError if `ranks` on the command line differs from the launcher's, or versions of dlemu differ."""
         if len(set(host.versions)) > 1:
-            pairs = zip(host.versions, host.ranks.hosts, strict=True)
-            found = ", ".join(f"{version} on {name}" for version, name in pairs)
+            versions = [f"{version} on {name}" for version, name in zip(host.versions, host.ranks.hosts, strict=True)]
             raise UserError(
-                f"the hosts have different versions of dlemu ({found}): install the same one on all of them"
+                f"the hosts have different versions of dlemu ({', '.join(versions)}): install the same one on all of "
+                "them"
             )
         workload = load()
         if take_word(self._words, "ranks")[0] and workload.ranks != self.count:
+            started = "1 rank" if self.count == 1 else f"{self.count} ranks"
             raise UserError(
-                f"the launcher started {self.count} rank{'s' * (self.count != 1)}, but "
-                f"ranks={workload.ranks} is given: leave it out, or "
-                f"start that many (`mpirun -np {workload.ranks}`)"
+                f"the launcher started {started}, but ranks={workload.ranks} is given: leave it out, or start that "
+                f"many (`mpirun -np {workload.ranks}`)"
             )
         return workload
 
@@ -167,20 +166,25 @@ class Ranks:
                     self._host.leave(_failure_of(self._host, error))
                 if not self.leads:
                     clean_up()
-                elif isinstance(error, RunFailedError):
+                    raise
+                if isinstance(error, RunFailedError):
                     raise _saved(error.failure, folder, save_failed) from None
-                elif (kept := save_failed(str(error))) is not None:  # before the ranks began, or raised by `on_look`
+                kept = save_failed(str(error))  # of an error before the ranks began, or raised by `on_look`
+                if kept is not None:
                     error.add_note(kept.sentence)
                 raise
 
 
 def _saved(failure: Failure, folder: str, save_failed: SaveFailed) -> RunFailedError:
+    """Save what a failed run measured, and return the error to raise."""
     try:
         return _failed_run(failure, save_failed(failure.message))
-    except DlemuError as second:
-        if type(second).__name__ == failure.kind == SpaceError.__name__ and folder in failure.message:
-            failure = replace(failure, message=str(second))  # of the same disk; this one names the way out
-        return _failed_run(failure, None, "" if str(second) == failure.message else str(second))
+    except DlemuError as error:
+        # The run and its saving may fail for the same full disk: then the second message alone, which says what to do.
+        is_same_disk = type(error).__name__ == failure.kind == SpaceError.__name__ and folder in failure.message
+        if is_same_disk or str(error) == failure.message:
+            return _failed_run(replace(failure, message=str(error)))
+        return _failed_run(failure, saving_error=str(error))
 
 
 def with_ranks(
@@ -194,7 +198,6 @@ def with_ranks(
     """
     if detect_launcher() == "none":
         return body(Ranks(on_look=on_look))
-
     if run_as_placeholder(words):
         return None
     from dlemu.ranks.host import Host, join
@@ -205,11 +208,10 @@ def with_ranks(
 
 
 def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
-    """Return what `body` does, and end the launcher's processes with this one.
+    """Return what `body` returns, and end the launcher's processes with this one.
 
-    An exception is reported and ends all ranks; this process by SystemExit. After a `RefusedError`, which is raised as
-    UserError on rank 0's host, all exit as after a successful run: after an abort, the launcher prints messages of its
-    own.
+    An exception is reported and ends all ranks, and this process by SystemExit. A `RefusedError` ends no process by
+    force, as the launcher would then print messages of its own: rank 0's host raises the UserError, others exit.
     """
     try:
         result = body()
@@ -223,8 +225,8 @@ def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
     except BaseException as error:
         failure = _failure_of(host, error)
         host.leave(failure)
-        if text := _text(host, error, failure):
-            on_event(Warned(f"{socket.gethostname()}: {text}" if host.node else text))
+        if report := _report(host, error, failure):
+            on_event(Warned(f"{socket.gethostname()}: {report}" if host.node else report))
         host.end(failure.status)
         raise SystemExit(failure.status) from None
 
@@ -235,8 +237,8 @@ def _failure_of(host: Host, error: BaseException) -> Failure:
     return failure if isinstance(failure, Failure) else describe(host.ranks.members[0], error)
 
 
-def _text(host: Host, error: BaseException, failure: Failure) -> str:
-    """Return what to report of a failure: only what was kept, where another host's report is in the same output."""
+def _report(host: Host, error: BaseException, failure: Failure) -> str:
+    """Return what to report of a failure: only what was kept, if another host reports the cause in the same output."""
     if host.launched.ends_all and (host.launched.lost is not None or (failure.echo and host.node > 0)):
         kept = getattr(error, "kept", None)
         return kept.sentence if kept else ""

@@ -27,11 +27,10 @@ T = TypeVar("T")
 class RankRecord(Generic[N]):
     """One rank's part of the record of a run. Methods that are collective must be called by all ranks."""
 
-    def __init__(self, job: Job, comm: Comm, journal: N, what: str) -> None:
-        """`what` names the storage that is measured, in messages."""
-        self._job, self._comm, self._what = job, comm, what
-        self.journal = journal
-        """Only rank 0's is kept."""
+    def __init__(self, job: Job, comm: Comm, journal: N, storage_name: str) -> None:
+        """`storage_name` is how messages name the storage that is measured."""
+        self._job, self._comm, self._storage_name = job, comm, storage_name
+        self.journal = journal  # rank 0's is saved
         self._recorder: Recorder | None = None
         self._telemetry: HostTelemetry | None = None
 
@@ -58,17 +57,17 @@ class RankRecord(Generic[N]):
         self._recorder = start_recorder(scope, job.live_folder)
 
     def _in_time(self, doing: str, look: Callable[[], T]) -> T:
-        return within(self._job.workload.timeout_seconds, look, f"{doing} {self._what}")
+        return within(self._job.workload.timeout_seconds, look, f"{doing} {self._storage_name}")
 
     def describe(self, find_storage: Callable[[], StorageFacts | None]) -> None:
         """Note the hosts, the host of each rank, and the storage; collective."""
         host = describe_host() if self._comm.local_rank == 0 else None
-        nodes: list[tuple[int, HostFacts | None]] | None = self._comm.gather((self._comm.node, host))
-        if nodes is not None:
-            hosts = {node: described for node, described in nodes if described is not None}
+        gathered: list[tuple[int, HostFacts | None]] | None = self._comm.gather((self._comm.node, host))
+        if gathered is not None:
+            hosts = {node: facts for node, facts in gathered if facts is not None}
             self.note(
                 hosts=tuple(hosts[node] for node in sorted(hosts)),
-                rank_nodes=tuple(node for node, _ in nodes),
+                rank_nodes=tuple(node for node, _ in gathered),
                 storage=self._in_time("finding the devices behind", find_storage),
             )
 
@@ -94,16 +93,15 @@ class RankRecord(Generic[N]):
     def collect(self, rows: NDArray[np.void], **of_rank: object) -> MeasuredLog[N] | None:
         """Return the log of all ranks on rank 0, None elsewhere; collective, after `stop`.
 
-        Each of `of_rank` is a rank's value of a field of the journal that has one per rank.
+        `of_rank` are this rank's values of those fields of the journal that have a value per rank.
         """
         is_lost = self._recorder is not None and self._recorder.lost
-        parts = self._comm.gather((rows, self._telemetry, is_lost, of_rank))
-        if parts is None:
+        gathered = self._comm.gather((rows, self._telemetry, is_lost, of_rank))
+        if gathered is None:
             return None
-        all_rows, telemetry, lost, values = zip(*parts, strict=True)
-        journal = self.journal.noting(
-            lost_recorders=tuple(node for node, gone in zip(self.journal.rank_nodes, lost, strict=True) if gone),
-            **{name: tuple(own[name] for own in values) for name in of_rank},
-        )
+        rows_of_ranks, telemetry, are_lost, fields_of_ranks = zip(*gathered, strict=True)
+        lost_nodes = [node for node, lost in zip(self.journal.rank_nodes, are_lost, strict=True) if lost]
+        fields = {name: tuple(of_rank[name] for of_rank in fields_of_ranks) for name in of_rank}
+        journal = self.journal.noting(lost_recorders=tuple(lost_nodes), **fields)
         hosts = sorted(filter(None, telemetry), key=lambda host: host.node)
-        return MeasuredLog(np.concatenate(all_rows), journal, tuple(hosts))
+        return MeasuredLog(np.concatenate(rows_of_ranks), journal, tuple(hosts))

@@ -40,10 +40,6 @@ from dlemu.runner.recording import RankRecord
 from dlemu.telemetry import Telemetry
 
 
-def row_log_name(rank: int) -> str:
-    return f"rows_{rank:05d}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class RowsSummary(JobSummary):
     """The common part of these jobs' summaries; each kind adds its metrics in a subclass, and declares them there."""
@@ -105,14 +101,15 @@ class RowsKind(JobKind[Job, RunFacts, RunJournal, RowsRun]):
         return Job(workload=workload, ranks=ranks, seed=secrets.randbits(48))
 
     def live_names(self, rank: int) -> Iterable[str]:
-        return (row_log_name(rank),)
+        return (f"rows_{rank:05d}",)
 
     def run_rank(self, job: Job, comm: Comm, notify: Notify | None) -> MeasuredLog[RunJournal] | None:
         record = RankRecord(job, comm, self.new_journal(), self.looks_at(job.workload))
         record.start(lambda: self.watched_folders(job))
         folder = next(iter(self.watched_folders(job)), None)
         record.describe(lambda: None if folder is None else describe_folder(existing_folder(folder)))
-        log = RowLog(self.dtype, job.live_path(row_log_name(comm.rank)))
+        (log_name,) = self.live_names(comm.rank)
+        log = RowLog(self.dtype, job.live_path(log_name))
         comm.all_reduce_max(0)  # a barrier: all ranks begin together
         self.measure(job, comm, log, notify)
         log.close()
@@ -137,15 +134,14 @@ class RowsKind(JobKind[Job, RunFacts, RunJournal, RowsRun]):
         log = self.salvage(live_folder)
         if log is None or not len(log):
             return None
-        facts, parts = replace(facts, journal=log.journal), kind_named(self.name).load_job()
-        measured: Mapping[str, Value] = {}
+        run = self.run_of("", replace(facts, journal=log.journal), log.rows, log.telemetry)
+        parts = kind_named(self.name).load_job()
+        values: Mapping[str, Value] = {}
         with contextlib.suppress(UserError):  # rows that are not complete yet
-            measured = parts.figures(self.run_of("", facts, log.rows, log.telemetry)).metrics
-        shown = [metric for metric in parts.catalogue.in_sweeps if metric.name in measured]
-        return Progress(
-            at=count(len(log), self.row_noun),
-            figures=tuple(Figure(metric.title, measured[metric.name].mean, metric.unit) for metric in shown),
-        )
+            values = parts.figures(run).metrics
+        metrics = [metric for metric in parts.catalogue.in_sweeps if metric.name in values]
+        figures = tuple(Figure(metric.title, values[metric.name].mean, metric.unit) for metric in metrics)
+        return Progress(at=count(len(log), self.row_noun), figures=figures)
 
 
 def rows_parts(
@@ -159,22 +155,23 @@ def rows_parts(
     sections: Callable[[Any, str], Iterable[Any]] | None = None,
     charts: Callable[[Any, str], Iterable[tuple[str, Any]]] | None = None,
 ) -> JobParts:
-    """Return the code of a kind of job: what is not given comes from its summary.
+    """Return the parts of a kind of job; figures, conditions and pages come from its summary unless they are given.
 
     `judged` and `note` are those of its catalogue; `limited_by` takes a summary; for the others see `JobParts`.
     """
 
     def figures(run: RowsRun) -> JobFigures:
-        summary, what = run.summary, limited_by(run.summary)
-        known = {metric.name: getattr(summary, metric.name) for metric in catalogue}
+        summary = run.summary
+        limit = limited_by(summary)
+        values = {metric.name: getattr(summary, metric.name) for metric in catalogue}
         return JobFigures(
             kind=job.name,
             workload=summary.workload,
             ranks=summary.ranks,
             verdict=summary.verdict,
             outcome=summary.outcome,
-            limited_by={} if what is None else {RUN: what},
-            metrics={name: Value(value) for name, value in known.items() if value is not None},
+            limited_by={} if limit is None else {RUN: limit},
+            metrics={name: Value(value) for name, value in values.items() if value is not None},
         )
 
     def own_conditions(summary: RowsSummary, _: RunFacts) -> Conditions:

@@ -6,6 +6,7 @@ another process stops it: rank 0 notices it, and all ranks end after the current
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -22,8 +23,7 @@ from dlemu.results.kinds import kind_of
 from dlemu.results.live import JOURNAL, LOCK, RunJournal, goes_on, read_journal, report_command
 from dlemu.telemetry._readings import log_path
 
-SAVING_SECONDS = 60.0
-"""Saving may take this long even if `timeout_seconds` is less: writing many steps takes a while."""
+SAVING_SECONDS = 60.0  # for saving, even if `timeout_seconds` is less: writing many steps takes a while
 STOP = "stop"
 _CHECK_SECONDS = 0.2  # a check costs a system call, or a request to a file server: too expensive after each step
 
@@ -32,7 +32,8 @@ def new_folder(name: str, prefix: str = "") -> str:
     """Return results/NAME/PREFIXTIME-PID, numbered where one process starts two runs in a second. Raises UserError."""
     check_model_name(name)
     first = os.path.join("results", name, f"{prefix}{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}")
-    folder, number = first, 1
+    folder = first
+    number = 1
     while os.path.exists(folder):
         number += 1
         folder = f"{first}-{number}"
@@ -86,27 +87,26 @@ def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str
     if it is missing, and that is removed with the run's.
     """
     check_folder(folder)
-    others = missing_folders(also) if also else ()
-    made = take_folder(folder, "output.folder")
-    made = replace(made, made=tuple(sorted({*made.made, *others}, key=len)))
+    missing = missing_folders(also) if also else ()
+    own_folder = take_folder(folder, "output.folder")
+    own_folder = replace(own_folder, made=tuple(sorted({*own_folder.made, *missing}, key=len)))
     live = os.path.join(folder, LIVE)
-    # There are no more hosts than ranks.
-    all_names = [LOCK, FACTS, STOP, JOURNAL, README, *(log_path("", rank) for rank in range(ranks)), *names]
+    telemetry_logs = [log_path("", node) for node in range(ranks)]  # there are no more hosts than ranks
     try:
         owned.remove_claimed(live)  # left by a run that was killed before it measured anything
         owned.claim(folder, LIVE + "/")
         os.mkdir(live)
-        owned.claim(live, *all_names)
+        owned.claim(live, LOCK, FACTS, STOP, JOURNAL, README, *telemetry_logs, *names)
     except FileExistsError as error:
         raise SpaceError(
             f"{live} holds files that this run did not make; set output.folder to a new or empty folder"
         ) from error
     except OSError as error:
-        drop_folder(made)
+        drop_folder(own_folder)
         raise SpaceError(
             f"the results folder {folder} can't be made: {error.strerror}; set output.folder to a writable folder"
         ) from error
-    return made
+    return own_folder
 
 
 def drop_folder(folder: OwnFolder) -> None:
@@ -158,10 +158,8 @@ def request_folder(live_folder: str) -> str:
 
 def request_stop(live_folder: str) -> None:
     """Make the run with this live folder end after its current step; does nothing if it has already ended."""
-    try:
+    with contextlib.suppress(FileNotFoundError, FileExistsError):
         os.close(create_new(os.path.join(live_folder, STOP)))
-    except (FileNotFoundError, FileExistsError):
-        return
 
 
 class StopFile:
@@ -172,8 +170,8 @@ class StopFile:
         self._due_seconds = 0.0
 
     def __call__(self) -> bool:
-        now = time.monotonic()
-        if now < self._due_seconds:
+        now_seconds = time.monotonic()
+        if now_seconds < self._due_seconds:
             return False
-        self._due_seconds = now + _CHECK_SECONDS
+        self._due_seconds = now_seconds + _CHECK_SECONDS
         return os.path.exists(self._path)

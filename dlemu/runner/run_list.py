@@ -20,8 +20,7 @@ from datagen.errors import DlemuError, UserError
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.runner.run_folder import check_place
 
-DIGEST = "settings_digest"
-"""The field of a question with the digest of all settings, those from files included."""
+DIGEST = "settings_digest"  # the field of a question with the digest of all settings, those from files included
 
 
 class Answer(Protocol):
@@ -160,12 +159,12 @@ class RunList(ABC, Generic[What, Run, A]):
                 f"`dlemu {self.shown_by} {shlex.quote(self.folder)}`"
             )
         before, now = asdict(saved.question), asdict(self.question)
-        changed = [key for key in now if before[key] != now[key]]
-        if changed:
-            shown = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in changed if key != DIGEST]
-            differing = "; ".join(shown) or "the workload's file, one that it includes, or dlemu's version changed"
+        changed_keys = [key for key in now if before[key] != now[key]]
+        if changed_keys:
+            changes = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in changed_keys if key != DIGEST]
+            reason = "; ".join(changes) or "the workload's file, one that it includes, or dlemu's version changed"
             raise UserError(
-                f"{self.folder} holds an interrupted {self.noun} with other settings ({differing}); "
+                f"{self.folder} holds an interrupted {self.noun} with other settings ({reason}); "
                 f"set {self.setting} to a new folder"
             )
 
@@ -188,19 +187,18 @@ class RunList(ABC, Generic[What, Run, A]):
             try:
                 run = self.start(planned, folder)
             except DlemuError as error:
-                failed = self.failed(planned, folder, error)
-                if failed is None:
+                failed_run = self.failed(planned, folder, error)
+                if failed_run is not None:
+                    self.keep(failed_run)
+                if failed_run is None or not self.goes_on:
                     raise
-                self.keep(failed)
-                if not self.goes_on:
-                    raise
-                return failed
+                return failed_run
             self.keep(run)
             return run
 
     @contextlib.contextmanager
     def _locked(self, refusal: type[DlemuError] = DlemuError) -> Iterator[None]:
-        """Lock the folder, if it exists; raises `refusal` if another process has it: each would measure the other."""
+        """Lock the folder, if it exists; raises `refusal` if another process has it: each would disturb the other."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

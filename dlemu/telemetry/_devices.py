@@ -45,7 +45,8 @@ def mount_of(path: str, table: list[Mount]) -> Mount | None:
 def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[list[DeviceFacts], list[str]]:
     """Return the devices under a folder, and notes, such as why there are none.
 
-    Counted as the dataset's are those that the file system is on, or the paths of an NVMe head that counts nothing.
+    A file system on md0, which is built on sda1 and sdb1: md0, sda1, sda, sdb1, sdb. `counted` is md0 alone, the device
+    that the file system is on; of an NVMe head that counts nothing, its paths.
     """
     path = os.path.realpath(folder)
     mount = mount_of(path, table)
@@ -53,23 +54,26 @@ def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[li
         return [], [printable(f"no mount point is known above {path}")]
     upper = mount.options.get("upperdir", "")
     if mount.file_system == "overlay" and os.path.isdir(upper):  # a container's own files, where they can be seen
-        devices, notes = device_stack(upper, [other for other in table if other.file_system != "overlay"], sys)
+        devices, upper_notes = device_stack(upper, [mount for mount in table if mount.file_system != "overlay"], sys)
         note = printable(f"{path} is on an overlay file system; the devices are those of its upper folder {upper}")
-        return devices, [note, *notes]
-    tops, notes = _top_devices(mount, sys), list[str]()
+        return devices, [note, *upper_notes]
+    tops = _top_devices(mount, sys)
     if not tops:
         return [], [_why_no_device(path, mount)]
-    found = {device.name: device for top in tops for device in _stack(top, table, sys, notes)}
-    counted = set()
+    notes: list[str] = []
+    stack = {device.name: device for top in tops for device in _stack(top, table, sys, notes)}
+    counted: set[str] = set()
     for top in tops:
-        paths = [name for name in found[top].below if found[name].kind == "nvme path"]
-        counted |= set(paths) if paths and not _has_io_counts(top, sys) else {top}
-    return [replace(device, counted=device.name in counted) for device in found.values()], notes
+        nvme_paths = [name for name in stack[top].below if stack[name].kind == "nvme path"]
+        counted.update(nvme_paths if nvme_paths and not _has_io_counts(top, sys) else [top])
+    return [replace(device, counted=device.name in counted) for device in stack.values()], notes
 
 
 def _parse_mount(line: str) -> Mount:
+    """Parse a line such as `36 35 98:0 / /mnt/data rw,noatime - ext4 /dev/sda1 rw,errors=continue`."""
     left, _, right = line.rstrip("\n").partition(" - ")
-    fields, (file_system, source, options) = left.split(), right.split(" ", 2)
+    fields = left.split()
+    file_system, source, options = right.split(" ", 2)
     return Mount(
         point=_unescaped(fields[4]),
         file_system=file_system,
@@ -102,15 +106,15 @@ def _btrfs_devices(member: str, sys: str) -> list[str]:
 
 def _stack(name: str, table: list[Mount], sys: str, notes: list[str]) -> Iterator[DeviceFacts]:
     """Yield a device and all devices below it, by their names in /sys/class/block."""
-    here = disk = f"{sys}/class/block/{name}"
-    kind = next((kind for kind in ("partition", "md", "dm", "loop") if os.path.exists(f"{here}/{kind}")), "disk")
+    folder = disk = f"{sys}/class/block/{name}"
+    kind = next((kind for kind in ("partition", "md", "dm", "loop") if os.path.exists(f"{folder}/{kind}")), "disk")
     if kind == "partition":
-        disk = os.path.dirname(os.path.realpath(here))
+        disk = os.path.dirname(os.path.realpath(folder))
         below = [os.path.basename(disk)]
     elif kind == "loop":
         below = _devices_below_loop(name, table, sys, notes)
     else:
-        below = _list_names(f"{here}/slaves") or _nvme_paths(name, sys)
+        below = _list_names(f"{folder}/slaves") or _nvme_paths(name, sys)
     if kind == "disk" and re.fullmatch(r"nvme\d+c\d+n\d+", name):
         kind = "nvme path"
     yield DeviceFacts(
@@ -119,14 +123,14 @@ def _stack(name: str, table: list[Mount], sys: str, notes: list[str]) -> Iterato
         kind=kind,
         below=tuple(below),
         counted=False,
-        size_bytes=_read_number(f"{here}/size", _SECTOR_BYTES),
+        size_bytes=_read_number(f"{folder}/size", _SECTOR_BYTES),
         model=read_text(f"{disk}/device/model") or None,
         scheduler=(re.findall(r"\[(.+)\]", read_text(f"{disk}/queue/scheduler")) or [None])[0],
         read_ahead_bytes=_read_number(f"{disk}/queue/read_ahead_kb", 1024),
         requests_counted=read_text(f"{disk}/queue/iostats") != "0",
     )
-    for under in below:
-        yield from _stack(under, table, sys, notes)
+    for name_below in below:
+        yield from _stack(name_below, table, sys, notes)
 
 
 def _nvme_paths(name: str, sys: str) -> list[str]:
@@ -135,7 +139,7 @@ def _nvme_paths(name: str, sys: str) -> list[str]:
     if head is None:
         return []
     path = re.compile(rf"nvme{head[1]}c\d+n{head[2]}")
-    return [other for other in _list_names(f"{sys}/class/block") if path.fullmatch(other)]
+    return [device for device in _list_names(f"{sys}/class/block") if path.fullmatch(device)]
 
 
 def _devices_below_loop(name: str, table: list[Mount], sys: str, notes: list[str]) -> list[str]:
@@ -151,7 +155,7 @@ def _devices_below_loop(name: str, table: list[Mount], sys: str, notes: list[str
 
 def _has_io_counts(name: str, sys: str) -> bool:
     """Return whether a device has ever counted a read or a write."""
-    return any(int(field) for field in read_text(f"{sys}/class/block/{name}/stat").split()[0:5:4])
+    return any(map(int, read_text(f"{sys}/class/block/{name}/stat").split()[0:5:4]))  # columns 0 and 4: reads, writes
 
 
 def _why_no_device(path: str, mount: Mount) -> str:

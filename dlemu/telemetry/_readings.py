@@ -2,7 +2,10 @@
 
 A host's telemetry consists of its head (`RecorderHead`, small, typed) and its readings (`to_table`); `from_tables`
 combines the two again. While the run goes on they are in the recorder's log: JSON lines that are only appended, so that
-they survive if the recorder is killed.
+they survive if the recorder is killed. After the line of the head:
+
+    {"series": [["block", "sda", "in_flight"], ["memory", "", "used_mb"]]}     series 0 and 1
+    {"t": 8123456789, "i": [0], "v": [3]}                                      3 requests in flight on sda
 """
 
 from __future__ import annotations
@@ -25,8 +28,7 @@ if TYPE_CHECKING:  # not imported in ranks, which do not need Arrow
     import pyarrow as pa
 
 
-_ROW_COUNTS_KEY = b"readings_per_host"
-"""Key of the table's metadata: number of rows of each host, in order, because two hosts may have the same name."""
+_ROW_COUNTS_KEY = b"readings_per_host"  # in the table's metadata: rows of each host, as two may have the same name
 
 
 class Series(NamedTuple):
@@ -71,9 +73,11 @@ class HostTelemetry(RecorderHead):
 
     def readings(self, probe: str, source: str, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the times and values of one series in order; both are empty if there is no such series."""
-        series_key = Series(probe, source, metric)
-        kept = self.which == (self.series.index(series_key) if series_key in self.series else -1)
-        return self.time_ns[kept], self.value[kept]
+        series = Series(probe, source, metric)
+        if series not in self.series:
+            return self.time_ns[:0], self.value[:0]
+        rows = self.which == self.series.index(series)
+        return self.time_ns[rows], self.value[rows]
 
     def sources(self, probe: str) -> list[str]:
         """Return the sources that a probe read: device names, interfaces, or ranks."""
@@ -88,48 +92,42 @@ def to_table(telemetry: Telemetry) -> pa.Table:
     """Return a table with a row per reading, host by host: time_ns, host, probe, source, metric, value."""
     import pyarrow as pa
 
-    word = pa.dictionary(pa.int32(), pa.string())
-    types = {"time_ns": pa.int64(), "host": word, "probe": word, "source": word, "metric": word, "value": pa.float64()}
-    counts = msgspec.json.encode([len(host.value) for host in telemetry])
-    parts = [pa.schema(types).empty_table()]
+    text_type = pa.dictionary(pa.int32(), pa.string())
+    types = dict.fromkeys(("host", *Series._fields), text_type)
+    tables = [pa.schema({"time_ns": pa.int64(), **types, "value": pa.float64()}).empty_table()]
     for host in telemetry:
-        words = {"host": [host.host] * len(host.series)}
-        words |= {name: [getattr(series, name) for series in host.series] for name in Series._fields}
+        series_texts = {"host": [host.host] * len(host.series)}
+        series_texts |= {name: [getattr(series, name) for series in host.series] for name in Series._fields}
         columns = {}
-        for name, texts in words.items():  # Arrow's `take` would do, but that imports 30 ms of functions
-            places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
-            indices = np.array([places[text] for text in texts], np.int32)[host.which]
-            columns[name] = pa.DictionaryArray.from_arrays(indices, pa.array(places, pa.string()))
-        parts.append(pa.table({"time_ns": host.time_ns, **columns, "value": host.value}))
-    return pa.concat_tables(parts).unify_dictionaries().replace_schema_metadata({_ROW_COUNTS_KEY: counts})
+        for name, texts in series_texts.items():  # Arrow's `take` would do, but that imports 30 ms of functions
+            indices = {text: index for index, text in enumerate(dict.fromkeys(texts))}
+            index_of_row = np.array([indices[text] for text in texts], np.int32)[host.which]
+            columns[name] = pa.DictionaryArray.from_arrays(index_of_row, pa.array(indices, pa.string()))
+        tables.append(pa.table({"time_ns": host.time_ns, **columns, "value": host.value}))
+    counts = msgspec.json.encode([len(host.value) for host in telemetry])
+    return pa.concat_tables(tables).unify_dictionaries().replace_schema_metadata({_ROW_COUNTS_KEY: counts})
 
 
 def from_tables(heads: Sequence[RecorderHead], readings: pa.Table) -> Telemetry:
     """Combine heads and readings again; `heads` in the order that `to_table` was given."""
-    hosts, start = [], 0
+    hosts = []
+    start = 0
     counts = msgspec.json.decode((readings.schema.metadata or {})[_ROW_COUNTS_KEY], type=list[int])
     for head, count in zip(heads, counts, strict=True):
         rows = readings.slice(start, count)
         start += count
         series, which = _series(rows)
-        hosts.append(
-            HostTelemetry(
-                **vars(head),
-                series=series,
-                which=which,
-                time_ns=rows["time_ns"].to_numpy(),
-                value=rows["value"].to_numpy(),
-            )
-        )
+        times_ns, values = rows["time_ns"].to_numpy(), rows["value"].to_numpy()
+        hosts.append(HostTelemetry(**vars(head), series=series, which=which, time_ns=times_ns, value=values))
     return tuple(hosts)
 
 
 def _series(rows: pa.Table) -> tuple[tuple[Series, ...], NDArray[np.int32]]:
     """Return the series of one host's rows, by first appearance, and for each row the index of its series."""
-    names = zip(*(rows[name].to_pylist() for name in Series._fields), strict=True)
-    places: dict[tuple[str, ...], int] = {}
-    which = np.fromiter((places.setdefault(each, len(places)) for each in names), np.int32, len(rows))
-    return tuple(map(Series._make, places)), which
+    keys = zip(*(rows[name].to_pylist() for name in Series._fields), strict=True)
+    indices: dict[tuple[str, ...], int] = {}
+    which = np.fromiter((indices.setdefault(key, len(indices)) for key in keys), np.int32, len(rows))
+    return tuple(map(Series._make, indices)), which
 
 
 _PREFIX = "telemetry_"
@@ -138,17 +136,14 @@ _PREFIX = "telemetry_"
 class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line after the head: new series, the readings of one probe at one moment, or a note."""
 
-    series: tuple[Series, ...] = ()
-    """New series; numbered consecutively through all lines."""
+    series: tuple[Series, ...] = ()  # new series, which are numbered consecutively through all lines
     t: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0
     """When the readings were taken, CLOCK_MONOTONIC in ns."""
     i: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
     """Series number of each reading."""
-    v: tuple[float, ...] = ()  # values
-    note: str | None = None
-    """A note for the reader of the result."""
-    cpu_seconds: float | None = None
-    """CPU time of the recorder itself so far; the last one is valid."""
+    v: tuple[float, ...] = ()  # value of each reading
+    note: str | None = None  # for the reader of the result
+    cpu_seconds: float | None = None  # of the recorder itself so far; the last one is valid
 
 
 class LogWriter:
@@ -207,26 +202,27 @@ class _LogParser:
         self.series: list[Series] = []
         self.last: dict[Series, float] = {}
         """The latest reading of each series, in what `look` has read."""
-        self.damaged_line: int | None = None
-        """Its number, from 1; None where all lines are whole."""
-        self._number, self._offset, self._decoder = 0, 0, msgspec.json.Decoder(LogLine)
+        self.damaged_line: int | None = None  # its number, from 1
+        self._line_number = 0
+        self._offset = 0
+        self._decoder = msgspec.json.Decoder(LogLine)
 
     def lines(self, data: bytes) -> Iterator[LogLine]:
         """Yield the lines of a piece, all complete, without the head of the log."""
         for text in data.splitlines():
             if self.damaged_line is not None:
                 return
-            self._number += 1
+            self._line_number += 1
             try:
                 if self.head is None:
                     self.head = msgspec.json.decode(text, type=RecorderHead)
                     continue
                 line = self._decoder.decode(text)
             except msgspec.DecodeError:
-                self.damaged_line = self._number
+                self.damaged_line = self._line_number
                 return
             if len(line.i) != len(line.v) or max(line.i, default=-1) >= len(self.series):
-                self.damaged_line = self._number
+                self.damaged_line = self._line_number
                 return
             self.series += line.series
             yield line
@@ -257,9 +253,9 @@ def parse_log(data: bytes) -> HostTelemetry | None:
     notes = [*head.notes, *(line.note for line in lines if line.note is not None)]
     if parser.damaged_line is not None:
         notes.append(f"the telemetry of {head.host} is damaged in line {parser.damaged_line}: the rest is left out")
-    used = [0.0, *(line.cpu_seconds for line in lines if line.cpu_seconds is not None)]
+    cpu_seconds = [0.0, *(line.cpu_seconds for line in lines if line.cpu_seconds is not None)]
     return HostTelemetry(
-        **(vars(head) | {"notes": tuple(dict.fromkeys(notes)), "cpu_seconds": used[-1]}),
+        **(vars(head) | {"notes": tuple(dict.fromkeys(notes)), "cpu_seconds": cpu_seconds[-1]}),
         series=tuple(parser.series),
         which=np.array([number for line in lines for number in line.i], np.int32),
         time_ns=np.array([line.t for line in lines for _ in line.i], np.int64),

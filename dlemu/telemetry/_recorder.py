@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
+import math
 import os
 import select
 import signal
@@ -25,18 +26,13 @@ from dlemu.ranks.process_control import die_with_parent, fork_process, name_proc
 from dlemu.telemetry._readings import HostTelemetry, LogLine, LogWriter, RecorderHead, log_path, parse_log
 from dlemu.telemetry.probe_base import COST_SHARE, NS_PER_SECOND, AbsentError, ProbeBase, Scope, read_text
 
-NICE = 5
-"""Between ranks (0) and loader workers (10): it does not delay ranks, and workers do not starve it."""
-_REPLY_TIMEOUT_SECONDS = 10.0
-"""How long a rank waits between epochs for the recorder's reply; then the run continues without telemetry."""
-_SHUTDOWN_SECONDS = 5
-"""Timeout for the recorder to end."""
+NICE = 5  # between ranks (0) and loader workers (10): it does not delay ranks, and workers do not starve it
+_REPLY_TIMEOUT_SECONDS = 10.0  # of a rank between epochs; then the run continues without telemetry
+_SHUTDOWN_SECONDS = 5  # for the recorder to end
 _NULL, _CONTROL, _LOG = 0, 3, 4  # file descriptors in the recorder
 BEGIN, END, STOP = b"b", b"e", b"s"
-_EARLY_SHARE = 0.2
-"""A probe is read early, together with those due now, if it is due within this share of the interval."""
-_LAST_EARLY_SHARE = 0.5
-"""The same for the last reading, when a probe read too recently is left out: its rate would say little."""
+_EARLY_SHARE = 0.2  # a probe that is due within this share of the interval is read early, with those due now
+_LAST_EARLY_SHARE = 0.5  # the same for the last reading: a rate since a very recent reading would say little
 
 
 class Recorder:
@@ -57,13 +53,6 @@ class Recorder:
         """End the recorder after a last reading; return its telemetry, or None if it never wrote any."""
         self._command(STOP)
         self.lost = not self._alive
-        self._end()
-        with self._log as log:
-            log.seek(0)
-            return parse_log(log.readall())
-
-    def _end(self) -> None:
-        """Close the socket and wait for the process; kill it after a timeout. Its log stays."""
         self._alive = False
         self._control.close()
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -74,6 +63,9 @@ class Recorder:
                 process.kill()
                 with contextlib.suppress(psutil.TimeoutExpired):  # a process in a hung system call can't be killed
                     process.wait(_SHUTDOWN_SECONDS)
+        with self._log as log:
+            log.seek(0)
+            return parse_log(log.readall())
 
     def _command(self, command: bytes) -> None:
         if not self._alive:
@@ -95,13 +87,13 @@ def start_recorder(scope: Scope, folder: str) -> Recorder:
 
     Its log is in the run's live folder, or in memory if this host can't see that folder.
     """
-    there = os.path.isdir(folder)
-    log = create_new(log_path(folder, scope.node)) if there else os.memfd_create("dlemu-telemetry")
-    ours, theirs = socket.socketpair()
-    process = fork_process(partial(_record, scope, os.getpid(), theirs.fileno(), log))
-    theirs.close()
-    ours.settimeout(_REPLY_TIMEOUT_SECONDS)
-    return Recorder(process, ours, log)
+    is_visible = os.path.isdir(folder)
+    log = create_new(log_path(folder, scope.node)) if is_visible else os.memfd_create("dlemu-telemetry")
+    control, recorder_control = socket.socketpair()
+    process = fork_process(partial(_record, scope, os.getpid(), recorder_control.fileno(), log))
+    recorder_control.close()
+    control.settimeout(_REPLY_TIMEOUT_SECONDS)
+    return Recorder(process, control, log)
 
 
 def _record(scope: Scope, parent: int, control: int, log: int) -> int:
@@ -119,8 +111,9 @@ def _detach(control: int, log: int) -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    kept = (control, log, os.open(os.devnull, os.O_RDWR))
-    control, log, null = (fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in kept)
+    # Duplicates from 10 on, so that none of the calls below overwrites a descriptor that another one needs.
+    descriptors = (control, log, os.open(os.devnull, os.O_RDWR))
+    control, log, null = (fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in descriptors)
     for source, target in ((null, _NULL), (null, 1), (null, 2), (control, _CONTROL), (log, _LOG)):
         os.dup2(source, target)
     os.closerange(_LOG + 1, os.sysconf("SC_OPEN_MAX"))
@@ -187,7 +180,8 @@ class Recording:
 
         If the log can't be written, the recorder ends.
         """
-        begun_ns, now_ns = time.thread_time_ns(), time.monotonic_ns()
+        cpu_before_ns = time.thread_time_ns()
+        now_ns = time.monotonic_ns()
         try:
             readings = list(self._probes[name].read(now_ns))
         except Exception as error:
@@ -196,22 +190,24 @@ class Recording:
             self._log.write(LogLine(note=note))
         else:
             self._log.add(name, now_ns, readings)
-        return time.thread_time_ns() - begun_ns
+        return time.thread_time_ns() - cpu_before_ns
 
     def _milliseconds_to_next(self) -> int:
         due_ns = min((self._due_ns[name] for name in self._probes), default=time.monotonic_ns() + self._interval_ns)
-        return max(0, -(-(due_ns - time.monotonic_ns()) // 1_000_000))
+        return max(0, math.ceil((due_ns - time.monotonic_ns()) / 1e6))
 
 
 def _find_probes(scope: Scope) -> tuple[dict[str, ProbeBase], list[str]]:
     """Return the probes with something to read on this host by name, and the notes of all probes."""
-    probes, notes = dict[str, ProbeBase](), list[str]()
+    probes: dict[str, ProbeBase] = {}
+    notes: list[str] = []
     for name in names("dlemu.telemetry"):
         try:
             probes[name] = find("dlemu.telemetry", name, "Probe")(scope)
             notes += probes[name].notes
         except AbsentError as error:
-            notes += [str(error)] if str(error) else []
+            if str(error):
+                notes.append(str(error))
         except (DlemuError, OSError, ValueError) as error:
             notes.append(f"telemetry: the probe {name} could not start: {error}")
     return probes, notes

@@ -26,11 +26,13 @@ class Probe(ProbeBase):
     exact = True
 
     def __init__(self, scope: Scope) -> None:
-        table, devices, notes = mounts(scope.proc), dict[str, DeviceFacts](), list[str]()
+        table = mounts(scope.proc)
+        devices: dict[str, DeviceFacts] = {}
+        notes: list[str] = []
         for folder in scope.folders:
-            found, why = device_stack(folder, table, scope.sys)
-            notes += [note for note in why if note not in notes]
-            devices.update({device.name: device for device in found})
+            stack, folder_notes = device_stack(folder, table, scope.sys)
+            notes += [note for note in folder_notes if note not in notes]
+            devices.update({device.name: device for device in stack})
         if not devices:
             raise AbsentError("; ".join(notes))
         self.devices = tuple(devices.values())
@@ -46,8 +48,8 @@ class Probe(ProbeBase):
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the counters of each device."""
         for name, stat in self._stats.items():
-            counters = dict(zip(_COLUMNS, map(int, stat.text().split()), strict=False))
-            yield Reading(name, "in_flight", counters.pop("in_flight"))
+            counters = dict(zip(_COLUMNS, map(int, stat.text().split()), strict=False))  # newer kernels have more
+            yield Reading(name, "in_flight", counters.pop("in_flight"))  # a gauge, which has no rate
             if rates := self._rates.per_second(name, now_ns, counters):
                 yield from readings(name, _metrics(rates))
 
@@ -60,9 +62,11 @@ def _metrics(rates: dict[str, float]) -> dict[str, float]:
         "read_mb_per_second": read_bytes / 1e6,
         "writes_per_second": writes,
         "write_mb_per_second": rates["write_sectors"] * _SECTOR_BYTES / 1e6,
-        "mean_queue_depth": rates["weighted_ms"] / 1e3,
-        "busy_percent": min(100.0, rates["busy_ms"] / 10),
+        "mean_queue_depth": rates["weighted_ms"] / 1000,  # 1000 ms per second: one request is always in flight
+        "busy_percent": min(100.0, rates["busy_ms"] / 10),  # 10 ms per second are 1 %
     }
     if reads:
         metrics |= {"mean_read_latency_ms": rates["read_ms"] / reads, "mean_read_kib": read_bytes / 1024 / reads}
-    return metrics | ({"mean_write_latency_ms": rates["write_ms"] / writes} if writes else {})
+    if writes:
+        metrics["mean_write_latency_ms"] = rates["write_ms"] / writes
+    return metrics

@@ -31,22 +31,23 @@ class Probe(ProbeBase):
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the percentages since the last reading."""
         ticks = [int(field) for field in self._stat.text().split("\n", 1)[0].split()[1 : _COLUMNS + 1]]
-        # iowait may decrease a little (proc(5)), which would void the interval; cumulative sums hardly ever do
-        counters = {str(column): sum(ticks[: column + 1]) for column in range(_COLUMNS)}
-        sums = [0.0, *self._rates.per_second("", now_ns, counters).values()]
-        if sums[-1]:
+        # `Rates` drops an interval in which a counter decreases, as iowait may a little (proc(5)). Sums over the first
+        # columns hardly ever do: so their rates are taken, and the differences of these are the rates of the columns.
+        sums = {str(column): sum(ticks[: column + 1]) for column in range(_COLUMNS)}
+        sum_rates = [0.0, *self._rates.per_second("", now_ns, sums).values()]
+        if sum_rates[-1]:
             for state, columns in _STATES.items():
-                grown = sum(max(0.0, sums[column + 1] - sums[column]) for column in columns)
-                yield Reading("", f"{state}_percent", 100 * grown / sums[-1])
+                rate = sum(max(0.0, sum_rates[column + 1] - sum_rates[column]) for column in columns)
+                yield Reading("", f"{state}_percent", 100 * rate / sum_rates[-1])
         yield from self._throttled(now_ns)
 
     def _throttled(self, now_ns: int) -> Iterator[Reading]:
         """Yield the percentage of periods in which the most throttled cgroup was throttled."""
-        shares = []
+        percents = []
         for folder, counters in self._groups.items():
             counts = {name: int(count) for name, count in _PERIODS.findall(counters.text())}
-            grown = self._rates.per_second(folder, now_ns, counts)
-            if len(grown) == 2:
-                shares.append(100 * grown["nr_throttled"] / (grown["nr_periods"] or 1))
-        if shares:
-            yield Reading("", "throttled_percent", max(shares))
+            rates = self._rates.per_second(folder, now_ns, counts)
+            if len(rates) == 2:
+                percents.append(100 * rates["nr_throttled"] / (rates["nr_periods"] or 1))
+        if percents:
+            yield Reading("", "throttled_percent", max(percents))

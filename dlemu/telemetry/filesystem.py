@@ -11,16 +11,7 @@ from collections.abc import Iterator
 
 from datagen.withheld import printable
 from dlemu.telemetry._devices import mount_of, mounts
-from dlemu.telemetry.probe_base import (
-    AbsentError,
-    Counters,
-    DeviceFacts,
-    ProbeBase,
-    Rates,
-    Reading,
-    Scope,
-    readings,
-)
+from dlemu.telemetry.probe_base import AbsentError, Counters, DeviceFacts, ProbeBase, Rates, Reading, Scope, readings
 
 _NFS = ("nfs", "nfs4")
 _READ, _WRITTEN = 4, 5  # columns of the line `bytes:`: bytes received from and sent to the server
@@ -34,8 +25,8 @@ class Probe(ProbeBase):
 
     def __init__(self, scope: Scope) -> None:
         table = mounts(scope.proc)
-        found = [mount_of(os.path.realpath(folder), table) for folder in scope.folders]
-        self._mounts = {mount.point: mount for mount in found if mount is not None and mount.file_system in _NFS}
+        folder_mounts = [mount_of(os.path.realpath(folder), table) for folder in scope.folders]
+        self._mounts = {mount.point: mount for mount in folder_mounts if mount and mount.file_system in _NFS}
         if not self._mounts:
             raise AbsentError("")
         self._stats, self._rates = Counters(f"{scope.proc}/self/mountstats"), Rates()
@@ -62,22 +53,27 @@ class Probe(ProbeBase):
 
 
 def _nfs_counters(text: str) -> dict[str, dict[str, float]]:
-    """Return the counters by mount point and metric; the last mount's if several have the same mount point."""
-    counted: dict[str, dict[str, float]] = {}
-    for part in text.split("\ndevice "):
-        lines = part.splitlines()
+    """Return the counters by mount point and metric; the last mount's if several have the same mount point.
+
+    A mount begins with a line such as `device server:/export mounted on /mnt/nfs with fstype nfs4 statvers=1.1`.
+    """
+    counters: dict[str, dict[str, float]] = {}
+    for section in text.split("\ndevice "):
+        lines = section.splitlines()
         words = lines[0].removeprefix("device ").split() if lines else []
         if "on" not in words[:-1]:
             continue
         point = words[words.index("on") + 1]
-        bytes_line, read_line = _columns(lines, "bytes:"), _columns(lines, "READ:")
-        if bytes_line:
-            traffic = {"read_mb_per_second": _READ, "write_mb_per_second": _WRITTEN}
-            counted[point] = {name: bytes_line[column] / 1e6 for name, column in traffic.items()}
-            if read_line:
-                counted[point]["reads_per_second"] = read_line[_REQUESTS]
-                counted[point]["mean_queue_depth"] = read_line[_TOTAL_MS] / 1e3
-    return counted
+        traffic, reads = _columns(lines, "bytes:"), _columns(lines, "READ:")
+        if traffic:
+            counters[point] = {
+                "read_mb_per_second": traffic[_READ] / 1e6,
+                "write_mb_per_second": traffic[_WRITTEN] / 1e6,
+            }
+            if reads:
+                counters[point]["reads_per_second"] = reads[_REQUESTS]
+                counters[point]["mean_queue_depth"] = reads[_TOTAL_MS] / 1000
+    return counters
 
 
 def _columns(lines: list[str], head: str) -> list[int]:

@@ -22,16 +22,18 @@ class Probe(ProbeBase):
         if not self._domains and not self._sensors:
             raise AbsentError("")
         self._rates = Rates()
-        self._wraps = {name: [0, 0] for name in self._domains}
-        """Domain -> the last count of its energy counter, and the sum of what it lost by wrapping."""
+        self._last_uj = dict.fromkeys(self._domains, 0)
+        self._wrapped_uj = dict.fromkeys(self._domains, 0)  # energy that the counter lost by wrapping
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read each meter: a sensor's watts now, a domain's mean since the last reading."""
         for name, (counter, range_uj) in self._domains.items():
-            wraps, now_uj = self._wraps[name], int(counter.text())
-            wraps[1] += range_uj if now_uj < wraps[0] else 0
-            wraps[0] = now_uj
-            yield from readings(name, self._rates.per_second(name, now_ns, {"watts": sum(wraps) / 1e6}))
+            now_uj = int(counter.text())
+            if now_uj < self._last_uj[name]:
+                self._wrapped_uj[name] += range_uj
+            self._last_uj[name] = now_uj
+            joules = (now_uj + self._wrapped_uj[name]) / 1e6
+            yield from readings(name, self._rates.per_second(name, now_ns, {"watts": joules}))  # joules per second
         for name, sensor in self._sensors.items():
             yield Reading(name, "watts", int(sensor.text()) / 1e6)
 

@@ -11,8 +11,7 @@ from typing import ClassVar, NamedTuple
 from datagen.errors import DlemuError
 
 NS_PER_SECOND = 1_000_000_000
-COST_SHARE = 0.005
-"""Maximum mean CPU use of one probe, as a share of a core; a costlier probe is read less often."""
+COST_SHARE = 0.005  # maximum mean CPU use of one probe, as a share of a core; a costlier probe is read less often
 _READ_BYTES = 1 << 18  # more than /proc/stat of 1000 cores: one pread gets the whole file, as of one moment
 
 

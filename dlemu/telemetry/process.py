@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from dlemu.telemetry.probe_base import COST_SHARE, AbsentError, ProbeBase, Reading, Scope, read_text
 
 _CPU_COLUMNS = slice(11, 15)  # of /proc/PID/stat, counted after the name: utime, stime, and the same of reaped children
-_READS_PER_LISTING = 8
-"""Readings between searches for new processes of a rank; if one has ended, the next reading searches."""
+_READS_PER_LISTING = 8  # between searches for new processes of a rank; after a process has ended, the next one searches
 
 
 class Probe(ProbeBase):
@@ -29,7 +28,8 @@ class Probe(ProbeBase):
         self._proc, self._ranks = scope.proc, dict(scope.ranks)
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._processes: dict[int, list[int]] = {}
-        self._reads_since_listing = self._due_ns = 0
+        self._reads_since_listing = 0
+        self._due_ns = 0
 
     def train(self, training: bool, now_ns: int) -> None:
         """Make the next reading list each rank's processes and read their CPU time, whatever it costs."""
@@ -44,11 +44,11 @@ class Probe(ProbeBase):
             self._processes = {rank: self._with_descendants(process) for rank, process in self._ranks.items()}
         self._reads_since_listing = (self._reads_since_listing + 1) % _READS_PER_LISTING
         for rank, processes in self._processes.items():
-            seconds = [used for process in processes if (used := self._cpu_seconds(process)) is not None]
-            if len(seconds) < len(processes):
+            seconds = [self._cpu_seconds(process) for process in processes]
+            if None in seconds:
                 self._reads_since_listing = 0
             elif seconds:
-                yield Reading(f"rank {rank}", "cpu_seconds", sum(seconds))
+                yield Reading(f"rank {rank}", "cpu_seconds", sum(filter(None, seconds)))
         self._due_ns = now_ns + round((time.thread_time_ns() - begun_ns) / COST_SHARE)
 
     def _with_descendants(self, process: int) -> list[int]:

@@ -226,6 +226,12 @@ def test_a_bad_file_gets_a_message_that_names_it(tmp_path: Path, text: str, said
     assert said in message([f"workload={write(tmp_path, 'bad.yaml', text)}"])
 
 
+def test_the_names_that_a_missing_file_could_have_are_the_users_own_too(tmp_path: Path) -> None:
+    write(tmp_path / "workload", "mine.yaml", "ranks: 2\n")
+    with pytest.raises(UserError, match=r"there is no such file; .*, mine, .*unet3d"):
+        load([f"workload={tmp_path}/nowhere.yaml"], config_dir=str(tmp_path))
+
+
 def test_a_file_that_is_no_text_gets_a_message(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe\x00")
     assert "bad.yaml can't be composed" in message([f"workload={tmp_path}/bad.yaml"])

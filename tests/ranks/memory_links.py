@@ -28,7 +28,7 @@ class TimedLink(Connection):
         self.sent += 1
         self._outgoing.put((frame, content, self._clock.now_ns() + self._hop_ns))
 
-    def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
+    def receive(self, frame: Frame, waited_seconds: float = 0.0) -> int:
         kind, number, arrives_ns = self._incoming.get(timeout=PATIENCE_SECONDS)
         assert kind == frame
         self._clock.time_ns = max(self._clock.time_ns, arrives_ns)

@@ -7,8 +7,7 @@ import altair as alt
 from dlemu.jobs.probe.result import ProbeAnswer, size_name
 from dlemu.report.figure_base import Figure, Level, lines
 
-_NEARLY = 0.9
-"""Share of the highest speed from which on more requests add little."""
+_NEARLY = 0.9  # share of the highest speed from which on more requests add little
 
 
 def speed_by_depth(answer: ProbeAnswer) -> Figure | None:
@@ -20,13 +19,12 @@ def speed_by_depth(answer: ProbeAnswer) -> Figure | None:
         {"line": f"{cell.access} {size_name(cell.size_bytes)}", "at": cell.in_flight, "value": cell.mb_per_second / 1e3}
         for cell in cells
     ]
-    depths = sorted({cell.in_flight for cell in cells})
-    axis = alt.Axis(values=depths, grid=False, format=",~f")
+    axis = alt.Axis(values=sorted({cell.in_flight for cell in cells}), grid=False, format=",~f")
     x = alt.X("at:Q", title="requests in flight", scale=alt.Scale(type="log", base=2), axis=axis)
-    most = max(cell.mb_per_second for cell in cells)
-    enough = next(cell.in_flight for cell in cells if cell.mb_per_second >= _NEARLY * most)
-    shown = [fed for fed in answer.feeds if fed.needed_mb_per_second <= most][:3]
-    levels = [Level(fed.needed_mb_per_second / 1e3, f"one {fed.kind}") for fed in shown]
+    highest = max(cell.mb_per_second for cell in cells)
+    enough = next(cell.in_flight for cell in cells if cell.mb_per_second >= _NEARLY * highest)
+    reached = [fed for fed in answer.feeds if fed.needed_mb_per_second <= highest][:3]
+    levels = [Level(fed.needed_mb_per_second / 1e3, f"one {fed.kind}") for fed in reached]
     title = f"Beyond {enough:,} in flight, more requests add less than {100 - 100 * _NEARLY:.0f} %"
     caption = "Horizontal: demand of one accelerator at its threshold." if levels else "Each point is one measurement."
     return Figure(title, caption, lines(rows, x, "GB/s", levels=levels, points=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from dlemu.jobs.probe.result import Fed, ProbeAnswer, ProbeCell, size_name
@@ -25,22 +26,20 @@ _ENGINES = {
 
 def _screen(answer: ProbeAnswer, folder: str) -> Screen:
     """Return each access's cells with the most bytes and the most requests/s, and the accelerators it would feed."""
-    most = {(cell.access, "bytes"): cell for cell in sorted(answer.cells, key=lambda cell: cell.mb_per_second)}
-    most |= {(cell.access, "requests"): cell for cell in sorted(answer.cells, key=lambda cell: cell.iops)}
-    cells = {id(most[key]): most[key] for key in sorted(most)}
-    lines = [Said(cell.access, _speed(cell), tone="strong") for cell in cells.values()]
+    lines: list[Said] = []
+    for access in sorted({cell.access for cell in answer.cells}):
+        cells = [cell for cell in answer.cells if cell.access == access]
+        fastest = [max(cells, key=attrgetter("mb_per_second")), max(cells, key=attrgetter("iops"))]
+        lines += [Said(access, _speed(cell), tone="strong") for cell in dict.fromkeys(fastest)]
     lines += [Said("feeds", _feeds(fed)) for fed in answer.feeds[:_SHOWN_FEEDS]]
-    return Screen(title=_title(answer), lines=lines, notes=answer.issues, folder=folder)
+    title = f"Probe of {answer.target} by {answer.host.host}"
+    return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
 
 def _speed(cell: ProbeCell) -> str:
     latency = f", {number(cell.latency_ms.mean)} ms each" if cell.latency_ms else ""
     requests = f"{cell.iops:,.0f} /s of {size_name(cell.size_bytes)}{latency}"
     return f"{rate(cell.mb_per_second)}, {requests} ({cell.in_flight} in flight)"
-
-
-def _title(answer: ProbeAnswer) -> str:
-    return f"Probe of {answer.target} by {answer.host.host}"
 
 
 def _feeds(fed: Fed) -> str:

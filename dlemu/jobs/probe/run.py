@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -32,15 +33,12 @@ from dlemu.runner.events import Doing, NotSaved, OnEvent, PartMeasured, ignore
 from dlemu.runner.run_folder import check_new, new_folder
 
 KIB, MIB = 1 << 10, 1 << 20
-FILE_BYTES = 4 << 30
-"""Default size of the file that is created in a folder."""
-BUCKET_BYTES = 1 << 30
-"""Default total size of the objects that are created in a bucket: smaller, as uploads cost time and may cost money."""
-_CONSUMERS = (
+FILE_BYTES = 4 << 30  # default size of the file that is created in a folder
+BUCKET_BYTES = 1 << 30  # default size of the objects that are created in a bucket: uploads may cost money
+_CONSUMERS = (  # the answer says how many of these accelerators the storage would feed, with these workloads
     *(("unet3d", "h100"), ("unet3d", "b200"), ("resnet50", "h100")),
     *(("cosmoflow", "h100"), ("retinanet", "b200")),
 )
-"""Workloads and accelerators for which the answer says how many accelerators the storage would feed."""
 Measure = Callable[[CellSpec], ProbeCell]
 
 
@@ -63,7 +61,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """Cells of vendors' documents (docs/vendor-figures.md): fio at 128 KiB, depth 32; transfer sizes by number of workers
 with one request in flight each."""
-_OF_OBJECTS = {"sizes": (64 * KIB, MIB, 8 * MIB), "depths": (1, 8, 32, 64)}
+_BUCKET_GRID = {"sizes": (64 * KIB, MIB, 8 * MIB), "depths": (1, 8, 32, 64)}
 """Default cells for a bucket: sizes of small samples, of large samples, and of parts of large objects."""
 
 
@@ -90,41 +88,43 @@ def probe_target(
     What is not given of the requests is the preset's. `steady`: repeat each write until it is steady; `options` are
     overrides of `storage.storage_options`, for a bucket. Raises UserError, SpaceError, DlemuError.
     """
-    bucket = target.startswith(SCHEME)
-    given = {"accesses": accesses, "sizes": sizes, "depths": depths, "jobs": jobs}
-    base = PRESETS[preset] if preset else _OF_OBJECTS if bucket else {}
-    cells = cells_of(**base | {name: values for name, values in given.items() if values})
+    is_bucket = target.startswith(SCHEME)
+    grid = {"accesses": accesses, "sizes": sizes, "depths": depths, "jobs": jobs}
+    default_grid = PRESETS[preset] if preset else _BUCKET_GRID if is_bucket else {}
+    cells = cells_of(**default_grid | {name: values for name, values in grid.items() if values})
     if steady and not any(cell.writes for cell in cells):
         raise UserError("--steady is for writes: wanted --rw randwrite or write")
-    target = target if bucket else os.path.abspath(target)
-    used = "s3" if bucket else choose_engine(engine)
     folder = folder or new_folder("probe")
     check_new(folder, "--output")
-    local = None if bucket else existing_folder(os.path.dirname(target) if os.path.isfile(target) else target)
+    if is_bucket:
+        used_engine: Engine = "s3"
+        storage = None
+        measurement = _on_bucket(target, options, cells, file_bytes or BUCKET_BYTES, seconds)
+    else:
+        target = os.path.abspath(target)
+        used_engine = choose_engine(engine)
+        storage = describe_folder(existing_folder(os.path.dirname(target) if os.path.isfile(target) else target))
+        measurement = _on_file(target, cells, file_bytes, seconds, used_engine)
     answer = ProbeAnswer(
         complete=False,
         target=target,
         overrides=tuple(without_secrets(options)),
-        engine=used,
+        engine=used_engine,
         host=describe_host(),
-        storage=None if local is None else describe_folder(local),
+        storage=storage,
         cells=(),
         started_at=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
     )
-    if bucket:
-        place = _on_bucket(target, options, cells, BUCKET_BYTES if file_bytes is None else file_bytes, seconds)
-    else:
-        place = _on_file(target, cells, file_bytes, seconds, used)
-    with place as measure:
+    with measurement as measure:
         for cell_spec in cells:
-            rounds = steady and cell_spec.writes
-            cell = _until_steady(cell_spec, measure, on_event) if rounds else measure(cell_spec)
+            repeats = steady and cell_spec.writes
+            cell = _until_steady(cell_spec, measure, on_event) if repeats else measure(cell_spec)
             answer = replace(answer, cells=(*answer.cells, cell))
-            with contextlib.suppress(SpaceError):  # that does not end the measurement: it is reported at the end
+            with contextlib.suppress(SpaceError):  # reported at the end, when saving fails again
                 save_answer(folder, PROBE, answer)
-            what = f"{cell.access} {cell.size_bytes / 1024:,.0f} KiB x {cell.in_flight}"
-            on_event(PartMeasured(cell, f"{what}: {cell.mb_per_second:,.1f} MB/s, {cell.iops:,.0f} /s"))
-    issues = tuple(_issues(answer, is_second_choice=engine == "auto" and used == "threads"))
+            requests = f"{cell.access} {cell.size_bytes / 1024:,.0f} KiB x {cell.in_flight}"
+            on_event(PartMeasured(cell, f"{requests}: {cell.mb_per_second:,.1f} MB/s, {cell.iops:,.0f} /s"))
+    issues = tuple(_issues(answer, lacks_fio=engine == "auto" and used_engine == "threads"))
     answer = replace(answer, complete=True, feeds=tuple(_feeds(answer.cells)), issues=issues)
     try:
         save_answer(folder, PROBE, answer)
@@ -134,29 +134,32 @@ def probe_target(
     return answer, folder
 
 
-def _issues(answer: ProbeAnswer, *, is_second_choice: bool) -> Iterator[str]:
-    storage, written = answer.storage, [cell for cell in answer.cells if cell.writes]
+def _issues(answer: ProbeAnswer, *, lacks_fio: bool) -> Iterator[str]:
+    storage = answer.storage
     if storage is not None and storage.file_system in IN_MEMORY:
         yield f"{storage.folder} is {storage.file_system}, which is memory: no storage was measured"
     if failed := sum(cell.failed for cell in answer.cells):
         yield f"retried {count(failed, 'request')} that had failed"
-    if any(cell.steady is None for cell in written):
+    if any(cell.writes and cell.steady is None for cell in answer.cells):
         yield (
             "it is not known whether writes had reached their steady state, and a fresh SSD writes faster than a used "
             "one: --steady repeats each write until it has"
         )
-    if unsteady := sum(cell.steady is False for cell in written):
+    if unsteady := sum(cell.steady is False for cell in answer.cells):
         yield f"not steady after {MOST_ROUNDS} rounds: {count(unsteady, 'write')}"
-    if is_second_choice:
+    if lacks_fio:
         yield "fio is not installed: dlemu's own threads sent the requests"
 
 
 def _feeds(cells: Sequence[ProbeCell]) -> Iterator[Fed]:
-    reads = max((cell.mb_per_second for cell in cells if not cell.writes), default=0.0)
-    known = set(workload_names()) if reads else set[str]()
+    read_mb_per_second = max((cell.mb_per_second for cell in cells if not cell.writes), default=0.0)
+    if not read_mb_per_second:
+        return
+    installed = workload_names()
     for name, accelerator in _CONSUMERS:
-        if name in known:
-            yield from fed_by(demand(name, load([f"workload={name}", f"accelerator={accelerator}"])), reads)
+        if name in installed:
+            workload = load([f"workload={name}", f"accelerator={accelerator}"])
+            yield from fed_by(demand(name, workload), read_mb_per_second)
 
 
 def fed_by(need: Demand, mb_per_second: float) -> Iterator[Fed]:
@@ -207,21 +210,27 @@ def _on_bucket(
 def _on_file(
     target: str, cells: Sequence[CellSpec], file_bytes: int | None, seconds: float, engine: Engine
 ) -> Iterator[Measure]:
-    """Context: yield what measures a cell on a file that is there, or on one in a folder that is removed at exit."""
+    """Context: yield what measures a cell on an existing file, or on a new file in a folder, removed at exit."""
     _check_target(target, cells)
     least_bytes = max(cell.size_bytes * cell.jobs for cell in cells)
+    if os.path.isfile(target):
+        size_bytes = os.path.getsize(target)
+    else:
+        size_bytes = max(FILE_BYTES, least_bytes) if file_bytes is None else file_bytes
+    if size_bytes < least_bytes:
+        raise UserError(
+            f"a test file of {size(size_bytes)} is too small for the largest request of each job: wanted at least "
+            f"{size(least_bytes)}, by --file-size or in the file that is named"
+        )
     with contextlib.ExitStack() as stack:
-        if os.path.isfile(target):
-            path, size_bytes = target, os.path.getsize(target)
-        else:
-            size_bytes = max(FILE_BYTES, least_bytes) if file_bytes is None else file_bytes
-        if size_bytes < least_bytes:
-            raise UserError(
-                f"a test file of {size(size_bytes)} is too small for the largest request of each job: wanted at least "
-                f"{size(least_bytes)}, by --file-size or in the file that is named"
-            )
-        if not os.path.isfile(target):
-            _check_room(target, size_bytes)
+        path = target
+        if os.path.isdir(target):
+            free_bytes = shutil.disk_usage(target).free
+            if free_bytes < 1.1 * size_bytes:  # a margin of 10 % for metadata and other writers
+                raise SpaceError(
+                    f"{target} has {size(free_bytes)} free, the file to read needs {size(size_bytes)}: free some "
+                    "space, or set a smaller --file-size"
+                )
             path = stack.enter_context(probe_file(target, size_bytes))
         _check_direct(path)
         yield lambda cell: measure_cell(cell, path, size_bytes, seconds, engine)
@@ -248,16 +257,6 @@ def _check_target(target: str, cells: Sequence[CellSpec]) -> None:
         )
 
 
-def _check_room(folder: str, file_bytes: int) -> None:
-    free = os.statvfs(folder)
-    free_bytes = free.f_bavail * free.f_frsize
-    if free_bytes < 1.1 * file_bytes:  # a margin of 10 % for metadata and other writers
-        raise SpaceError(
-            f"{folder} has {size(free_bytes)} free, the file to read needs {size(file_bytes)}: free some "
-            "space, or set a smaller --file-size"
-        )
-
-
 def _check_direct(path: str) -> None:
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
@@ -278,16 +277,13 @@ def read_rates(folder: str) -> Rates:
     probe = read_probe(folder)
     assert probe is not None  # the folder is known by its file
 
-    def first_of(*accesses: str) -> tuple[Rate, ...]:
-        measured = [cell for cell in probe.cells if min(cell.iops, cell.in_flight, cell.size_bytes) > 0]
-        access = next((name for name in accesses if any(cell.access == name for cell in measured)), "")
-        return tuple(
-            Rate(size_bytes=cell.size_bytes, depth=cell.in_flight, per_second=cell.iops)
-            for cell in measured
-            if cell.access == access
-        )
-
-    reads, writes = first_of("randread", "read"), first_of("write", "randwrite")
+    rates: dict[str, list[Rate]] = {}
+    for cell in probe.cells:
+        if min(cell.iops, cell.in_flight, cell.size_bytes) > 0:
+            rate = Rate(size_bytes=cell.size_bytes, depth=cell.in_flight, per_second=cell.iops)
+            rates.setdefault(cell.access, []).append(rate)
+    reads = tuple(rates.get("randread") or rates.get("read") or ())
+    writes = tuple(rates.get("write") or rates.get("randwrite") or ())
     if not reads and not writes:
         raise UserError(f"{folder} has no reads and no writes: wanted a probe with --rw randread, read or write")
     return Rates(f"a probe of {probe.target}", reads, writes)
