@@ -134,12 +134,8 @@ def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
         f"train.epochs={math.ceil(steps / epoch_steps)}",
         f"train.total_training_steps={steps}",
         *cache_overrides(cached_before(data, recording)),
-        "workflow.checkpoint=false",
-        "metric.cached=true",
-        "metric.ceiling_seconds=0",
-        "metric.scaling_seconds=0",
-        "telemetry.enabled=false",
-        "output.report=false",
+        *("workflow.checkpoint=false", "metric.cached=true", "metric.ceiling_seconds=0", "metric.scaling_seconds=0"),
+        *("telemetry.enabled=false", "output.report=false"),
     ]
 
 
