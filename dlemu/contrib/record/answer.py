@@ -144,13 +144,9 @@ class Recording(JobRun):
     loaders: int  # ranks that have a loader: all, or rank 0 alone, which reads for all, as Accelerate's dispatcher does
     loading: Loading
     batch_size: int
-    """Samples per batch of the loader; the rounded mean if batches differ in size.
-
-    Where one rank reads for all, a batch is for all ranks or for one in turn.
-    """
+    """Samples per batch of the loader (where one rank reads for all, maybe of all ranks); the mean if they differ."""
     steps: int  # batches of a rank that the figures are computed from
-    computation: Spread
-    """Compute time of a batch on its accelerator, and the time that a replay saves in receiving a batch."""
+    computation: Spread  # of a batch on its accelerator; and the time that a replay saves in receiving a batch
     step_cpu: Spread  # CPU time of the trainer per batch, without that of receiving it from a worker
     gradient_accumulation_steps: int
     synchronous: bool

@@ -1,7 +1,7 @@
 """Derives a job's dataset from the files that it opened: folder, format, sizes of the files, and samples in a file.
 
-Example: a job opened `shard0.tar` and reads 1000 bytes a sample; beside it are three more files of 10,000 bytes, which
-it had not opened yet -> a dataset of 4 files in format `webdataset`, with 10 samples each.
+Example: a job opened shard0.tar, beside shard1.tar to shard3.tar of 10,000 bytes each, and reads 1000 bytes a sample ->
+4 files, format `webdataset`, 10 samples each.
 """
 
 from __future__ import annotations
@@ -21,16 +21,13 @@ from dlemu.extend import DlemuError, format_base, open_regular, own_folder, regi
 MAPPED = "mmap_indexed_binary"
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".json", ".txt", ".yaml", ".yml", ".log", ".pkl")
 """Endings of files that hold weights, labels or logs: they are data only if the job opened no other files."""
-_SHALLOW = 2
-"""A common folder of at most this depth (/home/NAME) is too general: only the files' own folders are walked."""
+_SHALLOW = 2  # Below a common folder of at most this depth (/home/NAME), only the files' own folders are walked.
 _COUNTED_FILES = 4  # Counting the samples of a file reads its headers, so the counts of a few files stand for all.
-_OPENED_PER_SAMPLE = 0.9
-"""A job with at least so many opens per sample opens a file for each: a few of the files may have stayed open."""
+_OPENED_PER_SAMPLE = 0.9  # From so many opens per sample, each sample has its own file: some files stay open.
 _WHOLE_SHARE = 0.8  # Headers and padding are less than the rest of a file; a job that reads less reads a part (a crop).
 _OPENS_TOLERANCE = 0.1  # A larger share of a sample's files means that some samples have files that other samples lack.
 _UNSEEN_SHARE = 0.01  # Compression, or wider numbers in tensors, never leave so little of a sample to read.
-_COUNT_TOLERANCE = 0.05
-"""Bytes read tell the samples of a Parquet file this well, as all bytes of a row group count for one batch."""
+_COUNT_TOLERANCE = 0.05  # Bytes read of Parquet tell samples so well: a row group's bytes all count for one batch.
 _SIZE_TOLERANCE = 0.25  # A larger difference is more than headers that are read twice, or compression.
 _CACHED_TOLERANCE = 0.1  # A smaller share from the page cache is noise, as MAX_BYTES_ERROR_PERCENT has it for devices.
 
@@ -38,8 +35,7 @@ _CACHED_TOLERANCE = 0.1  # A smaller share from the page cache is noise, as MAX_
 def dataset_of(files: Sequence[str], recording: Recording) -> tuple[Recording, Data | None]:
     """Return the dataset of these files, as `data_of`, and the recording with what the files tell about its reads.
 
-    Three sources tell the bytes of a sample: the calls that read it, the files with their number of samples, and its
-    tensors. Where they disagree by more than _SIZE_TOLERANCE, the recording gets a problem or a note:
+    Read calls, files and tensors each tell the bytes of a sample. Where they disagree, it gets a problem or a note:
 
         a stream of records, calls differ from files   problem: no steady state (Parquet: a note; it may skip columns)
         calls read less, files are mapped              note: a replay reads what the files have (problem: a part of it)
@@ -109,7 +105,7 @@ def data_of(files: Sequence[str], recording: Recording) -> Data | None:
         samples = 1.0
     elif counted or recording.loading.samples:
         samples = max(1.0, counted or (recording.loading.samples or 0) / len(sizes))
-    replayed_format, replayed_samples = _as_replayed(file_format, samples, mean_bytes, recording)
+    replayed_format, replayed_samples = _replayed(file_format, samples, mean_bytes, recording)
     if abs(replayed_samples - counted) <= _COUNT_TOLERANCE * replayed_samples:
         replayed_samples = counted
     return Data(
@@ -126,7 +122,6 @@ def data_of(files: Sequence[str], recording: Recording) -> Data | None:
 
 
 def _opens_each(recording: Recording) -> bool:
-    """Return whether the job opens a file, or several, for each sample."""
     return recording.opens_per_sample >= _OPENED_PER_SAMPLE
 
 
@@ -149,7 +144,7 @@ def _count_samples(paths: list[str], file_format: str, mean_bytes: float) -> tup
     return group_rows, round(sum(counts) / max(counted_bytes, 1) * mean_bytes, 1)
 
 
-def _as_replayed(file_format: str, samples: float | None, mean_bytes: float, recording: Recording) -> tuple[str, float]:
+def _replayed(file_format: str, samples: float | None, mean_bytes: float, recording: Recording) -> tuple[str, float]:
     """Return the format by which a replay reads the files, and the samples that a file has then.
 
     A replay reads whole samples of `file_format`, or PIECES of files: as many bytes as the job reads for a sample.

@@ -30,12 +30,10 @@ class Loop:
     interleaved: bool  # passes overlap: several loaders feed the training at once
     wait: NDArray[np.float64]
     body: NDArray[np.float64]
-    queue: NDArray[np.float64]
-    """Time within the body in which the trainer was runnable without a core; `wait_queue`: the same within the wait."""
-    wait_queue: NDArray[np.float64]
+    queue: NDArray[np.float64]  # time within the body in which the trainer was runnable without a core
+    wait_queue: NDArray[np.float64]  # the same within the wait
     taking: NDArray[np.float64]  # CPU time of the trainer within the wait: receiving a batch from a worker
-    computation: NDArray[np.float64]
-    """Compute time, measured by events on the accelerator; without them, the body minus `queue`."""
+    computation: NDArray[np.float64]  # compute time by events on the accelerator; without them, the body minus `queue`
     cpu: NDArray[np.float64]  # CPU time of the trainer within the body
     by_device: bool  # whether events on the accelerator gave `computation`
     ahead: bool  # batches are requested by another thread than the one that steps the optimizer: it reads ahead

@@ -60,13 +60,12 @@ def _screen(answer: RecordAnswer, folder: str) -> Screen:
 
 
 def _reads(recording: JobRun) -> str:
-    """Return how a sample is read."""
     read, device = recording.read_bytes_per_sample, recording.device_bytes_per_sample
     if not read and not recording.mapped:
         return "reads none while it trains"
     how = f"{number(recording.calls_per_sample)} calls, {size(round(read))}" if read else "from mapped files"
-    is_known = device or recording.device_bytes_counted
-    return f"reads {how}; {size(round(device)) if is_known else 'an unknown number'} from devices"
+    device_bytes = size(round(device)) if device or recording.device_bytes_counted else "an unknown number"
+    return f"reads {how}; {device_bytes} from devices"
 
 
 def _charts(answer: RecordAnswer, folder: str) -> Iterator[tuple[str, Figure]]:

@@ -18,15 +18,13 @@ from dlemu.contrib.record.rows import Fetch, ProcessRows
 from dlemu.extend import UserError
 
 MIN_STEPS = 20
-_MIN_READY = 8
-"""The compute time is taken from steps whose batch was ready, if there are at least this many, else from all steps."""
+_MIN_READY = 8  # If the batches of fewer steps were ready, the compute time is taken from all steps.
 _EQUAL_SHARE = 0.95  # Batches are of equal size if this share has the median size: the last of a pass may be smaller.
 _DEVICE_READS_SHARE = 0.1  # If more batches than this read from devices without calls, page faults of mapped files do.
 _DRAINED_SHARE = 0.8  # Training is synchronous if the accelerator was idle at the end of at least this share of steps.
 _FEW_CALLS = 0.01  # With at most so many calls per batch, a job reads nothing by calls.
 _FEW_BYTES = 512  # If calls read less of a sample, and no open file was seen, the calls read something else.
-_OVERHEAD_BYTES = 4096
-"""Allowance per batch for bytes that the hook itself and the loader's queue read: not counted as the job's."""
+_OVERHEAD_BYTES = 4096  # Allowance per batch for bytes that the hook itself and the loader's queue read.
 _CODE_BYTES = 16 << 20  # Allowance for bytes from devices that are no data: pages of libraries on their first use.
 
 
@@ -117,10 +115,9 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
 
 
 def _with_items_as_samples(processes: Sequence[ProcessRows]) -> tuple[Sequence[ProcessRows], Sequence[str]]:
-    """Return the rows with each item of a dataset counted as one sample, if an item is a batch read in one piece.
+    """Return the rows with each item of a dataset as one sample, if an item is a batch read in one piece; and notes.
 
     Example: an item has 2048 rows of a table and takes 30 read calls -> 1 sample; with 2048 calls -> 2048 samples.
-    Returns notes for the user as well.
     """
     fetches = [fetch for rows in processes for fetch in rows.fetches if 0 < (fetch.items or 0) < (fetch.n or 0)]
     samples = sum(fetch.n or 0 for fetch in fetches)
@@ -202,8 +199,7 @@ def cpu_ns(fetch: Fetch) -> int:
 def worker_cpu(readers: Iterable[tuple[Sequence[Fetch], bool]]) -> tuple[float, list[Fetch]]:
     """Return CPU seconds and the batches they were spent on; `readers`: batches of each process, whether it trains.
 
-    A worker does nothing but load, so all of its CPU time counts from the end of its first batch. Of a trainer, only
-    the CPU time of loading counts.
+    A worker only loads, so all of its CPU time after its first batch counts; of a trainer, that of loading counts.
     """
     cpu_seconds, batches = 0.0, list[Fetch]()
     for fetches, is_trainer in readers:

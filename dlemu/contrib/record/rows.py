@@ -58,7 +58,6 @@ class Batch(msgspec.Struct, tag_field="k", tag="batch", kw_only=True):
     serial: int
     t0: int
     t1: int
-    grad: bool
     cpu0: int
     cpu1: int
     queue0: int = 0  # time that the trainer's thread was runnable without a core
@@ -86,18 +85,16 @@ class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
     bytes: int
     cpu: int
     queue: int
-    read: int  # Bytes read by all threads of the process, as some libraries start threads. `calls`, `device`: the same.
+    read: int  # bytes read by all threads of the process, as some libraries start threads; `calls`, `device`: the same
     calls: int
     device: int
-    process_read: int
-    """Since the process began, without the hook's reads; so are `process_device` and `process_cpu`."""
+    process_read: int  # since the process began, without the hook's reads; `process_device`, `process_cpu`: the same
     process_device: int
     process_cpu: int
     process_cpu_in: int  # only while the batch was loaded
     system_cpu: int
     opens: int
-    mapped: int = 0
-    """Files that were mapped while the batch was loaded; after the 1st, 2nd, 4th ... batch, all mapped files."""
+    mapped: int = 0  # files mapped while the batch was loaded; after the 1st, 2nd, 4th ... batch, all mapped files
     arrays: int
     items: int | None = None  # items of a map dataset; one item may be a whole batch
     maps: int = 0  # times that a mapped array of NumPy was indexed

@@ -32,10 +32,8 @@ class Recorded:
     answer: RecordAnswer
     folder: str
     recipe: str
-    job_status: int | None
-    """Exit status of the job, -N if signal N ended it; None if it had run before."""
-    verify: str = ""
-    """Command that verifies the recipe later, on a quiet host."""
+    job_status: int | None  # exit status of the job, -N if signal N ended it; None if it had run before
+    verify: str  # command that verifies the recipe later, on a quiet host
 
 
 def record(
@@ -88,11 +86,9 @@ def record(
     problems = (*recording.problems, *data_problems(data, recording))
     notes = (*recording.notes, *data_notes(data, recording), *simplified(recording, data))
     recording = replace(recording, problems=problems, notes=notes)
-    answer = RecordAnswer(
-        complete=False,
-        recording=msgspec.convert(recording, JobRun, from_attributes=True),
-        data=data and msgspec.convert(data, JobData, from_attributes=True),
-    )
+    job = msgspec.convert(recording, JobRun, from_attributes=True)
+    job_data = data and msgspec.convert(data, JobData, from_attributes=True)
+    answer = RecordAnswer(complete=False, recording=job, data=job_data)
     engine, failure = "matched", ""
     _save(folder, recipe, answer, recording, data, engine, failure)
     if replay and data is not None and not recording.problems:

@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 
 from dlemu.config.overrides import override
 from dlemu.contrib.record.answer import MAX_CORE_WAIT_PERCENT, Data, Recording, Replay
@@ -27,18 +26,15 @@ from dlemu.results.kinds import read_result
 
 MAX_ERROR_PERCENT = 5.0  # With a larger difference in samples/s, the recipe is marked as not replayable.
 MIN_COVERAGE_PERCENT = 95.0  # Below it, the recorder missed too many of the job's reads.
-MAX_BYTES_ERROR_PERCENT = 10.0
-"""Allowed difference in bytes from devices, where these are more than _DEVICE_SHARE of the job's reads."""
+MAX_BYTES_ERROR_PERCENT = 10.0  # of the bytes from devices, if these are more than _DEVICE_SHARE of the job's reads
 _CALLS_TOLERANCE = 0.1  # Other requests would pass a larger one; headers and ends of files exceed a smaller one.
 _CPU_TOLERANCE = 0.03  # below MAX_ERROR_PERCENT, the tolerance of a replay's samples/s
 _CORE_TOLERANCE = 0.01  # A difference in CPU time of less than 1 % of a worker's core does not change throughput.
 _STEP_TOLERANCE = 0.005  # a tenth of MAX_ERROR_PERCENT
-_LARGE_CALL_BYTES = 131_072
-"""For larger read calls, the kernel's read-ahead (this is its usual window) determines the requests to the device."""
+_LARGE_CALL_BYTES = 131_072  # the kernel's usual read-ahead, which determines the requests for larger read calls
 _MAX_STEPS = 1000  # enough for throughput and CPU time; more would only take longer
 _DEVICE_SHARE = 0.1  # If devices served less than this share of the bytes, they do not limit the job's speed.
 WORKLOAD = "workload.yaml"
-_COLUMNS = ("rank", "epoch", "step", "wait_ns", "compute_ns", "sync_ns", "samples", "asked_ns", "finished_ns")
 
 
 def check_by_replay(
@@ -63,8 +59,7 @@ def check_by_replay(
     if abs(missing_cpu) > max(_CPU_TOLERANCE * recording.worker_cpu_per_sample, _CORE_TOLERANCE * core_seconds):
         mean = max(0.0, recording.preprocess.mean + missing_cpu)
         adjusted = replace(adjusted, preprocess=recording.preprocess.scaled(mean))
-    # A job may take longer than its replay to receive a ready batch: the difference delays each synchronous step, so it
-    # is added to the computation.
+    # If the job takes longer than its replay to receive a ready batch, add the difference to the computation time.
     longer = recording.hand_over - best.hand_over
     is_known = recording.synchronous and best.hand_over > 0 and recording.hand_over > 0
     if is_known and abs(longer) > _STEP_TOLERANCE * recording.parts.step:
@@ -141,16 +136,20 @@ def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
 
 def _measure(name: str, engine: str, results: str, rows: str, warm_up: int, files_per_sample: int) -> Replay:
     """Return the measurements of a replay, per sample of the job, without the first `warm_up` steps of each rank."""
-    steps, ranks = _measured_steps(results, warm_up)
-    samples = steps["samples"] / files_per_sample  # of the job: a replay has a sample for each file
-    seconds = float((steps["wait_ns"] + steps["compute_ns"] + steps["sync_ns"]).sum()) / 1e9
-    was_ready = steps["finished_ns"] <= steps["asked_ns"]
+    ranks = read_result(results).training.by_rank
+    measured = [steps[warm_up:] for steps in ranks]
+    if not any(map(len, measured)):
+        measured = ranks
+    samples = sum(int(steps["samples"].sum()) for steps in measured) / files_per_sample  # A replay's sample is a file.
+    batch_samples = max(1.0, samples / max(1, sum(map(len, measured))))
+    seconds = sum(int((steps["wait_ns"] + steps["compute_ns"] + steps["sync_ns"]).sum()) for steps in measured) / 1e9
+    ready_waits_ns = [ns for steps in measured for ns in steps["wait_ns"][steps["finished_ns"] <= steps["asked_ns"]]]
     processes = read_rows(rows)
     readers = []
     for process in processes:
         # A worker's first two batches include its start and files that are opened only once; with few, leave out one.
-        first = 2 if len(process.fetches) > 4 else 1
-        readers.append((process.fetches[first:], bool(process.passes)))
+        start = 2 if len(process.fetches) > 4 else 1
+        readers.append((process.fetches[start:], bool(process.passes)))
     fetches = [fetch for loaded, _ in readers for fetch in loaded]
     cpu_seconds, cpu_fetches = worker_cpu(readers)
     # Once a trainer has requested the warm-up's batches, as much of the dataset is cached as in the recording.
@@ -159,30 +158,13 @@ def _measure(name: str, engine: str, results: str, rows: str, warm_up: int, file
     later = [fetch for process in processes for fetch in process.fetches if fetch.t0 >= begin_ns]
     trainers = [(process.batches[0], process.batches[-1]) for process in processes if process.batches]
     core_wait_ns = sum(last.queue1 - first.queue1 for first, last in trainers)
-    batch_samples = max(1.0, float(samples.mean()))
     return Replay(
         folder=name,
         engine=engine,
-        samples_per_second=float(samples.sum()) / seconds * ranks if seconds else 0.0,
-        hand_over=float(np.median(steps["wait_ns"][was_ready])) / 1e9 if was_ready.any() else 0.0,
+        samples_per_second=samples / seconds * len(ranks) if seconds else 0.0,
+        hand_over=float(np.median(ready_waits_ns)) / 1e9 if ready_waits_ns else 0.0,
         calls_per_sample=sum(max(fetch.calls, 0) for fetch in fetches) / max(1.0, batch_samples * len(fetches)),
         device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in later) / max(1.0, batch_samples * len(later)),
         worker_cpu_per_sample=cpu_seconds / max(1.0, batch_samples * len(cpu_fetches)),
         core_wait_percent=100 * max(0, core_wait_ns) / max(1, sum(last.t1 - first.t1 for first, last in trainers)),
     )
-
-
-def _measured_steps(results: str, warm_up: int) -> tuple[dict[str, NDArray[np.int64]], int]:
-    """Return the columns of a run's steps, without the first `warm_up` of each rank, and the number of ranks.
-
-    If no rank has more steps than that, all of them are returned.
-    """
-    table = read_result(results).training
-    columns = {column: np.asarray(table[column]) for column in _COLUMNS}
-    order = np.lexsort((columns["step"], columns["epoch"], columns["rank"]))
-    _, first, step_counts = np.unique(columns["rank"][order], return_index=True, return_counts=True)
-    step_in_rank = np.arange(len(order)) - np.repeat(first, step_counts)
-    is_measured = step_in_rank >= warm_up
-    if not is_measured.any():
-        is_measured[:] = True
-    return {column: values[order][is_measured] for column, values in columns.items()}, len(first)
