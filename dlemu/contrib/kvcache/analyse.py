@@ -33,16 +33,13 @@ Floats = NDArray[np.float64]
 class Backlog:
     """The work that was still queued when the last prompt arrived; in a closed loop writes, for which no user waits."""
 
-    storage_seconds: float
-    """Time for the queued reads and writes, at the run's mean rate."""
+    storage_seconds: float  # time for the queued reads and writes, at the run's mean rate
     compute_seconds: float
     """Time to compute the loaded prompts that were not computed yet, by all copies of the model together."""
     storage_grows: bool
     """`storage_seconds` exceeds 5 % of the load's duration, and never fell below half of that in its last third."""
-    compute_grows: bool
-    """The same for `compute_seconds`."""
-    unfinished: int
-    """Prompts that were given up at the timeout after the last arrival."""
+    compute_grows: bool  # the same for `compute_seconds`
+    unfinished: int  # prompts that were given up at the timeout after the last arrival
 
     @property
     def sustained(self) -> bool:

@@ -29,16 +29,13 @@ Numbers = NDArray[np.int64]
 class Prompt:
     """One request."""
 
-    after_ns: int
-    """How long after the beginning of the load it arrives; in a closed loop, after its user's last answer."""
+    after_ns: int  # how long after the beginning of the load it arrives; in a closed loop, after its user's last answer
     input_tokens: int
     output_tokens: int
     blocks: Numbers
     """Numbers of its complete blocks, in order: those of two prompts are equal exactly as far as their prefixes are."""
-    number: int = 0
-    """Its place in the load of all ranks."""
-    user: int = 0
-    """Whose it is, within a rank; in an open loop, of a user who sends no other."""
+    number: int = 0  # its place in the load of all ranks
+    user: int = 0  # whose it is, within a rank; in an open loop, of a user who sends no other
 
 
 Load = Sequence[Prompt]

@@ -52,8 +52,7 @@ class Option:
 
     users: int
     memory_gib: int
-    allocations: int
-    """Maximum of turns that are being written at a time."""
+    allocations: int  # maximum of turns that are being written at a time
     shape: Mapping[str, Any]
 
 
@@ -100,8 +99,7 @@ class Turn:
     priority: int
     conversation: int
     context_tokens: int
-    stored_tokens: int
-    """Tokens in its file: `context_tokens` without those of a fixed sentence."""
+    stored_tokens: int  # tokens in its file: `context_tokens` without those of a fixed sentence
     output_tokens: int
 
     @property
@@ -118,8 +116,7 @@ class RankTurns:
 
     settings: KvSettings
     turns: Sequence[Turn]
-    sizes: Sequence[int]
-    """Bytes of each file."""
+    sizes: Sequence[int]  # bytes of each file
     accelerators: int = 0
 
     def __len__(self) -> int:

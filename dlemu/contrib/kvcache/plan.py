@@ -85,8 +85,7 @@ class RankPlan:
     accelerators: int
     sizes: Sequence[int]
     """Bytes of a shard of each object; of a closed loop, whose order is not known, about the most that are written."""
-    peak_bytes: int
-    """Maximum bytes on storage, not counting the shards that the threads are writing."""
+    peak_bytes: int  # maximum bytes on storage, not counting the shards that the threads are writing
 
     def __len__(self) -> int:
         return len(self.prompts)

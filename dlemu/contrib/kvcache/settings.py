@@ -131,6 +131,11 @@ class KvSettings:
             yield f"{where}.seconds is 0: wanted the duration of the random load, or {where}.trace"
 
     @property
+    def is_official(self) -> bool:
+        """Whether the load is MLPerf Storage's, by `option`."""
+        return self.option > 0
+
+    @property
     def users_at_once(self) -> int:
         """Users of a rank in a closed loop, `speed` applied."""
         return max(1, round(self.users * self.speed))
