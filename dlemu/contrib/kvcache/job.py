@@ -100,8 +100,8 @@ class KvCacheKind(rows_job.RowsKind):
         return "" if run_folder.remove_run(job, failed=True) else _LEFT.format(run_folder.run_folder(job))
 
     def clean_up_elsewhere(self, job: Job) -> None:
-        is_own = run_folder.host_claim() in owned.claimed(run_folder.run_folder(job))
-        if is_own:  # Otherwise hosts that share the folder may still use it.
+        # A folder that another host created may still be used by that host.
+        if run_folder.host_claim() in owned.claimed(run_folder.run_folder(job)):
             run_folder.remove_run(job, failed=True)
 
     def measure(self, job: Job, comm: Comm, log: rows_job.RowLog, notify: Notify | None) -> None:
@@ -144,7 +144,7 @@ class KvCacheKind(rows_job.RowsKind):
                 for row in (*replay.unfinished, totals):
                     add(row)
         comm.all_reduce_max(0)
-        # One rank removes the folder: of each host, as hosts may not share kv.folder, or of all if it is a prefix.
+        # One rank of each host removes the folder, as hosts may not share kv.folder; of a prefix, one rank of all.
         removes = comm.local_rank == 0 if run_folder.is_local(job) else comm.rank == 0
         if removes and not run_folder.remove_run(job) and notify is not None:
             notify(Doing(_LEFT.format(run_folder.run_folder(job))))

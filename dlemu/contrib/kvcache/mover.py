@@ -34,10 +34,9 @@ _POLL_SECONDS = 0.5  # how often `Mover.wait` checks whether the storage still c
 class Blocks:
     """A rank's blocks, a file or object per shard; threads share it.
 
-    Files are written under a temporary name and then renamed, without fsync, as inference engines do. As MLPerf
-    Storage's tool does, the official load syncs each file, and drops it from the page cache before each read. The bytes
-    are unique, checkable, and generated at memory speed. `write` and `read` return the nanoseconds spent in storage
-    calls; they raise OSError, and DlemuError for damage.
+    Files are written under a temporary name and then renamed, without fsync, as inference engines do. The official load
+    syncs each file, and drops it from the page cache before each read, as MLPerf Storage's tool does. The bytes are
+    unique and checkable. `write` and `read` return the ns spent in storage calls; they raise OSError, DlemuError.
     """
 
     storage: storage_base.StorageBase
@@ -46,9 +45,6 @@ class Blocks:
     rank: int
     settings: KvSettings
     sizes: Sequence[int]  # bytes of a shard of each block
-
-    def size(self, shard: int) -> int:
-        return self.sizes[shard // self.settings.tp]
 
     def path(self, shard: int) -> str:
         return f"{self.folder}/{file_name(shard)}"
@@ -79,7 +75,8 @@ class Blocks:
         began_ns, check_ns, path = time.monotonic_ns(), 0, self.path(shard)
         if self.settings.is_official and not self.storage.reads_nothing:
             self.storage.evict(path, write_first=False)
-        with contextlib.closing(self.storage.open_sized(path, self.size(shard))) as reader:
+        size_bytes = self.sizes[shard // self.settings.tp]
+        with contextlib.closing(self.storage.open_sized(path, size_bytes)) as reader:
             for offset, piece in self._pieces(shard, buffer):
                 got_bytes = reader.read_into(piece, offset)
                 check_began_ns = time.monotonic_ns()
@@ -98,7 +95,7 @@ class Blocks:
         return 0
 
     def _pieces(self, shard: int, buffer: memoryview) -> Iterator[tuple[int, memoryview]]:
-        size_bytes = self.size(shard)
+        size_bytes = self.sizes[shard // self.settings.tp]
         for offset in range(0, size_bytes, len(buffer)):
             yield offset, buffer[: min(len(buffer), size_bytes - offset)]
 

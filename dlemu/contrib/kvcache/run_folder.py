@@ -87,7 +87,6 @@ def host_claim() -> str:
 
 @contextlib.contextmanager
 def _creating(folder: str) -> Iterator[None]:
-    """Context: convert OSError to SpaceError for the user."""
     try:
         yield
     except OSError as error:
@@ -165,10 +164,7 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
 
 
 def remove_run(job: Job, *, failed: bool = False) -> bool:
-    """Remove the run's folder, and if it `failed` the marker in `kv.folder` that lists nothing else.
-
-    Return whether the folder is gone.
-    """
+    """Remove the run's folder (if it `failed`, also a marker in kv.folder that lists no other); return if it's gone."""
     if is_local(job):
         _remove(run_folder(job))
         if failed:

@@ -14,8 +14,7 @@ GB, TOKENS = Unit("GB"), Unit("tokens")
 TFLOPS = {"a100": 312.0, "h100": 989.0, "h200": 989.0, "b200": 2250.0, "mi300x": 1307.0}
 """1e12 operations/s, dense bf16, from the vendors' data sheets: NVIDIA A100 80GB SXM, H100 SXM, H200 SXM, HGX B200 (one
 of eight), AMD Instinct MI300X; figures with sparsity are halved."""
-ALIGNMENT = 4096
-"""Shards are padded to a multiple of this, as engines do that read with O_DIRECT."""
+ALIGNMENT = 4096  # Shards are padded to a multiple of this, as engines do that read with O_DIRECT.
 
 
 def aligned(exact_bytes: float) -> int:
