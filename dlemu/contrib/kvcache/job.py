@@ -1,4 +1,4 @@
-"""How a rank runs KV-cache offload: it plans, measures its ceiling, replays its prompts, and logs a row for each."""
+"""How a rank runs KV-cache offload: it measures its ceiling, replays its prompts, and logs a row for each prompt."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ class TurnsReplay:
         """Yield the request's reads and writes; each is requested once the previous one is done."""
         turn = self._plan.turns[request.prompt]
         for number in tuple(self._conversations.get(turn.conversation, ())):
-            if number != request.prompt:  # The others may be later turns, if another worker has already stored them.
+            if number != request.prompt:  # These may be later turns, if another worker has already stored them.
                 yield from self._read(request, number)
         if self._writing >= self._option.allocations:
             self._waiting_to_write.append(worker)

@@ -23,11 +23,11 @@ _WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".json", ".txt", ".yaml", ".
 """Endings of files that hold weights, labels or logs: they are data only if the job opened no other files."""
 _SHALLOW = 2  # Below a common folder of at most this depth (/home/NAME), only the files' own folders are walked.
 _COUNTED_FILES = 4  # Counting the samples of a file reads its headers, so the counts of a few files stand for all.
-_OPENED_PER_SAMPLE = 0.9  # From so many opens per sample, each sample has its own file: some files stay open.
+_OPENED_PER_SAMPLE = 0.9  # With fewer opens per sample, a file holds several samples. Some files may have stayed open.
 _WHOLE_SHARE = 0.8  # Headers and padding are less than the rest of a file; a job that reads less reads a part (a crop).
 _OPENS_TOLERANCE = 0.1  # A larger share of a sample's files means that some samples have files that other samples lack.
 _UNSEEN_SHARE = 0.01  # Compression, or wider numbers in tensors, never leave so little of a sample to read.
-_COUNT_TOLERANCE = 0.05  # Bytes read of Parquet tell samples so well: a row group's bytes all count for one batch.
+_COUNT_TOLERANCE = 0.05  # A count of samples that is this close replaces an estimate from the bytes read.
 _SIZE_TOLERANCE = 0.25  # A larger difference is more than headers that are read twice, or compression.
 _CACHED_TOLERANCE = 0.1  # A smaller share from the page cache is noise, as MAX_BYTES_ERROR_PERCENT has it for devices.
 
@@ -35,7 +35,7 @@ _CACHED_TOLERANCE = 0.1  # A smaller share from the page cache is noise, as MAX_
 def dataset_of(files: Sequence[str], recording: Recording) -> tuple[Recording, Data | None]:
     """Return the dataset of these files, as `data_of`, and the recording with what the files tell about its reads.
 
-    Read calls, files and tensors each tell the bytes of a sample. Where they disagree, it gets a problem or a note:
+    Read calls, files and tensors each tell the bytes of a sample. If they disagree, the recording says so:
 
         a stream of records, calls differ from files   problem: no steady state (Parquet: a note; it may skip columns)
         calls read less, files are mapped              note: a replay reads what the files have (problem: a part of it)

@@ -94,7 +94,7 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     cpu = _seconds(following.cpu0 - batch.cpu1 for batch, following in steps)
     wait_queue = np.minimum(_seconds(batch.queue1 - batch.queue0 for batch in measured), wait)
     taking = np.zeros(len(measured))
-    if training[0].workers:  # Workers load the batches, so the trainer's CPU time in a wait is that of receiving one.
+    if training[0].workers:  # Workers load the batches, so the trainer's CPU time in a wait is for receiving a batch.
         taking = np.minimum(_seconds(batch.cpu1 - batch.cpu0 for batch in measured), wait - wait_queue)
     if ahead or by_device:  # The thread that requests batches does not compute.
         queue = wait_queue = taking = np.zeros(len(measured))

@@ -48,9 +48,9 @@ def record(
     folder: str = "",
     on_step: Callable[[str], None] = lambda what: None,
 ) -> Recorded:
-    """Record a job and write its recipe: the options of `dlemu record`, and a command, or the `rows` that one left.
+    """Record the job that `command` starts, or read the `rows` of an earlier job; replay it and write its recipe.
 
-    Raises UserError for wrong options or rows without training, DlemuError.
+    The parameters are the options of `dlemu record`. Raises UserError for wrong options or rows without training.
     """
     if bool(command) == bool(rows):
         raise UserError("wanted a job to record: `dlemu record -- python train.py`, or --rows FOLDER of one that ran")

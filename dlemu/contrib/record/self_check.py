@@ -27,7 +27,7 @@ from dlemu.results.kinds import read_result
 MAX_ERROR_PERCENT = 5.0  # With a larger difference in samples/s, the recipe is marked as not replayable.
 MIN_COVERAGE_PERCENT = 95.0  # Below it, the recorder missed too many of the job's reads.
 MAX_BYTES_ERROR_PERCENT = 10.0  # of the bytes from devices, if these are more than _DEVICE_SHARE of the job's reads
-_CALLS_TOLERANCE = 0.1  # Other requests would pass a larger one; headers and ends of files exceed a smaller one.
+_CALLS_TOLERANCE = 0.1  # Headers and ends of files cause smaller differences; larger ones are other requests.
 _CPU_TOLERANCE = 0.03  # below MAX_ERROR_PERCENT, the tolerance of a replay's samples/s
 _CORE_TOLERANCE = 0.01  # A difference in CPU time of less than 1 % of a worker's core does not change throughput.
 _STEP_TOLERANCE = 0.005  # a tenth of MAX_ERROR_PERCENT
@@ -139,7 +139,7 @@ def _measure(name: str, engine: str, results: str, rows: str, warm_up: int, file
     ranks = read_result(results).training.by_rank
     measured = [steps[warm_up:] for steps in ranks]
     if not any(map(len, measured)):
-        measured = ranks
+        measured = ranks  # Each is shorter than the warm-up.
     samples = sum(int(steps["samples"].sum()) for steps in measured) / files_per_sample  # A replay's sample is a file.
     batch_samples = max(1.0, samples / max(1, sum(map(len, measured))))
     seconds = sum(int((steps["wait_ns"] + steps["compute_ns"] + steps["sync_ns"]).sum()) for steps in measured) / 1e9
@@ -147,7 +147,7 @@ def _measure(name: str, engine: str, results: str, rows: str, warm_up: int, file
     processes = read_rows(rows)
     readers = []
     for process in processes:
-        # A worker's first two batches include its start and files that are opened only once; with few, leave out one.
+        # A worker's first two batches include its start and files that are opened only once. If it has few, omit one.
         start = 2 if len(process.fetches) > 4 else 1
         readers.append((process.fetches[start:], bool(process.passes)))
     fetches = [fetch for loaded, _ in readers for fetch in loaded]

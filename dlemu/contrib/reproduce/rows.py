@@ -1,4 +1,4 @@
-"""Results of a document's steps as rows, each a drive and named values; and of these the quantities of its tables."""
+"""Results of a document's steps: as rows, each with a drive and named values, and as the panels of its tables."""
 
 from __future__ import annotations
 
