@@ -245,10 +245,11 @@ def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
         return
     fetcher, index = arguments
     spent = [b - a if a >= 0 else -1 for a, b in zip(before, after)]  # noqa: B905  # Python 3.9 has no strict
+    cpu_ns, queue_ns, thread_read, thread_calls, thread_device, process_read, process_calls, process_device = spent
     # Take the process's reads if they are more than this thread's: libraries such as pyarrow read in their own threads.
-    read, calls, device = (max(both) for both in zip(spent[2:5], spent[5:8]))  # noqa: B905
-    if spent[2] >= 0 and spent[5] - spent[2] < _HAND_OVER_BYTES:  # Another thread read messages, to send tensors.
-        calls = spent[3]
+    read, calls, device = max(thread_read, process_read), thread_calls, max(thread_device, process_device)
+    if thread_read < 0 or process_read - thread_read >= _HAND_OVER_BYTES:  # Less is another thread that sends tensors.
+        calls = max(thread_calls, process_calls)
     own_bytes, own_calls = _process.overhead or (0, 0)
     is_map = not hasattr(fetcher, "dataset_iter")
     samples, batch_bytes, arrays = _batch_size(data)
@@ -271,8 +272,8 @@ def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
         "n": samples,
         "bytes": batch_bytes,
         "arrays": arrays,
-        "cpu": spent[0],
-        "queue": spent[1],
+        "cpu": cpu_ns,
+        "queue": queue_ns,
         "read": max(0, read - own_bytes) if read >= 0 else -1,
         "calls": max(0, calls - own_calls) if calls >= 0 else -1,
         "device": device,

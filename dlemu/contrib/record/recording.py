@@ -193,6 +193,7 @@ def samples_of(fetch: Fetch) -> int:
 
 
 def cpu_ns(fetch: Fetch) -> int:
+    """Return the CPU time of loading a batch; of threads that its process started, as much as one core has."""
     return max(fetch.cpu, min(fetch.process_cpu_in, fetch.t1 - fetch.t0))
 
 

@@ -126,7 +126,6 @@ def _save(
     """Write the recipe and record.json; return the answer with its verdict. `failure`: why a replay failed, or ""."""
     replayable, reason = verdict(recording, answer.replays[-1] if answer.replays else None, failure)
     answer = replace(answer, replayable=replayable, reason=reason)
-    text = recipe_text(answer, recording, data, engine)
-    write_text(os.path.dirname(recipe) or ".", os.path.basename(recipe), text)
+    write_text(os.path.dirname(recipe) or ".", os.path.basename(recipe), recipe_text(answer, recording, data, engine))
     save_answer(folder, RECORD, answer)
     return answer

@@ -54,8 +54,7 @@ def check_by_replay(
     best = min(replays, key=lambda run: _relative_error(run.calls_per_sample, job_calls))
     adjusted = recording
     missing_cpu = recording.worker_cpu_per_sample - best.worker_cpu_per_sample
-    cores = max(1, recording.loading.workers) * recording.loaders
-    core_seconds = cores / recording.samples_per_second  # of all workers' cores, per sample
+    core_seconds = max(1, recording.loading.workers) * recording.loaders / recording.samples_per_second  # per sample
     if abs(missing_cpu) > max(_CPU_TOLERANCE * recording.worker_cpu_per_sample, _CORE_TOLERANCE * core_seconds):
         mean = max(0.0, recording.preprocess.mean + missing_cpu)
         adjusted = replace(adjusted, preprocess=recording.preprocess.scaled(mean))
