@@ -119,15 +119,16 @@ class PackKind(rows_job.RowsKind):
         )
 
     def begin(self, job: Job) -> Job:
+        """Claim the names of all packed files, and of their side files, in the target; write packed.json."""
         assert isinstance(job, PackJob)
         target = job.settings.target
         owned.take_folder(target, "pack.target")
-        names = {job.layout.folder: list(map(job.layout.name, range(job.layout.num_files)))}
+        file_names = {job.layout.folder: list(map(job.layout.name, range(job.layout.num_files)))}
         for side in format_part(job.settings, "Format").sides:  # type: ignore[attr-defined]
             paths = [side.path(job.layout, number) for number in range(job.layout.num_files)]
-            names[os.path.dirname(paths[0])] = [os.path.basename(path) for path in paths]
+            file_names[os.path.dirname(paths[0])] = [os.path.basename(path) for path in paths]
         is_new = not os.path.lexists(os.path.join(target, PACKED_NAME))
-        for folder in names:
+        for folder in file_names:
             if os.path.realpath(folder) != os.path.join(os.path.realpath(target), os.path.relpath(folder, target)):
                 raise UserError(f"{folder} is a link, or is below one: set pack.target to a new or an empty folder")
             foreign = [name for name in os.listdir(folder) if name[0] != "."] if os.path.isdir(folder) else []
@@ -135,13 +136,13 @@ class PackKind(rows_job.RowsKind):
                 raise UserError(f"{folder} holds other files, such as {foreign[0]}: set pack.target to an empty folder")
         with _writing(target):
             owned.claim(target, PACKED_NAME)
-            for folder, files in names.items():
+            for folder, names in file_names.items():
                 parent = target
                 for part in os.path.relpath(folder, target).split(os.sep):
                     owned.claim(parent, f"{part}/")
                     parent = os.path.join(parent, part)
                     os.makedirs(parent, exist_ok=True)
-                owned.claim(folder, *files)
+                owned.claim(folder, *names)
         if is_new:
             save_answer(target, PACKED_NAME, job.packed)
         storage_base.open_storage(storage_base.StorageSpec()).remove_unfinished(job.layout.folder)
