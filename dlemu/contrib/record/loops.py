@@ -72,9 +72,9 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     request_times = [request.t0 for request in requests]
     steps = []  # (batch, the request after it, which ends its body)
     for batch in measured:
-        following = bisect.bisect_left(request_times, max(batch.t1, batch.t0 + 1))
-        if following < len(requests):
-            steps.append((batch, requests[following]))
+        index = bisect.bisect_left(request_times, max(batch.t1, batch.t0 + 1))
+        if index < len(requests):
+            steps.append((batch, requests[index]))
     device = {times.serial: times for times in rows.devices}
     by_device = sum(batch.serial in device for batch, _ in steps) > len(steps) / 2
     if by_device:
