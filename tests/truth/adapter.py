@@ -726,7 +726,7 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
         | {"storage": summary.tokens_from_storage_percent},
         "blocks_read": int(data.loaded["storage_blocks"].sum()),
         "blocks_written": int(data.written["written_blocks"].sum()),
-        "blocks_evicted": int(data.whole["evicted"].sum()),
+        "blocks_evicted": int(data.ranks["evicted"].sum()),
         "from_storage_percent": summary.from_storage_percent,
         "devices": STRUCK,
         "fifo": STRUCK,

@@ -1,4 +1,4 @@
-"""The `dali` loader: reads by NVIDIA DALI. Imports the loaders' interfaces, and DALI where a batch is made."""
+"""The `dali` loader: NVIDIA DALI reads the files. Only `loader`, `pipeline` and `records` import DALI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `dali` loader. Each epoch has a pipeline of its own, because a DALI reader gets the order of its files once."""
+"""The `dali` loader. It builds a pipeline for each epoch, because a DALI reader gets the order of its files once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dlemu.extend import layout as dataset_layout
 
 
 class Loader(loader_base.Loader):
-    """The `dali` loader. A batch is a uint8 array for each sample, or one (B, resize), over DALI's memory.
+    """The `dali` loader. A batch is an uint8 array for each sample, or one array (batch, resize), over DALI's memory.
 
-    DALI does not report how long its reads take, nor how many it makes. So a batch's trace holds: `started_ns`, when it
-    was requested (the first: when the epoch began); `finished_ns`, when it was delivered and preprocessed; `decode_ns`,
-    the CPU time of DALI's threads meanwhile, where they decode pictures; `read_ns`, the rest; `read_calls`, 0.
+    DALI does not report how long its reads take, nor how many reads it does. So the trace of a batch has `started_ns`:
+    when it was requested (the first batch: when the epoch began); `finished_ns`: when it was delivered and
+    preprocessed; `decode_ns`: CPU time of DALI's threads in between, if they decode; `read_ns`: the rest.
     """
 
     def __init__(self, spec: loader_base.LoaderSpec) -> None:
@@ -33,22 +33,23 @@ class Loader(loader_base.Loader):
         self._preprocessing = loader_base.Preprocessing(spec.preprocess_time, spec.preprocess, random, threads)
 
     def start(self) -> None:
-        """Have DALI load its operators, which it does at their first use, before any epoch."""
+        """Run a pipeline without files: DALI loads its operators on first use, and no epoch is to wait for that."""
         for phase in self._spec.phases.values():
             if phase.fetch.reads_nothing:
                 build(Feed(self._spec, phase), self._threads).run()
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[loader_base.Batch]:
-        """Deliver the batches of one epoch."""
         if not steps:
             return
-        which = self._spec.phases[phase]
+        phase_spec = self._spec.phases[phase]
         begun_ns = time.monotonic_ns()
         self.close()
-        if which.fetch.reads_nothing:
-            feed = Feed(self._spec, which)
+        if phase_spec.fetch.reads_nothing:
+            feed = Feed(self._spec, phase_spec)
+        elif self._spec.interleave is None:
+            feed = Files(self._spec, phase_spec, epoch, steps)
         else:
-            feed = (Files if self._spec.interleave is None else Records)(self._spec, which, epoch, steps)
+            feed = Records(self._spec, phase_spec, epoch, steps)
         self._feed = feed
         self._pipeline = self._guarded(feed, 1, lambda: build(feed, self._threads))
         for step in range(1, steps + 1):
@@ -56,11 +57,11 @@ class Loader(loader_base.Loader):
 
     def _batch(self, feed: Feed, step: int, started_ns: int) -> loader_base.Batch:
         phase = feed.phase
-        before, computed_ns = thread_accounting.process_storage_bytes(), self._computed_ns(phase)
+        storage_bytes, decode_cpu_ns = thread_accounting.process_storage_bytes(), self._decode_cpu_ns(phase)
         shipped, read = self._guarded(feed, step, self._pipeline.run)
         took_ns = time.monotonic_ns() - started_ns
         sample_hash, app_bytes = feed.account(step, read)
-        decode_ns = min(took_ns, self._computed_ns(phase) - computed_ns)
+        decode_ns = min(took_ns, self._decode_cpu_ns(phase) - decode_cpu_ns)
         spent = self._preprocessing.spend(phase.batch_size if phase.preprocesses else 0)
         trace = loader_base.BatchTrace(
             slot=0,
@@ -74,17 +75,17 @@ class Loader(loader_base.Loader):
             app_bytes=app_bytes,
             read_calls=0,
             sample_hash=sample_hash,
-            storage_bytes=thread_accounting.process_storage_bytes() - before,
+            storage_bytes=thread_accounting.process_storage_bytes() - storage_bytes,
             preprocess_cpu_ns=spent.cpu_ns,
         )
-        as_one = phase.fetch.resize_bytes
-        return loader_base.Batch(np.asarray(shipped.as_tensor()) if as_one else list(map(np.asarray, shipped)), trace)
+        data = np.asarray(shipped.as_tensor()) if phase.fetch.resize_bytes else list(map(np.asarray, shipped))
+        return loader_base.Batch(data, trace)
 
-    def _computed_ns(self, phase: loader_base.Phase) -> int:
+    def _decode_cpu_ns(self, phase: loader_base.Phase) -> int:
         """Return the CPU time of DALI's decoding threads so far, averaged over the threads; 0 if nothing is decoded."""
         if phase.fetch.decode == "none":
             return 0
-        # DALI's decoding threads have such names.
+        # DALI names its decoding threads like this.
         cpu_ns = thread_accounting.thread_cpu_ns(lambda name: name.startswith("[DALI][TP") and name.endswith("Exec"))
         return cpu_ns // self._threads
 
@@ -93,19 +94,20 @@ class Loader(loader_base.Loader):
         try:
             if step > 1:
                 return call()
-            with ThreadPoolExecutor(1, initializer=os.nice, initargs=(self._spec.nice,)) as niced:
-                return niced.submit(call).result()  # the threads that DALI starts inherit it
+            # DALI starts its threads in the first call, and they inherit the niceness of the thread that calls.
+            with ThreadPoolExecutor(1, initializer=os.nice, initargs=(self._spec.nice,)) as niced_thread:
+                return niced_thread.submit(call).result()
         except RuntimeError as error:
             raise _fault(feed.phase.fetch, feed.suspects(step), str(error)) from None
 
     def close(self) -> None:
         """End the pipeline and its threads."""
-        self._pipeline = None  # before the feed, whose files in memory it may still be reading
+        self._pipeline = None  # It goes before the feed, whose files in memory it may still read.
         self._feed = None
 
 
 def _fault(spec: fetch.FetchSpec, suspects: list[int], text: str) -> DlemuError:
-    """Return the error for users: it names the file, which DALI's own text names only among much else."""
+    """Return the error for users. To name the file, read the samples that may be faulty again, without DALI."""
     line = text.partition("encountered:")[2].strip().partition("\n")[0] or text
     reason = line.rpartition(" failed: ")[2].strip()
     paths = {sample: spec.layout.path(spec.layout.locate(sample)[0]) for sample in suspects}

@@ -25,7 +25,6 @@ _dali, fn, _types = library("nvidia.dali"), library("nvidia.dali.fn"), library("
 _math = library("nvidia.dali.math")
 # DALI stores the start of a slice in 32 bits, so samples above 2 GiB are cropped within their first 2 GiB.
 _FARTHEST_PLACE = (1 << 31) // fetch.PLACE_BYTES - 1
-
 # a grey picture of 8 x 8 pixels
 _PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000008000000080800000000e164e1570000000c49444154789c6360a00e0000004800012eb83c7e"
@@ -34,13 +33,13 @@ _PNG = bytes.fromhex(
 
 
 class Feed:
-    """What a pipeline reads in one epoch: of null storage nothing, but memory in place of files."""
+    """What a pipeline reads in one epoch. This class is for null storage: it reads memory, and no files."""
 
     def __init__(self, spec: loader_base.LoaderSpec, phase: loader_base.Phase) -> None:
         self.spec, self.phase = spec, phase
-        self.ahead = sum(depths(spec)) + 2  # the most batches that DALI requests beyond the one delivered
+        self.ahead = sum(depths(spec)) + 2  # maximum of batches that DALI requests beyond the batch it delivers
         self.samples_per_array = 1
-        # With mmap only the touched pages would be read: those of a crop, not of the whole sample.
+        # With mmap, DALI would read only the pages of a crop, and not the whole sample.
         self.settings = {"prefetch_queue_depth": depths(spec)[0], "dont_use_mmap": True}
 
     def node(self) -> Any:
@@ -53,7 +52,7 @@ class Feed:
         return list(range(self.phase.batch_size))
 
     def indices(self, step: int) -> list[int]:
-        """Return the index of each sample of a batch within its file's array, where that holds several."""
+        """Return the index of each sample of a batch within the array of its file, which may hold several samples."""
         return [0] * self.phase.batch_size
 
     def account(self, step: int, read: Any) -> tuple[int, int]:
@@ -64,11 +63,11 @@ class Feed:
         return 0, 0
 
     def suspects(self, step: int) -> list[int]:
-        """Return the samples among which the faulty one is when a batch can't be made."""
+        """Return the samples that may be faulty when a batch can't be made."""
         return []
 
     def memory_file(self, data: bytes) -> str:
-        """Return the path of a file in memory, which is gone when this feed is."""
+        """Return the path of a new file in memory, which lives as long as this feed."""
         descriptor = os.memfd_create("dlemu-dali")
         weakref.finalize(self, os.close, descriptor)
         path = f"/proc/self/fd/{descriptor}"
@@ -91,7 +90,7 @@ class Files(Feed):
         dataset, array = self.phase.fetch.dataset, io.BytesIO()
         shape = (*[1] * len(dataset.record_dims or (1, 1)), self.samples_per_array)
         np.save(array, np.zeros(shape, dataset.record_element_type))
-        # The reader reads past the last batch: let it read a file in memory there, not the dataset once more.
+        # DALI reads on after the last batch: let it read a file in memory then, and not the dataset once more.
         tail = self.memory_file(array.getvalue() if self._format == "npy" else _PNG)
         paths = [self._layout.path(file) for file in (self._ids.ravel() // self.samples_per_array).tolist()]
         paths += [tail] * self.ahead * self.phase.batch_size
@@ -122,12 +121,12 @@ class Files(Feed):
         return self._ids[step - 1 : step + self.ahead].ravel().tolist()
 
     def _file_bytes(self, path: str, read: NDArray[Any]) -> int:
-        """Return the size of a file that was read, which must be whole."""
+        """Return the size of a file that was read; raises DatasetError if it is damaged or has another shape."""
         if self._format != "npy":
             try:
                 self._checks.check(read.data)
             except format_base.DamagedError as error:
-                if self.phase.fetch.dataset.source != "folder":  # DALI decides by content what a user's own are
+                if self.phase.fetch.dataset.source != "folder":  # Of a user's own files, DALI finds the type by itself.
                     raise format_base.damaged(path, str(error), error.offset) from error
             return read.nbytes
         if self.samples_per_array > 1 and read.shape[-1] != self.samples_per_array:
@@ -147,13 +146,13 @@ def build(feed: Feed, num_threads: int) -> Any:
     )
     with pipeline:
         read = feed.node()
-        whole = read
+        sample = read
         if feed.samples_per_array > 1:
-            whole = fn.slice(read, start=_batchwise(feed.indices, np.int32, _types.INT32), shape=[1], axes=[-1])
+            sample = fn.slice(read, start=_batchwise(feed.indices, np.int32, _types.INT32), shape=[1], axes=[-1])
         if phase.fetch.decode == "full" and phase.fetch.format in ("jpeg", "png") and not phase.fetch.reads_nothing:
             colours = _types.RGB if phase.fetch.dataset.record_dims[2:] == (3,) else _types.GRAY
-            whole = fn.decoders.image(whole, device="cpu", output_type=colours)
-        shipped = fn.reinterpret(whole, shape=[-1], dtype=_types.UINT8)
+            sample = fn.decoders.image(sample, device="cpu", output_type=colours)
+        shipped = fn.reinterpret(sample, shape=[-1], dtype=_types.UINT8)
         if phase.fetch.resize_bytes:
             shipped = _cropped(shipped, phase.fetch.resize_bytes, feed)
         pipeline.set_outputs(shipped, read)
@@ -162,12 +161,10 @@ def build(feed: Feed, num_threads: int) -> Any:
 
 
 def _cropped(flat: Any, size: int, feed: Feed) -> Any:
-    """Return `size` bytes of each sample from where `crop_start` says; short samples are filled with zeros."""
-
-    def words(step: int) -> list[int]:
-        return [fetch.crop_word(feed.spec.seed, number) for number in feed.crop_numbers(step)]
-
-    word = _batchwise(words, np.int64, _types.INT64)
+    """Return `size` bytes of each sample from the place that `fetch.crop_start` gives; zeros fill short samples."""
+    word = _batchwise(
+        lambda step: [fetch.crop_word(feed.spec.seed, n) for n in feed.crop_numbers(step)], np.int64, _types.INT64
+    )
     spare = _math.max(fn.cast(flat.shape(), dtype=_types.INT64) - size, 0)
     places = _math.min(spare // fetch.PLACE_BYTES, _FARTHEST_PLACE) + 1
     start = fn.cast((word - word // places * places) * fetch.PLACE_BYTES, dtype=_types.INT32)

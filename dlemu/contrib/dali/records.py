@@ -12,7 +12,7 @@ from dlemu.contrib.dali.pipeline import Feed, fn, library
 from dlemu.extend import DatasetError, DlemuError, format_base, hash_samples, loader_base
 
 _tfrecord = library("nvidia.dali.tfrecord")
-# The record that is read past the last batch: an Example without features, its length and its (unchecked) CRCs.
+# The record that DALI reads on after the last batch: an Example without features. DALI does not check the CRCs in it.
 _TAIL = bytes(16)
 
 
@@ -28,16 +28,17 @@ class Records(Feed):
         plan: Any = phase.plan  # of streams
         self._streams = plan.streams(epoch, steps)
         (self._index,) = format_base.format_named(phase.fetch.format).sides
-        self._epoch, self._total = epoch, steps * phase.batch_size
+        self._epoch = epoch
+        self._total = steps * phase.batch_size
         self._files = self._streams.files.tolist()
         self._positions = {self._layout.path(file): position for position, file in enumerate(self._files)}
-        self._left: dict[int, dict[int, tuple[int, int]]] = {}
+        self._undelivered: dict[int, dict[int, tuple[int, int]]] = {}
         """Position of a file that has begun -> offset of each record not yet delivered -> its (sample, bytes)."""
 
     def node(self) -> Any:
         streams, samples = self._streams, self._layout.num_samples_per_file
         indexes = [
-            self._index_path(at) if streams.stride == 1 and count == samples else self._memory_index(self._kept(at))
+            self._index_path(at) if streams.stride == 1 and count == samples else self._memory_index(self._extents(at))
             for at, count in enumerate(streams.counts.tolist())
         ]
         # Shard 0 of 2 is the first half of all records: the second is for reading past the last batch.
@@ -57,7 +58,7 @@ class Records(Feed):
         )["image"]
 
     def crop_numbers(self, step: int) -> list[int]:
-        # DALI does not reveal in advance which samples a shuffled batch holds: crops go by position in the epoch.
+        # DALI does not tell in advance which samples a shuffled batch holds, so crops depend on the place in the epoch.
         first = (self.spec.rank << 48) + (self._epoch << 32) + (step - 1) * self.phase.batch_size
         return list(range(first, first + self.phase.batch_size))
 
@@ -66,20 +67,20 @@ class Records(Feed):
         for record in read:
             path, _, offset = record.source_info().rpartition(" at index ")
             position = self._positions.get(path, -1)
-            if position >= 0 and position not in self._left:
-                self._left[position] = self._planned(position)
-            found = self._left.get(position, {}).pop(int(offset), None)
-            if found is None:
+            if position >= 0 and position not in self._undelivered:
+                self._undelivered[position] = self._planned(position)
+            planned = self._undelivered.get(position, {}).pop(int(offset), None)
+            if planned is None:
                 raise DlemuError(f"DALI delivered a record at offset {offset} of {path}, which was not planned")
             if not record.shape()[0]:
                 raise DatasetError(f"{path}: the record at offset {offset} is an Example without the feature `image`")
-            ids.append(found[0])
-            app_bytes += found[1]
+            ids.append(planned[0])
+            app_bytes += planned[1]
         return hash_samples(np.array(ids, np.int64)), app_bytes
 
     def suspects(self, step: int) -> list[int]:
         """Return one sample of each file that may be at fault."""
-        done = [position for position, left in self._left.items() if not left]
+        done = [position for position, records in self._undelivered.items() if not records]
         ahead = (self.ahead + 1) * self.phase.batch_size + self.spec.shuffle_window
         last = min(max(done, default=-1) + 1 + ahead, len(self._files))
         return [self._files[at] * self._layout.num_samples_per_file for at in range(last) if at not in done]
@@ -87,10 +88,10 @@ class Records(Feed):
     def _planned(self, position: int) -> dict[int, tuple[int, int]]:
         """Return offset -> (sample, bytes) of this rank's records of a file."""
         first = self._files[position] * self._layout.num_samples_per_file + self._streams.first
-        kept, stride = self._kept(position).tolist(), self._streams.stride
-        return {start: (first + record * stride, size) for record, (start, size) in enumerate(kept)}
+        extents, stride = self._extents(position).tolist(), self._streams.stride
+        return {start: (first + record * stride, size) for record, (start, size) in enumerate(extents)}
 
-    def _kept(self, position: int) -> NDArray[np.int64]:
+    def _extents(self, position: int) -> NDArray[np.int64]:
         """Return (offset, bytes) of this rank's records of a file, from the file's index in DALI's format."""
         path, streams, samples = self._index_path(position), self._streams, self._layout.num_samples_per_file
         try:

@@ -1,4 +1,4 @@
-"""What is known of DALI's own readers without DALI, which is imported with the `Loader`."""
+"""What dlemu knows of DALI's readers without importing DALI, which comes with the `Loader`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 STREAMED = "tfrecord"  # DALI reads these files as streams: from their beginning, one after another
 _DIRECT_FORMATS = ("npy", "tfrecord")  # their DALI readers support O_DIRECT (`use_o_direct`)
 _RANK_BYTES = 32 << 20  # a rank's private memory besides its buffers: DALI 2.4 forked after import, three epochs
-_BATCHES_HELD = 6  # besides those ready or under way, measured with npy; the trainer's two are among them
+_BATCHES_HELD = 6  # besides those in DALI's queues, measured with npy; with the two batches that the trainer has
 
 
 class Traits(LoaderTraits):
@@ -49,12 +49,12 @@ class Traits(LoaderTraits):
     def rank_bytes(self, spec: loader_base.LoaderSpec) -> int:
         """Return the bytes of a rank's pipeline: shuffle window, batches as read, batches as the trainer gets them."""
         phase, streams = spec.phases["train"], spec.interleave is not None
-        sample = phase.fetch.nominal_sample_bytes if streams else phase.fetch.place_bytes
+        sample_bytes = phase.fetch.nominal_sample_bytes if streams else phase.fetch.place_bytes
         # Samples that are neither cropped nor decoded are delivered as they were read, without a copy.
-        shipped = phase.fetch.resize_bytes or (sample if phase.fetch.decode == "full" else 0)
+        copy_bytes = phase.fetch.resize_bytes or (sample_bytes if phase.fetch.decode == "full" else 0)
         batches = sum(depths(spec)) + _BATCHES_HELD
-        window = spec.shuffle_window * sample if streams else 0
-        return window + batches * phase.batch_size * (sample + shipped) + _RANK_BYTES
+        window_bytes = spec.shuffle_window * sample_bytes if streams else 0
+        return window_bytes + batches * phase.batch_size * (sample_bytes + copy_bytes) + _RANK_BYTES
 
     def notes(self, dataset_format: str) -> tuple[str, ...]:
         return (

@@ -17,32 +17,24 @@ from dlemu.extend import cache as page_cache
 from dlemu.extend import rows_job
 from dlemu.results.wording import count
 
-GROWS_SHARE = 0.05
-"""A load is not sustained if the work queued at its end takes longer than this share of the load's duration."""
+GROWS_SHARE = 0.05  # A load is not sustained if the work queued at its end takes more than this share of its duration.
 MIN_LOADS = 20  # for a verdict: with fewer, a p95 hardly differs from the maximum
-MIN_CEILING = 2.0
-"""Below this ceiling (a multiple of the load) the emulator was measured rather than the storage."""
-_MOMENTS = 100
-_HOW = ("block_tokens", "odirect", "threads", "trace")
-_LATE_SHARE = 0.1  # arrivals handled later than this share of the loads' p95 count as a limit of the emulator
+MIN_CEILING = 2.0  # With a lower ceiling (a multiple of the load), the emulator was measured rather than the storage.
+_MOMENTS = 100  # of the last third of the load, at which a backlog is computed
+_LATE_SHARE = 0.1  # The emulator is the limit if it handles arrivals later than this share of the loads' p95.
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backlog:
-    """The work that was still queued when the last prompt arrived; in a closed loop writes, for which no user waits."""
+    """The work that was still queued at the end of the load; in a closed loop writes, for which no user waits."""
 
-    storage_seconds: float
-    """Time for the queued reads and writes, at the run's mean rate."""
-    compute_seconds: float
-    """Time to compute the loaded prompts that were not computed yet, by all copies of the model together."""
-    storage_grows: bool
-    """`storage_seconds` exceeds 5 % of the load's duration, and never fell below half of that in its last third."""
-    compute_grows: bool
-    """The same for `compute_seconds`."""
-    unfinished: int
-    """Prompts that were given up at the timeout after the last arrival."""
+    storage_seconds: float  # time for the queued reads and writes, at the run's mean rate
+    compute_seconds: float  # time to compute the loaded prompts that were not computed yet, by all copies of the model
+    storage_grows: bool  # whether `storage_seconds` is more than a burst (`_grows`)
+    compute_grows: bool  # the same for `compute_seconds`
+    unfinished: int  # prompts that were given up at the timeout after the last arrival
 
     @property
     def sustained(self) -> bool:
@@ -52,40 +44,41 @@ class Backlog:
 def analyse(run: rows_job.RowsRun) -> KvSummary:
     """Return the summary of a run; if it failed, of the rows measured until then."""
     data = RunRows(run)
-    settings, (outcome, why_none) = data.settings, _outcome(data)
-    official = official_result(data.prompts, data.begins, settings) if settings.option else None
+    settings = data.settings
+    official = official_result(data.prompts, data.begins, settings) if settings.is_official else None
     backlog = data.backlog if data.is_complete and official is None else None
-    moved, window, done = data.read_bytes + data.written_bytes, data.window_seconds, data.computed
-    busy, waited = float(done["compute_ns"].sum()) / 1e9, float(data.waits.sum())
-    saved = float((done["without_ns"] - done["compute_ns"]).sum()) / 1e9
-    stored_blocks = int((done["storage_blocks"] + done["pending_blocks"]).sum())
-    full_bytes = stored_blocks * settings.block_tokens * settings.token_bytes
-    in_memory = int((done["memory_blocks"] + done["pending_blocks"]).sum())
-    stored_tokens = int(done["cached_tokens"].sum()) - settings.block_tokens * in_memory
+    moved_bytes, window, computed = data.read_bytes + data.written_bytes, data.window_seconds, data.computed
+    busy, waited = float(computed["compute_ns"].sum()) / 1e9, float(data.waits.sum())
+    saved = float((computed["without_ns"] - computed["compute_ns"]).sum()) / 1e9
+    stored_blocks = int((computed["storage_blocks"] + computed["pending_blocks"]).sum())
+    full_model_gb = stored_blocks * settings.block_tokens * settings.token_bytes / 1e9
+    memory_blocks = int((computed["memory_blocks"] + computed["pending_blocks"]).sum())
+    tokens_from_storage = int(computed["cached_tokens"].sum()) - settings.block_tokens * memory_blocks
+    outcome, why_none = _outcome(data)
     return KvSummary(
         **run.common_fields(),
-        verdict=_verdict(data, (outcome or "").upper() + (why_none and f" ({why_none})"), official),
+        verdict=_verdict(data, outcome, why_none, official),
         outcome=outcome,
         arrivals=data.arrivals,
         prompts=len(data.prompts),
         prompts_per_second=data.rate,
         tokens_per_second=float(data.served["input_tokens"].sum()) / data.span_seconds if data.span_seconds else 0.0,
-        accelerators=int(data.whole["accelerators"].sum()),
+        accelerators=int(data.ranks["accelerators"].sum()),
         sustained=None if backlog is None else backlog.sustained,
         backlog_seconds=None if backlog is None else backlog.storage_seconds,
         ttft_seconds=data.latencies.get("ttft"),
         load_times=data.latencies.get("load"),
         utilisation_percent=100 * busy / (busy + waited) if data.latencies and busy + waited else None,
-        gpu_seconds_won=0.0 if settings.option else settings.tp * (saved - waited),
-        break_even_gb_per_second=full_bytes / 1e9 / (saved * settings.tp) if saved > 0 and stored_blocks else None,
+        gpu_seconds_won=0.0 if settings.is_official else settings.tp * (saved - waited),
+        break_even_gb_per_second=full_model_gb / (saved * settings.tp) if saved > 0 and stored_blocks else None,
         read_gb_per_second=data.read_bytes / 1e9 / window if window else 0.0,
         write_gb_per_second=data.written_bytes / 1e9 / window if window else 0.0,
         # The last token of a prompt is always computed.
-        tokens_from_storage_percent=max(0.0, 100 * stored_tokens / max(1, int(done["input_tokens"].sum()))),
+        tokens_from_storage_percent=max(0.0, 100 * tokens_from_storage / max(1, int(computed["input_tokens"].sum()))),
         from_storage_percent=data.from_storage_percent,
         official=official,
         ceiling_times=data.ceiling_times,
-        cpu_seconds_per_gb=float(data.whole["cpu_ns"].sum()) / moved if moved and len(data.whole) else None,
+        cpu_seconds_per_gb=float(data.ranks["cpu_ns"].sum()) / moved_bytes if moved_bytes and len(data.ranks) else None,
         limited_by=_limit(data) if data.is_complete else None,
         issues=tuple(_issues(data, official)),
     )
@@ -98,11 +91,12 @@ class RunRows:
         self.run = run
         self.settings = run.facts.workload.section(KvSettings)
         self.is_closed = self.settings.loop == "closed"
-        self.whole, self.prompts = run.rows[run.rows["prompt"] == RANK_ROW], run.rows[run.rows["prompt"] != RANK_ROW]
-        self.prompts = self.prompts[np.argsort(self.prompts["arrived_ns"], kind="stable")]
-        self.is_complete = run.facts.failure is None and bool(len(self.whole))
-        self.begins = {int(row["rank"]): int(row["arrived_ns"]) for row in self.whole}
-        for rank in np.unique(self.prompts["rank"]).tolist():  # ranks of a killed run have no RANK_ROW
+        self.ranks = run.rows[run.rows["prompt"] == RANK_ROW]
+        prompts = run.rows[run.rows["prompt"] != RANK_ROW]
+        self.prompts = prompts[np.argsort(prompts["arrived_ns"], kind="stable")]
+        self.is_complete = run.facts.failure is None and bool(len(self.ranks))
+        self.begins = {int(row["rank"]): int(row["arrived_ns"]) for row in self.ranks}
+        for rank in np.unique(self.prompts["rank"]).tolist():  # In a killed run, ranks have no RANK_ROW.
             self.begins.setdefault(rank, int(self.prompts["arrived_ns"][self.prompts["rank"] == rank].min()))
         self.reading = self.prompts[self.prompts["storage_blocks"] > 0]
         self.loaded = self.reading[self.reading["loaded_ns"] > 0]
@@ -113,36 +107,38 @@ class RunRows:
         self.ttft: Floats = (self.computed["computed_ns"] - self.computed["arrived_ns"]) / 1e9
         self.load_seconds: Floats = (self.loaded["loaded_ns"] - self.loaded["arrived_ns"]) / 1e9
         self.queueing: Floats = (self.computed["start_ns"] - self.computed["arrived_ns"]) / 1e9
+        # how long a copy of the model waited for the blocks of each prompt
         self.waits = np.maximum(0.0, (self.computed["loaded_ns"] - self.computed["start_ns"]) / 1e9)
-        """Seconds that a copy of the model waited for the blocks of each prompt."""
+        # prompts with their first token within the load's duration
         self.served = self.computed[self.at(self.computed, "computed_ns") <= self.span_seconds]
-        """Prompts with their first token within the load's duration."""
 
     def at(self, rows: rows_job.Rows, column: str) -> Floats:
-        """Return a column of moments in seconds; infinite where it is 0: the event did not happen."""
+        """Return a column of moments in seconds; infinite where it is 0, as the event did not happen."""
         begins = np.array([self.begins[rank] for rank in rows["rank"].tolist()], np.int64)
         return np.where(rows[column] > 0, (rows[column] - begins) / 1e9, np.inf)
 
     @cached_property
     def span_seconds(self) -> float:
         """Duration of the load: `kv.seconds` of a random one; to the last arrival of a trace or an incomplete run."""
-        of_known_length = self.run.facts.failure is None and not self.settings.trace and len(self.prompts)
-        last = float(self.at(self.prompts, "arrived_ns").max(initial=0.0))
-        return max(last, self.settings.seconds) if of_known_length else last
+        last_arrival = float(self.at(self.prompts, "arrived_ns").max(initial=0.0))
+        if self.run.facts.failure is not None or self.settings.trace or not len(self.prompts):
+            return last_arrival
+        return max(last_arrival, self.settings.seconds)
 
     @cached_property
     def arrivals(self) -> str:
         """What was sent, in words: a condition of every number."""
         kv, ranks = self.settings, self.run.facts.ranks
-        if kv.option:
+        if kv.is_official:
             return f"option {kv.option}, {count(kv.users * ranks, 'user')}"
         users = f"{count(kv.users_at_once * ranks, 'user')} in a closed loop"
         return f"{kv.trace or 'random'}, {users if self.is_closed else f'{self.rate:.3g} prompts/s'}"
 
     @property
     def rate(self) -> float:
-        """Prompts per second: that arrived, or in a closed loop were served; 0 if there was one moment alone."""
-        return len(self.served if self.is_closed else self.prompts) / self.span_seconds if self.span_seconds else 0.0
+        """Prompts per second that arrived, or in a closed loop were served; 0 if all arrived at one moment."""
+        prompts = self.served if self.is_closed else self.prompts
+        return len(prompts) / self.span_seconds if self.span_seconds else 0.0
 
     @cached_property
     def window_seconds(self) -> float:
@@ -153,76 +149,76 @@ class RunRows:
     def end_seconds(self) -> float:
         """When the last byte had been moved and the load was over; of the official load, the last byte alone."""
         ends = np.concatenate([self.at(self.loaded, "loaded_ns"), self.at(self.written, "written_ns")])
-        return float(ends.max(initial=0.0 if self.settings.option else self.span_seconds))
+        return float(ends.max(initial=0.0 if self.settings.is_official else self.span_seconds))
 
     @cached_property
     def latencies(self) -> dict[str, Spread]:
-        """By the setting of their limit; empty where they would only tell how long the run took."""
-        if not self.is_complete or self.settings.option or not self.backlog.sustained:
+        """`ttft` and `load`; empty if the load was not sustained, as they would reflect only how long the run took."""
+        if not self.is_complete or self.settings.is_official or not self.backlog.sustained:
             return {}
-        found = {}
+        spreads = {}
         for name, seconds in (("ttft", self.ttft), ("load", self.load_seconds)):
             if len(seconds):
                 p50, p95, p99 = np.percentile(seconds, (50, 95, 99)).tolist()
-                found[name] = Spread(p50=p50, p95=p95, p99=p99)
-        return found
+                spreads[name] = Spread(p50=p50, p95=p95, p99=p99)
+        return spreads
 
     @cached_property
     def backlog(self) -> Backlog:
         rows, end = self.prompts, self.span_seconds
-        copies = max(1, int(self.whole["accelerators"].sum()) // self.settings.tp)
         writing = self.computed[self.computed["written_bytes"] > 0]
-        reads = (self.at(self.reading, "arrived_ns"), self.at(self.reading, "loaded_ns"))
-        writes = (self.at(writing, "computed_ns"), self.at(writing, "written_ns"))
-        begins, ends = (np.concatenate(pair) for pair in zip(reads, writes, strict=True))
-        moved = self.read_bytes + self.written_bytes
-        second_per_byte = busy_seconds(begins, np.minimum(ends, self.end_seconds)) / max(1, moved)
+        read_begins, read_ends = self.at(self.reading, "arrived_ns"), self.at(self.reading, "loaded_ns")
+        write_begins, write_ends = self.at(writing, "computed_ns"), self.at(writing, "written_ns")
+        ends = np.minimum(np.concatenate([read_ends, write_ends]), self.end_seconds)
+        busy = busy_seconds(np.concatenate([read_begins, write_begins]), ends)
+        seconds_per_byte = busy / max(1, self.read_bytes + self.written_bytes)
         moments = np.linspace(2 * end / 3, end, _MOMENTS)
-        storage = _waiting(moments, *writes, writing["written_bytes"] * second_per_byte)
+        storage = _in_progress(moments, write_begins, write_ends, writing["written_bytes"] * seconds_per_byte)
         if not self.is_closed:
-            storage += _waiting(moments, *reads, self.reading["read_bytes"] * second_per_byte)
+            storage += _in_progress(moments, read_begins, read_ends, self.reading["read_bytes"] * seconds_per_byte)
+        copies = max(1, int(self.ranks["accelerators"].sum()) // self.settings.tp)
         loaded, computed = self.at(rows, "loaded_ns"), self.at(rows, "computed_ns")
-        computing = _waiting(moments, loaded, computed, rows["compute_ns"] / 1e9 / copies)
-        left = (rows["computed_ns"] == 0) | ((rows["written_bytes"] > 0) & (rows["written_ns"] == 0))
+        computing = _in_progress(moments, loaded, computed, rows["compute_ns"] / 1e9 / copies)
+        is_unfinished = (rows["computed_ns"] == 0) | ((rows["written_bytes"] > 0) & (rows["written_ns"] == 0))
         return Backlog(
             storage_seconds=float(storage[-1]),
             compute_seconds=float(computing[-1]),
             storage_grows=_grows(storage, end),
             compute_grows=not self.is_closed and _grows(computing, end),
-            unfinished=int(left.sum()),
+            unfinished=int(is_unfinished.sum()),
         )
 
     @property
     def from_storage_percent(self) -> float | None:
         storage = self.run.facts.journal.storage
-        known = storage is not None and storage.file_system in page_cache.COUNTED
-        if not known or not self.read_bytes or not len(self.whole):
+        is_counted = storage is not None and storage.file_system in page_cache.COUNTED
+        if not is_counted or not self.read_bytes or not len(self.ranks):
             return None
-        return min(100.0, 100 * int(self.whole["storage_bytes"].sum()) / self.read_bytes)
+        return min(100.0, 100 * int(self.ranks["storage_bytes"].sum()) / self.read_bytes)
 
     @property
     def waits_for_storage(self) -> bool:
-        """Whether storage delays prompts more than computing does; queueing for an accelerator follows from either."""
+        """Whether storage delays prompts more than computing does; both cause waits for accelerators, left out here."""
         return self.backlog.storage_grows or bool(self.waits.sum() > self.computed["compute_ns"].sum() / 1e9)
 
     @cached_property
     def ceiling_times(self) -> float | None:
-        """Return the load that the ranks could have moved without storage, as a multiple of this load."""
-        ceilings, rate = self.whole["ceiling_per_hour"], self.rate
-        if self.settings.option:  # its users request without bound, so compare with the requests served
+        """The load that the ranks could have moved without storage, as a multiple of this load."""
+        ceilings, rate = self.ranks["ceiling_per_hour"], self.rate
+        if self.settings.is_official:  # Its users send requests without bound, so compare with the requests served.
             rate = len(self.computed) / self.window_seconds if self.window_seconds else 0.0
         if not len(ceilings) or not ceilings.all() or not rate:
             return None
         return float(ceilings.sum()) / 3600 / rate
 
 
-def _waiting(moments: Floats, begins: Floats, ends: Floats, weights: Floats) -> Floats:
-    """Return the work in progress at each moment."""
+def _in_progress(moments: Floats, begins: Floats, ends: Floats, weights: Floats) -> Floats:
+    """Return the work in progress at each moment: the sum of the weights."""
     return np.array([weights[(begins <= moment) & (ends > moment)].sum() for moment in moments])
 
 
 def _grows(last_third: Floats, span: float) -> bool:
-    """Return whether a backlog is more than a burst: large at the end, and never small in the last third."""
+    """Return whether a backlog is more than a burst: large at the end, and never small in the load's last third."""
     return bool(last_third[-1] > GROWS_SHARE * span and last_third.min() > GROWS_SHARE * span / 2)
 
 
@@ -230,24 +226,23 @@ def busy_seconds(begins: Floats, ends: Floats) -> float:
     """Return the total time during which at least one of the intervals was in progress (their union)."""
     order = np.argsort(begins, kind="stable")
     begins, ends = begins[order], ends[order]
-    reached = np.concatenate([[-np.inf], np.maximum.accumulate(ends)[:-1]])
-    return max(1e-9, float(np.clip(ends - np.maximum(begins, reached), 0, None).sum()))
+    earlier_ends = np.concatenate([[-np.inf], np.maximum.accumulate(ends)[:-1]])
+    return max(1e-9, float(np.clip(ends - np.maximum(begins, earlier_ends), 0, None).sum()))
 
 
 def _limit(data: RunRows) -> Limit | None:
     """Return what limited a run that completed."""
-    served, rows = data.from_storage_percent, data.prompts
     if not len(data.computed):
         return None
-    if served is not None and served < page_cache.NOT_READ_PERCENT:
+    if data.from_storage_percent is not None and data.from_storage_percent < page_cache.NOT_READ_PERCENT:
         return "page cache"
-    if data.settings.option:
+    if data.settings.is_official:
         if data.ceiling_times is not None and data.ceiling_times < MIN_CEILING:
             return "emulator"
-        return "storage" if len(rows) > len(data.computed) else "arrivals"
+        return "storage" if len(data.prompts) > len(data.computed) else "arrivals"
     if data.backlog.compute_grows and not data.waits_for_storage:
-        return "accelerators"  # their time is emulated, so no lateness of the emulator makes them fall behind
-    late = float(np.percentile(rows["late_ns"], 95)) / 1e9
+        return "accelerators"  # Their time is emulated, so they never fall behind because the emulator is late.
+    late = float(np.percentile(data.prompts["late_ns"], 95)) / 1e9
     load = float(np.percentile(data.load_seconds, 95)) if len(data.load_seconds) else math.inf
     if late > _LATE_SHARE * load:
         return "emulator"
@@ -256,33 +251,38 @@ def _limit(data: RunRows) -> Limit | None:
 
 def _outcome(data: RunRows) -> tuple[rows_job.Outcome | None, str]:
     """Return the outcome for the limits `kv.ttft` and `kv.load`, or why there is no verdict."""
-    limits = {name: limit for name in ("ttft", "load") if (limit := getattr(data.settings, name))}
+    limits = {"ttft": data.settings.ttft, "load": data.settings.load}
+    limits = {name: limit for name, limit in limits.items() if limit}
     if not limits:
         return None, ""
     ceiling, served = data.ceiling_times, data.from_storage_percent
     measured = len(data.load_seconds) if data.settings.load else len(data.ttft)
-    why = ""
     if not data.is_complete:
-        why = "it did not complete"
-    elif served is not None and served < page_cache.PARTLY_READ_PERCENT and not data.run.facts.workload.metric.cached:
-        why = "memory served"
-    elif measured < MIN_LOADS:
-        why = f"{measured} prompts are too few for a p95: wanted {MIN_LOADS}"
-    elif ceiling is not None and ceiling < MIN_CEILING:
-        why = f"the emulator itself can move only {ceiling:.1f} times this load"
-    within = all(name in data.latencies and data.latencies[name].p95 <= limit for name, limit in limits.items())
-    return "no verdict" if why else "pass" if within else "fail", why
+        return "no verdict", "it did not complete"
+    if served is not None and served < page_cache.PARTLY_READ_PERCENT and not data.run.facts.workload.metric.cached:
+        return "no verdict", "memory served"
+    if measured < MIN_LOADS:
+        return "no verdict", f"{measured} prompts are too few for a p95: wanted {MIN_LOADS}"
+    if ceiling is not None and ceiling < MIN_CEILING:
+        return "no verdict", f"the emulator itself can move only {ceiling:.1f} times this load"
+    for name, limit in limits.items():
+        if name not in data.latencies or data.latencies[name].p95 > limit:
+            return "fail", ""
+    return "pass", ""
 
 
-def _verdict(data: RunRows, outcome: str, official: Official | None) -> str:
-    failure, word, rate = data.run.facts.failure, outcome and f"{outcome}: ", f"{data.rate:.3g} prompts/s"
+def _verdict(data: RunRows, outcome: rows_job.Outcome | None, why_none: str, official: Official | None) -> str:
+    failure, rate = data.run.facts.failure, f"{data.rate:.3g} prompts/s"
+    prefix = ""
+    if outcome is not None:
+        prefix = f"{outcome.upper()} ({why_none}): " if why_none else f"{outcome.upper()}: "
     if failure is not None:
         return f"INCOMPLETE: {failure}"
-    moved = np.array([data.read_bytes, data.written_bytes]) / GIB
-    if not data.is_complete or (official is not None and not moved.sum()):
-        return f"{word}nothing was measured"
+    if not data.is_complete or (official is not None and not data.read_bytes + data.written_bytes):
+        return f"{prefix}nothing was measured"
     if official is not None:
-        read, written = (moved / max(data.window_seconds, 1e-9)).tolist()
+        seconds = max(data.window_seconds, 1e-9)
+        read, written = data.read_bytes / GIB / seconds, data.written_bytes / GIB / seconds
         above = 100 * ((official.read_gib_per_second + official.write_gib_per_second) / (read + written) - 1)
         published = f"read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g}"
         tool = f"MLPerf Storage's tool would publish {published} ({above:+.0f} %)"
@@ -292,15 +292,15 @@ def _verdict(data: RunRows, outcome: str, official: Official | None) -> str:
     if not data.latencies:
         behind = "storage" if data.waits_for_storage else "accelerators"
         why = f"the {behind} fell behind, so latencies would only reflect how long it ran"
-        return f"{word}{rate} are NOT SUSTAINED: {why}"
+        return f"{prefix}{rate} are NOT SUSTAINED: {why}"
     parts = [f"{rate} sustained"]
-    few = len(data.load_seconds)
-    of_few = f" of {count(few, 'prompt')}" if few < MIN_LOADS else ""  # sweeps show this line without the issues
-    for name, what in (("ttft", "first token p95"), ("load", f"load p95{of_few}")):
+    loads = len(data.load_seconds)
+    few_loads = f" of {count(loads, 'prompt')}" if loads < MIN_LOADS else ""  # Sweeps show this line, not the issues.
+    for name, title in (("ttft", "first token p95"), ("load", f"load p95{few_loads}")):
         if name in data.latencies:
             limit = getattr(data.settings, name)
-            parts.append(f"{what} {data.latencies[name].p95:.3g} s{f' (limit: {limit:g})' if limit else ''}")
-    return word + "; ".join(parts)
+            parts.append(f"{title} {data.latencies[name].p95:.3g} s{f' (limit: {limit:g})' if limit else ''}")
+    return prefix + "; ".join(parts)
 
 
 def _issues(data: RunRows, official: Official | None) -> Iterator[str]:
@@ -315,7 +315,7 @@ def _issues(data: RunRows, official: Official | None) -> Iterator[str]:
             "finish: their bytes count, their time does not; the slower the storage, the more this flatters it"
         )
     if official is not None and official.served < len(data.prompts):
-        of_all = f"{official.served:,} of {len(data.prompts):,} were served"
-        yield f"requests wait in an unbounded queue, and {of_all}: latencies reflect how long it ran"
+        served_share = f"{official.served:,} of {len(data.prompts):,} were served"
+        yield f"requests wait in an unbounded queue, and {served_share}: latencies reflect how long it ran"
     if official is None and data.is_complete and not len(data.reading):
         yield "nothing was read: no prompt had a prefix on storage; use a longer load, or less kv.memory_gb"

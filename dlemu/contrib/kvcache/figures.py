@@ -15,22 +15,21 @@ _BINS = 80
 def first_token(run: rows_job.RowsRun) -> Figure | None:
     """The parts of the time to the first token (computing, waiting), over the time of arrival."""
     measured = RunRows(run)
-    done = measured.computed
-    if not len(done):
+    computed = measured.computed
+    if not len(computed):
         return None
-    arrived = measured.at(done, "arrived_ns")
-    width = max(measured.span_seconds, 1e-3) / min(_BINS, len(done))
-    bins = (arrived / width).astype(np.int64)
-    names, shades = ("computing", "waiting for blocks", "waiting for an accelerator"), (GREEN, RED, PURPLE)
-    parts = done["compute_ns"] / 1e9, measured.waits, measured.queueing
+    width = max(measured.span_seconds, 1e-3) / min(_BINS, len(computed))
+    bins = (measured.at(computed, "arrived_ns") / width).astype(np.int64)
+    parts = {"computing": computed["compute_ns"] / 1e9, "waiting for blocks": measured.waits}
+    parts["waiting for an accelerator"] = measured.queueing
     rows: list[Row] = []
     for number in np.unique(bins).tolist():
-        below = 0.0
-        for name, seconds in zip(names, parts, strict=True):
-            top = below + float(seconds[bins == number].mean())
-            begin, end, low, high = rounded([width * number, width * (number + 1), below, top])
-            rows.append({"at": begin, "to": end, "part": name, "low": low, "high": high})
-            below = top
+        low = 0.0
+        for name, seconds in parts.items():
+            high = low + float(seconds[bins == number].mean())
+            begin, end, bottom, top = rounded([width * number, width * (number + 1), low, high])
+            rows.append({"at": begin, "to": end, "part": name, "low": bottom, "high": top})
+            low = high
     chart = (
         alt.Chart(data(rows))
         .mark_bar()
@@ -39,7 +38,7 @@ def first_token(run: rows_job.RowsRun) -> Figure | None:
             x2=alt.X2("to:Q"),
             y=alt.Y("low:Q", title="seconds to the first token, mean"),
             y2=alt.Y2("high:Q"),
-            color=alt.Color("part:N", scale=colours(names, shades), legend=legend(3)),
+            color=alt.Color("part:N", scale=colours(list(parts), (GREEN, RED, PURPLE)), legend=legend(3)),
         )
         .properties(width=WIDTH, height=220)
     )

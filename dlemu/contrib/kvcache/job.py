@@ -1,4 +1,4 @@
-"""How a rank runs KV-cache offload: it plans, measures its ceiling, replays its prompts, and logs a row for each."""
+"""How a rank runs KV-cache offload: it measures its ceiling, replays its prompts, and logs a row for each prompt."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from dlemu.results.live import Progress
 from dlemu.results.wording import count
 
 _LEFT = "blocks that can't be removed are left in {}"
-_PROGRESSES = 100  # of a run: how often it tells how many prompts have arrived
+_PROGRESS_REPORTS = 100  # how often a run reports how many prompts have arrived
 _START_NS = 50_000_000  # delay from the moment when all ranks are ready to the beginning of the load
-_FILLED_SHARE = 0.95  # of the free space, as in MLPerf Storage's kv_cache tool
+_FILLED_SHARE = 0.95  # share of the free space that MLPerf Storage's kv_cache tool fills
 _CEILING_THREADS = 16  # moved 17 to 43 GB/s on two busy cores (docs/kvcache.md, section 4); more wait for each other
 _CEILING_BATCHES = 64  # maximum of batches in progress while the ceiling is measured
 
@@ -57,7 +57,7 @@ class KvCacheKind(rows_job.RowsKind):
     def complete(self, workload: Workload) -> Workload:
         settings = workload.section(KvSettings)
         check_folder(workload, "kv.folder", settings.folder)
-        if settings.option:
+        if settings.is_official:
             return replace(workload, kinds={**workload.kinds, "kv": asdict(with_option_defaults(settings))})
         if not settings.layers:
             raise UserError(
@@ -71,9 +71,9 @@ class KvCacheKind(rows_job.RowsKind):
 
     def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> Job:
         settings = workload.section(KvSettings)
-        files = settings.tp * max(len(each.sizes) for each in plans_of(settings, ranks))
+        files = settings.tp * max(len(plan.sizes) for plan in plans_of(settings, ranks))
         if files > run_folder.MAX_FILES:
-            instead = "fewer kv.users" if settings.option else "a larger kv.block_tokens"
+            instead = "fewer kv.users" if settings.is_official else "a larger kv.block_tokens"
             raise UserError(
                 f"a rank would write {files:,} files: wanted {run_folder.MAX_FILES:,} at most; set {instead}, more "
                 "ranks, or a shorter load"
@@ -89,7 +89,7 @@ class KvCacheKind(rows_job.RowsKind):
 
     def check_host(self, job: Job, local_ranks: int) -> None:
         settings = job.workload.section(KvSettings)
-        peak_bytes = sum(each.peak_bytes for each in plans_of(settings, job.ranks))
+        peak_bytes = sum(plan.peak_bytes for plan in plans_of(settings, job.ranks))
         run_folder.check_space(job, peak_bytes * local_ranks // job.ranks)
 
     def watched_folders(self, job: Job) -> Iterator[str]:
@@ -100,47 +100,52 @@ class KvCacheKind(rows_job.RowsKind):
         return "" if run_folder.remove_run(job, failed=True) else _LEFT.format(run_folder.run_folder(job))
 
     def clean_up_elsewhere(self, job: Job) -> None:
-        if run_folder.made_here() in owned.claimed(run_folder.run_folder(job)):  # else others may still use it
+        # A folder that another host created may still be used by that host.
+        if run_folder.host_claim() in owned.claimed(run_folder.run_folder(job)):
             run_folder.remove_run(job, failed=True)
 
     def measure(self, job: Job, comm: Comm, log: rows_job.RowLog, notify: Notify | None) -> None:
         settings = job.workload.section(KvSettings)
         plan, bulk = plans_of(settings, job.ranks)[comm.rank], BulkContent(job.seed)
-        ceiling = measure_ceiling(plan, bulk, job.workload.metric.ceiling_seconds, notify)
-        if comm.local_rank == 0:
+        totals = Row(prompt=RANK_ROW, accelerators=plan.accelerators)
+        totals.ceiling_per_hour = measure_ceiling(plan, bulk, job.workload.metric.ceiling_seconds, notify)
+        if comm.local_rank == 0:  # `begin` created the folder on one host, and the hosts may not share kv.folder.
             run_folder.create_run_folder(job)
-        comm.all_reduce_max(0)  # a barrier: the ranks of a host make their folders in that one
+        comm.all_reduce_max(0)  # A barrier: from now on, ranks can create their folders in that of the run.
 
         def add(row: Row) -> None:
             log.add(**vars(row) | {"rank": comm.rank})
 
         def report(arrived: int) -> None:
-            if notify is not None and arrived % max(1, len(plan) // _PROGRESSES) == 0:
-                total = len(plan) if settings.loop == "open" else 0  # in a closed loop it is not known
+            if notify is not None and arrived % max(1, len(plan) // _PROGRESS_REPORTS) == 0:
+                total = len(plan) if settings.loop == "open" else 0  # In a closed loop, the number is not known before.
                 notify(Progress(at=f"{count(arrived, 'prompt')} of rank 0 arrived", done=arrived, total=total))
 
         with run_folder.created_rank_folder(job, comm.rank, len(plan.sizes)) as folder:
             storage = storage_base.open_storage(run_folder.storage_spec_of(job))
             blocks = Blocks(storage, folder, bulk, comm.rank, settings, plan.sizes)
             with closing(Mover(blocks, seconds=job.workload.timeout_seconds)) as mover:
-                comm.all_reduce_max(0)  # a barrier: all ranks begin together
+                comm.all_reduce_max(0)  # A barrier: all ranks begin together.
                 replay: Replay | TurnsReplay
                 if isinstance(plan, RankTurns):
-                    free = storage.free_bytes(folder)
-                    share = math.inf if free is None else _FILLED_SHARE * free / job.ranks
-                    replay = TurnsReplay(plan, mover, on_served=add, capacity_bytes=settings.capacity_gb * 1e9 or share)
+                    capacity_bytes = settings.capacity_gb * 1e9
+                    if not capacity_bytes:
+                        free_bytes = storage.free_bytes(folder)
+                        capacity_bytes = math.inf if free_bytes is None else _FILLED_SHARE * free_bytes / job.ranks
+                    replay = TurnsReplay(plan, mover, on_served=add, capacity_bytes=capacity_bytes)
                 else:
                     replay = Replay(plan, mover, on_served=add)
-                whole = Row(prompt=RANK_ROW, arrived_ns=time.monotonic_ns() + _START_NS, ceiling_per_hour=ceiling)
                 cpu_ns, storage_bytes = time.process_time_ns(), thread_accounting.process_storage_bytes()
-                replay.run(whole.arrived_ns, report)
-                whole.cpu_ns = time.process_time_ns() - cpu_ns
-                whole.storage_bytes = thread_accounting.process_storage_bytes() - storage_bytes
-                whole.accelerators, whole.evicted = plan.accelerators, replay.evicted
-                for row in (*replay.unfinished, whole):
+                totals.arrived_ns = time.monotonic_ns() + _START_NS
+                replay.run(totals.arrived_ns, report)
+                totals.cpu_ns = time.process_time_ns() - cpu_ns
+                totals.storage_bytes = thread_accounting.process_storage_bytes() - storage_bytes
+                totals.evicted = replay.evicted
+                for row in (*replay.unfinished, totals):
                     add(row)
         comm.all_reduce_max(0)
-        removes = comm.local_rank == 0 if run_folder.is_local(job) else comm.rank == 0  # hosts may not share kv.folder
+        # One rank of each host removes the folder, as hosts may not share kv.folder; of a prefix, one rank of all.
+        removes = comm.local_rank == 0 if run_folder.is_local(job) else comm.rank == 0
         if removes and not run_folder.remove_run(job) and notify is not None:
             notify(Doing(_LEFT.format(run_folder.run_folder(job))))
 
@@ -154,7 +159,7 @@ JOB = KvCacheKind()
 @lru_cache(1)
 def plans_of(settings: KvSettings, ranks: int) -> Sequence[RankPlan | RankTurns]:
     """Return the plan of each rank; cached, so that forked ranks inherit them."""
-    if settings.option:
+    if settings.is_official:
         return [draw_turns(settings, rank) for rank in range(ranks)]
     load = make_load(settings, ranks)
     return [plan_rank(settings, prompts) for prompts in assign_prompts(settings, load, ranks)]
@@ -167,22 +172,22 @@ def measure_ceiling(plan: RankPlan | RankTurns, bulk: BulkContent, seconds: floa
     if notify is not None:
         notify(Doing("measuring the emulator's own ceiling"))
     # Without storage latency few threads are enough, and more would only wait for each other.
-    few = replace(plan.settings, threads=min(plan.settings.threads, _CEILING_THREADS))
-    unread = storage_base.open_storage(storage_base.NULL_STORAGE)
+    settings = replace(plan.settings, threads=min(plan.settings.threads, _CEILING_THREADS))
+    null_storage = storage_base.open_storage(storage_base.NULL_STORAGE)
     # The timeout never expires, because null storage never hangs.
-    with closing(Mover(Blocks(unread, "", bulk, 0, few, plan.sizes), seconds=seconds + 60)) as mover:
-        begin_ns, served, waiting = time.monotonic_ns(), 0, 0
+    with closing(Mover(Blocks(null_storage, "", bulk, 0, settings, plan.sizes), seconds=seconds + 60)) as mover:
+        begin_ns, served, in_progress = time.monotonic_ns(), 0, 0
         until_ns = begin_ns + round(seconds * 1e9)
         for batches in itertools.chain.from_iterable(plan.batches() for _ in itertools.count()):
             for batch in batches:
                 if batch.objects:
                     mover.submit(batch)
-                    waiting += 1
+                    in_progress += 1
             served += 1
-            while waiting > _CEILING_BATCHES and mover.wait(until_ns) is not None:
-                waiting -= 1
+            while in_progress > _CEILING_BATCHES and mover.wait(until_ns) is not None:
+                in_progress -= 1
             if time.monotonic_ns() >= until_ns:
                 break
-        while waiting and mover.wait(time.monotonic_ns() + 10**10) is not None:  # 10 s: far more than they need
-            waiting -= 1
+        while in_progress and mover.wait(time.monotonic_ns() + 10**10) is not None:  # 10 s: far more than they need
+            in_progress -= 1
         return round(3600e9 * served / (time.monotonic_ns() - begin_ns))

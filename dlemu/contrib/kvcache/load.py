@@ -16,35 +16,24 @@ from dlemu.extend import UserError, open_regular
 
 MAX_LINE_BYTES, MAX_REQUESTS, MAX_BLOCKS = 1 << 20, 10**6, 10**7
 """Limits for a trace, which is a received file: bytes of a line, number of prompts, blocks of all prompts together."""
-MAX_TOKENS = 131_072
-"""Longest random prompt: the context length of the shipped models. A conversation that reaches it ends."""
+MAX_TOKENS = 131_072  # context length of the shipped models: a random conversation that reaches it ends
 MAX_TRACE_TOKENS = 10**8  # of a prompt in a trace: far beyond any context length, while its blocks still fit in memory
-_SPREAD = 0.8
-"""Standard deviation of the logarithm of random lengths: 95 % are within 5 times the median, as in public traces."""
-
-Numbers = NDArray[np.int64]
+_SPREAD = 0.8  # Standard deviation of the logarithm of random lengths: as in public traces, 95 % are within 5 medians.
 
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
     """One request."""
 
-    after_ns: int
-    """How long after the beginning of the load it arrives; in a closed loop, after its user's last answer."""
+    after_ns: int  # time from the beginning of the load to the arrival; in a closed loop, from the user's last answer
     input_tokens: int
     output_tokens: int
-    blocks: Numbers
-    """Numbers of its complete blocks, in order: those of two prompts are equal exactly as far as their prefixes are."""
-    number: int = 0
-    """Its place in the load of all ranks."""
-    user: int = 0
-    """Whose it is, within a rank; in an open loop, of a user who sends no other."""
+    blocks: NDArray[np.int64]  # numbers of its complete blocks; prompts that begin alike have the same numbers so far
+    number: int = 0  # index in the load of all ranks
+    user: int = 0  # number of the user within a rank; in an open loop, each prompt has a user of its own
 
 
-Load = Sequence[Prompt]
-
-
-def make_load(settings: KvSettings, ranks: int) -> Load:
+def make_load(settings: KvSettings, ranks: int) -> Sequence[Prompt]:
     """Return the prompts of a run, `kv.speed` applied; raises UserError for a trace that is invalid or too large."""
     prompts = read_trace(settings) if settings.trace else draw(settings, ranks)
     if settings.loop == "open":
@@ -61,15 +50,16 @@ def make_load(settings: KvSettings, ranks: int) -> Load:
     return prompts
 
 
-def read_trace(settings: KvSettings) -> Load:
+def read_trace(settings: KvSettings) -> Sequence[Prompt]:
     """Return the prompts of a trace in Mooncake's format, in order of arrival; raises UserError that names the line.
 
     A line is {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [one per
     `kv.trace_block_tokens` tokens, the last of which may be partial]}; equal ids mean equal prefixes up to there.
+    Example: 1100 tokens with hash_ids [7, 8, 9], in blocks of 256 -> blocks 0 to 3, two for each of the whole ids.
     """
     path, blocks_per_id = settings.trace, settings.trace_block_tokens // settings.block_tokens
     prompts: list[Prompt] = []
-    numbers: dict[int, int] = {}
+    index_of_id: dict[int, int] = {}
     blocks = 0
     try:
         with open(open_regular(path), "rb") as file:
@@ -80,10 +70,11 @@ def read_trace(settings: KvSettings) -> Load:
                         f"{path} has more than {MAX_REQUESTS:,} prompts, or {MAX_BLOCKS:,} blocks of "
                         f"{settings.block_tokens} tokens: cut it, or set a larger kv.block_tokens"
                     )
-                dense = np.array([numbers.setdefault(one, len(numbers)) for one in line.hash_ids], np.int64)
-                keys = (dense[:, None] * blocks_per_id + np.arange(blocks_per_id)).ravel()
-                keys = keys[: line.input_length // settings.block_tokens]
-                prompts.append(Prompt(line.timestamp * 10**6, line.input_length, line.output_length, keys))
+                indices = [index_of_id.setdefault(hash_id, len(index_of_id)) for hash_id in line.hash_ids]
+                first_blocks = np.array(indices, np.int64) * blocks_per_id
+                numbers = (first_blocks[:, None] + np.arange(blocks_per_id)).ravel()
+                numbers = numbers[: line.input_length // settings.block_tokens]
+                prompts.append(Prompt(line.timestamp * 10**6, line.input_length, line.output_length, numbers))
     except OSError as error:
         raise UserError(
             f"kv.trace is {path}, which can't be read: {error.strerror or error}; wanted a file of JSON lines"
@@ -117,16 +108,16 @@ def _lines(file: BinaryIO, path: str, block_tokens: int) -> Iterator[_Line]:
         except (ValueError, RecursionError) as error:
             keys = ", ".join(field.name for field in fields(_Line))
             raise UserError(f"{where}: {error}; wanted an object with {keys}; timestamp in whole ms") from None
-        wanted = -(-line.input_length // block_tokens)
-        if len(line.hash_ids) != wanted:
+        ids = -(-line.input_length // block_tokens)
+        if len(line.hash_ids) != ids:
             raise UserError(
-                f"{where}: hash_ids has {len(line.hash_ids)} values: wanted {wanted}, one for each {block_tokens} of "
+                f"{where}: hash_ids has {len(line.hash_ids)} values: wanted {ids}, one for each {block_tokens} of "
                 f"its {line.input_length} tokens (kv.trace_block_tokens)"
             )
         yield line
 
 
-def draw(settings: KvSettings, ranks: int) -> Load:
+def draw(settings: KvSettings, ranks: int) -> Sequence[Prompt]:
     """Return random prompts of `kv.users` users per rank, seeded by `kv.seed`; in an open loop before `kv.speed`.
 
     A user begins at a random moment within the first `think_seconds` and has one conversation after another; the times
@@ -147,23 +138,24 @@ def draw(settings: KvSettings, ranks: int) -> Load:
 def _draw_user(settings: KvSettings, user: int, conversations: Iterator[int]) -> Iterator[tuple[float, Prompt]]:
     """Yield a user's prompts, each with the earliest second at which it can arrive."""
     random, is_closed = np.random.default_rng([settings.seed, user]), settings.loop == "closed"
-    horizon = settings.seconds if is_closed else settings.seconds * settings.speed
+    end = settings.seconds if is_closed else settings.seconds * settings.speed
     system_tokens = settings.system_tokens if settings.system_prompts else 0
     system_blocks, max_blocks = system_tokens // settings.block_tokens, MAX_TOKENS // settings.block_tokens + 1
     at = think = float(random.uniform(0, settings.think_seconds))
-    while at < horizon:
+    while at < end:
         system, conversation = int(random.integers(max(1, settings.system_prompts))), next(conversations)
         cached, tokens = system_tokens, min(MAX_TOKENS, system_tokens + _length(random, settings.prompt_tokens))
         for _ in range(int(random.geometric(1 / settings.turns))):
-            if at >= horizon or tokens > MAX_TOKENS:
+            if at >= end or tokens > MAX_TOKENS:
                 break
             output = _length(random, settings.output_tokens)
             index = np.arange(tokens // settings.block_tokens, dtype=np.int64)
-            # Blocks of shared system prompts have even numbers, blocks of one conversation odd ones.
+            # Blocks of shared system prompts have even numbers, blocks of a single conversation have odd numbers.
             shared, own = 2 * (system * max_blocks + index), 2 * (conversation * max_blocks + index) + 1
-            keys = np.where(index < system_blocks, shared, own)
-            yield at, Prompt(round(1e9 * (think if is_closed else at)), tokens, output, keys, user=user)
-            at += settings.prefill_seconds(tokens, min(cached, tokens - 1)) if is_closed else 0.0
+            blocks = np.where(index < system_blocks, shared, own)
+            yield at, Prompt(round(1e9 * (think if is_closed else at)), tokens, output, blocks, user=user)
+            if is_closed:  # The answer cannot come before its prefill is done, so this is the earliest time.
+                at += settings.prefill_seconds(tokens, min(cached, tokens - 1))
             cached, tokens = tokens, tokens + output + _length(random, settings.turn_tokens)
             think = float(random.exponential(settings.think_seconds))
             at += think

@@ -1,6 +1,7 @@
-"""Blocks on storage: the bytes of their shards, and the threads that write, read, check and remove these.
+"""Blocks on storage: the bytes of their shards, and the threads that write, read, check and remove shards.
 
-Shard s is the part of block s // kv.tp that accelerator s % kv.tp stores; blocks are numbered in the order of writing.
+Blocks are numbered in the order of writing. Shard s is the part of block s // kv.tp that accelerator s % kv.tp stores.
+Example: with kv.tp=2, block 3 is in files 0000000006.kv and 0000000007.kv.
 """
 
 from __future__ import annotations
@@ -22,21 +23,20 @@ from dlemu.contrib.kvcache.settings import ALIGNMENT, KvSettings
 from dlemu.extend import AlignedBuffer, BulkContent, DlemuError, SpaceError, UserError, storage_base
 
 _SHARD_BITS = 40  # of the 64 in a stamp; the other 24 hold the rank: 16 million ranks with 10^12 shards each
-_STAMP_EVERY_BYTES = 4096  # as `BulkContent` has it
-_WORDS = _STAMP_EVERY_BYTES // 8
+_STAMP_EVERY_BYTES = 4096  # as in `BulkContent`
+_STAMP_EVERY_WORDS = _STAMP_EVERY_BYTES // 8
 _HUGE_PAGE = 2 << 20  # on x86-64, and on arm64 with 4 KiB pages
-_HUGE_PAGES_FROM_BYTES = 16 << 20  # smaller `AlignedBuffer`s have none
-_POLL_SECONDS = 0.5
-"""How often `Mover.wait` checks whether the storage still completes requests."""
+_HUGE_PAGES_FROM_BYTES = 16 << 20  # Smaller `AlignedBuffer`s have no huge pages.
+_POLL_SECONDS = 0.5  # how often `Mover.wait` checks whether the storage still completes requests
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A rank's blocks, a file or object per shard: written under a temporary name, then renamed, without fsync.
+    """A rank's blocks, a file or object per shard; threads share it.
 
-    So do engines; the official load syncs each file, and drops it from the page cache before each read. The bytes are
-    unique, checkable, and generated at memory speed. Shared by threads. `write` and `read` return the nanoseconds spent
-    in calls; they raise OSError, DlemuError for damage.
+    Files are written under a temporary name and then renamed, without fsync, as inference engines do. The official load
+    syncs each file, and drops it from the page cache before each read, as MLPerf Storage's tool does. The bytes are
+    unique and checkable. `write` and `read` return the ns spent in storage calls; they raise OSError, DlemuError.
     """
 
     storage: storage_base.StorageBase
@@ -44,76 +44,73 @@ class Blocks:
     bulk: BulkContent
     rank: int
     settings: KvSettings
-    sizes: Sequence[int]
-    """Bytes of a shard of each block."""
-
-    def size(self, shard: int) -> int:
-        return self.sizes[shard // self.settings.tp]
+    sizes: Sequence[int]  # bytes of a shard of each block
 
     def path(self, shard: int) -> str:
         return f"{self.folder}/{file_name(shard)}"
 
-    def number(self, shard: int) -> int:
+    def stamp_id(self, shard: int) -> int:
         """Return the number that identifies a shard in its stamps; unique across ranks."""
         return self.rank << _SHARD_BITS | shard
 
     def write(self, shard: int, buffer: memoryview) -> int:
-        began_ns, made_ns = time.monotonic_ns(), 0
+        began_ns, fill_ns = time.monotonic_ns(), 0
         writer = self.storage.create(self.path(shard))
         try:
             for offset, piece in self._pieces(shard, buffer):
-                at_ns = time.monotonic_ns()
-                self.bulk.fill(piece, self.number(shard), offset)
-                made_ns += time.monotonic_ns() - at_ns
+                fill_began_ns = time.monotonic_ns()
+                self.bulk.fill(piece, self.stamp_id(shard), offset)
+                fill_ns += time.monotonic_ns() - fill_began_ns
                 writer.write(piece)
-            if self.settings.option:
+            if self.settings.is_official:
                 writer.sync()
             writer.commit()
         except BaseException:
             with contextlib.suppress(OSError):
                 writer.discard()
             raise
-        return time.monotonic_ns() - began_ns - made_ns
+        return time.monotonic_ns() - began_ns - fill_ns
 
     def read(self, shard: int, buffer: memoryview) -> int:
-        began_ns, checked_ns, path = time.monotonic_ns(), 0, self.path(shard)
-        if self.settings.option and not self.storage.reads_nothing:
+        began_ns, check_ns, path = time.monotonic_ns(), 0, self.path(shard)
+        if self.settings.is_official and not self.storage.reads_nothing:
             self.storage.evict(path, write_first=False)
-        with contextlib.closing(self.storage.open_sized(path, self.size(shard))) as reader:
+        size_bytes = self.sizes[shard // self.settings.tp]
+        with contextlib.closing(self.storage.open_sized(path, size_bytes)) as reader:
             for offset, piece in self._pieces(shard, buffer):
-                got = reader.read_into(piece, offset)
-                at_ns = time.monotonic_ns()
+                got_bytes = reader.read_into(piece, offset)
+                check_began_ns = time.monotonic_ns()
                 problem = self._problem(piece, shard, offset)
-                problem = problem if got == len(piece) else f"it ends at {offset + got}"
+                if got_bytes != len(piece):
+                    problem = f"it ends at {offset + got_bytes}"
                 if problem and not self.storage.reads_nothing:
                     raise DlemuError(
                         f"{path} is not what was written there: {problem}; the storage lost or mixed up data"
                     )
-                checked_ns += time.monotonic_ns() - at_ns
-        return time.monotonic_ns() - began_ns - checked_ns
+                check_ns += time.monotonic_ns() - check_began_ns
+        return time.monotonic_ns() - began_ns - check_ns
 
     def remove(self, shard: int, buffer: memoryview) -> int:
         self.storage.remove(self.path(shard))
         return 0
 
     def _pieces(self, shard: int, buffer: memoryview) -> Iterator[tuple[int, memoryview]]:
-        size_bytes = self.size(shard)
+        size_bytes = self.sizes[shard // self.settings.tp]
         for offset in range(0, size_bytes, len(buffer)):
             yield offset, buffer[: min(len(buffer), size_bytes - offset)]
 
     def _problem(self, view: memoryview, shard: int, offset: int) -> str:
         """Check bytes read from a shard at `offset`; return what is wrong with them, or an empty string."""
-        number = self.number(shard)
+        stamp_id = self.stamp_id(shard)
         offsets = np.arange(offset, offset + len(view), _STAMP_EVERY_BYTES, dtype=np.uint64)
-        words = np.frombuffer(view, np.uint64).reshape(-1, _WORDS)
-        # The stamp's first word is determined by the other three; not comparing it takes a third of the CPU.
-        right = (words[:, 1] == self.bulk.seed_hash) & (words[:, 2] == number) & (words[:, 3] == offsets)
-        if not right.all():
-            at = offset + int(right.argmin()) * _STAMP_EVERY_BYTES
-            return f"at byte {at} there is not the stamp of shard {number}"
-        if self.settings.verify and (differs := self.bulk.first_difference(view, number, offset)) is not None:
-            return f"byte {offset + differs} is not what was written"
-        return ""
+        words = np.frombuffer(view, np.uint64).reshape(-1, _STAMP_EVERY_WORDS)
+        # The stamp's first word follows from the other three; without comparing it, the check takes a third of the CPU.
+        is_right = (words[:, 1] == self.bulk.seed_hash) & (words[:, 2] == stamp_id) & (words[:, 3] == offsets)
+        if not is_right.all():
+            wrong_offset = offset + int(is_right.argmin()) * _STAMP_EVERY_BYTES
+            return f"at byte {wrong_offset} there is not the stamp of shard {stamp_id}"
+        difference = self.bulk.first_difference(view, stamp_id, offset) if self.settings.verify else None
+        return "" if difference is None else f"byte {offset + difference} is not what was written"
 
 
 def file_name(shard: int) -> str:
@@ -121,20 +118,19 @@ def file_name(shard: int) -> str:
 
 
 class Operation(IntEnum):
-    """What is done with an object, in order of priority."""
+    """What is done with a block, in order of priority."""
 
     READ, WRITE, REMOVE = range(3)
 
 
 @dataclass(eq=False)
 class Batch:
-    """The objects that one prompt (official load: one worker) reads or writes, and how long that took."""
+    """The blocks that one prompt (official load: one worker) reads or writes, and how long that took."""
 
     operation: Operation
-    owner: int
-    """Index of the prompt in the rank's plan, or of the worker; -1 for removals."""
-    objects: Sequence[int]
-    left: int = 0
+    owner: int  # index of the prompt in the rank's plan, or of the worker; -1 for removals
+    objects: Sequence[int]  # numbers of blocks
+    left: int = 0  # shards that are not done yet
     call_ns: int = 0  # summed over shards
     ended_ns: int = 0  # when the last shard was done
 
@@ -142,7 +138,7 @@ class Batch:
 class Mover:
     """A pool of threads, each with a buffer, that run until `close`.
 
-    Queued reads go first, then writes, then removals, each in the order of their coming.
+    They take queued reads first, then writes, then removals; of each, first come, first served.
     """
 
     def __init__(self, blocks: Blocks, *, seconds: float) -> None:
@@ -150,10 +146,10 @@ class Mover:
         settings = blocks.settings
         self._moves = {Operation.READ: blocks.read, Operation.WRITE: blocks.write, Operation.REMOVE: blocks.remove}
         self._tp, self._folder, self._seconds = settings.tp, settings.folder, seconds
-        self._unwritten_shards = np.full(len(blocks.sizes), self._tp, np.int32)  # of each object
+        self._unwritten_shards = np.full(len(blocks.sizes), self._tp, np.int32)  # of each block
         self._waiting: tuple[deque[tuple[Batch, int]], ...] = tuple(deque() for _ in Operation)
         self._permits: SimpleQueue[None] = SimpleQueue()
-        """A semaphore with one item per queued shard: a thread that gets one takes the shard of highest priority.
+        """A semaphore with one item per queued shard: a thread that gets an item takes the shard of highest priority.
         (threading.Condition is pure Python, takes several times the CPU, and all threads contend for its lock.)"""
         self._counting = threading.Lock()
         self._done: SimpleQueue[Batch] = SimpleQueue()
@@ -161,54 +157,51 @@ class Mover:
         self._closed = False
         self._submitted = self._finished = 0  # shards since the start
         self._last_done_ns = time.monotonic_ns()
-        self.now_ns = time.monotonic_ns
+        self.now_ns = time.monotonic_ns  # the clock of `wait`, also for those who submit: tests have another clock
         buffer_bytes = min(settings.transfer_size, max(blocks.sizes, default=ALIGNMENT))
         # One mapping for all buffers is large enough for huge pages; with 4 KiB pages, half of the CPU time of O_DIRECT
         # goes into looking up and pinning pages.
-        page = _HUGE_PAGE if buffer_bytes >= _HUGE_PAGE else mmap.PAGESIZE
-        stride = -(-buffer_bytes // page) * page
-        buffers = AlignedBuffer(max(stride * settings.threads, _HUGE_PAGES_FROM_BYTES))
-        buffers.take_pages()
-        whole = buffers.view(stride * settings.threads)
-        pieces = [whole[number * stride :][:buffer_bytes] for number in range(settings.threads)]
-        self._threads = [threading.Thread(target=self._work, args=(piece,), daemon=True) for piece in pieces]
+        page_bytes = _HUGE_PAGE if buffer_bytes >= _HUGE_PAGE else mmap.PAGESIZE
+        stride = -(-buffer_bytes // page_bytes) * page_bytes
+        mapping = AlignedBuffer(max(stride * settings.threads, _HUGE_PAGES_FROM_BYTES))
+        mapping.take_pages()
+        all_bytes = mapping.view(stride * settings.threads)
+        buffers = [all_bytes[thread * stride :][:buffer_bytes] for thread in range(settings.threads)]
+        self._threads = [threading.Thread(target=self._work, args=(buffer,), daemon=True) for buffer in buffers]
         for thread in self._threads:
             thread.start()
 
     def submit(self, batch: Batch) -> None:
         """Queue a batch; `wait` returns it once it is done, unless it is a removal. Called by one thread."""
-        ops = [(batch, number * self._tp + shard) for number in batch.objects for shard in range(self._tp)]
-        batch.left = len(ops)
+        shards = [(batch, block * self._tp + part) for block in batch.objects for part in range(self._tp)]
+        batch.left = len(shards)
         if self._submitted == self._finished:
             self._last_done_ns = time.monotonic_ns()
-        self._submitted += len(ops)
-        self._waiting[batch.operation].extend(ops)
-        for _ in ops:
+        self._submitted += len(shards)
+        self._waiting[batch.operation].extend(shards)
+        for _ in shards:
             self._permits.put(None)
 
-    def is_written(self, number: int) -> bool:
-        return not self._unwritten_shards[number]
+    def is_written(self, block: int) -> bool:
+        return not self._unwritten_shards[block]
 
     def wait(self, until_ns: int) -> Batch | None:
         """Return the next batch done, None at `until_ns`. Raises a thread's error, DlemuError if storage hangs."""
         while True:
-            self._check()
+            if self._failure is not None:
+                raise self._failure
+            idle_seconds = (time.monotonic_ns() - self._last_done_ns) / 1e9
+            if self._submitted > self._finished and idle_seconds > self._seconds:
+                raise DlemuError(
+                    f"the storage of {self._folder} completed no block for {idle_seconds:.0f} s (timeout_seconds): a "
+                    "file system that hangs does this; see `df` and `dmesg`"
+                )
             seconds = (until_ns - time.monotonic_ns()) / 1e9
             try:
                 return self._done.get(timeout=max(0.0, min(seconds, _POLL_SECONDS)))
             except Empty:
                 if seconds <= _POLL_SECONDS:
                     return None
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        silent = (time.monotonic_ns() - self._last_done_ns) / 1e9
-        if self._submitted > self._finished and silent > self._seconds:
-            raise DlemuError(
-                f"the storage of {self._folder} completed no block for {silent:.0f} s (timeout_seconds): a file system "
-                "that hangs does this; see `df` and `dmesg`"
-            )
 
     def close(self, seconds: float = 10.0) -> None:  # bounded, so that a hung storage does not block the end of the run
         """End the threads once each has finished its current shard; queued shards are dropped."""
@@ -220,25 +213,26 @@ class Mover:
 
     def _work(self, buffer: memoryview) -> None:
         try:
-            while (op := self._take()) is not None:
-                batch, shard = op
+            while (taken := self._take()) is not None:
+                batch, shard = taken
                 self._finish(batch, shard, self._moves[batch.operation](shard, buffer))
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 advice = "free some space, or limit each rank's share with kv.capacity_gb"
                 self._failure = SpaceError(f"{error.strerror}, in {self._folder}: {advice}")
             else:
-                what = f"{error.strerror or error} ({error.filename or f'in {self._folder}'})"
-                self._failure = UserError(f"a block could not be moved: {what}")
+                reason = f"{error.strerror or error} ({error.filename or f'in {self._folder}'})"
+                self._failure = UserError(f"a block could not be moved: {reason}")
         except BaseException as error:
             self._failure = error
 
     def _take(self) -> tuple[Batch, int] | None:
+        """Return the next shard to move, None when the threads are to end."""
         self._permits.get()
         if self._closed:
             return None
-        for queue in filter(None, self._waiting):  # skips empty queues, each of which would cost an exception
-            with contextlib.suppress(IndexError):  # another thread was faster
+        for queue in filter(None, self._waiting):  # Skip empty queues, as each would cost an exception.
+            with contextlib.suppress(IndexError):  # Another thread has taken the last shard of this queue.
                 return queue.popleft()
         raise AssertionError("there are as many permits as queued shards")
 
@@ -252,6 +246,6 @@ class Mover:
             batch.left -= 1
             batch.call_ns += call_ns
             batch.ended_ns = max(batch.ended_ns, now_ns)
-            done = not batch.left
-        if done and batch.operation is not Operation.REMOVE:
+            is_done = not batch.left
+        if is_done and batch.operation is not Operation.REMOVE:
             self._done.put(batch)

@@ -19,31 +19,31 @@ from dlemu.contrib.kvcache.settings import KvSettings, aligned
 from dlemu.contrib.kvcache.summary import Official, Row
 from dlemu.extend import UserError, rows_job
 
-MAX_WORKERS = 500
-"""Maximum of serving threads; below it there is one per user."""
-MAX_CONVERSATIONS, MAX_TURNS, END_SHARE = 1000, 50, 0.2
-"""Conversations that the tool remembers; maximum of turns in one; probability that a turn ends its conversation."""
-DECODE_BATCH_TOKENS, PREFILL_ONLY_TOKENS = 32, 10_000
-"""Decoding reads the file once per so many tokens of the answer; files of prompts this long are never read back."""
+MAX_WORKERS = 500  # maximum of serving threads; up to it there is one per user
+MAX_CONVERSATIONS = 1000  # number of conversations that the tool remembers
+MAX_TURNS = 50  # maximum of turns in a conversation
+END_SHARE = 0.2  # probability that a turn ends its conversation
+DECODE_BATCH_TOKENS = 32  # Decoding reads the file once per so many tokens of the answer.
+PREFILL_ONLY_TOKENS = 10_000  # Files of prompts this long are never read back.
 GIB = 2**30
 _CLASS_SHARES = (0.15, 0.35, 0.5)  # config.yaml, qos_distribution: of priority 3 interactive, 2 responsive, 1 batch
-_PREFIX_SHARE, _PREFIX_TOKENS = 0.2, (5, 9, 6)
-"""Share of prompts that begin with one of three fixed sentences, and the words of each, subtracted from the tokens."""
+_PREFIX_SHARE = 0.2  # share of prompts that begin with one of three fixed sentences
+_PREFIX_TOKENS = (5, 9, 6)  # words of each of the sentences, which the tool subtracts from the prompt's tokens
 _THINK_TIME_JITTER = (0.8, 1.2)  # factor of each think time in benchmark.py, which keeps users out of step
-JOIN_NS = 2_000_000_000
-"""How long the tool waits for each worker at the end (benchmark.py, `thread.join(timeout=2.0)`)."""
-_FULL_MEMORY, _LARGE_ENTRY, _FEW_ENTRIES, _HALF_FULL, _EMPTY = 0.8, 0.95, 0.2, 0.5, 0.05
-"""Shares of the emulated memory (cache.py): how full it may get; the largest entry that it takes; and below which
-total of entries, for which new entry, and below which use it evicts nothing (`_make_room`)."""
+JOIN_NS = 2_000_000_000  # how long the tool waits for each worker at the end (benchmark.py, `join(timeout=2.0)`)
+_MAX_FILL = 0.8  # cache.py: share of the emulated memory up to which it is filled
+_MAX_ENTRY = 0.95  # cache.py: share of the memory above which an entry is not taken
+_MIN_FILL = 0.05  # cache.py: share of the memory below which nothing is evicted
+_FEW_ENTRIES = 0.2  # cache.py: share of the memory; with fewer bytes of entries, a large new entry evicts none of them
+_LARGE_ENTRY = 0.5  # cache.py: share of what may be filled; above it, an entry is large
 Step = tuple[Operation, int] | None
-"""An operation on the file of a turn (its number); None: the request waits for its turn to write, or is done."""
+"""An operation on the file of a turn (its number); None: the request waits until it may write, or is done."""
 
-TEMPLATES = (
+TEMPLATES = (  # ranges of a user's numbers: tokens of a prompt, tokens of an answer, seconds of thinking
     ((512, 4096), (50, 200), (0.1, 0.5)),  # chatbot
     ((4096, 25_000), (100, 500), (0.2, 1.0)),  # coding
     ((4096, 16_384), (200, 800), (0.3, 1.5)),  # document
 )
-"""Ranges from which a user's numbers are drawn: tokens of a prompt and of an answer, and seconds of thinking."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +52,8 @@ class Option:
 
     users: int
     memory_gib: int
-    allocations: int
-    """Maximum of turns that are being written at a time."""
-    shape: Mapping[str, Any]
+    allocations: int  # maximum of turns that are being written at a time
+    shape: Mapping[str, Any]  # settings of the model
 
 
 _8B = {"layers": 32, "kv_heads": 8, "head_dim": 128, "attention_dim": 4096, "parameters_billion": 8.03}
@@ -64,31 +63,28 @@ OPTIONS = {
     2: Option(users=100, memory_gib=4, allocations=16, shape=_8B),
     3: Option(users=70, memory_gib=0, allocations=4, shape=_70B),
 }
-
-
-_NOT_APPLICABLE = (
-    *("trace", "loop", "speed", "ttft", "load", "tp", "memory_gb"),
-    *("block_tokens", "trace_block_tokens", "think_seconds", "turns"),
-    *("prompt_tokens", "turn_tokens", "output_tokens", "system_prompts", "system_tokens"),
+_NOT_APPLICABLE = (  # settings of dlemu's own load, which an option replaces
+    *("trace", "loop", "speed", "ttft", "load", "tp", "memory_gb", "block_tokens", "trace_block_tokens"),
+    *("think_seconds", "turns", "prompt_tokens", "turn_tokens", "output_tokens", "system_prompts", "system_tokens"),
 )
-"""Settings of dlemu's own load, in whose place an option has its own."""
 
 
 def with_option_defaults(settings: KvSettings) -> KvSettings:
     """Return the settings with the option's model and users where unset; raises UserError for impossible settings."""
-    option, default = OPTIONS[settings.option], KvSettings()
+    option, defaults = OPTIONS[settings.option], KvSettings()
     users = settings.users or option.users
     threads = min(users, MAX_WORKERS)
-    refused = [name for name in _NOT_APPLICABLE if getattr(settings, name) != getattr(default, name)]
-    if settings.threads not in (default.threads, threads):
+    refused = [name for name in _NOT_APPLICABLE if getattr(settings, name) != getattr(defaults, name)]
+    if settings.threads not in (defaults.threads, threads):
         refused.append("threads")
     if refused:
         raise UserError(
             f"kv.option={settings.option} has its own load and memory, one file per turn, a thread for each user and "
             f"no limits: leave out {', '.join(f'kv.{name}' for name in refused)} (workload=mlperf_kv sets none of them)"
         )
-    own = {"kv_heads"} if settings.latent_dim else set()  # with latent attention there are none
-    shape = {name: value for name, value in option.shape.items() if name not in own and not getattr(settings, name)}
+    shape = {name: value for name, value in option.shape.items() if not getattr(settings, name)}
+    if settings.latent_dim:  # Latent attention has no key-value heads.
+        shape.pop("kv_heads", None)
     return replace(settings, **shape, users=users, threads=threads)
 
 
@@ -100,8 +96,7 @@ class Turn:
     priority: int
     conversation: int
     context_tokens: int
-    stored_tokens: int
-    """Tokens in its file: `context_tokens` without those of a fixed sentence."""
+    stored_tokens: int  # tokens in its file: `context_tokens` without those of a fixed sentence
     output_tokens: int
 
     @property
@@ -118,23 +113,22 @@ class RankTurns:
 
     settings: KvSettings
     turns: Sequence[Turn]
-    sizes: Sequence[int]
-    """Bytes of each file."""
+    sizes: Sequence[int]  # bytes of each file
     accelerators: int = 0
 
     def __len__(self) -> int:
         return len(self.turns)
 
     def batches(self) -> Iterator[tuple[Batch, ...]]:
-        """Yield the write and the reads of each turn, those of its own file alone."""
+        """Yield the write and the reads of each turn's own file."""
         for number, turn in enumerate(self.turns):
             yield Batch(Operation.WRITE, 0, (number,)), Batch(Operation.READ, 0, (number,) * turn.reads)
 
     @property
     def peak_bytes(self) -> int:
-        """Free space that is needed: the files being written at a time, of mean size; older files can be evicted."""
-        at_a_time = min(OPTIONS[self.settings.option].allocations, self.settings.threads)
-        return at_a_time * sum(self.sizes) // max(1, len(self.sizes))
+        """Free space that is needed for the files that are written at a time; older files can be evicted."""
+        concurrent_writes = min(OPTIONS[self.settings.option].allocations, self.settings.threads)
+        return concurrent_writes * sum(self.sizes) // max(1, len(self.sizes))
 
 
 def draw_turns(settings: KvSettings, rank: int) -> RankTurns:
@@ -152,35 +146,38 @@ def draw_turns(settings: KvSettings, rank: int) -> RankTurns:
 
 
 def _draw_user(settings: KvSettings, random: np.random.Generator, user: int) -> list[Turn]:
-    *tokens_of, seconds_of = TEMPLATES[int(random.integers(len(TEMPLATES)))]
+    context_range, output_range, think_range = TEMPLATES[int(random.integers(len(TEMPLATES)))]
     priority = 3 - int(random.choice(len(_CLASS_SHARES), p=_CLASS_SHARES))
-    context, generation = (int(random.integers(low, high + 1)) for low, high in tokens_of)
-    think = float(random.uniform(*seconds_of))
-    max_turns = int(settings.seconds / (_THINK_TIME_JITTER[0] * think)) + 1
-    at = np.cumsum(think * random.uniform(*_THINK_TIME_JITTER, max_turns))
-    at = at[at < settings.seconds]
-    contexts = random.integers(max(1, context // 4), context + 1, len(at))
-    outputs = random.integers(max(1, generation // 4), generation + 1, len(at))
-    ends = random.random(len(at)) < END_SHARE
-    prefixes = np.where(random.random(len(at)) < _PREFIX_SHARE, random.choice(_PREFIX_TOKENS, len(at)), 0)
+    max_context = int(random.integers(context_range[0], context_range[1] + 1))
+    max_output = int(random.integers(output_range[0], output_range[1] + 1))
+    think_seconds = float(random.uniform(*think_range))
+    max_turns = int(settings.seconds / (_THINK_TIME_JITTER[0] * think_seconds)) + 1
+    at_seconds = np.cumsum(think_seconds * random.uniform(*_THINK_TIME_JITTER, max_turns))
+    at_seconds = at_seconds[at_seconds < settings.seconds]
+    count = len(at_seconds)
+    contexts = random.integers(max(1, max_context // 4), max_context + 1, count)
+    outputs = random.integers(max(1, max_output // 4), max_output + 1, count)
+    ends = random.random(count) < END_SHARE
+    prefixes = np.where(random.random(count) < _PREFIX_SHARE, random.choice(_PREFIX_TOKENS, count), 0)
     turns: list[Turn] = []
-    conversation, turns_taken = user << 32, 0
-    drawn = (each.tolist() for each in (at, contexts, outputs, ends, prefixes))
-    for moment, tokens, output, end, prefix in zip(*drawn, strict=True):
-        if turns_taken and (end or turns_taken >= MAX_TURNS):
-            conversation, turns_taken = conversation + 1, 0
-        turns_taken += 1
-        turns.append(Turn(round(moment * 1e9), priority, conversation, tokens, max(1, tokens - prefix), output))
+    conversation, conversation_turns = user << 32, 0
+    columns = (column.tolist() for column in (at_seconds, contexts, outputs, ends, prefixes))
+    for seconds, tokens, output, ends_conversation, prefix in zip(*columns, strict=True):
+        if conversation_turns and (ends_conversation or conversation_turns >= MAX_TURNS):
+            conversation += 1
+            conversation_turns = 0
+        conversation_turns += 1
+        turns.append(Turn(round(seconds * 1e9), priority, conversation, tokens, max(1, tokens - prefix), output))
     return turns
 
 
 class TurnsReplay:
     """Serves one rank's turns as the tool does: a priority queue, a worker per user, and a clock that stops early.
 
-    Requests arrive whether earlier ones are served or not; a worker takes one, does its reads and its write one after
-    another, and takes the next. After `kv.seconds` no worker takes another. The tool then joins the workers one by one,
-    with a timeout of 2 seconds each, while they finish their requests: bytes moved by then count, the time does not.
-    Workers are states here, not threads, and the host's memory is emulated, not allocated.
+    Requests arrive whether earlier requests are served or not. A worker takes a request, does its reads and its write
+    one after another, and takes the next request. After `kv.seconds` no worker takes a request. The tool then joins the
+    workers one by one, with a timeout of 2 seconds each, while they finish their requests: bytes moved by then count,
+    the time does not. Workers are states here, not threads, and the host's memory is emulated, not allocated.
     """
 
     def __init__(
@@ -189,18 +186,20 @@ class TurnsReplay:
         """`on_served` is called with each request that is done; `capacity_bytes`: limit of the bytes on storage."""
         self._plan, self._mover, self._on_served = plan, mover, on_served
         self._settings, self._option = plan.settings, OPTIONS[plan.settings.option]
-        self._idle = list(range(self._settings.threads))
-        self._in_service: dict[int, tuple[Row, Iterator[Step]]] = {}
-        """Worker -> its request, and the request's remaining steps."""
+        self._idle = list(range(self._settings.threads))  # workers
+        self._in_service: dict[int, tuple[Row, Iterator[Step]]] = {}  # worker -> its request, and the steps still to do
         self._queue: list[tuple[int, int, Row]] = []
         """Heap of (-priority, number, request): the most urgent class first, each class in order of arrival."""
-        self._conversations: OrderedDict[int, list[int]] = OrderedDict()
+        self._conversations: OrderedDict[int, list[int]] = OrderedDict()  # conversation -> numbers of its turns
         self._locks: dict[int, deque[tuple[int, Operation]]] = {}
-        """Files being read or written -> the workers waiting for them: a file is used by one worker at a time."""
-        self._writing, self._waiting_to_write = 0, deque[int]()  # turns, and workers
+        """File in use -> workers waiting for it, each with its operation: one worker uses a file at a time."""
+        self._writing = 0  # requests that may write now, at most `option.allocations`
+        self._waiting_to_write = deque[int]()  # workers
         self._ready = deque[int]()  # workers whose next step can start
-        self._memory, self._memory_used = OrderedDict[int, None](), 0
-        self._storage, self._storage_used, self._capacity = OrderedDict[int, None](), 0, capacity_bytes
+        self._memory = OrderedDict[int, None]()  # files in the emulated memory, the least recently used first
+        self._memory_bytes = 0
+        self._storage = OrderedDict[int, None]()  # files on storage, the least recently used first
+        self._storage_bytes, self._capacity_bytes = 0, capacity_bytes
         self.evicted = 0
 
     @property
@@ -217,7 +216,7 @@ class TurnsReplay:
             self._assign(now_ns)
             next_ns = begin_ns + turns[index].at_ns if index < len(turns) else end_ns
             self._wait(min(next_ns, end_ns))
-        for worker in range(self._settings.threads):  # as the tool joins its threads: in the order of their creation
+        for worker in range(self._settings.threads):  # The tool joins its threads in the order of their creation.
             until_ns = self._mover.now_ns() + JOIN_NS
             while worker in self._in_service and self._mover.now_ns() < until_ns:
                 self._wait(until_ns)
@@ -243,7 +242,7 @@ class TurnsReplay:
             request.start_ns = max(now_ns, request.arrived_ns)
             self._in_service[worker] = request, self._steps(worker, request)
             self._ready.append(worker)
-            self._advance_ready()  # a request that needs no storage frees its worker at once
+            self._advance_ready()  # A request that needs no storage frees its worker at once.
 
     def _wait(self, until_ns: int) -> None:
         batch = self._mover.wait(until_ns)
@@ -264,14 +263,12 @@ class TurnsReplay:
                 self._locks[number] = deque()
                 self._submit(worker, operation, number)
 
-    # the steps of a request
-
     def _steps(self, worker: int, request: Row) -> Iterator[Step]:
         """Yield the request's reads and writes; each is requested once the previous one is done."""
         turn = self._plan.turns[request.prompt]
-        for other in tuple(self._conversations.get(turn.conversation, ())):
-            if other != request.prompt:  # includes later turns, if another worker has already stored them
-                yield from self._read(request, other)
+        for number in tuple(self._conversations.get(turn.conversation, ())):
+            if number != request.prompt:  # These may be later turns, if another worker has already stored them.
+                yield from self._read(request, number)
         if self._writing >= self._option.allocations:
             self._waiting_to_write.append(worker)
             yield None
@@ -281,10 +278,10 @@ class TurnsReplay:
         fits = yield from self._make_room(size)
         if fits:
             self._memory[request.prompt] = None
-            self._memory_used += size
+            self._memory_bytes += size
         else:
             yield from self._write(request.prompt)
-        if self._waiting_to_write:  # one of them writes in this one's place
+        if self._waiting_to_write:  # A waiting worker may write in place of this worker.
             self._ready.append(self._waiting_to_write.popleft())
         else:
             self._writing -= 1
@@ -306,13 +303,13 @@ class TurnsReplay:
 
     def _write(self, number: int) -> Iterator[Step]:
         size = self._plan.sizes[number]
-        self._storage_used += size
-        while self._storage_used > self._capacity:
+        self._storage_bytes += size
+        while self._storage_bytes > self._capacity_bytes:
             old = next((old for old in self._storage if old not in self._locks), None)
-            if old is None:
-                break  # every file is in use: let the file system decide whether the new one fits
+            if old is None:  # Every file is in use: let the file system decide whether the new file fits.
+                break
             del self._storage[old]
-            self._storage_used -= self._plan.sizes[old]
+            self._storage_bytes -= self._plan.sizes[old]
             self.evicted += 1
             self._mover.submit(Batch(Operation.REMOVE, -1, (old,)))
         yield Operation.WRITE, number
@@ -320,16 +317,16 @@ class TurnsReplay:
 
     def _make_room(self, size: int) -> Generator[Step, None, bool]:
         """Move the least recently used entries from memory to storage; return whether `size` fits then (cache.py)."""
-        most = self._option.memory_gib * GIB // self._settings.shrink  # as the files are divided
-        if not most or size > _LARGE_ENTRY * most:
+        memory = self._option.memory_gib * GIB // self._settings.shrink  # divided as the files are
+        if not memory or size > _MAX_ENTRY * memory:
             return False
-        while self._memory_used + size > _FULL_MEMORY * most and self._memory_used >= _EMPTY * most:
-            kept = sum(self._plan.sizes[number] for number in self._memory)
-            if not self._memory or (kept < _FEW_ENTRIES * most and size > _HALF_FULL * _FULL_MEMORY * most):
+        while self._memory_bytes + size > _MAX_FILL * memory and self._memory_bytes >= _MIN_FILL * memory:
+            entries = sum(self._plan.sizes[number] for number in self._memory)  # without entries that are being moved
+            if not self._memory or (entries < _FEW_ENTRIES * memory and size > _LARGE_ENTRY * _MAX_FILL * memory):
                 return False
             old, _ = self._memory.popitem(last=False)
             yield from self._write(old)
-            self._memory_used -= self._plan.sizes[old]
+            self._memory_bytes -= self._plan.sizes[old]
         return True
 
     def _submit(self, worker: int, operation: Operation, number: int) -> None:

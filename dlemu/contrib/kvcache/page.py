@@ -26,7 +26,6 @@ _LIMITS: dict[Limit, str] = {
     "emulator": "this host is too busy for this load: use more cores, or a smaller kv.speed",
     "arrivals": "all requests were served: try more kv.users",
 }
-_WORK = ("block_bytes", "block_tokens", "trace")
 _REHEARSAL = f"A rehearsal: kv-cache.py did not run. CLOSED results come from mlpstorage, unchanged. {TRADEMARK}"
 
 
@@ -38,12 +37,14 @@ def _screen(summary: KvSummary, folder: str) -> Screen:
     if official is not None:
         title = f"MLPerf Storage kv_cache, {summary.arrivals}: {title}"
         notes.append(_REHEARSAL)
-    is_bad = not summary.complete or summary.outcome == "fail"
-    tone = "bad" if is_bad else "open" if summary.outcome == "no verdict" else "strong"
-    lines = [Said("answer", summary.verdict, tone=tone)]  # type: ignore[arg-type]  # mypy joins the literals to str
+    if not summary.complete or summary.outcome == "fail":
+        answer = Said("answer", summary.verdict, tone="bad")
+    else:
+        answer = Said("answer", summary.verdict, tone="open" if summary.outcome == "no verdict" else "strong")
     moved = f"{number(summary.read_gb_per_second)} GB/s read, {number(summary.write_gb_per_second)} GB/s written"
     times = summary.ceiling_times
-    lines.append(Said("moves", moved, f"the emulator alone can move {times:.0f} times as much" if times else ""))
+    ceiling = f"the emulator alone can move {times:.0f} times as much" if times else ""
+    lines = [answer, Said("moves", moved, ceiling)]
     if summary.limited_by is not None:
         lines.append(Said("limit", f"{summary.limited_by}: {_LIMITS[summary.limited_by]}"))
     return Screen(title=title, lines=lines, notes=notes, folder=folder)

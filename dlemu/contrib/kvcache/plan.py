@@ -1,6 +1,7 @@
 """What a rank reads, writes and evicts for each prompt: its cache of blocks, and the size of its load.
 
-Pure. What depends on time (a block that is still being written) is decided by `replay`.
+The functions are pure: what depends on time, such as whether a block is still being written, is decided in `replay`.
+Example: prompts of blocks [1, 2, 3] and then [1, 2, 4] -> the first writes 3 blocks, the second reads 2 and writes 1.
 """
 
 from __future__ import annotations
@@ -10,26 +11,24 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dlemu.contrib.kvcache.load import Load, Prompt
+from dlemu.contrib.kvcache.load import Prompt
 from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.extend import UserError
 
-BUSY_SHARE = 0.5
-"""Utilisation (computing time) for which `kv.accelerators=0` chooses the number of accelerators."""
-AFFINITY = 0.5
-"""A prompt goes to the rank that has seen this share of its blocks, as in SGLang's router (cache_threshold)."""
+BUSY_SHARE = 0.5  # `kv.accelerators=0` chooses the number of accelerators so that they compute half of the time.
+AFFINITY = 0.5  # A prompt goes to the rank with this share of its blocks, as in SGLang's router (cache_threshold).
 
 
 class Lru(OrderedDict[int, int]):
-    """Cache of blocks, each with a value, that evicts the least recently used one; looking one up is no use of it."""
+    """Cache of blocks, each with a value, that evicts the least recently used block; `put` uses a block, `get` not."""
 
     def __init__(self, blocks: int | None) -> None:
         super().__init__()
         self._capacity = blocks
 
     def put(self, block: int, value: int) -> list[int]:
-        """Add a block, or use it; return the values of the blocks evicted for it, its own if the capacity is 0."""
+        """Add a block, or use it; return the values of the blocks evicted for it: its own if the capacity is 0."""
         self[block] = value
         self.move_to_end(block)
         evicted = []
@@ -39,41 +38,34 @@ class Lru(OrderedDict[int, int]):
 
 
 class BlockCache:
-    """Blocks that a rank has in memory and on storage, each with least-recently-used eviction.
-
-    Objects are blocks on storage, numbered in the order of writing.
-    """
+    """Blocks that a rank has in memory and on storage (objects, numbered as they are written); evicts by LRU."""
 
     def __init__(self, settings: KvSettings) -> None:
         # Memory is scaled by kv.shrink, so that it holds as many tokens as with the full-size model.
         memory_bytes = int(settings.memory_gb * 1e9 / settings.shrink)
         stored = int(settings.capacity_gb * 1e9) // settings.block_bytes if settings.capacity_gb else None
         self._memory, self._storage = Lru(memory_bytes // settings.block_bytes), Lru(stored)
-        self.objects = 0
-        """How many have been written."""
+        self.objects = 0  # number of objects written so far
 
     def use(self, prompt: Prompt) -> tuple[list[tuple[int, bool]], list[int], list[int]]:
-        """Store a prompt's blocks; return its cached prefix, the objects to be written, and those evicted.
-
-        The prefix has the object of each block, and whether it is found in memory.
-        """
+        """Store a prompt's blocks; return its cached prefix (object, whether in memory), objects to write, evicted."""
         blocks = prompt.blocks.tolist()
-        found, writes, evicts = list[tuple[int, bool]](), list[int](), list[int]()
+        prefix, writes, evicts = list[tuple[int, bool]](), list[int](), list[int]()
         for block in blocks:
-            kept = self._memory.get(block)
-            number = self._storage.get(block) if kept is None else kept
-            if number is None:
+            in_memory = block in self._memory
+            cached = self._memory.get(block) if in_memory else self._storage.get(block)
+            if cached is None:
                 break
-            found.append((number, kept is not None))
+            prefix.append((cached, in_memory))
         for block in blocks:
-            number = self._storage.get(block)
-            if number is None:
-                number = self.objects
-                writes.append(number)
+            stored = self._storage.get(block)
+            if stored is None:
+                stored = self.objects
+                writes.append(stored)
                 self.objects += 1
-            evicts += self._storage.put(block, number)
-            self._memory.put(block, number)
-        return found, writes, evicts
+            evicts += self._storage.put(block, stored)
+            self._memory.put(block, stored)
+        return prefix, writes, evicts
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +75,8 @@ class RankPlan:
     settings: KvSettings
     prompts: Sequence[Prompt]
     accelerators: int
-    sizes: Sequence[int]
-    """Bytes of a shard of each object; of a closed loop, whose order is not known, about the most that are written."""
-    peak_bytes: int
-    """Maximum bytes on storage, not counting the shards that the threads are writing."""
+    sizes: Sequence[int]  # bytes of a shard of each object that is written; in a closed loop, at most so many are
+    peak_bytes: int  # maximum bytes on storage, not counting the shards that the threads are writing
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -95,16 +85,17 @@ class RankPlan:
         """Yield the reads and the writes of each prompt, in order."""
         cache = BlockCache(self.settings)
         for prompt in self.prompts:
-            found, writes, _ = cache.use(prompt)
-            reads = [number for number, in_memory in found if not in_memory]
+            prefix, writes, _ = cache.use(prompt)
+            reads = [stored for stored, in_memory in prefix if not in_memory]
             yield Batch(Operation.READ, 0, reads), Batch(Operation.WRITE, 0, writes)
 
 
-def assign_prompts(settings: KvSettings, load: Load, ranks: int) -> list[list[Prompt]]:
+def assign_prompts(settings: KvSettings, load: Sequence[Prompt], ranks: int) -> list[list[Prompt]]:
     """Return the prompts of each rank, with their numbers and users.
 
-    A prompt goes to the rank that has seen most of its blocks, if that is half of them or more; else to the rank with
-    the fewest tokens so far; in a random closed loop, to its user's. Those of a trace are dealt out to a rank's users.
+    A prompt goes to the rank that has most of its blocks, if these are half of them or more; else to the rank with the
+    fewest tokens so far. In a random closed loop, the prompts of a user go to one rank; in a closed loop of a trace, a
+    rank's prompts are dealt out to its users in turn.
     """
     is_closed = settings.loop == "closed"
     owner: dict[int, int] = {}
@@ -115,15 +106,17 @@ def assign_prompts(settings: KvSettings, load: Load, ranks: int) -> list[list[Pr
             shares[prompt.user % ranks].append(replace(prompt, number=number))
             continue
         blocks = prompt.blocks.tolist()
-        seen = Counter(owner[block] for block in blocks if block in owner)
-        rank = max(range(ranks), key=seen.__getitem__)
-        if not blocks or seen[rank] < AFFINITY * len(blocks):
+        owned_blocks = Counter(owner[block] for block in blocks if block in owner)
+        rank = max(range(ranks), key=owned_blocks.__getitem__)
+        if not blocks or owned_blocks[rank] < AFFINITY * len(blocks):
             rank = min(range(ranks), key=tokens.__getitem__)
         for block in blocks:
             owner.setdefault(block, rank)
         tokens[rank] += prompt.input_tokens
-        place = len(shares[rank])
-        shares[rank].append(replace(prompt, number=number, user=place % settings.users_at_once if is_closed else place))
+        user = len(shares[rank])  # In an open loop, each prompt is of a user of its own.
+        if is_closed:
+            user %= settings.users_at_once
+        shares[rank].append(replace(prompt, number=number, user=user))
     return shares
 
 
@@ -141,7 +134,7 @@ def plan_rank(settings: KvSettings, prompts: Sequence[Prompt]) -> RankPlan:
         cached = cached_tokens(settings, prompt, len(cache.use(prompt)[0]))
         busy_seconds += settings.prefill_seconds(prompt.input_tokens, cached)
     span_seconds = prompts[-1].after_ns / 1e9 if prompts else 0.0
-    if settings.loop == "closed":  # as long as it takes if prompts wait for nothing
+    if settings.loop == "closed":  # the time that it takes if prompts wait for nothing
         span_seconds = (busy_seconds + sum(prompt.after_ns for prompt in prompts) / 1e9) / max(1, users)
     copies = max(1, min(users, math.ceil(busy_seconds / (BUSY_SHARE * max(1.0, span_seconds)))))
     peak_bytes = int(min(cache.objects * settings.block_bytes, capacity_bytes))

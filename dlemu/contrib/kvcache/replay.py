@@ -1,9 +1,12 @@
 """The replay of a load: prompts arrive, load blocks from storage, compute, and write new blocks.
 
-In an open loop a prompt arrives at its time, whether or not earlier prompts are served; in a closed one, a user's next
+In an open loop a prompt arrives at its time, whether or not earlier prompts are served; in a closed loop, a user's next
 prompt arrives some time after the answer to the last. Every latency counts from the arrival. Accelerators are emulated:
-a copy of the model takes the next prompt in order of arrival, waits until its blocks are loaded, and computes. The
-answer is there when the prompt is computed. Times are nanoseconds of the mover's clock.
+a copy of the model takes the next prompt in order of arrival, waits until its blocks are loaded, and computes. Times
+are nanoseconds of the mover's clock:
+
+    prompt:   arrived -- waits for a copy of the model -- start -- waits for blocks -- computes -- computed (the answer)
+    storage:  arrived -- reads its blocks -------------------------- loaded            computed -- writes -- written
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from dlemu.contrib.kvcache.plan import BlockCache, RankPlan, cached_tokens
 from dlemu.contrib.kvcache.summary import Row
 from dlemu.extend import DlemuError
 
-DRAIN_SHARE, DRAIN_NS = 0.5, 10_000_000_000
-"""Timeout for everything in progress after the last arrival: this share of the load's duration, at least DRAIN_NS."""
+DRAIN_SHARE = 0.5  # timeout for prompts in progress after the last arrival, as a share of the load's duration
+DRAIN_NS = 10_000_000_000  # minimum of that timeout
 _NEVER_NS = 1 << 62
 
 
@@ -29,16 +32,17 @@ class Replay:
 
     def __init__(self, plan: RankPlan, mover: Mover, *, on_served: Callable[[Row], object]) -> None:
         self._plan, self._mover, self._on_served = plan, mover, on_served
-        self._settings, self._cache, objects = plan.settings, BlockCache(plan.settings), len(plan.sizes)
-        self._computed, self._evicted = (np.zeros(objects, np.bool_) for _ in range(2))  # whether each object is
-        self._in_use = np.zeros(objects, np.int32)  # of each object: batches in progress that read or write it
-        self._served: dict[int, Row] = {}  # prompts in progress by index in the plan
-        self._writes: dict[int, Sequence[int]] = {}  # what they write when they are computed
+        self._settings, self._cache = plan.settings, BlockCache(plan.settings)
+        self._computed = np.zeros(len(plan.sizes), np.bool_)  # of each object: whether its prompt has been computed
+        self._evicted = np.zeros(len(plan.sizes), np.bool_)  # of each object: whether it has been evicted
+        self._in_use = np.zeros(len(plan.sizes), np.int32)  # of each object: batches in progress that read or write it
+        self._served: dict[int, Row] = {}  # index in the plan -> row of a prompt in progress
+        self._writes: dict[int, Sequence[int]] = {}  # index of a prompt -> objects to write when it is computed
         self._queue: deque[int] = deque()  # indices of prompts that no copy of the model has taken yet
-        self._next: dict[int, int] = {}  # index of a prompt -> index of its user's next one
+        self._next: dict[int, int] = {}  # index of a prompt -> index of its user's next prompt
         self._events: list[tuple[int, bool, int]] = []  # heap of (moment, whether a prompt arrives or ends, its index)
-        self._idle: list[int] = []  # for each idle copy of the model, since when; a heap
-        self._over_ns = 0  # when the load ends
+        self._idle: list[int] = []  # heap of the moments since when copies of the model are idle
+        self._over_ns = 0  # end of the load
         self.evicted = 0
 
     @property
@@ -53,7 +57,8 @@ class Replay:
             span_ns = prompts[-1].after_ns if prompts else 0
         self._over_ns = begin_ns + span_ns
         give_up_ns = self._over_ns + max(DRAIN_NS, round(DRAIN_SHARE * span_ns))
-        arrived, last = 0, dict[int, int]()  # how many did, and the last prompt of each user in the plan
+        arrived = 0
+        last = dict[int, int]()  # user -> index of its last prompt so far
         for index, prompt in enumerate(prompts):
             if prompt.user in last:
                 self._next[last[prompt.user]] = index
@@ -84,10 +89,12 @@ class Replay:
 
     def _arrive(self, index: int, at_ns: int, now_ns: int) -> None:
         prompt, settings = self._plan.prompts[index], self._settings
-        found, self._writes[index], evicts = self._cache.use(prompt)
-        if self._cache.objects > len(self._plan.sizes):  # in another order than planned; fewer prompts make up for that
+        prefix, self._writes[index], evicts = self._cache.use(prompt)
+        if self._cache.objects > len(self._plan.sizes):  # A closed loop has another order of prompts than was planned.
             raise DlemuError("evicted blocks were written again more often than planned: set a larger kv.capacity_gb")
-        reads, before_storage, blocks = list[int](), None, 0
+        reads = list[int]()
+        blocks = 0  # that need no computing
+        memory_prefix: int | None = None  # blocks before the first block from storage
         self._served[index] = served = Row(
             prompt=prompt.number,
             arrived_ns=at_ns,
@@ -95,30 +102,28 @@ class Replay:
             input_tokens=prompt.input_tokens,
             output_tokens=prompt.output_tokens,
         )
-        for number, in_memory in found:
-            if not self._computed[number]:
-                break  # the prompt that produces it is still being computed
+        for stored, in_memory in prefix:
+            if not self._computed[stored]:  # The prompt that produces the block is still being computed.
+                break
             if in_memory:
                 served.memory_blocks += 1
             else:
-                before_storage = blocks if before_storage is None else before_storage
-                if self._mover.is_written(number):
-                    reads.append(number)
+                memory_prefix = blocks if memory_prefix is None else memory_prefix
+                if self._mover.is_written(stored):
+                    reads.append(stored)
                 else:
                     served.pending_blocks += 1
             blocks += 1
         served.storage_blocks, served.read_bytes = len(reads), len(reads) * settings.block_bytes
         served.cached_tokens = cached_tokens(settings, prompt, blocks)
-        without = cached_tokens(settings, prompt, blocks if before_storage is None else before_storage)
-        served.compute_ns, served.without_ns = (
-            round(1e9 * settings.prefill_seconds(prompt.input_tokens, cached))
-            for cached in (served.cached_tokens, without)
-        )
+        without_storage = cached_tokens(settings, prompt, blocks if memory_prefix is None else memory_prefix)
+        served.compute_ns = round(1e9 * settings.prefill_seconds(prompt.input_tokens, served.cached_tokens))
+        served.without_ns = round(1e9 * settings.prefill_seconds(prompt.input_tokens, without_storage))
         self._in_use[reads] += 1
-        for number in evicts:
+        for stored in evicts:
             self.evicted += 1
-            self._evicted[number] = True
-            self._remove_if_free(number)
+            self._evicted[stored] = True
+            self._remove_if_free(stored)
         if reads:
             self._mover.submit(Batch(Operation.READ, index, tuple(reads)))
         else:
@@ -128,7 +133,8 @@ class Replay:
 
     def _assign(self) -> None:
         while self._queue and self._idle:
-            served, index = self._served[self._queue[0]], self._queue.popleft()
+            index = self._queue.popleft()
+            served = self._served[index]
             served.start_ns = max(heapq.heappop(self._idle), served.arrived_ns)
             if served.loaded_ns:
                 self._begin(index, served)
@@ -141,7 +147,7 @@ class Replay:
         served, computed = self._served[index], self._writes.pop(index)
         served.computed_ns = at_ns
         self._computed[computed] = True
-        writes = [number for number in computed if not self._evicted[number]]
+        writes = [stored for stored in computed if not self._evicted[stored]]
         served.written_blocks, served.written_bytes = len(writes), len(writes) * self._settings.block_bytes
         if writes:
             self._in_use[writes] += 1
@@ -160,9 +166,9 @@ class Replay:
                 self._begin(batch.owner, served)
         else:
             served.written_ns, served.write_call_ns = batch.ended_ns, batch.call_ns
-        for number in batch.objects:
-            self._in_use[number] -= 1
-            self._remove_if_free(number)
+        for stored in batch.objects:
+            self._in_use[stored] -= 1
+            self._remove_if_free(stored)
         self._finish(batch.owner, served)
 
     def _finish(self, index: int, served: Row) -> None:
@@ -170,6 +176,7 @@ class Replay:
             del self._served[index]
             self._on_served(served)
 
-    def _remove_if_free(self, number: int) -> None:
-        if self._evicted[number] and self._computed[number] and not self._in_use[number]:  # else it is never written
-            self._mover.submit(Batch(Operation.REMOVE, -1, (number,)))
+    def _remove_if_free(self, stored: int) -> None:
+        """Remove an evicted object that no batch uses; if its prompt is still to be computed, it is never written."""
+        if self._evicted[stored] and self._computed[stored] and not self._in_use[stored]:
+            self._mover.submit(Batch(Operation.REMOVE, -1, (stored,)))

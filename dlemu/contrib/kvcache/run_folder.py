@@ -1,7 +1,11 @@
-"""The folder of a run's blocks within `kv.folder`: created at the beginning, removed at the end.
+"""The folder of a run's blocks within `kv.folder`: KV.FOLDER/kv-SEED/rank-00000-SEED/0000000000.kv
 
-On file systems each folder is marked as dlemu's (`datagen.owned`), and the next run removes the files of a killed one.
-In an object store the run's prefix contains its seed, so that everything below the prefix belongs to the run.
+    create_run_folder     the first host that needs kv-SEED creates it, and removes kv-* that no living rank uses
+    created_rank_folder   each rank creates its folder, holds the lock in it while it runs, and removes it
+    remove_run            removes kv-SEED after the last rank has ended, or the run has failed
+
+On file systems each folder is marked as dlemu's (`datagen.owned`). In an object store the run's prefix contains its
+seed, so that everything below the prefix belongs to the run.
 """
 
 from __future__ import annotations
@@ -18,10 +22,9 @@ from dlemu.contrib.kvcache.mover import file_name
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.extend import DlemuError, Job, SpaceError, UserError, owned, storage_base
 
-MAX_FILES = 10**6
-"""Limit of the files of a rank: it records their names, to be able to remove them, before it creates them."""
-_LOCK, _DIRECT = "lock", "direct"
-"""Names of files: one that a living rank holds, in its folder, and one that shows whether there is O_DIRECT."""
+MAX_FILES = 10**6  # maximum of a rank, which records the names before it creates the files, to be able to remove them
+_LOCK = "lock"  # file in a rank's folder: a living rank holds a lock on it
+_DIRECT = "direct"  # file in the run's folder, created to find out whether the file system has O_DIRECT
 _PREFIX = "kv-"
 _GET_FLAGS, _SET_FLAGS, _TOPDIR = 0x80086601, 0x40086602, 0x20000
 """linux/fs.h: FS_IOC_GETFLAGS and FS_IOC_SETFLAGS on x86-64 and arm64, and FS_TOPDIR_FL."""
@@ -49,22 +52,26 @@ def rank_folder(job: Job, rank: int) -> str:
 
 
 def create_run_folder(job: Job) -> None:
-    """Create the run's folder, unless a host that shares it did; remove those of killed runs beside it.
+    """Create the run's folder, unless a host that shares `kv.folder` did; remove those of killed runs beside it.
 
     Raises UserError, SpaceError.
     """
     folder, run = blocks_folder(job), run_folder(job)
+    run_name = os.path.basename(run) + "/"
     if not is_local(job) or os.path.isdir(run):
         return
     owned.take_folder(folder, "kv.folder")
-    for name in owned.claimed(folder):
+    for name in owned.claimed(folder) - {run_name}:
         if name.startswith(_PREFIX) and not _is_used(os.path.join(folder, name)):
             _remove(os.path.join(folder, name.rstrip("/")))
     try:
-        with _no_room(run):
-            owned.claim(folder, os.path.basename(run) + "/")
-            os.mkdir(run)
-            owned.claim(run, made_here(), _DIRECT)
+        with _creating(run):
+            owned.claim(folder, run_name)
+            try:
+                os.mkdir(run)
+            except FileExistsError:  # Another host that shares the folder has just created it.
+                return
+            owned.claim(run, host_claim(), _DIRECT)
             _spread_subfolders(run)
         if job.workload.section(KvSettings).odirect:
             _check_direct(run)
@@ -73,13 +80,13 @@ def create_run_folder(job: Job) -> None:
         raise
 
 
-def made_here() -> str:
-    """Return the name in a run's marker, of no file, which says that this host made the folder."""
+def host_claim() -> str:
+    """Return the name, of no file, that this host adds to the marker of a run's folder if it creates the folder."""
     return f"host-{socket.gethostname()}"
 
 
 @contextlib.contextmanager
-def _no_room(folder: str) -> Iterator[None]:
+def _creating(folder: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -92,12 +99,12 @@ def _no_room(folder: str) -> Iterator[None]:
 def _spread_subfolders(run: str) -> None:
     """Set the flag of a folder that makes ext4 spread its subfolders over the disk, by their names.
 
-    Before ext4 gives an inode to a file, it checks nearby inodes that were deleted in the last minutes, one by one
-    (`recently_deleted`, fs/ext4/ialloc.c): in the place of an earlier run, eight times the CPU, a quarter of the rate.
+    Otherwise a run's files get inodes near those that an earlier run has just deleted, and ext4 checks these one by one
+    (`recently_deleted`, fs/ext4/ialloc.c): eight times the CPU, a quarter of the rate.
     """
     descriptor = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        with contextlib.suppress(OSError):  # other file systems
+        with contextlib.suppress(OSError):  # Other file systems have no such flag.
             flags = int.from_bytes(fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8)), sys.byteorder)
             fcntl.ioctl(descriptor, _SET_FLAGS, (flags | _TOPDIR).to_bytes(8, sys.byteorder))
     finally:
@@ -125,6 +132,7 @@ def _check_direct(run: str) -> None:
 
 
 def _is_used(folder: str) -> bool:
+    """Return whether a living rank holds the lock in its folder, which is in this run's folder."""
     with contextlib.suppress(OSError), os.scandir(folder) as ranks:
         return any(owned.is_held(os.path.join(rank.path, _LOCK)) for rank in ranks)
     return False
@@ -133,7 +141,7 @@ def _is_used(folder: str) -> bool:
 @contextlib.contextmanager
 def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
     """Context: yield a rank's folder, prepared for `objects` objects, and remove it at exit. Raises SpaceError."""
-    folder, shards = rank_folder(job, rank), objects * job.workload.section(KvSettings).tp
+    folder = rank_folder(job, rank)
     if not is_local(job):
         storage = storage_base.open_storage(storage_spec_of(job))
         storage.make_folder(folder)
@@ -142,13 +150,13 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
         finally:
             remove_objects(storage, folder)
         return
-    with _no_room(folder):
+    with _creating(folder):
         owned.claim(run_folder(job), os.path.basename(folder) + "/")
         os.mkdir(folder)
         owned.claim(folder, _LOCK)
     with owned.held(os.path.join(folder, _LOCK)):
-        with _no_room(folder):
-            owned.claim(folder, *map(file_name, range(shards)))
+        with _creating(folder):
+            owned.claim(folder, *map(file_name, range(objects * job.workload.section(KvSettings).tp)))
         try:
             yield folder
         finally:
@@ -156,7 +164,7 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
 
 
 def remove_run(job: Job, *, failed: bool = False) -> bool:
-    """Remove the run's folder, and the marker that a failed run alone put into `kv.folder`; return whether it went."""
+    """Remove the run's folder (if it `failed`, also a marker in kv.folder that lists no other); return if it's gone."""
     if is_local(job):
         _remove(run_folder(job))
         if failed:
@@ -164,11 +172,12 @@ def remove_run(job: Job, *, failed: bool = False) -> bool:
         return not os.path.lexists(run_folder(job))
     storage = storage_base.open_storage(storage_spec_of(job))
     ranks = [rank_folder(job, rank) for rank in range(job.ranks)]
-    gone = [remove_objects(storage, folder) for folder in (*ranks, run_folder(job))]
-    return all(gone)
+    are_gone = [remove_objects(storage, folder) for folder in (*ranks, run_folder(job))]
+    return all(are_gone)
 
 
 def _remove(folder: str) -> None:
+    """Remove a run's or a rank's folder, with files that killed threads did not finish."""
     with contextlib.suppress(OSError):
         with os.scandir(folder) as entries:
             ranks = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -178,14 +187,14 @@ def _remove(folder: str) -> None:
 
 
 def remove_objects(storage: storage_base.StorageBase, folder: str) -> bool:
-    """Remove the objects of a prefix; return whether a server allowed that. Hides no earlier failure."""
+    """Remove the objects of a prefix; return whether the server allowed that. Raises nothing: it cleans up failures."""
     try:
         with storage.entries(folder) as entries:
             names = [entry.name for entry in entries if not entry.is_dir()]
         for name in names:
             storage.remove(f"{folder}/{name}")
         storage.remove_folder(folder)
-    except OSError:  # it is gone, or not empty
+    except OSError:  # The prefix is gone, or not empty.
         return True
     except DlemuError:
         return False

@@ -14,8 +14,7 @@ GB, TOKENS = Unit("GB"), Unit("tokens")
 TFLOPS = {"a100": 312.0, "h100": 989.0, "h200": 989.0, "b200": 2250.0, "mi300x": 1307.0}
 """1e12 operations/s, dense bf16, from the vendors' data sheets: NVIDIA A100 80GB SXM, H100 SXM, H200 SXM, HGX B200 (one
 of eight), AMD Instinct MI300X; figures with sparsity are halved."""
-ALIGNMENT = 4096
-"""Shards are padded to a multiple of this, as engines do that read with O_DIRECT."""
+ALIGNMENT = 4096  # Shards are padded to a multiple of this, as engines do that read with O_DIRECT.
 
 
 def aligned(exact_bytes: float) -> int:
@@ -129,6 +128,11 @@ class KvSettings:
             yield f"{where}.think_seconds is 0: wanted more, or {where}.loop=closed, whose users wait for answers"
         if not self.trace and not self.seconds:
             yield f"{where}.seconds is 0: wanted the duration of the random load, or {where}.trace"
+
+    @property
+    def is_official(self) -> bool:
+        """Whether the load is MLPerf Storage's, by `option`."""
+        return self.option > 0
 
     @property
     def users_at_once(self) -> int:

@@ -7,8 +7,7 @@ from typing import Annotated, Literal, get_type_hints
 
 from dlemu.extend import Metric, rows_job
 
-RANK_ROW = -1
-"""Value of `prompt` in the one row of each rank that describes its whole replay."""
+RANK_ROW = -1  # value of `prompt` in the one row of each rank that describes its whole replay
 
 
 @dataclass(eq=False)

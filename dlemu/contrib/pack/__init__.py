@@ -1,5 +1,5 @@
 """`dlemu pack`: processes read images, rescale them and write them into large files; reports rates and the bottleneck.
 
-`api` packs at each point of a sweep and saves pack.json; each point is a `process`, which forks the processes that pack
-(`worker`). `analyse` computes the figures and what limited them.
+`job` plans a packing and runs it on each rank, whose `packer` packs one file after another as `recipe` says, and logs a
+row for each (`rows`). `summary` computes the rates and what limited them, `page` shows them.
 """

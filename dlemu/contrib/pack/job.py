@@ -1,7 +1,8 @@
-"""How ranks pack: each takes every n-th of the files that are missing, and logs a row for each.
+"""How ranks pack: each takes every n-th of the packed files that are missing, and logs a row for each.
 
-A packed file gets its name when all of it is on the device, so that the names tell an interrupted packing where to go
-on. packed.json has the settings; it is written before the first file, and again, as complete, after the last.
+A packed file gets its name when all of it is on the device: so the same command, after an interruption, packs only the
+files whose names are missing. packed.json has the settings; it is written before the first file, and marked as complete
+after the last.
 """
 
 from __future__ import annotations
@@ -28,11 +29,9 @@ from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
 from dlemu.results.live import Progress
 from dlemu.results.wording import count
 
-PACKED_NAME = "packed.json"
-"""Training runs look for it, too: as one is not complete, they refuse what is there."""
-FILES_PER_RANK = 4
-"""Default number of packed files per rank: with several each, all ranks finish at about the same time."""
-MAX_IMAGES_PER_FILE = 1024  # after an interruption, each rank repeats at most one file: keep it small
+PACKED_NAME = "packed.json"  # Training refuses the dataset while this file is not marked as complete.
+FILES_PER_RANK = 4  # default: with several packed files each, all ranks finish at about the same time
+MAX_IMAGES_PER_FILE = 1024  # After an interruption, each rank repeats at most one file: so files are small.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +53,15 @@ class PackJob(Job):
     """A packing."""
 
     settings: PackSettings
-    names: tuple[str, ...]
-    """Paths of the images, below the folder `packed.source`."""
+    names: tuple[str, ...]  # paths of the images, below the folder `packed.source`
     packed: PackedSet
     layout: dataset_layout.Layout
-    missing: tuple[int, ...]
-    """Numbers of the packed files to make."""
+    missing: tuple[int, ...]  # numbers of the packed files to make
 
     def images_of(self, file: int) -> tuple[str, ...]:
         """Return the paths of the images of a packed file."""
-        each = self.packed.images_per_file
-        return self.names[file * each : (file + 1) * each]
+        first = file * self.packed.images_per_file
+        return self.names[first : first + self.packed.images_per_file]
 
 
 class PackKind(rows_job.RowsKind):
@@ -93,16 +90,15 @@ class PackKind(rows_job.RowsKind):
         settings = workload.section(PackSettings)
         import_libraries(settings.recipe)
         source, names = _images(workload, settings)
-        each = settings.images_per_file or choose_images_per_file(len(names), ranks)
         packed = PackedSet(
             source=source,
             images=len(names),
-            images_per_file=each,
+            images_per_file=settings.images_per_file or choose_images_per_file(len(names), ranks),
             format=settings.format,
             resize=settings.resize,
             encode=settings.encode,
         )
-        packed = _going_on(settings, packed, read_answer(settings.target, PACKED_NAME, PackedSet))
+        packed = _resumed(settings, packed, read_answer(settings.target, PACKED_NAME, PackedSet))
         files = -(-len(names) // packed.images_per_file)
         layout = dataset_layout.Layout(  # named like a dataset's, so that a training run finds them
             folder=os.path.join(settings.target, "train"),
@@ -123,29 +119,30 @@ class PackKind(rows_job.RowsKind):
         )
 
     def begin(self, job: Job) -> Job:
+        """Claim the names of all packed files, and of their side files, in the target; write packed.json."""
         assert isinstance(job, PackJob)
         target = job.settings.target
         owned.take_folder(target, "pack.target")
-        names = {job.layout.folder: list(map(job.layout.name, range(job.layout.num_files)))}
+        file_names = {job.layout.folder: list(map(job.layout.name, range(job.layout.num_files)))}
         for side in format_part(job.settings, "Format").sides:  # type: ignore[attr-defined]
             paths = [side.path(job.layout, number) for number in range(job.layout.num_files)]
-            names[os.path.dirname(paths[0])] = [os.path.basename(path) for path in paths]
+            file_names[os.path.dirname(paths[0])] = [os.path.basename(path) for path in paths]
         is_new = not os.path.lexists(os.path.join(target, PACKED_NAME))
-        for folder in names:
+        for folder in file_names:
             if os.path.realpath(folder) != os.path.join(os.path.realpath(target), os.path.relpath(folder, target)):
                 raise UserError(f"{folder} is a link, or is below one: set pack.target to a new or an empty folder")
-            there = [name for name in os.listdir(folder) if name[0] != "."] if os.path.isdir(folder) else []
-            if is_new and there:
-                raise UserError(f"{folder} holds other files, such as {there[0]}: set pack.target to an empty folder")
+            foreign = [name for name in os.listdir(folder) if name[0] != "."] if os.path.isdir(folder) else []
+            if is_new and foreign:
+                raise UserError(f"{folder} holds other files, such as {foreign[0]}: set pack.target to an empty folder")
         with _writing(target):
             owned.claim(target, PACKED_NAME)
-            for folder, files in names.items():
+            for folder, names in file_names.items():
                 parent = target
                 for part in os.path.relpath(folder, target).split(os.sep):
                     owned.claim(parent, f"{part}/")
                     parent = os.path.join(parent, part)
                     os.makedirs(parent, exist_ok=True)
-                owned.claim(folder, *files)
+                owned.claim(folder, *names)
         if is_new:
             save_answer(target, PACKED_NAME, job.packed)
         storage_base.open_storage(storage_base.StorageSpec()).remove_unfinished(job.layout.folder)
@@ -157,22 +154,19 @@ class PackKind(rows_job.RowsKind):
 
     def measure(self, job: Job, comm: Comm, log: rows_job.RowLog, notify: Notify | None) -> None:
         assert isinstance(job, PackJob)
-        storage, folder, own = (
-            storage_base.open_storage(storage_base.StorageSpec()),
-            job.packed.source,
-            job.missing[comm.rank :: job.ranks],
-        )
-        for name in (name for file in own for name in job.images_of(file) if job.settings.evict):
-            with contextlib.suppress(OSError):  # reading the image will report the error
-                storage.evict(f"{folder}/{name}", write_first=True)
-        packer = FilePacker(job.settings, folder, job.layout)
-        comm.all_reduce_max(0)  # a barrier: all ranks begin together
-        for done, file in enumerate(own, start=1):
-            packer.pack(file, job.images_of(file))
-            each = job.packed.images_per_file
-            log.add(rank=comm.rank, set_images=len(job.names), images_per_file=each, **packer.counted)
+        storage = storage_base.open_storage(storage_base.StorageSpec())
+        files = job.missing[comm.rank :: job.ranks]
+        if job.settings.evict:
+            for name in (name for file in files for name in job.images_of(file)):
+                with contextlib.suppress(OSError):  # Reading the image will report the error.
+                    storage.evict(f"{job.packed.source}/{name}", write_first=True)
+        packer = FilePacker(job.settings, job.packed.source, job.layout)
+        whole_set = {"set_images": len(job.names), "images_per_file": job.packed.images_per_file}
+        comm.all_reduce_max(0)  # A barrier: all ranks begin together.
+        for done, file in enumerate(files, start=1):
+            log.add(rank=comm.rank, **whole_set, **packer.pack(file, job.images_of(file)))
             if notify is not None:
-                notify(Progress(at=f"{done} of {count(len(own), 'file')} of rank 0", done=done, total=len(own)))
+                notify(Progress(at=f"{done} of {count(len(files), 'file')} of rank 0", done=done, total=len(files)))
         comm.all_reduce_max(0)
         if comm.rank == 0:
             with _writing(job.layout.folder):
@@ -190,15 +184,15 @@ class PackKind(rows_job.RowsKind):
 
     @contextlib.contextmanager
     def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:
-        """Let a sweep's point pack into a folder of its own in the target, which is removed at the end."""
+        """Let a sweep's point pack into a new subfolder of the target, which is removed at the end."""
         target = _target(workload)
-        above = owned.missing_folders(target)
-        own = os.path.join(target, f"{os.path.basename(run_folder)}-{secrets.token_hex(4)}")
+        missing = owned.missing_folders(target)
+        subfolder = os.path.join(target, f"{os.path.basename(run_folder)}-{secrets.token_hex(4)}")
         try:
-            yield (override(("pack", "target"), own),)
+            yield (override(("pack", "target"), subfolder),)
         finally:
-            owned.remove_claimed(own)
-            owned.OwnFolder(target, above, marked=False).drop()
+            owned.remove_claimed(subfolder)
+            owned.OwnFolder(target, missing, marked=False).drop()
 
 
 JOB = PackKind()
@@ -219,14 +213,13 @@ def _writing(path: str) -> Iterator[None]:
 
 def _images(workload: Workload, settings: PackSettings) -> tuple[str, list[str]]:
     """Return a folder and the paths of the images below it; raises UserError, DatasetError."""
-    keeps = settings.recipe.keeps
     if settings.source:
         folder = settings.source.rstrip("/")
-        names = images_below(folder, settings.target, only_images=not keeps)
+        names = images_below(folder, settings.target, only_images=not settings.recipe.keeps)
     else:
         train = inspect(workload.dataset, storage=workload.storage_spec).train
         folder, names = train.folder, [train.name(number) for number in range(train.num_files)]
-        if not keeps and not all(map(is_image, names)):
+        if not settings.recipe.keeps and not all(map(is_image, names)):
             raise UserError(
                 f"dataset.format is {workload.dataset.format}: its files hold no single images; wanted jpeg, png or "
                 "tiff, or pack.encode=keep to pack files as they are"
@@ -237,25 +230,25 @@ def _images(workload: Workload, settings: PackSettings) -> tuple[str, list[str]]
 
 
 def images_below(folder: str, target: str, *, only_images: bool) -> list[str]:
-    """Return the paths of the files below a folder, sorted; with `only_images` of those whose names are of images.
+    """Return the paths of the files below a folder, sorted; with `only_images`, of files with endings of images.
 
     Hidden files and the folder `target` are left out. Raises DatasetError if no file remains.
     """
-    names: list[str] = []
-    for place, folders, files in os.walk(folder, onerror=_unlisted, followlinks=True):
-        paths = {name: os.path.join(place, name) for name in (*folders, *files) if not name.startswith(".")}
-        folders[:] = [name for name in folders if os.path.abspath(paths.get(name, target)) != os.path.abspath(target)]
-        names += [paths[name][len(folder) + 1 :] for name in files if name in paths]
-    chosen = sorted(name for name in names if not only_images or is_image(name))
-    if not chosen:
-        seen = f"{len(names)} files, none of them .jpeg, .png or .tiff" if names else "no files"
+    paths: list[str] = []
+    for parent, subfolders, files in os.walk(folder, onerror=_raise_unlisted, followlinks=True):
+        visible = [name for name in subfolders if not name.startswith(".")]
+        subfolders[:] = [name for name in visible if os.path.abspath(f"{parent}/{name}") != os.path.abspath(target)]
+        paths += [os.path.join(parent, name)[len(folder) + 1 :] for name in files if not name.startswith(".")]
+    images = sorted(path for path in paths if not only_images or is_image(path))
+    if not images:
+        content = f"{len(paths)} files, none of them .jpeg, .png or .tiff" if paths else "no files"
         raise DatasetError(
-            f"{folder} holds {seen}: set pack.source to a folder of images, or pack.encode=keep to pack any file"
+            f"{folder} holds {content}: set pack.source to a folder of images, or pack.encode=keep to pack any file"
         )
-    return chosen
+    return images
 
 
-def _unlisted(error: OSError) -> None:
+def _raise_unlisted(error: OSError) -> None:
     raise DatasetError(f"{error.filename}: {error.strerror}: wanted a folder of files to pack") from error
 
 
@@ -263,15 +256,16 @@ def choose_images_per_file(images: int, ranks: int) -> int:
     """Return the number of images per packed file that gives FILES_PER_RANK files per rank.
 
     Training needs files of equal length, so a number within a factor of 2 that divides the images is preferred.
+    Example: 1000 images on 2 ranks -> 125, in 8 files; 1002 images -> 167, in 6 files.
     """
-    target = max(1, min(images // (FILES_PER_RANK * ranks), MAX_IMAGES_PER_FILE))
-    near = range(-(-target // 2), min(2 * target, MAX_IMAGES_PER_FILE) + 1)
-    even = (number for number in near if images % number == 0)
-    return min(even, key=lambda number: abs(number - target), default=target)
+    ideal = max(1, min(images // (FILES_PER_RANK * ranks), MAX_IMAGES_PER_FILE))
+    near = range(-(-ideal // 2), min(2 * ideal, MAX_IMAGES_PER_FILE) + 1)
+    divisors = (number for number in near if images % number == 0)
+    return min(divisors, key=lambda number: abs(number - ideal), default=ideal)
 
 
-def _going_on(settings: PackSettings, packed: PackedSet, existing: PackedSet | None) -> PackedSet:
-    """Return the packed set to make, or to go on with; raises UserError for one that is complete, or another."""
+def _resumed(settings: PackSettings, packed: PackedSet, existing: PackedSet | None) -> PackedSet:
+    """Return the packed set to make; raises UserError if the target holds a complete set, or has other settings."""
     target = settings.target
     if existing is None:
         return packed
@@ -279,11 +273,11 @@ def _going_on(settings: PackSettings, packed: PackedSet, existing: PackedSet | N
         raise UserError(f"{target} holds a packed set already: set pack.target to an empty folder, or delete it")
     if not settings.images_per_file:
         packed = replace(packed, images_per_file=existing.images_per_file)
-    was = asdict(existing)
-    differing = [f"{key} was {was[key]}, is {now}" for key, now in asdict(packed).items() if was[key] != now]
-    if differing:
+    old = asdict(existing)
+    differences = [f"{key} was {old[key]}, is {new}" for key, new in asdict(packed).items() if old[key] != new]
+    if differences:
         raise UserError(
-            f"{target} holds an interrupted packing with other settings ({'; '.join(differing)}): use the same, set "
+            f"{target} holds an interrupted packing with other settings ({'; '.join(differences)}): use the same, set "
             "pack.target to an empty folder, or delete it"
         )
     return packed

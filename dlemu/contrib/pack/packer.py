@@ -1,6 +1,9 @@
 """Packs one file: reads each of its images, prepares it and writes it, one after another.
 
-The kernel's accounting divides the time of each part: blocked, on a core, waiting for one.
+    file  | create | 1st image: read | compute | write | 2nd image: read | ... | finish, fsync, rename
+    part  | write  | read            | compute | write | read            | ... | write
+
+The time of each part is divided by the kernel's accounting: blocked, on a core, waiting for a core.
 """
 
 from __future__ import annotations
@@ -25,24 +28,24 @@ def format_part(settings: PackSettings, part: str) -> type:
 
 
 class FilePacker:
-    """Packs files of one layout; `counted` has the columns of `rows.COLUMNS` that it measures, of one file."""
+    """Packs files of one layout, from images below one folder."""
 
     def __init__(self, settings: PackSettings, folder: str, layout: dataset_layout.Layout) -> None:
-        """`folder`: the one that all images are below."""
         self._settings, self._recipe, self._folder, self._layout = settings, settings.recipe, folder, layout
         self._storage = storage_base.open_storage(storage_base.StorageSpec())
         self._buffer, self._account = AlignedBuffer(), thread_accounting.ThreadAccounting()
-        self._began_ns, self._began_cpu = 0, (0, 0)
-        """When the present part began, on the wall clock and in the thread's CPU time and waiting for a core, in ns."""
-        self.counted: Counter[str] = Counter()
+        self._row = Counter[str]()  # of the present file
+        self._lap_ns = 0  # when the present part began
+        self._lap_cpu_ns = self._lap_cpu_wait_ns = 0  # totals of this thread at that moment
 
-    def pack(self, number: int, names: Sequence[str]) -> None:
-        """Pack the images of these names into the packed file of this number; raises UserError."""
-        path, row = self._layout.path(number), Counter[str]()
-        self.counted, row["file"] = row, number
-        row["cpu_ns"], row["storage_bytes"] = -time.process_time_ns(), -thread_accounting.process_storage_bytes()
-        row["began_ns"] = self._began_ns = time.monotonic_ns()
-        self._began_cpu = self._account.scheduled()
+    def pack(self, number: int, names: Sequence[str]) -> Counter[str]:
+        """Pack the images of these names into the packed file of this number; return its row. Raises UserError."""
+        path = self._layout.path(number)
+        process_cpu_ns = time.process_time_ns()  # with threads that Pillow or NumPy may start
+        storage_bytes = thread_accounting.process_storage_bytes()
+        row = self._row = Counter(file=number, began_ns=time.monotonic_ns())
+        self._lap_ns = row["began_ns"]
+        self._lap_cpu_ns, self._lap_cpu_wait_ns = self._account.scheduled()
         with self._writing(path):
             writer = self._storage.create(path)
         try:
@@ -54,60 +57,61 @@ class FilePacker:
                 row["images"] += 1
                 row["sample_bytes"] += sample.data.nbytes
             with self._writing(path):
-                if content := packer.finish():
+                side_content = packer.finish()
+                if side_content:
                     side = format_part(self._settings, "Format").sides[0]  # type: ignore[attr-defined]
-                    storage_base.write_whole(self._storage, side.path(self._layout, number), content, sync=False)
+                    storage_base.write_whole(self._storage, side.path(self._layout, number), side_content, sync=False)
                 writer.sync()
-                writer.commit()  # the name says that all of it is on the device
+                writer.commit()  # From now on, its name says that all of the file is on the device.
         except BaseException:
             writer.discard()
             raise
         row["written_bytes"] = writer.position
-        row["cpu_ns"] += time.process_time_ns()
-        row["storage_bytes"] += thread_accounting.process_storage_bytes()
+        row["cpu_ns"] = time.process_time_ns() - process_cpu_ns
+        row["storage_bytes"] = thread_accounting.process_storage_bytes() - storage_bytes
         row["ended_ns"] = time.monotonic_ns()
+        return row
 
     def _prepared(self, name: str) -> format_base.PackedSample:
         path = f"{self._folder}/{name}"
         try:
             data = self._read(path)
-            self._end("read")
-            self.counted["read_bytes"] += len(data)
+            self._end_lap("read")
+            self._row["read_bytes"] += len(data)
             sample = prepare(name, data, self._recipe)
-            self._end("compute")
+            self._end_lap("compute")
             return sample
         except (OSError, DamagedError) as error:
             reason = getattr(error, "strerror", error)
             raise UserError(f"{path} can't be packed: {reason}. Repair or remove it, {_GOES_ON}") from error
 
     def _read(self, path: str) -> memoryview:
-        self._storage.size_bytes(path)  # raises for other than regular files: a pipe would block forever
+        self._storage.size_bytes(path)  # This raises OSError for a pipe, which would block forever.
         reader = self._storage.open(path)
         try:
-            size = reader.size_bytes
-            data = self._buffer.view(max(1, size))[:size]
-            got = reader.read_into(data, 0)
+            size_bytes = reader.size_bytes
+            data = self._buffer.view(max(1, size_bytes))[:size_bytes]
+            got_bytes = reader.read_into(data, 0)
         finally:
             reader.close()
-        if got != size:
-            raise DamagedError(f"it ends after {got} of {size} bytes")
+        if got_bytes != size_bytes:
+            raise DamagedError(f"it ends after {got_bytes} of {size_bytes} bytes")
         return data
 
-    def _end(self, part: str) -> None:
-        """Account for the time since the part before: one look at the kernel's accounting for the end and the begin."""
-        ended_ns, (cpu_ns, cpu_wait_ns) = time.monotonic_ns(), self._account.scheduled()
-        (began_cpu_ns, began_cpu_wait_ns), row = self._began_cpu, self.counted
-        row[f"{part}_whole_ns"] += ended_ns - self._began_ns
-        row[f"{part}_cpu_ns"] += cpu_ns - began_cpu_ns
-        row[f"{part}_cpu_wait_ns"] += cpu_wait_ns - began_cpu_wait_ns
-        self._began_ns, self._began_cpu = ended_ns, (cpu_ns, cpu_wait_ns)
+    def _end_lap(self, part: str) -> None:
+        """Add the time since the last lap ended to a part: `read`, `compute` or `write`. The next lap begins."""
+        lap_ns, (cpu_ns, cpu_wait_ns) = time.monotonic_ns(), self._account.scheduled()
+        self._row[f"{part}_whole_ns"] += lap_ns - self._lap_ns
+        self._row[f"{part}_cpu_ns"] += cpu_ns - self._lap_cpu_ns
+        self._row[f"{part}_cpu_wait_ns"] += cpu_wait_ns - self._lap_cpu_wait_ns
+        self._lap_ns, self._lap_cpu_ns, self._lap_cpu_wait_ns = lap_ns, cpu_ns, cpu_wait_ns
 
     @contextlib.contextmanager
     def _writing(self, path: str) -> Iterator[None]:
-        """Context: account for the time, and raise UserError for what can't be written."""
+        """Context: add its time to `write`, and raise UserError for what can't be written."""
         try:
             yield
-            self._end("write")
+            self._end_lap("write")
         except ValueError as error:
             raise UserError(f"an image does not fit into {path}: {error}") from error
         except OSError as error:

@@ -11,10 +11,9 @@ import numpy as np
 
 from dlemu.extend import format_base, registry
 
-IMAGES = (".jpeg", ".jpg", ".png", ".tif", ".tiff")
-"""Endings, in lower case, of the names of files that are decoded; others are packed only as they are."""
-_QUALITY = 90
-_MOST_PIXELS = 1 << 30  # 3 GB of colours: more is damage rather than a picture
+IMAGES = (".jpeg", ".jpg", ".png", ".tif", ".tiff")  # endings of files that can be decoded
+_JPEG_QUALITY = 90
+_MAX_PIXELS = 1 << 30  # 3 GB of colours: more is damage rather than a picture
 _REDUCING_GAP = 2.0
 """An image is first shrunk by a whole factor, to no less than this many times the final size, a JPEG while it is
 decoded: nearly the same picture in a fraction of the time (Image.thumbnail has the same value)."""
@@ -60,7 +59,7 @@ def prepare(name: str, data: memoryview, recipe: Recipe) -> format_base.PackedSa
         if recipe.encoding == "raw":
             return format_base.PackedSample(name, memoryview(image.tobytes()), "bin")
         encoded = io.BytesIO()
-        image.save(encoded, "jpeg", quality=_QUALITY)
+        image.save(encoded, "jpeg", quality=_JPEG_QUALITY)
     except (OSError, ValueError, SyntaxError, RuntimeError, EOFError, TypeError, LookupError) as error:
         reason = str(error).partition(" <_io.")[0]  # cuts off the BytesIO object that Pillow's messages end with
         raise DamagedError(reason or type(error).__name__) from error
@@ -70,14 +69,17 @@ def prepare(name: str, data: memoryview, recipe: Recipe) -> format_base.PackedSa
 def _resized(data: memoryview, sides: tuple[int, ...]) -> Any:
     """Return an image in 8 bits, RGB if resized, else grey or RGB; of 16-bit grey the upper half of each pixel."""
     pillow = registry.library("PIL.Image", "image")
-    pillow.MAX_IMAGE_PIXELS = None  # at twice as many it refuses, and a scanned slide may have more
+    pillow.MAX_IMAGE_PIXELS = None  # Pillow refuses twice its default of pixels, and a scanned slide may have more.
     image = pillow.open(io.BytesIO(data))
-    if image.width * image.height > _MOST_PIXELS:
-        raise ValueError(f"{image.width} x {image.height} pixels: wanted {_MOST_PIXELS:,} at most")
     width, height = image.size
-    if sides:
+    if width * height > _MAX_PIXELS:
+        raise ValueError(f"{width} x {height} pixels: wanted {_MAX_PIXELS:,} at most")
+    if len(sides) == 2:
+        height, width = sides
+    elif sides:
         factor = sides[0] / min(image.size)
-        width, height = (sides[1], sides[0]) if len(sides) == 2 else (max(1, round(s * factor)) for s in image.size)
+        width, height = max(1, round(width * factor)), max(1, round(height * factor))
+    if sides:
         image.draft("RGB", (round(width * _REDUCING_GAP), round(height * _REDUCING_GAP)))
     if image.mode.startswith("I;16"):
         image = pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 PARTS = ("read", "compute", "write")
-_SPENT = {
-    "whole": "by the clock",
-    "cpu": "on a core",
-    "cpu_wait": "ready to run, without a core",
-}
+_TIMES = {"whole": "by the clock", "cpu": "on a core", "cpu_wait": "ready to run, without a core"}
 COLUMNS = {
     "rank": "rank that packed it",
     "file": "number of the packed file",
@@ -21,4 +17,4 @@ COLUMNS = {
     "sample_bytes": "bytes of its samples, without what the format adds",
     "storage_bytes": "bytes fetched from storage for it, by the kernel's accounting",
     "cpu_ns": "CPU time of the rank",
-} | {f"{part}_{key}_ns": f"time to {part}, {words}" for part in PARTS for key, words in _SPENT.items()}
+} | {f"{part}_{key}_ns": f"time to {part}, {words}" for part in PARTS for key, words in _TIMES.items()}

@@ -17,8 +17,7 @@ from dlemu.extend import Metric, rows_job
 from dlemu.extend import cache as page_cache
 
 What = Literal["storage", "host CPU", "processes", "images"]
-"""What can limit a packing. `processes`: cores and storage had capacity for more; `images`: too few for the processes.
-"""
+"""What can limit a packing. `processes`: too few for the cores and the storage; `images`: too few for the processes."""
 Shares = tuple[float, float, float, float, float]
 """Of the processes' time, in percent: reading, computing, waiting for a core, writing, idle."""
 ADVICE = {
@@ -31,18 +30,13 @@ ADVICE = {
     "faster_storage_to_read": "use faster storage for the images",
     "faster_storage_to_write": "use faster storage for the packed files, or smaller images",
 }
-IDLE_PERCENT = 50.0
-"""From this share of the processes' time without an image, there were too few images for so many processes."""
-STARVED_SHARE, BUSY_PERCENT = 0.15, 90.0
-"""No core is free if processes wait for one for this share of their time, or if the host is this busy."""
-FEW_REQUESTS = 4.0
-"""With fewer requests at a time, a device may be idle at times and still be slow."""
-OTHER_PROGRAMS_PERCENT = 50.0
-"""Other programs are blamed if they use this share of the cores' time, and more than the packing does."""
-THROTTLED_PERCENT = 10.0
-"""A CPU limit is blamed if it held the processes back in this share of its periods."""
-_MIN_FROM_STORAGE_PERCENT = 95.0
-"""If less than this share of the bytes came from storage, the result has a warning."""
+IDLE_PERCENT = 50.0  # If processes had no image for this share of their time, there were too few images.
+STARVED_SHARE = 0.15  # If processes wait for a core for this share of their time, no core is free.
+BUSY_PERCENT = 90.0  # If the host is this busy, no core is free; if a device is, it does not need more requests.
+FEW_REQUESTS = 4.0  # With fewer requests at a time, a device may be idle at times and still be slow.
+OTHER_PROGRAMS_PERCENT = 50.0  # Other programs are blamed if they use more of the cores, and more than the packing.
+THROTTLED_PERCENT = 10.0  # A CPU limit is blamed if it held the processes back in this share of its periods.
+_MIN_FROM_STORAGE_PERCENT = 95.0  # If less of the bytes came from storage, the result has a warning.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,41 +99,44 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
     """Return the summary of a packing, from the rows of its files."""
     rows, facts = run.rows, run.facts
     settings, processes = facts.workload.section(PackSettings), facts.ranks
-    begin_ns, end_ns = (int(rows["began_ns"].min()), int(rows["ended_ns"].max())) if len(rows) else (0, 0)
+    begin_ns = int(rows["began_ns"].min()) if len(rows) else 0
+    end_ns = int(rows["ended_ns"].max()) if len(rows) else 0
     window = begin_ns, end_ns
     seconds = max(1e-9, (end_ns - begin_ns) / 1e9)
     total = {name: rows[name].sum().item() for name in rows.dtype.names or ()}
     images, set_images = total["images"], int(rows["set_images"].max(initial=0))
-    each = int(rows["images_per_file"].max(initial=0))
+    images_per_file = int(rows["images_per_file"].max(initial=0))
     cores = sum(host.cpu_usable for host in facts.journal.hosts) or 1
     cpu_percent = 100 * total["cpu_ns"] / 1e9 / seconds / cores
+    idle = mean_of(run, "cpu", "", "idle_percent", window) + mean_of(run, "cpu", "", "iowait_percent", window)
+    from_storage = None
+    if total["read_bytes"]:
+        storage = facts.journal.storage
+        if total["storage_bytes"] or (storage is not None and storage.file_system in page_cache.COUNTED):
+            # The kernel reads whole pages, so its bytes may exceed those of the images.
+            from_storage = min(100.0, 100 * total["storage_bytes"] / total["read_bytes"])
     shares = _shares(total, processes * (end_ns - begin_ns))
-    idle = [mean_of(run, "cpu", "", metric, window) for metric in ("idle_percent", "iowait_percent")]
-    busy = None if any(map(math.isnan, idle)) else max(0.0, 100 - sum(idle))
-    storage = facts.journal.storage
-    is_known = total["read_bytes"] and (
-        total["storage_bytes"] or (storage is not None and storage.file_system in page_cache.COUNTED)
-    )
-    # at most all: whole pages are read of the last bytes of an image
-    from_storage = min(100.0, 100 * total["storage_bytes"] / total["read_bytes"]) if is_known else None
     limit = judge_packing(
         shares,
         device_activity(run, window),
         processes=processes,
         cores=cores,
-        host_busy_percent=busy,
+        host_busy_percent=None if math.isnan(idle) else max(0.0, 100 - idle),
         own_busy_percent=cpu_percent,
         throttled_percent=mean_of(run, "cpu", "", "throttled_percent", window),
     )
-    is_whole = facts.failure is None and bool(images)
-    failure, read = facts.failure, total["read_bytes"] / 1e6 / seconds
-    said = f"{read:,.1f} MB/s read, {images / seconds:,.1f} images/s; limited by {limit.what}"
+    read = total["read_bytes"] / 1e6 / seconds
+    verdict = f"{read:,.1f} MB/s read, {images / seconds:,.1f} images/s; limited by {limit.what}"
+    if facts.failure is not None:
+        verdict = f"INCOMPLETE: {facts.failure}"
+    is_complete = facts.failure is None and bool(images)
+    train = train_command(settings, set_images, images_per_file, total["sample_bytes"] // images) if is_complete else ""
     reading, computing, wanting_core, writing, _ = shares
     return PackSummary(
         **run.common_fields(),
-        verdict=said if failure is None else f"INCOMPLETE: {failure}",
+        verdict=verdict,
         images=images,
-        files=-(-set_images // max(1, each)),
+        files=-(-set_images // max(1, images_per_file)),
         seconds=seconds,
         read_mb_per_second=read,
         write_mb_per_second=total["written_bytes"] / 1e6 / seconds,
@@ -149,9 +146,9 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
         computing_percent=computing,
         wanting_core_percent=wanting_core,
         writing_percent=writing,
-        limited_by=limit if is_whole else None,
-        train=train_command(settings, set_images, each, total["sample_bytes"] // images) if is_whole else "",
-        issues=tuple(_issues(set_images, each, from_storage)),
+        limited_by=limit if is_complete else None,
+        train=train,
+        issues=tuple(_issues(set_images, images_per_file, from_storage)),
     )
 
 
@@ -159,19 +156,23 @@ def mean_of(run: rows_job.RowsRun, probe: str, source: str, metric: str, window_
     """Return the mean of a telemetry series of the first host over the packing; NaN without readings."""
     if not run.telemetry:
         return math.nan
-    times, values = run.telemetry[0].readings(probe, source, metric)
-    begins = np.concatenate([[window_ns[0]], times[:-1]]) if len(times) else times
-    weights = np.maximum(np.minimum(times, window_ns[1]) - np.maximum(begins, window_ns[0]), 0)
-    return float((values * weights).sum() / weights.sum()) if len(times) and weights.sum() else math.nan
+    ends, values = run.telemetry[0].readings(probe, source, metric)
+    begins = np.concatenate([[window_ns[0]], ends[:-1]]) if len(ends) else ends  # A reading is of the time before it.
+    weights = np.maximum(np.minimum(ends, window_ns[1]) - np.maximum(begins, window_ns[0]), 0)
+    return float((values * weights).sum() / weights.sum()) if weights.sum() else math.nan
 
 
 def _shares(total: dict[str, int], whole_ns: int) -> Shares:
-    """Return how the processes spent `whole_ns`."""
-    whole, cpu, wait = ({part: total[f"{part}_{time}_ns"] for part in PARTS} for time in ("whole", "cpu", "cpu_wait"))
-    read, write = (max(0, whole[part] - cpu[part] - wait[part]) for part in ("read", "write"))
-    # whoever computes and is not on a core waits for one, also where the kernel does not account for that
-    wanted = max(0, whole["compute"] - cpu["compute"]) + wait["read"] + wait["write"]
-    parts = read, sum(cpu.values()), wanted, write
+    """Return how the processes spent `whole_ns`.
+
+    Example: reading took 10 s, of which 2 on a core and 1 waiting for a core -> 7 s reading, 2 computing, 1 waiting.
+    """
+    cpu = sum(total[f"{part}_cpu_ns"] for part in PARTS)
+    read = max(0, total["read_whole_ns"] - total["read_cpu_ns"] - total["read_cpu_wait_ns"])
+    write = max(0, total["write_whole_ns"] - total["write_cpu_ns"] - total["write_cpu_wait_ns"])
+    # A process that computes and is not on a core waits for a core, also where the kernel does not account for that.
+    compute_wait = max(0, total["compute_whole_ns"] - total["compute_cpu_ns"])
+    parts = read, cpu, compute_wait + total["read_cpu_wait_ns"] + total["write_cpu_wait_ns"], write
     reading, computing, wanting_core, writing = (100 * part / max(whole_ns, sum(parts), 1) for part in parts)
     idle = max(0.0, 100.0 - reading - computing - wanting_core - writing)
     return reading, computing, wanting_core, writing, idle
@@ -181,12 +182,12 @@ def device_activity(run: rows_job.RowsRun, window_ns: tuple[int, int]) -> PackDe
     """Return the activity of the devices of source and target: summed rates and queue depths, highest busy share."""
     devices = run.telemetry[0].devices if run.telemetry else ()
     names = [device.name for device in devices if device.counted and device.probe == "block"]
-    known = dict[str, list[float]]()
+    means = dict[str, list[float]]()
     for metric in ("read_mb_per_second", "write_mb_per_second", "mean_queue_depth", "busy_percent"):
-        means = [mean_of(run, "block", name, metric, window_ns) for name in names]
-        known[metric] = [mean for mean in means if not math.isnan(mean)]
-    busy = max(known.pop("busy_percent"), default=None)
-    read, write, depth = (sum(means) if means else None for means in known.values())
+        readings = [mean_of(run, "block", name, metric, window_ns) for name in names]
+        means[metric] = [mean for mean in readings if not math.isnan(mean)]
+    busy = max(means.pop("busy_percent"), default=None)
+    read, write, depth = (sum(of_devices) if of_devices else None for of_devices in means.values())
     return PackDevice(read_mb_per_second=read, write_mb_per_second=write, mean_depth=depth, busy_percent=busy)
 
 
@@ -210,8 +211,10 @@ def judge_packing(
         return _limit("images", confidence, "more_images")
     worked = max(1e-9, 100 - idle)
     storage, cpu = (reading + writing) / worked, (computing + wanting_core) / worked
-    share = max(storage, cpu)  # at 3/4, the other share is a third of it at most (docs/packing.md)
-    confidence = "high" if share >= 0.75 else "medium" if share >= 0.5 else "low"
+    share = max(storage, cpu)
+    confidence = "medium" if share >= 0.5 else "low"
+    if share >= 0.75:  # The other share is a third of it at most (docs/packing.md).
+        confidence = "high"
     if storage >= cpu:
         depth, busy = device.mean_depth, device.busy_percent
         has_few_requests = (processes if depth is None else depth) < FEW_REQUESTS

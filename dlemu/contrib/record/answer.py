@@ -1,4 +1,4 @@
-"""What was recorded of a job: record.json says how it ran, and how its replays did; the recipe has what they need."""
+"""What was recorded of a job: record.json has a `RecordAnswer`; the recipe is made of a `Recording` and its `Data`."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Spread:
     @classmethod
     def of(cls, values: Sequence[float] | NDArray[np.float64]) -> Spread:
         """Return the distribution of one or more values."""
-        known = np.asarray(values, np.float64)
-        steps = np.linspace(0, 1, QUANTILES)
-        return cls(mean=float(known.mean()), quantiles=tuple(map(float, np.quantile(known, steps))))
+        array = np.asarray(values, np.float64)
+        probabilities = np.linspace(0, 1, QUANTILES)
+        return cls(mean=float(array.mean()), quantiles=tuple(map(float, np.quantile(array, probabilities))))
 
     def longer(self, by: float) -> Spread:
         """Return the distribution with `by` added to all values; negative results become 0."""
@@ -75,10 +75,8 @@ class Parts:
 class Saves:
     """Checkpoints written while the job was recorded."""
 
-    bytes: int
-    """Size of one checkpoint, all ranks together."""
-    batches_between: int | None
-    """None if no pass over the training data had several checkpoints."""
+    bytes: int  # size of one checkpoint, all ranks together
+    batches_between: int | None  # None if no pass over the training data had several checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +85,10 @@ class Loading:
 
     iterable: bool
     workers: int
-    prefetch: int
-    """Batches that each worker reads ahead."""
+    prefetch: int  # batches that each worker reads ahead
     start_method: str
-    order: str
-    """`shuffled`, `in order`, or `own` for a custom sampler whose order is not known."""
-    samples: int | None
-    """Length of the dataset; None if it has none (iterable datasets)."""
+    order: str  # `shuffled`, `in order`, or `own` for a custom sampler whose order is not known
+    samples: int | None  # length of the dataset; None if it has none (iterable datasets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,16 +105,13 @@ class JobData:
 
 @dataclass(frozen=True, kw_only=True)
 class Data(JobData):
-    """These files, with what a replay of them needs."""
+    """The files, with what a replay of them needs."""
 
     folder: str
-    ending: str
-    """Of samples that are read from files of several kinds, all endings, with commas between them."""
-    sizes: Spread
-    """Sizes of the files in the folder, bytes."""
+    ending: str  # such as `.jpg`; for a dataset with several kinds of files `.jpg, .png`
+    sizes: Spread  # sizes of the files in the folder, bytes
     stored_bytes_per_sample: float | None = None  # None: the samples of its files could not be counted
-    group_rows: int = 0
-    """Rows of a row group of Parquet; 0 for other formats."""
+    group_rows: int = 0  # rows of a row group of Parquet; 0 for other formats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,43 +139,30 @@ class JobRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording(JobRun):
-    """What was measured of the job, with what a replay of it needs."""
+    """All that was measured of the job: how it ran, and what a replay of it needs."""
 
-    loaders: int
-    """Ranks that have a loader: all, or rank 0 alone, which reads for all, as Accelerate's dispatcher does."""
+    loaders: int  # ranks that have a loader: all, or rank 0 alone, which reads for all, as Accelerate's dispatcher does
     loading: Loading
     batch_size: int
-    """Samples per batch of the loader: where one rank reads for all, a batch is for all ranks or for one in turn.
-
-    Of batches that differ in size, the mean, rounded.
-    """
-    steps: int
-    """Batches of a rank that the figures are computed from."""
-    computation: Spread
-    """Compute time of a batch on its accelerator, and what a replay needs less than the job to receive a batch."""
-    step_cpu: Spread
-    """CPU time of the trainer per batch, without that of receiving it from a worker."""
+    """Samples per batch of the loader (where one rank reads for all, maybe of all ranks); the mean if they differ."""
+    steps: int  # batches of a rank that the figures are computed from
+    computation: Spread  # of a batch on its accelerator; and the time that a replay saves in receiving a batch
+    step_cpu: Spread  # CPU time of the trainer per batch, without that of receiving it from a worker
     gradient_accumulation_steps: int
     synchronous: bool
-    preprocess: Spread
-    """CPU time of a worker per sample, without system time."""
-    worker_cpu_per_sample: float
-    """CPU time of a worker process per sample, with system time."""
+    preprocess: Spread  # CPU time of a worker per sample, without system time
+    worker_cpu_per_sample: float  # CPU time of a worker process per sample, with system time
     opens_per_sample: float
-    maps_files: bool = False  # while batches were loaded; or page faults read from devices
-    samples_before: int = 0
-    """Samples that were loaded before the first measured batch, as warm-up."""
-    shipped_bytes_per_sample: float
-    """Size of the arrays that a worker sends to the trainer."""
-    arrays: int = 0
-    """Arrays (tensors) of a batch; 0: not known, or it has none."""
+    maps_files: bool = False  # files were mapped while batches were loaded, or page faults read from devices
+    samples_before: int = 0  # samples that were loaded before the first measured batch, as warm-up
+    shipped_bytes_per_sample: float  # size of the arrays that a worker sends to the trainer
+    arrays: int = 0  # arrays (tensors) of a batch; 0: not known, or it has none
     saves: Saves | None
-    problems: tuple[str, ...] = ()
-    """Why a replay would not behave like this job."""
+    problems: tuple[str, ...] = ()  # why a replay would not behave like this job
 
     @property
     def files_per_sample(self) -> int:
-        """How many files a sample is read from, such as an image and its mask; 1 also if a file holds several."""
+        """Files that a sample is read from, such as an image and its mask; 1 also if a file holds several samples."""
         return max(1, round(self.opens_per_sample))
 
     @property

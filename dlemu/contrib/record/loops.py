@@ -27,31 +27,20 @@ class Loop:
 
     rows: ProcessRows
     passes: tuple[Pass, ...]
-    interleaved: bool
-    """Passes overlap: several loaders feed the training at once."""
+    interleaved: bool  # passes overlap: several loaders feed the training at once
     wait: NDArray[np.float64]
     body: NDArray[np.float64]
-    queue: NDArray[np.float64]
-    """Time within the body in which the trainer was runnable without a core; `wait_queue`: the same within the wait."""
-    wait_queue: NDArray[np.float64]
-    taking: NDArray[np.float64]
-    """CPU time of the trainer within the wait: receiving a batch from a worker."""
-    computation: NDArray[np.float64]
-    """Compute time, measured by events on the accelerator; without them, the body minus `queue`."""
-    cpu: NDArray[np.float64]
-    """CPU time of the trainer within the body."""
-    by_device: bool
-    ahead: bool
-    """Batches are requested by another thread than the one that steps the optimizer: it reads ahead."""
-    drained: float | None
-    """Share of the steps at whose end the accelerator was idle; None without an accelerator."""
+    queue: NDArray[np.float64]  # time within the body in which the trainer was runnable without a core
+    wait_queue: NDArray[np.float64]  # the same within the wait
+    taking: NDArray[np.float64]  # CPU time of the trainer within the wait: receiving a batch from a worker
+    computation: NDArray[np.float64]  # compute time by events on the accelerator; without them, the body minus `queue`
+    cpu: NDArray[np.float64]  # CPU time of the trainer within the body
+    by_device: bool  # whether events on the accelerator gave `computation`
+    ahead: bool  # batches are requested by another thread than the one that steps the optimizer: it reads ahead
+    drained: float | None  # share of the steps at whose end the accelerator was idle; None without an accelerator
     begin_ns: int
     end_ns: int
     accumulation: int
-
-    @property
-    def seconds(self) -> float:
-        return float((self.wait + self.body).sum())
 
     def groups(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the mean of each group of batches that share an optimizer step, as some loops request them at once."""
@@ -62,60 +51,65 @@ class Loop:
     def ready(self) -> NDArray[np.bool_]:
         """Return for each group of `groups` whether its batches were ready when they were requested."""
         wait, body = self.groups(self.wait - self.wait_queue - self.taking), self.groups(self.body)
-        found: NDArray[np.bool_] = wait <= max(READY_SECONDS, READY_SHARE * float(np.median(body)))
-        return found
+        is_ready: NDArray[np.bool_] = wait <= max(READY_SECONDS, READY_SHARE * float(np.median(body)))
+        return is_ready
 
 
 def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
-    batches: dict[int, list[Batch]] = {one.number: [] for one in rows.passes}
+    """Return the training of a process without its first `skip` batches; None if it has none, or did not train."""
+    batches: dict[int, list[Batch]] = {begun.number: [] for begun in rows.passes}
     for batch in rows.batches:
         batches.setdefault(batch.number, []).append(batch)
-    training = [
-        one
-        for one in rows.passes
-        if (own := batches[one.number]) and any(own[0].t1 < step.t <= own[-1].t0 for step in rows.steps)
-    ]
-    in_order = sorted((batches[one.number] for one in training), key=lambda own: own[0].t0)
+    training = []  # In passes of an evaluation, no optimizer steps.
+    for begun in rows.passes:
+        own = batches[begun.number]
+        if own and any(own[0].t1 < step.t <= own[-1].t0 for step in rows.steps):
+            training.append(begun)
+    in_order = sorted((batches[begun.number] for begun in training), key=lambda own: own[0].t0)
+    measured = _without_warm_up(training, in_order, skip)
     unsorted: list[Batch | Over] = [*rows.overs, *rows.batches]
-    requests = sorted(unsorted, key=lambda one: one.t0)
-    request_times = [one.t0 for one in requests]
-    counted = _counted(training, in_order, skip)
-    places = [bisect.bisect_left(request_times, max(batch.t1, batch.t0 + 1)) for batch in counted]  # the next ones
-    steps = [(batch, requests[at]) for batch, at in zip(counted, places, strict=True) if at < len(requests)]
-    device = {one.serial: one for one in rows.devices}
+    requests = sorted(unsorted, key=lambda request: request.t0)
+    request_times = [request.t0 for request in requests]
+    steps = []  # (batch, the request after it, which ends its body)
+    for batch in measured:
+        index = bisect.bisect_left(request_times, max(batch.t1, batch.t0 + 1))
+        if index < len(requests):
+            steps.append((batch, requests[index]))
+    device = {times.serial: times for times in rows.devices}
     by_device = sum(batch.serial in device for batch, _ in steps) > len(steps) / 2
     if by_device:
         steps = [(batch, following) for batch, following in steps if batch.serial in device]
     if not steps:
         return None
-    kept = [batch for batch, _ in steps]
+    measured = [batch for batch, _ in steps]
     trainers = {step.thread for step in rows.steps}
-    ahead = sum(batch.thread not in trainers for batch in kept) > len(kept) / 2
-    wait = _seconds(batch.t1 - batch.t0 for batch in kept)
-    saves = [
-        sum(save.t1 - save.t0 for save in rows.saves if one.t1 <= save.t0 and save.t1 <= two.t0) for one, two in steps
-    ]
-    body = _seconds(two.t0 - one.t1 - saved for (one, two), saved in zip(steps, saves, strict=True))
+    ahead = sum(batch.thread not in trainers for batch in measured) > len(measured) / 2
+    wait = _seconds(batch.t1 - batch.t0 for batch in measured)
+    body_ns = []
+    for batch, following in steps:
+        saves = [save for save in rows.saves if batch.t1 <= save.t0 and save.t1 <= following.t0]
+        body_ns.append(following.t0 - batch.t1 - sum(save.t1 - save.t0 for save in saves))
+    body = _seconds(body_ns)
     queue = np.minimum(_seconds(following.queue0 - batch.queue1 for batch, following in steps), body)
     cpu = _seconds(following.cpu0 - batch.cpu1 for batch, following in steps)
-    wait_queue = np.minimum(_seconds(batch.queue1 - batch.queue0 for batch in kept), wait)
-    taking = np.zeros(len(kept))
-    if training[0].workers:  # loading is in other processes: this one's CPU time while it waits is the trainer's
-        taking = np.minimum(_seconds(batch.cpu1 - batch.cpu0 for batch in kept), wait - wait_queue)
-    if ahead or by_device:  # the thread that requests batches does not compute
-        queue, wait_queue, taking = (np.zeros(len(kept)) for _ in range(3))
+    wait_queue = np.minimum(_seconds(batch.queue1 - batch.queue0 for batch in measured), wait)
+    taking = np.zeros(len(measured))
+    if training[0].workers:  # Workers load the batches, so the trainer's CPU time in a wait is for receiving a batch.
+        taking = np.minimum(_seconds(batch.cpu1 - batch.cpu0 for batch in measured), wait - wait_queue)
+    if ahead or by_device:  # The thread that requests batches does not compute.
+        queue = wait_queue = taking = np.zeros(len(measured))
     computation = body - queue
     if by_device:
-        computation = np.array([device[batch.serial].ms for batch in kept]) / 1e3
-        waited = np.array([device[batch.serial].waited_ms for batch in kept]) / 1e3
-        took = wait + body
-        wait = np.where(waited >= 0, np.minimum(waited, took), wait)  # negative: not known
-        body = took - wait
-    drained = [batch.drained for batch in kept if batch.drained is not None]
+        computation = np.array([device[batch.serial].ms for batch in measured]) / 1e3
+        idle = np.array([device[batch.serial].waited_ms for batch in measured]) / 1e3
+        step = wait + body
+        wait = np.where(idle >= 0, np.minimum(idle, step), wait)  # Negative: the accelerator's idle time is not known.
+        body = step - wait
+    drained = [batch.drained for batch in measured if batch.drained is not None]
     return Loop(
         rows=rows,
         passes=tuple(training),
-        interleaved=any(later[0].t0 < one[-1].t1 for one, later in itertools.pairwise(in_order)),
+        interleaved=any(later[0].t0 < earlier[-1].t1 for earlier, later in itertools.pairwise(in_order)),
         wait=wait,
         body=body,
         queue=queue,
@@ -126,8 +120,8 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
         by_device=by_device,
         ahead=ahead,
         drained=float(np.mean(drained)) if drained else None,
-        begin_ns=kept[0].t0,
-        end_ns=kept[-1].t1,
+        begin_ns=measured[0].t0,
+        end_ns=measured[-1].t1,
         accumulation=_accumulation(rows, in_order),
     )
 
@@ -136,24 +130,27 @@ def _seconds(ns: Iterable[int]) -> NDArray[np.float64]:
     return np.array([max(0, value) for value in ns], float) / 1e9
 
 
-def _counted(training: Sequence[Pass], in_order: Sequence[Sequence[Batch]], skip: int) -> list[Batch]:
+def _without_warm_up(training: Sequence[Pass], in_order: Sequence[Sequence[Batch]], skip: int) -> list[Batch]:
     """Return the batches to measure: no warm-up and, in passes long enough, none that were prefetched at the start."""
-    counted: list[Batch] = []
-    leads = {one.number: one.workers * (one.prefetch or 2) for one in training}
-    for place, own in enumerate(in_order):
-        kept, lead = own[skip if place == 0 else 0 :], leads[own[0].number]
-        counted += kept[lead:] if len(kept) > 3 * lead else kept
-    return counted
+    measured: list[Batch] = []
+    prefetched = {begun.number: begun.workers * (begun.prefetch or 2) for begun in training}
+    for position, batches in enumerate(in_order):
+        steady = batches[skip:] if position == 0 else batches
+        lead = prefetched[batches[0].number]
+        measured += steady[lead:] if len(steady) > 3 * lead else steady
+    return measured
 
 
-def _accumulation(rows: ProcessRows, turns: Sequence[Sequence[Batch]]) -> int:
-    """Return how many batches share an optimizer step; several optimizers that step together count as one."""
-    steps = sorted(step.t for step in rows.steps)
-    taken = groups = 0
-    for batches in turns:
-        taken += len(batches)
-        groups += 1 + sum(
-            bisect.bisect(steps, following.t0) > bisect.bisect(steps, one.t1)
-            for one, following in itertools.pairwise(batches)
-        )
-    return max(1, round(taken / groups))
+def _accumulation(rows: ProcessRows, passes: Sequence[Sequence[Batch]]) -> int:
+    """Return how many batches share an optimizer step; several optimizers that step together count as one.
+
+    Example: steps after each 4th of 80 batches -> 20 groups of batches -> 4.
+    """
+    step_times = sorted(step.t for step in rows.steps)
+    batch_count = groups = 0
+    for batches in passes:
+        batch_count += len(batches)
+        groups += 1
+        for batch, following in itertools.pairwise(batches):
+            groups += bisect.bisect(step_times, following.t0) > bisect.bisect(step_times, batch.t1)
+    return max(1, round(batch_count / groups))

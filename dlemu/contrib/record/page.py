@@ -22,21 +22,22 @@ if TYPE_CHECKING:
 
 
 def print_record(recorded: Recorded, console: Console) -> None:
-    answer, lines = recorded.answer, [f"recipe: {recorded.recipe}"]
+    answer = recorded.answer
     print_screen(_screen(answer, recorded.folder), console)
+    lines = [f"recipe: {recorded.recipe}"]
     if answer.replayable is None:
         lines.append(f"to verify it on a quiet host: {recorded.verify}")
     if answer.replayable is not False:
-        words = "dataset.data_folder=/mnt/drive/data --make reader.evict_page_cache=epochs"
-        lines.append(f"next, on another drive: dlemu train workload={shlex.quote(recorded.recipe)} {words}")
+        settings = "dataset.data_folder=/mnt/drive/data --make reader.evict_page_cache=epochs"
+        lines.append(f"next, on another drive: dlemu train workload={shlex.quote(recorded.recipe)} {settings}")
     print_lines(lines, console)
 
 
 def _screen(answer: RecordAnswer, folder: str) -> Screen:
-    recording, data, says = answer.recording, answer.data, answer.reason
+    recording, data, reason = answer.recording, answer.data, answer.reason
     if answer.replayable:
         error = answer.replays[-1].error_percent(recording)
-        says = f"its replay on the same storage differs by {error:+.1f} % in samples/s"
+        reason = f"its replay on the same storage differs by {error:+.1f} % in samples/s"
     step = recording.parts.step
     waits = [(100 * seconds / step, name) for name, seconds in recording.parts.named() if name != "computing"]
     causes = ", ".join(f"{name} {share:.0f} %" for share, name in waits if share >= 1)
@@ -44,12 +45,12 @@ def _screen(answer: RecordAnswer, folder: str) -> Screen:
     advice = "more free cores, lighter preprocessing or smaller batches: faster storage would not help"
     if max(waits)[1] == "storage":
         advice = "faster storage, or more read ahead (num_workers, prefetch_factor)"
-    lines = [
-        Said("waits", waited, tone="strong"),
-        *[Said("to do", advice, tone="strong")] * bool(causes),
-        Said("a sample", _reads(recording)),
-        Said("replay", f"{VERDICTS[answer.replayable]} {says}", tone="good" if answer.replayable else "open"),
-    ]
+    lines = [Said("waits", waited, tone="strong")]
+    if causes:
+        lines.append(Said("to do", advice, tone="strong"))
+    lines.append(Said("a sample", _reads(recording)))
+    verdict = f"{VERDICTS[answer.replayable]} {reason}"
+    lines.append(Said("replay", verdict, tone="good" if answer.replayable else "open"))
     if data is not None:
         files = f"{count(data.files, 'file')} ({data.format}), {size(data.bytes)}"
         lines.append(Said("dataset", f"{files}, {number(data.samples_per_file)} samples each"))
@@ -59,13 +60,12 @@ def _screen(answer: RecordAnswer, folder: str) -> Screen:
 
 
 def _reads(recording: JobRun) -> str:
-    """Return how a sample is read."""
-    read, of_devices = recording.read_bytes_per_sample, recording.device_bytes_per_sample
-    device = size(round(of_devices)) if of_devices or recording.device_bytes_counted else "an unknown number"
+    read, device = recording.read_bytes_per_sample, recording.device_bytes_per_sample
     if not read and not recording.mapped:
         return "reads none while it trains"
     how = f"{number(recording.calls_per_sample)} calls, {size(round(read))}" if read else "from mapped files"
-    return f"reads {how}; {device} from devices"
+    device_bytes = size(round(device)) if device or recording.device_bytes_counted else "an unknown number"
+    return f"reads {how}; {device_bytes} from devices"
 
 
 def _charts(answer: RecordAnswer, folder: str) -> Iterator[tuple[str, Figure]]:

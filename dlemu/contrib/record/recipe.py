@@ -14,11 +14,8 @@ import yaml
 from dlemu.contrib.record.answer import Data, RecordAnswer, Recording, Spread
 
 RECIPE_VERSION = 1
-PIECES = "indexed_binary"
-"""Format of files of which parts are read: dlemu cuts a user's files of this format into records, without an index."""
-_NARROW = 0.001
-"""If all quantiles of a time lie within this share of its mean, it is written as one number."""
-
+PIECES = "indexed_binary"  # by this format, dlemu cuts any file into records of equal length, without an index
+_NARROW = 0.001  # If all quantiles of a time lie within this share of its mean, it is written as one number.
 _HEAD = """\
 # A training job as recorded by dlemu: a workload like any other.
 #   dlemu train workload=THIS.yaml dataset.data_folder=/mnt/drive/data ranks=8 --make
@@ -50,7 +47,7 @@ def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict
     tree["train"] = {
         "epochs": 1,
         "computation_time": duration(recording.computation),
-        # A replay that takes longer to receive a batch may leave nothing of the step.
+        # If a replay needs the whole step to receive a batch, no time is left for computing.
         "step_cpu_time": duration(recording.step_cpu if recording.computation.mean else Spread.of([0.0])),
         "synchronous": recording.synchronous,
     }
@@ -62,7 +59,7 @@ def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict
 
 
 def simplified(recording: Recording, data: Data | None) -> Iterator[str]:
-    """Yield what the recipe does in another way than the job, as notes: the replay shows whether that matters."""
+    """Yield notes on what the recipe does in another way than the job: the replay shows whether that matters."""
     batches = recording.gradient_accumulation_steps
     if recording.loaders > 1 and batches > 1:
         yield f"its ranks synchronise every {batches} batches: in a replay they do after each"
@@ -78,19 +75,20 @@ def reads_parts(data: Data, recording: Recording) -> bool:
 
 
 def _dataset(recording: Recording, data: Data) -> dict[str, Any]:
-    each = max(1, round(data.samples_per_file))
-    read = recording.read_bytes_per_sample / recording.files_per_sample
-    pieces = recording.mapped or reads_parts(data, recording)
-    length = read if pieces and read > 0 else data.bytes / data.files / each
+    file_samples = max(1, round(data.samples_per_file))
+    piece_bytes = recording.read_bytes_per_sample / recording.files_per_sample
+    is_cut = recording.mapped or reads_parts(data, recording)
+    length = piece_bytes if is_cut and piece_bytes > 0 else data.bytes / data.files / file_samples
     tree: dict[str, Any] = {
         "format": data.format or "npy",
         "num_files_train": int(rounded(data.files)),
-        "num_samples_per_file": int(rounded(each)),
+        "num_samples_per_file": int(rounded(file_samples)),
         "record_length_bytes": int(rounded(length)),
     }
     sizes = data.sizes.quantiles
-    if not pieces and sizes[-1] - sizes[0] > 0.01 * data.sizes.mean:  # within 1 %: one size
-        tree["record_length_bytes_quantiles"] = ascending([rounded(size / each) for size in sizes], rounded(length))
+    if not is_cut and sizes[-1] - sizes[0] > 0.01 * data.sizes.mean:  # Sizes within 1 % are written as one size.
+        quantiles = [rounded(size / file_samples) for size in sizes]
+        tree["record_length_bytes_quantiles"] = ascending(quantiles, rounded(length))
     if data.group_rows:
         tree["parquet"] = {"row_group_size": int(rounded(data.group_rows))}
     shipped = int(rounded(recording.shipped_bytes_per_sample / recording.files_per_sample))
@@ -103,7 +101,9 @@ def _reader(recording: Recording, engine: str) -> dict[str, Any]:
     loading, files = recording.loading, recording.files_per_sample
     shuffle = "off" if loading.order == "in order" else "seed"
     shipped = rounded(recording.shipped_bytes_per_sample / files)
-    crosses = loading.workers > 0 and recording.arrays > 0 and shipped >= 1
+    tensors = {}
+    if loading.workers and recording.arrays and shipped >= 1:  # Workers send tensors to the trainer.
+        tensors = {"tensors": min(recording.arrays, 64), "tensor_bytes": int(shipped)}
     return {
         "data_loader": "pytorch",
         "batch_size": recording.batch_size * files,
@@ -117,7 +117,7 @@ def _reader(recording: Recording, engine: str) -> dict[str, Any]:
         "nice": 0,
         "preprocess": "burn",
         "preprocess_time": duration(recording.preprocess.scaled(recording.preprocess.mean / files)),
-        **({"tensors": min(recording.arrays, 64), "tensor_bytes": int(shipped)} if crosses else {}),
+        **tensors,
     }
 
 

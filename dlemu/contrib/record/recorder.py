@@ -14,28 +14,23 @@ from _thread import _local, get_native_id  # the module `threading` is for proce
 from collections.abc import Callable
 from typing import Any
 
-FOLDER = "DLEMU_RECORD"
-"""Environment variable with the folder for rows."""
-WINDOW = "DLEMU_RECORD_WINDOW"
-"""Environment variable that says when recording ends: after so many batches (0: no limit), or minutes."""
-DEFAULT_FOLDER = "dlemu-record"
-"""Folder for rows, below the current one, where the environment has no FOLDER."""
+FOLDER = "DLEMU_RECORD"  # environment variable with the folder for rows
+WINDOW = "DLEMU_RECORD_WINDOW"  # environment variable `BATCHES MINUTES`: when recording ends (0 batches: no limit)
+DEFAULT_FOLDER = "dlemu-record"  # below the current folder
 DEFAULT_WINDOW = "0 10"  # hundreds of batches, enough for quantiles, even if a step takes a second
 ROWS_VERSION = 1
 ENDING = ".jsonl"
 
-_MODULE = "_dlemu_record"
-"""Name of this module in sys.modules, however it was imported, and of its attribute on iterators."""
+_MODULE = "_dlemu_record"  # name in sys.modules, however this was imported, and of its attribute on iterators
 _MAX_ROW_BYTES = 256 << 20  # hundreds of thousands of batches; recording must not fill the disk
-_MAX_FILES = 2000
-"""File names that a process records at most: enough for a dataset with a folder per class."""
+_MAX_FILES = 2000  # maximum file names that a process records: enough for a dataset with a folder per class
 _HAND_OVER_BYTES = 16384  # more than the messages about a batch of 64 tensors; pyarrow reads more in threads of its own
 _RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 """Environment variables by launcher: torchrun and Accelerate, Open MPI, PMIx, MPICH, Slurm."""
-_CODE_EXTENSIONS = (".py", ".pyc", ".pyi", ".so", ".pyd", ".egg-link", ".pth", ".mo")
-_NO_SAMPLES = (".safetensors", "-shm")  # mapped files of a model's weights, and of SQLite
+_CODE_ENDINGS = (".py", ".pyc", ".pyi", ".so", ".pyd", ".egg-link", ".pth", ".mo")
+_NO_SAMPLES = (".safetensors", "-shm")  # endings of mapped files that hold a model's weights, or are SQLite's
+# Files of the operating system or of Python are no data.
 _OS_PATHS = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", f"{sys.prefix}/", f"{sys.base_prefix}/")
-"""Beginnings of paths that belong to the operating system or to Python: no data."""
 _now = time.monotonic_ns
 
 
@@ -47,14 +42,15 @@ class _Process:
         self.max_batches = 0
         self.max_ns = 0
         self.ended = False
+        self.overhead: tuple[int, int] | None = None  # bytes and calls by which reading `_Counters` raises them
         self.renew()
 
     def renew(self) -> None:
         self.pid = os.getpid()
         self.rows = -1  # file descriptor
         self.row_bytes = self.began_ns = 0
-        self.passes = self.batches = self.delivered = self.fetches = 0
-        self.listed = 0  # the pass whose workers are known
+        self.passes = self.batches = self.delivered = self.fetches = 0  # `batches`: those with gradients
+        self.listed = 0  # the pass whose workers have been written to a row
         self.own_read_bytes = 0  # by the recorder itself, while listing open files
         self.files: set[str] = set()
         self.marker = ""
@@ -96,7 +92,7 @@ class _Process:
 
 
 class _Thread(_local):
-    """What this thread is doing: loading a batch (`fetch`), waiting for one, saving; and its open counters."""
+    """What this thread is doing: loading a batch (`fetch`), waiting for a batch, saving; and its open counters."""
 
     fetch: Any = None
     waits = saves = False
@@ -123,10 +119,10 @@ def _never_fails(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _around(begin: Callable[..., Any], end: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper of functions that calls `begin` before them, with their arguments, and `end` after them.
+    """Return a decorator by which a function calls `begin` before it runs, with its arguments, and `end` afterwards.
 
-    `end` gets what `begin` returned, the arguments, the result, and the type of an error. If `begin` returned None, it
-    is not called.
+    `end` gets what `begin` returned, the arguments, the result, and the type of an exception. If `begin` returned None,
+    `end` is not called.
     """
     import functools
 
@@ -156,7 +152,7 @@ def _around(begin: Callable[..., Any], end: Callable[..., Any]) -> Callable[...,
 
 
 class _Counters:
-    """A thread's open files in /proc, which are closed when it ends: a job may start a thread for each pass."""
+    """Counters of a thread and its process, in files of /proc. The thread's end closes them: a job may start many."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -177,38 +173,30 @@ class _Counters:
                 except OSError:  # the job has closed it
                     continue
 
-
-class _Meter:
-    """Reads counters of this thread and process from files in /proc, opened once per thread and again after a fork."""
-
-    overhead: tuple[int, int] | None = None
-    """Bytes and read calls that `read` itself adds to the counters."""
-
     def read(self) -> list[int]:
         """Return 8 counters; -1 for any that the kernel does not report.
 
         Of the thread: CPU ns, run-queue ns (runnable, without a core), bytes read, read calls, bytes read from devices.
         Of the process: bytes read, read calls, bytes read from devices.
         """
-        schedule, thread, process = (os.pread(file, 512, 0).split() if file >= 0 else [] for file in self._files())
-        found = [int(schedule[0]), int(schedule[1])] if len(schedule) >= 2 else [-1, -1]
+        schedule, thread, process = (os.pread(file, 512, 0).split() if file >= 0 else [] for file in self.files)
+        counters = [int(schedule[0]), int(schedule[1])] if len(schedule) >= 2 else [-1, -1]
         for words in (thread, process):
-            found += [int(words[1]), int(words[5]), int(words[9])] if len(words) >= 10 else [-1, -1, -1]
-        return found
+            counters += [int(words[1]), int(words[5]), int(words[9])] if len(words) >= 10 else [-1, -1, -1]
+        return counters
 
     def queue(self) -> int:
         """Return how long this thread has waited for a core, ns."""
-        file = self._files()[0]
+        file = self.files[0]
         return int(os.pread(file, 512, 0).split()[1]) if file >= 0 else -1
 
-    def _files(self) -> list[int]:
-        if _thread.counters is None or _thread.counters.pid != os.getpid():
-            _thread.counters = _Counters()
-        files: list[int] = _thread.counters.files
-        return files
 
-
-_meter = _Meter()
+def _counters() -> _Counters:
+    """Return the counters of this thread, opened anew after a fork."""
+    counters: _Counters | None = _thread.counters
+    if counters is None or counters.pid != os.getpid():
+        counters = _thread.counters = _Counters()
+    return counters
 
 
 class _Fetch:
@@ -216,22 +204,22 @@ class _Fetch:
 
     def __init__(self) -> None:
         self.opens = self.mapped = self.map_calls = self.map_bytes = 0
-        self.last = ""
-        self.new: list[str] = []
+        self.last_opened = ""
+        self.new_files: list[str] = []
 
     def note_file(self, name: str) -> None:
-        known = _process.files
-        if name not in known and len(known) < _MAX_FILES:
-            known.add(name)
-            self.new.append(os.path.abspath(name))
+        noted = _process.files
+        if name not in noted and len(noted) < _MAX_FILES:
+            noted.add(name)
+            self.new_files.append(os.path.abspath(name))
 
     def open(self, path: object) -> None:
         name = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
-        if not name or name.endswith(_CODE_EXTENSIONS) or "/site-packages/" in name:
+        if not name or name.endswith(_CODE_ENDINGS) or "/site-packages/" in name:
             return
-        if name.startswith("/dev/shm/") or not name.startswith(_OS_PATHS):  # opened by name there: data in memory
-            self.opens += name != self.last  # np.load opens a file that it maps three times
-            self.last = name
+        if name.startswith("/dev/shm/") or not name.startswith(_OS_PATHS):  # In /dev/shm, a job keeps data in memory.
+            self.opens += name != self.last_opened  # np.load opens a file that it maps three times.
+            self.last_opened = name
             self.note_file(name)
 
 
@@ -241,27 +229,28 @@ def _begin_fetch(*_: Any) -> Any:
     if _process.fetches and _process.window_is_over():
         _process.ended = True
         return None
-    if _meter.overhead is None:
-        first, second = _meter.read(), _meter.read()
-        _meter.overhead = second[2] - first[2], second[3] - first[3]
+    if _process.overhead is None:
+        first, second = _counters().read(), _counters().read()
+        _process.overhead = second[2] - first[2], second[3] - first[3]
     _thread.fetch = _Fetch()
-    return _meter.read(), time.process_time_ns(), _system_ns(), _now()
+    return _counters().read(), time.process_time_ns(), _system_ns(), _now()
 
 
 def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
     ended_ns = _now()
     before, cpu_before, system_before, began_ns = begun
-    cpu, system, after = time.process_time_ns(), _system_ns(), _meter.read()
+    cpu, system, after = time.process_time_ns(), _system_ns(), _counters().read()
     fetch, _thread.fetch = _thread.fetch, None
     if error is not None:
         return
     fetcher, index = arguments
     spent = [b - a if a >= 0 else -1 for a, b in zip(before, after)]  # noqa: B905  # Python 3.9 has no strict
-    # The process's reads, if more than this thread's: some libraries, as pyarrow, read in threads of their own.
-    read, calls, device = (max(both) for both in zip(spent[2:5], spent[5:8]))  # noqa: B905
-    if spent[2] >= 0 and spent[5] - spent[2] < _HAND_OVER_BYTES:  # a thread that sends tensors reads little
-        calls = spent[3]
-    own_bytes, own_calls = _meter.overhead or (0, 0)
+    cpu_ns, queue_ns, thread_read, thread_calls, thread_device, process_read, process_calls, process_device = spent
+    # Take the process's reads if they are more than this thread's: libraries such as pyarrow read in their own threads.
+    read, calls, device = max(thread_read, process_read), thread_calls, max(thread_device, process_device)
+    if thread_read < 0 or process_read - thread_read >= _HAND_OVER_BYTES:  # Less is another thread that sends tensors.
+        calls = max(thread_calls, process_calls)
+    own_bytes, own_calls = _process.overhead or (0, 0)
     is_map = not hasattr(fetcher, "dataset_iter")
     samples, batch_bytes, arrays = _batch_size(data)
     if getattr(fetcher, "auto_collation", False) and (samples is None or is_map):
@@ -269,13 +258,13 @@ def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
     _process.fetches += 1
     mapped: set[str] = set()
     own_read_bytes = 0
-    if _process.fetches & (_process.fetches - 1) == 0:  # the 1st, 2nd, 4th ...: it costs a millisecond
-        read_before = _meter.read()[2]
+    if _process.fetches & (_process.fetches - 1) == 0:  # the 1st, 2nd, 4th ...: listing files takes a millisecond
+        read_before = _counters().read()[2]
         opened, mapped = _open_files(_process.folder)
-        # Arrays name their files when they are indexed; others that are mapped may be those of an evaluation.
-        for name in opened - mapped if fetch.map_calls else opened | mapped:  # Python's maps keep their files open
+        # Mapped arrays note their own files when they are indexed: other mapped files may be those of an evaluation.
+        for name in opened - mapped if fetch.map_calls else opened | mapped:  # Python's maps keep their files open.
             fetch.note_file(name)
-        own_read_bytes = _meter.read()[2] - read_before  # from /proc, by the recorder itself
+        own_read_bytes = _counters().read()[2] - read_before  # from /proc, by the recorder itself
     row = {  # process_cpu_in: during this fetch; other process_...: since the process began
         "k": "fetch",
         "t0": began_ns,
@@ -283,8 +272,8 @@ def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
         "n": samples,
         "bytes": batch_bytes,
         "arrays": arrays,
-        "cpu": spent[0],
-        "queue": spent[1],
+        "cpu": cpu_ns,
+        "queue": queue_ns,
         "read": max(0, read - own_bytes) if read >= 0 else -1,
         "calls": max(0, calls - own_calls) if calls >= 0 else -1,
         "device": device,
@@ -297,7 +286,7 @@ def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
         "mapped": fetch.mapped + sum(not name.endswith(_NO_SAMPLES) for name in mapped),
         "maps": fetch.map_calls,
         "map_bytes": fetch.map_bytes,
-        "files": fetch.new,
+        "files": fetch.new_files,
     }
     if is_map:
         row["items"] = len(index) if isinstance(index, (list, tuple)) else 1
@@ -318,15 +307,16 @@ def _batch_size(data: Any, depth: int = 0) -> tuple[int | None, int, int]:
         return None, 0, 0
     if data and isinstance(data[0], (str, bytes, int, float)):
         return len(data), 0, 0
-    length, total, arrays = None, 0, 0
+    samples, total_bytes, arrays = None, 0, 0
     for part in data[:64]:
-        found, bytes_of_part, arrays_of_part = _batch_size(part, depth + 1)
-        length = found if length is None else length
-        total += bytes_of_part
-        arrays += arrays_of_part
-    if len(data) > 64:
-        total, arrays = (each * len(data) // 64 for each in (total, arrays))
-    return length, total, arrays
+        part_samples, part_bytes, part_arrays = _batch_size(part, depth + 1)
+        samples = part_samples if samples is None else samples
+        total_bytes += part_bytes
+        arrays += part_arrays
+    if len(data) > 64:  # Take the rest to be like the first 64.
+        total_bytes = total_bytes * len(data) // 64
+        arrays = arrays * len(data) // 64
+    return samples, total_bytes, arrays
 
 
 def _system_ns() -> int:
@@ -340,22 +330,22 @@ def _open_files(rows_folder: str) -> list[set[str]]:
     """Return the data files outside `rows_folder` that are open for reading, and those that are mapped."""
     import fcntl
 
-    found, maps = set(), set()
+    opened, mapped = set(), set()
     for name in os.listdir("/proc/self/fd"):
         try:
             if fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY:
-                found.add(os.readlink("/proc/self/fd/" + name))
-        except OSError:  # closed since, such as the descriptor of the listing itself
+                opened.add(os.readlink("/proc/self/fd/" + name))
+        except OSError:  # The file was closed since, such as the listing of /proc/self/fd itself.
             continue
     with open("/proc/self/maps", "rb") as lines:
         for line in lines:
-            parts = line.split(None, 5)
+            parts = line.split(None, 5)  # address, permissions, offset, device, inode, path
             if len(parts) == 6 and parts[5].startswith(b"/") and b"x" not in parts[1]:
-                maps.add(os.fsdecode(parts[5].rstrip(b"\n")))
-    outside, other = (*_OS_PATHS, rows_folder), (*_CODE_EXTENSIONS, " (deleted)")
+                mapped.add(os.fsdecode(parts[5].rstrip(b"\n")))
+    folders, endings = (*_OS_PATHS, rows_folder), (*_CODE_ENDINGS, " (deleted)")
     return [
-        {n for n in names if n[0] == "/" and not n.startswith(outside) and not n.endswith(other) and ".so." not in n}
-        for names in (found, maps)
+        {n for n in names if n[0] == "/" and not n.startswith(folders) and not n.endswith(endings) and ".so." not in n}
+        for names in (opened, mapped)
     ]
 
 
@@ -374,7 +364,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _opening(position: int, maps: bool = False) -> Callable[..., Any]:
-    """Return a wrapper of functions whose C code opens a file, with no audit event; `position` is the name's place."""
+    """Return a decorator of functions that open a file in C, with no audit event; `position`: the argument's index."""
 
     def begin(*arguments: Any) -> None:
         if _thread.fetch is not None:
@@ -402,10 +392,8 @@ class DeviceTimes:
     """
 
     def __init__(self, cuda: Any) -> None:
-        from collections import deque
-
         self._cuda = cuda
-        self._pending: Any = deque()
+        self._pending: list[Any] = []
         self._begin: Any = None
         self._last_end: Any = None
         self._batch = -1
@@ -428,12 +416,12 @@ class DeviceTimes:
 
     def completed(self) -> list[tuple[int, float, float]]:
         """Return completed steps as (batch, ms of the step, ms that the GPU was idle before it, -1 if unknown)."""
-        found = []
+        steps = []
         while self._pending and self._pending[0][3].query():
-            batch, before, begin, end = self._pending.popleft()
-            waited = -1.0 if before is None else before.elapsed_time(begin)
-            found.append((batch, begin.elapsed_time(end), waited))
-        return found
+            batch, last_end, begin, end = self._pending.pop(0)
+            idle_ms = -1.0 if last_end is None else last_end.elapsed_time(begin)
+            steps.append((batch, begin.elapsed_time(end), idle_ms))
+        return steps
 
 
 def _new_pass(_: Any, arguments: Any, __: Any, error: Any) -> None:
@@ -488,7 +476,7 @@ def _begin_next(iterator: Any) -> Any:
         _process.device = DeviceTimes(torch.cuda)
     if _process.device is not None:
         drained = _process.device.end_step()
-    return number, drained, torch.is_grad_enabled(), _meter.queue(), time.process_time_ns(), _now()
+    return number, drained, torch.is_grad_enabled(), _counters().queue(), time.process_time_ns(), _now()
 
 
 def _end_next(begun: Any, arguments: Any, _: Any, error: Any) -> None:
@@ -509,7 +497,7 @@ def _end_next(begun: Any, arguments: Any, _: Any, error: Any) -> None:
             "cpu0": cpu_before,
             "cpu1": time.process_time_ns(),
             "queue0": queue_before,
-            "queue1": _meter.queue(),
+            "queue1": _counters().queue(),
             "thread": get_native_id(),
             "drained": drained,
             "pids": [worker.pid for worker in getattr(arguments[0], "_workers", ()) if is_first],

@@ -1,8 +1,10 @@
 """Makes a command load the hook (recorder.py), and reads the rows that it wrote: JSON lines, one file per process.
 
-Keys that nothing is computed from are skipped. Times are in ns. "Queue" is time that a thread was runnable without a
-core. In `Batch` and `Over`, CPU time, queue and bytes are running totals, at `t0` or `t1`; in `Fetch` they are those of
-loading the batch, except where noted.
+Times are in ns; "queue" is time that a thread was runnable without a core. In `Batch` and `Over`, CPU time and queue
+are running totals at `t0` or `t1`; in `Fetch`, all counters are of loading the batch, except where noted.
+
+    trainer:  Batch t0 ---- waits ---- t1 ---- computes, `Step` ---- t0 of the next Batch, or of Over (the pass ended)
+    worker:   Fetch t0 -- loads -- t1      (with no workers, the trainer itself loads, between t0 and t1 of the Batch)
 """
 
 from __future__ import annotations
@@ -13,19 +15,18 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_type_hints
 
 import msgspec
 
 from dlemu.extend import UserError, owned, write_text
 
-VERSION = 1
-"""Version of the rows; the same as ROWS_VERSION of the hook."""
+VERSION = 1  # the same as ROWS_VERSION of the hook
 ENDING = ".jsonl"
-HOOK, ROWS = "hook", "rows"
-"""Subfolders of a recorded job's folder: for the hook, and for the rows that it writes."""
+HOOK, ROWS = "hook", "rows"  # subfolders of a recorded job's folder: for the hook, and for the rows that it writes
 _SOURCE = Path(__file__).with_name("recorder.py")
 _COMPILED = [f"sitecustomize.cpython-3{minor}.pyc" for minor in range(9, 30)]
-"""What the job's Python, of any version, leaves beside the hook: dlemu may remove it with the hook."""
+"""Files that the job's Python, of any version, leaves beside the hook: dlemu removes them with the hook."""
 
 
 class Process(msgspec.Struct, tag_field="k", tag="process", kw_only=True):
@@ -57,20 +58,17 @@ class Batch(msgspec.Struct, tag_field="k", tag="batch", kw_only=True):
     serial: int
     t0: int
     t1: int
-    grad: bool
     cpu0: int
     cpu1: int
-    queue0: int = 0
-    """Time that the trainer's thread was runnable without a core."""
+    queue0: int = 0  # time that the trainer's thread was runnable without a core
     queue1: int = 0
     thread: int
-    drained: bool | None = None
-    """The accelerator was idle at `t0`; None without an accelerator."""
+    drained: bool | None = None  # the accelerator was idle at `t0`; None without an accelerator
     pids: list[int] = msgspec.field(default_factory=list)
 
 
 class Over(msgspec.Struct, tag_field="k", tag="over", kw_only=True):
-    """The trainer requested a batch at `t0`, but the pass was over: StopIteration."""
+    """The trainer requested a batch at `t0`, but the pass had no more: StopIteration."""
 
     number: int = msgspec.field(name="pass")
     t0: int
@@ -87,25 +85,20 @@ class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
     bytes: int
     cpu: int
     queue: int
-    read: int
-    """Bytes read by all threads of the process, as some libraries start threads; also for `calls` and `device`."""
+    read: int  # bytes read by all threads of the process, as some libraries start threads; `calls`, `device`: the same
     calls: int
     device: int
-    process_read: int
-    """Since the process began, without the hook's reads; `process_cpu_in`: only while the batch was loaded."""
+    process_read: int  # since the process began, without the hook's reads; `process_device`, `process_cpu`: the same
     process_device: int
     process_cpu: int
-    process_cpu_in: int
+    process_cpu_in: int  # only while the batch was loaded
     system_cpu: int
     opens: int
-    mapped: int = 0
-    """Files that the batch mapped; after some batches also those that others had mapped."""
+    mapped: int = 0  # files mapped while the batch was loaded; after the 1st, 2nd, 4th ... batch, all mapped files
     arrays: int
-    items: int | None = None
-    """Items of a map dataset; a batch may be one of them."""
-    maps: int = 0
-    """Times that a mapped array of NumPy was indexed, and the bytes taken from it."""
-    map_bytes: int = 0
+    items: int | None = None  # items of a map dataset; one item may be a whole batch
+    maps: int = 0  # times that a mapped array of NumPy was indexed
+    map_bytes: int = 0  # bytes taken from it
     files: list[str] = msgspec.field(default_factory=list)
 
 
@@ -150,19 +143,12 @@ class ProcessRows:
     devices: list[Device] = field(default_factory=list)
 
 
-_LISTS: dict[type[Row], str] = {
-    Pass: "passes",
-    Batch: "batches",
-    Over: "overs",
-    Fetch: "fetches",
-    Step: "steps",
-    Save: "saves",
-    Device: "devices",
-}
+_LIST_OF = {hint.__args__[0]: name for name, hint in get_type_hints(ProcessRows).items() if name != "process"}
+"""Type of a row -> the name of its list in ProcessRows."""
 
 
 def with_hook(folder: str, rows: str, *, steps: int = 0, minutes: float, skip: int = 0) -> dict[str, str]:
-    """Copy the hook to a folder below `folder`, as importing it starts a recording.
+    """Copy the hook to a folder below `folder`, as a `sitecustomize` that Python imports when it starts.
 
     Return the environment variables that make a command record into folder `rows`, until `skip` + `steps` batches of a
     trainer are recorded (`steps` 0: no limit), or `minutes` are over.
@@ -183,7 +169,7 @@ def with_hook(folder: str, rows: str, *, steps: int = 0, minutes: float, skip: i
 
 def read_rows(folder: str) -> list[ProcessRows]:
     """Return the rows of each process, in the order of their first pass; raises UserError."""
-    found = []
+    processes = []
     for path in row_files(folder):
         try:
             with open(path, "rb") as lines:
@@ -191,8 +177,8 @@ def read_rows(folder: str) -> list[ProcessRows]:
         except OSError as error:
             raise UserError(f"{path} can't be read ({error.strerror}): wanted rows written by `dlemu record`") from None
         if rows is not None:
-            found.append(rows)
-    return sorted(found, key=lambda rows: min((one.t for one in rows.passes), default=0))
+            processes.append(rows)
+    return sorted(processes, key=lambda rows: min((begun.t for begun in rows.passes), default=0))
 
 
 def row_files(folder: str) -> list[str]:
@@ -202,14 +188,14 @@ def row_files(folder: str) -> list[str]:
 def _decode(lines: Sequence[bytes]) -> ProcessRows | None:
     rows: ProcessRows | None = None
     for line in lines:
-        try:  # by json, as a file's name that is no UTF-8 has surrogates, which msgspec refuses
+        try:  # File names that are not UTF-8 have surrogates, which json decodes and msgspec refuses.
             row: Row = msgspec.convert(json.loads(line), Row)
-        except (ValueError, RecursionError):  # truncated: the last line of a killed process, or the disk was full
+        except (ValueError, RecursionError):  # The process was killed in mid-line, or the disk was full.
             continue
         if isinstance(row, Process):
             if row.version != VERSION:
                 raise UserError(f"these rows have version {row.version}, wanted {VERSION}: record the job again")
             rows = ProcessRows(row)
         elif rows is not None:
-            getattr(rows, _LISTS[type(row)]).append(row)
+            getattr(rows, _LIST_OF[type(row)]).append(row)
     return rows

@@ -32,10 +32,8 @@ class Recorded:
     answer: RecordAnswer
     folder: str
     recipe: str
-    job_status: int | None
-    """Exit status of the job, -N if signal N ended it; None if it had run before."""
-    verify: str = ""
-    """Command that verifies the recipe later, on a quiet host."""
+    job_status: int | None  # exit status of the job, -N if signal N ended it; None if it had run before
+    verify: str  # command that verifies the recipe later, on a quiet host
 
 
 def record(
@@ -50,24 +48,25 @@ def record(
     folder: str = "",
     on_step: Callable[[str], None] = lambda what: None,
 ) -> Recorded:
-    """Record a job and write its recipe: the options of `dlemu record`, and a command, or the `rows` that one left.
+    """Record the job that `command` starts, or read the `rows` of an earlier job; replay it and write its recipe.
 
-    Raises UserError for wrong options or rows without training, DlemuError.
+    The parameters are the options of `dlemu record`. Raises UserError for wrong options or rows without training.
     """
     if bool(command) == bool(rows):
         raise UserError("wanted a job to record: `dlemu record -- python train.py`, or --rows FOLDER of one that ran")
     if rows and not os.path.isdir(rows):
         raise UserError(f"--rows is {rows}, which is not a folder: wanted a folder with a recorded job's rows")
     folder = folder or result_folder.new_folder("record")
-    recipe, own_rows, status = out or os.path.join(folder, RECIPE), os.path.join(folder, ROWS), None
+    recipe = out or os.path.join(folder, RECIPE)
+    own_rows = os.path.join(folder, ROWS)
+    status = None
     _check_places(folder, recipe)
     taken = owned.take_folder(folder, "--output")
     try:
         if command:
             owned.claim(folder, ROWS + "/")
-            status = child_run.run_attached(
-                command, with_hook(folder, own_rows, steps=steps, minutes=minutes, skip=skip)
-            )
+            hook = with_hook(folder, own_rows, steps=steps, minutes=minutes, skip=skip)
+            status = child_run.run_attached(command, hook)
         on_step("reading what was recorded")
         processes = read_rows(rows or own_rows)
         if not processes and status == -signal.SIGINT:
@@ -78,20 +77,20 @@ def record(
                 "above, and run it without `dlemu record --`"
             )
         recording, data = dataset_of(files_of(processes, skip), analyse(processes, skip))
-    except BaseException:  # with Ctrl-C
+    except BaseException:  # Ctrl-C as well: keep the folder only if there is a recording in it.
         if not row_files(own_rows):
             taken.drop()
         raise
-    counts = data is not None and environment.describe_folder(data.folder).file_system in page_cache.COUNTED
-    recording = replace(recording, device_bytes_counted=counts)
+    is_counted = data is not None and environment.describe_folder(data.folder).file_system in page_cache.COUNTED
+    recording = replace(recording, device_bytes_counted=is_counted)
     problems = (*recording.problems, *data_problems(data, recording))
     notes = (*recording.notes, *data_notes(data, recording), *simplified(recording, data))
     recording = replace(recording, problems=problems, notes=notes)
+    job = msgspec.convert(recording, JobRun, from_attributes=True)
+    job_data = data and msgspec.convert(data, JobData, from_attributes=True)
+    answer = RecordAnswer(complete=False, recording=job, data=job_data)
     engine, failure = "matched", ""
-    told = partial(msgspec.convert, from_attributes=True)
-    job, files = told(recording, JobRun), data and told(data, JobData)
-    answer = RecordAnswer(complete=False, recording=job, data=files)
-    _save(folder, recipe, answer, (recording, data), engine)
+    _save(folder, recipe, answer, recording, data, engine, failure)
     if replay and data is not None and not recording.problems:
         on_step("replaying it on the same storage")
         try:
@@ -101,7 +100,7 @@ def record(
         except DlemuError as error:
             failure = "its replay failed"
             on_step(f"{failure}: {error}")
-    answer = _save(folder, recipe, replace(answer, complete=True), (recording, data), engine, failure)
+    answer = _save(folder, recipe, replace(answer, complete=True), recording, data, engine, failure)
     verify = shlex.join(["dlemu", "record", "--skip", str(skip), "--rows", rows or own_rows])
     return Recorded(answer, folder, recipe, status, verify)
 
@@ -122,11 +121,11 @@ def _check_places(folder: str, recipe: str) -> None:
 
 
 def _save(
-    folder: str, recipe: str, answer: RecordAnswer, of: tuple[Recording, Data | None], engine: str, failure: str = ""
+    folder: str, recipe: str, answer: RecordAnswer, recording: Recording, data: Data | None, engine: str, failure: str
 ) -> RecordAnswer:
-    """Write the recipe and record.json; return the answer with its verdict; `failure`: that of a replay."""
-    replayable, reason = verdict(of[0], answer.replays[-1] if answer.replays else None, failure)
+    """Write the recipe and record.json; return the answer with its verdict. `failure`: why a replay failed, or ""."""
+    replayable, reason = verdict(recording, answer.replays[-1] if answer.replays else None, failure)
     answer = replace(answer, replayable=replayable, reason=reason)
-    write_text(os.path.dirname(recipe) or ".", os.path.basename(recipe), recipe_text(answer, *of, engine))
+    write_text(os.path.dirname(recipe) or ".", os.path.basename(recipe), recipe_text(answer, recording, data, engine))
     save_answer(folder, RECORD, answer)
     return answer

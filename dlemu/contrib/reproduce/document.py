@@ -37,16 +37,14 @@ class DocumentQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A dlemu command: a probe, or datagen, is run on each drive; a sweep trains on, or packs, the data of all."""
+    """A dlemu command. A probe or datagen is run on each drive; a sweep trains on, or packs, the data of all drives."""
 
     name: str
     command: Command
-    says: str
-    """What it does, for the progress line."""
+    says: str  # what it does, for the progress line
     words: tuple[str, ...]
-    laptop: tuple[str, ...] = ()
-    """Further words at this scale; the same for `full`."""
-    full: tuple[str, ...] = ()
+    laptop: tuple[str, ...] = ()  # further words at scale=laptop
+    full: tuple[str, ...] = ()  # further words at scale=full
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +52,10 @@ class DeclaredTable:
     """A table of results, with its figure."""
 
     title: str
-    of: str
-    """Beginning of the names of the steps whose results it shows."""
-    across: dict[str, str] = field(default_factory=dict)
-    """Title of what varies -> its name in a row of results (`rows.rows_of`)."""
-    values: dict[str, str] = field(default_factory=dict)
-    """Quantity with its unit -> its name in a row."""
-    by: str = ""
-    """Name in a row: each of its values has quantities of its own, and each drive a table."""
+    of: str  # beginning of the names of the steps whose results it shows
+    across: dict[str, str] = field(default_factory=dict)  # title of what varies -> its name in a row (`rows_of`)
+    values: dict[str, str] = field(default_factory=dict)  # quantity with its unit -> its name in a row
+    by: str = ""  # name in a row: the table has all quantities once for each of its values
     shape: Literal["bars", "lines", "over time", "time saved"] = "bars"
     figure: str = ""
     caption: str = ""
@@ -72,26 +66,25 @@ class Document:
     """A document of a vendor."""
 
     title: str
-    steps: tuple[Step, ...]
-    """The first may make a dataset, which each drive gets in a folder named after its workload."""
+    steps: tuple[Step, ...]  # the first may make a dataset, which each drive gets in a folder named after its workload
     tables: tuple[DeclaredTable, ...]
 
     def plan(self, question: DocumentQuestion) -> Iterator[Step]:
-        """Yield the commands to run, with all their words."""
-        data: tuple[str, ...] = ()
-        folders = list[str]()
+        """Yield the commands to run, with all their words: a probe or datagen for each drive, as NAME-1, NAME-2, ..."""
+        datagen_words: tuple[str, ...] = ()
+        folders = list[str]()  # of the dataset on each drive
         for step in self.steps:
-            own = (*step.words, *(step.laptop if question.scale == "laptop" else step.full))
+            scaled = (*step.words, *(step.laptop if question.scale == "laptop" else step.full))
             if step.command == "sweep":
-                words = (*data, *own, *question.overrides, f"drives={','.join(folders)}")
+                words = (*datagen_words, *scaled, *question.overrides, f"drives={','.join(folders)}")
                 yield Step(name=step.name, command="sweep", says=step.says, words=words)
                 continue
             for number, drive in enumerate(question.drives, start=1):
-                words = (drive, *own)
+                words = (drive, *scaled)
                 if step.command == "datagen":
-                    data = own
-                    folders.append(os.path.join(drive, own[0].partition("=")[2]))
-                    words = (*own, override(("dataset", "data_folder"), folders[-1]))
+                    datagen_words = scaled
+                    folders.append(os.path.join(drive, scaled[0].partition("=")[2]))  # resnet50 of workload=resnet50
+                    words = (*scaled, override(("dataset", "data_folder"), folders[-1]))
                 says = step.says.format(drive=drive)
                 yield Step(name=f"{step.name}-{number}", command=step.command, says=says, words=words)
 

@@ -24,16 +24,17 @@ _QUANTITIES = 6  # on the first screen
 
 
 def screen(answer: Reproduced, folder: str) -> Screen:
-    """Return whether all of it ran, and quantities of the first table at the largest of what it varies."""
+    """Return whether all steps ran, and quantities of the first table at the largest value of what it varies."""
     state = "reproduced" if answer.complete else "INCOMPLETE"
-    said = f"{state}, {count(len(answer.steps), 'step')}, scale={answer.question.scale}"
-    lines = [Said("answer", said, tone="strong" if answer.complete else "open")]
+    summary = f"{state}, {count(len(answer.steps), 'step')}, scale={answer.question.scale}"
+    lines = [Said("answer", summary, tone="strong" if answer.complete else "open")]
     document = document_named(answer.question.document)
     for panel in panels_of(rows_of(answer, folder), document.tables[0])[:_QUANTITIES]:
         last = max(place for _, place in panel.values)
         values = {drive: value for (drive, place), value in panel.values.items() if place == last}
-        text = ", ".join(f"{number(value)}{f' on {drive}' * (len(values) > 1)}" for drive, value in values.items())
-        lines.append(Said(panel.title, text, f"{panel.across}: {last}"))
+        is_single = len(values) == 1
+        texts = [number(value) if is_single else f"{number(value)} on {drive}" for drive, value in values.items()]
+        lines.append(Said(panel.title, ", ".join(texts), f"{panel.across}: {last}"))
     notes = [_REDUCED] if answer.question.scale == "laptop" else []
     return Screen(title=document.title, lines=lines, notes=notes, folder=folder)
 
@@ -48,9 +49,10 @@ def sections(answer: Reproduced, folder: str) -> Iterator[Section]:
 
 
 def _table(title: str, panels: Sequence[Panel], notes: Sequence[str]) -> Table:
-    """Return a table of quantities that vary the same: a row for each place, a column for each quantity and drive."""
+    """Return a table with a row for each value of what is varied, and a column for each quantity and drive."""
     places = sorted({place for panel in panels for _, place in panel.values})
-    names, rows = [panels[0].across], [[place if isinstance(place, str) else f"{place:g}"] for place in places]
+    names = [panels[0].across]
+    rows = [[place if isinstance(place, str) else f"{place:g}"] for place in places]
     for panel in panels:
         drives = dict.fromkeys(drive for drive, _ in panel.values)
         for drive in drives:

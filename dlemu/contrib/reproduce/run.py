@@ -67,21 +67,15 @@ class Steps(run_list.RunList[Step, StepDone, Reproduced]):
     file, noun, runs_in, answer_type = REPRODUCED, "document", "steps", Reproduced
 
     def answer(self, *, complete: bool) -> Reproduced:
-        """Return the answer with the steps that have run."""
         states = [os.statvfs(drive) for drive in self.question.drives]
-        return Reproduced(
-            complete=complete,
-            question=self.question,
-            capacity_tb=tuple(state.f_blocks * state.f_frsize / 1e12 or None for state in states),
-            steps=tuple(self.runs),
-        )
+        sizes = tuple(state.f_blocks * state.f_frsize / 1e12 or None for state in states)
+        return Reproduced(complete=complete, question=self.question, capacity_tb=sizes, steps=tuple(self.runs))
 
     def is_of(self, run: StepDone, planned: run_list.Planned[Step]) -> bool:
-        """Return whether a step that has run is the planned one."""
         return run.name == planned.name
 
     def make_folder(self, planned: run_list.Planned[Step]) -> str:
-        """Return the folder for a step; sweeps keep theirs and go on where they were interrupted."""
+        """Return the folder for a step; an interrupted sweep goes on in the folder that it has."""
         if planned.what.command != "sweep":
             return super().make_folder(planned)
         folder = os.path.join(self.folder, planned.name)
@@ -92,19 +86,14 @@ class Steps(run_list.RunList[Step, StepDone, Reproduced]):
         """Run one step as a command, like a user; raises DlemuError with the command's own message."""
         step = planned.what
         command = child_run.module_command("dlemu", step.command, *step.words)
-        command += {
-            "datagen": [],
-            "probe": ["--output", folder, "--json"],
-            "sweep": [override(("output", "folder"), folder), "output.report=false"],
-        }[step.command]
+        if step.command == "probe":
+            command += ["--output", folder, "--json"]
+        elif step.command == "sweep":
+            command += [override(("output", "folder"), folder), "output.report=false"]
         result = "" if step.command == "datagen" else kind_of_command(step.command).answer
         child_run.run_commands([child_run.Command(words=command, folder=folder, result=result)], lambda: None)
-        return StepDone(
-            name=step.name,
-            command=step.command,
-            words=tuple(without_secrets(step.words)),
-            folder=os.path.basename(folder),
-        )
+        words = tuple(without_secrets(step.words))
+        return StepDone(name=step.name, command=step.command, words=words, folder=os.path.basename(folder))
 
 
 def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
@@ -125,6 +114,7 @@ def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
             raise UserError(f"{key} is set by the document: leave it out")
         if len(points([word])) > 1:
             raise UserError(f"{word} has several values: wanted one, since the document varies other settings")
-    for step in steps:  # wrong settings of any are found before the first runs
-        for point in points(step.words) if step.command != "probe" else ():
-            load(point.words)
+    for step in steps:  # A wrong setting of any step is found before the first step runs.
+        if step.command != "probe":
+            for point in points(step.words):
+                load(point.words)

@@ -169,8 +169,9 @@ def test_a_host_removes_what_a_failed_run_left_if_no_other_uses_it(shared: bool,
     one = job(kv)
     with patch("socket.gethostname", return_value="node-0" if shared else socket.gethostname()):
         run_folder.create_run_folder(one)
-    run_folder.create_run_folder(one)
     owned.fresh_folder(run_folder.run_folder(one), "rank")
+    with patch("os.path.isdir", lambda path: path != run_folder.run_folder(one)):  # as hosts see it that begin at once
+        run_folder.create_run_folder(one)
     JOB.clean_up_elsewhere(one)
     assert os.path.isdir(run_folder.run_folder(one)) == shared
 

@@ -54,7 +54,7 @@ def test_every_kind_becomes_the_same_small_picture(kind: str, monkeypatch: pytes
     for wrong in (b"", b"garbage", right[: len(right) // 2]):
         with pytest.raises(DamagedError):
             prepare(f"a.{kind}", memoryview(wrong), RAW_20X30)
-    monkeypatch.setattr(recipe, "_MOST_PIXELS", 90 * 60 - 1)
+    monkeypatch.setattr(recipe, "_MAX_PIXELS", 90 * 60 - 1)
     with pytest.raises(DamagedError, match="90 x 60 pixels"):
         prepare(f"a.{kind}", right, RAW_20X30)
 
