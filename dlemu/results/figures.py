@@ -70,6 +70,12 @@ class JobFigures:
         """What ran, in short: workload and accelerator."""
         return " ".join(filter(None, [self.workload, self.accelerator])) + scaled(self.sample_divisor)
 
+    @property
+    def from_storage_percent(self) -> float | None:
+        """Share of the bytes read that the dataset's devices delivered, at most 100; None where that is not known."""
+        read, delivered = self.mean("app_mb_per_second"), self.mean("device_mb_per_second")
+        return min(100.0, 100 * delivered / read) if read and delivered is not None else None
+
     def mean(self, metric: str) -> float | None:
         """Return the mean of a metric, None where it is not known."""
         value = self.metrics.get(metric)

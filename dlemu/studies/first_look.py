@@ -73,7 +73,8 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
         Said("took", f"{seconds:.0f} s; the {size(written)} that it wrote are removed"),
         Said("next", f"dlemu size {next_words} {data_folder} --make", explained),
     ]
-    title = f"{storage.folder} ({storage.file_system} on {storage.device}): how many accelerators does it feed?"
+    place = f"{storage.folder} ({storage.file_system} on {storage.device})"
+    title = f"{place}: how many accelerators does it feed in MLPerf's jobs?"
     notes = [f"{cores.observed}: {cores.advice}"] if cores.advice else []
     for name in glob(".try.dlemu-*.part", root_dir=folder):
         notes.append(f"{name} in it is of a `dlemu try` that was killed, unless one still runs: remove it")
@@ -159,6 +160,8 @@ def _accelerators_line(prediction: Prediction) -> Said:
     needs = f"1 needs {rate(mb_per_accelerator)}"
     if next_count > 1:
         needs += f", {next_count} need {rate(next_count * mb_per_accelerator)}"
+    else:
+        needs += f", {mb_per_accelerator / mb_per_second:.2g} times as much"
     reads = f"reads {rate(mb_per_second)}, {files_per_second:,.0f} files/s"
     question = prediction.question
     text = f"{fed} {question.accelerator}: {reads}; {needs} (AU {question.threshold_percent:g} %)"
@@ -178,7 +181,7 @@ def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Predict
                 limit = "the drive"
             elif prediction.limited_by.what in ("loader", "host CPU"):
                 limit = prediction.limited_by.what
-            limits.append(f"{prediction.question.workload}: {limit}, at {100 * share:.0f} % of the drive's most")
+            limits.append(f"{prediction.question.workload}: {limit}, at {100 * share:.0f} % of its maximum rate")
         yield Said("at most", f"{rate(top)} (1 MiB), {iops:,.0f} requests/s (4 KiB), {IN_FLIGHT} in flight")
         yield Said("limit", "; ".join(limits))
     width = max(prediction.half_width_percent for prediction in predictions)

@@ -391,6 +391,8 @@ def _delivered(summary: Summary) -> Iterator[Said]:
         busy = read.mean / whole.mean
         moved = f"{moved}; {delivers} with the first steps"
         delivers = f"{rate(busy * sustained)}; AU {threshold:g} % needs {rate(busy * threshold)}"
+        if sustained < threshold:
+            delivers += f", {threshold / sustained:.2g} times as much"
     yield Said("delivers", delivers, moved)
 
 

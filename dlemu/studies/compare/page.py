@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -28,7 +29,7 @@ def screen(answer: Comparison, folder: str) -> Screen:
     pair, catalogue = answer.main_pair, catalogue_of(answer.kind)
     table: Table | None = None
     first, *others = answer.verdict.replace("+-", "±").split("; ")
-    lines = [Said("answer", first, tone="strong"), *(Said("", text) for text in others)]
+    lines = [Said("answer" if text is others[0] else "", text, tone="strong") for text in others]
     shown = (pair.a, pair.b) if pair else tuple(map(_at_edge, answer.sides))
     for name, side, figures in zip("AB", answer.sides, shown, strict=True):
         words = side.name
@@ -46,7 +47,7 @@ def screen(answer: Comparison, folder: str) -> Screen:
         words = f"dlemu compare workload={pair.a.workload} ranks={pair.a.ranks} drives=FOLDER-A,FOLDER-B --make"
         lines.append(Said("next", words, "runs the same on both, past the page cache"))
     what = " and ".join(dict.fromkeys(figures.title for figures in shown if figures)) or answer.kind
-    return Screen(title=f"{what}: A against B", lines=lines, notes=answer.issues, folder=folder, table=table)
+    return Screen(title=f"{what}: {first}", lines=lines, notes=answer.issues, folder=folder, table=table)
 
 
 def _at_edge(side: ComparedSide) -> JobFigures | None:
@@ -59,9 +60,8 @@ def _repetitions_and_origin(figures: JobFigures | None) -> Iterator[str]:
     """Yield the number of epochs of a run, and the share of the bytes read that its storage gave, as phrases."""
     if figures is not None and figures.epochs:
         yield count(figures.epochs, "epoch")
-        read, from_storage = figures.mean("app_mb_per_second"), figures.mean("device_mb_per_second")
-        if read and from_storage is not None:
-            yield f"{min(100.0, 100 * from_storage / read):.0f} % of the bytes came from it"
+        if figures.from_storage_percent is not None:
+            yield f"{figures.from_storage_percent:.0f} % of the bytes came from it"
 
 
 def _headlines(pair: RunPair, catalogue: Catalogue) -> Iterator[Metric]:
@@ -119,7 +119,9 @@ def difference_rows(differences: Mapping[str, Difference], metrics: Iterable[Met
         elif both.distinct is False:
             change = "can't be told"
         elif metric.unit == "%":  # percentage points: a share of a share tells nobody anything
-            change, interval = f"{both.a.mean - both.b.mean:+.1f} points", "-"
+            widths = both.a.half_width, both.b.half_width
+            change = f"{both.a.mean - both.b.mean:+.1f} points"
+            interval = "-" if None in widths else f"{math.hypot(*widths):.1f}"
         else:
             change = f"{both.difference_percent:+.1f} %"
         a, b = with_interval(both.a, metric.unit), with_interval(both.b, metric.unit)

@@ -62,20 +62,24 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
         label = "measured" if answer.full_size else "answer"
     lines = [Said(label, text, tone=_TONES.get(outcome, "open"))]
     if answer.full_size is not None:  # first, so that nobody takes the accelerators of small samples for real ones
-        lines.insert(0, Said("answer", at_full_size(answer), "computed from the rate", tone="strong"))
+        lines.insert(0, Said("answer", at_full_size(answer), "computed from the rates", tone="strong"))
     lines += [Said("note", text, tone="caution") for text in answer.issues]
     below = [result for result in answer.counts if result.accelerators <= answer.max_accelerators]
     above = [result for result in answer.counts if result.accelerators > answer.max_accelerators]
     for result in [*below[-1:], *above][:_SHOWN_COUNTS]:
         au = with_uncertainty(result.au_sustained_percent, result.half_width_percent, question.threshold_percent)
         verdict = verdict_word(result.passed, unknown="too close to call")
-        lines.append(Said(f"{result.accelerators:>3}", f"AU {au}: {verdict}"))
+        lines.append(Said(f"{result.accelerators:>3}", f"AU {au}: {verdict}", count(result.trials, "trial")))
     reason = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])
     lines.append(Said("limit", limit_in_words(answer), reason))
     needs = f"for AU {question.threshold_percent:g} % {answer.max_accelerators + 1} need"
     rates = f"{rate(answer.wanted_mb_per_second)}; the storage gave up to {rate(answer.storage_mb_per_second)}"
     lines.append(Said("needs", f"{needs} {rates}", "in trials and read probe"))
     lines += [Said("to do", text, tone="strong") for text in limit.advice[:1]]
+    shares = [trial.figures.from_storage_percent for trial in answer.trials]
+    known = [share for share in shares if share is not None]
+    if known:
+        lines.append(Said("proof", f"{min(known):.0f} % of the bytes came from storage", "the least of all trials"))
     subject = " on ".join(filter(None, [question.workload, question.accelerator]))
     took = f"{count(len(answer.trials), 'trial')}, {duration(sum(trial.seconds for trial in answer.trials))}"
     title = f"{subject}: how many accelerators does this storage feed? ({took})"

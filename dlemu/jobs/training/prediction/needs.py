@@ -270,7 +270,7 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
         least = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
         hidden = f"{_gb(total.first_step_gb_per_second)}/s would hide it"
         lines = [
-            Said("read", f"{rate}/s, {of_node}/s a node", f"at the AU's threshold; {requests}"),
+            Said("read", f"{rate}/s, {of_node}/s a node", f"for the AU that passes; {requests}"),
             Said("first step", f"takes {total.first_step_seconds:.2g} s at that rate", hidden),
             Said("data", f"{_gb(total.dataset_gb)} as set; for MLPerf {_gb(total.mlperf_dataset_gb)}", least),
         ]
@@ -283,12 +283,12 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
         lines.append(Said("restart", f"{_gb(total.restart_gb_per_second)}/s", read))
     # The node of the job with the highest rate: an average over nodes would starve it.
     of_node_gb = max(job.most_gb_per_second / job.nodes for job in jobs)
-    network = f"ports at line rate: the storage {ports(total.most_gb_per_second)}, a node {ports(of_node_gb)}"
-    lines.append(Said("network", network))
+    network = f"the storage needs {ports(total.most_gb_per_second)}, a node {ports(of_node_gb)}"
+    lines.append(Said("network", network, "ports at line rate"))
     storage = f"'{answer.nvidia_class}'"
     if answer.nvidia_class == "above":
-        storage = f"beyond the best: {answer.times_class:.2g} times it"
-    lines.append(Said("class", f"{storage}, of NVIDIA's classes of storage for a DGX SuperPOD"))
+        storage = f"{answer.times_class:.2g} times the best"
+    lines.append(Said("class", f"{storage} of NVIDIA's classes of storage for so large a DGX SuperPOD"))
     lines.append(Said("from", "batch and step time of the workload's settings, by arithmetic", "not measured"))
     question = f"is yours enough? dlemu predict {shlex.join(answer.overrides)} --mb-per-second X"
     accelerators = f"x {total.accelerator}" if total.accelerator else "accelerators"
