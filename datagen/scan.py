@@ -34,8 +34,8 @@ Advice = Callable[[], str]  # returns text that says how to make the dataset, fo
 
 @functools.cache  # asked for each name of a folder
 def format_of_ending(ending: str) -> str:
-    """Return the format whose files have this extension (`endings_of`), else the extension itself."""
-    return next((name for name in registry.names("datagen.formats") if ending in endings_of(name)), ending)
+    """Return the format whose files have this extension (`endings_of`); empty if there is none."""
+    return next((name for name in registry.names("datagen.formats") if ending in endings_of(name)), "")
 
 
 @dataclass(frozen=True)
@@ -173,14 +173,14 @@ def wrong_files_message(requested: Layout, scanned: Scan) -> str:
     """Return the message for a folder without files of the format: which files it has, and which format reads them."""
     extension, count = scanned.other_extensions.most_common(1)[0]
     ending = extension.lstrip(".").lower()
-    name = format_of_ending(ending)
-    known = name in registry.names("datagen.formats")
-    none = "no format of dlemu reads these; set"
-    if ending == "bin":
-        none = "to read your own tokens set dataset.source=folder dataset.format=mmap_indexed_binary; else set"
-    what = f"set dataset.format={name}, or" if known else none
+    if format_name := format_of_ending(ending):
+        advice = f"set dataset.format={format_name}, or"
+    elif ending == "bin":
+        advice = "to read your own tokens set dataset.source=folder dataset.format=mmap_indexed_binary; else set"
+    else:
+        advice = "no format of dlemu reads these; set"
     seen = f"{requested.folder} holds {count} {extension} file{'s' * (count != 1)}, none of .{requested.extension}"
-    return f"{seen}: {what} dataset.data_folder to another folder"
+    return f"{seen}: {advice} dataset.data_folder to another folder"
 
 
 def wrong_sizes(path: Callable[[int], str], sizes: NDArray[np.int64], storage: StorageBase) -> tuple[int, list[str]]:
