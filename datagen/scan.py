@@ -110,16 +110,16 @@ def match_names(scanned: Scan, requested: Layout, advice: Advice) -> tuple[Layou
     wanted, matched = requested.num_files, _match_pattern(scanned, requested)
     # Where N in the names is at least the number of files requested, the others must be missing.
     if len(scanned.names) < wanted and (matched is None or matched.named_files < wanted):
-        raise DatasetError(_incomplete(requested, scanned, advice))
+        raise DatasetError(_too_few_message(requested, scanned, advice))
     if matched is not None:
-        there = set(scanned.names)
-        missing = [name for name in map(matched.name, range(wanted)) if name not in there]
+        found = set(scanned.names)
+        missing = [name for name in map(matched.name, range(wanted)) if name not in found]
         if not missing:
             return matched, surplus_note(matched, len(scanned.names))
-        base_names = {name.rpartition("/")[2] for name in there}
-        lost = [name for name in missing if name.rpartition("/")[2] not in base_names]
+        base_names = {name.rpartition("/")[2] for name in found}
+        lost = [name for name in missing if name.rpartition("/")[2] not in base_names]  # from all sub-folders
         if lost:
-            raise DatasetError(_incomplete(requested, scanned, advice, lost))
+            raise DatasetError(_missing_message(requested, scanned, advice, lost))
     what = f"{requested.folder}: {len(scanned.names)} files, whose names or sub-folders follow no pattern"
     layout = replace(requested, names=tuple(scanned.names[:wanted]))
     return layout, [f"{what}, so they are taken in order of name"]
@@ -130,43 +130,56 @@ def _match_pattern(scanned: Scan, requested: Layout) -> Layout | None:
     pattern = re.compile(rf"(?:.*/)?(.+)_\d+_of_(\d+)\.{re.escape(requested.extension)}")
     matches = map(pattern.fullmatch, scanned.names)
     found = {(match[1], int(match[2])) for match in matches if match}
-    chosen = (requested.file_prefix, requested.named_files)
-    if chosen not in found:
+    prefix, named_files = requested.file_prefix, requested.named_files
+    if (prefix, named_files) not in found:
         if len(found) != 1:
             return None
-        chosen = found.pop()
-    prefix, named_files = chosen
+        prefix, named_files = found.pop()
     if named_files < requested.num_files:
         return None
     return replace(requested, file_prefix=prefix, named_files=named_files, num_subfolders=scanned.num_subfolders)
 
 
-def surplus_note(layout: Layout, there: int) -> list[str]:
+def surplus_note(layout: Layout, found: int) -> list[str]:
     """Return a note if there are more files than are used."""
-    if there <= layout.num_files:
+    if found <= layout.num_files:
         return []
-    return [f"{layout.folder} holds {there} files; the first {layout.num_files} by name are used"]
+    return [f"{layout.folder} holds {found} files; the first {layout.num_files} by name are used"]
 
 
-def _incomplete(requested: Layout, scanned: Scan, advice: Advice, missing: list[str] | None = None) -> str:
-    """Return the message for missing files: which ones, or how to use the files that are there."""
-    there, wanted, folders = len(scanned.names), requested.num_files, scanned.num_subfolders
-    seen = f"{requested.folder} holds {there} {requested.extension} file{'s' * (there != 1)}"
-    seen += f" in {folders} folder{'s' * (folders != 1)}" if folders and there else ""
+def _too_few_message(requested: Layout, scanned: Scan, advice: Advice) -> str:
+    """Return the message for fewer files than requested: how to use those found, or else which ones are missing."""
+    found, wanted = len(scanned.names), requested.num_files
     matched = _match_pattern(scanned, replace(requested, num_files=0))
-    use = f"set dataset.num_files_{_KEYS[requested.split]}={there}"
-    if missing is None:
-        if there and matched is None:
-            first = os.path.basename(scanned.names[0])
-            return f"{seen}, such as {first}, and {wanted} are requested: to use what is there, {use}"
-        if matched is not None and matched.named_files < wanted:  # datagen refuses such a folder
-            return (
-                f"{seen}, {wanted} are requested, and a dataset of {matched.named_files} is not extended: {use} to use "
-                "what is there, or dataset.data_folder to a new folder"
-            )
-        missing = sorted(set(map(requested.name, range(wanted))).difference(scanned.names))
+    use = f"set dataset.num_files_{_KEYS[requested.split]}={found}"
+    if found and matched is None:
+        seen = f"{_found_files(requested, scanned)}, such as {os.path.basename(scanned.names[0])}"
+        return f"{seen}, and {wanted} are requested: to use what is there, {use}"
+    if matched is not None and matched.named_files < wanted:  # datagen refuses such a folder
+        return (
+            f"{_found_files(requested, scanned)}, {wanted} are requested, and a dataset of {matched.named_files} is "
+            f"not extended: {use} to use what is there, or dataset.data_folder to a new folder"
+        )
+    missing = sorted(set(map(requested.name, range(wanted))).difference(scanned.names))
+    return _missing_message(requested, scanned, advice, missing)
+
+
+def _missing_message(requested: Layout, scanned: Scan, advice: Advice, missing: list[str]) -> str:
     shown = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
-    return f"{seen}, {wanted} are requested: {len(missing)} missing ({shown}). {advice()}"
+    seen = f"{_found_files(requested, scanned)}, {requested.num_files} are requested"
+    return f"{seen}: {len(missing)} missing ({shown}). {advice()}"
+
+
+def _found_files(requested: Layout, scanned: Scan) -> str:
+    """Return, for example, "data/train holds 3 npz files in 2 folders"."""
+    found = f"{requested.folder} holds {_counted(len(scanned.names), f'{requested.extension} file')}"
+    if scanned.names and scanned.num_subfolders:
+        found += f" in {_counted(scanned.num_subfolders, 'folder')}"
+    return found
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def wrong_files_message(requested: Layout, scanned: Scan) -> str:
@@ -179,7 +192,7 @@ def wrong_files_message(requested: Layout, scanned: Scan) -> str:
         advice = "to read your own tokens set dataset.source=folder dataset.format=mmap_indexed_binary; else set"
     else:
         advice = "no format of dlemu reads these; set"
-    seen = f"{requested.folder} holds {count} {extension} file{'s' * (count != 1)}, none of .{requested.extension}"
+    seen = f"{requested.folder} holds {_counted(count, f'{extension} file')}, none of .{requested.extension}"
     return f"{seen}: {advice} dataset.data_folder to another folder"
 
 
@@ -205,8 +218,8 @@ def sizes_on_disk(layout: Layout, storage: StorageBase) -> NDArray[np.int64]:
     """Return the size of every file in use: as listed by object stores, else looked up. Raises OSError."""
     paths = [layout.path(file) for file in range(layout.num_files)]
     listed: dict[str, int] = {}
-    for folder in set(map(os.path.dirname, paths)) if storage.is_remote else ():
-        # A listing is a request for 1000 objects, looking up is one for each
+    folders = set(map(os.path.dirname, paths)) if storage.is_remote else set()
+    for folder in folders:  # listing takes a request for 1000 objects; looking up sizes, a request for each object
         with contextlib.suppress(FileNotFoundError), storage.entries(folder) as entries:
             for entry in entries:
                 if isinstance(entry, Listed) and entry.size_bytes is not None and not entry.is_dir():
