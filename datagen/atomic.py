@@ -28,8 +28,7 @@ def write_file(folder: str, name: str, write: Callable[[BinaryIO], object], *, a
     killed are removed.
     """
     path = os.path.join(folder, name)
-    if ":" in path:
-        check_local(path, "the file to write")
+    check_local(path, "the file to write")
     part = ""
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -48,5 +47,5 @@ def write_file(folder: str, name: str, write: Callable[[BinaryIO], object], *, a
         raise SpaceError(message) from error
     finally:
         if part:
-            with contextlib.suppress(OSError):  # the rename was done
+            with contextlib.suppress(OSError):  # after the rename nothing has the temporary name
                 os.unlink(part)

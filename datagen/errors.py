@@ -10,6 +10,7 @@ Every message says what was found, what was expected and what to do next. Only t
 """
 
 import errno
+import os
 
 
 class DlemuError(Exception):
@@ -34,6 +35,11 @@ class ServerError(UserError):
 
 class SpaceError(UserError):
     """No space is left: on disk, in memory, in the table of file descriptors."""
+
+
+def no_such_file(path: str) -> FileNotFoundError:
+    """Return the error that the system raises for a missing file or folder."""
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def no_space(error: OSError) -> str:

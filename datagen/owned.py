@@ -61,8 +61,7 @@ def check_usable(folder: str, setting: str, *, ours: Sequence[str] = ()) -> None
     A folder is usable if it does not exist, has no files except those of the file system itself, or has a marker.
     `ours` are names of files that identify a folder of dlemu's own. `setting` is the user's setting for the folder.
     """
-    if ":" in folder:
-        check_local(folder, setting)
+    check_local(folder, setting)
     status = _status(folder)
     if status is not None and not stat.S_ISDIR(status.st_mode):
         raise UserError(f"{setting} is {folder}, which is not a folder: set it to a new or empty folder")

@@ -6,7 +6,6 @@ Names that dlemu and DLIO give follow a pattern, PREFIX_I_of_N.EXTENSION, in sub
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import os
 import re
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
-from datagen.errors import DatasetError
+from datagen.errors import DatasetError, no_such_file
 from datagen.layout import Layout, endings_of
 from datagen.spec import Split
 from datagen.storage.storage_base import Listed, StorageBase
@@ -227,6 +226,6 @@ def sizes_on_disk(layout: Layout, storage: StorageBase) -> NDArray[np.int64]:
     looked_up = [path for path in paths if path not in listed]
     for path, size in zip(looked_up, storage.sizes(looked_up), strict=True):
         if size is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            raise no_such_file(path)
         listed[path] = size
     return np.array([listed[path] for path in paths], np.int64)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from datagen.errors import DatasetError, ServerError, SpaceError
+from datagen.errors import DatasetError, ServerError, SpaceError, no_such_file
 from datagen.storage._http_exchange import BODY_BYTES, Address, BrokenResponseError, Connection, Exchange, number_in
 from datagen.storage._request_counts import RequestCounts
 from datagen.storage._s3_options import Options
@@ -332,7 +332,7 @@ class Client:
         if code in REFUSALS:
             return ServerError(f"{message}: {REFUSALS[code]}")
         if status == 404:
-            return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"s3://{bucket}/{request.key}")
+            return no_such_file(f"s3://{bucket}/{request.key}")
         region = exchange.header("x-amz-bucket-region")
         if region or code in ("AuthorizationHeaderMalformed", "PermanentRedirect") or status in (301, 307):
             named = f" {region!r}" if region and region != self._signer.region else ""

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from datagen import owned
-from datagen.errors import UserError
+from datagen.errors import UserError, no_such_file
 from datagen.registry import library
 from datagen.storage.storage_base import Bytes, Entry, Listed, Option, Reader, StorageBase, StorageSpec, Writer
 from datagen.withheld import public_text, scrubbed
@@ -65,7 +65,7 @@ class Storage(StorageBase):
             listed = self._files.ls(url, detail=True)
         inside = [entry for entry in listed if entry["name"].rstrip("/") != _bare(url)]
         if not inside and not self._files.isdir(url):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+            raise no_such_file(folder)
         yield (
             Listed(entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory", entry.get("size"))
             for entry in inside
@@ -75,7 +75,7 @@ class Storage(StorageBase):
         with self._errors(path):
             info = self._files.info(self._url(path))
         if info["type"] == "directory":
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            raise no_such_file(path)
         if info["type"] == "other":  # a local pipe or device: opening a pipe would block forever
             raise OSError(errno.ENODEV, "it is not a regular file", path)
         return int(info["size"])
@@ -172,7 +172,7 @@ def _as_os_error(path: str, options: Mapping[str, Option]) -> Iterator[None]:
     except UserError:
         raise
     except FileNotFoundError as error:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
+        raise no_such_file(path) from error
     except Exception as error:
         message, number = scrubbed(str(error), options), error.errno if isinstance(error, OSError) else None
         is_public = message == str(error)

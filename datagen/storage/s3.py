@@ -8,13 +8,12 @@ Options have DLIO's and mlpstorage's names: docs/objects.md.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
-from datagen.errors import UserError
+from datagen.errors import UserError, no_such_file
 from datagen.storage._http_exchange import Exchange, number_in
 from datagen.storage._request_counts import RequestCounts
 from datagen.storage._s3_client import Client, Request, Span
@@ -105,7 +104,7 @@ class Storage(StorageBase):
         found = itertools.chain.from_iterable(_pages(client, prefix.rstrip("/") + "/" if prefix else ""))
         first = next(found, None)
         if first is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+            raise no_such_file(folder)
         yield itertools.chain([first], found)
 
     def size_bytes(self, path: str) -> int:

@@ -36,7 +36,7 @@ _FOLDER_TYPES = {
 `direct_fs` is mlpstorage v3.0's name for O_DIRECT reads (`--o-direct`).
 """
 _LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
-"""Options by which mlpstorage picks an object-storage client; mounted file systems ignore them."""
+"""Options by which mlpstorage picks an object-storage client; it passes them with `direct_fs`, too."""
 INTERNAL_TYPES = ("memory", "null")  # backends for dlemu's own use and its tests; users can't select them
 
 
@@ -88,12 +88,14 @@ def storage_spec(
                 f"storage.storage_options has {', '.join(options)}, but storage.storage_type={storage_type} has no "
                 "options: leave them out"
             )
-        return StorageSpec(direct=direct or _FOLDER_TYPES[storage_type] == "direct")
+        # Paths of file systems have no root, and their reads are no requests
+        return StorageSpec(direct=direct or is_direct(storage_type))
     if storage_type not in storage_names() and "." not in storage_type:
+        hint = registry.nearest(storage_type, storage_names())
+        if storage_type in INTERNAL_TYPES:
+            hint = "that is for dlemu's own use; "
         wanted = f"wanted one of {', '.join(storage_names())}, or the dotted name of your own module"
-        own = storage_type in INTERNAL_TYPES
-        near = "that is for dlemu's own use; " if own else registry.nearest(storage_type, storage_names())
-        raise UserError(f"storage.storage_type is {storage_type!r}: {near}{wanted}")
+        raise UserError(f"storage.storage_type is {storage_type!r}: {hint}{wanted}")
     for name, value in options.items():
         if value == WITHHELD:
             raise UserError(
@@ -130,12 +132,14 @@ def open_storage(spec: StorageSpec) -> StorageBase:
 
     Raises UserError: there is no such backend, or it can't do what the spec requires.
     """
-    kind: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
-    writes, reads = ("checkpoint.odirect", "write"), ("reader.odirect", "read")
-    for asked, (key, verb) in ((spec.direct_writes, writes), (spec.direct, reads)):
-        if asked and not kind.reads_directly:
-            raise UserError(f"{key} is true, but storage {spec.type} has no page cache to {verb} past: set {key}=false")
-    return kind(spec)
+    backend: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
+    if not backend.reads_directly:
+        no_cache = f"is true, but storage {spec.type} has no page cache to"
+        if spec.direct_writes:
+            raise UserError(f"checkpoint.odirect {no_cache} write past: set checkpoint.odirect=false")
+        if spec.direct:
+            raise UserError(f"reader.odirect {no_cache} read past: set reader.odirect=false")
+    return backend(spec)
 
 
 class Reader(abc.ABC):
@@ -291,10 +295,11 @@ class StorageBase(abc.ABC):
 
     reads_directly: ClassVar[bool] = False
     """The backend supports `StorageSpec.direct`: reads past this host's page cache."""
-    reads_nothing: ClassVar[bool] = False  # no file is ever touched: a measurement shows the cost of the reader itself
+    reads_nothing: ClassVar[bool] = False
+    """Readers (`datagen.fetch`, loaders) open no file here, so that a measurement shows their own cost."""
     is_remote: ClassVar[bool] = False
     """Reads are requests to a server and nothing is cached on this host: every byte read came from the storage."""
-    counts_requests: ClassVar[bool] = False  # in files of `StorageSpec.account`
+    counts_requests: ClassVar[bool] = False  # requests to a server are counted in files of `StorageSpec.account`
     server: str = ""  # address of the server; empty without one
     alignment: int = 1
     """Address, offset and length of reads must be multiples of this many bytes; more than 1 only for O_DIRECT."""
@@ -303,7 +308,7 @@ class StorageBase(abc.ABC):
         self.spec = spec
 
     def of_thread(self) -> StorageBase:
-        """Return the storage for another thread: a remote one's client is for one, so each has its own."""
+        """Return the storage for another thread: a client of a server is used by one thread only."""
         return open_storage(self.spec) if self.is_remote else self
 
     @abc.abstractmethod
@@ -449,13 +454,10 @@ class StorageBase(abc.ABC):
 
 def read_whole(storage: StorageBase, path: str, most_bytes: int = MOST_NOTE_BYTES) -> memoryview:
     """Return the content of a small file of unknown origin. Raises OSError, also if it exceeds `most_bytes`."""
-    reader = storage.open_received(path)
-    try:
+    with contextlib.closing(storage.open_received(path)) as reader:
         check_size(path, reader.size_bytes, most_bytes)
         buffer = AlignedBuffer().view(-(-max(1, reader.size_bytes) // storage.alignment) * storage.alignment)
         return buffer[: min(reader.read_into(buffer, 0), reader.size_bytes)]
-    finally:
-        reader.close()
 
 
 def write_whole(storage: StorageBase, path: str, data: Bytes, *, sync: bool) -> None:
