@@ -2,9 +2,9 @@
 
 The stamps are those of `datagen.content`: the first 32 bytes of every 4096 name the run, the file and the offset. The
 rest of a MiB is a pool of 1 MiB, every 64-bit word XORed with one key of that MiB: one pass of the processor over the
-memory, about 30 GB/s on a core, faster than any storage. No two blocks of a file, of two files or of
-two checkpoints are equal, and no compressor that looks back less than 1 MiB finds a repetition; one that looks further
-finds none either, for each MiB has another key.
+memory, about 30 GB/s on a core, faster than any storage. No two blocks of a file, of two files or of two checkpoints
+are equal. A compressor that looks back less than 1 MiB finds no repetition; a compressor that looks further back finds
+none either, because each MiB has another key.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from datagen.content import BLOCK_WORDS, MAGIC, StampedContent, Words, key_of, write_stamps
 
 BULK_VERSION = 1  # incremented whenever the same seed, file and offset would give different bytes
-PIECE_BYTES = 1 << 20  # bytes that have one key, and size of the pool
+PIECE_BYTES = 1 << 20  # bytes that share a key, and size of the pool
 
 Pattern = Literal["random", "uniform_fp16", "uniform_fp32", "ones_fp16", "ones_fp32"]
 """`random`: incompressible; `uniform`: numbers in [0, 1) as of `torch.rand`, partly compressible; `ones`: constant."""
 
 _PIECE_WORDS = PIECE_BYTES // 8
-_TYPES: dict[str, type[np.floating[Any]]] = {"fp16": np.float16, "fp32": np.float32}
 
 
 @dataclass(frozen=True)
@@ -48,25 +47,24 @@ class BulkContent(StampedContent):
     @functools.cached_property
     def _pool(self) -> NDArray[np.uint64]:
         words: NDArray[np.uint64] = np.random.SFC64([MAGIC, self.seed]).random_raw(_PIECE_WORDS)
-        kind, _, name = self.pattern.partition("_")
-        if kind == "random":
+        distribution, _, type_name = self.pattern.partition("_")
+        if distribution == "random":
             return words
-        element = _TYPES[name]
-        count = PIECE_BYTES // np.dtype(element).itemsize
-        if kind == "ones":
-            return np.ones(count, element).view(np.uint64)
+        element_type: type[np.floating[Any]] = np.float16 if type_name == "fp16" else np.float32
+        element_bytes = np.dtype(element_type).itemsize
+        if distribution == "ones":
+            return np.ones(PIECE_BYTES // element_bytes, element_type).view(np.uint64)
         # As many random bits as the mantissa holds: exact, and below 1
-        bits = np.finfo(element).nmant + 1
-        draws = words.view(f"u{np.dtype(element).itemsize}") >> (8 * np.dtype(element).itemsize - bits)
-        return (draws.astype(np.float64) / (1 << bits)).astype(element).view(np.uint64)
+        bits = np.finfo(element_type).nmant + 1
+        draws = words.view(f"u{element_bytes}") >> (8 * element_bytes - bits)
+        return (draws.astype(np.float64) / (1 << bits)).astype(element_type).view(np.uint64)
 
     def write_blocks(self, blocks: Words, file: int, first: int) -> None:
         words, done = blocks.reshape(-1), 0
         while done < len(words):
-            at = first * BLOCK_WORDS + done
-            start = at % _PIECE_WORDS
+            piece, start = divmod(first * BLOCK_WORDS + done, _PIECE_WORDS)
             count = min(_PIECE_WORDS - start, len(words) - done)
-            key = self._key(file, at // _PIECE_WORDS)
+            key = self._key(file, piece)
             np.bitwise_xor(self._pool[start : start + count], key, out=words[done : done + count])
             done += count
         if self.is_stamped:
@@ -74,9 +72,12 @@ class BulkContent(StampedContent):
 
     def _key(self, file: int, piece: int) -> np.uint64:
         """Return what every word of a piece is XORed with."""
+        if not self.is_stamped:
+            return np.uint64(0)
         key = key_of(self.seed_hash, file, piece)
-        if self.pattern != "random":
-            # One key for all elements of a word, so that the data stays as compressible as before
-            lowest, every = (0xFFFF, 0x0001000100010001) if self.pattern.endswith("fp16") else (0xFFFFFFFF, 0x100000001)
-            key = (key & lowest) * (every if self.is_stamped else 0)
+        # Elements of a word have the same key, so that the numbers stay as compressible as before
+        if self.pattern == "uniform_fp16":
+            key = (key & 0xFFFF) * 0x0001000100010001
+        elif self.pattern == "uniform_fp32":
+            key = (key & 0xFFFFFFFF) * 0x100000001
         return np.uint64(key)

@@ -34,9 +34,10 @@ POOL_ROWS = 64  # 256 KiB: stays in a core's cache
 BATCH_BLOCKS = 1024  # blocks whose keys are computed at a time: enough to spread numpy's cost for each call
 
 Words = NDArray[np.uint64]
-_GOLDEN = np.array(0x9E3779B97F4A7C15, np.uint64)  # splitmix64's increment: 2^64 / the golden ratio
+GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's increment: 2^64 / the golden ratio
+_GOLDEN = np.array(GOLDEN, np.uint64)  # arrays, as are the next ones: numpy takes twice as long for scalars
 _FACTOR, _OTHER_FACTOR = np.array(0xBF58476D1CE4E5B9, np.uint64), np.array(0x94D049BB133111EB, np.uint64)
-_27, _30, _31 = np.array(27, np.uint64), np.array(30, np.uint64), np.array(31, np.uint64)  # scalars take twice as long
+_27, _30, _31 = np.array(27, np.uint64), np.array(30, np.uint64), np.array(31, np.uint64)
 _UPPER, _MAGIC = np.array(0xFFFFFFFF00000000, np.uint64), np.array(MAGIC, np.uint64)
 _MASK = (1 << 64) - 1
 _STAMP = struct.Struct("<4Q")
@@ -60,7 +61,7 @@ class StampedContent(abc.ABC):
     @functools.cached_property
     def seed_hash(self) -> int:
         """Hash of the seed that every stamp holds, to recognise the blocks of this dataset or run."""
-        return _mix_number(self.seed + int(_GOLDEN))
+        return mix_number(self.seed + GOLDEN)
 
     @abc.abstractmethod
     def write_blocks(self, blocks: Words, file: int, first: int) -> None:
@@ -79,14 +80,13 @@ class StampedContent(abc.ABC):
     def first_difference(self, data: memoryview | NDArray[np.uint8], file: int, offset: int) -> int | None:
         """Compare `data` with the payload from `offset` on; return the index of the first difference, or None."""
         actual = np.frombuffer(data, np.uint8)
-        step = self.compared_bytes
-        wanted = np.empty(min(step, actual.size), np.uint8)
+        expected = np.empty(min(self.compared_bytes, actual.size), np.uint8)
         start = 0
         while start < actual.size:
-            # The first piece ends on a block, so that all others begin on one
-            size = min(step - (offset + start) % BLOCK_BYTES, actual.size - start)
-            self.fill(wanted[:size], file, offset + start)
-            differs = actual[start : start + size] != wanted[:size]
+            # The first piece ends at the end of a block, so that all later pieces begin with a block
+            size = min(self.compared_bytes - (offset + start) % BLOCK_BYTES, actual.size - start)
+            self.fill(expected[:size], file, offset + start)
+            differs = actual[start : start + size] != expected[:size]
             if differs.any():
                 return start + int(differs.argmax())
             start += size
@@ -189,14 +189,16 @@ def explain(data: memoryview | bytes, at: int, content: Content, file: int) -> t
 
 def block_keys(seed_hash: int, file: int, offsets: Words) -> Words:
     """Return a 64-bit key for each offset of a file's payload: no two offsets of a file have the same."""
-    own = _mix_number(seed_hash ^ _mix_number(file + int(_GOLDEN)))  # numpy's calls for one word cost ten times as much
-    return _mix(np.uint64(own) + offsets * _GOLDEN)
+    return _mix(np.uint64(_file_key(seed_hash, file)) + offsets * _GOLDEN)
 
 
 def key_of(seed_hash: int, file: int, offset: int) -> int:
     """Return `block_keys` of one offset."""
-    own = _mix_number(seed_hash ^ _mix_number(file + int(_GOLDEN)))
-    return _mix_number(own + offset * int(_GOLDEN))
+    return mix_number(_file_key(seed_hash, file) + offset * GOLDEN)
+
+
+def _file_key(seed_hash: int, file: int) -> int:
+    return mix_number(seed_hash ^ mix_number(file + GOLDEN))
 
 
 def write_stamps(blocks: Words, seed_hash: int, file: int, first: int) -> None:
@@ -237,13 +239,13 @@ def _mix(words: Words) -> Words:
 
 
 def _check_number(seed_hash: int, file: int, offset: int) -> int:
-    """Return word 0 of one stamp (`write_stamps`), in Python ints: numpy takes ten times as long for one word."""
-    within = _mix_number(file + _mix_number(offset + int(_GOLDEN)))
-    return _mix_number(seed_hash + within) & 0xFFFFFFFF00000000 | MAGIC
+    """Return word 0 of one stamp (`write_stamps`)."""
+    hashed = mix_number(seed_hash + mix_number(file + mix_number(offset + GOLDEN)))
+    return hashed & 0xFFFFFFFF00000000 | MAGIC
 
 
-def _mix_number(number: int) -> int:
-    """Return `_mix` of a number modulo 2^64."""
+def mix_number(number: int) -> int:
+    """Return `_mix` of a number modulo 2^64, by Python's own integers: numpy takes ten times as long for one word."""
     word = number & _MASK
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -18,7 +18,7 @@ from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 
 MANIFEST_NAME = "dlemu.json"
 PACKED_NAME = "packed.json"
-"""What `dlemu pack` leaves beside its files, in place of a manifest."""
+"""What `dlemu pack` writes beside its files, in place of a manifest."""
 SCHEMA_VERSION = 1
 FREE_KEYS = ("data_folder", "record_length_bytes_resize")
 """Settings that do not affect the files: a dataset may be moved, and its samples cropped differently."""
@@ -50,7 +50,7 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
     Raises:
         DatasetError: the manifest can't be read, or another version of dlemu wrote it.
     """
-    path = _path(data_folder)
+    path = os.path.join(data_folder, MANIFEST_NAME)
     try:
         values = json.loads(bytes(read_whole(storage, path)))
         version = values.get("schema_version")
@@ -83,11 +83,8 @@ def write(data_folder: str, manifest: Manifest, storage: StorageBase) -> None:
     values = asdict(manifest)
     for key in FREE_KEYS:
         del values["spec"][key]
-    write_whole(storage, _path(data_folder), (json.dumps(values, indent=2) + "\n").encode(), sync=True)
-
-
-def _path(data_folder: str) -> str:
-    return os.path.join(data_folder, MANIFEST_NAME)
+    path = os.path.join(data_folder, MANIFEST_NAME)
+    write_whole(storage, path, (json.dumps(values, indent=2) + "\n").encode(), sync=True)
 
 
 def differing_keys(made: DatasetSpec, requested: DatasetSpec, keys: tuple[str, ...] | None = None) -> list[str]:
@@ -100,10 +97,6 @@ def differing_keys(made: DatasetSpec, requested: DatasetSpec, keys: tuple[str, .
     return [text for name in names for text in _differences(name, getattr(made, name), getattr(requested, name))]
 
 
-_MAX_SHOWN_CHARACTERS = 60
-"""Messages show the length of a tuple instead of the tuple when its text is longer."""
-
-
 def _differences(name: str, made: Any, requested: Any) -> list[str]:
     """Return how a setting differs; for a section, each setting in it that differs."""
     if made == requested:
@@ -111,13 +104,14 @@ def _differences(name: str, made: Any, requested: Any) -> list[str]:
     if is_dataclass(made) and type(made) is type(requested):
         pairs = [(field.name, getattr(made, field.name), getattr(requested, field.name)) for field in fields(made)]
         return [text for key, *values in pairs for text in _differences(f"{name}.{key}", *values)]
-    there, here = (
-        f"{len(value)} values" if isinstance(value, tuple) and len(str(value)) > _MAX_SHOWN_CHARACTERS else str(value)
-        for value in (made, requested)
-    )
-    if there == here:
+    if _shown(made) == _shown(requested):
         return [f"{name} of the dataset differs from the settings"]
-    return [f"{name} is {there} in the dataset and {here} in the settings"]
+    return [f"{name} is {_shown(made)} in the dataset and {_shown(requested)} in the settings"]
+
+
+def _shown(value: Any) -> str:
+    is_long = isinstance(value, tuple) and len(str(value)) > 60
+    return f"{len(value)} values" if is_long else str(value)
 
 
 def without_read_flags(spec: DatasetSpec) -> DatasetSpec:
