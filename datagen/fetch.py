@@ -83,11 +83,12 @@ class FetchSpec:
 
     @property
     def samples_per_crop(self) -> int:
-        """How many samples are read before they are cropped; 0 if they are not, as row groups."""
+        """How many samples are read before they are cropped; 0 if samples are not cropped, as in row groups."""
         if self.max_group_bytes or not self.resize_bytes:
             return 0
-        depth = self.storage.io_depth  # each request in flight has a sample of its own
-        return max(depth, (CROP_BYTES if depth == 1 else CROP_AHEAD_BYTES) // self.place_bytes)
+        depth = self.storage.io_depth  # each request in flight reads another sample
+        memory = CROP_BYTES if depth == 1 else CROP_AHEAD_BYTES
+        return max(depth, memory // self.place_bytes)
 
     @property
     def buffer_bytes(self) -> int:
@@ -95,13 +96,16 @@ class FetchSpec:
         if self.max_group_bytes:
             return self.max_group_bytes  # the row group in which a batch ended
         found = self.found
-        own = self.samples_per_crop * self.place_bytes
+        total = self.samples_per_crop * self.place_bytes
         if found.max_record_bytes:
-            return own
+            return total
         if self.layout.num_samples_per_file > 1:
-            own += found.max_file_bytes
-        unpacked = (self.decode == "full") + (found.max_sample_bytes > found.max_file_bytes)
-        return own + unpacked * found.max_sample_bytes
+            total += found.max_file_bytes
+        if self.decode == "full":
+            total += found.max_sample_bytes
+        if found.max_sample_bytes > found.max_file_bytes:  # files are compressed: samples are decompressed first
+            total += found.max_sample_bytes
+        return total
 
     @property
     def place_bytes(self) -> int:
@@ -110,8 +114,9 @@ class FetchSpec:
         shares_its_file = found.plain_samples and self.layout.num_samples_per_file > 1
         largest = found.max_sample_bytes if shares_its_file else max(found.max_file_bytes, found.max_sample_bytes)
         needed = max(found.max_record_bytes or largest, self.nominal_sample_bytes, 1)
-        places = -(-needed // PLACE_BYTES) + (found.max_record_bytes > 0)  # a record may begin and end within a place
-        return places * PLACE_BYTES
+        if found.max_record_bytes:
+            needed += PLACE_BYTES  # reads at multiples of 4096 bytes begin before a record, and end after it
+        return -(-needed // PLACE_BYTES) * PLACE_BYTES
 
     def slot_bytes(self, batch_size: int) -> int:
         """Return the memory that a batch needs, a multiple of 4096 bytes."""
@@ -168,7 +173,7 @@ class Fetcher:
         """
         started_ns = time.monotonic_ns()
         engine = self._engine
-        app_bytes, read_calls, read_ns = engine.app_bytes, engine.read_calls, engine.read_ns
+        bytes_before, calls_before, ns_before = engine.app_bytes, engine.read_calls, engine.read_ns
         try:
             if self._spec.samples_per_crop:
                 places = self._fetch_crops(samples, out)
@@ -181,9 +186,9 @@ class Fetcher:
             raise own_damaged(error) from error
         finally:
             engine.finish()
-        read_ns = engine.read_ns - read_ns
+        read_ns = engine.read_ns - ns_before
         decode_ns = max(0, time.monotonic_ns() - started_ns - read_ns)
-        app_bytes, read_calls = engine.app_bytes - app_bytes, engine.read_calls - read_calls
+        app_bytes, read_calls = engine.app_bytes - bytes_before, engine.read_calls - calls_before
         return Fetched(places, app_bytes, read_calls, read_ns, decode_ns, app_bytes if self._is_remote else 0)
 
     def close(self) -> None:
@@ -191,21 +196,21 @@ class Fetcher:
         self._engine.close()
 
     def _fetch_crops(self, samples: Samples, out: memoryview) -> Places:
-        """Read some samples at a time into memory of this object's own, and copy their crops."""
-        spec, listed, target = self._spec, numbers_of(samples), np.frombuffer(out, np.uint8)
-        size, step = spec.resize_bytes, spec.samples_per_crop
+        """Read `samples_per_crop` samples at a time into this object's memory, and copy their crops into `out`."""
+        spec, numbers, target = self._spec, numbers_of(samples), np.frombuffer(out, np.uint8)
+        crop_bytes, step = spec.resize_bytes, spec.samples_per_crop
         memory = self._buffer.view(step * spec.place_bytes)
-        whole = np.frombuffer(memory, np.uint8)
-        for first in range(0, len(listed), step):
-            part = listed[first : first + step]
-            found = self._engine.read(part, memory).tolist()
-            for number, (sample, (start, length)) in enumerate(zip(part, found, strict=True), first):
-                begin = start + crop_start(spec.seed, sample, length, size)
-                crop = whole[begin : min(begin + size, start + length)]
-                place = target[number * size : (number + 1) * size]
+        source = np.frombuffer(memory, np.uint8)
+        for first in range(0, len(numbers), step):
+            share = numbers[first : first + step]
+            places = self._engine.read(share, memory).tolist()
+            for index, (sample, (start, length)) in enumerate(zip(share, places, strict=True), first):
+                begin = start + crop_start(spec.seed, sample, length, crop_bytes)
+                crop = source[begin : min(begin + crop_bytes, start + length)]
+                place = target[index * crop_bytes : (index + 1) * crop_bytes]
                 place[: crop.size] = crop
                 place[crop.size :] = 0
-        return even_places(0, size, size, len(listed))
+        return even_places(0, crop_bytes, crop_bytes, len(numbers))
 
 
 def _compare(layout: Layout, content: Content, read: Sample, file: int) -> None:
@@ -238,11 +243,20 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> Engine:
         if not isinstance(file_format, GroupFormat):
             return LibraryEngine(storage, file_format, layout, spec.place_bytes, check, decodes=decodes)
     matched = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
-    wanted = 0 if storage.is_remote else spec.transfer_bytes or file_format.transfer_bytes
-    transfer_bytes = -(-wanted // storage.alignment) * storage.alignment
+    transfer_bytes = 0 if storage.is_remote else spec.transfer_bytes or file_format.transfer_bytes
+    transfer_bytes = -(-transfer_bytes // storage.alignment) * storage.alignment
     if isinstance(file_format, GroupFormat):
-        settings = spec.engine, spec.decode, check, transfer_bytes
-        return GroupReader(storage, file_format, layout, spec.dataset, *settings, matched=matched)
+        return GroupReader(
+            storage,
+            file_format,
+            layout,
+            spec.dataset,
+            check,
+            transfer_bytes,
+            by_library=spec.engine == "library",
+            decodes=decodes,
+            matched=matched,
+        )
     if isinstance(file_format, RecordFormat):
         return RecordReader(storage, file_format, layout, check, transfer_bytes, spec.found.offsets, matched=matched)
     return FileEngine(
