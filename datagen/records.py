@@ -24,18 +24,13 @@ from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, as_places, n
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
-DESCRIPTOR_DIVISOR = 8
-"""A reader uses at most 1 / 8 of the process's file descriptors: a process may have several readers."""
-
 
 OpenRecords = tuple[str, Reader, base.RecordFile]
 """Path, reader and records of an open file. A plain tuple, because reading a small record takes only a few us."""
 Request = tuple[OpenRecords, int, int, int, int]
 """A read: an open file, index of the first record, number of records, their offset and bytes in the file."""
-
-
 Ranges = Sequence[tuple[tuple[str, Reader, object], int, int, int, int]]
-"""Requests of which only path, reader, offset and bytes count."""
+"""Reads that need not be of records: only path, reader, offset and bytes are used."""
 
 
 class RangeReader(Engine):
@@ -132,7 +127,7 @@ class RecordReader(RangeReader):
         self._check = check
         self._offsets = offsets or {}
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        limit = MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft // DESCRIPTOR_DIVISOR
+        limit = MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft // 8  # a process may have several readers
         self._max_open = max(1, min(MAX_OPEN_FILES, limit))
         self._open: OrderedDict[int, OpenRecords] = OrderedDict()
         self._closing = weakref.finalize(self, _close_all, self._open)
@@ -147,7 +142,7 @@ class RecordReader(RangeReader):
         step = self._max_open
         places: list[Places] = []
         at = 0
-        for first in range(0, len(batch_runs), step):  # as many runs as open files: none is closed before it is read
+        for first in range(0, len(batch_runs), step):  # as many runs as open files: each is read before it is closed
             requests = self._requests(batch_runs[first : first + step])
             starts, at = self.fill(requests, out, at)
             places.append(self._places(requests, starts, out))
@@ -281,16 +276,21 @@ class ReopenedReader(Reader):
 class StreamedReader(Reader):
     """A `Reader` that makes the calls of a library that streams files regardless of record boundaries (`StreamCalls`).
 
-    The last piece read stays in memory and serves the reads within it and after it. A read elsewhere restarts the
-    stream there or, if it is shorter than `min_stream_bytes`, makes the calls of Python's buffered files.
+    The last piece read stays in memory and serves the reads within it and after it. With calls of 256 KiB:
+
+        read_into(100 KiB, at 0)          one call: piece 0-256 KiB; copies 0-100 KiB
+        read_into(100 KiB, at 100 KiB)    no call; copies 100-200 KiB
+        read_into(100 KiB, at 200 KiB)    copies 200-256 KiB; one call: piece 256-512 KiB; copies 256-300 KiB
+
+    A read elsewhere restarts the stream there or, if it is shorter than `min_stream_bytes`, makes the calls of Python's
+    buffered files, as a script with an index does.
     """
 
     def __init__(self, reader: Reader, calls: base.StreamCalls, tail_bytes: int) -> None:
         super().__init__(reader.size_bytes)
         self._reader = reader
         self._calls, self._tail_bytes = calls, tail_bytes
-        self._block_bytes = reader.block_bytes
-        self._plan(calls.sizes(self._block_bytes))
+        self._plan_calls(calls.sizes(reader.block_bytes))
         self._piece = memoryview(bytearray())
         """The last piece read; it starts with the bytes `_begin` to `_end` of the file."""
         self._begin = self._end = 0
@@ -301,13 +301,14 @@ class StreamedReader(Reader):
         if offset != self._next_offset or self._by_index:
             self._seek(offset, len(buffer))
         got = self._copy(buffer, offset) if offset < self._end else 0
-        calls = self._reader.read_calls
+        calls_before = self._reader.read_calls
         while got < len(buffer) and self._end < self.size_bytes:
-            got += self._call(buffer[got:])
+            got += self._read_next(buffer[got:])
         self._next_offset = offset + got
+        # Behind the last record, the library reads the tail of the file, too
         while not self._by_index and self._end < self.size_bytes <= self._next_offset + self._tail_bytes:
-            self._call(memoryview(b""))
-        self.read_calls += self._reader.read_calls - calls
+            self._read_next(memoryview(b""))
+        self.read_calls += self._reader.read_calls - calls_before
         self.app_bytes += got
         return got
 
@@ -324,59 +325,59 @@ class StreamedReader(Reader):
         if self._by_index:
             missing = offset + size_bytes - self._end
             sizes = (missing,) if self._end > offset else (HEAD_BYTES, missing - HEAD_BYTES)
-            self._plan(python_calls(sizes, self._block_bytes))
+            self._plan_calls(python_calls(sizes, self._reader.block_bytes))
         else:
-            self._plan(self._calls.sizes(self._block_bytes))
+            self._plan_calls(self._calls.sizes(self._reader.block_bytes))
 
-    def _plan(self, sizes: Iterator[int]) -> None:
+    def _plan_calls(self, sizes: Iterator[int]) -> None:
         """Set the bytes that the next calls request; 0 after the last one: as many as the buffer has."""
         self._sizes = sizes
         self._size = next(sizes, 0)
 
     def _copy(self, out: memoryview, offset: int) -> int:
-        """Copy bytes of the piece in memory to `out`, as far as it has those from `offset` on; return their number."""
-        size, at = min(len(out), self._end - offset), offset - self._begin
+        """Copy bytes of the piece from `offset` on to `out`, as many as the piece has; return their number."""
+        size, start = min(len(out), self._end - offset), offset - self._begin
         if size:
-            out[:size] = self._piece[at : at + size]
+            out[:size] = self._piece[start : start + size]
         return size
 
-    def _call(self, out: memoryview) -> int:
+    def _read_next(self, out: memoryview) -> int:
         """Make the library's next calls, as many as fit into `out`, else one; return the bytes added to `out`."""
-        size, at = self._size or max(1, len(out)), self._end
-        if size <= min(len(out), self.size_bytes - at):
-            return self._call_each(out)
+        size, offset = self._size or max(1, len(out)), self._end
+        if size <= min(len(out), self.size_bytes - offset):
+            return self._read_several(out)
         self._size = next(self._sizes, 0)
         if size <= len(out):
-            got = self._read(out[:size], at, size)
-            self._begin = self._end = at + got
+            got = self._read(out[:size], offset)
+            self._begin = self._end = offset + got
             return got
         if len(self._piece) < size:
             self._piece = memoryview(bytearray(size))
-        got = self._read(self._piece[:size], at, size)
-        self._begin, self._end = at, at + got
-        return self._copy(out, at)
+        got = self._read(self._piece[:size], offset)
+        self._begin, self._end = offset, offset + got
+        return self._copy(out, offset)
 
-    def _call_each(self, out: memoryview) -> int:
-        """Make the calls that fit into `out` and end within the file, with as little as possible for each of them."""
-        begin = at = self._end
+    def _read_several(self, out: memoryview) -> int:
+        """Make the calls that fit into `out` and end within the file, with as little work for each as possible."""
+        begin = offset = self._end
         end, size, sizes = min(begin + len(out), self.size_bytes), self._size or len(out), self._sizes
         ranges = []
-        while size and at + size <= end:
-            ranges.append((at, size))
-            at += size
+        while size and offset + size <= end:
+            ranges.append((offset, size))
+            offset += size
             size = next(sizes, 0)
         self._size = size
-        got = self._reader.read_stretches(ranges, out[: at - begin])
+        got = self._reader.read_stretches(ranges, out[: offset - begin])
         self._begin = self._end = begin + got
-        if got < at - begin:
+        if got < offset - begin:
             self.size_bytes = self._end  # the file is shorter than it was when it was opened
         return got
 
-    def _read(self, target: memoryview, offset: int, size_bytes: int) -> int:
+    def _read(self, target: memoryview, offset: int) -> int:
         got = self._reader.read_into(target, offset)
-        if got < min(size_bytes, self.size_bytes - offset):
+        if got < min(len(target), self.size_bytes - offset):
             self.size_bytes = offset + got  # the file is shorter than it was when it was opened
-        elif got < size_bytes and self._calls.retries_short_reads:
+        elif got < len(target) and self._calls.retries_short_reads:
             self._reader.read_into(target[got:], offset + got)
         return got
 
@@ -395,13 +396,13 @@ def located_records(
 ) -> tuple[int, dict[str, base.Offsets]]:
     """Return the bytes of the largest record in use, and the offsets of records that had to be looked for, by path.
 
-    It takes a while: each file or its index is read. Raises DatasetError: a file can't be read, or is damaged.
+    Each file or its index is read. Raises DatasetError: a file can't be read, or is damaged.
     """
     from datagen.thread_pool import of_each  # here, as training comes without it
 
     def located(own: StorageBase, files: Sequence[int]) -> Iterator[tuple[int, base.Offsets | None]]:
         yield from map(RecordReader(own, file_format, layout).located, files)
 
-    found = of_each(storage, range(layout.num_files), located)
-    offsets = {layout.path(file): known for file, (_, known) in enumerate(found) if known is not None}
-    return max(largest for largest, _ in found), offsets
+    by_file = of_each(storage, range(layout.num_files), located)
+    offsets = {layout.path(file): known for file, (_, known) in enumerate(by_file) if known is not None}
+    return max(largest for largest, _ in by_file), offsets
