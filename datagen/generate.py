@@ -29,16 +29,8 @@ from datagen.manifest import Manifest
 from datagen.owned import check_usable
 from datagen.scan import SHOWN_NAMES
 from datagen.spec import DatasetSpec, joined_problems
-from datagen.storage.storage_base import (
-    FOLDERS,
-    Bytes,
-    StorageBase,
-    StorageSpec,
-    Writer,
-    WriterAround,
-    leads_elsewhere,
-    open_storage,
-)
+from datagen.storage import storage_base
+from datagen.storage.storage_base import FOLDERS, Bytes, StorageBase, StorageSpec, Writer, WriterAround, open_storage
 from datagen.thread_pool import Progress, Tally
 
 __all__ = ["Made", "Progress", "finish", "generate", "prepare"]
@@ -301,7 +293,7 @@ def _refuse_other_settings(existing: Manifest, spec: DatasetSpec) -> None:
 def _refuse_links(files: Files, storage: StorageBase) -> None:
     """Raise UserError where a link leads out of the dataset's folder and files would have to be created behind it."""
     top = files.spec.data_folder
-    link = next((folder for folder in files.folders() if leads_elsewhere(top, folder, storage)), None)
+    link = next((folder for folder in files.folders() if storage_base.leads_elsewhere(top, folder, storage)), None)
     if link is not None and next(_missing(files, storage), None) is not None:
         raise UserError(
             f"{link} is a link out of {top}: missing files are not created behind it; give a new dataset.data_folder"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from datagen import scan
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError
 from datagen.formats.format_base import Offsets, RecordFormat, format_named
@@ -18,17 +19,6 @@ from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_byt
 from datagen.layout import Layout, endings_of, layouts, record_shapes
 from datagen.manifest import MANIFEST_NAME, PACKED_NAME, Manifest, differing_keys, read
 from datagen.records import located_records
-from datagen.scan import (
-    SHOWN_NAMES,
-    Advice,
-    count_by_pattern,
-    match_names,
-    scan,
-    sizes_on_disk,
-    surplus_note,
-    wrong_files_message,
-    wrong_sizes,
-)
 from datagen.spec import DatasetSpec, ParquetSpec
 from datagen.storage.posix import cache_restored
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
@@ -37,18 +27,9 @@ if TYPE_CHECKING:  # most datasets are dlemu's own
     from datagen.own_folder import UserFolder
 
 READ_KEYS = (
-    "format",
-    "num_samples_per_file",
-    "record_length_bytes",
-    "record_length_bytes_stdev",
-    "record_length_bytes_quantiles",
-    "record_dims",
-    "record_element_type",
-    "compression",
-    "enable_chunking",
-    "chunk_size",
-    "hdf5",
-    "parquet",
+    *("format", "num_samples_per_file", "record_length_bytes", "record_length_bytes_stdev", "record_dims"),
+    *("record_length_bytes_quantiles", "record_element_type", "compression", "enable_chunking", "chunk_size"),
+    *("hdf5", "parquet"),
 )
 """Settings that must be the same for a dataset and the run that reads it."""
 
@@ -137,7 +118,7 @@ def _with_parquet_defaults(requested: DatasetSpec, made: DatasetSpec) -> Dataset
     return replace(requested, parquet=parquet)
 
 
-def _check_manifest(manifest: Manifest, requested: DatasetSpec, advice: Advice) -> None:
+def _check_manifest(manifest: Manifest, requested: DatasetSpec, advice: scan.Advice) -> None:
     folder = requested.data_folder
     if manifest.content_version != CONTENT_VERSION:
         raise DatasetError(
@@ -169,7 +150,7 @@ class _Sizes(NamedTuple):
 class _Inspection:
     """Inspects one dataset."""
 
-    def __init__(self, spec: DatasetSpec, manifest: Manifest | None, advice: Advice, storage: StorageBase) -> None:
+    def __init__(self, spec: DatasetSpec, manifest: Manifest | None, advice: scan.Advice, storage: StorageBase) -> None:
         self._requested = spec
         self._storage = storage
         self._manifest = manifest
@@ -225,14 +206,14 @@ class _Inspection:
         if self._manifest is not None:
             made = layouts(self._manifest.spec)[0 if requested.split == "train" else 1]
             expected = replace(made, folder=requested.folder, num_files=requested.num_files)
-        num_found = count_by_pattern(expected, self._storage)
+        num_found = scan.count_by_pattern(expected, self._storage)
         if num_found is not None:
-            self._notes += surplus_note(expected, num_found)
+            self._notes += scan.surplus_note(expected, num_found)
             return expected
-        scanned = scan(requested.folder, endings_of(self._requested.format), self._storage, without="valid")
+        scanned = scan.list_files(requested.folder, endings_of(self._requested.format), self._storage)
         if not scanned.names and scanned.other_extensions:
-            raise DatasetError(wrong_files_message(requested, scanned))
-        layout, notes = match_names(scanned, requested, self._advice)
+            raise DatasetError(scan.wrong_files_message(requested, scanned))
+        layout, notes = scan.match_names(scanned, requested, self._advice)
         self._notes += notes
         return layout
 
@@ -269,17 +250,18 @@ class _Inspection:
             files = range(layout.num_files) if computed is None else (int(computed.argmax()),)
             max_group = largest_group_bytes(self._format, layout, files, spec, self._storage)
         max_sample = int(shapes.prod(axis=1).max()) * spec.element_bytes
-        sizes = sizes_on_disk(layout, self._storage) if computed is None else computed
+        sizes = scan.sizes_on_disk(layout, self._storage) if computed is None else computed
         return _Sizes(sizes, max_sample, computed is not None, max_group, max_record)
 
     def _has_sizes(self, layout: Layout, sizes: NDArray[np.int64]) -> bool:
         """Return whether files have these sizes; raises DatasetError unless another tool made them."""
-        looked_up, wrong = wrong_sizes(layout.path, sizes, self._storage)
+        looked_up, wrong = scan.wrong_sizes(layout.path, sizes, self._storage)
         if not wrong or self._packed:
             return not wrong
         if self._manifest is not None or len(wrong) <= looked_up // 2:  # if most differ, another tool made the files
+            shown = "; ".join(wrong[: scan.SHOWN_NAMES])
             raise DatasetError(
-                f"{len(wrong)} of {looked_up} files looked up have the wrong size: {'; '.join(wrong[:SHOWN_NAMES])}. "
+                f"{len(wrong)} of {looked_up} files looked up have the wrong size: {shown}. "
                 f"Delete them and run the command again, which makes only what is missing. {self._advice()}"
             )
         self._notes.append(f"{layout.folder}: the sizes differ from the settings; files are used as they are")
@@ -294,7 +276,7 @@ class _Inspection:
         if isinstance(self._format, GroupFormat):
             max_group = largest_group_bytes(self._format, layout, range(layout.num_files), spec, self._storage)
         if sizes is None:
-            sizes = sizes_on_disk(layout, self._storage)
+            sizes = scan.sizes_on_disk(layout, self._storage)
         return _Sizes(sizes, max_group=max_group, max_record=max_record)
 
     def _check_sides(self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64]) -> None:
@@ -303,9 +285,9 @@ class _Inspection:
             return
         for side in self._format.sides:
             paths = partial(side.path, layout)
-            looked_up, wrong = wrong_sizes(paths, side.file_bytes(spec, shapes), self._storage)
+            looked_up, wrong = scan.wrong_sizes(paths, side.file_bytes(spec, shapes), self._storage)
             if wrong:
                 raise DatasetError(
                     f"{len(wrong)} of {looked_up} index files looked up are missing or have the wrong size: "
-                    f"{'; '.join(wrong[:SHOWN_NAMES])}. The same command makes them again. {self._advice()}"
+                    f"{'; '.join(wrong[: scan.SHOWN_NAMES])}. The same command makes them again. {self._advice()}"
                 )

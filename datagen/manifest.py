@@ -47,8 +47,7 @@ def now() -> str:
 def read(data_folder: str, storage: StorageBase) -> Manifest | None:
     """Return the manifest of a dataset, None if it has none.
 
-    Raises:
-        DatasetError: the manifest can't be read, or another version of dlemu wrote it.
+    Raises DatasetError: the manifest can't be read, or another version of dlemu wrote it.
     """
     path = os.path.join(data_folder, MANIFEST_NAME)
     try:

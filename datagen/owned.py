@@ -291,11 +291,11 @@ def part_name(name: str) -> str:
     return f".{name}.dlemu-{os.urandom(8).hex()}.part"  # the module secrets does the same
 
 
-def create_part(path: str, *, flags: int = 0, mode: int = 0o666) -> tuple[str, int]:
+def create_part(path: str, *, flags: int = 0) -> tuple[str, int]:
     """Create a temporary file for `path`; return its path and descriptor, which holds a lock until it is closed."""
     folder, slash, name = path.rpartition("/")
     part = f"{folder}{slash}{part_name(name)}"
-    descriptor = create_new(part, flags=os.O_WRONLY | flags, mode=mode)
+    descriptor = create_new(part, flags=os.O_WRONLY | flags, mode=0o666)
     lock(descriptor)
     return part, descriptor
 

@@ -46,10 +46,10 @@ class Scan:
     num_subfolders: int
 
 
-def scan(folder: str, endings: tuple[str, ...], storage: StorageBase, without: str = "") -> Scan:
-    """List a split's folder for files with these extensions, in any case; one that does not exist counts as empty.
+def list_files(folder: str, endings: tuple[str, ...], storage: StorageBase) -> Scan:
+    """List the files with these extensions, in any case, in a split's folder; a missing folder counts as empty.
 
-    Hidden names and the sub-folder `without` are skipped. Raises OSError.
+    Hidden names are skipped, and the sub-folder `valid`, where `folder` is that of the dataset. Raises OSError.
     """
     suffixes = tuple(f".{ending}" for ending in endings)
     names: list[str] = []
@@ -58,14 +58,14 @@ def scan(folder: str, endings: tuple[str, ...], storage: StorageBase, without: s
     try:
         with storage.entries(folder) as entries:
             for entry in entries:
-                if entry.name.startswith(".") or entry.name == without:
+                if entry.name.startswith(".") or entry.name == "valid":
                     continue
-                below = [entry.name]
+                paths = [entry.name]
                 if entry.is_dir():
                     subfolders += 1
                     with storage.entries(f"{folder}/{entry.name}") as inner:
-                        below = [f"{entry.name}/{each.name}" for each in inner if not each.name.startswith(".")]
-                for name in below:
+                        paths = [f"{entry.name}/{file.name}" for file in inner if not file.name.startswith(".")]
+                for name in paths:
                     if name.lower().endswith(suffixes):
                         names.append(name)
                     else:
@@ -79,7 +79,7 @@ def scan(folder: str, endings: tuple[str, ...], storage: StorageBase, without: s
 def count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
     """Return how many files have the layout's names, or None if one of the files in use is missing.
 
-    Only one byte is kept per file, so that a million files take about a second and a megabyte; `scan` and `match_names`
+    Only one byte is kept per file, so that a million files take about a second and a megabyte; `list_files` and `match_names`
     are for folders where this returns None. Raises OSError.
     """
     if layout.named_files < layout.num_files:

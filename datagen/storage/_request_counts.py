@@ -21,19 +21,8 @@ from datagen.errors import UserError
 from datagen.quantiles import Percentiles
 
 COUNTERS = (
-    "get",
-    "head",
-    "list",
-    "put",
-    "delete",
-    "received_bytes",
-    "sent_bytes",
-    "failed",
-    "retried",
-    "slow_down",
-    "connections_opened",
-    "connections_open",
-    "in_flight",
+    *("get", "head", "list", "put", "delete", "received_bytes", "sent_bytes", "failed", "retried", "slow_down"),
+    *("connections_opened", "connections_open", "in_flight"),
 )
 """Requests by method, bytes of bodies, failed attempts, retries, responses 503 or 429, and the current state."""
 FINE = 4  # bins in which latencies grow by the factor `GROWTH`

@@ -76,8 +76,7 @@ def storage_spec(
 ) -> StorageSpec:
     """Return the spec for a user's `storage.storage_type`: `local_fs`, `direct`, `s3`, a dotted name, ...
 
-    Raises:
-        UserError: the type is unknown or internal, a file system is given options, or an option's value was withheld.
+    Raises UserError: the type is unknown or internal, a file system has options, or an option's value was withheld.
     """
     options = options or {}
     if storage_type == "direct_fs":
