@@ -53,7 +53,7 @@ def list_files(folder: str, endings: tuple[str, ...], storage: StorageBase) -> S
     """
     suffixes = tuple(f".{ending}" for ending in endings)
     names: list[str] = []
-    others: Counter[str] = Counter()
+    other_extensions: Counter[str] = Counter()
     subfolders = 0
     try:
         with storage.entries(folder) as entries:
@@ -69,35 +69,35 @@ def list_files(folder: str, endings: tuple[str, ...], storage: StorageBase) -> S
                     if name.lower().endswith(suffixes):
                         names.append(name)
                     else:
-                        others[os.path.splitext(name)[1] or name] += 1
+                        other_extensions[os.path.splitext(name)[1] or name] += 1
     except FileNotFoundError:
         return Scan([], Counter(), 0)
     names.sort(key=lambda name: name.rpartition("/")[2])
-    return Scan(names, others, subfolders)
+    return Scan(names, other_extensions, subfolders)
 
 
 def count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
     """Return how many files have the layout's names, or None if one of the files in use is missing.
 
-    Only one byte is kept per file, so that a million files take about a second and a megabyte; `list_files` and `match_names`
-    are for folders where this returns None. Raises OSError.
+    It keeps one byte per file, so that a million files take about a second and a megabyte; `list_files` and
+    `match_names` are for folders where this returns None. Raises OSError.
     """
     if layout.named_files < layout.num_files:
         return None
-    listed, folders = bytearray(layout.named_files), layout.folders()
+    is_listed, folders = bytearray(layout.named_files), layout.folders()
     digits = f"([0-9]{{{len(str(layout.named_files))}}})"
     index_in = re.compile(f"{re.escape(layout.file_prefix)}_{digits}{re.escape(layout.pattern_suffix)}").fullmatch
-    for place, folder in enumerate(folders):
+    for number, folder in enumerate(folders):
         try:
             with storage.entries(folder) as entries:
                 for entry in entries:
                     match = index_in(entry.name)
                     file = int(match[1]) if match else -1
-                    if 0 <= file < layout.named_files and file % len(folders) == place:
-                        listed[file] = 1
+                    if 0 <= file < layout.named_files and file % len(folders) == number:
+                        is_listed[file] = 1
         except FileNotFoundError:
             return None
-    return sum(listed) if all(listed[: layout.num_files]) else None
+    return sum(is_listed) if all(is_listed[: layout.num_files]) else None
 
 
 def match_names(scanned: Scan, requested: Layout, advice: Advice) -> tuple[Layout, list[str]]:

@@ -279,14 +279,10 @@ class Client:
             if code in EXPIRED and (signed_before or self._signer.renew()):
                 request.renewed = True
                 return
-        final = (
-            exchange is not None
-            and (status < 500 or code.endswith(NO_SPACE))
-            and status not in RETRYABLE
-            and code not in RETRYABLE_CODES
-        )
-        if final and exchange is not None and not exchange.succeeded:
-            raise self._refusal(request, exchange, code)
+        if exchange is not None and not exchange.succeeded:
+            is_refusal = status < 500 or code.endswith(NO_SPACE)
+            if is_refusal and status not in RETRYABLE and code not in RETRYABLE_CODES:
+                raise self._refusal(request, exchange, code)
         if isinstance(error, ssl.SSLCertVerificationError):
             raise ServerError(
                 f"{self.endpoint}: its certificate is not trusted ({error.verify_message}): give the "
@@ -445,27 +441,40 @@ def _code(exchange: Exchange) -> str:
 
 def _part_problem(request: Request, exchange: Exchange) -> str:
     """Return why a successful response does not hold the requested bytes; '' if it does."""
-    span, length, stated = request.span, exchange.length, exchange.header("content-range")
-    if span is not None and length == span.end - span.begin and stated == span.content_range:
+    span, length, content_range = request.span, exchange.length, exchange.header("content-range")
+    if span is not None and length == span.end - span.begin and content_range == span.content_range:
         return ""  # fast path of nearly all responses
     if exchange.status == 204:
         return "the response has no object"
-    wanted = None if request.target is None or not request.fills else len(request.target)
-    if stated or exchange.status == 206:  # rclone sends a range with status 200
-        asked, found = span or Span(0, OPEN_END), _content_range(stated)
-        begin, end, size_bytes = -1, 0, asked.size_bytes
-        if found is not None:
-            begin, end = int(found[1]), int(found[2]) + 1
-            size_bytes = int(found[3]) if found[3] else size_bytes
-        asked_end = end if size_bytes is None else min(asked.end, size_bytes)
-        if (begin, end) != (asked.begin, asked_end) or asked.size_bytes not in (None, size_bytes):
-            of = "" if asked.size_bytes is None else f" of {asked.size_bytes}"
-            what = "all of the object" if span is None else f"{span.text}{of}"
-            return f"{stated[:60]!r} arrived where {what} was requested"
-        wanted = end - begin
+    expected_length = None if request.target is None or not request.fills else len(request.target)
+    if content_range or exchange.status == 206:  # rclone sends a range with status 200
+        expected_length = _requested_length(span or Span(0, OPEN_END), content_range)
+        if expected_length is None:
+            requested = "all of the object"
+            if span is not None:
+                requested = span.text if span.size_bytes is None else f"{span.text} of {span.size_bytes}"
+            return f"{content_range[:60]!r} arrived where {requested} was requested"
     elif span is not None and (span.begin or span.size_bytes is not None or length is None or length > span.end):
         return f"all of the object arrived where {span.text} was requested: the server does not support ranges"
-    return "" if None in (length, wanted) or length == wanted else f"the response has {length} bytes of {wanted}"
+    if length is None or expected_length is None or length == expected_length:
+        return ""
+    return f"the response has {length} bytes of {expected_length}"
+
+
+def _requested_length(span: Span, content_range: str) -> int | None:
+    """Return the bytes of a response with this Content-Range; None if it is not the requested part of the object.
+
+    The part may end before the requested end if the object does: "bytes 0-9/10" answers a request for bytes 0-99.
+    """
+    match = _content_range(content_range)
+    if match is None:
+        return None
+    begin, end = int(match[1]), int(match[2]) + 1
+    size_bytes = int(match[3]) if match[3] else span.size_bytes
+    if span.size_bytes is not None and span.size_bytes != size_bytes:
+        return None
+    expected_end = end if size_bytes is None else min(span.end, size_bytes)
+    return end - begin if begin == span.begin and end == expected_end else None
 
 
 _content_range = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/(?:([0-9]{1,18})|\*)", re.IGNORECASE).fullmatch
