@@ -26,7 +26,7 @@ from datagen.storage.storage_base import Entry, Fill, Listed, Reader, StorageBas
 SCHEME = "s3://"
 INVALID_NAMES = ("", ".", "..")
 MAX_PAGES = 20_000
-"""Maximum pages of a listing, far more than can be listed during a run: a longer one is taken for endless."""
+"""Maximum pages of a listing, far more than can be listed during a run: a longer listing is taken for endless."""
 HEAD_BATCH = 256  # `sizes` sends HEADs in batches: large enough to keep all connections busy
 HEADS_IN_FLIGHT = 32  # one connection each: 3,200 objects/s at a latency of 10 ms
 
@@ -39,11 +39,9 @@ class Storage(StorageBase):
 
     def __init__(self, spec: StorageSpec) -> None:
         super().__init__(spec)
-        options = Options(dict(spec.options))
-        bucket, _, self._prefix = (
-            (spec.root.removeprefix(SCHEME) if spec.root != "./" else "").strip("/").partition("/")
-        )
-        self._bucket, self._options = bucket, options
+        self._options = options = Options(dict(spec.options))
+        root = "" if spec.root == "./" else spec.root.removeprefix(SCHEME)
+        self._bucket, _, self._prefix = root.strip("/").partition("/")
         self.counts = RequestCounts.kept_in(spec.account)
         """Counters of this storage's requests."""
         self._signer = Signer(Credentials(options.profile), options.region)
@@ -59,53 +57,59 @@ class Storage(StorageBase):
         return ObjectReader(self, client, head.key, _size_in(response), response.header("etag"))
 
     def open_sized(self, path: str, size_bytes: int) -> ObjectReader:
-        return ObjectReader(self, *self._place(path), size_bytes, etag="")
+        return ObjectReader(self, *self._locate(path), size_bytes, etag="")
 
     def read_files(
         self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0
     ) -> list[tuple[int, int, int]]:
-        """Read objects by one GET each, `io_depth` in flight; the rest of those longer than `range_bytes` by more."""
-        first = self.spec.range_bytes
-        span = Span(0, first) if first else None
-        asked = []
+        """Read objects by one GET each, `io_depth` in flight, and the rest of objects above `range_bytes` by more GETs.
+
+        The first GETs need no HEAD before them: their responses state the sizes of the objects.
+        """
+        range_bytes = self.spec.range_bytes
+        span = Span(0, range_bytes) if range_bytes else None
+        first_gets = []
         for path, memory in files:
-            client, key = self._place(path)
-            target = memory[:first] if first else memory
-            asked.append((client, Request(kind="get", method="GET", key=key, span=span, target=target, fills=False)))
-        self._request_all(asked)
-        read, rest = [], list[tuple[Client, Request]]()
-        for (client, request), (_, memory) in zip(asked, files, strict=True):
-            assert request.response is not None
-            got, response = request.response.body_bytes, request.response
+            client, key = self._locate(path)
+            target = memory[:range_bytes] if range_bytes else memory
+            get = Request(kind="get", method="GET", key=key, span=span, target=target, fills=False)
+            first_gets.append((client, get))
+        self._request_all(first_gets)
+        results, more_gets = [], list[tuple[Client, Request]]()
+        for (client, get), (_, memory) in zip(first_gets, files, strict=True):
+            response = get.response
+            assert response is not None
+            got = response.body_bytes
             size = number_in(response.header("content-range").rpartition("/")[2]) or got
-            reader = ObjectReader(self, client, request.key, size, response.header("etag"))
-            more = reader.requests(memory[got:size], got)
-            rest += [(client, one) for one in more]
-            read.append((size, min(size, len(memory)), 1 + len(more)))
-        self._request_all(rest)
-        return read
+            reader = ObjectReader(self, client, get.key, size, response.header("etag"))
+            rest = reader.requests(memory[got:size], got)
+            more_gets += [(client, request) for request in rest]
+            results.append((size, min(size, len(memory)), 1 + len(rest)))
+        self._request_all(more_gets)
+        return results
 
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
         """Read byte ranges of objects, with `io_depth` requests in flight of at most `range_bytes` each."""
-        got, asked = [], list[tuple[Client, Request]]()
+        sizes, gets = [], list[tuple[Client, Request]]()
         for reader, buffer, offset in fills:
             assert isinstance(reader, ObjectReader)
-            got.append(max(0, min(len(buffer), reader.size_bytes - offset)))
-            asked += [(reader.client, request) for request in reader.requests(buffer[: got[-1]], offset)]
-        self._request_all(asked)
-        return got
+            size = max(0, min(len(buffer), reader.size_bytes - offset))
+            sizes.append(size)
+            gets += [(reader.client, request) for request in reader.requests(buffer[:size], offset)]
+        self._request_all(gets)
+        return sizes
 
     def create(self, path: str) -> ObjectWriter:
-        return ObjectWriter(*self._place(path), checksums=self._options.checksums)
+        return ObjectWriter(*self._locate(path), checksums=self._options.checksums)
 
     @contextlib.contextmanager
     def entries(self, folder: str) -> Iterator[Iterator[Entry]]:
-        client, prefix = self._place(folder)
-        found = itertools.chain.from_iterable(_pages(client, prefix.rstrip("/") + "/" if prefix else ""))
-        first = next(found, None)
+        client, prefix = self._locate(folder)
+        listed = itertools.chain.from_iterable(_pages(client, prefix.rstrip("/") + "/" if prefix else ""))
+        first = next(listed, None)
         if first is None:
             raise no_such_file(folder)
-        yield itertools.chain([first], found)
+        yield itertools.chain([first], listed)
 
     def size_bytes(self, path: str) -> int:
         client, request = self._head(path)
@@ -121,7 +125,7 @@ class Storage(StorageBase):
                 yield _size_in(response) if response is not None and response.succeeded else None
 
     def _head(self, path: str, accepted: tuple[int, ...] = ()) -> tuple[Client, Request]:
-        client, key = self._place(path)
+        client, key = self._locate(path)
         return client, Request(kind="head", method="HEAD", key=key, accepted=accepted)
 
     def remove(self, path: str) -> None:
@@ -130,33 +134,38 @@ class Storage(StorageBase):
         client.request(Request(kind="delete", method="DELETE", key=head.key))
 
     def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
-        client, prefix = self._place(folder)
+        client, prefix = self._locate(folder)
         queries = [(("prefix", f"{prefix.rstrip('/')}/{name}"), ("uploads", "")) for name in names]
         # Some servers (MinIO) list the uploads of a whole key only
         listings = [Request(kind="list", method="GET", query=query, parse=uploads_in) for query in queries]
         client.request_all(listings, HEADS_IN_FLIGHT)
-        found = [one for listing in listings for one in listing.content if one[0] == listing.query[0][1]]
-        for key, upload in found if end else ():
-            abort(client, key, upload)
-        return len(found)
+        unfinished = []
+        for listing in listings:
+            key = listing.query[0][1]
+            unfinished += [upload for upload in listing.content if upload[0] == key]  # no longer keys with this prefix
+        if end:
+            for key, upload_id in unfinished:
+                abort(client, key, upload_id)
+        return len(unfinished)
 
     def preflight(self, folder: str) -> None:
         """List one key, which fails if endpoint, credentials or bucket are wrong."""
-        client, prefix = self._place(folder)
+        client, prefix = self._locate(folder)
         query = (("list-type", "2"), ("max-keys", "1"), ("prefix", prefix))
         client.request(Request(kind="list", method="GET", query=query, parse=page_in))
 
-    def _request_all(self, asked: Sequence[tuple[Client, Request]], depth: int = 0) -> None:
+    def _request_all(self, requests: Sequence[tuple[Client, Request]], depth: int = 0) -> None:
         """Complete requests, each by the client of its bucket, with `depth` (0: `io_depth`) in flight."""
-        for client in dict.fromkeys(client for client, _ in asked):
-            client.request_all([request for one, request in asked if one is client], depth or self.spec.io_depth)
+        for client in dict.fromkeys(client for client, _ in requests):
+            of_client = [request for other, request in requests if other is client]
+            client.request_all(of_client, depth or self.spec.io_depth)
 
-    def _place(self, path: str) -> tuple[Client, str]:
+    def _locate(self, path: str) -> tuple[Client, str]:
         """Return the client of a path's bucket, and the path's key there; the prefix of each folder is cached."""
         folder, _, name = path.rpartition("/")
-        known = self._folders.get(folder)
-        if known is not None and name not in INVALID_NAMES:
-            return known[0], known[1] + name
+        cached = self._folders.get(folder)
+        if cached is not None and name not in INVALID_NAMES:
+            return cached[0], cached[1] + name
         client, key = self._resolve(path)
         if folder and name not in INVALID_NAMES and key.endswith(f"/{name}"):
             self._folders[folder] = client, key[: -len(name)]
@@ -201,9 +210,10 @@ class ObjectReader(Reader):
         requests = []
         for start in range(0, len(buffer), step):
             piece = buffer[start : start + step]
-            span = Span(offset + start, offset + start + len(piece), self.size_bytes)
-            part = span if len(piece) < self.size_bytes else None
-            requests.append(Request(kind="get", method="GET", key=self._key, span=part, target=piece, etag=self._etag))
+            span = None
+            if len(piece) < self.size_bytes:
+                span = Span(offset + start, offset + start + len(piece), self.size_bytes)
+            requests.append(Request(kind="get", method="GET", key=self._key, span=span, target=piece, etag=self._etag))
         self.read_calls += len(requests)
         self.app_bytes += len(buffer)
         return requests
@@ -212,7 +222,7 @@ class ObjectReader(Reader):
 def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
     """List a prefix and yield page by page, one request each. Raises UserError for an endless listing."""
     fixed = (("delimiter", "/"), ("encoding-type", "url"), ("list-type", "2"), ("max-keys", str(PAGE_KEYS)))
-    continuation, seen = "", set[str]()
+    continuation, earlier = "", set[str]()
     while True:
         query = [*fixed, ("prefix", prefix)] + ([("continuation-token", continuation)] if continuation else [])
         request = Request(kind="list", method="GET", query=query, parse=page_in)
@@ -222,29 +232,26 @@ def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
         if not page.continuation:
             return
         continuation = page.continuation
-        if continuation in seen or len(seen) > MAX_PAGES:
+        if continuation in earlier or len(earlier) > MAX_PAGES:
             raise UserError(
-                f"{client.where(request)}: the listing of {prefix!r} does not end: after {len(seen) + 1} pages the "
+                f"{client.where(request)}: the listing of {prefix!r} does not end: after {len(earlier) + 1} pages the "
                 f"server announces a further one. Wanted a folder of at most {MAX_PAGES * PAGE_KEYS} objects, from a "
                 "server whose continuation tokens advance"
             )
-        seen.add(continuation)
+        earlier.add(continuation)
 
 
 def _entries(client: Client, prefix: str, page: Page) -> list[Entry]:
     """Return the entries of a page without their prefix. Raises UserError for a key that is not below the prefix."""
-    entries: list[Entry] = []
-    folders = ((folder, None, True) for folder in page.folders)
-    for key, size_bytes, is_folder in (*((*stated, False) for stated in page.objects), *folders):
-        name = key[len(prefix) :].removesuffix("/" if is_folder else "")
-        if not key.startswith(prefix) or "/" in name:
+    listed = [(key, Listed(key[len(prefix) :], False, size_bytes)) for key, size_bytes in page.objects]
+    listed += [(key, Listed(key[len(prefix) :].removesuffix("/"), True)) for key in page.folders]
+    for key, entry in listed:
+        if not key.startswith(prefix) or "/" in entry.name:
             raise UserError(
                 f"s3://{client.bucket} at {client.endpoint}: a listing of {prefix!r} has {key[:200]!r}, "
                 "which is not directly below it: the server does not follow ListObjectsV2 for prefix and delimiter"
             )
-        if name not in INVALID_NAMES:  # such keys can't be written as a path
-            entries.append(Listed(name, is_folder, size_bytes))
-    return entries
+    return [entry for _, entry in listed if entry.name not in INVALID_NAMES]  # such keys can't be written as a path
 
 
 def _size_in(response: Exchange) -> int:
