@@ -25,13 +25,13 @@ DRAW_CHUNK_FILES = 1 << 16
 
 
 def endings_of(format_name: str) -> tuple[str, ...]:
-    """Return the extensions of a format's files; those that dlemu makes have the first.
+    """Return the extensions of a format's files; files that dlemu makes have the first one.
 
-    The last part of the name, unless the module in `datagen.formats` has others as `ENDINGS`. None of a user's own
-    modules is imported for that.
+    They are `ENDINGS` of the module in `datagen.formats`, else the last part of the format's name. No module of the
+    user's is imported for that.
     """
-    own = (format_name.rpartition(".")[2],)
-    endings: tuple[str, ...] = registry.built_in("datagen.formats", format_name, "ENDINGS", own)
+    default = (format_name.rpartition(".")[2],)
+    endings: tuple[str, ...] = registry.built_in("datagen.formats", format_name, "ENDINGS", default)
     return endings
 
 
@@ -203,11 +203,11 @@ class Runs:
         """Return the runs, split at file boundaries."""
         cut: list[Run] = []
         for first, count in self.runs:
-            while (left := samples_per_file - first % samples_per_file) < count:
-                cut.append((first, left))
-                first, count = first + left, count - left
-            if count:
-                cut.append((first, count))
+            end = first + count
+            while first < end:
+                file_end = first - first % samples_per_file + samples_per_file
+                cut.append((first, min(end, file_end) - first))
+                first = file_end
         return cut
 
 

@@ -59,7 +59,7 @@ def check_usable(folder: str, setting: str, *, ours: Sequence[str] = ()) -> None
     """Raise UserError for a folder with files that dlemu did not create; changes nothing.
 
     A folder is usable if it does not exist, has no files except those of the file system itself, or has a marker.
-    `ours` are names of files that identify a folder of dlemu's own. `setting` is the user's setting for the folder.
+    Files of the names `ours` also identify a folder of dlemu's. `setting` is the user's setting for the folder.
     """
     check_local(folder, setting)
     status = _status(folder)
@@ -213,9 +213,9 @@ def _listed_in(folder: int) -> set[str]:
 def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
     """Remove what the marker of a folder lists, then the marker, then the folder if it is empty.
 
-    A folder that has no marker, for which there was no room, goes if it is empty and listed in the one above. Listed
-    folders are emptied by their own markers. Links stay, as does what can't be removed. Where the storage fails
-    (EIO, a file system that turned read-only), the marker stays, too: a later call then removes the rest.
+    A folder without a marker (the disk was too full for one) is removed if it is empty and its parent's marker lists
+    it. Listed folders are emptied by their own markers. Links stay, as does what can't be removed. Where the storage
+    fails (EIO, a file system that turned read-only), the marker stays, too: a later call then removes the rest.
     """
     with contextlib.suppress(OSError):
         with _opened(folder) as descriptor:
@@ -262,7 +262,8 @@ def _remove_in(folder: int) -> bool:
         except RecursionError:
             pass
         except OSError as error:
-            failure = failure if error.errno in _NOT_OURS else error
+            if error.errno not in _NOT_OURS:
+                failure = error
     if failure is not None:
         raise failure
     try:
@@ -323,15 +324,13 @@ def remove_parts(folder: str, name: str | None = None) -> None:
 
     Files that a living writer holds a lock on stay. Raises OSError.
     """
+    parts = []
     with os.scandir(folder) as entries:
-        left = [
-            entry.path
-            for entry in entries
-            if (match := _PART.fullmatch(entry.name))
-            and name in (None, match[1])
-            and entry.is_file(follow_symlinks=False)
-        ]
-    for path in left:
+        for entry in entries:
+            match = _PART.fullmatch(entry.name)
+            if match and name in (None, match[1]) and entry.is_file(follow_symlinks=False):
+                parts.append(entry.path)
+    for path in parts:
         if not is_held(path):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
@@ -352,13 +351,13 @@ def held(path: str) -> Iterator[None]:
 
 
 def lock(descriptor: int) -> None:
-    """Lock a file that is open for writing, until it is closed by all who have it; without locks do nothing."""
+    """Lock a file open for writing until every process that has it open closes it; without locks, do nothing."""
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_held(path: str) -> bool:
-    """Return whether who locked a file still runs, as far as this host can tell."""
+    """Return whether a process that locked the file still runs, as far as this host can tell."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except PermissionError:  # another user's file, whose lock can't be tested

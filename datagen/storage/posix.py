@@ -43,8 +43,8 @@ class Storage(StorageBase):
         return FileReader(open_regular(path))
 
     def open_mapped(self, path: str) -> Reader:
-        mapped = type(self) is Storage and not self.spec.direct  # a subclass may have an `open` of its own
-        return MappedReader(path) if mapped else self.open(path)
+        can_map = type(self) is Storage and not self.spec.direct  # a subclass may have another `open`
+        return MappedReader(path) if can_map else self.open(path)
 
     def open_unread_ahead(self, path: str) -> FileReader:
         reader = Storage.open(self, path)
@@ -139,8 +139,10 @@ class FileReader(Reader):
         return got
 
     def will_need(self, ranges: Sequence[tuple[int, int]]) -> None:
+        if self._alignment > 1:
+            return  # reads bypass the page cache
         descriptor, advise, will_need = self.descriptor, os.posix_fadvise, os.POSIX_FADV_WILLNEED
-        for offset, size in ranges if self._alignment == 1 else ():  # else past the page cache
+        for offset, size in ranges:
             advise(descriptor, offset, size, will_need)
 
     def read_stretches(self, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
@@ -182,10 +184,10 @@ class MappedReader(MemoryReader):
         self.mapped = self._data
 
     def _piece(self, offset: int, size_bytes: int) -> bytes:
-        # By a copy of its own, as np.array(np.memmap(...)[...]) makes it, whose order of page faults decides what the
-        # kernel reads ahead. On a processor without fast string moves (ERMS) glibc copies backwards where source and
-        # destination lie alike within a page, as a file's samples and a batch's places always do: the device would get
-        # a third more requests. It costs 0.05 CPU s/GB.
+        # A copy first, as np.array(np.memmap(...)[...]) makes it: the order of its page faults decides what the kernel
+        # reads ahead. Without it, on a processor without fast string moves (ERMS), glibc copies backwards where source
+        # and destination have the same offset within a page, as a file's samples and a batch's places always have: the
+        # device would get a third more requests. The copy costs 0.05 CPU s/GB.
         return bytes(super()._piece(offset, size_bytes))
 
     def close(self) -> None:
@@ -280,9 +282,9 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
 
 @contextlib.contextmanager
 def cache_restored(paths: Sequence[str]) -> Iterator[None]:
-    """On exit, drop from the page cache those of the local files whose middle page was not cached on entry.
+    """On exit, drop from the page cache those local files whose middle page was not cached on entry.
 
-    Else a run after an inspection would be served from there.
+    Else the page cache would serve a run that follows an inspection.
     """
     cold = [path for path in paths if not _in_memory(path)]
     try:
@@ -300,11 +302,11 @@ def _in_memory(path: str) -> bool:
     except OSError:
         return True
     try:
-        place = os.fstat(descriptor).st_size // 2 // mmap.PAGESIZE * mmap.PAGESIZE
-        with mmap.mmap(descriptor, mmap.PAGESIZE, prot=mmap.PROT_READ, offset=place) as mapped:
-            address, found = np.frombuffer(mapped, np.uint8).ctypes.data, ctypes.c_ubyte(1)
-            failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(address), mmap.PAGESIZE, ctypes.byref(found))
-            return bool(failed or found.value & 1)
+        middle = os.fstat(descriptor).st_size // 2 // mmap.PAGESIZE * mmap.PAGESIZE
+        with mmap.mmap(descriptor, mmap.PAGESIZE, prot=mmap.PROT_READ, offset=middle) as mapped:
+            address, is_cached = np.frombuffer(mapped, np.uint8).ctypes.data, ctypes.c_ubyte(1)
+            failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(address), mmap.PAGESIZE, ctypes.byref(is_cached))
+            return bool(failed or is_cached.value & 1)
     except (OSError, ValueError):  # an empty file, or a file system without maps
         return True
     finally:
