@@ -75,7 +75,16 @@ class StampedContent(abc.ABC):
             block = self._some_blocks(file, offset // BLOCK_BYTES, 1)
             start = offset % BLOCK_BYTES
             target[:head] = block[start : start + head]
-        self._fill_from_block(target[head:], file, (offset + head) // BLOCK_BYTES)
+        first = (offset + head) // BLOCK_BYTES
+        count = (target.size - head) // BLOCK_BYTES
+        tail = head + count * BLOCK_BYTES
+        words = target[head:tail].view(np.uint64)
+        if words.flags.aligned:
+            self.write_blocks(words.reshape(count, BLOCK_WORDS), file, first)
+        else:
+            target[head:tail] = self._some_blocks(file, first, count)
+        if tail < target.size:
+            target[tail:] = self._some_blocks(file, first + count, 1)[: target.size - tail]
 
     def first_difference(self, data: memoryview | NDArray[np.uint8], file: int, offset: int) -> int | None:
         """Compare `data` with the payload from `offset` on; return the index of the first difference, or None."""
@@ -91,17 +100,6 @@ class StampedContent(abc.ABC):
                 return start + int(differs.argmax())
             start += size
         return None
-
-    def _fill_from_block(self, target: NDArray[np.uint8], file: int, first: int) -> None:
-        whole = target.size // BLOCK_BYTES
-        words = target[: whole * BLOCK_BYTES].view(np.uint64)
-        if words.flags.aligned:
-            self.write_blocks(words.reshape(whole, BLOCK_WORDS), file, first)
-        else:
-            target[: whole * BLOCK_BYTES] = self._some_blocks(file, first, whole)
-        rest = target[whole * BLOCK_BYTES :]
-        if rest.size:
-            rest[:] = self._some_blocks(file, first + whole, 1)[: rest.size]
 
     def _some_blocks(self, file: int, first: int, count: int) -> NDArray[np.uint8]:
         blocks = np.empty((count, BLOCK_WORDS), np.uint64)

@@ -63,6 +63,7 @@ class Files:
     valid: Layout
     shapes: NDArray[np.int64]
     sizes: NDArray[np.int64] | None  # exact bytes of each file; None if they depend on the contents
+    estimates: NDArray[np.int64]  # `sizes`, or the bytes of the samples in each file
     sides: tuple[tuple[SideFile, NDArray[np.int64]], ...] = ()
     """Each kind of side file, and the bytes of that side file for each data file."""
 
@@ -95,18 +96,10 @@ class Files:
             return self.train, running_index
         return self.valid, running_index - self.train.num_files
 
-    def size_bytes(self, running_index: int) -> int:
-        """Return the bytes of a data file; if they depend on the contents, the bytes of its samples instead."""
-        if self.sizes is not None:
-            return int(self.sizes[running_index])
-        return int(payload_bytes(self.spec, self.shapes[running_index : running_index + 1])[0])
-
     def total_bytes(self, rank: int = 0, ranks: int = 1) -> int:
         """Return the bytes of a rank's share: the files i with i % ranks == rank, side files included."""
-        sides = sum(int(sizes[rank::ranks].sum()) for _, sizes in self.sides)
-        if self.sizes is not None:
-            return sides + int(self.sizes[rank::ranks].sum())
-        return sides + int(payload_bytes(self.spec, self.shapes[rank::ranks]).sum())
+        arrays = (self.estimates, *(sizes for _, sizes in self.sides))
+        return sum(int(sizes[rank::ranks].sum()) for sizes in arrays)
 
 
 def files_of(spec: DatasetSpec) -> Files:
@@ -122,9 +115,10 @@ def files_of(spec: DatasetSpec) -> Files:
     sizes = file_format.file_bytes(spec, shapes)
     if isinstance(file_format, UnreadFormat):
         sizes = file_format.unread_bytes(len(shapes))
+    estimates = payload_bytes(spec, shapes) if sizes is None else sizes
     content = Content(spec.seed, spec.compressibility)
     sides = tuple((side, side.file_bytes(spec, shapes)) for side in file_format.sides)
-    return Files(spec, file_format, content, *layouts(spec), shapes, sizes, sides)
+    return Files(spec, file_format, content, *layouts(spec), shapes, sizes, estimates, sides)
 
 
 @dataclass(frozen=True)
@@ -197,8 +191,8 @@ def generate(
         buffer = AlignedBuffer()  # one for each thread
 
         def write_missing(running_index: int) -> None:
-            expected = files.size_bytes(running_index)
-            sizes = [_write(part, expected, opened, buffer, tally, fsync) for part in files.parts(running_index)]
+            estimated = int(files.estimates[running_index])
+            sizes = [_write(part, estimated, opened, buffer, tally, fsync) for part in files.parts(running_index)]
             tally.add(files=1)
             if any(size is not None for size in sizes):
                 written.append(sum(size or 0 for size in sizes))

@@ -20,7 +20,6 @@ from msgspec import Meta
 from datagen.errors import UserError
 
 T = TypeVar("T")
-_FAILED: Any = object()
 
 MAX_COUNT, MAX_BYTES = 10**9, 1 << 60
 """Larger than any run needs, yet small enough that sums of nanoseconds and bytes fit in 64 bits."""
@@ -94,7 +93,7 @@ class _Builder:
         self._where = where
 
     def section(self, cls: Any, given: Mapping[str, object], where: str) -> Any:
-        """Return an instance of a dataclass, or _FAILED after noting the problems."""
+        """Return an instance of a dataclass; None if there are problems, here or before, so that it is of no use."""
         hints = _hints(cls)
         self.problems += [self._unknown_key(cls, str(key), where) for key in given if key not in hints]
         values = {key: self.value(hint, given[key], _join(where, key)) for key, hint in hints.items() if key in given}
@@ -102,17 +101,16 @@ class _Builder:
             is_required = field.init and field.default is MISSING and field.default_factory is MISSING
             if is_required and field.name not in values:
                 self.problems.append(f"{_join(where, field.name)} is missing")
-                values[field.name] = _FAILED
-        return _FAILED if _any_failed(values.values()) else cls(**values)
+        return None if self.problems else cls(**values)
 
     def value(self, hint: Any, value: Any, where: str) -> Any:
-        """Return a value converted to its type hint, or _FAILED after noting the problem."""
+        """Return a value converted to its type hint; None after noting a problem."""
         if hasattr(hint, "from_value"):
             try:
                 return hint.from_value(value, where)
             except UserError as error:
                 self.problems.append(str(error))
-                return _FAILED
+                return None
         bare = hint.__origin__ if get_origin(hint) is Annotated else hint
         origin = get_origin(bare)
         if is_dataclass(hint) and isinstance(hint, type):
@@ -123,12 +121,10 @@ class _Builder:
         elif origin is dict and isinstance(value, Mapping | None):
             item_hint = get_args(bare)[1]
             given = {str(key): item for key, item in (value or {}).items()}
-            entries = {key: self.value(item_hint, item, _join(where, key)) for key, item in given.items()}
-            return _FAILED if _any_failed(entries.values()) else entries
+            return {key: self.value(item_hint, item, _join(where, key)) for key, item in given.items()}
         elif origin is tuple and isinstance(value, list | tuple):
             item_hint = get_args(bare)[0]
-            items = [self.value(item_hint, item, f"{where}[{index}]") for index, item in enumerate(value)]
-            return _FAILED if _any_failed(items) else tuple(items)
+            return tuple(self.value(item_hint, item, f"{where}[{index}]") for index, item in enumerate(value))
         return self._converted(hint, value, where)
 
     def _converted(self, hint: Any, value: Any, where: str) -> Any:
@@ -149,7 +145,7 @@ class _Builder:
             wanted = f"one of {', '.join(options)}" + (f" (did you mean {near[0]}?)" if near else "")
         seen = "empty" if value is None else repr(value)
         self.problems.append(f"{where or 'the settings'} is {seen}: wanted {wanted}")
-        return _FAILED
+        return None
 
     def _unknown_key(self, cls: Any, key: str, where: str) -> str:
         """Return the message for an unknown key: the section it belongs to, or the most similar keys."""
@@ -169,10 +165,6 @@ class _Builder:
             if near := [known for name in _similar(key, paths, cutoff) for known in paths[name]]:
                 return f"unknown key {path}: did you mean {' or '.join(near)}?"
         return f"unknown key {path}: {where or 'the top level'} has {', '.join(_hints(cls))}"
-
-
-def _any_failed(values: Iterable[Any]) -> bool:
-    return any(value is _FAILED for value in values)
 
 
 def _similar(key: str, names: Iterable[str], cutoff: float) -> list[str]:

@@ -143,7 +143,7 @@ class _Checker:
     def _check_payload(self, running_index: int) -> Damage | None:
         """Read and compare the samples as a loader would: compressed bytes depend on the library's version."""
         files, checked_bytes = self._files, 0
-        path, payload_bytes = files.path(running_index), files.size_bytes(running_index)
+        path, payload_bytes = files.path(running_index), int(files.estimates[running_index])
         if isinstance(files.format, GroupFormat):
             pieces = self._group_values(running_index)
         else:
