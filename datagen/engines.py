@@ -140,7 +140,7 @@ class FileEngine(SampleEngine):
         self._by_one_call = self._samples == 1 and not reads_parts
         self._open: tuple[str, base.Source | None, base.OpenFile] | None = None
         self._kept: OrderedDict[str, tuple[base.Source, base.OpenFile]] = OrderedDict()
-        # Several samples share the bytes of a file, so these can't be read into the memory of one of them
+        # Samples of a file share its bytes, which therefore can't be read into the place of one sample
         self._memory = FileMemory(storage.alignment, max_file_bytes if self._samples > 1 else 0)
         self._sizes: dict[str, int] = {}  # path -> bytes of a file of this batch that has been read whole already
 
@@ -178,7 +178,7 @@ class FileEngine(SampleEngine):
         return [size for size, _, _ in read]
 
     def _opened(self, path: str, place: memoryview) -> tuple[str, base.Source | None, base.OpenFile]:
-        """Open a file, or take it from those kept open."""
+        """Open a file, unless it is still open from an earlier batch."""
         self.finish()
         self._memory.reuse(place if self._samples == 1 else memoryview(b""))
         if self._by_one_call:  # a Source would cost a fifth of the CPU of reading a small file

@@ -145,6 +145,6 @@ def kind_of(path: str) -> str:
 
 
 def extension_of(path: str) -> str:
-    """Return the extension in lower case, with the one before that of a compression, without the number of a shard."""
+    """Return the extension in lower case, `.tar.gz` for a compressed tar file, without the number of a shard."""
     match = _EXTENSION.search(_SHARD.sub("", path.lower()))
     return match[1] if match else ""

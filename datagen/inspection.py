@@ -38,7 +38,7 @@ READ_KEYS = (
 class Dataset:
     """A dataset as found on disk."""
 
-    spec: DatasetSpec  # settings it was made from; without a manifest, those requested, with the numbers of files found
+    spec: DatasetSpec  # settings of the manifest; without one, the settings requested with the numbers of files found
     train: Layout
     valid: Layout | None  # None when no validation files are requested
     manifest: Manifest | None
@@ -280,7 +280,7 @@ class _Inspection:
         return _Sizes(sizes, max_group=max_group, max_record=max_record)
 
     def _check_sides(self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64]) -> None:
-        """Check the side files of a dataset that dlemu made; in others they may be missing, as they are optional."""
+        """Check the side files of a dataset that dlemu made; other tools may make none, as they are optional."""
         if self._manifest is None:
             return
         for side in self._format.sides:

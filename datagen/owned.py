@@ -33,7 +33,7 @@ _SYSTEM_NAMES = re.compile(
 )
 """Names that file systems and file managers create by themselves; a folder with only these counts as empty."""
 _NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENOTEMPTY, errno.EEXIST, errno.ENAMETOOLONG)
-"""What removing a listed name ends with if it is gone, or something else is there; all others are failures."""
+"""Errors of removing a listed name that is gone, or that something else has now; all other errors are failures."""
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def match_names(scanned: Scan, requested: Layout, advice: Advice) -> tuple[Layou
     DatasetError: there are fewer files than requested, or some are missing.
     """
     wanted, matched = requested.num_files, _match_pattern(scanned, requested)
-    # Where N in the names is at least the number of files requested, the others must be missing.
+    # If N in the names is at least the number requested, the message says which files are missing (below)
     if len(scanned.names) < wanted and (matched is None or matched.named_files < wanted):
         raise DatasetError(_too_few_message(requested, scanned, advice))
     if matched is not None:
@@ -125,7 +125,7 @@ def match_names(scanned: Scan, requested: Layout, advice: Advice) -> tuple[Layou
 
 
 def _match_pattern(scanned: Scan, requested: Layout) -> Layout | None:
-    """Return the layout whose pattern the names follow, with the prefix and N requested or the only ones found."""
+    """Return the layout whose pattern the names follow: the prefix and N requested, or the only prefix and N found."""
     pattern = re.compile(rf"(?:.*/)?(.+)_\d+_of_(\d+)\.{re.escape(requested.extension)}")
     matches = map(pattern.fullmatch, scanned.names)
     found = {(match[1], int(match[2])) for match in matches if match}

@@ -168,7 +168,7 @@ class _Builder:
 
 
 def _similar(key: str, names: Iterable[str], cutoff: float) -> list[str]:
-    """Return the names that a key may be a slip of: one with another letter, those with its words, or a similar one."""
+    """Return the names that a key may be a slip of: with a letter changed, with all words of the key, or similar."""
     near = difflib.get_close_matches(key, names, 1, 0.9)
     if not near and len(key) > 4:
         near = [name for name in names if {*key.split("_")} <= {*name.split("_")}]

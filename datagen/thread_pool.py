@@ -12,7 +12,6 @@ from typing import TypeVar
 from datagen.storage.storage_base import StorageBase
 
 T = TypeVar("T")
-_FINDING_THREADS = 16
 PROGRESS_SECONDS = 0.25  # interval of progress reports
 
 
@@ -99,7 +98,7 @@ def run(
                     progress(tally.progress())
         finally:
             tally.stop()
-    for future in futures:  # the failure that stopped the others
+    for future in futures:  # workers that another worker's failure stopped have a StoppedError
         failure = future.exception()
         if failure is not None and not isinstance(failure, StoppedError):
             raise failure
@@ -110,13 +109,15 @@ def run(
 def of_each(
     storage: StorageBase, numbers: Sequence[int], find: Callable[[StorageBase, Sequence[int]], Iterable[T]]
 ) -> list[T]:
-    """Return what `find` yields for each number, in their order; each of some threads has a client and a part of them.
+    """Return what `find` yields for each number, in the order of the numbers.
 
-    There are _FINDING_THREADS at most: where a request takes milliseconds, one after another would take minutes.
+    Up to 16 threads share the numbers, because a million requests of milliseconds, one after another, would take
+    minutes. Each calls `find` with a storage of its own and the numbers of its share.
     """
-    threads, found = min(_FINDING_THREADS, len(numbers)), dict[int, T]()
+    threads = min(16, len(numbers))
+    results = dict[int, T]()
     with ThreadPoolExecutor(threads, "finding") as pool:
-        parts = pool.map(lambda first: list(find(storage.of_thread(), numbers[first::threads])), range(threads))
-        for first, part in enumerate(parts):
-            found |= dict(zip(range(first, len(numbers), threads), part, strict=True))
-    return [found[place] for place in range(len(numbers))]
+        shares = pool.map(lambda first: list(find(storage.of_thread(), numbers[first::threads])), range(threads))
+        for first, share in enumerate(shares):
+            results |= dict(zip(range(first, len(numbers), threads), share, strict=True))
+    return [results[index] for index in range(len(numbers))]

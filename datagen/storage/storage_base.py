@@ -37,7 +37,7 @@ _FOLDER_TYPES = {
 """
 _LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
 """Options by which mlpstorage picks an object-storage client; it passes them with `direct_fs`, too."""
-INTERNAL_TYPES = ("memory", "null")  # backends for dlemu's own use and its tests; users can't select them
+_INTERNAL_TYPES = {"memory", "null"}  # backends for dlemu's own use and its tests; users can't select them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +89,12 @@ def storage_spec(
             )
         # Paths of file systems have no root, and their reads are no requests
         return StorageSpec(direct=direct or is_direct(storage_type))
-    if storage_type not in storage_names() and "." not in storage_type:
-        hint = registry.nearest(storage_type, storage_names())
-        if storage_type in INTERNAL_TYPES:
+    types = sorted({*_FOLDER_TYPES, *registry.names("datagen.storage")} - _INTERNAL_TYPES)
+    if storage_type not in types and "." not in storage_type:
+        hint = registry.nearest(storage_type, types)
+        if storage_type in _INTERNAL_TYPES:
             hint = "that is for dlemu's own use; "
-        wanted = f"wanted one of {', '.join(storage_names())}, or the dotted name of your own module"
+        wanted = f"wanted one of {', '.join(types)}, or the dotted name of your own module"
         raise UserError(f"storage.storage_type is {storage_type!r}: {hint}{wanted}")
     for name, value in options.items():
         if value == WITHHELD:
@@ -119,11 +120,6 @@ def has_paths(storage_type: str) -> bool:
 def is_direct(storage_type: str) -> bool:
     """Return whether a user's `storage.storage_type` is of mounted file systems, read past the page cache."""
     return _FOLDER_TYPES.get(storage_type) == "direct"
-
-
-def storage_names() -> list[str]:
-    """Return the built-in values of `storage.storage_type`, sorted."""
-    return sorted({*_FOLDER_TYPES, *registry.names("datagen.storage")} - {*INTERNAL_TYPES})
 
 
 def open_storage(spec: StorageSpec) -> StorageBase:
