@@ -46,18 +46,17 @@ class Choice(NamedTuple):
 
 
 def choose_files(spec: DatasetSpec, listed: list[str], bytes_of: Callable[[list[str]], float]) -> Choice:
-    """Choose among the files of the folder, given as sorted paths below it; `bytes_of` returns the bytes of some.
+    """Choose among the files of a folder, given as sorted paths below it; `bytes_of` returns the bytes of such files.
 
-    For files of `spec.format`, other kinds are left out. Where no name shows that format, or it is empty, a kind is
-    common if it has at least half as many files as the most common kind, and the common kind with the most bytes is
-    the data (beside each image there may be a small label):
+    Files of `spec.format` are chosen if any name shows that format. Else the kind with the most bytes is chosen among
+    the common kinds, which have at least half as many files as the most common one: a label may lie beside each image.
 
         format  files                       -> chosen
         (none)  0.jpg 1.jpg labels.csv      -> jpeg  0.jpg 1.jpg
-        (none)  0.mp4 0.srt 1.mp4 1.srt     -> raw   0.mp4 1.mp4          no format reads this kind
-        raw     0.jpg 0.txt 1.jpg 1.txt     -> raw   0.jpg 0.txt 1.jpg 1.txt   a format for any file: all common kinds
-        npz     0.dcm 1.dcm                 -> npz   0.dcm 1.dcm          the names show no other format
-        npz     0.jpg 1.jpg                 -> jpeg  0.jpg 1.jpg          the caller may refuse it
+        (none)  0.mp4 0.srt 1.mp4 1.srt     -> raw   0.mp4 1.mp4                no format reads this kind
+        raw     0.jpg 0.txt 1.jpg 1.txt     -> raw   0.jpg 0.txt 1.jpg 1.txt    raw reads any kind: all common ones
+        npz     0.dcm 1.dcm                 -> npz   0.dcm 1.dcm                the names show no other format
+        npz     0.jpg 1.jpg                 -> jpeg  0.jpg 1.jpg                the caller may refuse this
     """
     requested = spec.format
     formats = {*registry.names(FORMATS)} - {RAW}
@@ -69,15 +68,16 @@ def choose_files(spec: DatasetSpec, listed: list[str], bytes_of: Callable[[list[
     if not chosen:
         largest_kind = max(common, key=lambda kind: bytes_of(common[kind]))
         chosen = common[largest_kind]
-        reads_any_kind = requested in (RAW, *FLAT) or registry.is_dotted(requested)
+        # An earlier inspection that chose this kind alone put its number of files into the settings: keep its choice
         num_training = len(_training_split(chosen, spec.data_folder)[0])
+        is_chosen = requested == RAW and 0 < spec.num_files_train <= num_training
+        reads_any_kind = requested in (RAW, *FLAT) or registry.is_dotted(requested)
         if not reads_any_kind and (not requested or largest_kind in formats):
             format_name = largest_kind if largest_kind in formats else RAW
-        elif requested != RAW or not 0 < spec.num_files_train <= num_training:
+        elif not is_chosen:
             if requested == RAW and largest_kind in formats:
                 data = [path for path in listed if kinds[path] != ".idx"]  # labels are read with the samples
             chosen = sorted(path for paths in _common_kinds(data, kinds).values() for path in paths)
-        # Else an earlier inspection, which put the number of files into the settings, chose the largest kind alone
     paths, notes = _training_split(chosen, spec.data_folder)
     if others := sorted(set(listed).difference(chosen)):
         counts = Counter(extension_of(other) or "no ending" for other in others)
