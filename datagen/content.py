@@ -215,8 +215,7 @@ def write_stamps(blocks: Words, seed_hash: int, file: int, first: int) -> None:
     blocks[:, 3] = offsets[: len(blocks)]
 
 
-_CACHED_MULTIPLE = 256
-"""`_offsets` caches arrays whose lengths are multiples of this, so that files of nearly equal size share them."""
+_CACHED_MULTIPLE = 256  # `_offsets` caches arrays of these lengths, which files of nearly equal size share
 
 
 @functools.lru_cache(64)  # files are mostly written from their beginnings in pieces of one size

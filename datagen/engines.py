@@ -21,8 +21,7 @@ from datagen.storage.storage_base import StorageBase
 
 T = TypeVar("T")
 READER_VERSION = 1  # incremented whenever the read calls of an engine change
-Check = Callable[[base.Sample, int], None]
-"""Compares a sample of a file with what was generated; raises DatasetError where it differs."""
+Check = Callable[[base.Sample, int], None]  # compares a sample of a file with what was generated: DatasetError
 
 
 class Engine(abc.ABC):

@@ -38,8 +38,7 @@ class FetchSpec:
     _: KW_ONLY
     storage: StorageSpec = FOLDERS
     engine: EngineName = "matched"
-    transfer_bytes: int = 0
-    """Maximum bytes of a read call, where the library's calls are not made; 0: that of the format."""
+    transfer_bytes: int = 0  # maximum bytes of a read call that is not the library's; 0: that of the format
     decode: Decode = "none"
     """`full` decodes what the format encodes (pixels, numbers, compressed chunks); `none` returns bytes as read."""
     resize_bytes: int = 0  # bytes to crop from each sample; 0 returns whole samples
@@ -272,8 +271,7 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> Engine:
     )
 
 
-PLACE_BYTES = 4096
-"""Samples begin at a multiple of this in memory, and crops within their sample: O_DIRECT and DMA require it."""
+PLACE_BYTES = 4096  # places of samples, and crops in a sample, begin at multiples of it: O_DIRECT and DMA
 
 
 def crop_word(seed: int, sample: int) -> int:

@@ -44,11 +44,9 @@ class Dataset:
     manifest: Manifest | None
     max_file_bytes: int  # size of the largest file in use
     max_sample_bytes: int  # size of the largest sample in use; 0 if the settings don't determine it
-    plain_samples: bool = False
-    """Files hold samples as plain bytes, neither compressed nor as text: none is larger than `max_sample_bytes`."""
+    plain_samples: bool = False  # neither compressed nor as text: no sample is larger than `max_sample_bytes`
     max_group_bytes: GroupBytes = NO_GROUPS  # memory of the largest row group in use; 0 for formats without row groups
-    max_record_bytes: int = 0
-    """Size of the largest record in use, framing included; 0 for formats whose files are read whole."""
+    max_record_bytes: int = 0  # bytes of the largest record, with framing; 0 for formats whose files are read whole
     offsets: Mapping[str, Offsets] = field(default_factory=dict, compare=False, repr=False)
     """Where the records lie in files whose headers were read, by path, so that no reader looks for them again."""
     total_bytes: int  # size of all files in use

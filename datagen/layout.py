@@ -20,8 +20,7 @@ from datagen import quantiles, registry
 from datagen.spec import DatasetSpec, ParquetColumn, Split
 
 SIZE_SEED = 10  # DLIO draws the record shapes of every dataset with this seed
-DRAW_CHUNK_FILES = 1 << 16
-"""Files whose random numbers are drawn and discarded at a time to reach the first file requested."""
+DRAW_CHUNK_FILES = 1 << 16  # files whose random numbers are discarded at a time on the way to the first file
 
 
 def endings_of(format_name: str) -> tuple[str, ...]:
@@ -57,8 +56,7 @@ class Layout:
     file_prefix: str = "img"
     named_files: int = 0  # N in the file names (`_of_N`), which may be larger than `num_files`
     num_subfolders: int = 0
-    first_running_index: int = 0
-    """Running index of file 0 (index among all files, training first), which selects its size and content."""
+    first_running_index: int = 0  # index of file 0 among all files, training first; selects size and content
     names: tuple[str, ...] | None = None
     """Paths below `folder`, in order, of files that do not follow the pattern PREFIX_I_of_N; None when they do."""
     used_bytes: int = 0

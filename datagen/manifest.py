@@ -17,8 +17,7 @@ from datagen.spec import DatasetSpec, build, joined_problems
 from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 
 MANIFEST_NAME = "dlemu.json"
-PACKED_NAME = "packed.json"
-"""What `dlemu pack` writes beside its files, in place of a manifest."""
+PACKED_NAME = "packed.json"  # written by `dlemu pack` beside its files, in place of a manifest
 SCHEMA_VERSION = 1
 FREE_KEYS = ("data_folder", "record_length_bytes_resize")
 """Settings that do not affect the files: a dataset may be moved, and its samples cropped differently."""
@@ -31,10 +30,8 @@ class Manifest:
     spec: DatasetSpec
     complete: bool = False
     files: int = 0
-    bytes: int = 0
-    """Bytes of all files; 0 while incomplete."""
-    made_at: str = ""
-    """When generation started (while incomplete) or finished: ISO 8601, UTC."""
+    bytes: int = 0  # bytes of all files; 0 while incomplete
+    made_at: str = ""  # when generation started (while incomplete) or finished: ISO 8601, UTC
     content_version: int = CONTENT_VERSION
     schema_version: int = SCHEMA_VERSION
 

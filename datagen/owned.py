@@ -25,8 +25,7 @@ from datagen.regular import check_local
 MARKER = ".dlemu-owned"
 _HEAD = {"dlemu": "names in this folder that dlemu made, and may remove", "version": 1}
 _PART = re.compile(r"\.(.+)\.dlemu-[0-9a-f]{16}\.part", re.DOTALL)
-_MAX_MARKER_BYTES = 64 << 20
-"""Larger than a marker of a million names; dlemu did not write larger ones, and they are ignored."""
+_MAX_MARKER_BYTES = 64 << 20  # more than a marker of a million names: dlemu wrote no larger one
 _SYSTEM_NAMES = re.compile(
     r"lost\+found|\.Trash.*|\.snapshots?|\.zfs|\.nfs.*|\.fuse_hidden.*|\.lustre|\.DS_Store|\.gitkeep|\$RECYCLE\.BIN|"
     r"System Volume Information"

@@ -291,8 +291,7 @@ class StreamedReader(Reader):
         self._reader = reader
         self._calls, self._tail_bytes = calls, tail_bytes
         self._plan_calls(calls.sizes(reader.block_bytes))
-        self._piece = memoryview(bytearray())
-        """The last piece read; it starts with the bytes `_begin` to `_end` of the file."""
+        self._piece = memoryview(bytearray())  # the last piece read, which begins with bytes `_begin` to `_end`
         self._begin = self._end = 0
         self._next_offset = 0  # where the last read ended: a read from there on is sequential
         self._by_index = False

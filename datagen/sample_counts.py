@@ -179,9 +179,9 @@ def _can_read(format_name: str, layout: Layout, storage: StorageBase) -> bool:
         except DlemuError as error:
             errors[path] = error
     if errors and readable_paths:
-        ((damaged, error),) = errors.items()
+        ((damaged, problem),) = errors.items()
         raise DatasetError(
-            f"{damaged} can't be read as {format_name} ({base.what_is_damaged(error)}), and {readable_paths[0]} can: "
+            f"{damaged} can't be read as {format_name} ({base.what_is_damaged(problem)}), and {readable_paths[0]} can: "
             f"restore it or move it away, {OR_RAW}"
         )
     return not errors

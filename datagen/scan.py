@@ -23,8 +23,7 @@ from datagen.spec import Split
 from datagen.storage.storage_base import Listed, StorageBase
 
 SHOWN_NAMES = 3  # maximum names in a message
-SIZE_CHECKS = 4096
-"""Maximum files whose size is looked up, chosen at random; the others are assumed to have their computed sizes."""
+SIZE_CHECKS = 4096  # maximum files whose size is looked up; the others are assumed to have the computed size
 SIZE_CHECK_SEED = 1  # arbitrary but fixed, so that every inspection checks the same files
 _KEYS: dict[Split, str] = {"train": "train", "valid": "eval"}  # suffix of the setting `num_files_...` of each split
 

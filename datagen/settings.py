@@ -32,8 +32,7 @@ class Unit(str):
 
 BYTES, SECONDS = Unit("bytes"), Unit("seconds")
 MORE_THAN_0 = Meta(gt=0)
-ALL_OR_SOME = Meta(ge=-1, le=MAX_PLANNED)
-"""A count, of which -1 means all, or none, as its description says, and 0 nothing."""
+ALL_OR_SOME = Meta(ge=-1, le=MAX_PLANNED)  # a count; -1 means all or none, as its description says
 
 
 def at_least(minimum: float, maximum: float = MAX_COUNT) -> Meta:

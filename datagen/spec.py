@@ -23,8 +23,7 @@ Compression = Literal["none", "gzip", "zip", "snappy", "zstd"]
 Decode = Literal["none", "full"]
 EngineName = Literal["matched", "fast", "library"]
 
-BLOCK_BYTES = 4096
-"""Every block of this many payload bytes is unique and names its file and offset (`datagen.content`)."""
+BLOCK_BYTES = 4096  # every block of the payload is unique and names its file and offset (`datagen.content`)
 
 
 @dataclass(frozen=True, kw_only=True)

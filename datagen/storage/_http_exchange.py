@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 
 MAX_HEADER_BYTES = 16 << 10  # maximum size of a response header
-HEADER_READ_BYTES = 4 << 10
-"""Maximum size of one read of the header; small, because body bytes that arrive with it must be copied."""
+HEADER_READ_BYTES = 4 << 10  # maximum read of the header: body bytes that come with it must be copied
 SEND_BYTES = 4 << 20  # maximum bytes per send call
 ERROR_BYTES = 64 << 10  # maximum bytes read of an error's body: its code and message are at the beginning
 BODY_BYTES = 1 << 20  # default limit for the body of a response that is kept in memory instead of a target buffer
@@ -106,15 +105,13 @@ class Exchange:
     succeeded = False
     body = b""  # the response body, unless it went to the target buffer
     body_bytes = 0  # bytes of the response body so far
-    length: int | None = None
-    """Length of the response body; None if unknown: chunked, or delimited by the end of the connection."""
+    length: int | None = None  # bytes of the response body; None: it is chunked, or ends with the connection
     first_byte_ns = 0
     progress_bytes = 0  # all bytes sent and received so far
     reusable = True  # the connection can carry another request
     _header_bytes = 0
     _text = _lower = ""  # the response header as received, and in lower case
-    _collected: bytearray | None = None
-    """The body so far, where it is kept in memory instead of a target: of errors, listings, ..."""
+    _collected: bytearray | None = None  # the body so far of an error, a listing, ...: kept here instead of in a target
     _most_bytes = 0  # limit of `_collected`
     _chunked: bytearray | None = None  # what was received of a chunked body, with its framing; None for any other body
     _next_chunk = 0  # where the first chunk that has not arrived completely begins there

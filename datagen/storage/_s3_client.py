@@ -92,13 +92,11 @@ class Request:
     etag: str = ""  # at open, sent as If-Match: reading an object that changed fails
     target: memoryview | None = None  # buffer for the body of a successful response
     fills: bool = True  # that body must fill the target exactly; else it may be shorter
-    parse: Callable[[bytes], Any] | None = None
-    """Turns the body of a successful response into `content`, or raises WrongXmlError."""
+    parse: Callable[[bytes], Any] | None = None  # makes `content` of a successful body, or raises WrongXmlError
     content: Any = None
     attempts: int = 0
     accepted: tuple[int, ...] = ()  # error statuses that are not retried but returned, as the caller handles them
-    response: Exchange | None = None
-    """The final response; None before it, and after a failed attempt that is to be retried."""
+    response: Exchange | None = None  # the final response; None until then
     retry_seconds: float = 0.0  # delay before the next attempt
     renewed: bool = False  # it was retried with new credentials, which is done once per request
     exchange: Exchange = field(init=False)  # the present attempt, or the last one

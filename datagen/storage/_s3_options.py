@@ -16,8 +16,7 @@ from datagen.registry import library
 from datagen.storage._http_exchange import Address, TlsSocket
 from datagen.storage.storage_base import Option
 
-AWS = "aws"
-"""Value of `endpoint_url` for Amazon's servers; explicit, so that an omitted setting never causes costs there."""
+AWS = "aws"  # value of `endpoint_url` for Amazon's servers; an omitted setting never causes costs there
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 

@@ -25,8 +25,7 @@ from datagen.storage.storage_base import Entry, Fill, Listed, Reader, StorageBas
 
 SCHEME = "s3://"
 INVALID_NAMES = ("", ".", "..")
-MAX_PAGES = 20_000
-"""Maximum pages of a listing, far more than can be listed during a run: a longer listing is taken for endless."""
+MAX_PAGES = 20_000  # maximum pages of a listing: a longer listing is taken for endless
 HEAD_BATCH = 256  # `sizes` sends HEADs in batches: large enough to keep all connections busy
 HEADS_IN_FLIGHT = 32  # one connection each: 3,200 objects/s at a latency of 10 ms
 
@@ -42,8 +41,7 @@ class Storage(StorageBase):
         self._options = options = Options(dict(spec.options))
         root = "" if spec.root == "./" else spec.root.removeprefix(SCHEME)
         self._bucket, _, self._prefix = root.strip("/").partition("/")
-        self.counts = RequestCounts.kept_in(spec.account)
-        """Counters of this storage's requests."""
+        self.counts = RequestCounts.kept_in(spec.account)  # of this storage's requests
         self._signer = Signer(Credentials(options.profile), options.region)
         self._tls = options.tls()
         self._clients: dict[str, Client] = {}

@@ -61,8 +61,7 @@ class StorageSpec:
 
 
 FOLDERS = StorageSpec()  # folders of any mounted file system, read through the page cache
-NULL_STORAGE = StorageSpec(type="null")
-"""No storage at all: reads return at once, so that a measurement shows the reader's own cost."""
+NULL_STORAGE = StorageSpec(type="null")  # reads return at once: a measurement shows the reader's own cost
 
 
 def storage_spec(
@@ -177,8 +176,7 @@ class Reader(abc.ABC):
         return
 
 
-Fill = tuple[Reader, memoryview, int]
-"""One read: the open file, the memory to fill, and the offset in the file to start at."""
+Fill = tuple[Reader, memoryview, int]  # a read: open file, memory to fill, offset in the file
 
 
 def read_in_transfers(reader: Reader, buffer: memoryview, offset: int, transfer_bytes: int) -> int:
@@ -288,16 +286,13 @@ class StorageBase(abc.ABC):
     ENOSPC for a full device; callers turn them into messages. A backend must implement the abstract methods only.
     """
 
-    reads_directly: ClassVar[bool] = False
-    """The backend supports `StorageSpec.direct`: reads past this host's page cache."""
-    reads_nothing: ClassVar[bool] = False
-    """Readers (`datagen.fetch`, loaders) open no file here, so that a measurement shows their own cost."""
+    reads_directly: ClassVar[bool] = False  # supports `StorageSpec.direct`: reads past this host's page cache
+    reads_nothing: ClassVar[bool] = False  # readers open no file: a measurement shows their own cost
     is_remote: ClassVar[bool] = False
     """Reads are requests to a server and nothing is cached on this host: every byte read came from the storage."""
     counts_requests: ClassVar[bool] = False  # requests to a server are counted in files of `StorageSpec.account`
     server: str = ""  # address of the server; empty without one
-    alignment: int = 1
-    """Address, offset and length of reads must be multiples of this many bytes; more than 1 only for O_DIRECT."""
+    alignment: int = 1  # address, offset and length of reads are multiples of it; above 1 only for O_DIRECT
 
     def __init__(self, spec: StorageSpec) -> None:
         self.spec = spec
