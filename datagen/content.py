@@ -168,10 +168,7 @@ def find_stamps(data: memoryview | bytes) -> list[tuple[int, Stamp]]:
 
 
 def explain(data: memoryview | bytes, at: int, content: Content, file: int) -> tuple[bool, str]:
-    """Describe what is at index `at` of `data`, where the payload of `file` was expected.
-
-    Returns whether it belongs to another file (or dataset), and the description for a message.
-    """
+    """Return whether `data` has another file's block at index `at`, and what is there instead of `file`, in words."""
     first = max(0, at - BLOCK_BYTES + 1)
     covering = [stamp for index, stamp in find_stamps(data[first : at + STAMP_BYTES]) if index <= at - first]
     if not covering:

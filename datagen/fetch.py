@@ -275,10 +275,7 @@ PLACE_BYTES = 4096  # places of samples, and crops in a sample, begin at multipl
 
 
 def crop_word(seed: int, sample: int) -> int:
-    """Return a hash of (seed, sample), 0 to 2^63 - 1: splitmix64 of the pair, without its last bit.
-
-    Factor of the seed: Steele, Vigna (2021).
-    """
+    """Return splitmix64 of (seed, sample) without its last bit; factor of the seed: Steele, Vigna (2021)."""
     return mix_number(seed * 0xD1342543DE82EF95 + (sample + 1) * GOLDEN) >> 1
 
 

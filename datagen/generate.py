@@ -103,10 +103,7 @@ class Files:
 
 
 def files_of(spec: DatasetSpec) -> Files:
-    """Return the files of a dataset.
-
-    Raises UserError: listing the settings that are impossible, or that the format does not support.
-    """
+    """Return the files of a dataset. Raises UserError: impossible settings, or settings the format does not support."""
     problems = spec.check()
     if problems:
         raise UserError(joined_problems(problems))

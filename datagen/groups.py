@@ -205,10 +205,7 @@ class GroupReader(RangeReader):
         return groups
 
     def _read_group(self, file_group: Group, opened: GroupsFile, out: memoryview) -> tuple[list[Span], int]:
-        """Read a row group into `out`; return the places of its spans (decoded: columns), and where the last one ends.
-
-        Spans are read one after another, as they are stored.
-        """
+        """Read a row group into `out`; return the places of its spans (decoded: columns), and where the last ends."""
         file, group = file_group
         columns: Sequence[memoryview] = ()
         decode = self._format.decode_group

@@ -42,10 +42,7 @@ def now() -> str:
 
 
 def read(data_folder: str, storage: StorageBase) -> Manifest | None:
-    """Return the manifest of a dataset, None if it has none.
-
-    Raises DatasetError: the manifest can't be read, or another version of dlemu wrote it.
-    """
+    """Return the manifest of a dataset, None if it has none. Raises DatasetError: unreadable, or of another version."""
     path = os.path.join(data_folder, MANIFEST_NAME)
     try:
         values = json.loads(bytes(read_whole(storage, path)))

@@ -154,10 +154,8 @@ class Exchange:
         return self._collected is not None
 
     def header(self, name: str) -> str:
-        """Return the value of a response header (the last, if repeated), '' if absent; `name` is in lower case.
-
-        Headers are searched for on demand, because most are never looked at.
-        """
+        """Return a response header's value (the last, if repeated), '' if absent; `name` is in lower case."""
+        # Searched for on demand, because most headers are never looked at
         begin = self._lower.rfind(f"\r\n{name}:")
         if begin < 0:
             return ""

@@ -47,10 +47,7 @@ class Keys(NamedTuple):
 
 
 class Credentials:
-    """Gets keys from the environment, or from botocore's chain (profile, SSO, container, machine), which renews them.
-
-    Threads share it.
-    """
+    """Gets keys from the environment, or botocore's chain, which renews them (profile, SSO, machine). Thread-safe."""
 
     def __init__(self, profile: str = "", environment: Mapping[str, str] = os.environ) -> None:
         self._profile = profile

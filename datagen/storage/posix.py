@@ -282,10 +282,7 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
 
 @contextlib.contextmanager
 def cache_restored(paths: Sequence[str]) -> Iterator[None]:
-    """On exit, drop from the page cache those local files whose middle page was not cached on entry.
-
-    Else the page cache would serve a run that follows an inspection.
-    """
+    """On exit, evict local files whose middle page was not cached on entry: no later run may be served by the cache."""
     cold = [path for path in paths if not _in_memory(path)]
     try:
         yield

@@ -122,10 +122,7 @@ def is_direct(storage_type: str) -> bool:
 
 
 def open_storage(spec: StorageSpec) -> StorageBase:
-    """Open the storage for use in this process.
-
-    Raises UserError: there is no such backend, or it can't do what the spec requires.
-    """
+    """Open the storage in this process. Raises UserError: no such backend, or it can't do what the spec requires."""
     backend: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
     if not backend.reads_directly:
         no_cache = f"is true, but storage {spec.type} has no page cache to"
