@@ -8,6 +8,7 @@ far apart would read far more than it uses, and raises SpaceError.
 from __future__ import annotations
 
 import abc
+import bisect
 import contextlib
 import itertools
 import time
@@ -210,9 +211,8 @@ class GroupReader(RangeReader):
         columns: Sequence[memoryview] = ()
         decode = self._format.decode_group
         if self._by_library:
-            columns = by_library(
-                self, self._storage, opened.source.path, lambda local: decode(local, group, self._spec)
-            )
+            path = opened.source.path
+            columns = by_library(self, self._storage, path, lambda local: decode(local, group, self._spec))
         else:
             spans = opened.spans(group)
             needed = sum(-(-(start % self._alignment + size) // self._alignment) for start, size in spans)
@@ -248,9 +248,8 @@ class GroupReader(RangeReader):
         got = source.reader.read_stretches(spans, out[:end])  # there may be hundreds of a few KiB
         self.count(got, source.reader.read_calls - calls, time.monotonic_ns() - begun)
         if got < end:
-            (offset, size), start = next(
-                (span, start) for span, start in zip(spans, starts, strict=True) if got < start + span[1]
-            )
+            missing = bisect.bisect_right(starts, got) - 1  # the span within which the file ended
+            (offset, size), start = spans[missing], starts[missing]
             raise base.ended_early(source.path, start + size - got, offset + got - start)
         return starts, end
 

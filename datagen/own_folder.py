@@ -139,11 +139,9 @@ def _estimated_bytes(paths: list[str], listed: Mapping[str, int | None], folder:
 
 def _without_empty_files(layout: Layout, sizes: NDArray[np.int64]) -> tuple[Layout, NDArray[np.int64], list[str]]:
     """Return the layout and sizes of the files that are not empty, and a note on the empty files."""
-    num_empty = int((sizes == 0).sum())
+    folder, num_empty = layout.folder, int((sizes == 0).sum())
     if num_empty == layout.num_files:
-        raise DatasetError(
-            f"{layout.folder} holds only empty files: set dataset.data_folder to the folder of your files"
-        )
+        raise DatasetError(f"{folder} holds only empty files: set dataset.data_folder to the folder of your files")
     if not num_empty:
         return layout, sizes, []
     filled = np.flatnonzero(sizes)

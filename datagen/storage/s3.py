@@ -21,7 +21,7 @@ from datagen.storage._s3_options import Options
 from datagen.storage._s3_signing import Credentials, Signer
 from datagen.storage._s3_upload import ObjectWriter, abort
 from datagen.storage._s3_xml import PAGE_KEYS, Page, page_in, uploads_in
-from datagen.storage.storage_base import Entry, Fill, Listed, Reader, StorageBase, StorageSpec
+from datagen.storage.storage_base import Entry, FileReads, Fill, Listed, Reader, StorageBase, StorageSpec
 
 SCHEME = "s3://"
 INVALID_NAMES = ("", ".", "..")
@@ -57,9 +57,7 @@ class Storage(StorageBase):
     def open_sized(self, path: str, size_bytes: int) -> ObjectReader:
         return ObjectReader(self, *self._locate(path), size_bytes, etag="")
 
-    def read_files(
-        self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0
-    ) -> list[tuple[int, int, int]]:
+    def read_files(self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0) -> FileReads:
         """Read objects by one GET each, `io_depth` in flight, and the rest of objects above `range_bytes` by more GETs.
 
         The first GETs need no HEAD before them: their responses state the sizes of the objects.

@@ -173,6 +173,7 @@ class Reader(abc.ABC):
         return
 
 
+FileReads = list[tuple[int, int, int]]  # of each file read whole: its size, the bytes read, and the read calls
 Fill = tuple[Reader, memoryview, int]  # a read: open file, memory to fill, offset in the file
 
 
@@ -318,10 +319,8 @@ class StorageBase(abc.ABC):
         """Open a file with the kernel's read-ahead switched off, where the backend has one."""
         return self.open(path)
 
-    def read_files(
-        self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0
-    ) -> list[tuple[int, int, int]]:
-        """Read whole files, each to the start of its memory; return (size, bytes read, read calls) of each.
+    def read_files(self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0) -> FileReads:
+        """Read whole files, each to the start of its memory.
 
         Calls request at most `transfer_bytes` (0: any number). Of a file larger than its memory, a backend reads what
         fits or raises. Raises OSError.
@@ -331,10 +330,9 @@ class StorageBase(abc.ABC):
             try:
                 reader = self.open(path)
                 size = reader.size_bytes
+                aligned_bytes = -(-size // self.alignment) * self.alignment
                 try:
-                    got = read_in_transfers(
-                        reader, memory[: -(-size // self.alignment) * self.alignment], 0, transfer_bytes
-                    )
+                    got = read_in_transfers(reader, memory[:aligned_bytes], 0, transfer_bytes)
                 finally:
                     reader.close()
                 read.append((size, got, reader.read_calls))
