@@ -21,7 +21,7 @@ def write_text(folder: str, name: str, text: str, *, advice: str = ELSEWHERE) ->
 
 
 def write_file(folder: str, name: str, write: Callable[[BinaryIO], object], *, advice: str = ELSEWHERE) -> None:
-    """Have `write` fill the file under a temporary name, then give it its own.
+    """Have `write` fill a file under a temporary name, then rename the file.
 
     Raises SpaceError that names the file when the disk is full or the folder can't be written, and ends in `advice`:
     what to do instead. Nothing half-written is left behind; temporary files of an earlier writer of this file that was

@@ -113,8 +113,8 @@ class SampleEngine(Engine):
 class FileEngine(SampleEngine):
     """Reads by the format's `open` or `parse`; consecutive samples of a batch from one file share one read of the file.
 
-    Of files of several samples that may stay open, the last few do so between batches. With `matched`, the engine makes
-    the read calls of the format's library instead of its own.
+    The last few files of several samples stay open between batches, if the format permits. With `matched`, the engine
+    makes the read calls of the format's library instead of its own.
     """
 
     def __init__(

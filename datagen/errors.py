@@ -53,7 +53,7 @@ _STORAGE_FAILED = (errno.EIO, errno.ENXIO, errno.EROFS, errno.ESTALE, errno.EREM
 def host_failure(error: BaseException) -> str:
     """Return the message for an error by which this host, not dlemu, failed; '' for others.
 
-    It lacked memory or processes, or a drive or file system failed where nothing more specific is reported.
+    The host lacked memory or processes, or a drive or file system failed where no message says more.
     """
     if isinstance(error, OSError) and error.errno in _STORAGE_FAILED:
         named = error.filename or "a file"

@@ -144,7 +144,6 @@ class Fetcher:
     """Reads samples into the caller's memory. Not thread-safe.
 
     Files read whole are closed after each batch; files of records stay open until `close` or garbage collection.
-
     `storage` replaces the one that the spec names. Raises UserError: the format or storage is unknown, or the settings
     contradict each other.
     """
@@ -164,7 +163,7 @@ class Fetcher:
     def fetch(self, samples: Samples, out: memoryview) -> Fetched:
         """Read samples into `out` (at least `slot_bytes(len(samples))` bytes, writable).
 
-        With `resize_bytes`, sample number b of the batch is at b * resize_bytes; else `places` says where.
+        With `resize_bytes`, sample number b of the batch is at b * resize_bytes; else `places` says where it is.
 
         Raises:
             DatasetError: a file is missing, unreadable, damaged, or (with verify) has unexpected contents.

@@ -56,12 +56,10 @@ class Dataset:
 def inspect(
     spec: DatasetSpec, command_hint: Callable[[], str] = lambda: "dlemu datagen", storage: StorageSpec = FOLDERS
 ) -> Dataset:
-    """Find the dataset that `spec` requests in a storage.
+    """Find the dataset that `spec` requests in a storage; one rank does it, because a million files take seconds.
 
-    `command_hint` returns the command that makes the dataset, for messages.
-
-    If there are more files than requested, the first ones in name order are used, as DLIO does. Meant for one rank,
-    because a million files take seconds.
+    `command_hint` returns the command that makes the dataset, for messages. If there are more files than requested, the
+    first files in name order are used, as DLIO does.
 
     Raises:
         DatasetError: the dataset is missing, incomplete or damaged, or has another format or other settings.

@@ -81,10 +81,7 @@ def write(data_folder: str, manifest: Manifest, storage: StorageBase) -> None:
 
 
 def differing_keys(made: DatasetSpec, requested: DatasetSpec, keys: tuple[str, ...] | None = None) -> list[str]:
-    """Return "KEY is A in the dataset and B in the settings" for each of `keys` that differs.
-
-    By default, for all settings that affect the files.
-    """
+    """Return "KEY is A in the dataset and B in the settings" for each of `keys` (all but FREE_KEYS) that differs."""
     names = keys or tuple(key for key in asdict(made) if key not in FREE_KEYS)
     made, requested = without_read_flags(made), without_read_flags(requested)
     return [text for name in names for text in _differences(name, getattr(made, name), getattr(requested, name))]

@@ -274,10 +274,7 @@ def _remove_in(folder: int) -> bool:
 
 @contextlib.contextmanager
 def scratch_folder(parent: str, name: str) -> Iterator[str]:
-    """Create a temporary folder in `parent` with an unpredictable name; on exit it is removed with its contents.
-
-    Callers rename it to `name` to keep it. Raises OSError.
-    """
+    """Create a temporary folder in `parent`; on exit it is removed, unless the caller renamed it to `name`."""
     folder = os.path.join(parent, part_name(name))
     os.mkdir(folder)
     try:
@@ -306,10 +303,7 @@ def create_new(path: str, *, flags: int = os.O_RDWR, mode: int = 0o644) -> int:
 
 
 def create_claimed(folder: str, name: str) -> int:
-    """Create a file listed in the folder's marker, replacing one listed before; return its descriptor.
-
-    Raises OSError; FileExistsError if the name exists and is not listed.
-    """
+    """List a file in the folder's marker and create it, replacing a listed one. Raises OSError; others' files stay."""
     claim(folder, name)
     path = os.path.join(folder, name)
     if name in claimed(folder):

@@ -393,10 +393,7 @@ def _close_all(opened: OrderedDict[int, OpenRecords]) -> None:
 def located_records(
     file_format: base.RecordFormat, layout: Layout, storage: StorageBase
 ) -> tuple[int, dict[str, base.Offsets]]:
-    """Return the bytes of the largest record in use, and the offsets of records that had to be looked for, by path.
-
-    Each file or its index is read. Raises DatasetError: a file can't be read, or is damaged.
-    """
+    """Read each file or its index; return the bytes of the largest record, and offsets by path. Raises DatasetError."""
     from datagen.thread_pool import of_each  # here, as training comes without it
 
     def located(own: StorageBase, files: Sequence[int]) -> Iterator[tuple[int, base.Offsets | None]]:
