@@ -148,7 +148,8 @@ def identify(block: memoryview | bytes) -> Stamp | None:
     if len(block) < STAMP_BYTES:
         return None
     check, seed_hash, file, offset = _STAMP.unpack_from(block)
-    if check != _check_number(seed_hash, file, offset):
+    hashed = mix_number(seed_hash + mix_number(file + mix_number(offset + GOLDEN)))  # as `write_stamps`
+    if check != hashed & 0xFFFFFFFF00000000 | MAGIC:
         return None
     return Stamp(seed_hash=seed_hash, file=file, offset=offset)
 
@@ -230,12 +231,6 @@ def _mix(words: Words) -> Words:
     words *= _OTHER_FACTOR
     words ^= words >> _31
     return words
-
-
-def _check_number(seed_hash: int, file: int, offset: int) -> int:
-    """Return word 0 of one stamp (`write_stamps`)."""
-    hashed = mix_number(seed_hash + mix_number(file + mix_number(offset + GOLDEN)))
-    return hashed & 0xFFFFFFFF00000000 | MAGIC
 
 
 def mix_number(number: int) -> int:

@@ -11,6 +11,7 @@ A distribution adds plain names by entry points, in the group that has the packa
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import gc
 import importlib
@@ -35,20 +36,18 @@ def names(package: str) -> list[str]:
 @cache
 def installed(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of installed distributions in a group, by name, but for those whose module is gone."""
-    return {entry.name: entry for entry in sorted(entry_points(group=group)) if _has_spec(entry.module)}
+    entries = {}
+    for entry in sorted(entry_points(group=group)):
+        with contextlib.suppress(ModuleNotFoundError):  # a parent of the module is gone, too
+            if importlib.util.find_spec(entry.module) is not None:
+                entries[entry.name] = entry
+    return entries
 
 
 def installed_part(group: str, name: str) -> Any:
     """Return what an installed distribution has under a name in a group of entry points; None where none has."""
     entry = installed(group).get(name)
     return entry.load() if entry else None
-
-
-def _has_spec(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the module's parent is gone, too
-        return False
 
 
 @cache  # called for every check and every file opened, and the modules in a folder don't change meanwhile

@@ -19,13 +19,10 @@ from numpy.typing import NDArray
 from datagen import registry
 from datagen.errors import DatasetError, no_such_file
 from datagen.layout import Layout, endings_of
-from datagen.spec import Split
 from datagen.storage.storage_base import Listed, StorageBase
 
 SHOWN_NAMES = 3  # maximum names in a message
 SIZE_CHECKS = 4096  # maximum files whose size is looked up; the others are assumed to have the computed size
-SIZE_CHECK_SEED = 1  # arbitrary but fixed, so that every inspection checks the same files
-_KEYS: dict[Split, str] = {"train": "train", "valid": "eval"}  # suffix of the setting `num_files_...` of each split
 
 Advice = Callable[[], str]  # returns text that says how to make the dataset, for a message
 
@@ -149,7 +146,7 @@ def _too_few_message(requested: Layout, scanned: Scan, advice: Advice) -> str:
     """Return the message for fewer files than requested: how to use those found, or else which ones are missing."""
     found, wanted = len(scanned.names), requested.num_files
     matched = _match_pattern(scanned, replace(requested, num_files=0))
-    use = f"set dataset.num_files_{_KEYS[requested.split]}={found}"
+    use = f"set dataset.num_files_{'train' if requested.split == 'train' else 'eval'}={found}"
     if found and matched is None:
         seen = f"{_found_files(requested, scanned)}, such as {os.path.basename(scanned.names[0])}"
         return f"{seen}, and {wanted} are requested: to use what is there, {use}"
@@ -200,7 +197,7 @@ def wrong_sizes(path: Callable[[int], str], sizes: NDArray[np.int64], storage: S
     `path` returns the path of a file, given its index in `sizes`. Raises OSError.
     """
     count = min(len(sizes), SIZE_CHECKS)
-    random = np.random.default_rng(SIZE_CHECK_SEED)
+    random = np.random.default_rng(1)  # a fixed seed, so that every inspection checks the same files
     files = random.choice(len(sizes), count, replace=False) if count else np.empty(0, np.int64)
     looked_up = {path(file): int(sizes[file]) for file in sorted(files.tolist())}
     wrong = []

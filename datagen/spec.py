@@ -138,7 +138,7 @@ class DatasetSpec:
         return np.dtype(self.record_element_type).itemsize
 
     def check(self) -> list[str]:
-        """Return what is wrong with these settings: for each problem the key, the value found and the value expected."""
+        """Return what is wrong with these settings: for each problem the key, its value and the expected value."""
         return list(problems(self, "dataset"))
 
     def problems(self, where: str) -> Iterator[str]:

@@ -70,7 +70,8 @@ def run(
 ) -> None:
     """Pass every number to one of `threads` workers, each created in its own thread.
 
-    `progress` is called in this thread, and once more at the end. Raises the first exception of a worker, or KeyboardInterrupt, after all workers have stopped.
+    `progress` is called in this thread, and once more at the end. Raises the first exception of a worker, or
+    KeyboardInterrupt, after all workers have stopped.
     """
     source = iter(numbers)
     lock = threading.Lock()

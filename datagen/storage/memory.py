@@ -68,6 +68,7 @@ class MemoryReader(Reader):
         return len(piece)
 
     def _piece(self, offset: int, size_bytes: int) -> memoryview | bytes:
+        """Return bytes of the file; a subclass may return a copy."""
         return self._data[offset : offset + size_bytes]
 
     def close(self) -> None:
