@@ -20,8 +20,7 @@ from datagen.spec import DatasetSpec
 RAW = "raw"
 FLAT = ("indexed_binary", "mmap_indexed_binary")
 """Formats without framing, such as tokens: a user's files are cut into records of `record_length_bytes`."""
-MIN_SHARE_OF_KIND = 0.5
-"""Files of several kinds are all data if each kind has at least this share of the files of the most common one."""
+MIN_SHARE_OF_KIND = 0.5  # a kind is common if it has this share of the files of the most common kind
 _COMPANIONS = (
     *(".idx", ".index", ".json", ".txt", ".md", ".xml", ".yaml", ".srt", ".vtt", ".pkl", ".model"),
     *("lock.mdb", "readme", "license"),

@@ -59,8 +59,7 @@ class Layout:
     first_running_index: int = 0  # index of file 0 among all files, training first; selects size and content
     names: tuple[str, ...] | None = None
     """Paths below `folder`, in order, of files that do not follow the pattern PREFIX_I_of_N; None when they do."""
-    used_bytes: int = 0
-    """Bytes of each file that are cut into samples of equal length, ignoring the remainder; 0: the whole file."""
+    used_bytes: int = 0  # bytes of each file that are cut into samples of equal length; 0: the whole file
 
     @property
     def num_samples(self) -> int:

@@ -2,11 +2,10 @@
 
 A distribution adds plain names by entry points, in the group that has the package's name.
 
-- A name that the user chose (a format, a storage, a loader): `find` for the class, `companion` for what the module
-  declares beside it.
+- A name that the user chose (a format, a loader): `find` for the class, `companion` for what its module declares.
 - A name in a received file (a result, a manifest): `is_built_in`, `built_in`, which import no dotted name.
-- What a distribution adds without a package of ours: `installed`, `installed_part`.
-- A module named in a table of ours: `import_by_name`. An optional library (pip's extras): `library`.
+- An entry point: `installed`, `installed_part`. A module that a table of ours names: `import_by_name`.
+- An optional library (pip's extras), without which dlemu works: `library`.
 """
 
 from __future__ import annotations

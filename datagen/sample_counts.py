@@ -120,8 +120,7 @@ def _opened_files(layout: Layout) -> list[int]:
     return sorted({int(number * step) for number in range(min(layout.num_files, COUNTED_FILES))})
 
 
-_measured: dict[tuple[Find, base.Version], int] = {}
-"""What was found in a file, until the file changes: a command inspects a folder repeatedly."""
+_measured: dict[tuple[Find, base.Version], int] = {}  # by file as it is: a command inspects a folder repeatedly
 
 
 def measure(find: Find, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:

@@ -112,7 +112,6 @@ class Exchange:
     _header_bytes = 0
     _text = _lower = ""  # the response header as received, and in lower case
     _collected: bytearray | None = None  # the body so far of an error, a listing, ...: kept here instead of in a target
-    _most_bytes = 0  # limit of `_collected`
     _chunked: bytearray | None = None  # what was received of a chunked body, with its framing; None for any other body
     _next_chunk = 0  # where the first chunk that has not arrived completely begins there
     _interim = 0
@@ -139,7 +138,7 @@ class Exchange:
         self.began_ns = time.monotonic_ns()
         self._target = target
         self._bodiless = bodiless
-        self._limit = most_bytes
+        self._most_bytes = most_bytes  # maximum bytes of `_collected`
         self._header_problem = header_problem
         self._out: list[bytes | memoryview] = [head, *body]
         self._header_buffer = connection.scratch
@@ -242,26 +241,22 @@ class Exchange:
                 self.reusable = False
 
     def _begin_body(self, rest: memoryview) -> None:
-        stated = self.header("content-length")
         if self._bodiless or self.status in (204, 304):
             self.length = 0
         elif "chunked" in self._lower and "chunked" in self.header("transfer-encoding").lower():
             self._chunked = bytearray()
         else:
-            self.length = number_in(stated)
+            self.length = number_in(self.header("content-length"))
             self.reusable = self.reusable and self.length is not None
         if not self.succeeded:
-            self._collect(ERROR_BYTES)
+            self._collected, self._most_bytes = bytearray(), ERROR_BYTES
         elif self._header_problem is not None and (wrong := self._header_problem(self)):
             raise BrokenResponseError(errno.EPROTO, wrong)
         elif self._chunked is not None and self._target is not None:
             raise BrokenResponseError(errno.EPROTO, "an object arrived in chunks, without its length")
         elif self._target is None:
-            self._collect(self._limit)
+            self._collected = bytearray()
         self._receive_body(rest)
-
-    def _collect(self, most_bytes: int) -> None:
-        self._collected, self._most_bytes = bytearray(), most_bytes
 
     def _receive_body(self, piece: memoryview) -> None:
         """Store received body bytes, and note whether the body is complete."""

@@ -30,8 +30,7 @@ from datagen.storage._s3_signing import EMPTY_SHA256, SOURCES, Signer, query_tex
 from datagen.storage._s3_xml import LIST_BYTES, WrongXmlError, error_in
 
 CONNECT_SECONDS = 10.0  # Linux repeats a lost SYN after 1, 3 and 7 s
-MIN_PROGRESS_BYTES = 64 << 10
-"""A request that moves fewer bytes within the timeout is aborted: the server hangs, or trickles data on purpose."""
+MIN_PROGRESS_BYTES = 64 << 10  # a request that moves less within the timeout is aborted: the server hangs, or trickles
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.1, 20.0  # 20 s: as the AWS SDKs' standard mode
 RETRYABLE = (408, 429, 500, 502, 503, 504)  # HTTP statuses of transient errors
 RETRYABLE_CODES = (
@@ -97,8 +96,7 @@ class Request:
     exchange: Exchange = field(init=False)  # the present attempt, or the last one
     deadline_ns: int = 0  # when `MIN_PROGRESS_BYTES` must have been moved since the last check
     checked_bytes: int = 0  # the exchange's `progress_bytes` at the last check
-    was_collecting: bool = False
-    """A short body (error, listing) had begun to arrive by the last check: it must be complete by the next."""
+    was_collecting: bool = False  # a short body (error, listing) was arriving: it must end by the next check
 
 
 class Client:

@@ -51,8 +51,7 @@ class StorageSpec:
     direct_writes: bool = False  # write with O_DIRECT, too
     range_bytes: int = 0  # maximum bytes of one GET (a larger read is split into ranges); 0: no limit
     io_depth: int = 1  # maximum requests that a reader keeps in flight
-    account: str = ""
-    """Folder of this host where each process publishes its request counters (`_request_counts`); empty: nowhere."""
+    account: str = ""  # folder of this host for the request counters of each process; empty: nowhere
 
     @property
     def buffered(self) -> StorageSpec:
@@ -286,8 +285,7 @@ class StorageBase(abc.ABC):
 
     reads_directly: ClassVar[bool] = False  # supports `StorageSpec.direct`: reads past this host's page cache
     reads_nothing: ClassVar[bool] = False  # readers open no file: a measurement shows their own cost
-    is_remote: ClassVar[bool] = False
-    """Reads are requests to a server and nothing is cached on this host: every byte read came from the storage."""
+    is_remote: ClassVar[bool] = False  # reads are requests to a server, and this host caches nothing
     counts_requests: ClassVar[bool] = False  # requests to a server are counted in files of `StorageSpec.account`
     server: str = ""  # address of the server; empty without one
     alignment: int = 1  # address, offset and length of reads are multiples of it; above 1 only for O_DIRECT
