@@ -223,7 +223,7 @@ class GroupReader(RangeReader):
             places = [(start, size) for start, (_, size) in zip(starts, spans, strict=True)]
             if self._decodes or self._check is not None:
                 stored = (memory[start : start + size] for start, size in places)
-                parts = [(at, data) for (at, _), data in zip(spans, stored, strict=True)]
+                parts = [(offset, data) for (offset, _), data in zip(spans, stored, strict=True)]
                 stream = base.StoredFile(base.CachedSource(opened.source, parts))
                 columns = decode(stream, group, self._spec)
         if self._decodes:
@@ -245,7 +245,7 @@ class GroupReader(RangeReader):
             return self.fill([((source.path, source.reader, None), 0, 0, *span) for span in spans], out, 0)
         *starts, end = itertools.accumulate((size for _, size in spans), initial=0)
         calls, begun = source.reader.read_calls, time.monotonic_ns()
-        got = source.reader.read_stretches(spans, out[:end])  # there may be hundreds of a few KiB
+        got = source.reader.read_stretches(spans, out[:end])  # one call for hundreds of spans of a few KiB
         self.count(got, source.reader.read_calls - calls, time.monotonic_ns() - begun)
         if got < end:
             missing = bisect.bisect_right(starts, got) - 1  # the span within which the file ended
@@ -254,10 +254,10 @@ class GroupReader(RangeReader):
         return starts, end
 
 
-def _check_fits(wanted: int, out: memoryview) -> None:
-    if wanted > len(out):
+def _check_fits(size_bytes: int, out: memoryview) -> None:
+    if size_bytes > len(out):
         raise SpaceError(
-            f"the row groups of a batch take {wanted - len(out)} bytes more than suffice for consecutive rows: "
+            f"the row groups of a batch take {size_bytes - len(out)} bytes more than suffice for consecutive rows: "
             "set reader.sample_shuffle=off, or make the dataset with a dataset.parquet.row_group_size of fewer rows"
         )
 
@@ -266,11 +266,11 @@ def largest_group_bytes(
     file_format: GroupFormat, layout: Layout, files: Sequence[int], spec: DatasetSpec, storage: StorageBase
 ) -> GroupBytes:
     """Return the memory of the largest row group, from the footer of each of these files."""
-    from datagen.thread_pool import of_each  # here, as training comes without it
+    from datagen.thread_pool import of_each  # imported here, because the workers of a training need no thread pool
 
-    def largest(own: StorageBase, numbers: Sequence[int]) -> Iterator[GroupBytes]:
-        for path in map(layout.path, numbers):
-            groups = open_groups(file_format, path, spec, own)
+    def largest(thread_storage: StorageBase, share: Sequence[int]) -> Iterator[GroupBytes]:
+        for path in map(layout.path, share):
+            groups = open_groups(file_format, path, spec, thread_storage)
             with contextlib.closing(groups.source), base.reading(path):
                 yield groups.largest_bytes()
 

@@ -394,10 +394,10 @@ def located_records(
     file_format: base.RecordFormat, layout: Layout, storage: StorageBase
 ) -> tuple[int, dict[str, base.Offsets]]:
     """Read each file or its index; return the bytes of the largest record, and offsets by path. Raises DatasetError."""
-    from datagen.thread_pool import of_each  # here, as training comes without it
+    from datagen.thread_pool import of_each  # imported here, because the workers of a training need no thread pool
 
-    def located(own: StorageBase, files: Sequence[int]) -> Iterator[tuple[int, base.Offsets | None]]:
-        yield from map(RecordReader(own, file_format, layout).located, files)
+    def located(thread_storage: StorageBase, share: Sequence[int]) -> Iterator[tuple[int, base.Offsets | None]]:
+        yield from map(RecordReader(thread_storage, file_format, layout).located, share)
 
     by_file = of_each(storage, range(layout.num_files), located)
     offsets = {layout.path(file): known for file, (_, known) in enumerate(by_file) if known is not None}

@@ -213,7 +213,7 @@ def sizes_on_disk(layout: Layout, storage: StorageBase) -> NDArray[np.int64]:
     """Return the size of every file in use: as listed by object stores, else looked up. Raises OSError."""
     paths = [layout.path(file) for file in range(layout.num_files)]
     listed: dict[str, int] = {}
-    folders = set(map(os.path.dirname, paths)) if storage.is_remote else set()
+    folders = set(map(os.path.dirname, paths)) if storage.is_remote else set[str]()
     for folder in folders:  # listing takes a request for 1000 objects; looking up sizes, a request for each object
         with contextlib.suppress(FileNotFoundError), storage.entries(folder) as entries:
             for entry in entries:

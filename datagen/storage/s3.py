@@ -135,7 +135,7 @@ class Storage(StorageBase):
         # Some servers (MinIO) list the uploads of a whole key only
         listings = [Request(kind="list", method="GET", query=query, parse=uploads_in) for query in queries]
         client.request_all(listings, HEADS_IN_FLIGHT)
-        unfinished = []
+        unfinished = list[tuple[str, str]]()
         for listing in listings:
             key = listing.query[0][1]
             unfinished += [upload for upload in listing.content if upload[0] == key]  # no longer keys with this prefix
