@@ -60,7 +60,8 @@ class BulkContent(StampedContent):
         return (draws.astype(np.float64) / (1 << bits)).astype(element_type).view(np.uint64)
 
     def write_blocks(self, blocks: Words, file: int, first: int) -> None:
-        words, done = blocks.reshape(-1), 0
+        words = blocks.reshape(-1)
+        done = 0
         while done < len(words):
             piece, start = divmod(first * BLOCK_WORDS + done, _PIECE_WORDS)
             count = min(_PIECE_WORDS - start, len(words) - done)

@@ -32,6 +32,7 @@ BLOCK_WORDS = BLOCK_BYTES // 8
 STAMP_WORDS = STAMP_BYTES // 8
 POOL_ROWS = 64  # 256 KiB: stays in a core's cache
 BATCH_BLOCKS = 1024  # blocks whose keys are computed at a time: enough to spread numpy's cost for each call
+_CACHED_MULTIPLE = 256  # `_offsets` caches arrays of these lengths, which files of nearly equal size share
 
 Words = NDArray[np.uint64]
 GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's increment: 2^64 / the golden ratio
@@ -211,9 +212,6 @@ def write_stamps(blocks: Words, seed_hash: int, file: int, first: int) -> None:
     blocks[:, 1] = seed_hash
     blocks[:, 2] = file
     blocks[:, 3] = offsets[: len(blocks)]
-
-
-_CACHED_MULTIPLE = 256  # `_offsets` caches arrays of these lengths, which files of nearly equal size share
 
 
 @functools.lru_cache(64)  # files are mostly written from their beginnings in pieces of one size

@@ -75,7 +75,8 @@ class SampleEngine(Engine):
     def read(self, samples: Samples, out: memoryview) -> Places:
         layout, place_bytes = self._layout, self._place_bytes
         located = [layout.locate(sample) for sample in numbers_of(samples)]
-        address, flat, begin, path = address_of(out), list[int](), 0, ""
+        address, path = address_of(out), ""
+        flat, begin = list[int](), 0
         try:
             self._begin(located, out)
             for file, index in located:
@@ -88,7 +89,8 @@ class SampleEngine(Engine):
                     data = sample.decode()
                     if layout.num_samples_per_file == 1:
                         self.finish()  # the file's bytes are in this place, which the decoded sample overwrites
-                offset, length = -1 if data.readonly else address_of(data) - address, len(data)
+                offset = -1 if data.readonly else address_of(data) - address
+                length = len(data)
                 if not 0 <= offset < len(out):  # the sample was decoded into other memory: copy what fits its place
                     offset, length = begin, min(length, place_bytes)
                     place = np.frombuffer(out[begin : begin + length], np.uint8)

@@ -12,6 +12,8 @@ Every message says what was found, what was expected and what to do next. Only t
 import errno
 import os
 
+_STORAGE_FAILED = (errno.EIO, errno.ENXIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO)
+
 
 class DlemuError(Exception):
     """A run that could not continue."""
@@ -45,9 +47,6 @@ def no_such_file(path: str) -> FileNotFoundError:
 def no_space(error: OSError) -> str:
     """Return which limit an error for lack of space means: the file system's, or a quota on it."""
     return "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
-
-
-_STORAGE_FAILED = (errno.EIO, errno.ENXIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO)
 
 
 def host_failure(error: BaseException) -> str:

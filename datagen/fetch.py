@@ -27,6 +27,7 @@ from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, Sto
 
 CROP_BYTES = 1 << 20  # bytes of samples read at a time before they are cropped: they stay in a processor's cache
 CROP_AHEAD_BYTES = 64 << 20  # the same where several requests may be in flight: fewer samples would wait one by one
+PLACE_BYTES = 4096  # places of samples, and crops in a sample, begin at multiples of it: O_DIRECT and DMA
 
 
 @dataclass(frozen=True)
@@ -195,10 +196,10 @@ class Fetcher:
 
     def _fetch_crops(self, samples: Samples, out: memoryview) -> Places:
         """Read `samples_per_crop` samples at a time into this object's memory, and copy their crops into `out`."""
-        spec, numbers, target = self._spec, numbers_of(samples), np.frombuffer(out, np.uint8)
+        spec, numbers = self._spec, numbers_of(samples)
         crop_bytes, step = spec.resize_bytes, spec.samples_per_crop
         memory = self._buffer.view(step * spec.place_bytes)
-        source = np.frombuffer(memory, np.uint8)
+        source, target = np.frombuffer(memory, np.uint8), np.frombuffer(out, np.uint8)
         for first in range(0, len(numbers), step):
             share = numbers[first : first + step]
             places = self._engine.read(share, memory).tolist()
@@ -268,9 +269,6 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> Engine:
         transfer_bytes=transfer_bytes,
         matched=matched,
     )
-
-
-PLACE_BYTES = 4096  # places of samples, and crops in a sample, begin at multiples of it: O_DIRECT and DMA
 
 
 def crop_word(seed: int, sample: int) -> int:

@@ -139,7 +139,8 @@ def _estimated_bytes(paths: list[str], listed: Mapping[str, int | None], folder:
 
 def _without_empty_files(layout: Layout, sizes: NDArray[np.int64]) -> tuple[Layout, NDArray[np.int64], list[str]]:
     """Return the layout and sizes of the files that are not empty, and a note on the empty files."""
-    folder, num_empty = layout.folder, int((sizes == 0).sum())
+    folder = layout.folder
+    num_empty = int((sizes == 0).sum())
     if num_empty == layout.num_files:
         raise DatasetError(f"{folder} holds only empty files: set dataset.data_folder to the folder of your files")
     if not num_empty:

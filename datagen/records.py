@@ -24,6 +24,7 @@ from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, as_places, n
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
+HEAD_BYTES = 16  # bytes that a script with an index reads first of each record: its length or header
 
 OpenRecords = tuple[str, Reader, base.RecordFile]
 """Path, reader and records of an open file. A plain tuple, because reading a small record takes only a few us."""
@@ -379,9 +380,6 @@ class StreamedReader(Reader):
         elif got < len(target) and self._calls.retries_short_reads:
             self._reader.read_into(target[got:], offset + got)
         return got
-
-
-HEAD_BYTES = 16  # bytes that a script with an index reads first of each record: its length or header
 
 
 def _close_all(opened: OrderedDict[int, OpenRecords]) -> None:

@@ -24,6 +24,9 @@ from typing import Any
 
 from datagen.errors import SpaceError, UserError
 
+_NO_MEMORY = ("failed to map segment", "cannot allocate memory", "cannot create shared object descriptor")
+"""What the dynamic linker says when a limit on address space is too low for a library."""
+
 
 def names(package: str) -> list[str]:
     """Return the names a user may write, sorted: the modules of `package`, without `_private` and `..._base` ones, and
@@ -154,10 +157,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known_by_lower = {known_name.lower(): known_name for known_name in known}
     near = difflib.get_close_matches(name.strip(".").lower(), known_by_lower, 1)
     return f"did you mean {known_by_lower[near[0]]}? " if near else ""
-
-
-_NO_MEMORY = ("failed to map segment", "cannot allocate memory", "cannot create shared object descriptor")
-"""What the dynamic linker says when a limit on address space is too low for a library."""
 
 
 def library(name: str, extra: str, needed_by: str = "this format") -> Any:

@@ -23,8 +23,6 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
 }
-
-
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 

@@ -6,7 +6,7 @@ import contextlib
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -193,18 +193,14 @@ def pixel_bytes(file: BinaryIO, _: base.Version | None = None) -> int:
 
 def group_rows(file: BinaryIO, _: base.Version | None = None) -> int:
     """Return the mean rows of a row group in a Parquet file, without the last one, which may have fewer."""
-    metadata = _parquet_metadata(file)
+    metadata = library("pyarrow.parquet", "parquet").read_metadata(file)
     rows = [int(metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)]
     full_groups = rows[:-1] or rows
     return max(1, sum(full_groups) // max(1, len(full_groups)))
 
 
-def _parquet_metadata(file: BinaryIO) -> Any:
-    return library("pyarrow.parquet", "parquet").read_metadata(file)
-
-
 COUNTERS: dict[str, Find] = {
-    "parquet": lambda file, _: int(_parquet_metadata(file).num_rows),
+    "parquet": lambda file, _: int(library("pyarrow.parquet", "parquet").read_metadata(file).num_rows),
     "webdataset": lambda file, version: len(Webdataset().known_offsets(file, version)) - 1,
     "tfrecord": lambda file, version: len(Tfrecord().known_offsets(file, version)) - 1,
 }

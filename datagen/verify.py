@@ -126,7 +126,8 @@ class _Checker:
         """Return the kind of damage of a file that first differs at `offset`."""
         path, content = part.path, self._files.content
         if reader.size_bytes == size_bytes:
-            swapped, message = False, f"it differs from what was generated, at offset {offset}"
+            message = f"it differs from what was generated, at offset {offset}"
+            swapped = False
             if not part.is_side:
                 swapped, words = explain(*_around(reader, offset), content, running_index)
                 message += f": {words}, not of file {running_index}"
@@ -142,8 +143,8 @@ class _Checker:
 
     def _check_payload(self, running_index: int) -> Damage | None:
         """Read and compare the samples as a loader would: compressed bytes depend on the library's version."""
-        files, checked_bytes = self._files, 0
-        path, payload_bytes = files.path(running_index), int(files.estimates[running_index])
+        files, path = self._files, self._files.path(running_index)
+        checked_bytes, payload_bytes = 0, int(files.estimates[running_index])
         if isinstance(files.format, GroupFormat):
             pieces = self._group_values(running_index)
         else:

@@ -22,6 +22,8 @@ ERROR_BYTES = 64 << 10  # maximum bytes read of an error's body: its code and me
 BODY_BYTES = 1 << 20  # default limit for the body of a response that is kept in memory instead of a target buffer
 MAX_CHUNK_LINE_BYTES = 4 << 10  # maximum length of the line before a chunk, and of all lines after the last one
 MAX_INTERIM_RESPONSES = 16  # maximum 1xx responses (Continue, Early Hints) before the final one
+_is_hexadecimal = re.compile(rb"[0-9A-Fa-f]{1,15}").fullmatch
+_is_number = re.compile("[0-9]{1,18}").fullmatch
 
 
 class BrokenResponseError(OSError):
@@ -223,8 +225,9 @@ class Exchange:
             self._interim += 1
             if self._interim > MAX_INTERIM_RESPONSES:
                 raise BrokenResponseError(errno.EPROTO, f"{self._interim} responses of {self.status}, and no final one")
-            self.status, self._header_bytes, searched = 0, len(rest), 0  # another head follows
             self._header_buffer[: len(rest)] = bytes(rest)
+            self._header_bytes = len(rest)
+            self.status = searched = 0  # the header of another response follows
 
     def _parse_header(self, text: str) -> None:
         status = text[9:12]
@@ -333,10 +336,6 @@ class Exchange:
             return
         of = "" if self.length is None else f" of {self.length}"
         raise BrokenResponseError(errno.ECONNRESET, f"the response ended after {self.body_bytes}{of} bytes")
-
-
-_is_hexadecimal = re.compile(rb"[0-9A-Fa-f]{1,15}").fullmatch
-_is_number = re.compile("[0-9]{1,18}").fullmatch
 
 
 def number_in(text: str) -> int | None:

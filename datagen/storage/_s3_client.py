@@ -57,6 +57,7 @@ NO_TLS = "WRONG_VERSION_NUMBER"  # openSSL's reason when the peer does not speak
 MESSAGE_CHARACTERS = 300  # maximum length of a server's error text in our messages
 OPEN_END = 1 << 62  # an offset beyond the end of any object
 MAX_IDLE_CONNECTIONS = 64  # maximum connections of a process to one bucket that are kept open between requests
+_content_range = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/(?:([0-9]{1,18})|\*)", re.IGNORECASE).fullmatch
 
 
 class Span(NamedTuple):
@@ -468,6 +469,3 @@ def _requested_length(span: Span, content_range: str) -> int | None:
         return None
     expected_end = end if size_bytes is None else min(span.end, size_bytes)
     return end - begin if begin == span.begin and end == expected_end else None
-
-
-_content_range = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/(?:([0-9]{1,18})|\*)", re.IGNORECASE).fullmatch

@@ -116,7 +116,8 @@ class ObjectWriter(Writer):
             return
         if not self._upload:
             begin = self._put(memoryview(b""), (("uploads", ""),), method="POST")
-            begin.signed_headers, begin.parse = ((MARK, self._mark),), upload_id_in
+            begin.signed_headers = ((MARK, self._mark),)
+            begin.parse = upload_id_in
             self._client.request(begin)
             self._upload = begin.content
         requests = {}

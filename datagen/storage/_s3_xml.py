@@ -97,7 +97,8 @@ def _root(body: bytes) -> ElementTree.Element:
         raise WrongXmlError("has a DOCTYPE or a NUL, which no response of S3 has")
     if body.count(b"<") > MAX_TAGS:
         raise WrongXmlError(f"has more than {MAX_TAGS} tags")
-    builder, parser = ElementTree.TreeBuilder(), expat.ParserCreate("utf-8")  # whatever encoding the body states
+    builder = ElementTree.TreeBuilder()
+    parser = expat.ParserCreate("utf-8")  # whatever encoding the body states
     parser.buffer_text = True
     parser.StartElementHandler, parser.EndElementHandler = builder.start, builder.end
     parser.CharacterDataHandler = builder.data

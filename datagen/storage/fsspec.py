@@ -38,7 +38,7 @@ class Storage(StorageBase):
                 "abfs://CONTAINER or file:///mnt/data"
             )
         self._root = f"{scheme}://{rest.rstrip('/')}"
-        self.is_remote = scheme not in (*LOCAL_SCHEMES, "memory")  # type: ignore[misc]  # of this object
+        self.is_remote = scheme not in (*LOCAL_SCHEMES, "memory")  # type: ignore[misc]  # not of the class
         self.server = scheme
         self._is_local = scheme in LOCAL_SCHEMES
         self._options = dict(spec.options)
@@ -160,7 +160,7 @@ class FsspecWriter(Writer):
     def discard(self) -> None:
         self._data.clear()
         if self._renames:
-            with contextlib.suppress(Exception):  # mostly there is none
+            with contextlib.suppress(Exception):  # mostly there is no such file
                 self._files.rm_file(self._part)
 
 
@@ -174,7 +174,8 @@ def _as_os_error(path: str, options: Mapping[str, Option]) -> Iterator[None]:
     except FileNotFoundError as error:
         raise no_such_file(path) from error
     except Exception as error:
-        message, number = scrubbed(str(error), options), error.errno if isinstance(error, OSError) else None
+        message = scrubbed(str(error), options)
+        number = error.errno if isinstance(error, OSError) else None
         is_public = message == str(error)
         if isinstance(error, OSError) and is_public:
             raise

@@ -20,6 +20,7 @@ from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, St
 
 DIRECT_ALIGNMENT = 4096  # satisfies every block device: logical blocks are 512 or 4096 bytes
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")  # file systems that keep files in RAM
+_CHECKPOINT_REMEDY = "checkpoint.odirect=false, or put the checkpoints"
 
 
 class Storage(StorageBase):
@@ -203,9 +204,6 @@ def _explain(error: OSError, path: str, remedy: str = "reader.odirect=false, or 
             f"the file system of {os.path.dirname(path)} refuses O_DIRECT: "
             f"set {remedy} on one that supports it (ext4, xfs, Lustre, NFS)"
         ) from error
-
-
-_CHECKPOINT_REMEDY = "checkpoint.odirect=false, or put the checkpoints"
 
 
 class FileWriter(Writer):
