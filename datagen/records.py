@@ -42,14 +42,16 @@ class RangeReader(Engine):
         self._alignment = storage.alignment
         self._transfer_bytes = transfer_bytes
 
-    def fill(self, requests: Ranges, out: memoryview, at: int) -> tuple[list[int], int]:
-        """Read all requests into `out`, from `at` on; return the index of each, and where the last one ends.
+    def fill(self, requests: Ranges, out: memoryview, position: int) -> tuple[list[int], int]:
+        """Read all requests into `out`, from `position` on; return the index of each, and where the last one ends.
 
         Raises DatasetError: a file ends too early, or can't be read. SpaceError: `out` is too small.
         """
-        return (self._fill_concurrently if self._storage.is_remote else self._fill_each)(requests, out, at)
+        if self._storage.is_remote:
+            return self._fill_concurrently(requests, out, position)
+        return self._fill_each(requests, out, position)
 
-    def _fill_each(self, requests: Ranges, out: memoryview, at: int) -> tuple[list[int], int]:
+    def _fill_each(self, requests: Ranges, out: memoryview, position: int) -> tuple[list[int], int]:
         """Do as `fill`, one request after another."""
         alignment, transfer_bytes = self._alignment, self._transfer_bytes
         starts = []
@@ -57,13 +59,13 @@ class RangeReader(Engine):
         begun = time.monotonic_ns()
         for (path, reader, _), _, _, offset, size in requests:
             before = offset % alignment
-            start = at + before
+            start = position + before
             stop = -(-(start + size) // alignment) * alignment
             if stop > len(out):
                 raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes reserved for a batch")
             calls = reader.read_calls
             try:
-                got = read_in_transfers(reader, out[at:stop], offset - before, transfer_bytes)
+                got = read_in_transfers(reader, out[position:stop], offset - before, transfer_bytes)
             except OSError as error:
                 raise base.unreadable(path, error) from error
             if got < before + size:
@@ -71,21 +73,21 @@ class RangeReader(Engine):
             read_calls += reader.read_calls - calls
             app_bytes += got
             starts.append(start)
-            at = stop
+            position = stop
         self.read_ns += time.monotonic_ns() - begun
         self.app_bytes += app_bytes
         self.read_calls += read_calls
-        return starts, at
+        return starts, position
 
-    def _fill_concurrently(self, requests: Ranges, out: memoryview, at: int) -> tuple[list[int], int]:
+    def _fill_concurrently(self, requests: Ranges, out: memoryview, position: int) -> tuple[list[int], int]:
         """Do as `fill`, with several requests in flight."""
         starts, fills = [], []
         for (path, reader, _), _, _, offset, size in requests:
-            if at + size > len(out):
+            if position + size > len(out):
                 raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes reserved for a batch")
-            fills.append((reader, out[at : at + size], offset))
-            starts.append(at)
-            at += size
+            fills.append((reader, out[position : position + size], offset))
+            starts.append(position)
+            position += size
         readers = {id(reader): reader for reader, _, _ in fills}.values()
         calls = sum(reader.read_calls for reader in readers)
         begun = time.monotonic_ns()
@@ -99,7 +101,7 @@ class RangeReader(Engine):
         for ((path, _, _), _, _, offset, size), got in zip(requests, sizes, strict=True):
             if got < size:
                 raise base.ended_early(path, size - got, offset + got)
-        return starts, at
+        return starts, position
 
 
 class RecordReader(RangeReader):
@@ -142,10 +144,10 @@ class RecordReader(RangeReader):
                 raise IndexError(f"samples {first} to {first + count - 1} of {total}")
         step = self._max_open
         places: list[Places] = []
-        at = 0
+        position = 0  # in `out`
         for first in range(0, len(batch_runs), step):  # as many runs as open files: each is read before it is closed
             requests = self._requests(batch_runs[first : first + step])
-            starts, at = self.fill(requests, out, at)
+            starts, position = self.fill(requests, out, position)
             places.append(self._places(requests, starts, out))
         found = places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
         if self._check is not None:

@@ -151,20 +151,21 @@ class FileReader(Reader):
         if self._alignment > 1:
             return super().read_stretches(ranges, out)
         descriptor, preadv = self.descriptor, os.preadv
-        at = calls = counted = 0  # `counted`: bytes that read_into has added to app_bytes already
+        got = read_calls = 0
+        counted_bytes = 0  # bytes that `read_into` has added to `app_bytes` already
         for offset, size in ranges:
-            count = preadv(descriptor, (out[at : at + size],), offset)
-            calls += 1
-            at += count
-            if count != size:
-                more = self.read_into(out[at : at + size - count], offset + count) if count else 0
-                counted += more
-                at += more
+            count = preadv(descriptor, (out[got : got + size],), offset)
+            read_calls += 1
+            got += count
+            if count != size:  # a signal cut the call short, or the file ends here
+                more = self.read_into(out[got : got + size - count], offset + count) if count else 0
+                counted_bytes += more
+                got += more
                 if count + more < size:
                     break
-        self.read_calls += calls
-        self.app_bytes += at - counted
-        return at
+        self.read_calls += read_calls
+        self.app_bytes += got - counted_bytes
+        return got
 
     def close(self) -> None:
         os.close(self.descriptor)

@@ -156,13 +156,13 @@ class Reader(abc.ABC):
         Fewer bytes come back only if the file ends within a range, which is then the last one read. Offsets and memory
         meet the storage's `alignment`. Raises OSError.
         """
-        at = 0
+        got = 0
         for offset, size in ranges:
-            got = self.read_into(out[at : at + size], offset)
-            at += got
-            if got < size:
+            count = self.read_into(out[got : got + size], offset)
+            got += count
+            if count < size:
                 break
-        return at
+        return got
 
     def will_need(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Have the kernel prefetch byte ranges (offset, bytes), where it caches the file. Raises OSError."""
