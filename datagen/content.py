@@ -160,19 +160,20 @@ def find_stamps(data: memoryview | bytes) -> list[tuple[int, Stamp]]:
     view = bytes(data)
     magic = MAGIC.to_bytes(4, "little")
     stamps = []
-    at = view.find(magic)
-    while at >= 0:
-        stamp = identify(view[at : at + STAMP_BYTES])
+    index = view.find(magic)
+    while index >= 0:
+        stamp = identify(view[index : index + STAMP_BYTES])
         if stamp is not None:
-            stamps.append((at, stamp))
-        at = view.find(magic, at + 1)
+            stamps.append((index, stamp))
+        index = view.find(magic, index + 1)
     return stamps
 
 
-def explain(data: memoryview | bytes, at: int, content: Content, file: int) -> tuple[bool, str]:
-    """Return whether `data` has another file's block at index `at`, and what is there instead of `file`, in words."""
-    first = max(0, at - BLOCK_BYTES + 1)
-    covering = [stamp for index, stamp in find_stamps(data[first : at + STAMP_BYTES]) if index <= at - first]
+def explain(data: memoryview | bytes, index: int, content: Content, file: int) -> tuple[bool, str]:
+    """Return whether `data` has another file's block at `index`, and what is there instead of `file`, in words."""
+    first = max(0, index - BLOCK_BYTES + 1)
+    stamps = find_stamps(data[first : index + STAMP_BYTES])
+    covering = [stamp for start, stamp in stamps if first + start <= index]
     if not covering:
         return False, "the bytes there have no dlemu stamp"
     stamp = covering[-1]

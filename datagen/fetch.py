@@ -212,17 +212,17 @@ class Fetcher:
         return even_places(0, crop_bytes, crop_bytes, len(numbers))
 
 
-def _compare(layout: Layout, content: Content, read: Sample, file: int) -> None:
+def _compare(layout: Layout, content: Content, sample: Sample, file: int) -> None:
     """Raise DatasetError if a sample is not what was generated for its file."""
     running_index = layout.running_index(file)
     with reading(layout.path(file)):
-        at = read.first_difference(content, running_index)
-    if at is None:
+        index = sample.first_difference(content, running_index)
+    if index is None:
         return
-    _, words = explain(read.plain_payload, at, content, running_index)
+    _, words = explain(sample.plain_payload, index, content, running_index)
     raise DatasetError(
         f"{layout.path(file)} (file number {running_index}) is not what was generated: "
-        f"at payload offset {read.payload_offset + at} {words}. "
+        f"at payload offset {sample.payload_offset + index} {words}. "
         "Run `dlemu datagen verify`; if it finds nothing, the storage returned wrong bytes"
     )
 

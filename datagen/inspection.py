@@ -99,18 +99,18 @@ def no_dataset(folder: str, storage: StorageBase) -> str:
     return f"there is no dataset in {folder}: it is empty."
 
 
-def _with_parquet_defaults(requested: DatasetSpec, made: DatasetSpec) -> DatasetSpec:
+def _with_parquet_defaults(requested: DatasetSpec, existing: DatasetSpec) -> DatasetSpec:
     """Return the settings with Parquet columns and row group size of the dataset where they have the defaults.
 
     DLIO's workload files for training omit these settings, because DLIO's readers take them from the files.
     """
-    if requested.format != "parquet" or made.format != "parquet":
+    if requested.format != "parquet" or existing.format != "parquet":
         return requested
     parquet = requested.parquet
     if not parquet.columns:
-        parquet = replace(parquet, columns=made.parquet.columns)
+        parquet = replace(parquet, columns=existing.parquet.columns)
     if parquet.row_group_size == ParquetSpec().row_group_size:
-        parquet = replace(parquet, row_group_size=made.parquet.row_group_size)
+        parquet = replace(parquet, row_group_size=existing.parquet.row_group_size)
     return replace(requested, parquet=parquet)
 
 
@@ -200,8 +200,9 @@ class _Inspection:
             return requested
         expected = requested
         if self._manifest is not None:
-            made = layouts(self._manifest.spec)[0 if requested.split == "train" else 1]
-            expected = replace(made, folder=requested.folder, num_files=requested.num_files)
+            train, valid = layouts(self._manifest.spec)
+            layout = train if requested.split == "train" else valid
+            expected = replace(layout, folder=requested.folder, num_files=requested.num_files)
         num_found = scan.count_by_pattern(expected, self._storage)
         if num_found is not None:
             self._notes += scan.surplus_note(expected, num_found)

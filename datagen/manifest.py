@@ -80,23 +80,25 @@ def write(data_folder: str, manifest: Manifest, storage: StorageBase) -> None:
     write_whole(storage, path, (json.dumps(values, indent=2) + "\n").encode(), sync=True)
 
 
-def differing_keys(made: DatasetSpec, requested: DatasetSpec, keys: tuple[str, ...] | None = None) -> list[str]:
+def differing_keys(existing: DatasetSpec, requested: DatasetSpec, keys: tuple[str, ...] | None = None) -> list[str]:
     """Return "KEY is A in the dataset and B in the settings" for each of `keys` (all but FREE_KEYS) that differs."""
-    names = keys or tuple(key for key in asdict(made) if key not in FREE_KEYS)
-    made, requested = without_read_flags(made), without_read_flags(requested)
-    return [text for name in names for text in _differences(name, getattr(made, name), getattr(requested, name))]
+    names = keys or tuple(key for key in asdict(existing) if key not in FREE_KEYS)
+    existing, requested = without_read_flags(existing), without_read_flags(requested)
+    return [text for name in names for text in _differences(name, getattr(existing, name), getattr(requested, name))]
 
 
-def _differences(name: str, made: Any, requested: Any) -> list[str]:
+def _differences(name: str, existing: Any, requested: Any) -> list[str]:
     """Return how a setting differs; for a section, each setting in it that differs."""
-    if made == requested:
+    if existing == requested:
         return []
-    if is_dataclass(made) and type(made) is type(requested):
-        pairs = [(field.name, getattr(made, field.name), getattr(requested, field.name)) for field in fields(made)]
+    if is_dataclass(existing) and type(existing) is type(requested):
+        pairs = [
+            (field.name, getattr(existing, field.name), getattr(requested, field.name)) for field in fields(existing)
+        ]
         return [text for key, *values in pairs for text in _differences(f"{name}.{key}", *values)]
-    if _shown(made) == _shown(requested):
+    if _shown(existing) == _shown(requested):
         return [f"{name} of the dataset differs from the settings"]
-    return [f"{name} is {_shown(made)} in the dataset and {_shown(requested)} in the settings"]
+    return [f"{name} is {_shown(existing)} in the dataset and {_shown(requested)} in the settings"]
 
 
 def _shown(value: Any) -> str:
