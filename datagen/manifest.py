@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -92,10 +92,10 @@ def _differences(name: str, existing: Any, requested: Any) -> list[str]:
     if existing == requested:
         return []
     if is_dataclass(existing) and type(existing) is type(requested):
-        pairs = [
-            (field.name, getattr(existing, field.name), getattr(requested, field.name)) for field in fields(existing)
-        ]
-        return [text for key, *values in pairs for text in _differences(f"{name}.{key}", *values)]
+        differences: list[str] = []
+        for key, value in vars(existing).items():
+            differences += _differences(f"{name}.{key}", value, getattr(requested, key))
+        return differences
     if _shown(existing) == _shown(requested):
         return [f"{name} of the dataset differs from the settings"]
     return [f"{name} is {_shown(existing)} in the dataset and {_shown(requested)} in the settings"]
