@@ -214,7 +214,7 @@ def numbers_of(samples: Samples) -> Sequence[int]:
 
 
 def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
-    """Cut a batch into runs of consecutive samples within a file, in the order given."""
+    """Cut a batch into runs of consecutive samples within a file: [7, 8, 9, 3] of 4 a file into 7, 8-9 and 3."""
     if isinstance(samples, Runs):
         return samples.within(samples_per_file)
     if len(samples) > LONG_BATCH:
@@ -224,16 +224,16 @@ def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
         return list(zip(numbers[begins].tolist(), np.diff(begins, append=len(numbers)).tolist(), strict=True))
     batch_runs = []
     first: int | None = None
-    following = 0
+    end = 0  # of the run that begins with sample `first`
     for sample in numbers_of(samples):
-        if first is not None and sample == following and sample % samples_per_file:
-            following += 1
+        if first is not None and sample == end and sample % samples_per_file:
+            end += 1
             continue
         if first is not None:
-            batch_runs.append((first, following - first))
-        first, following = sample, sample + 1
+            batch_runs.append((first, end - first))
+        first, end = sample, sample + 1
     if first is not None:
-        batch_runs.append((first, following - first))
+        batch_runs.append((first, end - first))
     return batch_runs
 
 

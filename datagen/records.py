@@ -142,28 +142,28 @@ class RecordReader(RangeReader):
         for first, count in batch_runs:
             if not 0 <= first <= first + count <= total:
                 raise IndexError(f"samples {first} to {first + count - 1} of {total}")
-        step = self._max_open
         places: list[Places] = []
         position = 0  # in `out`
-        for first in range(0, len(batch_runs), step):  # as many runs as open files: each is read before it is closed
-            requests = self._requests(batch_runs[first : first + step])
+        step = self._max_open  # runs of as many files as may be open: each is read before it is closed
+        for begin in range(0, len(batch_runs), step):
+            requests = self._requests(batch_runs[begin : begin + step])
             starts, position = self.fill(requests, out, position)
             places.append(self._places(requests, starts, out))
-        found = places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
+        all_places = places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
         if self._check is not None:
-            for sample, (start, size) in zip(numbers_of(samples), found.tolist(), strict=True):
+            for sample, (start, size) in zip(numbers_of(samples), all_places.tolist(), strict=True):
                 file, index = divmod(sample, self._samples_per_file)
                 data = out[start : start + size]
                 self._check(base.Sample(data, data, index * size), file)
-        return found
+        return all_places
 
     def _requests(self, batch_runs: list[Run]) -> list[Request]:
         """Return the reads for some runs: one for each run, or for each record where records are scattered."""
-        get, per_file = self._get, self._samples_per_file
+        open_file, per_file = self._opened_file, self._samples_per_file
         requests = []
         for first, count in batch_runs:
             file, index = divmod(first, per_file)
-            opened = get(file)
+            opened = open_file(file)
             records = opened[2]
             try:
                 if count > 1 and records.scattered:
@@ -183,22 +183,23 @@ class RecordReader(RangeReader):
         try:
             if len(requests) == 1:
                 (opened, index, count, _, size), start = requests[0], starts[0]
-                found = opened[2].samples(index, count, out[start : start + size], verify)
-                return shifted(np.asarray(found, np.int64), start)
+                extents = opened[2].samples(index, count, out[start : start + size], verify)
+                return shifted(np.asarray(extents, np.int64), start)
             for (opened, index, count, _, size), start in zip(requests, starts, strict=True):
-                found = opened[2].samples(index, count, out[start : start + size], verify)
-                for place, sample_bytes in found.tolist() if isinstance(found, np.ndarray) else found:
-                    flat += (start + place, sample_bytes)
+                extents = opened[2].samples(index, count, out[start : start + size], verify)
+                for offset, sample_bytes in extents.tolist() if isinstance(extents, np.ndarray) else extents:
+                    flat += (start + offset, sample_bytes)
         except base.DamagedError as error:
             raise base.read_failure(opened[0], error) from error
         return as_places(flat)
 
-    def _get(self, file: int) -> OpenRecords:
-        """Return an open file; opening it may close the least recently used one."""
+    def _opened_file(self, file: int) -> OpenRecords:
+        """Return an open file; if that opens it, the least recently used file may be closed."""
         opened = self._open.get(file)
         if opened is None:
             while len(self._open) >= self._max_open:
-                self._open.popitem(last=False)[1][1].close()
+                _, (_, reader, _) = self._open.popitem(last=False)
+                reader.close()
             opened = self._open[file] = self._open_file(file)
         else:
             self._open.move_to_end(file)
@@ -209,13 +210,13 @@ class RecordReader(RangeReader):
 
     def located(self, file: int) -> tuple[int, base.Offsets | None]:
         """Return the bytes of the largest record of a file, and the offsets of records if they had to be looked for."""
-        opened = self._source(file)
+        opened = self._open_source(file)
         with contextlib.closing(opened.source), base.reading(opened.source.path):
             offsets = self._format.locate(opened)
             return self._format.open_records(opened._replace(offsets=offsets)).largest_bytes(), offsets
 
     def _open_file(self, file: int) -> OpenRecords:
-        opened = self._source(file)
+        opened = self._open_source(file)
         source = opened.source
         try:
             with base.reading(source.path):
@@ -224,24 +225,24 @@ class RecordReader(RangeReader):
             source.close()
             raise
 
-    def _source(self, file: int) -> base.OpenedFile:
-        """Open a file, whose records are not looked at yet."""
+    def _open_source(self, file: int) -> base.OpenedFile:
+        """Open a file without looking at its records."""
         path = self._layout.path(file)
-        reader = self._opened(path, mapped=self._format.mapped)
+        reader = self._open_reader(path, mapped=self._format.mapped)
         if self._matched and self._format.looks_up and not self._format.mapped:
             reader = ReopenedReader(reader, partial(self._storage.open, path))
         if self._matched and self._format.stream_calls is not None:
             reader = StreamedReader(reader, self._format.stream_calls, self._format.tail_bytes)
         source = base.Source(path, reader, self._storage.alignment, self._transfer_bytes)
         source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
-        side, samples = partial(self._open_side, file), self._layout.num_samples_per_file
-        return base.OpenedFile(source, samples, side, self._offsets.get(path), self._matched)
+        open_side = partial(self._open_side, file)
+        return base.OpenedFile(source, self._samples_per_file, open_side, self._offsets.get(path), self._matched)
 
     def _open_side(self, file: int, number: int) -> base.Source | None:
         """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
         path = self._format.sides[number].path(self._layout, file)
         try:
-            reader = self._opened(path, mapped=self._matched or self._format.mapped)  # libraries map indexes, too
+            reader = self._open_reader(path, mapped=self._matched or self._format.mapped)  # libraries map indexes, too
         except DatasetError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None
@@ -250,7 +251,7 @@ class RecordReader(RangeReader):
         weakref.finalize(source, reader.close)
         return source
 
-    def _opened(self, path: str, *, mapped: bool) -> Reader:
+    def _open_reader(self, path: str, *, mapped: bool) -> Reader:
         try:
             return self._storage.open_mapped(path) if mapped else self._storage.open(path)
         except OSError as error:
@@ -386,8 +387,9 @@ class StreamedReader(Reader):
 
 def _close_all(opened: OrderedDict[int, OpenRecords]) -> None:
     while opened:
+        _, (_, reader, _) = opened.popitem()
         with contextlib.suppress(OSError):
-            opened.popitem()[1][1].close()
+            reader.close()
 
 
 def located_records(
