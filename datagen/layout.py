@@ -176,7 +176,6 @@ def payload_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.in
 
 
 LONG_BATCH = 256  # larger batches are cut into runs by numpy; for smaller ones a Python loop is faster
-
 Run = tuple[int, int]  # (first sample, number of samples) of a run
 
 
