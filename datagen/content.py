@@ -1,4 +1,4 @@
-"""The bytes of samples: unique, seeded, checkable, and generated at memory speed.
+"""The bytes of samples (`Content`) and checkpoints (`BulkContent`): unique, seeded, checkable, at memory speed.
 
 A file's payload is cut into blocks of 4096 bytes. Block b of file f under a seed is row b % 64 of a pool of random
 words (256 KiB, so it stays in a core's cache), every word XORed with the block's own 64-bit key, and the first 32 bytes
@@ -10,6 +10,10 @@ All are little-endian. The stamp makes every block of a dataset different from e
 4096 bytes cut from it different too. For compressible data the last words of each row are zero before the key is
 applied, so the block ends in one 8-byte word repeated, which any compressor removes. Rows repeat only
 every 256 KiB, and under another key, so no compressor finds a repetition in the rest.
+
+Checkpoint files have the same stamps, but one key for each MiB, and a pool of 1 MiB: one pass of the processor over the
+memory, about 30 GB/s on a core, faster than any storage, and three times as fast as samples. Of these, too, no two
+blocks are equal, and no compressor finds a repetition, however far it looks back.
 """
 
 from __future__ import annotations
@@ -18,22 +22,27 @@ import abc
 import functools
 import struct
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.spec import BLOCK_BYTES
 
-CONTENT_VERSION = 1  # incremented whenever the same seed, file and offset would give different bytes
+CONTENT_VERSION = 1  # incremented whenever the same seed, file and offset would give different bytes in a sample
+BULK_VERSION = 1  # the same for checkpoints
 MAGIC = 0x4D454C44  # the bytes `DLEM` at the start of each block
 STAMP_BYTES = 32
 BLOCK_WORDS = BLOCK_BYTES // 8
 STAMP_WORDS = STAMP_BYTES // 8
 POOL_ROWS = 64  # 256 KiB: stays in a core's cache
 BATCH_BLOCKS = 1024  # blocks whose keys are computed at a time: enough to spread numpy's cost for each call
+PIECE_BYTES = 1 << 20  # bytes of a checkpoint that share a key, and size of its pool
+_PIECE_WORDS = PIECE_BYTES // 8
 _CACHED_MULTIPLE = 256  # `_offsets` caches arrays of these lengths, which files of nearly equal size share
 
+Pattern = Literal["random", "uniform_fp16", "uniform_fp32", "ones_fp16", "ones_fp32"]
+"""`random`: incompressible; `uniform`: numbers in [0, 1) as of `torch.rand`, partly compressible; `ones`: constant."""
 Words = NDArray[np.uint64]
 GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's increment: 2^64 / the golden ratio
 _GOLDEN = np.array(GOLDEN, np.uint64)  # arrays, as are the next ones: numpy takes twice as long for scalars
@@ -142,6 +151,63 @@ class Content(StampedContent):
                 np.bitwise_xor(self._pool[row : row + size], keys[done : done + size], out=piece)
                 write_stamps(piece, self.seed_hash, file, first + start + done)  # while the blocks are in the cache
                 done += size
+
+
+@dataclass(frozen=True)
+class BulkContent(StampedContent):
+    """The bytes of every checkpoint file of a run, as a pure function of (seed, number of the file, offset)."""
+
+    compared_bytes = PIECE_BYTES
+
+    seed: int
+    pattern: Pattern = "random"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BulkContent, (self.seed, self.pattern)  # the pool is rebuilt by the process that uses it
+
+    @property
+    def is_stamped(self) -> bool:
+        """Whether every block begins with a stamp; `ones` have none."""
+        return not self.pattern.startswith("ones")
+
+    @functools.cached_property
+    def _pool(self) -> NDArray[np.uint64]:
+        words: NDArray[np.uint64] = np.random.SFC64([MAGIC, self.seed]).random_raw(_PIECE_WORDS)
+        distribution, _, type_name = self.pattern.partition("_")
+        if distribution == "random":
+            return words
+        element_type: type[np.floating[Any]] = np.float16 if type_name == "fp16" else np.float32
+        element_bytes = np.dtype(element_type).itemsize
+        if distribution == "ones":
+            return np.ones(PIECE_BYTES // element_bytes, element_type).view(np.uint64)
+        # As many random bits as the mantissa holds: exact, and below 1
+        bits = np.finfo(element_type).nmant + 1
+        draws = words.view(f"u{element_bytes}") >> (8 * element_bytes - bits)
+        return (draws.astype(np.float64) / (1 << bits)).astype(element_type).view(np.uint64)
+
+    def write_blocks(self, blocks: Words, file: int, first: int) -> None:
+        words = blocks.reshape(-1)
+        done = 0
+        while done < len(words):
+            piece, start = divmod(first * BLOCK_WORDS + done, _PIECE_WORDS)
+            count = min(_PIECE_WORDS - start, len(words) - done)
+            key = self._key(file, piece)
+            np.bitwise_xor(self._pool[start : start + count], key, out=words[done : done + count])
+            done += count
+        if self.is_stamped:
+            write_stamps(blocks, self.seed_hash, file, first)
+
+    def _key(self, file: int, piece: int) -> np.uint64:
+        """Return what every word of a piece is XORed with."""
+        if not self.is_stamped:
+            return np.uint64(0)
+        key = key_of(self.seed_hash, file, piece)
+        # Elements of a word have the same key, so that the numbers stay as compressible as before
+        if self.pattern == "uniform_fp16":
+            key = (key & 0xFFFF) * 0x0001000100010001
+        elif self.pattern == "uniform_fp32":
+            key = (key & 0xFFFFFFFF) * 0x100000001
+        return np.uint64(key)
 
 
 def identify(block: memoryview | bytes) -> Stamp | None:
