@@ -63,12 +63,12 @@ class Storage(StorageBase):
         self._files.invalidate_cache()
         with self._errors(folder):
             listed = self._files.ls(url, detail=True)
-        inside = [entry for entry in listed if entry["name"].rstrip("/") != _bare(url)]
-        if not inside and not self._files.isdir(url):
+        below = [entry for entry in listed if entry["name"].rstrip("/") != _bare(url)]
+        if not below and not self._files.isdir(url):
             raise no_such_file(folder)
         yield (
             Listed(entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory", entry.get("size"))
-            for entry in inside
+            for entry in below
         )
 
     def size_bytes(self, path: str) -> int:
@@ -115,17 +115,19 @@ class FsspecReader(Reader):
 
     def __init__(self, files: Any, url: str, size_bytes: int, errors: Errors) -> None:
         super().__init__(size_bytes)
-        self._files, self._url, self._errors = files, url, errors
+        self._files = files
+        self._url = url
+        self._errors = errors
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         self.read_calls += 1
-        wanted = max(0, min(len(buffer), self.size_bytes - offset))
-        if not wanted:
+        requested = max(0, min(len(buffer), self.size_bytes - offset))
+        if not requested:
             return 0
         with self._errors(self._url):
-            data = self._files.cat_file(self._url, start=offset, end=offset + wanted)
-        if len(data) > wanted:  # the server ignored the range
-            raise OSError(errno.EIO, f"{len(data)} bytes arrived where {wanted} were requested", self._url)
+            data = self._files.cat_file(self._url, start=offset, end=offset + requested)
+        if len(data) > requested:  # the server ignored the range
+            raise OSError(errno.EIO, f"{len(data)} bytes arrived where {requested} were requested", self._url)
         buffer[: len(data)] = data
         self.app_bytes += len(data)
         return len(data)
