@@ -69,8 +69,12 @@ class SampleEngine(Engine):
         *,
         decodes: bool = False,
     ) -> None:
-        self._storage, self._format, self._layout = storage, file_format, layout
-        self._place_bytes, self._check, self._decodes = place_bytes, check, decodes
+        self._storage = storage
+        self._format = file_format
+        self._layout = layout
+        self._place_bytes = place_bytes
+        self._check = check
+        self._decodes = decodes
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         layout, place_bytes = self._layout, self._place_bytes
@@ -272,7 +276,8 @@ class NullEngine(Engine):
 
     def __init__(self, sample_bytes: int, place_bytes: int) -> None:
         """With `place_bytes` of 0, a batch has one place for all its samples, as row groups have."""
-        self._sample_bytes, self._place_bytes = sample_bytes, place_bytes
+        self._sample_bytes = sample_bytes
+        self._place_bytes = place_bytes
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         if self._place_bytes:

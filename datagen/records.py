@@ -293,7 +293,8 @@ class StreamedReader(Reader):
     def __init__(self, reader: Reader, calls: base.StreamCalls, tail_bytes: int) -> None:
         super().__init__(reader.size_bytes)
         self._reader = reader
-        self._calls, self._tail_bytes = calls, tail_bytes
+        self._calls = calls
+        self._tail_bytes = tail_bytes
         self._plan_calls(calls.sizes(reader.block_bytes))
         self._piece = memoryview(bytearray())  # the last piece read, which begins with bytes `_begin` to `_end`
         self._begin = self._end = 0

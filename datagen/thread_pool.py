@@ -37,7 +37,9 @@ class Tally:
         """With `exact`, `total_bytes` is the size of the files; else of their samples, before encoding."""
         self.files = 0
         self.bytes = 0
-        self._total_files, self._total_bytes, self._exact = total_files, total_bytes, exact
+        self._total_files = total_files
+        self._total_bytes = total_bytes
+        self._exact = exact
         self._started = time.monotonic()
         self.lock = threading.Lock()
         self._stopping = False

@@ -137,7 +137,10 @@ class FsspecWriter(Writer):
     """One file being written: in memory until `commit` sends it, so that no store ever shows a part of it."""
 
     def __init__(self, files: Any, url: str, errors: Errors, *, renames: bool) -> None:
-        self._files, self._url, self._errors, self._renames = files, url, errors, renames
+        self._files = files
+        self._url = url
+        self._errors = errors
+        self._renames = renames
         folder, _, name = url.rpartition("/")
         self._part = f"{folder}/{owned.part_name(name)}" if renames else url
         self._data = bytearray()

@@ -123,7 +123,8 @@ class FileReader(Reader):
         status = os.fstat(descriptor)
         super().__init__(status.st_size)
         self.block_bytes = status.st_blksize
-        self.descriptor, self._alignment = descriptor, alignment
+        self.descriptor = descriptor
+        self._alignment = alignment
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         got = 0

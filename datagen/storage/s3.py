@@ -197,7 +197,9 @@ class ObjectReader(Reader):
     def __init__(self, storage: Storage, client: Client, key: str, size_bytes: int, etag: str) -> None:
         super().__init__(size_bytes)
         self.client = client
-        self._storage, self._key, self._etag = storage, key, etag
+        self._storage = storage
+        self._key = key
+        self._etag = etag
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         size = max(0, min(len(buffer), self.size_bytes - offset))
@@ -226,7 +228,9 @@ class ObjectWriter(Writer):
     """
 
     def __init__(self, client: Client, key: str, *, checksums: bool) -> None:
-        self._client, self._key, self._checksums = client, key, checksums
+        self._client = client
+        self._key = key
+        self._checksums = checksums
         self._mark = os.urandom(12).hex()
         self._parts: dict[int, bytearray] = {}  # parts in memory, by number from 0
         self._written = Counter[int]()  # bytes written to each
