@@ -21,15 +21,14 @@ def write_text(folder: str, name: str, text: str, *, advice: str = ELSEWHERE) ->
 
 
 def write_file(folder: str, name: str, write: Callable[[BinaryIO], object], *, advice: str = ELSEWHERE) -> None:
-    """Have `write` fill the file under a temporary name, then give it its own.
+    """Have `write` fill a file under a temporary name, then rename the file.
 
     Raises SpaceError that names the file when the disk is full or the folder can't be written, and ends in `advice`:
     what to do instead. Nothing half-written is left behind; temporary files of an earlier writer of this file that was
     killed are removed.
     """
     path = os.path.join(folder, name)
-    if ":" in path:
-        check_local(path, "the file to write")
+    check_local(path, "the file to write")
     part = ""
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -48,5 +47,5 @@ def write_file(folder: str, name: str, write: Callable[[BinaryIO], object], *, a
         raise SpaceError(message) from error
     finally:
         if part:
-            with contextlib.suppress(OSError):  # the rename was done
+            with contextlib.suppress(OSError):  # after the rename nothing has the temporary name
                 os.unlink(part)

@@ -8,8 +8,6 @@ import mmap
 
 from datagen.errors import SpaceError
 
-HUGE_PAGES_FROM_BYTES = 16 << 20
-"""From this size on, huge pages are requested: they save a page fault and a TLB entry for every 4 KiB."""
 GROWTH_LIMIT_BYTES = 64 << 20  # a buffer that must grow doubles, but takes no more than this beyond what was requested
 _MADV_POPULATE_WRITE = 23  # linux/mman.h, from Linux 5.14 on: fault in all pages of a range by one call
 
@@ -63,13 +61,13 @@ class AlignedBuffer:
     def _grow(self, size_bytes: int) -> None:
         size = -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if size >= HUGE_PAGES_FROM_BYTES:
+        if size >= 16 << 20:  # huge pages save a page fault and a TLB entry for every 4 KiB
             self._map.madvise(mmap.MADV_HUGEPAGE)
         self._view = memoryview(self._map)
 
 
 class NewMemory:
-    """Memory for the bytes of a file, new at each call."""
+    """Memory for the bytes of a file, allocated anew at each call."""
 
     def __init__(self, alignment: int) -> None:
         self._alignment = alignment
@@ -86,7 +84,7 @@ class NewMemory:
 
 
 class FileMemory:
-    """The same for one file after another: in memory of the caller's while that has space, then in reused buffers."""
+    """Memory for one file after another: the caller's while that has space, then buffers that are reused."""
 
     def __init__(self, alignment: int, max_file_bytes: int) -> None:
         self._alignment = alignment
@@ -104,10 +102,12 @@ class FileMemory:
     def take(self, size_bytes: int) -> memoryview:
         """Return memory behind that of earlier reads, which stays valid even if the buffer has to grow."""
         start = -(-self._used_bytes // self._alignment) * self._alignment
-        self._used_bytes = end = start + size_bytes
+        end = start + size_bytes
+        self._used_bytes = end
         return self._in_place[start:end] if end <= len(self._in_place) else self._buffer.view(end)[start:]
 
     def scratch(self, size_bytes: int) -> memoryview:
+        """Return memory for decoded bytes: another buffer at each call for the same file."""
         if self._used_scratch == len(self._scratch):
             self._scratch.append(AlignedBuffer())
         self._used_scratch += 1

@@ -21,8 +21,7 @@ from datagen.storage.storage_base import StorageBase
 
 T = TypeVar("T")
 READER_VERSION = 1  # incremented whenever the read calls of an engine change
-Check = Callable[[base.Sample, int], None]
-"""Compares a sample of a file with what was generated; raises DatasetError where it differs."""
+Check = Callable[[base.Sample, int], None]  # compares a sample of a file with what was generated: DatasetError
 
 
 class Engine(abc.ABC):
@@ -70,32 +69,38 @@ class SampleEngine(Engine):
         *,
         decodes: bool = False,
     ) -> None:
-        self._storage, self._format, self._layout = storage, file_format, layout
-        self._place_bytes, self._check, self._decodes = place_bytes, check, decodes
+        self._storage = storage
+        self._format = file_format
+        self._layout = layout
+        self._place_bytes = place_bytes
+        self._check = check
+        self._decodes = decodes
 
     def read(self, samples: Samples, out: memoryview) -> Places:
-        layout, size = self._layout, self._place_bytes
+        layout, place_bytes = self._layout, self._place_bytes
         located = [layout.locate(sample) for sample in numbers_of(samples)]
-        address, flat, begin, path = address_of(out), list[int](), 0, ""
+        address, path = address_of(out), ""
+        flat, begin = list[int](), 0
         try:
             self._begin(located, out)
             for file, index in located:
                 path = layout.path(file)
-                read = self._sample(path, index, out[begin : begin + size])
+                sample = self._sample(path, index, out[begin : begin + place_bytes])
                 if self._check is not None:
-                    self._check(read, file)
-                data = read.data
-                if self._decodes and read.decode is not None:
-                    data = read.decode()
+                    self._check(sample, file)
+                data = sample.data
+                if self._decodes and sample.decode is not None:
+                    data = sample.decode()
                     if layout.num_samples_per_file == 1:
-                        self.finish()  # the file, which is in this place, is going to be overwritten
-                offset, length = -1 if data.readonly else address_of(data) - address, len(data)
-                if not 0 <= offset < len(out):  # it was decoded into other memory
-                    offset, length = begin, min(length, size)  # of one larger than anybody knew, its beginning
+                        self.finish()  # the file's bytes are in this place, which the decoded sample overwrites
+                offset = -1 if data.readonly else address_of(data) - address
+                length = len(data)
+                if not 0 <= offset < len(out):  # the sample was decoded into other memory: copy what fits its place
+                    offset, length = begin, min(length, place_bytes)
                     place = np.frombuffer(out[begin : begin + length], np.uint8)
                     np.copyto(place, np.frombuffer(data, np.uint8)[:length])
                 flat += (offset, length)
-                begin += size
+                begin += place_bytes
         except DlemuError:
             raise
         except Exception as error:
@@ -114,8 +119,8 @@ class SampleEngine(Engine):
 class FileEngine(SampleEngine):
     """Reads by the format's `open` or `parse`; consecutive samples of a batch from one file share one read of the file.
 
-    Of files of several samples that may stay open, the last few do so between batches. With `matched`, the engine makes
-    the read calls of the format's library instead of its own.
+    The last few files of several samples stay open between batches, if the format permits. With `matched`, the engine
+    makes the read calls of the format's library instead of its own.
     """
 
     def __init__(
@@ -136,21 +141,22 @@ class FileEngine(SampleEngine):
         self._transfer_bytes = transfer_bytes
         self._matched = matched
         self._parse_matched = file_format.parse_matched if matched else None
-        in_parts = self._parse_matched is not None or (matched and file_format.reads_parts)
-        self._by_one_call = self._samples == 1 and not in_parts
+        reads_parts = self._parse_matched is not None or (matched and file_format.reads_parts)
+        self._by_one_call = self._samples == 1 and not reads_parts
         self._open: tuple[str, base.Source | None, base.OpenFile] | None = None
         self._kept: OrderedDict[str, tuple[base.Source, base.OpenFile]] = OrderedDict()
-        # Several samples share the bytes of a file, so these can't be read into the memory of one of them
+        # Samples of a file share its bytes, which therefore can't be read into the place of one sample
         self._memory = FileMemory(storage.alignment, max_file_bytes if self._samples > 1 else 0)
-        self._sizes: dict[str, int] = {}  # of files that have been read whole already, by path
+        self._sizes: dict[str, int] = {}  # path -> bytes of a file of this batch that has been read whole already
 
     def _begin(self, located: Sequence[tuple[int, int]], out: memoryview) -> None:
         if self._samples == 1 and len(located) > 1:
-            self.finish()  # what is open is in memory of an earlier sample
-        if self._by_one_call and self._storage.is_remote:
+            self.finish()  # the open file's bytes are in the place of an earlier sample
+        if self._by_one_call and self._storage.is_remote:  # request all files of the batch at once
             places = dict[str, memoryview]()
             for number, (file, _) in enumerate(located):
-                places.setdefault(self._layout.path(file), out[number * self._place_bytes :][: self._place_bytes])
+                place = out[number * self._place_bytes : (number + 1) * self._place_bytes]
+                places.setdefault(self._layout.path(file), place)
             self._sizes = dict(zip(places, self._read_files(list(places.items())), strict=True))
 
     def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
@@ -177,12 +183,12 @@ class FileEngine(SampleEngine):
         return [size for size, _, _ in read]
 
     def _opened(self, path: str, place: memoryview) -> tuple[str, base.Source | None, base.OpenFile]:
-        """Open a file, or take it from those kept open."""
+        """Open a file, unless it is still open from an earlier batch."""
         self.finish()
         self._memory.reuse(place if self._samples == 1 else memoryview(b""))
         if self._by_one_call:  # a Source would cost a fifth of the CPU of reading a small file
-            size = self._sizes.pop(path, -1) if self._sizes else -1
-            if size < 0:
+            size = self._sizes.pop(path, None)
+            if size is None:
                 (size,) = self._read_files(((path, place),))
             return path, None, self._format.parse(place[:size], 1, self._memory.scratch)
         if path in self._kept:
@@ -225,7 +231,7 @@ class FileEngine(SampleEngine):
 
 
 def by_library(engine: Engine, storage: StorageBase, path: str, load: Callable[[str], T]) -> T:
-    """Return what a library makes of a file of this host, given its path; add its reads to those of an engine.
+    """Return what `load` returns for a file of this host, given its path; count the reads as those of an engine.
 
     Bytes and calls are those that the kernel counts for this thread. Within the library's call, CPU time counts as
     decoding and the rest as reading. Raises as `read_failure`.
@@ -247,20 +253,20 @@ class LibraryEngine(SampleEngine):
 
 @contextlib.contextmanager
 def _thread_reads(engine: Engine) -> Iterator[None]:
-    """Add the bytes and calls of this thread's reads meanwhile: rchar and syscr of /proc/thread-self/io (proc(5))."""
+    """Count the reads of this thread inside the `with` block: rchar and syscr of /proc/thread-self/io (proc(5))."""
     descriptor = os.open("/proc/thread-self/io", os.O_RDONLY | os.O_CLOEXEC)
 
     def counters() -> tuple[int, int, int]:
-        """Return bytes and calls so far, and the bytes of this read itself."""
+        """Return bytes and calls so far, and the bytes of reading these counters, which the kernel counts as well."""
         text = os.pread(descriptor, 4096, 0)
         values = dict(line.split(b": ") for line in text.splitlines())
         return int(values[b"rchar"]), int(values[b"syscr"]), len(text)
 
     try:
-        bytes_then, calls_then, own_bytes = counters()
+        bytes_before, calls_before, counter_bytes = counters()
         yield
-        bytes_now, calls_now, _ = counters()
-        engine.count(bytes_now - bytes_then - own_bytes, calls_now - calls_then - 1)
+        bytes_after, calls_after, _ = counters()
+        engine.count(bytes_after - bytes_before - counter_bytes, calls_after - calls_before - 1)
     finally:
         os.close(descriptor)
 
@@ -269,8 +275,9 @@ class NullEngine(Engine):
     """Reads nothing: every sample has its nominal size and arbitrary bytes."""
 
     def __init__(self, sample_bytes: int, place_bytes: int) -> None:
-        """With `place_bytes` of 0, all samples of a batch are in one place, as the columns of row groups are."""
-        self._sample_bytes, self._place_bytes = sample_bytes, place_bytes
+        """With `place_bytes` of 0, a batch has one place for all its samples, as row groups have."""
+        self._sample_bytes = sample_bytes
+        self._place_bytes = place_bytes
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         if self._place_bytes:

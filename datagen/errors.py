@@ -11,7 +11,10 @@ Every message says what was found, what was expected and what to do next. Only t
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterator
+
+_STORAGE_FAILED = (errno.EIO, errno.ENXIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO)
 
 
 class DlemuError(Exception):
@@ -38,18 +41,20 @@ class SpaceError(UserError):
     """No space is left: on disk, in memory, in the table of file descriptors."""
 
 
+def no_such_file(path: str) -> FileNotFoundError:
+    """Return the error that the system raises for a missing file or folder."""
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
 def no_space(error: OSError) -> str:
     """Return which limit an error for lack of space means: the file system's, or a quota on it."""
     return "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
 
 
-_STORAGE_FAILED = (errno.EIO, errno.ENXIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO)
-
-
 def host_failure(error: BaseException) -> str:
     """Return the message for an error by which this host, not dlemu, failed; '' for others.
 
-    It lacked memory or processes, or a drive or file system failed where nothing more specific is reported.
+    The host lacked memory or processes, or a drive or file system failed where no message says more.
     """
     if isinstance(error, OSError) and error.errno in _STORAGE_FAILED:
         named = error.filename or "a file"

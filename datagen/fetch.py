@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from datagen.buffers import AlignedBuffer, address_of
-from datagen.content import Content, explain
+from datagen.content import GOLDEN, Content, explain, mix_number
 from datagen.engines import Engine, FileEngine, LibraryEngine, NullEngine
 from datagen.errors import DatasetError, UserError
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named, own_damaged, reading
@@ -27,6 +27,7 @@ from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, Sto
 
 CROP_BYTES = 1 << 20  # bytes of samples read at a time before they are cropped: they stay in a processor's cache
 CROP_AHEAD_BYTES = 64 << 20  # the same where several requests may be in flight: fewer samples would wait one by one
+PLACE_BYTES = 4096  # places of samples, and crops in a sample, begin at multiples of it: O_DIRECT and DMA
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,7 @@ class FetchSpec:
     _: KW_ONLY
     storage: StorageSpec = FOLDERS
     engine: EngineName = "matched"
-    transfer_bytes: int = 0
-    """Maximum bytes of a read call, where the library's calls are not made; 0: that of the format."""
+    transfer_bytes: int = 0  # maximum bytes of a read call that is not the library's; 0: that of the format
     decode: Decode = "none"
     """`full` decodes what the format encodes (pixels, numbers, compressed chunks); `none` returns bytes as read."""
     resize_bytes: int = 0  # bytes to crop from each sample; 0 returns whole samples
@@ -83,11 +83,12 @@ class FetchSpec:
 
     @property
     def samples_per_crop(self) -> int:
-        """How many samples are read before they are cropped; 0 if they are not, as row groups."""
+        """How many samples are read before they are cropped; 0 if samples are not cropped, as in row groups."""
         if self.max_group_bytes or not self.resize_bytes:
             return 0
-        depth = self.storage.io_depth  # each request in flight has a sample of its own
-        return max(depth, (CROP_BYTES if depth == 1 else CROP_AHEAD_BYTES) // self.place_bytes)
+        depth = self.storage.io_depth  # each request in flight reads another sample
+        memory = CROP_BYTES if depth == 1 else CROP_AHEAD_BYTES
+        return max(depth, memory // self.place_bytes)
 
     @property
     def buffer_bytes(self) -> int:
@@ -95,13 +96,16 @@ class FetchSpec:
         if self.max_group_bytes:
             return self.max_group_bytes  # the row group in which a batch ended
         found = self.found
-        own = self.samples_per_crop * self.place_bytes
+        total = self.samples_per_crop * self.place_bytes
         if found.max_record_bytes:
-            return own
+            return total
         if self.layout.num_samples_per_file > 1:
-            own += found.max_file_bytes
-        unpacked = (self.decode == "full") + (found.max_sample_bytes > found.max_file_bytes)
-        return own + unpacked * found.max_sample_bytes
+            total += found.max_file_bytes
+        if self.decode == "full":
+            total += found.max_sample_bytes
+        if found.max_sample_bytes > found.max_file_bytes:  # files are compressed: samples are decompressed first
+            total += found.max_sample_bytes
+        return total
 
     @property
     def place_bytes(self) -> int:
@@ -110,8 +114,9 @@ class FetchSpec:
         shares_its_file = found.plain_samples and self.layout.num_samples_per_file > 1
         largest = found.max_sample_bytes if shares_its_file else max(found.max_file_bytes, found.max_sample_bytes)
         needed = max(found.max_record_bytes or largest, self.nominal_sample_bytes, 1)
-        places = -(-needed // PLACE_BYTES) + (found.max_record_bytes > 0)  # a record may begin and end within a place
-        return places * PLACE_BYTES
+        if found.max_record_bytes:
+            needed += PLACE_BYTES  # reads at multiples of 4096 bytes begin before a record, and end after it
+        return -(-needed // PLACE_BYTES) * PLACE_BYTES
 
     def slot_bytes(self, batch_size: int) -> int:
         """Return the memory that a batch needs, a multiple of 4096 bytes."""
@@ -140,7 +145,6 @@ class Fetcher:
     """Reads samples into the caller's memory. Not thread-safe.
 
     Files read whole are closed after each batch; files of records stay open until `close` or garbage collection.
-
     `storage` replaces the one that the spec names. Raises UserError: the format or storage is unknown, or the settings
     contradict each other.
     """
@@ -160,7 +164,7 @@ class Fetcher:
     def fetch(self, samples: Samples, out: memoryview) -> Fetched:
         """Read samples into `out` (at least `slot_bytes(len(samples))` bytes, writable).
 
-        With `resize_bytes`, sample number b of the batch is at b * resize_bytes; else `places` says where.
+        With `resize_bytes`, sample number b of the batch is at b * resize_bytes; else `places` says where it is.
 
         Raises:
             DatasetError: a file is missing, unreadable, damaged, or (with verify) has unexpected contents.
@@ -168,7 +172,7 @@ class Fetcher:
         """
         started_ns = time.monotonic_ns()
         engine = self._engine
-        app_bytes, read_calls, read_ns = engine.app_bytes, engine.read_calls, engine.read_ns
+        bytes_before, calls_before, ns_before = engine.app_bytes, engine.read_calls, engine.read_ns
         try:
             if self._spec.samples_per_crop:
                 places = self._fetch_crops(samples, out)
@@ -181,9 +185,9 @@ class Fetcher:
             raise own_damaged(error) from error
         finally:
             engine.finish()
-        read_ns = engine.read_ns - read_ns
+        read_ns = engine.read_ns - ns_before
         decode_ns = max(0, time.monotonic_ns() - started_ns - read_ns)
-        app_bytes, read_calls = engine.app_bytes - app_bytes, engine.read_calls - read_calls
+        app_bytes, read_calls = engine.app_bytes - bytes_before, engine.read_calls - calls_before
         return Fetched(places, app_bytes, read_calls, read_ns, decode_ns, app_bytes if self._is_remote else 0)
 
     def close(self) -> None:
@@ -191,34 +195,34 @@ class Fetcher:
         self._engine.close()
 
     def _fetch_crops(self, samples: Samples, out: memoryview) -> Places:
-        """Read some samples at a time into memory of this object's own, and copy their crops."""
-        spec, listed, target = self._spec, numbers_of(samples), np.frombuffer(out, np.uint8)
-        size, step = spec.resize_bytes, spec.samples_per_crop
+        """Read `samples_per_crop` samples at a time into this object's memory, and copy their crops into `out`."""
+        spec, numbers = self._spec, numbers_of(samples)
+        crop_bytes, step = spec.resize_bytes, spec.samples_per_crop
         memory = self._buffer.view(step * spec.place_bytes)
-        whole = np.frombuffer(memory, np.uint8)
-        for first in range(0, len(listed), step):
-            part = listed[first : first + step]
-            found = self._engine.read(part, memory).tolist()
-            for number, (sample, (start, length)) in enumerate(zip(part, found, strict=True), first):
-                begin = start + crop_start(spec.seed, sample, length, size)
-                crop = whole[begin : min(begin + size, start + length)]
-                place = target[number * size : (number + 1) * size]
+        source, target = np.frombuffer(memory, np.uint8), np.frombuffer(out, np.uint8)
+        for first in range(0, len(numbers), step):
+            share = numbers[first : first + step]
+            places = self._engine.read(share, memory).tolist()
+            for index, (sample, (start, length)) in enumerate(zip(share, places, strict=True), first):
+                begin = start + crop_start(spec.seed, sample, length, crop_bytes)
+                crop = source[begin : min(begin + crop_bytes, start + length)]
+                place = target[index * crop_bytes : (index + 1) * crop_bytes]
                 place[: crop.size] = crop
                 place[crop.size :] = 0
-        return even_places(0, size, size, len(listed))
+        return even_places(0, crop_bytes, crop_bytes, len(numbers))
 
 
-def _compare(layout: Layout, content: Content, read: Sample, file: int) -> None:
+def _compare(layout: Layout, content: Content, sample: Sample, file: int) -> None:
     """Raise DatasetError if a sample is not what was generated for its file."""
     running_index = layout.running_index(file)
     with reading(layout.path(file)):
-        at = read.first_difference(content, running_index)
-    if at is None:
+        index = sample.first_difference(content, running_index)
+    if index is None:
         return
-    _, words = explain(read.plain_payload, at, content, running_index)
+    _, words = explain(sample.plain_payload, index, content, running_index)
     raise DatasetError(
         f"{layout.path(file)} (file number {running_index}) is not what was generated: "
-        f"at payload offset {read.payload_offset + at} {words}. "
+        f"at payload offset {sample.payload_offset + index} {words}. "
         "Run `dlemu datagen verify`; if it finds nothing, the storage returned wrong bytes"
     )
 
@@ -238,11 +242,20 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> Engine:
         if not isinstance(file_format, GroupFormat):
             return LibraryEngine(storage, file_format, layout, spec.place_bytes, check, decodes=decodes)
     matched = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
-    wanted = 0 if storage.is_remote else spec.transfer_bytes or file_format.transfer_bytes
-    transfer_bytes = -(-wanted // storage.alignment) * storage.alignment
+    transfer_bytes = 0 if storage.is_remote else spec.transfer_bytes or file_format.transfer_bytes
+    transfer_bytes = -(-transfer_bytes // storage.alignment) * storage.alignment
     if isinstance(file_format, GroupFormat):
-        settings = spec.engine, spec.decode, check, transfer_bytes
-        return GroupReader(storage, file_format, layout, spec.dataset, *settings, matched=matched)
+        return GroupReader(
+            storage,
+            file_format,
+            layout,
+            spec.dataset,
+            check,
+            transfer_bytes,
+            by_library=spec.engine == "library",
+            decodes=decodes,
+            matched=matched,
+        )
     if isinstance(file_format, RecordFormat):
         return RecordReader(storage, file_format, layout, check, transfer_bytes, spec.found.offsets, matched=matched)
     return FileEngine(
@@ -258,21 +271,9 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> Engine:
     )
 
 
-PLACE_BYTES = 4096
-"""Samples begin at a multiple of this in memory, and crops within their sample: O_DIRECT and DMA require it."""
-
-_MASK = (1 << 64) - 1
-
-
 def crop_word(seed: int, sample: int) -> int:
-    """Return a hash of (seed, sample), 0 to 2^63 - 1: splitmix64 of the pair, without its last bit.
-
-    Python ints are used because a numpy call costs ten times as much. Factor of the seed: Steele, Vigna (2021).
-    """
-    word = (seed * 0xD1342543DE82EF95 + sample * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & _MASK
-    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK
-    return (word ^ (word >> 31)) >> 1
+    """Return splitmix64 of (seed, sample) without its last bit; factor of the seed: Steele, Vigna (2021)."""
+    return mix_number(seed * 0xD1342543DE82EF95 + (sample + 1) * GOLDEN) >> 1
 
 
 def crop_start(seed: int, sample: int, sample_bytes: int, crop_bytes: int) -> int:

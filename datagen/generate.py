@@ -29,16 +29,8 @@ from datagen.manifest import Manifest
 from datagen.owned import check_usable
 from datagen.scan import SHOWN_NAMES
 from datagen.spec import DatasetSpec, joined_problems
-from datagen.storage.storage_base import (
-    FOLDERS,
-    Bytes,
-    StorageBase,
-    StorageSpec,
-    Writer,
-    WriterAround,
-    leads_elsewhere,
-    open_storage,
-)
+from datagen.storage import storage_base
+from datagen.storage.storage_base import FOLDERS, Bytes, StorageBase, StorageSpec, Writer, WriterAround, open_storage
 from datagen.thread_pool import Progress, Tally
 
 __all__ = ["Made", "Progress", "finish", "generate", "prepare"]
@@ -71,6 +63,7 @@ class Files:
     valid: Layout
     shapes: NDArray[np.int64]
     sizes: NDArray[np.int64] | None  # exact bytes of each file; None if they depend on the contents
+    estimates: NDArray[np.int64]  # `sizes`, or the bytes of the samples in each file
     sides: tuple[tuple[SideFile, NDArray[np.int64]], ...] = ()
     """Each kind of side file, and the bytes of that side file for each data file."""
 
@@ -78,12 +71,12 @@ class Files:
         return len(self.shapes)
 
     def path(self, running_index: int) -> str:
-        layout, file = self._place(running_index)
+        layout, file = self._locate(running_index)
         return layout.path(file)
 
     def parts(self, running_index: int) -> list[Part]:
         """Return a data file and its side files."""
-        layout, file = self._place(running_index)
+        layout, file = self._locate(running_index)
         job = FileJob(self.spec, self.content, running_index, tuple(self.shapes[running_index].tolist()))
         size = None if self.sizes is None else int(self.sizes[running_index])
         parts = [Part(layout.path(file), size, partial(self.format.write, job), False)]
@@ -95,33 +88,22 @@ class Files:
         """Return every folder that holds files of the dataset."""
         splits = (self.train, self.valid)
         folders = [folder for layout in splits for folder in layout.folders()]
-        own = (side.folder(layout) for side, _ in self.sides for layout in splits)
-        return folders + [folder for folder in own if folder is not None]
+        side_folders = (side.folder(layout) for side, _ in self.sides for layout in splits)
+        return folders + [folder for folder in side_folders if folder is not None]
 
-    def _place(self, running_index: int) -> tuple[Layout, int]:
+    def _locate(self, running_index: int) -> tuple[Layout, int]:
         if running_index < self.train.num_files:
             return self.train, running_index
         return self.valid, running_index - self.train.num_files
 
-    def size_bytes(self, running_index: int) -> int:
-        """Return the bytes of a data file; if they depend on the contents, the bytes of its samples instead."""
-        if self.sizes is not None:
-            return int(self.sizes[running_index])
-        return int(payload_bytes(self.spec, self.shapes[running_index : running_index + 1])[0])
-
     def total_bytes(self, rank: int = 0, ranks: int = 1) -> int:
         """Return the bytes of a rank's share: the files i with i % ranks == rank, side files included."""
-        sides = sum(int(sizes[rank::ranks].sum()) for _, sizes in self.sides)
-        if self.sizes is not None:
-            return sides + int(self.sizes[rank::ranks].sum())
-        return sides + int(payload_bytes(self.spec, self.shapes[rank::ranks]).sum())
+        arrays = (self.estimates, *(sizes for _, sizes in self.sides))
+        return sum(int(sizes[rank::ranks].sum()) for sizes in arrays)
 
 
 def files_of(spec: DatasetSpec) -> Files:
-    """Return the files of a dataset.
-
-    Raises UserError: listing the settings that are impossible, or that the format does not support.
-    """
+    """Return the files of a dataset. Raises UserError: impossible settings, or settings the format does not support."""
     problems = spec.check()
     if problems:
         raise UserError(joined_problems(problems))
@@ -130,13 +112,10 @@ def files_of(spec: DatasetSpec) -> Files:
     sizes = file_format.file_bytes(spec, shapes)
     if isinstance(file_format, UnreadFormat):
         sizes = file_format.unread_bytes(len(shapes))
+    estimates = payload_bytes(spec, shapes) if sizes is None else sizes
     content = Content(spec.seed, spec.compressibility)
     sides = tuple((side, side.file_bytes(spec, shapes)) for side in file_format.sides)
-    return Files(spec, file_format, content, *layouts(spec), shapes, sizes, sides)
-
-
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The disk is full, the quota is exhausted, or the file exceeds a limit of the process or the file system."""
+    return Files(spec, file_format, content, *layouts(spec), shapes, sizes, estimates, sides)
 
 
 @dataclass(frozen=True)
@@ -160,17 +139,17 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     files, opened = files_of(spec), open_storage(storage.buffered)
     try:
         opened.preflight(spec.data_folder)
-        made = manifest.read(spec.data_folder, opened)
-        if made is None:
+        existing = manifest.read(spec.data_folder, opened)
+        if existing is None:
             refuse_foreign_files(spec, opened)
         else:
-            _refuse_other_settings(made, spec)
+            _refuse_other_settings(existing, spec)
             _refuse_links(files, opened)
             for folder in files.folders():
                 with contextlib.suppress(FileNotFoundError):
                     opened.remove_unfinished(folder)
-        check_space(files, opened)  # before creating folders, so that failing leaves nothing behind
-        if made is None:
+        check_space(files, opened)  # before creating folders, so that a failure leaves nothing behind
+        if existing is None:
             # Before creating folders: the manifest marks the folder as dlemu's even if this is interrupted
             opened.make_folder(spec.data_folder)
             manifest.write(spec.data_folder, Manifest(spec=spec, made_at=manifest.now()), opened)
@@ -203,19 +182,19 @@ def generate(
     started = time.monotonic()
     share = range(rank, len(files), ranks)
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.sizes is not None)
-    written: list[int] = []  # bytes written of each file that was not there
+    written: list[int] = []  # for each file of which something was written: bytes, side files included
 
     def worker() -> Callable[[int], None]:
-        buffer = AlignedBuffer()  # of one thread
+        buffer = AlignedBuffer()  # one for each thread
 
-        def make(running_index: int) -> None:
-            expected = files.size_bytes(running_index)
-            sizes = [_write(part, expected, opened, buffer, tally, fsync) for part in files.parts(running_index)]
+        def write_missing(running_index: int) -> None:
+            estimated = int(files.estimates[running_index])
+            sizes = [_write(part, estimated, opened, buffer, tally, fsync) for part in files.parts(running_index)]
             tally.add(files=1)
             if any(size is not None for size in sizes):
                 written.append(sum(size or 0 for size in sizes))
 
-        return make
+        return write_missing
 
     thread_pool.run(worker, share, tally, threads, progress)
     return Made(len(written), sum(written), tally.files - len(written), time.monotonic() - started)
@@ -238,27 +217,27 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
             )
         for folder in files.folders():
             opened.sync(folder)
-        size = files.total_bytes()
+        total_bytes = files.total_bytes()
         if files.sizes is None:
-            size = sum(size or 0 for _, _, size in _stored(files, opened))
-        done = Manifest(spec=spec, complete=True, files=len(files), bytes=size, made_at=manifest.now())
-        manifest.write(spec.data_folder, done, opened)
+            total_bytes = sum(size or 0 for _, _, size in _stored(files, opened))
+        complete = Manifest(spec=spec, complete=True, files=len(files), bytes=total_bytes, made_at=manifest.now())
+        manifest.write(spec.data_folder, complete, opened)
     except OSError as error:
         raise _failed(error, spec.data_folder, opened) from error
-    return done
+    return complete
 
 
 def _write(
-    part: Part, expected: int, storage: StorageBase, buffer: AlignedBuffer, tally: Tally, fsync: bool
+    part: Part, estimated_bytes: int, storage: StorageBase, buffer: AlignedBuffer, tally: Tally, fsync: bool
 ) -> int | None:
     """Write one file unless it exists; return the bytes written, None if it existed.
 
-    `expected` are its bytes if it has no exact size.
+    `estimated_bytes` is used for a file whose exact size depends on its contents.
     """
-    expected = expected if part.size_bytes is None else part.size_bytes
+    size_bytes = estimated_bytes if part.size_bytes is None else part.size_bytes
     try:
         if part.has(next(iter(storage.sizes([part.path])))):
-            tally.add(size_bytes=expected)
+            tally.add(size_bytes=size_bytes)
             return None
         writer = CountingWriter(storage.create(part.path), tally)
         try:
@@ -270,7 +249,7 @@ def _write(
             writer.discard()
             raise
     except OSError as error:
-        raise _failed(error, part.path, storage, expected) from error
+        raise _failed(error, part.path, storage, size_bytes) from error
     return writer.position
 
 
@@ -290,10 +269,10 @@ class CountingWriter(WriterAround):
         self._tally.add(size_bytes=size_bytes)
 
 
-def _refuse_other_settings(made: Manifest, spec: DatasetSpec) -> None:
+def _refuse_other_settings(existing: Manifest, spec: DatasetSpec) -> None:
     """Raise UserError for a dataset that was made with other settings."""
-    differing = manifest.differing_keys(made.spec, spec)
-    if made.content_version != CONTENT_VERSION:
+    differing = manifest.differing_keys(existing.spec, spec)
+    if existing.content_version != CONTENT_VERSION:
         differing.append("it was made by another version of dlemu")
     if differing:
         raise UserError(
@@ -305,7 +284,7 @@ def _refuse_other_settings(made: Manifest, spec: DatasetSpec) -> None:
 def _refuse_links(files: Files, storage: StorageBase) -> None:
     """Raise UserError where a link leads out of the dataset's folder and files would have to be created behind it."""
     top = files.spec.data_folder
-    link = next((folder for folder in files.folders() if leads_elsewhere(top, folder, storage)), None)
+    link = next((folder for folder in files.folders() if storage_base.leads_elsewhere(top, folder, storage)), None)
     if link is not None and next(_missing(files, storage), None) is not None:
         raise UserError(
             f"{link} is a link out of {top}: missing files are not created behind it; give a new dataset.data_folder"
@@ -339,9 +318,6 @@ def refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
                 )
 
 
-SPACE_USED = 0.99  # share of the free space that a dataset may take: file systems need some for the names of its files
-
-
 def check_space(files: Files, storage: StorageBase) -> None:
     """Raise SpaceError when the missing files exceed the free space; it names the largest number of files that fit."""
     folder = files.spec.data_folder
@@ -350,18 +326,22 @@ def check_space(files: Files, storage: StorageBase) -> None:
     free = storage.free_bytes(folder)
     if free is None:
         return
-    made = sum(part.size_bytes or 0 for _, part, size in _stored(files, storage) if part.has(size))
-    wanted = files.total_bytes() - made
-    if wanted > free:
-        each = sum((sizes for _, sizes in files.sides), files.sizes)
-        train = files.spec.num_files_train
-        most = int(np.searchsorted(each[:train].cumsum(), SPACE_USED * free - int(each[train:].sum()), side="right"))
-        elsewhere = " in an empty folder" if made else ""
-        fits = f", or dataset.num_files_train={most}{elsewhere}, the most that fit" if most > 0 else ""
-        raise SpaceError(
-            f"{folder} has {free} bytes free and {wanted} are still to be made: free {wanted - free} bytes, "
-            f"or set dataset.data_folder to a larger file system{fits}"
-        )
+    complete_bytes = sum(part.size_bytes or 0 for _, part, size in _stored(files, storage) if part.has(size))
+    missing_bytes = files.total_bytes() - complete_bytes
+    if missing_bytes <= free:
+        return
+    sizes = sum((side_sizes for _, side_sizes in files.sides), files.sizes)  # of each file with its side files
+    train = files.spec.num_files_train
+    train_bytes = 0.99 * free - int(sizes[train:].sum())  # file systems need some space for the names of files
+    max_files = int(np.searchsorted(sizes[:train].cumsum(), train_bytes, side="right"))
+    hint = ""
+    if max_files > 0:
+        elsewhere = " in an empty folder" if complete_bytes else ""
+        hint = f", or dataset.num_files_train={max_files}{elsewhere}, the most that fit"
+    raise SpaceError(
+        f"{folder} has {free} bytes free and {missing_bytes} are still to be made: free {missing_bytes - free} bytes, "
+        f"or set dataset.data_folder to a larger file system{hint}"
+    )
 
 
 def _missing(files: Files, storage: StorageBase) -> Iterator[str]:
@@ -374,16 +354,16 @@ def _missing(files: Files, storage: StorageBase) -> Iterator[str]:
 
 
 def _stored(files: Files, storage: StorageBase) -> Iterator[tuple[str, Part, int | None]]:
-    """Yield the path of each data file with the file and each side file, and the size stored; None if it is missing."""
-    parts, same = itertools.tee((files.path(i), part) for i in range(len(files)) for part in files.parts(i))
-    for (path, part), size in zip(parts, storage.sizes(part.path for _, part in same), strict=True):
+    """Yield each data file and side file: the data file's path, the file, and its size on disk; None if missing."""
+    parts, parts_again = itertools.tee((files.path(i), part) for i in range(len(files)) for part in files.parts(i))
+    for (path, part), size in zip(parts, storage.sizes(part.path for _, part in parts_again), strict=True):
         yield path, part, size
 
 
 def _failed(error: OSError, path: str, storage: StorageBase, size_bytes: int = 0) -> UserError:
     """Return the error to raise for a failed write: what happened, and what to do."""
     reason = error.strerror or str(error)
-    if error.errno not in NO_SPACE:
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # EFBIG: a limit on the size of files
         where = error.filename or path
         return UserError(f"{where}: {reason}: the dataset can't be written there; check dataset.data_folder")
     free = storage.free_bytes(os.path.dirname(path) or ".")

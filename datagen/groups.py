@@ -8,6 +8,7 @@ far apart would read far more than it uses, and raises SpaceError.
 from __future__ import annotations
 
 import abc
+import bisect
 import contextlib
 import itertools
 import time
@@ -20,7 +21,7 @@ from datagen.errors import DatasetError, DlemuError, SpaceError
 from datagen.formats import format_base as base
 from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
 from datagen.records import RangeReader
-from datagen.spec import DatasetSpec, Decode, EngineName
+from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageBase
 
 Span = tuple[int, int]  # (offset, bytes) of a part of a file
@@ -87,13 +88,16 @@ def max_groups(batch_size: int, rows: int, group_rows: int) -> int:
     return min(batch_size, batch_size // min(group_rows, rows) + batch_size // rows + 3)
 
 
-class _Kept(NamedTuple):
-    """The row group in which a batch ended."""
+Group = tuple[int, int]  # a row group: number of its file, and its number in that file
 
-    end: int  # the sample after those of the batch: one before it is of another epoch, which reads anew
-    group: tuple[int, int]  # its file, and its number there
+
+class _LastGroup(NamedTuple):
+    """The row group in which a batch ended, which the next batch of the same epoch need not read again."""
+
+    end: int  # the sample after the last one of the batch; a next batch from an earlier sample is of another epoch
+    group: Group
     data: bytes
-    places: list[Span]  # where in `data` its spans or columns are
+    places: list[Span]  # where in `data` the group's spans (decoded: columns) are
 
 
 class GroupReader(RangeReader):
@@ -105,24 +109,24 @@ class GroupReader(RangeReader):
         file_format: GroupFormat,
         layout: Layout,
         spec: DatasetSpec,
-        engine: EngineName = "fast",
-        decode: Decode = "none",
-        check: Check | None = None,
-        transfer_bytes: int = 0,
+        check: Check | None,
+        transfer_bytes: int,
         *,
-        matched: bool = False,
+        by_library: bool,
+        decodes: bool,
+        matched: bool,
     ) -> None:
-        """With `matched`, make the read calls of the format's library."""
+        """Read `by_library`, which decodes, or with `matched` by the same read calls that the library makes."""
         super().__init__(storage, 0 if matched else transfer_bytes)
         self._format = file_format
         self._layout = layout
         self._spec = spec
-        self._by_library = engine == "library"
-        self._decodes = engine == "library" or decode == "full"
         self._check = check
+        self._by_library = by_library
+        self._decodes = decodes or by_library
         self._matched = matched
-        self._open: tuple[int, GroupsFile] | None = None
-        self._kept: _Kept | None = None
+        self._open: tuple[int, GroupsFile] | None = None  # the last file read, and its number
+        self._last_group: _LastGroup | None = None
         self._stored = AlignedBuffer()  # of the row group that is decoded
 
     def __del__(self) -> None:
@@ -144,32 +148,34 @@ class GroupReader(RangeReader):
     def _read(self, runs: list[Run], out: memoryview) -> list[int]:
         """Do as `read`; return the places as a flat list."""
         flat: list[int] = []
-        read = set()
-        at = 0
-        kept, self._kept = self._kept, None
-        for first, opened, this in self._groups(runs):
-            if this in read:
+        groups_read = set[Group]()
+        end = 0
+        data: bytes | None
+        last_group, self._last_group = self._last_group, None
+        for first_sample, opened, group in self._groups(runs):
+            if group in groups_read:
                 continue
-            read.add(this)
-            begin, last, last_opened = at, this, opened
-            if not begin and kept is not None and first >= kept.end and kept.group == this:
-                places, at = kept.places, len(kept.data)
-                _check_fits(at, out)
-                out[:at] = kept.data
+            groups_read.add(group)
+            begin, last_read, last_opened = end, group, opened
+            if begin == 0 and last_group is not None and last_group.group == group and first_sample >= last_group.end:
+                data, places = last_group.data, last_group.places
+                end = len(data)
+                _check_fits(end, out)
+                out[:end] = data
             else:
-                kept = None
-                places, size = self._read_group(this, opened, out[begin:])
-                at += size
+                data = None
+                places, size = self._read_group(group, opened, out[begin:])
+                end += size
             for start, size in places:
                 flat += (begin + start, size)
-        end = sum(runs[-1])
-        index = end % self._layout.num_samples_per_file
-        if index and last[1] in last_opened.groups_of(index, 1):
-            self._kept = _Kept(end, last, bytes(out[begin:at]) if kept is None else kept.data, places)
+        next_sample = sum(runs[-1])
+        index = next_sample % self._layout.num_samples_per_file
+        if index and last_read[1] in last_opened.groups_of(index, 1):  # the group has more samples
+            self._last_group = _LastGroup(next_sample, last_read, data or bytes(out[begin:end]), places)
         return flat
 
-    def _groups(self, runs: Iterable[Run]) -> Iterator[tuple[int, GroupsFile, tuple[int, int]]]:
-        """Yield each row group of each run: its first sample, the open file, and the group (file, number)."""
+    def _groups(self, runs: Iterable[Run]) -> Iterator[tuple[int, GroupsFile, Group]]:
+        """Yield each row group of each run, with the run's first sample and the open file."""
         for first, count in runs:
             file, index = self._layout.locate(first)
             opened = self._open_file(file)
@@ -199,28 +205,25 @@ class GroupReader(RangeReader):
             )
         return groups
 
-    def _read_group(self, this: tuple[int, int], opened: GroupsFile, out: memoryview) -> tuple[list[Span], int]:
-        """Read a row group into `out`; return the places of its spans (decoded: columns), and where the last one ends.
-
-        Spans are read one after another, as they are stored.
-        """
-        file, group = this
+    def _read_group(self, file_group: Group, opened: GroupsFile, out: memoryview) -> tuple[list[Span], int]:
+        """Read a row group into `out`; return the places of its spans (decoded: columns), and where the last ends."""
+        file, group = file_group
         columns: Sequence[memoryview] = ()
         decode = self._format.decode_group
         if self._by_library:
-            columns = by_library(
-                self, self._storage, opened.source.path, lambda local: decode(local, group, self._spec)
-            )
+            path = opened.source.path
+            columns = by_library(self, self._storage, path, lambda local: decode(local, group, self._spec))
         else:
             spans = opened.spans(group)
-            needed = sum(-(-(at % self._alignment + size) // self._alignment) * self._alignment for at, size in spans)
+            needed = sum(-(-(start % self._alignment + size) // self._alignment) for start, size in spans)
+            needed *= self._alignment
             memory = self._stored.view(needed) if self._decodes else out
             _check_fits(needed, memory)
             starts, end = self._fill_spans(opened.source, spans, memory)
             places = [(start, size) for start, (_, size) in zip(starts, spans, strict=True)]
             if self._decodes or self._check is not None:
                 stored = (memory[start : start + size] for start, size in places)
-                parts = [(at, data) for (at, _), data in zip(spans, stored, strict=True)]
+                parts = [(offset, data) for (offset, _), data in zip(spans, stored, strict=True)]
                 stream = base.SourceStream(base.CachedSource(opened.source, parts))
                 columns = decode(stream, group, self._spec)
         if self._decodes:
@@ -242,18 +245,19 @@ class GroupReader(RangeReader):
             return self.fill([((source.path, source.reader, None), 0, 0, *span) for span in spans], out, 0)
         *starts, end = itertools.accumulate((size for _, size in spans), initial=0)
         calls, begun = source.reader.read_calls, time.monotonic_ns()
-        got = source.reader.read_stretches(spans, out[:end])  # there may be hundreds of a few KiB
+        got = source.reader.read_stretches(spans, out[:end])  # one call for hundreds of spans of a few KiB
         self.count(got, source.reader.read_calls - calls, time.monotonic_ns() - begun)
-        for (offset, size), start in zip(spans, starts, strict=True) if got < end else ():
-            if got < start + size:
-                raise base.ended_early(source.path, start + size - got, offset + got - start)
+        if got < end:
+            missing = bisect.bisect_right(starts, got) - 1  # the span within which the file ended
+            (offset, size), start = spans[missing], starts[missing]
+            raise base.ended_early(source.path, start + size - got, offset + got - start)
         return starts, end
 
 
-def _check_fits(wanted: int, out: memoryview) -> None:
-    if wanted > len(out):
+def _check_fits(size_bytes: int, out: memoryview) -> None:
+    if size_bytes > len(out):
         raise SpaceError(
-            f"the row groups of a batch take {wanted - len(out)} bytes more than suffice for consecutive rows: "
+            f"the row groups of a batch take {size_bytes - len(out)} bytes more than suffice for consecutive rows: "
             "set reader.sample_shuffle=off, or make the dataset with a dataset.parquet.row_group_size of fewer rows"
         )
 
@@ -262,11 +266,11 @@ def largest_group_bytes(
     file_format: GroupFormat, layout: Layout, files: Sequence[int], spec: DatasetSpec, storage: StorageBase
 ) -> GroupBytes:
     """Return the memory of the largest row group, from the footer of each of these files."""
-    from datagen.thread_pool import of_each  # here, as training comes without it
+    from datagen.thread_pool import of_each  # imported here, because the workers of a training need no thread pool
 
-    def largest(own: StorageBase, numbers: Sequence[int]) -> Iterator[GroupBytes]:
-        for path in map(layout.path, numbers):
-            groups = open_groups(file_format, path, spec, own)
+    def largest(thread_storage: StorageBase, share: Sequence[int]) -> Iterator[GroupBytes]:
+        for path in map(layout.path, share):
+            groups = open_groups(file_format, path, spec, thread_storage)
             with contextlib.closing(groups.source), base.reading(path):
                 yield groups.largest_bytes()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from datagen import scan
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError
 from datagen.formats.format_base import Offsets, RecordFormat, format_named
@@ -18,17 +19,6 @@ from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_byt
 from datagen.layout import Layout, endings_of, layouts, record_shapes
 from datagen.manifest import MANIFEST_NAME, PACKED_NAME, Manifest, differing_keys, read
 from datagen.records import located_records
-from datagen.scan import (
-    SHOWN_NAMES,
-    Advice,
-    count_by_pattern,
-    match_names,
-    scan,
-    sizes_on_disk,
-    surplus_note,
-    wrong_files_message,
-    wrong_sizes,
-)
 from datagen.spec import DatasetSpec, ParquetSpec
 from datagen.storage.posix import cache_restored
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
@@ -37,18 +27,9 @@ if TYPE_CHECKING:  # most datasets are dlemu's own
     from datagen.own_folder import UserFolder
 
 READ_KEYS = (
-    "format",
-    "num_samples_per_file",
-    "record_length_bytes",
-    "record_length_bytes_stdev",
-    "record_length_bytes_quantiles",
-    "record_dims",
-    "record_element_type",
-    "compression",
-    "enable_chunking",
-    "chunk_size",
-    "hdf5",
-    "parquet",
+    *("format", "num_samples_per_file", "record_length_bytes", "record_length_bytes_stdev", "record_dims"),
+    *("record_length_bytes_quantiles", "record_element_type", "compression", "enable_chunking", "chunk_size"),
+    *("hdf5", "parquet"),
 )
 """Settings that must be the same for a dataset and the run that reads it."""
 
@@ -57,17 +38,15 @@ READ_KEYS = (
 class Dataset:
     """A dataset as found on disk."""
 
-    spec: DatasetSpec  # settings it was made from; without a manifest, those requested, with the numbers of files found
+    spec: DatasetSpec  # settings of the manifest; without one, the settings requested with the numbers of files found
     train: Layout
     valid: Layout | None  # None when no validation files are requested
     manifest: Manifest | None
     max_file_bytes: int  # size of the largest file in use
     max_sample_bytes: int  # size of the largest sample in use; 0 if the settings don't determine it
-    plain_samples: bool = False
-    """Files hold samples as plain bytes, neither compressed nor as text: none is larger than `max_sample_bytes`."""
+    plain_samples: bool = False  # neither compressed nor as text: no sample is larger than `max_sample_bytes`
     max_group_bytes: GroupBytes = NO_GROUPS  # memory of the largest row group in use; 0 for formats without row groups
-    max_record_bytes: int = 0
-    """Size of the largest record in use, framing included; 0 for formats whose files are read whole."""
+    max_record_bytes: int = 0  # bytes of the largest record, with framing; 0 for formats whose files are read whole
     offsets: Mapping[str, Offsets] = field(default_factory=dict, compare=False, repr=False)
     """Where the records lie in files whose headers were read, by path, so that no reader looks for them again."""
     total_bytes: int  # size of all files in use
@@ -77,12 +56,10 @@ class Dataset:
 def inspect(
     spec: DatasetSpec, command_hint: Callable[[], str] = lambda: "dlemu datagen", storage: StorageSpec = FOLDERS
 ) -> Dataset:
-    """Find the dataset that `spec` requests in a storage.
+    """Find the dataset that `spec` requests in a storage; one rank does it, because a million files take seconds.
 
-    `command_hint` returns the command that makes the dataset, for messages.
-
-    If there are more files than requested, the first ones in name order are used, as DLIO does. Meant for one rank,
-    because a million files take seconds.
+    `command_hint` returns the command that makes the dataset, for messages. If there are more files than requested, the
+    first files in name order are used, as DLIO does.
 
     Raises:
         DatasetError: the dataset is missing, incomplete or damaged, or has another format or other settings.
@@ -122,21 +99,22 @@ def no_dataset(folder: str, storage: StorageBase) -> str:
     return f"there is no dataset in {folder}: it is empty."
 
 
-def _with_parquet_defaults(requested: DatasetSpec, made: DatasetSpec) -> DatasetSpec:
+def _with_parquet_defaults(requested: DatasetSpec, existing: DatasetSpec) -> DatasetSpec:
     """Return the settings with Parquet columns and row group size of the dataset where they have the defaults.
 
     DLIO's workload files for training omit these settings, because DLIO's readers take them from the files.
     """
-    if requested.format != "parquet" or made.format != "parquet":
+    if requested.format != "parquet" or existing.format != "parquet":
         return requested
-    defaults, parquet = ParquetSpec(), requested.parquet
-    rows = made.parquet.row_group_size if parquet.row_group_size == defaults.row_group_size else parquet.row_group_size
-    return replace(
-        requested, parquet=replace(parquet, columns=parquet.columns or made.parquet.columns, row_group_size=rows)
-    )
+    parquet = requested.parquet
+    if not parquet.columns:
+        parquet = replace(parquet, columns=existing.parquet.columns)
+    if parquet.row_group_size == ParquetSpec().row_group_size:
+        parquet = replace(parquet, row_group_size=existing.parquet.row_group_size)
+    return replace(requested, parquet=parquet)
 
 
-def _check_manifest(manifest: Manifest, requested: DatasetSpec, advice: Advice) -> None:
+def _check_manifest(manifest: Manifest, requested: DatasetSpec, advice: scan.Advice) -> None:
     folder = requested.data_folder
     if manifest.content_version != CONTENT_VERSION:
         raise DatasetError(
@@ -156,19 +134,19 @@ def _check_manifest(manifest: Manifest, requested: DatasetSpec, advice: Advice) 
 
 
 class _Sizes(NamedTuple):
-    """What is known of the sizes in one split."""
+    """The sizes in one split, in bytes."""
 
-    files: NDArray[np.int64]  # bytes of each file in use
-    sample: int = 0  # of the largest sample; 0: unknown
-    plain: bool = False  # files hold samples as plain bytes
-    group: GroupBytes = NO_GROUPS
-    record: int = 0
+    files: NDArray[np.int64]  # of each file in use
+    max_sample: int = 0  # 0: unknown
+    plain_samples: bool = False  # files hold samples as plain bytes
+    max_group: GroupBytes = NO_GROUPS
+    max_record: int = 0
 
 
 class _Inspection:
     """Inspects one dataset."""
 
-    def __init__(self, spec: DatasetSpec, manifest: Manifest | None, advice: Advice, storage: StorageBase) -> None:
+    def __init__(self, spec: DatasetSpec, manifest: Manifest | None, advice: scan.Advice, storage: StorageBase) -> None:
         self._requested = spec
         self._storage = storage
         self._manifest = manifest
@@ -179,37 +157,39 @@ class _Inspection:
         self._offsets: dict[str, Offsets] = {}
 
     def dataset(self) -> Dataset:
+        """Return the dataset that the settings describe, as dlemu or another tool made it."""
+        folder = self._requested.data_folder
+        if reason := no_dataset(folder, self._storage):
+            raise DatasetError(f"{reason} {self._advice()}")
         train, valid = layouts(self._requested)
-        if nothing := no_dataset(self._requested.data_folder, self._storage):
-            raise DatasetError(f"{nothing} {self._advice()}")
-        # Other tools may not make a sub-folder `train`.
-        is_there = self._manifest is not None or self._storage.is_folder(train.folder)
-        train = self._find_files(train if is_there else replace(train, folder=self._requested.data_folder))
+        if self._manifest is None and not self._storage.is_folder(train.folder):
+            train = replace(train, folder=folder)  # other tools may not make a sub-folder `train`
+        train = self._find_files(train)
         first_valid = train.named_files if train.names is None else self._requested.num_files_train
         valid = self._find_files(replace(valid, first_running_index=first_valid))
         spec = self._spec_on_disk(train, valid)
         sizes = [self._sizes(spec, layout) for layout in (train, valid) if layout.num_files]
-        return self._found(spec, train, valid if valid.num_files else None, sizes)
+        return self._described(spec, train, valid if valid.num_files else None, sizes)
 
     def own_dataset(self, own: UserFolder) -> Dataset:
         """Return the dataset that consists of a folder of a user's own files."""
-        paths = map(own.layout.path, range(own.layout.num_files))
-        with cache_restored([local for path in paths if (local := self._storage.local_path(path)) is not None]):
-            sizes = self._looked_up(own.spec, own.layout, own.sizes)
-        return self._found(own.spec, own.layout, None, [sizes])
+        paths = [self._storage.local_path(own.layout.path(file)) for file in range(own.layout.num_files)]
+        with cache_restored([path for path in paths if path is not None]):
+            sizes = self._sizes_in_files(own.spec, own.layout, own.sizes)
+        return self._described(own.spec, own.layout, None, [sizes])
 
-    def _found(self, spec: DatasetSpec, train: Layout, valid: Layout | None, sizes: list[_Sizes]) -> Dataset:
+    def _described(self, spec: DatasetSpec, train: Layout, valid: Layout | None, splits: list[_Sizes]) -> Dataset:
         return Dataset(
             spec=spec,
             train=train,
             valid=valid,
             manifest=self._manifest,
-            max_file_bytes=max((int(split.files.max()) for split in sizes), default=0),
-            max_sample_bytes=max((split.sample for split in sizes), default=0),
-            plain_samples=all(split.plain for split in sizes),
-            max_group_bytes=GroupBytes.maximum(split.group for split in sizes),
-            max_record_bytes=max((split.record for split in sizes), default=0),
-            total_bytes=sum(int(split.files.sum()) for split in sizes),
+            max_file_bytes=max((int(split.files.max()) for split in splits), default=0),
+            max_sample_bytes=max((split.max_sample for split in splits), default=0),
+            plain_samples=all(split.plain_samples for split in splits),
+            max_group_bytes=GroupBytes.maximum(split.max_group for split in splits),
+            max_record_bytes=max((split.max_record for split in splits), default=0),
+            total_bytes=sum(int(split.files.sum()) for split in splits),
             offsets=self._offsets,
             notes=tuple(self._notes),
         )
@@ -218,17 +198,19 @@ class _Inspection:
         """Return the layout of the files in use, by their names."""
         if requested.num_files == 0:
             return requested
-        likely = requested
+        expected = requested
         if self._manifest is not None:
-            made = layouts(self._manifest.spec)[0 if requested.split == "train" else 1]
-            likely = replace(made, folder=requested.folder, num_files=requested.num_files)
-        if (there := count_by_pattern(likely, self._storage)) is not None:
-            self._notes += surplus_note(likely, there)
-            return likely
-        scanned = scan(requested.folder, endings_of(self._requested.format), self._storage, without="valid")
+            train, valid = layouts(self._manifest.spec)
+            layout = train if requested.split == "train" else valid
+            expected = replace(layout, folder=requested.folder, num_files=requested.num_files)
+        num_found = scan.count_by_pattern(expected, self._storage)
+        if num_found is not None:
+            self._notes += scan.surplus_note(expected, num_found)
+            return expected
+        scanned = scan.list_files(requested.folder, endings_of(self._requested.format), self._storage)
         if not scanned.names and scanned.other_extensions:
-            raise DatasetError(wrong_files_message(requested, scanned))
-        layout, notes = match_names(scanned, requested, self._advice)
+            raise DatasetError(scan.wrong_files_message(requested, scanned))
+        layout, notes = scan.match_names(scanned, requested, self._advice)
         self._notes += notes
         return layout
 
@@ -251,57 +233,58 @@ class _Inspection:
     def _sizes(self, spec: DatasetSpec, layout: Layout) -> _Sizes:
         """Return the sizes of a split by its settings or, where these do not give them, by its files."""
         if layout.names is not None:
-            return self._looked_up(spec, layout)
+            return self._sizes_in_files(spec, layout)
         shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
-        known = self._format.file_bytes(spec, shapes)
-        if known is not None and not self._as_settings(layout, known):
-            return self._looked_up(spec, layout)
-        if known is not None:
+        computed = self._format.file_bytes(spec, shapes)
+        if computed is not None:
+            if not self._has_sizes(layout, computed):
+                return self._sizes_in_files(spec, layout)
             self._check_sides(spec, layout, shapes)
-        record, group = 0, NO_GROUPS
+        max_record, max_group = 0, NO_GROUPS
         if isinstance(self._format, RecordFormat):
-            record = int(self._format.record_bytes(spec, shapes).max())
+            max_record = int(self._format.record_bytes(spec, shapes).max())
         if isinstance(self._format, GroupFormat):
-            files = range(layout.num_files) if known is None else (int(known.argmax()),)
-            group = largest_group_bytes(self._format, layout, files, spec, self._storage)
-        largest = int(shapes.prod(axis=1).max()) * spec.element_bytes
-        sizes = sizes_on_disk(layout, self._storage) if known is None else known
-        return _Sizes(sizes, largest, known is not None, group, record)
+            files = range(layout.num_files) if computed is None else (int(computed.argmax()),)
+            max_group = largest_group_bytes(self._format, layout, files, spec, self._storage)
+        max_sample = int(shapes.prod(axis=1).max()) * spec.element_bytes
+        sizes = scan.sizes_on_disk(layout, self._storage) if computed is None else computed
+        return _Sizes(sizes, max_sample, computed is not None, max_group, max_record)
 
-    def _as_settings(self, layout: Layout, sizes: NDArray[np.int64]) -> bool:
+    def _has_sizes(self, layout: Layout, sizes: NDArray[np.int64]) -> bool:
         """Return whether files have these sizes; raises DatasetError unless another tool made them."""
-        looked_up, wrong = wrong_sizes(layout.path, sizes, self._storage)
+        looked_up, wrong = scan.wrong_sizes(layout.path, sizes, self._storage)
         if not wrong or self._packed:
             return not wrong
         if self._manifest is not None or len(wrong) <= looked_up // 2:  # if most differ, another tool made the files
+            shown = "; ".join(wrong[: scan.SHOWN_NAMES])
             raise DatasetError(
-                f"{len(wrong)} of {looked_up} files looked up have the wrong size: {'; '.join(wrong[:SHOWN_NAMES])}. "
+                f"{len(wrong)} of {looked_up} files looked up have the wrong size: {shown}. "
                 f"Delete them and run the command again, which makes only what is missing. {self._advice()}"
             )
         self._notes.append(f"{layout.folder}: the sizes differ from the settings; files are used as they are")
         return False
 
-    def _looked_up(self, spec: DatasetSpec, layout: Layout, sizes: NDArray[np.int64] | None = None) -> _Sizes:
+    def _sizes_in_files(self, spec: DatasetSpec, layout: Layout, sizes: NDArray[np.int64] | None = None) -> _Sizes:
         """Return sizes that do not follow from the settings: records and row groups are looked up in the files."""
-        record, group = 0, NO_GROUPS
+        max_record, max_group = 0, NO_GROUPS
         if isinstance(self._format, RecordFormat):
-            record, offsets = located_records(self._format, layout, self._storage)
+            max_record, offsets = located_records(self._format, layout, self._storage)
             self._offsets |= offsets
         if isinstance(self._format, GroupFormat):
-            group = largest_group_bytes(self._format, layout, range(layout.num_files), spec, self._storage)
+            max_group = largest_group_bytes(self._format, layout, range(layout.num_files), spec, self._storage)
         if sizes is None:
-            sizes = sizes_on_disk(layout, self._storage)
-        return _Sizes(sizes, group=group, record=record)
+            sizes = scan.sizes_on_disk(layout, self._storage)
+        return _Sizes(sizes, max_group=max_group, max_record=max_record)
 
     def _check_sides(self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64]) -> None:
-        """Check the side files of a dataset that dlemu made; in others they may be missing, as they are optional."""
+        """Check the side files of a dataset that dlemu made; other tools may make none, as they are optional."""
         if self._manifest is None:
             return
         for side in self._format.sides:
             paths = partial(side.path, layout)
-            looked_up, wrong = wrong_sizes(paths, side.file_bytes(spec, shapes), self._storage)
+            looked_up, wrong = scan.wrong_sizes(paths, side.file_bytes(spec, shapes), self._storage)
             if wrong:
                 raise DatasetError(
                     f"{len(wrong)} of {looked_up} index files looked up are missing or have the wrong size: "
-                    f"{'; '.join(wrong[:SHOWN_NAMES])}. The same command makes them again. {self._advice()}"
+                    f"{'; '.join(wrong[: scan.SHOWN_NAMES])}. The same command makes them again. {self._advice()}"
                 )

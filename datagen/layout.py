@@ -20,18 +20,17 @@ from datagen import quantiles, registry
 from datagen.spec import DatasetSpec, ParquetColumn, Split
 
 SIZE_SEED = 10  # DLIO draws the record shapes of every dataset with this seed
-DRAW_CHUNK_FILES = 1 << 16
-"""Files whose random numbers are drawn and discarded at a time to reach the first file requested."""
+DRAW_CHUNK_FILES = 1 << 16  # files whose random numbers are discarded at a time on the way to the first file
 
 
 def endings_of(format_name: str) -> tuple[str, ...]:
-    """Return the extensions of a format's files; those that dlemu makes have the first.
+    """Return the extensions of a format's files; files that dlemu makes have the first one.
 
-    The last part of the name, unless the module in `datagen.formats` has others as `ENDINGS`. None of a user's own
-    modules is imported for that.
+    They are `ENDINGS` of the module in `datagen.formats`, else the last part of the format's name. No module of the
+    user's is imported for that.
     """
-    own = (format_name.rpartition(".")[2],)
-    endings: tuple[str, ...] = registry.built_in("datagen.formats", format_name, "ENDINGS", own)
+    default = (format_name.rpartition(".")[2],)
+    endings: tuple[str, ...] = registry.built_in("datagen.formats", format_name, "ENDINGS", default)
     return endings
 
 
@@ -57,12 +56,10 @@ class Layout:
     file_prefix: str = "img"
     named_files: int = 0  # N in the file names (`_of_N`), which may be larger than `num_files`
     num_subfolders: int = 0
-    first_running_index: int = 0
-    """Running index of file 0 (index among all files, training first), which selects its size and content."""
+    first_running_index: int = 0  # index of file 0 among all files, training first; selects size and content
     names: tuple[str, ...] | None = None
     """Paths below `folder`, in order, of files that do not follow the pattern PREFIX_I_of_N; None when they do."""
-    used_bytes: int = 0
-    """Bytes of each file that are cut into samples of equal length, ignoring the remainder; 0: the whole file."""
+    used_bytes: int = 0  # bytes of each file that are cut into samples of equal length; 0: the whole file
 
     @property
     def num_samples(self) -> int:
@@ -85,10 +82,7 @@ class Layout:
         return self.folder + "/" + self.name(file)
 
     def locate(self, sample: int) -> tuple[int, int]:
-        """Return the file that holds a sample and the sample's index in it.
-
-        Raises IndexError: there is no such sample.
-        """
+        """Return the file that holds a sample, and the sample's index in it. Raises IndexError: no such sample."""
         if not 0 <= sample < self.num_files * self.num_samples_per_file:
             raise IndexError(f"sample {sample} of {self.num_samples} in {self.folder}")
         return divmod(sample, self.num_samples_per_file)
@@ -182,7 +176,6 @@ def payload_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.in
 
 
 LONG_BATCH = 256  # larger batches are cut into runs by numpy; for smaller ones a Python loop is faster
-
 Run = tuple[int, int]  # (first sample, number of samples) of a run
 
 
@@ -203,11 +196,11 @@ class Runs:
         """Return the runs, split at file boundaries."""
         cut: list[Run] = []
         for first, count in self.runs:
-            while (left := samples_per_file - first % samples_per_file) < count:
-                cut.append((first, left))
-                first, count = first + left, count - left
-            if count:
-                cut.append((first, count))
+            end = first + count
+            while first < end:
+                file_end = first - first % samples_per_file + samples_per_file
+                cut.append((first, min(end, file_end) - first))
+                first = file_end
         return cut
 
 
@@ -220,7 +213,7 @@ def numbers_of(samples: Samples) -> Sequence[int]:
 
 
 def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
-    """Cut a batch into runs of consecutive samples within a file, in the order given."""
+    """Cut a batch into runs of consecutive samples within a file: [7, 8, 9, 3] of 4 a file into 7, 8-9 and 3."""
     if isinstance(samples, Runs):
         return samples.within(samples_per_file)
     if len(samples) > LONG_BATCH:
@@ -230,16 +223,16 @@ def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
         return list(zip(numbers[begins].tolist(), np.diff(begins, append=len(numbers)).tolist(), strict=True))
     batch_runs = []
     first: int | None = None
-    following = 0
+    end = 0  # of the run that begins with sample `first`
     for sample in numbers_of(samples):
-        if first is not None and sample == following and sample % samples_per_file:
-            following += 1
+        if first is not None and sample == end and sample % samples_per_file:
+            end += 1
             continue
         if first is not None:
-            batch_runs.append((first, following - first))
-        first, following = sample, sample + 1
+            batch_runs.append((first, end - first))
+        first, end = sample, sample + 1
     if first is not None:
-        batch_runs.append((first, following - first))
+        batch_runs.append((first, end - first))
     return batch_runs
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,8 +17,7 @@ from datagen.spec import DatasetSpec, build, joined_problems
 from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 
 MANIFEST_NAME = "dlemu.json"
-PACKED_NAME = "packed.json"
-"""What `dlemu pack` leaves beside its files, in place of a manifest."""
+PACKED_NAME = "packed.json"  # written by `dlemu pack` beside its files, in place of a manifest
 SCHEMA_VERSION = 1
 FREE_KEYS = ("data_folder", "record_length_bytes_resize")
 """Settings that do not affect the files: a dataset may be moved, and its samples cropped differently."""
@@ -31,10 +30,8 @@ class Manifest:
     spec: DatasetSpec
     complete: bool = False
     files: int = 0
-    bytes: int = 0
-    """Bytes of all files; 0 while incomplete."""
-    made_at: str = ""
-    """When generation started (while incomplete) or finished: ISO 8601, UTC."""
+    bytes: int = 0  # bytes of all files; 0 while incomplete
+    made_at: str = ""  # when generation started (while incomplete) or finished: ISO 8601, UTC
     content_version: int = CONTENT_VERSION
     schema_version: int = SCHEMA_VERSION
 
@@ -45,12 +42,8 @@ def now() -> str:
 
 
 def read(data_folder: str, storage: StorageBase) -> Manifest | None:
-    """Return the manifest of a dataset, None if it has none.
-
-    Raises:
-        DatasetError: the manifest can't be read, or another version of dlemu wrote it.
-    """
-    path = _path(data_folder)
+    """Return the manifest of a dataset, None if it has none. Raises DatasetError: unreadable, or of another version."""
+    path = os.path.join(data_folder, MANIFEST_NAME)
     try:
         values = json.loads(bytes(read_whole(storage, path)))
         version = values.get("schema_version")
@@ -83,41 +76,34 @@ def write(data_folder: str, manifest: Manifest, storage: StorageBase) -> None:
     values = asdict(manifest)
     for key in FREE_KEYS:
         del values["spec"][key]
-    write_whole(storage, _path(data_folder), (json.dumps(values, indent=2) + "\n").encode(), sync=True)
+    path = os.path.join(data_folder, MANIFEST_NAME)
+    write_whole(storage, path, (json.dumps(values, indent=2) + "\n").encode(), sync=True)
 
 
-def _path(data_folder: str) -> str:
-    return os.path.join(data_folder, MANIFEST_NAME)
+def differing_keys(existing: DatasetSpec, requested: DatasetSpec, keys: tuple[str, ...] | None = None) -> list[str]:
+    """Return "KEY is A in the dataset and B in the settings" for each of `keys` (all but FREE_KEYS) that differs."""
+    names = keys or tuple(key for key in asdict(existing) if key not in FREE_KEYS)
+    existing, requested = without_read_flags(existing), without_read_flags(requested)
+    return [text for name in names for text in _differences(name, getattr(existing, name), getattr(requested, name))]
 
 
-def differing_keys(made: DatasetSpec, requested: DatasetSpec, keys: tuple[str, ...] | None = None) -> list[str]:
-    """Return "KEY is A in the dataset and B in the settings" for each of `keys` that differs.
-
-    By default, for all settings that affect the files.
-    """
-    names = keys or tuple(key for key in asdict(made) if key not in FREE_KEYS)
-    made, requested = without_read_flags(made), without_read_flags(requested)
-    return [text for name in names for text in _differences(name, getattr(made, name), getattr(requested, name))]
-
-
-_MAX_SHOWN_CHARACTERS = 60
-"""Messages show the length of a tuple instead of the tuple when its text is longer."""
-
-
-def _differences(name: str, made: Any, requested: Any) -> list[str]:
+def _differences(name: str, existing: Any, requested: Any) -> list[str]:
     """Return how a setting differs; for a section, each setting in it that differs."""
-    if made == requested:
+    if existing == requested:
         return []
-    if is_dataclass(made) and type(made) is type(requested):
-        pairs = [(field.name, getattr(made, field.name), getattr(requested, field.name)) for field in fields(made)]
-        return [text for key, *values in pairs for text in _differences(f"{name}.{key}", *values)]
-    there, here = (
-        f"{len(value)} values" if isinstance(value, tuple) and len(str(value)) > _MAX_SHOWN_CHARACTERS else str(value)
-        for value in (made, requested)
-    )
-    if there == here:
+    if is_dataclass(existing) and type(existing) is type(requested):
+        differences: list[str] = []
+        for key, value in vars(existing).items():
+            differences += _differences(f"{name}.{key}", value, getattr(requested, key))
+        return differences
+    if _shown(existing) == _shown(requested):
         return [f"{name} of the dataset differs from the settings"]
-    return [f"{name} is {there} in the dataset and {here} in the settings"]
+    return [f"{name} is {_shown(existing)} in the dataset and {_shown(requested)} in the settings"]
+
+
+def _shown(value: Any) -> str:
+    is_long = isinstance(value, tuple) and len(str(value)) > 60
+    return f"{len(value)} values" if is_long else str(value)
 
 
 def without_read_flags(spec: DatasetSpec) -> DatasetSpec:

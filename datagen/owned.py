@@ -25,15 +25,14 @@ from datagen.regular import check_local
 MARKER = ".dlemu-owned"
 _HEAD = {"dlemu": "names in this folder that dlemu made, and may remove", "version": 1}
 _PART = re.compile(r"\.(.+)\.dlemu-[0-9a-f]{16}\.part", re.DOTALL)
-_MAX_MARKER_BYTES = 64 << 20
-"""Larger than a marker of a million names; dlemu did not write larger ones, and they are ignored."""
+_MAX_MARKER_BYTES = 64 << 20  # more than a marker of a million names: dlemu wrote no larger one
 _SYSTEM_NAMES = re.compile(
     r"lost\+found|\.Trash.*|\.snapshots?|\.zfs|\.nfs.*|\.fuse_hidden.*|\.lustre|\.DS_Store|\.gitkeep|\$RECYCLE\.BIN|"
     r"System Volume Information"
 )
 """Names that file systems and file managers create by themselves; a folder with only these counts as empty."""
 _NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENOTEMPTY, errno.EEXIST, errno.ENAMETOOLONG)
-"""What removing a listed name ends with if it is gone, or something else is there; all others are failures."""
+"""Errors of removing a listed name that is gone, or that something else has now; all other errors are failures."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +58,9 @@ def check_usable(folder: str, setting: str, *, ours: Sequence[str] = ()) -> None
     """Raise UserError for a folder with files that dlemu did not create; changes nothing.
 
     A folder is usable if it does not exist, has no files except those of the file system itself, or has a marker.
-    `ours` are names of files that identify a folder of dlemu's own. `setting` is the user's setting for the folder.
+    Files of the names `ours` also identify a folder of dlemu's. `setting` is the user's setting for the folder.
     """
-    if ":" in folder:
-        check_local(folder, setting)
+    check_local(folder, setting)
     status = _status(folder)
     if status is not None and not stat.S_ISDIR(status.st_mode):
         raise UserError(f"{setting} is {folder}, which is not a folder: set it to a new or empty folder")
@@ -214,9 +212,9 @@ def _listed_in(folder: int) -> set[str]:
 def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
     """Remove what the marker of a folder lists, then the marker, then the folder if it is empty.
 
-    A folder that has no marker, for which there was no room, goes if it is empty and listed in the one above. Listed
-    folders are emptied by their own markers. Links stay, as does what can't be removed. Where the storage fails
-    (EIO, a file system that turned read-only), the marker stays, too: a later call then removes the rest.
+    A folder without a marker (the disk was too full for one) is removed if it is empty and its parent's marker lists
+    it. Listed folders are emptied by their own markers. Links stay, as does what can't be removed. Where the storage
+    fails (EIO, a file system that turned read-only), the marker stays, too: a later call then removes the rest.
     """
     with contextlib.suppress(OSError):
         with _opened(folder) as descriptor:
@@ -263,7 +261,8 @@ def _remove_in(folder: int) -> bool:
         except RecursionError:
             pass
         except OSError as error:
-            failure = failure if error.errno in _NOT_OURS else error
+            if error.errno not in _NOT_OURS:
+                failure = error
     if failure is not None:
         raise failure
     try:
@@ -275,10 +274,7 @@ def _remove_in(folder: int) -> bool:
 
 @contextlib.contextmanager
 def scratch_folder(parent: str, name: str) -> Iterator[str]:
-    """Create a temporary folder in `parent` with an unpredictable name; on exit it is removed with its contents.
-
-    Callers rename it to `name` to keep it. Raises OSError.
-    """
+    """Create a temporary folder in `parent`; on exit it is removed, unless the caller renamed it to `name`."""
     folder = os.path.join(parent, part_name(name))
     os.mkdir(folder)
     try:
@@ -292,11 +288,11 @@ def part_name(name: str) -> str:
     return f".{name}.dlemu-{os.urandom(8).hex()}.part"  # the module secrets does the same
 
 
-def create_part(path: str, *, flags: int = 0, mode: int = 0o666) -> tuple[str, int]:
+def create_part(path: str, *, flags: int = 0) -> tuple[str, int]:
     """Create a temporary file for `path`; return its path and descriptor, which holds a lock until it is closed."""
     folder, slash, name = path.rpartition("/")
     part = f"{folder}{slash}{part_name(name)}"
-    descriptor = create_new(part, flags=os.O_WRONLY | flags, mode=mode)
+    descriptor = create_new(part, flags=os.O_WRONLY | flags, mode=0o666)
     lock(descriptor)
     return part, descriptor
 
@@ -307,10 +303,7 @@ def create_new(path: str, *, flags: int = os.O_RDWR, mode: int = 0o644) -> int:
 
 
 def create_claimed(folder: str, name: str) -> int:
-    """Create a file listed in the folder's marker, replacing one listed before; return its descriptor.
-
-    Raises OSError; FileExistsError if the name exists and is not listed.
-    """
+    """List a file in the folder's marker and create it, replacing a listed one. Raises OSError; others' files stay."""
     claim(folder, name)
     path = os.path.join(folder, name)
     if name in claimed(folder):
@@ -324,15 +317,13 @@ def remove_parts(folder: str, name: str | None = None) -> None:
 
     Files that a living writer holds a lock on stay. Raises OSError.
     """
+    parts = []
     with os.scandir(folder) as entries:
-        left = [
-            entry.path
-            for entry in entries
-            if (match := _PART.fullmatch(entry.name))
-            and name in (None, match[1])
-            and entry.is_file(follow_symlinks=False)
-        ]
-    for path in left:
+        for entry in entries:
+            match = _PART.fullmatch(entry.name)
+            if match and name in (None, match[1]) and entry.is_file(follow_symlinks=False):
+                parts.append(entry.path)
+    for path in parts:
         if not is_held(path):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
@@ -353,13 +344,13 @@ def held(path: str) -> Iterator[None]:
 
 
 def lock(descriptor: int) -> None:
-    """Lock a file that is open for writing, until it is closed by all who have it; without locks do nothing."""
+    """Lock a file open for writing until every process that has it open closes it; without locks, do nothing."""
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_held(path: str) -> bool:
-    """Return whether who locked a file still runs, as far as this host can tell."""
+    """Return whether a process that locked the file still runs, as far as this host can tell."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except PermissionError:  # another user's file, whose lock can't be tested

@@ -84,10 +84,7 @@ def even_shares(start: int, stop: int) -> NDArray[np.float64]:
 
 
 def drawn_shares(random: np.random.Generator, count: int) -> NDArray[np.float64]:
-    """Return `count` random probabilities (0 to 1), one in each of `count` equal parts: a stratified sample.
-
-    Its mean has little variance.
-    """
+    """Return `count` random probabilities, one in each of `count` equal parts of 0 to 1: their mean varies little."""
     import numpy as np
 
     return np.asarray((random.permutation(count) + random.random(count)) / max(1, count))

@@ -24,18 +24,14 @@ from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, as_places, n
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
-DESCRIPTOR_DIVISOR = 8
-"""A reader uses at most 1 / 8 of the process's file descriptors: a process may have several readers."""
-
+HEAD_BYTES = 16  # bytes that a script with an index reads first of each record: its length or header
 
 OpenRecords = tuple[str, Reader, base.RecordFile]
 """Path, reader and records of an open file. A plain tuple, because reading a small record takes only a few us."""
 Request = tuple[OpenRecords, int, int, int, int]
 """A read: an open file, index of the first record, number of records, their offset and bytes in the file."""
-
-
 Ranges = Sequence[tuple[tuple[str, Reader, object], int, int, int, int]]
-"""Requests of which only path, reader, offset and bytes count."""
+"""Reads that need not be of records: only path, reader, offset and bytes are used."""
 
 
 class RangeReader(Engine):
@@ -46,14 +42,16 @@ class RangeReader(Engine):
         self._alignment = storage.alignment
         self._transfer_bytes = transfer_bytes
 
-    def fill(self, requests: Ranges, out: memoryview, at: int) -> tuple[list[int], int]:
-        """Read all requests into `out`, from `at` on; return the index of each, and where the last one ends.
+    def fill(self, requests: Ranges, out: memoryview, position: int) -> tuple[list[int], int]:
+        """Read all requests into `out`, from `position` on; return the index of each, and where the last one ends.
 
         Raises DatasetError: a file ends too early, or can't be read. SpaceError: `out` is too small.
         """
-        return (self._fill_concurrently if self._storage.is_remote else self._fill_each)(requests, out, at)
+        if self._storage.is_remote:
+            return self._fill_concurrently(requests, out, position)
+        return self._fill_each(requests, out, position)
 
-    def _fill_each(self, requests: Ranges, out: memoryview, at: int) -> tuple[list[int], int]:
+    def _fill_each(self, requests: Ranges, out: memoryview, position: int) -> tuple[list[int], int]:
         """Do as `fill`, one request after another."""
         alignment, transfer_bytes = self._alignment, self._transfer_bytes
         starts = []
@@ -61,13 +59,13 @@ class RangeReader(Engine):
         begun = time.monotonic_ns()
         for (path, reader, _), _, _, offset, size in requests:
             before = offset % alignment
-            start = at + before
+            start = position + before
             stop = -(-(start + size) // alignment) * alignment
             if stop > len(out):
                 raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes reserved for a batch")
             calls = reader.read_calls
             try:
-                got = read_in_transfers(reader, out[at:stop], offset - before, transfer_bytes)
+                got = read_in_transfers(reader, out[position:stop], offset - before, transfer_bytes)
             except OSError as error:
                 raise base.unreadable(path, error) from error
             if got < before + size:
@@ -75,21 +73,21 @@ class RangeReader(Engine):
             read_calls += reader.read_calls - calls
             app_bytes += got
             starts.append(start)
-            at = stop
+            position = stop
         self.read_ns += time.monotonic_ns() - begun
         self.app_bytes += app_bytes
         self.read_calls += read_calls
-        return starts, at
+        return starts, position
 
-    def _fill_concurrently(self, requests: Ranges, out: memoryview, at: int) -> tuple[list[int], int]:
+    def _fill_concurrently(self, requests: Ranges, out: memoryview, position: int) -> tuple[list[int], int]:
         """Do as `fill`, with several requests in flight."""
         starts, fills = [], []
         for (path, reader, _), _, _, offset, size in requests:
-            if at + size > len(out):
+            if position + size > len(out):
                 raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes reserved for a batch")
-            fills.append((reader, out[at : at + size], offset))
-            starts.append(at)
-            at += size
+            fills.append((reader, out[position : position + size], offset))
+            starts.append(position)
+            position += size
         readers = {id(reader): reader for reader, _, _ in fills}.values()
         calls = sum(reader.read_calls for reader in readers)
         begun = time.monotonic_ns()
@@ -103,7 +101,7 @@ class RangeReader(Engine):
         for ((path, _, _), _, _, offset, size), got in zip(requests, sizes, strict=True):
             if got < size:
                 raise base.ended_early(path, size - got, offset + got)
-        return starts, at
+        return starts, position
 
 
 class RecordReader(RangeReader):
@@ -132,7 +130,7 @@ class RecordReader(RangeReader):
         self._check = check
         self._offsets = offsets or {}
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        limit = MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft // DESCRIPTOR_DIVISOR
+        limit = MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft // 8  # a process may have several readers
         self._max_open = max(1, min(MAX_OPEN_FILES, limit))
         self._open: OrderedDict[int, OpenRecords] = OrderedDict()
         self._closing = weakref.finalize(self, _close_all, self._open)
@@ -144,28 +142,28 @@ class RecordReader(RangeReader):
         for first, count in batch_runs:
             if not 0 <= first <= first + count <= total:
                 raise IndexError(f"samples {first} to {first + count - 1} of {total}")
-        step = self._max_open
         places: list[Places] = []
-        at = 0
-        for first in range(0, len(batch_runs), step):  # as many runs as open files: none is closed before it is read
-            requests = self._requests(batch_runs[first : first + step])
-            starts, at = self.fill(requests, out, at)
+        position = 0  # in `out`
+        step = self._max_open  # runs of as many files as may be open: each is read before it is closed
+        for begin in range(0, len(batch_runs), step):
+            requests = self._requests(batch_runs[begin : begin + step])
+            starts, position = self.fill(requests, out, position)
             places.append(self._places(requests, starts, out))
-        found = places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
+        all_places = places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
         if self._check is not None:
-            for sample, (start, size) in zip(numbers_of(samples), found.tolist(), strict=True):
+            for sample, (start, size) in zip(numbers_of(samples), all_places.tolist(), strict=True):
                 file, index = divmod(sample, self._samples_per_file)
                 data = out[start : start + size]
                 self._check(base.Sample(data, data, index * size), file)
-        return found
+        return all_places
 
     def _requests(self, batch_runs: list[Run]) -> list[Request]:
         """Return the reads for some runs: one for each run, or for each record where records are scattered."""
-        get, per_file = self._get, self._samples_per_file
+        open_file, per_file = self._opened_file, self._samples_per_file
         requests = []
         for first, count in batch_runs:
             file, index = divmod(first, per_file)
-            opened = get(file)
+            opened = open_file(file)
             records = opened[2]
             try:
                 if count > 1 and records.scattered:
@@ -185,22 +183,23 @@ class RecordReader(RangeReader):
         try:
             if len(requests) == 1:
                 (opened, index, count, _, size), start = requests[0], starts[0]
-                found = opened[2].samples(index, count, out[start : start + size], verify)
-                return shifted(np.asarray(found, np.int64), start)
+                extents = opened[2].samples(index, count, out[start : start + size], verify)
+                return shifted(np.asarray(extents, np.int64), start)
             for (opened, index, count, _, size), start in zip(requests, starts, strict=True):
-                found = opened[2].samples(index, count, out[start : start + size], verify)
-                for place, sample_bytes in found.tolist() if isinstance(found, np.ndarray) else found:
-                    flat += (start + place, sample_bytes)
+                extents = opened[2].samples(index, count, out[start : start + size], verify)
+                for offset, sample_bytes in extents.tolist() if isinstance(extents, np.ndarray) else extents:
+                    flat += (start + offset, sample_bytes)
         except base.DamagedError as error:
             raise base.read_failure(opened[0], error) from error
         return as_places(flat)
 
-    def _get(self, file: int) -> OpenRecords:
-        """Return an open file; opening it may close the least recently used one."""
+    def _opened_file(self, file: int) -> OpenRecords:
+        """Return an open file; if that opens it, the least recently used file may be closed."""
         opened = self._open.get(file)
         if opened is None:
             while len(self._open) >= self._max_open:
-                self._open.popitem(last=False)[1][1].close()
+                _, (_, reader, _) = self._open.popitem(last=False)
+                reader.close()
             opened = self._open[file] = self._open_file(file)
         else:
             self._open.move_to_end(file)
@@ -211,13 +210,13 @@ class RecordReader(RangeReader):
 
     def located(self, file: int) -> tuple[int, base.Offsets | None]:
         """Return the bytes of the largest record of a file, and the offsets of records if they had to be looked for."""
-        opened = self._source(file)
+        opened = self._open_source(file)
         with contextlib.closing(opened.source), base.reading(opened.source.path):
             offsets = self._format.locate(opened)
             return self._format.open_records(opened._replace(offsets=offsets)).largest_bytes(), offsets
 
     def _open_file(self, file: int) -> OpenRecords:
-        opened = self._source(file)
+        opened = self._open_source(file)
         source = opened.source
         try:
             with base.reading(source.path):
@@ -226,24 +225,24 @@ class RecordReader(RangeReader):
             source.close()
             raise
 
-    def _source(self, file: int) -> base.RecordInputs:
-        """Open a file, whose records are not looked at yet."""
+    def _open_source(self, file: int) -> base.RecordInputs:
+        """Open a file without looking at its records."""
         path = self._layout.path(file)
-        reader = self._opened(path, mapped=self._format.mapped)
+        reader = self._open_reader(path, mapped=self._format.mapped)
         if self._matched and self._format.looks_up and not self._format.mapped:
             reader = ReopenedReader(reader, partial(self._storage.open, path))
         if self._matched and self._format.stream_calls is not None:
             reader = StreamedReader(reader, self._format.stream_calls, self._format.tail_bytes)
         source = base.Source(path, reader, self._storage.alignment, self._transfer_bytes)
         source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
-        side, samples = partial(self._open_side, file), self._layout.num_samples_per_file
-        return base.RecordInputs(source, samples, side, self._offsets.get(path), self._matched)
+        open_side = partial(self._open_side, file)
+        return base.RecordInputs(source, self._samples_per_file, open_side, self._offsets.get(path), self._matched)
 
     def _open_side(self, file: int, number: int) -> base.Source | None:
         """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
         path = self._format.sides[number].path(self._layout, file)
         try:
-            reader = self._opened(path, mapped=self._matched or self._format.mapped)  # libraries map indexes, too
+            reader = self._open_reader(path, mapped=self._matched or self._format.mapped)  # libraries map indexes, too
         except DatasetError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None
@@ -252,7 +251,7 @@ class RecordReader(RangeReader):
         weakref.finalize(source, reader.close)
         return source
 
-    def _opened(self, path: str, *, mapped: bool) -> Reader:
+    def _open_reader(self, path: str, *, mapped: bool) -> Reader:
         try:
             return self._storage.open_mapped(path) if mapped else self._storage.open(path)
         except OSError as error:
@@ -281,18 +280,23 @@ class ReopenedReader(Reader):
 class StreamedReader(Reader):
     """A `Reader` that makes the calls of a library that streams files regardless of record boundaries (`StreamCalls`).
 
-    The last piece read stays in memory and serves the reads within it and after it. A read elsewhere restarts the
-    stream there or, if it is shorter than `min_stream_bytes`, makes the calls of Python's buffered files.
+    The last piece read stays in memory and serves the reads within it and after it. With calls of 256 KiB:
+
+        read_into(100 KiB, at 0)          one call: piece 0-256 KiB; copies 0-100 KiB
+        read_into(100 KiB, at 100 KiB)    no call; copies 100-200 KiB
+        read_into(100 KiB, at 200 KiB)    copies 200-256 KiB; one call: piece 256-512 KiB; copies 256-300 KiB
+
+    A read elsewhere restarts the stream there or, if it is shorter than `min_stream_bytes`, makes the calls of Python's
+    buffered files, as a script with an index does.
     """
 
     def __init__(self, reader: Reader, calls: base.StreamCalls, tail_bytes: int) -> None:
         super().__init__(reader.size_bytes)
         self._reader = reader
-        self._calls, self._tail_bytes = calls, tail_bytes
-        self._block_bytes = reader.block_bytes
-        self._plan(calls.sizes(self._block_bytes))
-        self._piece = memoryview(bytearray())
-        """The last piece read; it starts with the bytes `_begin` to `_end` of the file."""
+        self._calls = calls
+        self._tail_bytes = tail_bytes
+        self._plan_calls(calls.sizes(reader.block_bytes))
+        self._piece = memoryview(bytearray())  # the last piece read, which begins with bytes `_begin` to `_end`
         self._begin = self._end = 0
         self._next_offset = 0  # where the last read ended: a read from there on is sequential
         self._by_index = False
@@ -301,13 +305,14 @@ class StreamedReader(Reader):
         if offset != self._next_offset or self._by_index:
             self._seek(offset, len(buffer))
         got = self._copy(buffer, offset) if offset < self._end else 0
-        calls = self._reader.read_calls
+        calls_before = self._reader.read_calls
         while got < len(buffer) and self._end < self.size_bytes:
-            got += self._call(buffer[got:])
+            got += self._read_next(buffer[got:])
         self._next_offset = offset + got
+        # Behind the last record, the library reads the tail of the file, too
         while not self._by_index and self._end < self.size_bytes <= self._next_offset + self._tail_bytes:
-            self._call(memoryview(b""))
-        self.read_calls += self._reader.read_calls - calls
+            self._read_next(memoryview(b""))
+        self.read_calls += self._reader.read_calls - calls_before
         self.app_bytes += got
         return got
 
@@ -324,84 +329,79 @@ class StreamedReader(Reader):
         if self._by_index:
             missing = offset + size_bytes - self._end
             sizes = (missing,) if self._end > offset else (HEAD_BYTES, missing - HEAD_BYTES)
-            self._plan(python_calls(sizes, self._block_bytes))
+            self._plan_calls(python_calls(sizes, self._reader.block_bytes))
         else:
-            self._plan(self._calls.sizes(self._block_bytes))
+            self._plan_calls(self._calls.sizes(self._reader.block_bytes))
 
-    def _plan(self, sizes: Iterator[int]) -> None:
+    def _plan_calls(self, sizes: Iterator[int]) -> None:
         """Set the bytes that the next calls request; 0 after the last one: as many as the buffer has."""
         self._sizes = sizes
         self._size = next(sizes, 0)
 
     def _copy(self, out: memoryview, offset: int) -> int:
-        """Copy bytes of the piece in memory to `out`, as far as it has those from `offset` on; return their number."""
-        size, at = min(len(out), self._end - offset), offset - self._begin
+        """Copy bytes of the piece from `offset` on to `out`, as many as the piece has; return their number."""
+        size, start = min(len(out), self._end - offset), offset - self._begin
         if size:
-            out[:size] = self._piece[at : at + size]
+            out[:size] = self._piece[start : start + size]
         return size
 
-    def _call(self, out: memoryview) -> int:
+    def _read_next(self, out: memoryview) -> int:
         """Make the library's next calls, as many as fit into `out`, else one; return the bytes added to `out`."""
-        size, at = self._size or max(1, len(out)), self._end
-        if size <= min(len(out), self.size_bytes - at):
-            return self._call_each(out)
+        size, offset = self._size or max(1, len(out)), self._end
+        if size <= min(len(out), self.size_bytes - offset):
+            return self._read_several(out)
         self._size = next(self._sizes, 0)
         if size <= len(out):
-            got = self._read(out[:size], at, size)
-            self._begin = self._end = at + got
+            got = self._read(out[:size], offset)
+            self._begin = self._end = offset + got
             return got
         if len(self._piece) < size:
             self._piece = memoryview(bytearray(size))
-        got = self._read(self._piece[:size], at, size)
-        self._begin, self._end = at, at + got
-        return self._copy(out, at)
+        got = self._read(self._piece[:size], offset)
+        self._begin, self._end = offset, offset + got
+        return self._copy(out, offset)
 
-    def _call_each(self, out: memoryview) -> int:
-        """Make the calls that fit into `out` and end within the file, with as little as possible for each of them."""
-        begin = at = self._end
+    def _read_several(self, out: memoryview) -> int:
+        """Make the calls that fit into `out` and end within the file, with as little work for each as possible."""
+        begin = offset = self._end
         end, size, sizes = min(begin + len(out), self.size_bytes), self._size or len(out), self._sizes
         ranges = []
-        while size and at + size <= end:
-            ranges.append((at, size))
-            at += size
+        while size and offset + size <= end:
+            ranges.append((offset, size))
+            offset += size
             size = next(sizes, 0)
         self._size = size
-        got = self._reader.read_stretches(ranges, out[: at - begin])
+        got = self._reader.read_stretches(ranges, out[: offset - begin])
         self._begin = self._end = begin + got
-        if got < at - begin:
+        if got < offset - begin:
             self.size_bytes = self._end  # the file is shorter than it was when it was opened
         return got
 
-    def _read(self, target: memoryview, offset: int, size_bytes: int) -> int:
+    def _read(self, target: memoryview, offset: int) -> int:
         got = self._reader.read_into(target, offset)
-        if got < min(size_bytes, self.size_bytes - offset):
+        if got < min(len(target), self.size_bytes - offset):
             self.size_bytes = offset + got  # the file is shorter than it was when it was opened
-        elif got < size_bytes and self._calls.retries_short_reads:
+        elif got < len(target) and self._calls.retries_short_reads:
             self._reader.read_into(target[got:], offset + got)
         return got
 
 
-HEAD_BYTES = 16  # bytes that a script with an index reads first of each record: its length or header
-
-
 def _close_all(opened: OrderedDict[int, OpenRecords]) -> None:
     while opened:
+        _, (_, reader, _) = opened.popitem()
         with contextlib.suppress(OSError):
-            opened.popitem()[1][1].close()
+            reader.close()
 
 
 def located_records(
     file_format: base.RecordFormat, layout: Layout, storage: StorageBase
 ) -> tuple[int, dict[str, base.Offsets]]:
-    """Return the bytes of the largest record in use, and the offsets of records that had to be looked for, by path.
+    """Read each file or its index; return the bytes of the largest record, and offsets by path. Raises DatasetError."""
+    from datagen.thread_pool import of_each  # imported here, because the workers of a training need no thread pool
 
-    It takes a while: each file or its index is read. Raises DatasetError: a file can't be read, or is damaged.
-    """
-    from datagen.thread_pool import of_each  # here, as training comes without it
+    def located(thread_storage: StorageBase, share: Sequence[int]) -> Iterator[tuple[int, base.Offsets | None]]:
+        yield from map(RecordReader(thread_storage, file_format, layout).located, share)
 
-    def located(own: StorageBase, files: Sequence[int]) -> Iterator[tuple[int, base.Offsets | None]]:
-        yield from map(RecordReader(own, file_format, layout).located, files)
-
-    found = of_each(storage, range(layout.num_files), located)
-    offsets = {layout.path(file): known for file, (_, known) in enumerate(found) if known is not None}
-    return max(largest for largest, _ in found), offsets
+    by_file = of_each(storage, range(layout.num_files), located)
+    offsets = {layout.path(file): known for file, (_, known) in enumerate(by_file) if known is not None}
+    return max(largest for largest, _ in by_file), offsets

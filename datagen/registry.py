@@ -1,11 +1,16 @@
 """Finds plug-ins by name: a module of a package by its plain name, a module of the user's by its dotted name.
 
-A distribution adds plain names by entry points, in the group that has the package's name. `library` imports optional
-libraries (pip's extras) where they are used: dlemu works without them.
+A distribution adds plain names by entry points, in the group that has the package's name.
+
+- A name that the user chose (a format, a loader): `find` for the class, `companion` for what its module declares.
+- A name in a received file (a result, a manifest): `is_built_in`, `built_in`, which import no dotted name.
+- An entry point: `installed`, `installed_part`. A module that a table of ours names: `import_by_name`.
+- An optional library (pip's extras), without which dlemu works: `library`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import gc
 import importlib
@@ -19,6 +24,9 @@ from typing import Any
 
 from datagen.errors import SpaceError, UserError
 
+_NO_MEMORY = ("failed to map segment", "cannot allocate memory", "cannot create shared object descriptor")
+"""What the dynamic linker says when a limit on address space is too low for a library."""
+
 
 def names(package: str) -> list[str]:
     """Return the names a user may write, sorted: the modules of `package`, without `_private` and `..._base` ones, and
@@ -30,20 +38,18 @@ def names(package: str) -> list[str]:
 @cache
 def installed(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of installed distributions in a group, by name, but for those whose module is gone."""
-    return {entry.name: entry for entry in sorted(entry_points(group=group)) if _is_there(entry.module)}
+    entries = {}
+    for entry in sorted(entry_points(group=group)):
+        with contextlib.suppress(ModuleNotFoundError):  # a parent of the module is gone, too
+            if importlib.util.find_spec(entry.module) is not None:
+                entries[entry.name] = entry
+    return entries
 
 
 def installed_part(group: str, name: str) -> Any:
     """Return what an installed distribution has under a name in a group of entry points; None where none has."""
     entry = installed(group).get(name)
-    return entry and entry.load()
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # nor is its parent
-        return False
+    return entry.load() if entry else None
 
 
 @cache  # called for every check and every file opened, and the modules in a folder don't change meanwhile
@@ -59,8 +65,8 @@ def find(package: str, name: str, attribute: str) -> Any:
     replaces `attribute`). Raises UserError: nothing has that name, it lacks `attribute`, or a library that it imports
     is not installed.
     """
-    module, own = _located(package, name)
-    wanted = own or attribute
+    module, class_name = _located(package, name)
+    wanted = class_name or attribute
     try:
         return getattr(module, wanted)
     except AttributeError:
@@ -73,13 +79,13 @@ def companion(package: str, name: str, attribute: str, default: Any = None) -> A
 
 
 def import_by_name(module: str, name: str = "") -> Any:
-    """Return what a module has under a name, both from a table or a folder's listing; without a name, the module.
+    """Return what a module has under a name; without a name, the module.
 
-    All code that imports modules by a name in a string is here: elsewhere an import says which, so that readers and
-    tools can follow it.
+    All code that imports modules by a name in a string is here: elsewhere an import statement names the module, so that
+    readers and tools can follow it.
     """
-    found = importlib.import_module(module)
-    return getattr(found, name) if name else found
+    imported = importlib.import_module(module)
+    return getattr(imported, name) if name else imported
 
 
 def is_dotted(name: str) -> bool:
@@ -88,15 +94,16 @@ def is_dotted(name: str) -> bool:
 
 
 def is_built_in(package: str, name: str) -> bool:
-    """Return whether `name` is a module of `package` itself.
+    """Return whether `name` is a plain name that dlemu or an installed distribution provides.
 
-    Use it for names in files from others (results, manifests): `find` would import, and so run, any module named there.
+    It guards names in received files (results, manifests): a dotted name could make `find` import, and so run, any
+    module that such a file names.
     """
     return "." not in name and name in names(package)
 
 
 def built_in(package: str, name: str, attribute: str, default: Any) -> Any:
-    """Return `companion` for a module of `package`, else `default` without importing: for names in others' files."""
+    """Return `companion` for a name that `is_built_in`, else `default`, without importing anything."""
     return companion(package, name, attribute, default) if is_built_in(package, name) else default
 
 
@@ -123,9 +130,7 @@ def _located(package: str, name: str) -> tuple[ModuleType, str]:
 def _exists(module: str) -> bool:
     """Return whether a module can be found. Its parents are imported, so that their failures are reported."""
     parent = module.rpartition(".")[0]
-    if parent and not _exists(parent):
-        return False
-    if parent and not hasattr(_import(parent), "__path__"):
+    if parent and not (_exists(parent) and hasattr(_import(parent), "__path__")):
         return False
     try:
         return importlib.util.find_spec(module) is not None
@@ -134,8 +139,8 @@ def _exists(module: str) -> bool:
 
 
 def _import(module: str) -> ModuleType:
-    collects = gc.isenabled()
-    gc.disable()  # what a framework makes stays: looking through it for garbage took a tenth of PyTorch's import
+    was_collecting = gc.isenabled()
+    gc.disable()  # garbage collection during the import took a tenth of PyTorch's import, and what it makes stays
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -143,19 +148,15 @@ def _import(module: str) -> ModuleType:
             f"{module} needs the Python package {error.name!r}, which is not installed: install it with pip"
         ) from error
     finally:
-        if collects:
+        if was_collecting:
             gc.enable()
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return "did you mean X? " for the most similar known name; empty if none is similar."""
-    by_lower = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(name.strip(".").lower(), by_lower, 1)
-    return f"did you mean {by_lower[near[0]]}? " if near else ""
-
-
-_NO_MEMORY = ("failed to map segment", "cannot allocate memory", "cannot create shared object descriptor")
-"""What the dynamic linker says when a limit on address space is too low for a library."""
+    known_by_lower = {known_name.lower(): known_name for known_name in known}
+    near = difflib.get_close_matches(name.strip(".").lower(), known_by_lower, 1)
+    return f"did you mean {known_by_lower[near[0]]}? " if near else ""
 
 
 def library(name: str, extra: str, needed_by: str = "this format") -> Any:

@@ -14,8 +14,7 @@ import stat
 
 from datagen.errors import UserError
 
-MOST_COLLECTED_BYTES = 256 << 20
-"""Larger than any list or result that dlemu writes as JSON: a summary has a few numbers for each rank and epoch."""
+MOST_COLLECTED_BYTES = 256 << 20  # more than any list or result that dlemu writes as JSON
 MOST_NOTE_BYTES = 16 << 20  # larger than any file that describes other files: manifests, notes of checkpoints
 _KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -24,8 +23,6 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
 }
-
-
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 

@@ -6,7 +6,6 @@ Names that dlemu and DLIO give follow a pattern, PREFIX_I_of_N.EXTENSION, in sub
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import os
 import re
@@ -18,24 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
-from datagen.errors import DatasetError
+from datagen.errors import DatasetError, no_such_file
 from datagen.layout import Layout, endings_of
-from datagen.spec import Split
 from datagen.storage.storage_base import Listed, StorageBase
 
 SHOWN_NAMES = 3  # maximum names in a message
-SIZE_CHECKS = 4096
-"""Maximum files whose size is looked up, chosen at random; the others are assumed to have their computed sizes."""
-SIZE_CHECK_SEED = 1  # arbitrary but fixed, so that every inspection checks the same files
-_KEYS: dict[Split, str] = {"train": "train", "valid": "eval"}  # suffix of the setting `num_files_...` of each split
+SIZE_CHECKS = 4096  # maximum files whose size is looked up; the others are assumed to have the computed size
 
 Advice = Callable[[], str]  # returns text that says how to make the dataset, for a message
 
 
 @functools.cache  # asked for each name of a folder
 def format_of_ending(ending: str) -> str:
-    """Return the format whose files have this extension (`endings_of`), else the extension itself."""
-    return next((name for name in registry.names("datagen.formats") if ending in endings_of(name)), ending)
+    """Return the format whose files have this extension (`endings_of`); empty if there is none."""
+    return next((name for name in registry.names("datagen.formats") if ending in endings_of(name)), "")
 
 
 @dataclass(frozen=True)
@@ -47,58 +42,58 @@ class Scan:
     num_subfolders: int
 
 
-def scan(folder: str, endings: tuple[str, ...], storage: StorageBase, without: str = "") -> Scan:
-    """List a split's folder for files with these extensions, in any case; one that does not exist counts as empty.
+def list_files(folder: str, endings: tuple[str, ...], storage: StorageBase) -> Scan:
+    """List the files with these extensions, in any case, in a split's folder; a missing folder counts as empty.
 
-    Hidden names and the sub-folder `without` are skipped. Raises OSError.
+    Hidden names are skipped, and the sub-folder `valid`, where `folder` is that of the dataset. Raises OSError.
     """
     suffixes = tuple(f".{ending}" for ending in endings)
     names: list[str] = []
-    others: Counter[str] = Counter()
+    other_extensions: Counter[str] = Counter()
     subfolders = 0
     try:
         with storage.entries(folder) as entries:
             for entry in entries:
-                if entry.name.startswith(".") or entry.name == without:
+                if entry.name.startswith(".") or entry.name == "valid":
                     continue
-                below = [entry.name]
+                paths = [entry.name]
                 if entry.is_dir():
                     subfolders += 1
                     with storage.entries(f"{folder}/{entry.name}") as inner:
-                        below = [f"{entry.name}/{each.name}" for each in inner if not each.name.startswith(".")]
-                for name in below:
+                        paths = [f"{entry.name}/{file.name}" for file in inner if not file.name.startswith(".")]
+                for name in paths:
                     if name.lower().endswith(suffixes):
                         names.append(name)
                     else:
-                        others[os.path.splitext(name)[1] or name] += 1
+                        other_extensions[os.path.splitext(name)[1] or name] += 1
     except FileNotFoundError:
         return Scan([], Counter(), 0)
     names.sort(key=lambda name: name.rpartition("/")[2])
-    return Scan(names, others, subfolders)
+    return Scan(names, other_extensions, subfolders)
 
 
 def count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
     """Return how many files have the layout's names, or None if one of the files in use is missing.
 
-    Only one byte is kept per file, so that a million files take about a second and a megabyte; `scan` and `match_names`
-    are for folders where this returns None. Raises OSError.
+    It keeps one byte per file, so that a million files take about a second and a megabyte; `list_files` and
+    `match_names` are for folders where this returns None. Raises OSError.
     """
     if layout.named_files < layout.num_files:
         return None
-    listed, folders = bytearray(layout.named_files), layout.folders()
+    is_listed, folders = bytearray(layout.named_files), layout.folders()
     digits = f"([0-9]{{{len(str(layout.named_files))}}})"
     index_in = re.compile(f"{re.escape(layout.file_prefix)}_{digits}{re.escape(layout.pattern_suffix)}").fullmatch
-    for place, folder in enumerate(folders):
+    for number, folder in enumerate(folders):
         try:
             with storage.entries(folder) as entries:
                 for entry in entries:
                     match = index_in(entry.name)
                     file = int(match[1]) if match else -1
-                    if 0 <= file < layout.named_files and file % len(folders) == place:
-                        listed[file] = 1
+                    if 0 <= file < layout.named_files and file % len(folders) == number:
+                        is_listed[file] = 1
         except FileNotFoundError:
             return None
-    return sum(listed) if all(listed[: layout.num_files]) else None
+    return sum(is_listed) if all(is_listed[: layout.num_files]) else None
 
 
 def match_names(scanned: Scan, requested: Layout, advice: Advice) -> tuple[Layout, list[str]]:
@@ -108,79 +103,92 @@ def match_names(scanned: Scan, requested: Layout, advice: Advice) -> tuple[Layou
     DatasetError: there are fewer files than requested, or some are missing.
     """
     wanted, matched = requested.num_files, _match_pattern(scanned, requested)
-    # Where N in the names is at least the number of files requested, the others must be missing.
+    # If N in the names is at least the number requested, the message says which files are missing (below)
     if len(scanned.names) < wanted and (matched is None or matched.named_files < wanted):
-        raise DatasetError(_incomplete(requested, scanned, advice))
+        raise DatasetError(_too_few_message(requested, scanned, advice))
     if matched is not None:
-        there = set(scanned.names)
-        missing = [name for name in map(matched.name, range(wanted)) if name not in there]
+        found = set(scanned.names)
+        missing = [name for name in map(matched.name, range(wanted)) if name not in found]
         if not missing:
             return matched, surplus_note(matched, len(scanned.names))
-        base_names = {name.rpartition("/")[2] for name in there}
-        lost = [name for name in missing if name.rpartition("/")[2] not in base_names]
+        base_names = {name.rpartition("/")[2] for name in found}
+        lost = [name for name in missing if name.rpartition("/")[2] not in base_names]  # from all sub-folders
         if lost:
-            raise DatasetError(_incomplete(requested, scanned, advice, lost))
+            raise DatasetError(_missing_message(requested, scanned, advice, lost))
     what = f"{requested.folder}: {len(scanned.names)} files, whose names or sub-folders follow no pattern"
     layout = replace(requested, names=tuple(scanned.names[:wanted]))
     return layout, [f"{what}, so they are taken in order of name"]
 
 
 def _match_pattern(scanned: Scan, requested: Layout) -> Layout | None:
-    """Return the layout whose pattern the names follow, with the prefix and N requested or the only ones found."""
+    """Return the layout whose pattern the names follow: the prefix and N requested, or the only prefix and N found."""
     pattern = re.compile(rf"(?:.*/)?(.+)_\d+_of_(\d+)\.{re.escape(requested.extension)}")
     matches = map(pattern.fullmatch, scanned.names)
     found = {(match[1], int(match[2])) for match in matches if match}
-    chosen = (requested.file_prefix, requested.named_files)
-    if chosen not in found:
+    prefix, named_files = requested.file_prefix, requested.named_files
+    if (prefix, named_files) not in found:
         if len(found) != 1:
             return None
-        chosen = found.pop()
-    prefix, named_files = chosen
+        prefix, named_files = found.pop()
     if named_files < requested.num_files:
         return None
     return replace(requested, file_prefix=prefix, named_files=named_files, num_subfolders=scanned.num_subfolders)
 
 
-def surplus_note(layout: Layout, there: int) -> list[str]:
+def surplus_note(layout: Layout, found: int) -> list[str]:
     """Return a note if there are more files than are used."""
-    if there <= layout.num_files:
+    if found <= layout.num_files:
         return []
-    return [f"{layout.folder} holds {there} files; the first {layout.num_files} by name are used"]
+    return [f"{layout.folder} holds {found} files; the first {layout.num_files} by name are used"]
 
 
-def _incomplete(requested: Layout, scanned: Scan, advice: Advice, missing: list[str] | None = None) -> str:
-    """Return the message for missing files: which ones, or how to use the files that are there."""
-    there, wanted, folders = len(scanned.names), requested.num_files, scanned.num_subfolders
-    seen = f"{requested.folder} holds {there} {requested.extension} file{'s' * (there != 1)}"
-    seen += f" in {folders} folder{'s' * (folders != 1)}" if folders and there else ""
+def _too_few_message(requested: Layout, scanned: Scan, advice: Advice) -> str:
+    """Return the message for fewer files than requested: how to use those found, or else which ones are missing."""
+    found, wanted = len(scanned.names), requested.num_files
     matched = _match_pattern(scanned, replace(requested, num_files=0))
-    use = f"set dataset.num_files_{_KEYS[requested.split]}={there}"
-    if missing is None:
-        if there and matched is None:
-            first = os.path.basename(scanned.names[0])
-            return f"{seen}, such as {first}, and {wanted} are requested: to use what is there, {use}"
-        if matched is not None and matched.named_files < wanted:  # datagen refuses such a folder
-            return (
-                f"{seen}, {wanted} are requested, and a dataset of {matched.named_files} is not extended: {use} to use "
-                "what is there, or dataset.data_folder to a new folder"
-            )
-        missing = sorted(set(map(requested.name, range(wanted))).difference(scanned.names))
+    use = f"set dataset.num_files_{'train' if requested.split == 'train' else 'eval'}={found}"
+    if found and matched is None:
+        seen = f"{_found_files(requested, scanned)}, such as {os.path.basename(scanned.names[0])}"
+        return f"{seen}, and {wanted} are requested: to use what is there, {use}"
+    if matched is not None and matched.named_files < wanted:  # datagen refuses such a folder
+        return (
+            f"{_found_files(requested, scanned)}, {wanted} are requested, and a dataset of {matched.named_files} is "
+            f"not extended: {use} to use what is there, or dataset.data_folder to a new folder"
+        )
+    missing = sorted(set(map(requested.name, range(wanted))).difference(scanned.names))
+    return _missing_message(requested, scanned, advice, missing)
+
+
+def _missing_message(requested: Layout, scanned: Scan, advice: Advice, missing: list[str]) -> str:
     shown = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
-    return f"{seen}, {wanted} are requested: {len(missing)} missing ({shown}). {advice()}"
+    seen = f"{_found_files(requested, scanned)}, {requested.num_files} are requested"
+    return f"{seen}: {len(missing)} missing ({shown}). {advice()}"
+
+
+def _found_files(requested: Layout, scanned: Scan) -> str:
+    """Return, for example, "data/train holds 3 npz files in 2 folders"."""
+    found = f"{requested.folder} holds {_counted(len(scanned.names), f'{requested.extension} file')}"
+    if scanned.names and scanned.num_subfolders:
+        found += f" in {_counted(scanned.num_subfolders, 'folder')}"
+    return found
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def wrong_files_message(requested: Layout, scanned: Scan) -> str:
     """Return the message for a folder without files of the format: which files it has, and which format reads them."""
     extension, count = scanned.other_extensions.most_common(1)[0]
     ending = extension.lstrip(".").lower()
-    name = format_of_ending(ending)
-    known = name in registry.names("datagen.formats")
-    none = "no format of dlemu reads these; set"
-    if ending == "bin":
-        none = "to read your own tokens set dataset.source=folder dataset.format=mmap_indexed_binary; else set"
-    what = f"set dataset.format={name}, or" if known else none
-    seen = f"{requested.folder} holds {count} {extension} file{'s' * (count != 1)}, none of .{requested.extension}"
-    return f"{seen}: {what} dataset.data_folder to another folder"
+    if format_name := format_of_ending(ending):
+        advice = f"set dataset.format={format_name}, or"
+    elif ending == "bin":
+        advice = "to read your own tokens set dataset.source=folder dataset.format=mmap_indexed_binary; else set"
+    else:
+        advice = "no format of dlemu reads these; set"
+    seen = f"{requested.folder} holds {_counted(count, f'{extension} file')}, none of .{requested.extension}"
+    return f"{seen}: {advice} dataset.data_folder to another folder"
 
 
 def wrong_sizes(path: Callable[[int], str], sizes: NDArray[np.int64], storage: StorageBase) -> tuple[int, list[str]]:
@@ -189,7 +197,7 @@ def wrong_sizes(path: Callable[[int], str], sizes: NDArray[np.int64], storage: S
     `path` returns the path of a file, given its index in `sizes`. Raises OSError.
     """
     count = min(len(sizes), SIZE_CHECKS)
-    random = np.random.default_rng(SIZE_CHECK_SEED)
+    random = np.random.default_rng(1)  # a fixed seed, so that every inspection checks the same files
     files = random.choice(len(sizes), count, replace=False) if count else np.empty(0, np.int64)
     looked_up = {path(file): int(sizes[file]) for file in sorted(files.tolist())}
     wrong = []
@@ -205,8 +213,8 @@ def sizes_on_disk(layout: Layout, storage: StorageBase) -> NDArray[np.int64]:
     """Return the size of every file in use: as listed by object stores, else looked up. Raises OSError."""
     paths = [layout.path(file) for file in range(layout.num_files)]
     listed: dict[str, int] = {}
-    for folder in set(map(os.path.dirname, paths)) if storage.is_remote else ():
-        # A listing is a request for 1000 objects, looking up is one for each
+    folders = set(map(os.path.dirname, paths)) if storage.is_remote else set[str]()
+    for folder in folders:  # listing takes a request for 1000 objects; looking up sizes, a request for each object
         with contextlib.suppress(FileNotFoundError), storage.entries(folder) as entries:
             for entry in entries:
                 if isinstance(entry, Listed) and entry.size_bytes is not None and not entry.is_dir():
@@ -214,6 +222,6 @@ def sizes_on_disk(layout: Layout, storage: StorageBase) -> NDArray[np.int64]:
     looked_up = [path for path in paths if path not in listed]
     for path, size in zip(looked_up, storage.sizes(looked_up), strict=True):
         if size is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            raise no_such_file(path)
         listed[path] = size
     return np.array([listed[path] for path in paths], np.int64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -20,7 +20,6 @@ from msgspec import Meta
 from datagen.errors import UserError
 
 T = TypeVar("T")
-_FAILED: Any = object()
 
 MAX_COUNT, MAX_BYTES = 10**9, 1 << 60
 """Larger than any run needs, yet small enough that sums of nanoseconds and bytes fit in 64 bits."""
@@ -33,8 +32,7 @@ class Unit(str):
 
 BYTES, SECONDS = Unit("bytes"), Unit("seconds")
 MORE_THAN_0 = Meta(gt=0)
-ALL_OR_SOME = Meta(ge=-1, le=MAX_PLANNED)
-"""A count, of which -1 means all, or none, as its description says, and 0 nothing."""
+ALL_OR_SOME = Meta(ge=-1, le=MAX_PLANNED)  # a count; -1 means all or none, as its description says
 
 
 def at_least(minimum: float, maximum: float = MAX_COUNT) -> Meta:
@@ -94,88 +92,92 @@ class _Builder:
         self._where = where
 
     def section(self, cls: Any, given: Mapping[str, object], where: str) -> Any:
+        """Return an instance of a dataclass; None if there are problems, here or before, so that it is of no use."""
         hints = _hints(cls)
-        for key in given:
-            if key not in hints:
-                self.problems.append(self._unknown(cls, str(key), where))
-        made = {key: self.value(hint, given[key], _join(where, key)) for key, hint in hints.items() if key in given}
+        self.problems += [self._unknown_key(cls, str(key), where) for key in given if key not in hints]
+        values = {key: self.value(hint, given[key], _join(where, key)) for key, hint in hints.items() if key in given}
         for field in fields(cls):
-            if field.name in hints.keys() - made.keys() and field.default is field.default_factory is MISSING:
+            is_required = field.init and field.default is MISSING and field.default_factory is MISSING
+            if is_required and field.name not in values:
                 self.problems.append(f"{_join(where, field.name)} is missing")
-                made[field.name] = _FAILED
-        return _FAILED if any(part is _FAILED for part in made.values()) else cls(**made)
+        return None if self.problems else cls(**values)
 
     def value(self, hint: Any, value: Any, where: str) -> Any:
-        """Return a value as its type hint wants it, _FAILED with a problem noted where it can't be that."""
+        """Return a value converted to its type hint; None after noting a problem."""
         if hasattr(hint, "from_value"):
             try:
                 return hint.from_value(value, where)
             except UserError as error:
                 self.problems.append(str(error))
-                return _FAILED
+                return None
         bare = hint.__origin__ if get_origin(hint) is Annotated else hint
         origin = get_origin(bare)
         if is_dataclass(hint) and isinstance(hint, type):
-            given = vars(value) if isinstance(value, hint) else {} if value is None else value
-            if isinstance(given, Mapping):
-                return self.section(hint, given, where)
+            if isinstance(value, hint):
+                return self.section(hint, vars(value), where)
+            if isinstance(value, Mapping | None):
+                return self.section(hint, value or {}, where)
         elif origin is dict and isinstance(value, Mapping | None):
-            items = {str(key): (item, _join(where, str(key))) for key, item in (value or {}).items()}
-            return self._all({key: self.value(get_args(bare)[1], *item) for key, item in items.items()})
+            item_hint = get_args(bare)[1]
+            given = {str(key): item for key, item in (value or {}).items()}
+            return {key: self.value(item_hint, item, _join(where, key)) for key, item in given.items()}
         elif origin is tuple and isinstance(value, list | tuple):
-            made = {at: self.value(get_args(bare)[0], item, f"{where}[{at}]") for at, item in enumerate(value)}
-            return made if self._all(made) is _FAILED else tuple(made.values())
+            item_hint = get_args(bare)[0]
+            return tuple(self.value(item_hint, item, f"{where}[{index}]") for index, item in enumerate(value))
         return self._converted(hint, value, where)
-
-    def _all(self, made: dict[Any, Any]) -> Any:
-        return _FAILED if any(item is _FAILED for item in made.values()) else made
 
     def _converted(self, hint: Any, value: Any, where: str) -> Any:
         try:
-            made = _convert(hint, value)
-            if made == 0 and ALL_OR_SOME in getattr(hint, "__metadata__", ()):
-                wanted = "1 or more, or -1"
-            elif isinstance(made, float) and not math.isfinite(made):
-                wanted = "a finite number"
-            else:
-                return made
+            converted = _convert(hint, value)
         except msgspec.ValidationError as error:
             wanted = re.sub(r"^Expected |`|, got .*| - at .*", "", str(error))
+        else:
+            if converted == 0 and ALL_OR_SOME in getattr(hint, "__metadata__", ()):
+                wanted = "1 or more, or -1"
+            elif isinstance(converted, float) and not math.isfinite(converted):
+                wanted = "a finite number"
+            else:
+                return converted
         if get_origin(hint) is Literal:
             options = [str(option) for option in get_args(hint)]
             near = difflib.get_close_matches(str(value), options, 1)
             wanted = f"one of {', '.join(options)}" + (f" (did you mean {near[0]}?)" if near else "")
         seen = "empty" if value is None else repr(value)
         self.problems.append(f"{where or 'the settings'} is {seen}: wanted {wanted}")
-        return _FAILED
+        return None
 
-    def _unknown(self, cls: Any, key: str, where: str) -> str:
+    def _unknown_key(self, cls: Any, key: str, where: str) -> str:
         """Return the message for an unknown key: the section it belongs to, or the most similar keys."""
-        full = _join(where, key)
-        elsewhere: dict[str, list[str]] = {}
-        for path in _paths(self._root, self._where):
-            name = path.rpartition(".")[2]
+        path = _join(where, key)
+        synonyms = getattr(self._root, "SYNONYMS", {})
+        if path in synonyms:
+            return f"unknown key {path}: did you mean {synonyms[path]}?"
+        in_section = {name: [_join(where, name)] for name in _hints(cls)}
+        anywhere: dict[str, list[str]] = {}
+        for known_path in _paths(self._root, self._where):
+            name = known_path.rpartition(".")[2]
             if not where or name not in _OF_ITS_SECTION:
-                elsewhere.setdefault(name, []).append(path)
-        if full in (meant := getattr(self._root, "SYNONYMS", {})):
-            return f"unknown key {full}: did you mean {meant[full]}?"
-        own = {name: [_join(where, name)] for name in _hints(cls)}
-        for known, cutoff in ((own, 0.74), (elsewhere, 0.8)):
-            if key in known:
-                return f"unknown key {full}: it belongs at {' or '.join(known[key])}"
-            near = difflib.get_close_matches(key, known, 1, 0.9)  # a slip of a letter, before words in common
-            near = near or [name for name in known if len(key) > 4 and {*key.split("_")} <= {*name.split("_")}]
-            if not 1 <= len(near) <= 3:
-                near = difflib.get_close_matches(key, known, 1, cutoff)
-            if near:
-                return f"unknown key {full}: did you mean {' or '.join(path for name in near for path in known[name])}?"
-        return f"unknown key {full}: {where or 'the top level'} has {', '.join(_hints(cls))}"
+                anywhere.setdefault(name, []).append(known_path)
+        for paths, cutoff in ((in_section, 0.74), (anywhere, 0.8)):
+            if key in paths:
+                return f"unknown key {path}: it belongs at {' or '.join(paths[key])}"
+            if near := [known for name in _similar(key, paths, cutoff) for known in paths[name]]:
+                return f"unknown key {path}: did you mean {' or '.join(near)}?"
+        return f"unknown key {path}: {where or 'the top level'} has {', '.join(_hints(cls))}"
+
+
+def _similar(key: str, names: Iterable[str], cutoff: float) -> list[str]:
+    """Return the names that a key may be a slip of: with a letter changed, with all words of the key, or similar."""
+    near = difflib.get_close_matches(key, names, 1, 0.9)
+    if not near and len(key) > 4:
+        near = [name for name in names if {*key.split("_")} <= {*name.split("_")}]
+    return near if 1 <= len(near) <= 3 else difflib.get_close_matches(key, names, 1, cutoff)
 
 
 _OF_ITS_SECTION = (
     *("compression", "compression_level", "content", "enabled", "folder", "format", "mode", "type", "verify"),
 )
-"""Words that mean another thing in each section, so that a key of another one is not what the user meant."""
+"""Keys that mean another thing in each section, so that the same key of another section is not what the user meant."""
 
 
 def _convert(hint: Any, value: Any) -> Any:

@@ -23,10 +23,7 @@ Compression = Literal["none", "gzip", "zip", "snappy", "zstd"]
 Decode = Literal["none", "full"]
 EngineName = Literal["matched", "fast", "library"]
 
-BLOCK_BYTES = 4096
-"""Every block of this many payload bytes is unique and names its file and offset (`datagen.content`)."""
-NUMBER_KINDS = "iufc"
-"""`dtype.kind` of the NumPy types allowed in records: signed and unsigned integers, floats and complex numbers."""
+BLOCK_BYTES = 4096  # every block of the payload is unique and names its file and offset (`datagen.content`)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +69,9 @@ class ParquetSpec:
     """Rows in each row group; row groups are read whole."""
 
 
-MAX_RECORD_BYTES, MAX_DATASET_BYTES = 1 << 50, 1 << 62
-"""Larger than any dataset, yet small enough that offsets and sums of sizes fit in 64 bits."""
+MAX_RECORD_BYTES = 1 << 50
+MAX_DATASET_BYTES = 1 << 62
+"""Both are larger than any dataset, yet small enough that offsets and sums of sizes fit in 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,29 +137,14 @@ class DatasetSpec:
 
         return np.dtype(self.record_element_type).itemsize
 
-    @property
-    def record_bytes(self) -> float:
-        """Return the mean bytes of a record."""
-        return math.prod(self.record_dims) if self.record_dims else self.record_length_bytes
-
     def check(self) -> list[str]:
-        """Return what is wrong with these settings: for each problem the key, the value found and the value expected.
-
-        The format reports what it does not support (a compression, several samples in an image).
-        """
+        """Return what is wrong with these settings: for each problem the key, its value and the expected value."""
         return list(problems(self, "dataset"))
 
     def problems(self, where: str) -> Iterator[str]:
-        """Yield problems other than numbers out of range; `where` is the key of this section."""
-        with contextlib.suppress(OverflowError):  # by numbers out of range, which are named already
-            total_bytes = (self.num_files_train + self.num_files_eval) * self.num_samples_per_file * self.record_bytes
-            if total_bytes > MAX_DATASET_BYTES:
-                seen = f"{where}.num_files_train, num_samples_per_file and record_length_bytes multiply to"
-                yield f"{seen} {total_bytes:.3g} bytes: wanted at most {MAX_DATASET_BYTES:.3g}"
-        yield from self._record_problems(where)
-        yield from self._format_problems()
-
-    def _record_problems(self, where: str) -> Iterator[str]:
+        """Yield which settings contradict each other; `where` is the key of this section. `settings.problems` calls
+        this, and checks each setting by itself.
+        """
         if self.record_dims and self.record_length_bytes_stdev:
             yield (
                 f"{where}.record_dims and {where}.record_length_bytes_stdev are both given: records of one shape have "
@@ -172,37 +155,39 @@ class DatasetSpec:
         if not _is_number_type(self.record_element_type):
             actual = f"{where}.record_element_type is {self.record_element_type!r}"
             yield f"{actual}: wanted the name of a NumPy number type, such as uint8 or float32"
+            return  # the other checks need the bytes of an element
+        elements = math.prod(self.record_dims) if self.record_dims else self.record_length_bytes
+        samples = (self.num_files_train + self.num_files_eval) * self.num_samples_per_file
+        with contextlib.suppress(OverflowError):  # by numbers out of range, which are named already
+            total_bytes = samples * elements * self.element_bytes
+            if total_bytes > MAX_DATASET_BYTES:
+                seen = f"{where}.num_files_train, num_samples_per_file and record_length_bytes multiply to"
+                yield f"{seen} {total_bytes:.3g} bytes: wanted at most {MAX_DATASET_BYTES:.3g}"
+        from datagen import registry  # here, as the formats import this module
+
+        # An unknown format is reported when it is opened, with the list of known ones.
+        if self.format in registry.names("datagen.formats"):
+            yield from registry.find("datagen.formats", self.format, "Format")().unfit(self)
 
     def _quantile_problems(self, where: str) -> Iterator[str]:
         key, sizes = f"{where}.record_length_bytes_quantiles", self.record_length_bytes_quantiles
         yield from quantiles.problems(sizes, self.record_length_bytes, key, f"{where}.record_length_bytes")
         if max(sizes) > MAX_RECORD_BYTES:
             yield f"{key} goes up to {max(sizes):g}: wanted at most {MAX_RECORD_BYTES:g}"
-        others = {
+        size_settings = {
             "record_dims": self.record_dims,
             "record_length_bytes_stdev": self.record_length_bytes_stdev,
             "parquet.columns": self.parquet.columns,
         }
-        for other in (name for name, value in others.items() if value):
-            yield f"{key} and {where}.{other} are both given, and both set the size of records: leave one out"
-
-    def _format_problems(self) -> list[str]:
-        if not _is_number_type(self.record_element_type):
-            return []  # reported already; the formats' own checks need a valid type
-        # Imported here because the formats import this module.
-        from datagen import registry
-
-        # An unknown format is reported when it is opened, with the list of known ones.
-        if self.format not in registry.names("datagen.formats"):
-            return []
-        unfit: list[str] = registry.find("datagen.formats", self.format, "Format")().unfit(self)
-        return unfit
+        for name, value in size_settings.items():
+            if value:
+                yield f"{key} and {where}.{name} are both given, and both set the size of records: leave one out"
 
 
 def _is_number_type(name: str) -> bool:
     import numpy as np
 
     try:
-        return np.dtype(name).kind in NUMBER_KINDS
+        return np.dtype(name).kind in "iufc"  # signed and unsigned integers, floats and complex numbers
     except (TypeError, ValueError, SyntaxError):
         return False

@@ -12,7 +12,6 @@ from typing import TypeVar
 from datagen.storage.storage_base import StorageBase
 
 T = TypeVar("T")
-_FINDING_THREADS = 16
 PROGRESS_SECONDS = 0.25  # interval of progress reports
 
 
@@ -38,7 +37,9 @@ class Tally:
         """With `exact`, `total_bytes` is the size of the files; else of their samples, before encoding."""
         self.files = 0
         self.bytes = 0
-        self._total_files, self._total_bytes, self._exact = total_files, total_bytes, exact
+        self._total_files = total_files
+        self._total_bytes = total_bytes
+        self._exact = exact
         self._started = time.monotonic()
         self.lock = threading.Lock()
         self._stopping = False
@@ -71,9 +72,8 @@ def run(
 ) -> None:
     """Pass every number to one of `threads` workers, each created in its own thread.
 
-    `progress` is called in this thread, at the end too.
-
-    Raises the first exception of a worker, or KeyboardInterrupt, after all workers have stopped.
+    `progress` is called in this thread, and once more at the end. Raises the first exception of a worker, or
+    KeyboardInterrupt, after all workers have stopped.
     """
     source = iter(numbers)
     lock = threading.Lock()
@@ -99,7 +99,7 @@ def run(
                     progress(tally.progress())
         finally:
             tally.stop()
-    for future in futures:  # the failure that stopped the others
+    for future in futures:  # workers that another worker's failure stopped have a StoppedError
         failure = future.exception()
         if failure is not None and not isinstance(failure, StoppedError):
             raise failure
@@ -110,13 +110,15 @@ def run(
 def of_each(
     storage: StorageBase, numbers: Sequence[int], find: Callable[[StorageBase, Sequence[int]], Iterable[T]]
 ) -> list[T]:
-    """Return what `find` yields for each number, in their order; each of some threads has a client and a part of them.
+    """Return what `find` yields for each number, in the order of the numbers.
 
-    There are _FINDING_THREADS at most: where a request takes milliseconds, one after another would take minutes.
+    Up to 16 threads share the numbers, because a million requests of milliseconds, one after another, would take
+    minutes. Each calls `find` with a storage of its own and the numbers of its share.
     """
-    threads, found = min(_FINDING_THREADS, len(numbers)), dict[int, T]()
+    threads = min(16, len(numbers))
+    results = dict[int, T]()
     with ThreadPoolExecutor(threads, "finding") as pool:
-        parts = pool.map(lambda first: list(find(storage.of_thread(), numbers[first::threads])), range(threads))
-        for first, part in enumerate(parts):
-            found |= dict(zip(range(first, len(numbers), threads), part, strict=True))
-    return [found[place] for place in range(len(numbers))]
+        shares = pool.map(lambda first: list(find(storage.of_thread(), numbers[first::threads])), range(threads))
+        for first, share in enumerate(shares):
+            results |= dict(zip(range(first, len(numbers), threads), share, strict=True))
+    return [results[index] for index in range(len(numbers))]

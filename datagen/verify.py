@@ -50,18 +50,19 @@ def verify(
     is no manifest, so that the expected contents are unknown.
     """
     opened = open_storage(storage.buffered)
-    made = manifest.read(spec.data_folder, opened)
-    if made is None:
+    existing = manifest.read(spec.data_folder, opened)
+    if existing is None:
         raise DatasetError(
             f"{spec.data_folder} has no {manifest.MANIFEST_NAME}: dlemu did not make this dataset, "
             "so it can't know what the bytes should be"
         )
-    if made.spec.format != spec.format and not is_built_in(FORMATS, made.spec.format):
+    format_name = existing.spec.format
+    if format_name != spec.format and not is_built_in(FORMATS, format_name):
         raise DatasetError(
-            f"{spec.data_folder} was made in format {made.spec.format!r}, a custom module: if you trust it, name "
-            f"it yourself with dataset.format={made.spec.format}"
+            f"{spec.data_folder} was made in format {format_name!r}, a custom module: if you trust it, name "
+            f"it yourself with dataset.format={format_name}"
         )
-    files = files_of(replace(made.spec, data_folder=spec.data_folder))
+    files = files_of(replace(existing.spec, data_folder=spec.data_folder))
     share = range(rank, len(files), ranks)
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.sizes is not None)
     checker = _Checker(files, opened, tally)
@@ -81,16 +82,16 @@ class _Checker:
 
     def worker(self) -> Callable[[int], None]:
         """Return a function that checks one file, with its own buffers; each thread calls this once."""
-        made, stored = AlignedBuffer(), AlignedBuffer()
+        generated, stored = AlignedBuffer(), AlignedBuffer()
 
         def check(running_index: int) -> None:
             for part in self._files.parts(running_index):
-                self._check(running_index, part, made, stored)
+                self._check(running_index, part, generated, stored)
             self._tally.add(files=1)
 
         return check
 
-    def _check(self, running_index: int, part: Part, made: AlignedBuffer, stored: AlignedBuffer) -> None:
+    def _check(self, running_index: int, part: Part, generated: AlignedBuffer, stored: AlignedBuffer) -> None:
         path = part.path
         finding: Damage | None
         try:
@@ -98,7 +99,7 @@ class _Checker:
                 if next(iter(self._storage.sizes([path]))) is None:
                     finding = Damage("error", path, "missing", "there is no such file")
                 elif part.size_bytes is not None:
-                    finding = self._check_bytes(running_index, part, part.size_bytes, made, stored)
+                    finding = self._check_bytes(running_index, part, part.size_bytes, generated, stored)
                 else:
                     finding = self._check_payload(running_index)
         except DatasetError as error:
@@ -107,53 +108,60 @@ class _Checker:
             self.findings.append(finding)
 
     def _check_bytes(
-        self, running_index: int, part: Part, wanted: int, made: AlignedBuffer, stored: AlignedBuffer
+        self, running_index: int, part: Part, size_bytes: int, generated: AlignedBuffer, stored: AlignedBuffer
     ) -> Damage | None:
         """Generate the file again, into a writer that compares instead of writing."""
         with contextlib.closing(self._storage.open(part.path)) as reader:
             comparison = CountingWriter(_Comparison(reader, stored), self._tally)
             try:
-                part.write(comparison, made)
+                part.write(comparison, generated)
             except _DifferenceError as difference:
-                return self._damage(running_index, part, wanted, reader, difference.offset)
+                return self._damage(running_index, part, size_bytes, reader, difference.offset)
             if reader.size_bytes == comparison.position:
                 return None
-            at = min(reader.size_bytes, comparison.position)
-            return self._damage(running_index, part, wanted, reader, at)
+            offset = min(reader.size_bytes, comparison.position)
+            return self._damage(running_index, part, size_bytes, reader, offset)
 
-    def _damage(self, running_index: int, part: Part, wanted: int, reader: Reader, offset: int) -> Damage:
+    def _damage(self, running_index: int, part: Part, size_bytes: int, reader: Reader, offset: int) -> Damage:
         """Return the kind of damage of a file that first differs at `offset`."""
         path, content = part.path, self._files.content
-        if reader.size_bytes == wanted:
-            swapped, message = False, f"it differs from what was generated, at offset {offset}"
+        if reader.size_bytes == size_bytes:
+            message = f"it differs from what was generated, at offset {offset}"
+            swapped = False
             if not part.is_side:
                 swapped, words = explain(*_around(reader, offset), content, running_index)
                 message += f": {words}, not of file {running_index}"
             return Damage("error", path, "swapped" if swapped else "changed", message)
-        first = next(iter(find_stamps(_around(reader, 0)[0])), None)
-        if first is not None and (first[1].file, first[1].seed_hash) != (running_index, content.seed_hash):
-            message = f"at offset {first[0]} it begins as file number {first[1].file}, not {running_index}"
-            return Damage("error", path, "swapped", message)
-        message = f"it has {reader.size_bytes} bytes, wanted {wanted}; it is right up to offset {offset}"
-        return Damage("error", path, "truncated" if reader.size_bytes < wanted else "changed", message)
+        stamps = find_stamps(_around(reader, 0)[0])
+        if stamps:
+            stamp_offset, stamp = stamps[0]
+            if stamp.file != running_index or stamp.seed_hash != content.seed_hash:
+                message = f"at offset {stamp_offset} it begins as file number {stamp.file}, not {running_index}"
+                return Damage("error", path, "swapped", message)
+        message = f"it has {reader.size_bytes} bytes, wanted {size_bytes}; it is right up to offset {offset}"
+        return Damage("error", path, "truncated" if reader.size_bytes < size_bytes else "changed", message)
 
     def _check_payload(self, running_index: int) -> Damage | None:
         """Read and compare the samples as a loader would: compressed bytes depend on the library's version."""
-        files, checked = self._files, 0
-        path, wanted = files.path(running_index), files.size_bytes(running_index)
-        parts = self._of_groups if isinstance(files.format, GroupFormat) else self._of_samples
-        for data, start in parts(running_index, wanted):
-            at = files.content.first_difference(data, running_index, start)
-            if at is not None:
-                swapped, words = explain(data, at, files.content, running_index)
-                message = f"its payload differs from what was generated at offset {start + at}: {words}"
+        files, path = self._files, self._files.path(running_index)
+        checked_bytes, payload_bytes = 0, int(files.estimates[running_index])
+        if isinstance(files.format, GroupFormat):
+            pieces = self._group_values(running_index)
+        else:
+            pieces = self._sample_payloads(running_index, payload_bytes)
+        for data, offset in pieces:
+            index = files.content.first_difference(data, running_index, offset)
+            if index is not None:
+                swapped, words = explain(data, index, files.content, running_index)
+                message = f"its payload differs from what was generated at offset {offset + index}: {words}"
                 return Damage("error", path, "swapped" if swapped else "changed", message)
-            checked += len(data)
+            checked_bytes += len(data)
             self._tally.add(size_bytes=len(data))
-        message = f"its samples have {checked} bytes, wanted {wanted}"
-        return None if checked == wanted else Damage("error", path, "truncated", message)
+        if checked_bytes == payload_bytes:
+            return None
+        return Damage("error", path, "truncated", f"its samples have {checked_bytes} bytes, wanted {payload_bytes}")
 
-    def _of_groups(self, running_index: int, wanted: int) -> Iterator[tuple[memoryview, int]]:
+    def _group_values(self, running_index: int) -> Iterator[tuple[memoryview, int]]:
         """Yield the values of a file of row groups, and their offset in the payload. Raises DatasetError."""
         groups_format, path = self._files.format, self._files.path(running_index)
         spec = manifest.without_read_flags(self._files.spec)
@@ -167,20 +175,20 @@ class _Checker:
                 for values in samples_of_columns(groups.payload(group), columns):
                     yield values.data, values.payload_offset
 
-    def _of_samples(self, running_index: int, wanted: int) -> Iterator[tuple[memoryview, int]]:
-        """Yield the payload of each sample, and its offset, until there are the bytes wanted; several may share one."""
+    def _sample_payloads(self, running_index: int, payload_bytes: int) -> Iterator[tuple[memoryview, int]]:
+        """Yield the payload of each sample, and its offset, once for samples that share a payload."""
         path, samples = self._files.path(running_index), self._files.spec.num_samples_per_file
-        done, starts = 0, set()
+        yielded_bytes, offsets = 0, set()
         with opened_file(self._files.format, path, self._storage, samples) as opened:
             for index in range(samples):
-                if done == wanted:
+                if yielded_bytes == payload_bytes:
                     return
                 sample = opened.sample(index)
-                data, start = sample.plain_payload, sample.payload_offset
-                if start not in starts:
-                    starts.add(start)
-                    done += len(data)
-                    yield data, start
+                data, offset = sample.plain_payload, sample.payload_offset
+                if offset not in offsets:
+                    offsets.add(offset)
+                    yielded_bytes += len(data)
+                    yield data, offset
 
 
 class _DifferenceError(Exception):
@@ -201,8 +209,8 @@ class _Comparison(NullWriter):
     def write_at(self, data: Bytes, offset: int) -> None:
         view = self._buffer.view(len(data))
         got = self._reader.read_into(view, offset)
-        stored, wanted = np.frombuffer(view[:got], np.uint8), np.frombuffer(data, np.uint8)
-        differs = stored != wanted[:got]
+        stored, generated = np.frombuffer(view[:got], np.uint8), np.frombuffer(data, np.uint8)
+        differs = stored != generated[:got]
         if differs.any():
             raise _DifferenceError(offset + int(differs.argmax()))
         if got < len(data):

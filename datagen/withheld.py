@@ -31,12 +31,13 @@ _MIN_SECRET_PART = 8  # the same for a part of a value, as in `AccountName=x;Acc
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _OPTION = re.compile(r"([+]*(?:workload[./])?storage[./]storage_options[./]([^=]*)=)(.*)", re.DOTALL)
 _OPTIONS = re.compile(r"(.*?storage_options[^=:]*[=:]).*", re.DOTALL)
-"""Storage options in another form: a whole section, or an override that no grammar accepts."""
+"""Storage options that `_OPTION` does not match: a whole section, or an override that is not valid."""
 SECRET_NAMES = "secret|passw|token|credential|access_?key|api_?key"  # a pattern of what is in names of credentials
 _SECRET_WORD = re.compile(rf"([^\s=]*(?:{SECRET_NAMES})[^\s=]*=).*", re.IGNORECASE | re.DOTALL)
 
 _UNDECODED = re.compile("[\ud800-\udfff]")
-_USER, _QUERY = re.compile(r"(://)[^/\s?#]*@"), re.compile(r"([?&;][^=&;\s]*=)[^&;\s\"')\]},]+")
+_USER = re.compile(r"(://)[^/\s?#]*@")
+_QUERY = re.compile(r"([?&;][^=&;\s]*=)[^&;\s\"')\]},]+")
 
 
 def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,19 +63,20 @@ def public_text(text: str) -> str:
     """Return a text whose URLs have their user names, passwords and query values (signatures) withheld."""
     if "://" not in text:
         return text
-    return _URL.sub(lambda found: _QUERY.sub(rf"\1{WITHHELD}", _USER.sub(rf"\1{WITHHELD}@", found[0])), text)
+    return _URL.sub(lambda url: _QUERY.sub(rf"\1{WITHHELD}", _USER.sub(rf"\1{WITHHELD}@", url[0])), text)
 
 
 def scrubbed(text: str, options: Mapping[str, object]) -> str:
     """Return a message without the values of withheld options, which a library's error message may quote."""
     for name, option in options.items():
-        for value in _scalars(option) if public_option(name, option) == WITHHELD else ():
+        if public_option(name, option) != WITHHELD:
+            continue
+        for value in _scalars(option):
             parts = [part.partition("=")[2] for part in re.split("[;&]", value)]
             for secret in (value, *(part for part in parts if len(part) >= _MIN_SECRET_PART)):
                 if len(secret) >= _MIN_SECRET and secret != WITHHELD:
-                    text = text.replace(secret, WITHHELD).replace(
-                        quote(secret, safe="", errors="surrogateescape"), WITHHELD
-                    )
+                    quoted = quote(secret, safe="", errors="surrogateescape")
+                    text = text.replace(secret, WITHHELD).replace(quoted, WITHHELD)
     return public_text(text)
 
 
@@ -104,19 +106,21 @@ def check_letters(words: Iterable[str]) -> None:
 
 
 def without_secrets(words: Iterable[str]) -> list[str]:
+    """Return the words of a command line as they may be written to files."""
     return [public_text(_without_secret(word)) for word in words]
 
 
 def _without_secret(word: str) -> str:
-    if found := _OPTION.fullmatch(word):
-        before, name, value = found.groups()
-        is_plain = value.lower() in ("true", "false", "null")
-        return word if is_plain or public_option(name, value) != WITHHELD else f"{before}{WITHHELD}"
-    if found := _OPTIONS.fullmatch(word):
-        return f"{found[1]}{WITHHELD}"
+    if option := _OPTION.fullmatch(word):
+        before, name, value = option.groups()
+        is_public = value.lower() in ("true", "false", "null") or public_option(name, value) != WITHHELD
+        return word if is_public else f"{before}{WITHHELD}"
+    if options := _OPTIONS.fullmatch(word):
+        return f"{options[1]}{WITHHELD}"
     return _SECRET_WORD.sub(rf"\1{WITHHELD}", word)
 
 
 def given_options(words: Iterable[str]) -> dict[str, str]:
-    found = (_OPTION.fullmatch(word) for word in words)
-    return {match[2]: match[3].strip("'\"") for match in found if match}
+    """Return the storage options in the words of a command line, by name."""
+    matches = (_OPTION.fullmatch(word) for word in words)
+    return {match[2]: match[3].strip("'\"") for match in matches if match}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from datagen import registry as registry
     from datagen.atomic import write_text as write_text
     from datagen.buffers import AlignedBuffer as AlignedBuffer
-    from datagen.bulk_content import BulkContent as BulkContent
+    from datagen.content import BulkContent as BulkContent
     from datagen.errors import DatasetError as DatasetError
     from datagen.errors import DlemuError as DlemuError
     from datagen.errors import SpaceError as SpaceError
@@ -69,7 +69,7 @@ _PLACES = (
     ("dlemu.loaders.loader_base", "dlemu.machine.environment", "dlemu.machine.thread_accounting", "dlemu.metrics.au"),
     ("dlemu.metrics.cache", "dlemu.runner.child_run", "dlemu.runner.rows_job", "dlemu.runner.run_folder"),
     ("dlemu.runner.run_list", "datagen.atomic:write_text", "datagen.buffers:AlignedBuffer"),
-    ("datagen.bulk_content:BulkContent", "datagen.errors:DatasetError", "datagen.errors:DlemuError"),
+    ("datagen.content:BulkContent", "datagen.errors:DatasetError", "datagen.errors:DlemuError"),
     ("datagen.errors:SpaceError", "datagen.errors:UserError", "datagen.inspection:inspect"),
     ("datagen.regular:open_regular", "dlemu.cli.interruption:Watched", "dlemu.dlio.config:dlio_workload"),
     ("dlemu.jobs.training.prediction.from_times:ForeignRun", "dlemu.loaders.traits_base:LoaderTraits"),

@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable, Sequence
 
 MAX_HEADER_BYTES = 16 << 10  # maximum size of a response header
-HEADER_READ_BYTES = 4 << 10
-"""Maximum size of one read of the header; small, because body bytes that arrive with it must be copied."""
+HEADER_READ_BYTES = 4 << 10  # maximum read of the header: body bytes that come with it must be copied
 SEND_BYTES = 4 << 20  # maximum bytes per send call
 ERROR_BYTES = 64 << 10  # maximum bytes read of an error's body: its code and message are at the beginning
 BODY_BYTES = 1 << 20  # default limit for the body of a response that is kept in memory instead of a target buffer
 MAX_CHUNK_LINE_BYTES = 4 << 10  # maximum length of the line before a chunk, and of all lines after the last one
 MAX_INTERIM_RESPONSES = 16  # maximum 1xx responses (Continue, Early Hints) before the final one
+_is_hexadecimal = re.compile(rb"[0-9A-Fa-f]{1,15}").fullmatch
+_is_number = re.compile("[0-9]{1,18}").fullmatch
 
 
 class BrokenResponseError(OSError):
@@ -106,16 +107,13 @@ class Exchange:
     succeeded = False
     body = b""  # the response body, unless it went to the target buffer
     body_bytes = 0  # bytes of the response body so far
-    length: int | None = None
-    """Length of the response body; None if unknown: chunked, or delimited by the end of the connection."""
+    length: int | None = None  # bytes of the response body; None: it is chunked, or ends with the connection
     first_byte_ns = 0
     progress_bytes = 0  # all bytes sent and received so far
     reusable = True  # the connection can carry another request
     _header_bytes = 0
     _text = _lower = ""  # the response header as received, and in lower case
-    _collected: bytearray | None = None
-    """The body so far, where it is kept in memory instead of a target: of errors, listings, ..."""
-    _most_bytes = 0  # limit of `_collected`
+    _collected: bytearray | None = None  # the body so far of an error, a listing, ...: kept here instead of in a target
     _chunked: bytearray | None = None  # what was received of a chunked body, with its framing; None for any other body
     _next_chunk = 0  # where the first chunk that has not arrived completely begins there
     _interim = 0
@@ -142,7 +140,7 @@ class Exchange:
         self.began_ns = time.monotonic_ns()
         self._target = target
         self._bodiless = bodiless
-        self._limit = most_bytes
+        self._most_bytes = most_bytes  # maximum bytes of `_collected`
         self._header_problem = header_problem
         self._out: list[bytes | memoryview] = [head, *body]
         self._header_buffer = connection.scratch
@@ -157,10 +155,8 @@ class Exchange:
         return self._collected is not None
 
     def header(self, name: str) -> str:
-        """Return the value of a response header (the last, if repeated), '' if absent; `name` is in lower case.
-
-        Headers are searched for on demand, because most are never looked at.
-        """
+        """Return a response header's value (the last, if repeated), '' if absent; `name` is in lower case."""
+        # Searched for on demand, because most headers are never looked at
         begin = self._lower.rfind(f"\r\n{name}:")
         if begin < 0:
             return ""
@@ -229,8 +225,9 @@ class Exchange:
             self._interim += 1
             if self._interim > MAX_INTERIM_RESPONSES:
                 raise BrokenResponseError(errno.EPROTO, f"{self._interim} responses of {self.status}, and no final one")
-            self.status, self._header_bytes, searched = 0, len(rest), 0  # another head follows
             self._header_buffer[: len(rest)] = bytes(rest)
+            self._header_bytes = len(rest)
+            self.status = searched = 0  # the header of another response follows
 
     def _parse_header(self, text: str) -> None:
         status = text[9:12]
@@ -247,26 +244,22 @@ class Exchange:
                 self.reusable = False
 
     def _begin_body(self, rest: memoryview) -> None:
-        stated = self.header("content-length")
         if self._bodiless or self.status in (204, 304):
             self.length = 0
         elif "chunked" in self._lower and "chunked" in self.header("transfer-encoding").lower():
             self._chunked = bytearray()
         else:
-            self.length = number_in(stated)
+            self.length = number_in(self.header("content-length"))
             self.reusable = self.reusable and self.length is not None
         if not self.succeeded:
-            self._collect(ERROR_BYTES)
+            self._collected, self._most_bytes = bytearray(), ERROR_BYTES
         elif self._header_problem is not None and (wrong := self._header_problem(self)):
             raise BrokenResponseError(errno.EPROTO, wrong)
         elif self._chunked is not None and self._target is not None:
             raise BrokenResponseError(errno.EPROTO, "an object arrived in chunks, without its length")
         elif self._target is None:
-            self._collect(self._limit)
+            self._collected = bytearray()
         self._receive_body(rest)
-
-    def _collect(self, most_bytes: int) -> None:
-        self._collected, self._most_bytes = bytearray(), most_bytes
 
     def _receive_body(self, piece: memoryview) -> None:
         """Store received body bytes, and note whether the body is complete."""
@@ -343,10 +336,6 @@ class Exchange:
             return
         of = "" if self.length is None else f" of {self.length}"
         raise BrokenResponseError(errno.ECONNRESET, f"the response ended after {self.body_bytes}{of} bytes")
-
-
-_is_hexadecimal = re.compile(rb"[0-9A-Fa-f]{1,15}").fullmatch
-_is_number = re.compile("[0-9]{1,18}").fullmatch
 
 
 def number_in(text: str) -> int | None:

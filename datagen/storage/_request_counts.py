@@ -21,25 +21,13 @@ from datagen.errors import UserError
 from datagen.quantiles import Percentiles
 
 COUNTERS = (
-    "get",
-    "head",
-    "list",
-    "put",
-    "delete",
-    "received_bytes",
-    "sent_bytes",
-    "failed",
-    "retried",
-    "slow_down",
-    "connections_opened",
-    "connections_open",
-    "in_flight",
+    *("get", "head", "list", "put", "delete", "received_bytes", "sent_bytes", "failed", "retried", "slow_down"),
+    *("connections_opened", "connections_open", "in_flight"),
 )
 """Requests by method, bytes of bodies, failed attempts, retries, responses 503 or 429, and the current state."""
 FINE = 4  # bins in which latencies grow by the factor `GROWTH`
 BINS = 256 * FINE
-INDEX = {name: number for number, name in enumerate(COUNTERS)}
-"""Counter -> its index in the array; the two histograms come after them."""
+INDEX = {name: number for number, name in enumerate(COUNTERS)}  # index in the array; two histograms follow
 _IN_FLIGHT, _RECEIVED_BYTES = INDEX["in_flight"], INDEX["received_bytes"]
 LOWEST_US, GROWTH = 10.0, 1.09
 """Logarithmic bins from 10 us up to ten hours: each `FINE` bins widen by 9 %, one by 2.2 %."""
@@ -56,10 +44,8 @@ class RequestCounts:
         self.values = np.zeros(_SIZE, np.int64) if values is None else values
         if len(self.values) != _SIZE:
             raise UserError(f"{len(self.values)} counters of requests, wanted {_SIZE}: the result is damaged")
-        self._cells = self.values.data
-        """The same memory as a memoryview, which increments several times as fast as an array."""
-        self.on_answer: Callable[[int, int], None] | None = None
-        """Called at the end of each GET, with the arguments of `answered`."""
+        self._cells = self.values.data  # the same memory; incremented several times as fast
+        self.on_answer: Callable[[int, int], None] | None = None  # called by `answered` with its arguments
 
     @classmethod
     def kept_in(cls, folder: str) -> RequestCounts:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from datagen.errors import DatasetError, ServerError, SpaceError
+from datagen.errors import DatasetError, ServerError, SpaceError, no_such_file
 from datagen.storage._http_exchange import BODY_BYTES, Address, BrokenResponseError, Connection, Exchange, number_in
 from datagen.storage._request_counts import RequestCounts
 from datagen.storage._s3_options import Options
@@ -30,8 +30,7 @@ from datagen.storage._s3_signing import EMPTY_SHA256, SOURCES, Signer, query_tex
 from datagen.storage._s3_xml import LIST_BYTES, WrongXmlError, error_in
 
 CONNECT_SECONDS = 10.0  # Linux repeats a lost SYN after 1, 3 and 7 s
-MIN_PROGRESS_BYTES = 64 << 10
-"""A request that moves fewer bytes within the timeout is aborted: the server hangs, or trickles data on purpose."""
+MIN_PROGRESS_BYTES = 64 << 10  # a request that moves less within the timeout is aborted: the server hangs, or trickles
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.1, 20.0  # 20 s: as the AWS SDKs' standard mode
 RETRYABLE = (408, 429, 500, 502, 503, 504)  # HTTP statuses of transient errors
 RETRYABLE_CODES = (
@@ -58,6 +57,7 @@ NO_TLS = "WRONG_VERSION_NUMBER"  # openSSL's reason when the peer does not speak
 MESSAGE_CHARACTERS = 300  # maximum length of a server's error text in our messages
 OPEN_END = 1 << 62  # an offset beyond the end of any object
 MAX_IDLE_CONNECTIONS = 64  # maximum connections of a process to one bucket that are kept open between requests
+_content_range = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/(?:([0-9]{1,18})|\*)", re.IGNORECASE).fullmatch
 
 
 class Span(NamedTuple):
@@ -66,11 +66,6 @@ class Span(NamedTuple):
     begin: int
     end: int
     size_bytes: int | None = None  # size of the whole object, if known; `end` is then at most that
-
-    @property
-    def content_range(self) -> str:
-        """The Content-Range header of a response with exactly these bytes."""
-        return f"bytes {self.begin}-{self.end - 1}/{self.size_bytes}"
 
     @property
     def text(self) -> str:
@@ -92,20 +87,17 @@ class Request:
     etag: str = ""  # at open, sent as If-Match: reading an object that changed fails
     target: memoryview | None = None  # buffer for the body of a successful response
     fills: bool = True  # that body must fill the target exactly; else it may be shorter
-    parse: Callable[[bytes], Any] | None = None
-    """Turns the body of a successful response into `content`, or raises WrongXmlError."""
+    parse: Callable[[bytes], Any] | None = None  # makes `content` of a successful body, or raises WrongXmlError
     content: Any = None
     attempts: int = 0
     accepted: tuple[int, ...] = ()  # error statuses that are not retried but returned, as the caller handles them
-    response: Exchange | None = None
-    """The final response; None before it, and after a failed attempt that is to be retried."""
+    response: Exchange | None = None  # the final response; None until then
     retry_seconds: float = 0.0  # delay before the next attempt
     renewed: bool = False  # it was retried with new credentials, which is done once per request
     exchange: Exchange = field(init=False)  # the present attempt, or the last one
     deadline_ns: int = 0  # when `MIN_PROGRESS_BYTES` must have been moved since the last check
     checked_bytes: int = 0  # the exchange's `progress_bytes` at the last check
-    was_collecting: bool = False
-    """A short body (error, listing) had begun to arrive by the last check: it must be complete by the next."""
+    was_collecting: bool = False  # a short body (error, listing) was arriving: it must end by the next check
 
 
 class Client:
@@ -279,14 +271,10 @@ class Client:
             if code in EXPIRED and (signed_before or self._signer.renew()):
                 request.renewed = True
                 return
-        final = (
-            exchange is not None
-            and (status < 500 or code.endswith(NO_SPACE))
-            and status not in RETRYABLE
-            and code not in RETRYABLE_CODES
-        )
-        if final and exchange is not None and not exchange.succeeded:
-            raise self._refusal(request, exchange, code)
+        if exchange is not None and not exchange.succeeded:
+            is_refusal = status < 500 or code.endswith(NO_SPACE)
+            if is_refusal and status not in RETRYABLE and code not in RETRYABLE_CODES:
+                raise self._refusal(request, exchange, code)
         if isinstance(error, ssl.SSLCertVerificationError):
             raise ServerError(
                 f"{self.endpoint}: its certificate is not trusted ({error.verify_message}): give the "
@@ -332,7 +320,7 @@ class Client:
         if code in REFUSALS:
             return ServerError(f"{message}: {REFUSALS[code]}")
         if status == 404:
-            return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"s3://{bucket}/{request.key}")
+            return no_such_file(f"s3://{bucket}/{request.key}")
         region = exchange.header("x-amz-bucket-region")
         if region or code in ("AuthorizationHeaderMalformed", "PermanentRedirect") or status in (301, 307):
             named = f" {region!r}" if region and region != self._signer.region else ""
@@ -445,27 +433,39 @@ def _code(exchange: Exchange) -> str:
 
 def _part_problem(request: Request, exchange: Exchange) -> str:
     """Return why a successful response does not hold the requested bytes; '' if it does."""
-    span, length, stated = request.span, exchange.length, exchange.header("content-range")
-    if span is not None and length == span.end - span.begin and stated == span.content_range:
-        return ""  # fast path of nearly all responses
+    span, length, content_range = request.span, exchange.length, exchange.header("content-range")
+    if span is not None:
+        exact_range = f"bytes {span.begin}-{span.end - 1}/{span.size_bytes}"
+        if length == span.end - span.begin and content_range == exact_range:
+            return ""  # fast path of nearly all responses
     if exchange.status == 204:
         return "the response has no object"
-    wanted = None if request.target is None or not request.fills else len(request.target)
-    if stated or exchange.status == 206:  # rclone sends a range with status 200
-        asked, found = span or Span(0, OPEN_END), _content_range(stated)
-        begin, end, size_bytes = -1, 0, asked.size_bytes
-        if found is not None:
-            begin, end = int(found[1]), int(found[2]) + 1
-            size_bytes = int(found[3]) if found[3] else size_bytes
-        asked_end = end if size_bytes is None else min(asked.end, size_bytes)
-        if (begin, end) != (asked.begin, asked_end) or asked.size_bytes not in (None, size_bytes):
-            of = "" if asked.size_bytes is None else f" of {asked.size_bytes}"
-            what = "all of the object" if span is None else f"{span.text}{of}"
-            return f"{stated[:60]!r} arrived where {what} was requested"
-        wanted = end - begin
+    expected_length = None if request.target is None or not request.fills else len(request.target)
+    if content_range or exchange.status == 206:  # rclone sends a range with status 200
+        expected_length = _requested_length(span or Span(0, OPEN_END), content_range)
+        if expected_length is None:
+            requested = "all of the object"
+            if span is not None:
+                requested = span.text if span.size_bytes is None else f"{span.text} of {span.size_bytes}"
+            return f"{content_range[:60]!r} arrived where {requested} was requested"
     elif span is not None and (span.begin or span.size_bytes is not None or length is None or length > span.end):
         return f"all of the object arrived where {span.text} was requested: the server does not support ranges"
-    return "" if None in (length, wanted) or length == wanted else f"the response has {length} bytes of {wanted}"
+    if length is None or expected_length is None or length == expected_length:
+        return ""
+    return f"the response has {length} bytes of {expected_length}"
 
 
-_content_range = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/(?:([0-9]{1,18})|\*)", re.IGNORECASE).fullmatch
+def _requested_length(span: Span, content_range: str) -> int | None:
+    """Return the bytes of a response with this Content-Range; None if it is not the requested part of the object.
+
+    The part may end before the requested end if the object does: "bytes 0-9/10" answers a request for bytes 0-99.
+    """
+    match = _content_range(content_range)
+    if match is None:
+        return None
+    begin, end = int(match[1]), int(match[2]) + 1
+    size_bytes = int(match[3]) if match[3] else span.size_bytes
+    if span.size_bytes is not None and span.size_bytes != size_bytes:
+        return None
+    expected_end = end if size_bytes is None else min(span.end, size_bytes)
+    return end - begin if begin == span.begin and end == expected_end else None

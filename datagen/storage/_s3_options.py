@@ -16,8 +16,7 @@ from datagen.registry import library
 from datagen.storage._http_exchange import Address, TlsSocket
 from datagen.storage.storage_base import Option
 
-AWS = "aws"
-"""Value of `endpoint_url` for Amazon's servers; explicit, so that an omitted setting never causes costs there."""
+AWS = "aws"  # value of `endpoint_url` for Amazon's servers; an omitted setting never causes costs there
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
@@ -54,8 +53,11 @@ class Options:
                 f"storage.storage_options.uri_scheme is {given.uri_scheme!r}: for az, gs and others set "
                 "storage.storage_type=fsspec"
             )
-        self.profile, self.full_uri, self.checksums = given.s3_profile, given.use_full_object_uri, given.checksum_writes
-        self.attempts, self.timeout_seconds = given.s3_max_attempts, given.timeout_seconds
+        self.profile = given.s3_profile
+        self.full_uri = given.use_full_object_uri
+        self.checksums = given.checksum_writes
+        self.attempts = given.s3_max_attempts
+        self.timeout_seconds = given.timeout_seconds
         self.endpoint = self._endpoint(given)
         self.region = str(given.region or self._setting("region", "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1")
         is_aws = self.endpoint == AWS
@@ -66,8 +68,8 @@ class Options:
         self.ca_bundle = ""
         if any(address.is_tls for address in self.addresses):
             # By botocore's rules; SSL_CERT_FILE and SSL_CERT_DIR are left to OpenSSL
-            named = given.ca_bundle or self._setting("ca_bundle", "AWS_CA_BUNDLE")
-            self.ca_bundle = str(named or os.environ.get("REQUESTS_CA_BUNDLE") or "")
+            ca_bundle = given.ca_bundle or self._setting("ca_bundle", "AWS_CA_BUNDLE")
+            self.ca_bundle = str(ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or "")
 
     def tls(self) -> ssl.SSLContext | None:
         """Return an SSL context that trusts `ca_bundle`, else SSL_CERT_FILE, else the system's CAs; None for http."""
@@ -85,14 +87,14 @@ class Options:
         return context
 
     def _endpoint(self, given: Given) -> str:
-        named = given.endpoint_url or os.environ.get("S3_ENDPOINT_URIS") or ""
-        named = named or str(self._setting("endpoint_url", *ENDPOINT_VARIABLES) or "")
-        if not named:
+        endpoint = given.endpoint_url or os.environ.get("S3_ENDPOINT_URIS") or ""
+        endpoint = endpoint or str(self._setting("endpoint_url", *ENDPOINT_VARIABLES) or "")
+        if not endpoint:
             raise UserError(
                 "no S3 server is named: set storage.storage_options.endpoint_url (or AWS_ENDPOINT_URL_S3) to its "
                 f"address, such as http://10.0.0.1:9000, or to {AWS} for Amazon's own, where requests cost money"
             )
-        return named
+        return endpoint
 
     def _setting(self, name: str, *variables: str) -> object:
         """Return a setting from the first set environment variable, else from the selected profile."""

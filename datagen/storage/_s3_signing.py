@@ -47,10 +47,7 @@ class Keys(NamedTuple):
 
 
 class Credentials:
-    """Gets keys from the environment, or from botocore's chain (profile, SSO, container, machine), which renews them.
-
-    Threads share it.
-    """
+    """Gets keys from the environment, or botocore's chain, which renews them (profile, SSO, machine). Thread-safe."""
 
     def __init__(self, profile: str = "", environment: Mapping[str, str] = os.environ) -> None:
         self._profile = profile
@@ -65,7 +62,7 @@ class Credentials:
         access, secret, token = (self._environment.get(name, "") for name in names)
         if access and secret and not self._profile:
             return Keys(access, secret, token)
-        return self._of_chain()
+        return self._chain_keys()
 
     def renew(self) -> bool:
         """Search for keys again, after the server called these expired; return whether they changed."""
@@ -73,9 +70,9 @@ class Credentials:
             if self._chain is None:
                 return False
             before, self._chain = self._last, None
-        return self._of_chain() != before
+        return self._chain_keys() != before
 
-    def _of_chain(self) -> Keys:
+    def _chain_keys(self) -> Keys:
         """Return the chain's current keys; it fetches new ones if they have expired, which may fail in any way."""
         try:
             with self._lock:
@@ -87,22 +84,21 @@ class Credentials:
             ) from error
         except Exception as error:  # of botocore's own kinds: no such profile, a role that can't be taken
             profile = self._profile or self._environment.get("AWS_PROFILE", "")
-            of, log_in = (f" of profile {profile!r}", f" --profile {profile}") if profile else ("", "")
-            sso = "SSO" in type(error).__name__ or "sso" in str(error).lower()
-            advice = f": log in again (aws sso login{log_in})" if sso else ""
-            what = " ".join(str(error).split())[:ERROR_CHARACTERS]
-            raise ServerError(
-                f"no credentials{of} for S3 ({type(error).__name__}: {what}){advice}. Wanted: {SOURCES}"
-            ) from error
+            of_profile = f" of profile {profile!r}" if profile else ""
+            advice = ""
+            if "SSO" in type(error).__name__ or "sso" in str(error).lower():
+                advice = f": log in again (aws sso login{f' --profile {profile}' if profile else ''})"
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:ERROR_CHARACTERS]}"
+            raise ServerError(f"no credentials{of_profile} for S3 ({reason}){advice}. Wanted: {SOURCES}") from error
         self._last = Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
         return self._last
 
     def _find(self) -> Any:
         botocore = library("botocore.session", "s3", "a profile or a role as credentials")
-        found = botocore.Session(profile=self._profile or None).get_credentials()
-        if found is None:
+        credentials = botocore.Session(profile=self._profile or None).get_credentials()
+        if credentials is None:
             raise LookupError("its chain of credentials is empty")
-        return found
+        return credentials
 
 
 class _Stem(NamedTuple):
@@ -153,16 +149,17 @@ class Signer:
     def _stem(self, second: int, host: str, payload_sha256: str, others: Headers) -> _Stem:
         keys = self.credentials.keys()
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
-        parts = stamp[:8], self.region, "s3", "aws4_request"
-        scope, key = "/".join(parts), b"AWS4" + keys.secret_key.encode()
-        for part in parts:
+        scope_parts = stamp[:8], self.region, "s3", "aws4_request"
+        scope = "/".join(scope_parts)
+        key = b"AWS4" + keys.secret_key.encode()
+        for part in scope_parts:
             key = hmac.digest(key, part.encode(), "sha256")
         padded = key.ljust(hashlib.sha256().block_size, b"\0")
         inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in padded)) for pad in (0x36, 0x5C))  # RFC 2104
         inner.update(f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n".encode())
         token = (("x-amz-security-token", keys.token),) if keys.token else ()
-        own = ("host", host), ("x-amz-content-sha256", payload_sha256), ("x-amz-date", stamp)
-        headers = sorted([*own, *token, *others])
+        required = (("host", host), ("x-amz-content-sha256", payload_sha256), ("x-amz-date", stamp))
+        headers = sorted([*required, *token, *others])
         names = ";".join(name for name, _ in headers)
         listed = "".join(f"{name}:{value}\n" for name, value in headers)
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers)

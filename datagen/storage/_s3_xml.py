@@ -24,8 +24,7 @@ PAGE_KEYS = 1000  # ListObjectsV2 returns at most 1000 keys per page
 LIST_BYTES = 8 << 20
 """Maximum size of a page: 1000 keys of 1024 bytes, each byte written as a character reference, and their metadata."""
 MAX_TAGS = 100_000  # a full page of 1000 keys has about 20,000; each element takes some 300 bytes of memory
-MAX_ID_CHARACTERS = 4 << 10
-"""Maximum length of a continuation token or upload ID: the client sends them back in request headers."""
+MAX_ID_CHARACTERS = 4 << 10  # of a continuation token or upload ID: the client sends them back in headers
 
 
 class WrongXmlError(ValueError):
@@ -43,8 +42,7 @@ class ErrorDetails(NamedTuple):
 class Page:
     """A page of a listing."""
 
-    objects: list[tuple[str, int | None]]
-    """Key and size of each object; None if the page does not state a size."""
+    objects: list[tuple[str, int | None]]  # key and size of each object; None: the page states no size
     folders: list[str]  # common prefixes, with their final slash
     continuation: str  # continuation token for the next page; empty on the last page
 
@@ -99,7 +97,8 @@ def _root(body: bytes) -> ElementTree.Element:
         raise WrongXmlError("has a DOCTYPE or a NUL, which no response of S3 has")
     if body.count(b"<") > MAX_TAGS:
         raise WrongXmlError(f"has more than {MAX_TAGS} tags")
-    builder, parser = ElementTree.TreeBuilder(), expat.ParserCreate("utf-8")  # whatever encoding the body states
+    builder = ElementTree.TreeBuilder()
+    parser = expat.ParserCreate("utf-8")  # whatever encoding the body states
     parser.buffer_text = True
     parser.StartElementHandler, parser.EndElementHandler = builder.start, builder.end
     parser.CharacterDataHandler = builder.data

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from datagen import owned
-from datagen.errors import UserError
+from datagen.errors import UserError, no_such_file
 from datagen.registry import library
 from datagen.storage.storage_base import Bytes, Entry, Listed, Option, Reader, StorageBase, StorageSpec, Writer
 from datagen.withheld import public_text, scrubbed
@@ -38,7 +38,7 @@ class Storage(StorageBase):
                 "abfs://CONTAINER or file:///mnt/data"
             )
         self._root = f"{scheme}://{rest.rstrip('/')}"
-        self.is_remote = scheme not in (*LOCAL_SCHEMES, "memory")  # type: ignore[misc]  # of this object
+        self.is_remote = scheme not in (*LOCAL_SCHEMES, "memory")  # type: ignore[misc]  # not of the class
         self.server = scheme
         self._is_local = scheme in LOCAL_SCHEMES
         self._options = dict(spec.options)
@@ -63,19 +63,19 @@ class Storage(StorageBase):
         self._files.invalidate_cache()
         with self._errors(folder):
             listed = self._files.ls(url, detail=True)
-        inside = [entry for entry in listed if entry["name"].rstrip("/") != _bare(url)]
-        if not inside and not self._files.isdir(url):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+        below = [entry for entry in listed if entry["name"].rstrip("/") != _bare(url)]
+        if not below and not self._files.isdir(url):
+            raise no_such_file(folder)
         yield (
             Listed(entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory", entry.get("size"))
-            for entry in inside
+            for entry in below
         )
 
     def size_bytes(self, path: str) -> int:
         with self._errors(path):
             info = self._files.info(self._url(path))
         if info["type"] == "directory":
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            raise no_such_file(path)
         if info["type"] == "other":  # a local pipe or device: opening a pipe would block forever
             raise OSError(errno.ENODEV, "it is not a regular file", path)
         return int(info["size"])
@@ -115,17 +115,19 @@ class FsspecReader(Reader):
 
     def __init__(self, files: Any, url: str, size_bytes: int, errors: Errors) -> None:
         super().__init__(size_bytes)
-        self._files, self._url, self._errors = files, url, errors
+        self._files = files
+        self._url = url
+        self._errors = errors
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         self.read_calls += 1
-        wanted = max(0, min(len(buffer), self.size_bytes - offset))
-        if not wanted:
+        requested = max(0, min(len(buffer), self.size_bytes - offset))
+        if not requested:
             return 0
         with self._errors(self._url):
-            data = self._files.cat_file(self._url, start=offset, end=offset + wanted)
-        if len(data) > wanted:  # the server ignored the range
-            raise OSError(errno.EIO, f"{len(data)} bytes arrived where {wanted} were requested", self._url)
+            data = self._files.cat_file(self._url, start=offset, end=offset + requested)
+        if len(data) > requested:  # the server ignored the range
+            raise OSError(errno.EIO, f"{len(data)} bytes arrived where {requested} were requested", self._url)
         buffer[: len(data)] = data
         self.app_bytes += len(data)
         return len(data)
@@ -135,7 +137,10 @@ class FsspecWriter(Writer):
     """One file being written: in memory until `commit` sends it, so that no store ever shows a part of it."""
 
     def __init__(self, files: Any, url: str, errors: Errors, *, renames: bool) -> None:
-        self._files, self._url, self._errors, self._renames = files, url, errors, renames
+        self._files = files
+        self._url = url
+        self._errors = errors
+        self._renames = renames
         folder, _, name = url.rpartition("/")
         self._part = f"{folder}/{owned.part_name(name)}" if renames else url
         self._data = bytearray()
@@ -160,7 +165,7 @@ class FsspecWriter(Writer):
     def discard(self) -> None:
         self._data.clear()
         if self._renames:
-            with contextlib.suppress(Exception):  # mostly there is none
+            with contextlib.suppress(Exception):  # mostly there is no such file
                 self._files.rm_file(self._part)
 
 
@@ -172,9 +177,10 @@ def _as_os_error(path: str, options: Mapping[str, Option]) -> Iterator[None]:
     except UserError:
         raise
     except FileNotFoundError as error:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
+        raise no_such_file(path) from error
     except Exception as error:
-        message, number = scrubbed(str(error), options), error.errno if isinstance(error, OSError) else None
+        message = scrubbed(str(error), options)
+        number = error.errno if isinstance(error, OSError) else None
         is_public = message == str(error)
         if isinstance(error, OSError) and is_public:
             raise

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 from collections.abc import Iterator
 
+from datagen.errors import no_such_file
 from datagen.storage.storage_base import Bytes, Entry, Listed, Reader, StorageBase, StorageSpec, Writer
 
 IN_MEMORY = StorageSpec(type="memory")
@@ -31,7 +30,7 @@ class Storage(StorageBase):
         prefix = folder.rstrip("/") + "/"
         below = [path[len(prefix) :] for path in (*self.files, *self.folders) if path.startswith(prefix)]
         if not below and prefix[:-1] not in self.folders:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+            raise no_such_file(folder)
         names = dict.fromkeys(path.split("/", 1)[0] for path in below)
         yield iter([Listed(name, prefix + name not in self.files) for name in names])
 
@@ -39,8 +38,8 @@ class Storage(StorageBase):
         return len(self._data(path))
 
     def remove(self, path: str) -> None:
-        self._data(path)
-        del self.files[path]
+        if self.files.pop(path, None) is None:
+            raise no_such_file(path)
 
     def make_folder(self, folder: str) -> None:
         self.folders.add(folder.rstrip("/"))
@@ -50,7 +49,7 @@ class Storage(StorageBase):
 
     def _data(self, path: str) -> bytes:
         if path not in self.files:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            raise no_such_file(path)
         return self.files[path]
 
 
@@ -69,6 +68,7 @@ class MemoryReader(Reader):
         return len(piece)
 
     def _piece(self, offset: int, size_bytes: int) -> memoryview | bytes:
+        """Return bytes of the file; a subclass may return a copy."""
         return self._data[offset : offset + size_bytes]
 
     def close(self) -> None:

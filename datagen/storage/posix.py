@@ -20,6 +20,7 @@ from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, St
 
 DIRECT_ALIGNMENT = 4096  # satisfies every block device: logical blocks are 512 or 4096 bytes
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")  # file systems that keep files in RAM
+_CHECKPOINT_REMEDY = "checkpoint.odirect=false, or put the checkpoints"
 
 
 class Storage(StorageBase):
@@ -43,8 +44,8 @@ class Storage(StorageBase):
         return FileReader(open_regular(path))
 
     def open_mapped(self, path: str) -> Reader:
-        mapped = type(self) is Storage and not self.spec.direct  # a subclass may have an `open` of its own
-        return MappedReader(path) if mapped else self.open(path)
+        can_map = type(self) is Storage and not self.spec.direct  # a subclass may have another `open`
+        return MappedReader(path) if can_map else self.open(path)
 
     def open_unread_ahead(self, path: str) -> FileReader:
         reader = Storage.open(self, path)
@@ -122,7 +123,8 @@ class FileReader(Reader):
         status = os.fstat(descriptor)
         super().__init__(status.st_size)
         self.block_bytes = status.st_blksize
-        self.descriptor, self._alignment = descriptor, alignment
+        self.descriptor = descriptor
+        self._alignment = alignment
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         got = 0
@@ -139,8 +141,10 @@ class FileReader(Reader):
         return got
 
     def will_need(self, ranges: Sequence[tuple[int, int]]) -> None:
+        if self._alignment > 1:
+            return  # reads bypass the page cache
         descriptor, advise, will_need = self.descriptor, os.posix_fadvise, os.POSIX_FADV_WILLNEED
-        for offset, size in ranges if self._alignment == 1 else ():  # else past the page cache
+        for offset, size in ranges:
             advise(descriptor, offset, size, will_need)
 
     def read_stretches(self, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
@@ -148,20 +152,21 @@ class FileReader(Reader):
         if self._alignment > 1:
             return super().read_stretches(ranges, out)
         descriptor, preadv = self.descriptor, os.preadv
-        at = calls = counted = 0  # `counted`: bytes that read_into has added to app_bytes already
+        got = read_calls = 0
+        counted_bytes = 0  # bytes that `read_into` has added to `app_bytes` already
         for offset, size in ranges:
-            count = preadv(descriptor, (out[at : at + size],), offset)
-            calls += 1
-            at += count
-            if count != size:
-                more = self.read_into(out[at : at + size - count], offset + count) if count else 0
-                counted += more
-                at += more
+            count = preadv(descriptor, (out[got : got + size],), offset)
+            read_calls += 1
+            got += count
+            if count != size:  # a signal cut the call short, or the file ends here
+                more = self.read_into(out[got : got + size - count], offset + count) if count else 0
+                counted_bytes += more
+                got += more
                 if count + more < size:
                     break
-        self.read_calls += calls
-        self.app_bytes += at - counted
-        return at
+        self.read_calls += read_calls
+        self.app_bytes += got - counted_bytes
+        return got
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -182,10 +187,10 @@ class MappedReader(MemoryReader):
         self.mapped = self._data
 
     def _piece(self, offset: int, size_bytes: int) -> bytes:
-        # By a copy of its own, as np.array(np.memmap(...)[...]) makes it, whose order of page faults decides what the
-        # kernel reads ahead. On a processor without fast string moves (ERMS) glibc copies backwards where source and
-        # destination lie alike within a page, as a file's samples and a batch's places always do: the device would get
-        # a third more requests. It costs 0.05 CPU s/GB.
+        # A copy first, as np.array(np.memmap(...)[...]) makes it: the order of its page faults decides what the kernel
+        # reads ahead. Without it, on a processor without fast string moves (ERMS), glibc copies backwards where source
+        # and destination have the same offset within a page, as a file's samples and a batch's places always have: the
+        # device would get a third more requests. The copy costs 0.05 CPU s/GB.
         return bytes(super()._piece(offset, size_bytes))
 
     def close(self) -> None:
@@ -201,9 +206,6 @@ def _explain(error: OSError, path: str, remedy: str = "reader.odirect=false, or 
             f"the file system of {os.path.dirname(path)} refuses O_DIRECT: "
             f"set {remedy} on one that supports it (ext4, xfs, Lustre, NFS)"
         ) from error
-
-
-_CHECKPOINT_REMEDY = "checkpoint.odirect=false, or put the checkpoints"
 
 
 class FileWriter(Writer):
@@ -280,10 +282,7 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
 
 @contextlib.contextmanager
 def cache_restored(paths: Sequence[str]) -> Iterator[None]:
-    """On exit, drop from the page cache those of the local files whose middle page was not cached on entry.
-
-    Else a run after an inspection would be served from there.
-    """
+    """On exit, evict local files whose middle page was not cached on entry: no later run may be served by the cache."""
     cold = [path for path in paths if not _in_memory(path)]
     try:
         yield
@@ -300,11 +299,11 @@ def _in_memory(path: str) -> bool:
     except OSError:
         return True
     try:
-        place = os.fstat(descriptor).st_size // 2 // mmap.PAGESIZE * mmap.PAGESIZE
-        with mmap.mmap(descriptor, mmap.PAGESIZE, prot=mmap.PROT_READ, offset=place) as mapped:
-            address, found = np.frombuffer(mapped, np.uint8).ctypes.data, ctypes.c_ubyte(1)
-            failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(address), mmap.PAGESIZE, ctypes.byref(found))
-            return bool(failed or found.value & 1)
+        middle = os.fstat(descriptor).st_size // 2 // mmap.PAGESIZE * mmap.PAGESIZE
+        with mmap.mmap(descriptor, mmap.PAGESIZE, prot=mmap.PROT_READ, offset=middle) as mapped:
+            address, is_cached = np.frombuffer(mapped, np.uint8).ctypes.data, ctypes.c_ubyte(1)
+            failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(address), mmap.PAGESIZE, ctypes.byref(is_cached))
+            return bool(failed or is_cached.value & 1)
     except (OSError, ValueError):  # an empty file, or a file system without maps
         return True
     finally:

@@ -36,8 +36,8 @@ _FOLDER_TYPES = {
 `direct_fs` is mlpstorage v3.0's name for O_DIRECT reads (`--o-direct`).
 """
 _LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
-"""Options by which mlpstorage picks an object-storage client; mounted file systems ignore them."""
-INTERNAL_TYPES = ("memory", "null")  # backends for dlemu's own use and its tests; users can't select them
+"""Options by which mlpstorage picks an object-storage client; it passes them with `direct_fs`, too."""
+_INTERNAL_TYPES = {"memory", "null"}  # backends for dlemu's own use and its tests; users can't select them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,7 @@ class StorageSpec:
     direct_writes: bool = False  # write with O_DIRECT, too
     range_bytes: int = 0  # maximum bytes of one GET (a larger read is split into ranges); 0: no limit
     io_depth: int = 1  # maximum requests that a reader keeps in flight
-    account: str = ""
-    """Folder of this host where each process publishes its request counters (`_request_counts`); empty: nowhere."""
+    account: str = ""  # folder of this host for the request counters of each process; empty: nowhere
 
     @property
     def buffered(self) -> StorageSpec:
@@ -61,8 +60,7 @@ class StorageSpec:
 
 
 FOLDERS = StorageSpec()  # folders of any mounted file system, read through the page cache
-NULL_STORAGE = StorageSpec(type="null")
-"""No storage at all: reads return at once, so that a measurement shows the reader's own cost."""
+NULL_STORAGE = StorageSpec(type="null")  # reads return at once: a measurement shows the reader's own cost
 
 
 def storage_spec(
@@ -76,8 +74,7 @@ def storage_spec(
 ) -> StorageSpec:
     """Return the spec for a user's `storage.storage_type`: `local_fs`, `direct`, `s3`, a dotted name, ...
 
-    Raises:
-        UserError: the type is unknown or internal, a file system is given options, or an option's value was withheld.
+    Raises UserError: the type is unknown or internal, a file system has options, or an option's value was withheld.
     """
     options = options or {}
     if storage_type == "direct_fs":
@@ -88,12 +85,15 @@ def storage_spec(
                 f"storage.storage_options has {', '.join(options)}, but storage.storage_type={storage_type} has no "
                 "options: leave them out"
             )
-        return StorageSpec(direct=direct or _FOLDER_TYPES[storage_type] == "direct")
-    if storage_type not in storage_names() and "." not in storage_type:
-        wanted = f"wanted one of {', '.join(storage_names())}, or the dotted name of your own module"
-        own = storage_type in INTERNAL_TYPES
-        near = "that is for dlemu's own use; " if own else registry.nearest(storage_type, storage_names())
-        raise UserError(f"storage.storage_type is {storage_type!r}: {near}{wanted}")
+        # Paths of file systems have no root, and their reads are no requests
+        return StorageSpec(direct=direct or is_direct(storage_type))
+    types = sorted({*_FOLDER_TYPES, *registry.names("datagen.storage")} - _INTERNAL_TYPES)
+    if storage_type not in types and "." not in storage_type:
+        hint = registry.nearest(storage_type, types)
+        if storage_type in _INTERNAL_TYPES:
+            hint = "that is for dlemu's own use; "
+        wanted = f"wanted one of {', '.join(types)}, or the dotted name of your own module"
+        raise UserError(f"storage.storage_type is {storage_type!r}: {hint}{wanted}")
     for name, value in options.items():
         if value == WITHHELD:
             raise UserError(
@@ -120,22 +120,16 @@ def is_direct(storage_type: str) -> bool:
     return _FOLDER_TYPES.get(storage_type) == "direct"
 
 
-def storage_names() -> list[str]:
-    """Return the built-in values of `storage.storage_type`, sorted."""
-    return sorted({*_FOLDER_TYPES, *registry.names("datagen.storage")} - {*INTERNAL_TYPES})
-
-
 def open_storage(spec: StorageSpec) -> StorageBase:
-    """Open the storage for use in this process.
-
-    Raises UserError: there is no such backend, or it can't do what the spec requires.
-    """
-    kind: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
-    writes, reads = ("checkpoint.odirect", "write"), ("reader.odirect", "read")
-    for asked, (key, verb) in ((spec.direct_writes, writes), (spec.direct, reads)):
-        if asked and not kind.reads_directly:
-            raise UserError(f"{key} is true, but storage {spec.type} has no page cache to {verb} past: set {key}=false")
-    return kind(spec)
+    """Open the storage in this process. Raises UserError: no such backend, or it can't do what the spec requires."""
+    backend: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
+    if not backend.reads_directly:
+        no_cache = f"is true, but storage {spec.type} has no page cache to"
+        if spec.direct_writes:
+            raise UserError(f"checkpoint.odirect {no_cache} write past: set checkpoint.odirect=false")
+        if spec.direct:
+            raise UserError(f"reader.odirect {no_cache} read past: set reader.odirect=false")
+    return backend(spec)
 
 
 class Reader(abc.ABC):
@@ -162,13 +156,13 @@ class Reader(abc.ABC):
         Fewer bytes come back only if the file ends within a range, which is then the last one read. Offsets and memory
         meet the storage's `alignment`. Raises OSError.
         """
-        at = 0
+        got = 0
         for offset, size in ranges:
-            got = self.read_into(out[at : at + size], offset)
-            at += got
-            if got < size:
+            count = self.read_into(out[got : got + size], offset)
+            got += count
+            if count < size:
                 break
-        return at
+        return got
 
     def will_need(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Have the kernel prefetch byte ranges (offset, bytes), where it caches the file. Raises OSError."""
@@ -178,8 +172,8 @@ class Reader(abc.ABC):
         return
 
 
-Fill = tuple[Reader, memoryview, int]
-"""One read: the open file, the memory to fill, and the offset in the file to start at."""
+FileReads = list[tuple[int, int, int]]  # of each file read whole: its size, the bytes read, and the read calls
+Fill = tuple[Reader, memoryview, int]  # a read: open file, memory to fill, offset in the file
 
 
 def read_in_transfers(reader: Reader, buffer: memoryview, offset: int, transfer_bytes: int) -> int:
@@ -289,21 +283,18 @@ class StorageBase(abc.ABC):
     ENOSPC for a full device; callers turn them into messages. A backend must implement the abstract methods only.
     """
 
-    reads_directly: ClassVar[bool] = False
-    """The backend supports `StorageSpec.direct`: reads past this host's page cache."""
-    reads_nothing: ClassVar[bool] = False  # no file is ever touched: a measurement shows the cost of the reader itself
-    is_remote: ClassVar[bool] = False
-    """Reads are requests to a server and nothing is cached on this host: every byte read came from the storage."""
-    counts_requests: ClassVar[bool] = False  # in files of `StorageSpec.account`
+    reads_directly: ClassVar[bool] = False  # supports `StorageSpec.direct`: reads past this host's page cache
+    reads_nothing: ClassVar[bool] = False  # readers open no file: a measurement shows their own cost
+    is_remote: ClassVar[bool] = False  # reads are requests to a server, and this host caches nothing
+    counts_requests: ClassVar[bool] = False  # requests to a server are counted in files of `StorageSpec.account`
     server: str = ""  # address of the server; empty without one
-    alignment: int = 1
-    """Address, offset and length of reads must be multiples of this many bytes; more than 1 only for O_DIRECT."""
+    alignment: int = 1  # address, offset and length of reads are multiples of it; above 1 only for O_DIRECT
 
     def __init__(self, spec: StorageSpec) -> None:
         self.spec = spec
 
     def of_thread(self) -> StorageBase:
-        """Return the storage for another thread: a remote one's client is for one, so each has its own."""
+        """Return the storage for another thread: a client of a server is used by one thread only."""
         return open_storage(self.spec) if self.is_remote else self
 
     @abc.abstractmethod
@@ -326,10 +317,8 @@ class StorageBase(abc.ABC):
         """Open a file with the kernel's read-ahead switched off, where the backend has one."""
         return self.open(path)
 
-    def read_files(
-        self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0
-    ) -> list[tuple[int, int, int]]:
-        """Read whole files, each to the start of its memory; return (size, bytes read, read calls) of each.
+    def read_files(self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0) -> FileReads:
+        """Read whole files, each to the start of its memory.
 
         Calls request at most `transfer_bytes` (0: any number). Of a file larger than its memory, a backend reads what
         fits or raises. Raises OSError.
@@ -339,10 +328,9 @@ class StorageBase(abc.ABC):
             try:
                 reader = self.open(path)
                 size = reader.size_bytes
+                aligned_bytes = -(-size // self.alignment) * self.alignment
                 try:
-                    got = read_in_transfers(
-                        reader, memory[: -(-size // self.alignment) * self.alignment], 0, transfer_bytes
-                    )
+                    got = read_in_transfers(reader, memory[:aligned_bytes], 0, transfer_bytes)
                 finally:
                     reader.close()
                 read.append((size, got, reader.read_calls))
@@ -449,13 +437,10 @@ class StorageBase(abc.ABC):
 
 def read_whole(storage: StorageBase, path: str, most_bytes: int = MOST_NOTE_BYTES) -> memoryview:
     """Return the content of a small file of unknown origin. Raises OSError, also if it exceeds `most_bytes`."""
-    reader = storage.open_received(path)
-    try:
+    with contextlib.closing(storage.open_received(path)) as reader:
         check_size(path, reader.size_bytes, most_bytes)
         buffer = AlignedBuffer().view(-(-max(1, reader.size_bytes) // storage.alignment) * storage.alignment)
         return buffer[: min(reader.read_into(buffer, 0), reader.size_bytes)]
-    finally:
-        reader.close()
 
 
 def write_whole(storage: StorageBase, path: str, data: Bytes, *, sync: bool) -> None:

@@ -14,8 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.bulk_content import BulkContent, Pattern
-from datagen.content import STAMP_BYTES, find_stamps, identify
+from datagen.content import STAMP_BYTES, BulkContent, Pattern, find_stamps, identify
 from datagen.spec import BLOCK_BYTES
 from dlemu.checkpoints.shards import FileLayout
 from dlemu.config.schema import Checkpoint

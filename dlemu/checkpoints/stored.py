@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from datagen.bulk_content import BULK_VERSION
+from datagen.content import BULK_VERSION
 from datagen.errors import UserError
 from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 from dlemu.config.schema import Checkpoint, Model

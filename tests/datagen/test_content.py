@@ -11,8 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from datagen.bulk_content import PIECE_BYTES, BulkContent, Pattern
-from datagen.content import STAMP_WORDS, Content, Stamp, StampedContent, explain, find_stamps, identify, write_stamps
+from datagen.content import (
+    PIECE_BYTES,
+    STAMP_WORDS,
+    BulkContent,
+    Content,
+    Pattern,
+    Stamp,
+    StampedContent,
+    explain,
+    find_stamps,
+    identify,
+    write_stamps,
+)
 from datagen.spec import BLOCK_BYTES
 
 

@@ -385,6 +385,15 @@ def test_a_changed_file_is_looked_at_again(tmp_path: Path) -> None:
     assert read_all(FetchSpec(found, found.train)) > 0.3 * found.total_bytes, "by the offsets of today"
 
 
+def test_a_file_without_samples_among_many_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only some files are counted, the fewest samples found are read of each: there is nothing to read of 0."""
+    shards(tmp_path)
+    tarfile.open(tmp_path / "shard-000000.tar", "w").close()
+    monkeypatch.setattr("datagen.sample_counts.COUNTED_FILES", 2)
+    with pytest.raises(DatasetError, match=r"shard-000000\.tar holds no samples: move all such files away"):
+        inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
+
+
 @pytest.mark.parametrize("damaged", ["00.npz", "02.npz"])
 def test_one_damaged_file_does_not_make_all_of_them_raw(damaged: str, tmp_path: Path) -> None:
     for number in range(3):

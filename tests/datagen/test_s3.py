@@ -24,7 +24,7 @@ from datagen.layout import Layout
 from datagen.registry import library
 from datagen.scan import sizes_on_disk
 from datagen.spec import DatasetSpec
-from datagen.storage import _http_exchange, _request_counts, _s3_client, _s3_upload
+from datagen.storage import _http_exchange, _request_counts, _s3_client
 from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Signer, query_text
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
 from tests.object_server import ObjectServer
@@ -164,7 +164,7 @@ def test_what_is_no_use_asking_again_is_told_at_once(status: int, code: str, wor
 def test_an_upload_that_is_troubled_is_sent_again_and_counted(
     server: Any, monkeypatch: pytest.MonkeyPatch, method: str, kind: str, words: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(_s3_upload, "PART_BYTES", 200_000)
+    monkeypatch.setattr("datagen.storage.s3.PART_BYTES", 200_000)
     storage = storage_of(server, options=FAST)
     server.behaviour.fault = first_of(kind, method, times=2, **words)
     write(storage, "a")
@@ -384,7 +384,7 @@ def test_requests_are_counted_by_what_they_are_and_timed() -> None:
 )
 def test_an_upload_in_parts_is_what_was_written(size: int, pieces: list[int], skip: int, part: int) -> None:
     with own_server() as server, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_s3_upload, "PART_BYTES", part)
+        patch.setattr("datagen.storage.s3.PART_BYTES", part)
         writer = storage_of(server).create("a")
         writer.skip(skip)
         wanted, at = bytearray(skip), 0
@@ -414,7 +414,7 @@ def test_what_is_written_has_its_checksum_unless_the_option_says_otherwise(serve
 def test_uploads_under_way_are_counted_and_ended_for_the_named_files_alone(
     server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_s3_upload, "PART_BYTES", 1000)
+    monkeypatch.setattr("datagen.storage.s3.PART_BYTES", 1000)
     storage = storage_of(server)
     for key in ("data/a", "data/a", "data/b", "data/below/a", "a"):
         storage.create(key).write(DATA)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from datagen import manifest
 from datagen.errors import ServerError, UserError
-from datagen.storage import _s3_client, _s3_upload, s3
+from datagen.storage import _s3_client, s3
 from datagen.storage._s3_signing import Credentials
 from datagen.storage._s3_xml import (
     LIST_BYTES,
@@ -219,7 +219,7 @@ CALLS: dict[str, Callable[[StorageBase], object]] = {
 def test_an_answer_without_end_is_left_when_it_is_longer_than_it_may_be(
     server: Any, answer: Callable[[], Iterable[bytes]], call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_s3_upload, "PART_BYTES", 100_000)
+    monkeypatch.setattr(s3, "PART_BYTES", 100_000)
     server.objects["data/a"] = DATA
     server.behaviour.fault = lambda request: fault("raw", raw=answer())
     storage = storage_of(server, options=LITTLE)
@@ -326,7 +326,7 @@ def test_an_object_without_a_size_is_not_an_empty_one(size: str) -> None:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_s3_upload, "PART_BYTES", 100_000)
+    monkeypatch.setattr(s3, "PART_BYTES", 100_000)
 
 
 def completing(request: Any) -> bool:

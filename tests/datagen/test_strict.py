@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pytest
@@ -126,3 +126,11 @@ def test_check_names_every_impossible_value() -> None:
     text = "\n".join(spec.check())
     for key in ("num_files_train", "record_length_bytes", "compressibility", "file_prefix"):
         assert f"dataset.{key} is " in text
+
+
+def test_the_limit_on_a_dataset_is_of_bytes_not_of_elements() -> None:
+    """2^60 numbers of 8 bytes: offsets in them do not fit in 64 bits."""
+    spec = DatasetSpec(format="npy", num_files_train=1, record_dims=(1 << 20,) * 3)
+    assert spec.check() == []
+    (problem,) = replace(spec, record_element_type="float64").check()
+    assert "multiply to 9.22e+18 bytes" in problem

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
-from datagen.bulk_content import BulkContent
+from datagen.content import BulkContent
 from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
 from dlemu.checkpoints.file_content import FileContent

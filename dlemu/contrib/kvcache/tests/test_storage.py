@@ -19,7 +19,7 @@ from unittest.mock import Mock, patch
 import pytest
 
 from datagen import owned
-from datagen.bulk_content import BulkContent
+from datagen.content import BulkContent
 from datagen.errors import DlemuError, SpaceError, UserError
 from datagen.storage import memory, posix
 from datagen.storage.storage_base import StorageBase, StorageSpec
