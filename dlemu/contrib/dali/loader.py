@@ -17,7 +17,7 @@ from dlemu.extend import layout as dataset_layout
 
 
 class Loader(loader_base.Loader):
-    """The `dali` loader. A batch is an uint8 array for each sample, or one array (batch, resize), over DALI's memory.
+    """The `dali` loader. A batch is a uint8 array for each sample, or one array (batch, resize), over DALI's memory.
 
     DALI does not report how long its reads take, nor how many reads it does. So the trace of a batch has `started_ns`:
     when it was requested (the first batch: when the epoch began); `finished_ns`: when it was delivered and

@@ -48,8 +48,8 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
     official = official_result(data.prompts, data.begins, settings) if settings.is_official else None
     backlog = data.backlog if data.is_complete and official is None else None
     moved_bytes, window, computed = data.read_bytes + data.written_bytes, data.window_seconds, data.computed
-    busy, waited = float(computed["compute_ns"].sum()) / 1e9, float(data.waits.sum())
-    saved = float((computed["without_ns"] - computed["compute_ns"]).sum()) / 1e9
+    busy, waited = float(computed["compute_ns"].sum()) / 1e9, float(data.waits.sum())  # of copies of the model
+    saved = float((computed["without_ns"] - computed["compute_ns"]).sum()) / 1e9  # prefill that stored blocks avoided
     stored_blocks = int((computed["storage_blocks"] + computed["pending_blocks"]).sum())
     full_model_gb = stored_blocks * settings.block_tokens * settings.token_bytes / 1e9
     memory_blocks = int((computed["memory_blocks"] + computed["pending_blocks"]).sum())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from _thread import _local, get_native_id  # the module `threading` is for processes that train
+from _thread import _local, get_native_id  # `threading` would cost every Python process of the job
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +42,7 @@ class _Process:
         self.max_batches = 0
         self.max_ns = 0
         self.ended = False
-        self.overhead: tuple[int, int] | None = None  # bytes and calls by which reading `_Counters` raises them
+        self.overhead: tuple[int, int] | None = None  # bytes and calls that a reading of `_Counters` adds to them
         self.renew()
 
     def renew(self) -> None:
@@ -164,7 +164,7 @@ class _Counters:
                 self.files.append(-1)
 
     def __del__(self, getpid: Callable[[], int] = os.getpid, close: Callable[[int], None] = os.close) -> None:
-        if self.pid != getpid():  # a fork may have closed them all, and have other files by these numbers
+        if self.pid != getpid():  # A forked process may have other files by these numbers.
             return
         for file in self.files:
             if file >= 0:
@@ -357,9 +357,9 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         fetch = _thread.fetch
         if fetch is not None and event != "open":
             fetch.mapped += arguments[0] >= 0  # -1: memory of no file
-        elif fetch is not None and not arguments[2] & (os.O_WRONLY | os.O_CREAT | os.O_TMPFILE):  # else a log
+        elif fetch is not None and not arguments[2] & (os.O_WRONLY | os.O_CREAT | os.O_TMPFILE):  # no log
             fetch.open(arguments[0])
-    except Exception:  # the interpreter shuts down
+    except Exception:  # while the interpreter shuts down
         return
 
 
@@ -378,7 +378,7 @@ def _opening(position: int, maps: bool = False) -> Callable[..., Any]:
 def _end_index(fetch: Any, arguments: Any, found: Any, error: Any) -> None:
     """Count the bytes indexed from memory-mapped arrays: the kernel reads their pages without a read call."""
     array, size = arguments[0], getattr(found, "nbytes", 0)
-    if error is None and size < array.nbytes:  # a view of the whole array reads nothing yet
+    if error is None and size < array.nbytes:  # A view of the whole array reads nothing yet.
         fetch.map_calls += 1
         fetch.map_bytes += size
     if array.filename is not None:
@@ -570,7 +570,7 @@ _PATCHES: dict[str, dict[str, Callable[..., Any]]] = {
     "h5py._hl.files": {"File.__init__": _opening(1)},
     "pyarrow.parquet.core": {"ParquetFile.__init__": _opening(1)},
     "torch": {"from_file": _opening(0, maps=True)},
-    "torch.storage": {"UntypedStorage.from_file": _opening(0, maps=True)},  # by torch.load, safetensors
+    "torch.storage": {"UntypedStorage.from_file": _opening(0, maps=True)},  # for torch.load, safetensors
     "torchvision.io.image": {"read_file": _opening(0)},
     "cv2": {"imread": _opening(0)},
 }
@@ -583,8 +583,8 @@ def _patch(module: Any) -> None:
         *above, name = dotted.split(".")
         owner = getattr(module, above[0], None) if above else module
         original = getattr(owner, name, None)
-        if original is not None:  # else another version of the library
-            is_method = not above or hasattr(original, "__get__")  # else C code, which a class does not bind
+        if original is not None:  # Another version of the library may lack it.
+            is_method = not above or hasattr(original, "__get__")  # A class does not bind functions of C code.
             setattr(owner, name, wrap(original) if is_method else staticmethod(wrap(original)))
 
 
@@ -593,7 +593,7 @@ def _patch_once_loaded(loader: Any) -> None:
     execute = loader.exec_module
 
     def exec_module(module: Any) -> None:
-        del loader.exec_module  # of this loader alone: the method of its class is there again
+        del loader.exec_module  # From now on, this loader has the method of its class again.
         execute(module)
         _patch(module)
 
@@ -601,14 +601,14 @@ def _patch_once_loaded(loader: Any) -> None:
 
 
 class _Finder:
-    """First in sys.meta_path: has the other finders find the modules to patch."""
+    """Stands first in sys.meta_path: finds modules by the other finders, and patches those of `_PATCHES`."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         for finder in sys.meta_path if name in _PATCHES else ():
             find = getattr(finder, "find_spec", None)
             spec = None if finder is self or find is None else find(name, path, target)
             if spec is not None:
-                if spec.loader is not None:  # else a folder of that name
+                if spec.loader is not None:  # A mere folder of that name has no loader.
                     _patch_once_loaded(spec.loader)
                 return spec
         return None
