@@ -100,7 +100,7 @@ class Supply:
 
     @property
     def level(self) -> float:
-        """The median speed: of exact windows and higher bounds, or of all."""
+        """The median speed, without lower bounds below the exact windows' median; of all windows if few are exact."""
         exact = self.mb_per_second[self.limits]
         if len(exact) < MIN_WINDOWS:
             return float(np.median(self.mb_per_second))
@@ -108,7 +108,7 @@ class Supply:
 
     @property
     def gehan_scores(self) -> Floats:
-        """For each window how many others it is certainly faster than, minus how many are certainly faster."""
+        """For each window how many are certainly slower, minus how many are certainly faster: 3 1 2 -> 2 -2 0."""
         above = (self.mb_per_second[:, np.newaxis] > self.mb_per_second) & self.limits[np.newaxis, :]
         scores: Floats = (above.sum(axis=1) - above.sum(axis=0)).astype(float)
         return scores
@@ -117,7 +117,7 @@ class Supply:
 def find_unsteadiness(rows: Rows, *, preprocesses: bool) -> Iterator[Finding]:
     """Yield how the storage was not steady: each change of its speed, each stall, and what explains the changes.
 
-    Findings of the same `pattern` (`speed_changed`, `stalled`, `ran_out`, `first_touch`) have the same numbers.
+    The `pattern` (`speed_changed`, `stalled`, `ran_out`, `first_touch`) says which numbers a finding has.
     """
     table = in_order(rows)
     changes = find_speed_changes(table, preprocesses=preprocesses)
@@ -223,20 +223,21 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
         spans = Intervals(wait_starts[of_epoch], wait_starts[of_epoch] + seconds, edges)
         by_epoch.append(np.vstack([edges[:-1], *rates, spans.rates(seconds) / len(table.values("rank"))]))
     windows = np.concatenate(by_epoch, axis=1)
-    _, stored, read, _, _ = windows
-    at_seconds, stored, _, readers, wait_share = windows[:, stored > _MIN_FROM_STORAGE * uncached_share * read]
+    _, storage_rate, app_rate, _, _ = windows
+    windows = windows[:, storage_rate > _MIN_FROM_STORAGE * uncached_share * app_rate]
+    at_seconds, storage_rate, _, readers, wait_share = windows
     is_waiting = wait_share >= _MIN_WAIT_SHARE
     usual = float(np.median(readers[is_waiting])) if is_waiting.any() else math.inf
-    return Supply(at_seconds, stored, is_waiting & (readers >= _MIN_READERS_SHARE * usual))
+    return Supply(at_seconds, storage_rate, is_waiting & (readers >= _MIN_READERS_SHARE * usual))
 
 
 def _window_edges(epochs: Ints, starts: Floats, took: Floats) -> Iterator[tuple[int, Floats]]:
     """Yield each epoch with the edges of its windows, s, from its first batch's start to its last batch's start."""
-    spans = [(epoch, starts[epochs == epoch]) for epoch in np.unique(epochs).tolist()]
-    seconds = sum(float(np.ptp(own)) for _, own in spans)
+    by_epoch = [(epoch, starts[epochs == epoch]) for epoch in np.unique(epochs).tolist()]
+    seconds = sum(float(np.ptp(own)) for _, own in by_epoch)
     # At least 4 batches of all ranks a window, and at most 400 windows: the scores compare every pair of windows.
     length = max(0.25, seconds / 400, 4 * seconds / len(took), float(np.median(took)))
-    for epoch, own in spans:
+    for epoch, own in by_epoch:
         yield epoch, own.min() + length * np.arange(int(np.ptp(own) / length) + 1, dtype=np.float64)
 
 
@@ -252,7 +253,7 @@ def find_stalls(table: StepTable) -> tuple[Stall, ...]:
         return ()
     began = began_ns(table)
     starts, ends, free = ((table[name] - began) / 1e9 for name in ("started_ns", "finished_ns", "free_ns"))
-    reads, wait_ends = table["read_ns"] / 1e9, free + table["wait_ns"] / 1e9
+    reading, wait_ends = table["read_ns"] / 1e9, free + table["wait_ns"] / 1e9
     min_seconds = max(STALL_SECONDS, _STALL_BATCHES * float(np.median(took_ns(table))) / 1e9)
     stalls = []
     for epoch in table.values("epoch"):
@@ -261,8 +262,8 @@ def find_stalls(table: StepTable) -> tuple[Stall, ...]:
         for gap in np.flatnonzero(np.diff(completed) >= min_seconds):
             begin, end = float(completed[gap]), float(completed[gap + 1])
             half = (end - begin) / 2
-            # A batch was in reads at least from the middle of the gap to its end.
-            was_reading = of_epoch & (starts <= begin + half) & (ends >= end) & (reads >= half)
+            # A batch was in reads at least from the middle of the gap to the gap's end.
+            was_reading = of_epoch & (starts <= begin + half) & (ends >= end) & (reading >= half)
             waited = float((np.minimum(wait_ends, end) - np.maximum(free, begin)).max())
             if was_reading.any() and waited >= _MIN_WAIT_SHARE * (end - begin):
                 stalls.append(Stall(at_seconds=begin, seconds=end - begin))
