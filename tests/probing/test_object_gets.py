@@ -117,12 +117,9 @@ def test_an_object_that_is_made_holds_the_largest_request_and_goes_also_after_a_
 def test_a_missing_file_while_an_object_is_read_is_what_is_reported() -> None:
     with own_server() as server:
         storage = storage_of(server)
-        writer = storage.create(f"{TARGET}/mine")
-        writer.write(bytes(64 * KIB))
-        writer.commit()
-        with pytest.raises(FileNotFoundError, match="gone"), objects_to_read(storage.spec, f"{TARGET}/mine", 1, 1):
+        storage.create(f"{TARGET}/mine").commit()
+        with pytest.raises(FileNotFoundError, match="gone"), objects_to_read(storage.spec, f"{TARGET}/mine", 0, 0):
             raise FileNotFoundError("gone")
-        assert list(server.objects) == ["mine"]
 
 
 @pytest.mark.slow

@@ -5,13 +5,15 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from datagen.errors import DlemuError, UserError
 from dlemu.config import load
 from dlemu.ranks import Interrupted, interrupt_on
-from dlemu.runner.child_run import LOG, job, run_train
+from dlemu.runner import child_run
+from dlemu.runner.child_run import LOG, job, run_attached, run_train
 
 
 def run(folder: Path, script: str) -> None:
@@ -67,3 +69,17 @@ def test_being_told_to_stop_lets_the_run_save_and_then_stops(number: signal.Sign
             signal.signal(each, handler)
     assert stopped.value.signal_number == number
     assert (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_comes_while_a_users_command_starts_reaches_it(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = child_run._start
+
+    def signalled(command: list[str], **options: Any) -> Any:
+        signal.raise_signal(number)
+        return start(command, **options)
+
+    monkeypatch.setattr(child_run, "_start", signalled)
+    assert run_attached(["sleep", "20"], {}) == -number
