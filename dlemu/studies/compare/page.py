@@ -119,9 +119,9 @@ def difference_rows(differences: Mapping[str, Difference], metrics: Iterable[Met
         elif both.distinct is False:
             change = "can't be told"
         elif metric.unit == "%":  # percentage points: a share of a share tells nobody anything
-            widths = both.a.half_width, both.b.half_width
-            change = f"{both.a.mean - both.b.mean:+.1f} points"
-            interval = "-" if None in widths else f"{math.hypot(*widths):.1f}"
+            change, interval = f"{both.a.mean - both.b.mean:+.1f} points", "-"
+            if both.a.half_width is not None and both.b.half_width is not None:
+                interval = f"{math.hypot(both.a.half_width, both.b.half_width):.1f}"
         else:
             change = f"{both.difference_percent:+.1f} %"
         a, b = with_interval(both.a, metric.unit), with_interval(both.b, metric.unit)
