@@ -110,8 +110,8 @@ class PictureFormat(base.FormatBase):
         if not spec.sizes_vary:
             return np.full(len(shapes), int(spec.record_length_bytes), np.int64)
         # Random shapes assume one byte per pixel, which may be too few for any file
-        min_bytes = np.array([self.min_bytes(_shape(tuple(shape))) for shape in shapes.tolist()], np.int64)
-        sizes: NDArray[np.int64] = np.maximum(shapes.prod(axis=1), min_bytes)
+        min_bytes = (self.min_bytes(_shape(tuple(shape))) for shape in shapes.tolist())
+        sizes: NDArray[np.int64] = np.maximum(shapes.prod(axis=1), np.fromiter(min_bytes, np.int64, len(shapes)))
         return sizes
 
     def write(self, job: base.FileJob, writer: Writer, buffer: object) -> None:

@@ -225,8 +225,7 @@ class StreamCalls(NamedTuple):
     """Takes the file system's block size; yields the bytes that successive read calls request, endlessly."""
     min_stream_bytes: int = 0
     """A non-sequential read of fewer bytes is made as scripts with an index do: through Python's buffered files."""
-    retries_short_reads: bool = False
-    """A call cut short by the end of the file is followed by one for the missing bytes, as TensorFlow does."""
+    retries_short_reads: bool = False  # after a call cut short by the end of the file, request the missing bytes
 
 
 class RecordInputs(NamedTuple):
@@ -245,7 +244,7 @@ class RecordFormat(FormatBase):
 
     mapped: ClassVar[bool] = False  # files in folders are read through memory maps
     looks_up: ClassVar[bool] = False
-    """The library looks up each record in an index, and opens the file for each unless it maps files."""
+    """The library looks up each record in an index, and opens the file for each record unless it maps files."""
     stream_calls: ClassVar[StreamCalls | None] = None  # the read calls of a library that streams files
     tail_bytes: ClassVar[int] = 0  # bytes of a file after its last record
 

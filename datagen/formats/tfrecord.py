@@ -37,19 +37,16 @@ FRAME_BYTES = 16  # bytes that the framing adds to a record's data
 HEAD = struct.Struct("<QL")
 MAX_VARINT_BYTES = 10  # 64 bits
 CRC_MASK = 0xA282EAD8  # kMaskDelta in TensorFlow's crc32c.h; masking lets data contain checksums
-_FULL = 0xFFFFFFFF
-
-Bytes = bytes | NDArray[np.uint8]
 
 
-def masked_crc(data: Bytes) -> int:
+def masked_crc(data: bytes | NDArray[np.uint8]) -> int:
     """Return the CRC32C of `data`, masked as TFRecord stores it (tensorflow/core/lib/hash/crc32c.h)."""
     return mask(google_crc32c.value(data))
 
 
 def mask(crc: int) -> int:
     """Return a CRC32C as TFRecord stores it."""
-    return ((crc >> 15 | crc << 17) + CRC_MASK) & _FULL
+    return ((crc >> 15 | crc << 17) + CRC_MASK) & 0xFFFFFFFF
 
 
 class Index(base.SideFile):
@@ -260,8 +257,7 @@ class TfrecordFile(base.RecordFile):
             if length + FRAME_BYTES != size:
                 problem = f"a record states {length} bytes of data where there are {size - FRAME_BYTES}"
                 raise base.DamagedError(problem, offset)
-            data_crc = int.from_bytes(record[-4:], "little")
-            if verify and masked_crc(np.frombuffer(record, np.uint8)[HEAD_BYTES:-4]) != data_crc:
+            if verify and not _is_intact(record):
                 raise base.DamagedError("a record's data does not match its checksum (CRC32C)", offset)
             start, image_bytes = image_extent(record[HEAD_BYTES:-4])
             start += HEAD_BYTES
@@ -269,6 +265,11 @@ class TfrecordFile(base.RecordFile):
             extents.append((begin + start, image_bytes))
             begin += size
         return extents
+
+
+def _is_intact(record: memoryview) -> bool:
+    """Return whether a record's data match their checksum."""
+    return masked_crc(np.frombuffer(record, np.uint8)[HEAD_BYTES:-4]) == int.from_bytes(record[-4:], "little")
 
 
 def _parse_index(text: bytes, samples: int) -> NDArray[np.int64] | None:
