@@ -72,15 +72,18 @@ class _Process:
 class Host:
     """This process as the leader of its host: it forks the ranks there, and meets the leaders of other hosts."""
 
-    def __init__(self, launched: Launched, own: _Process, others: Sequence[tuple[_Process, Connection]] = ()) -> None:
-        """`others` are the processes whose ranks this one runs besides its `own`, in the order of their ranks."""
-        self.launched, self._others = launched, others
-        for _, stream in others:
+    def __init__(
+        self, launched: Launched, own: _Process, placeholders: Sequence[tuple[_Process, Connection]] = ()
+    ) -> None:
+        """`placeholders` are the processes whose ranks this one runs besides its `own`, in the order of their ranks."""
+        self.launched, self._placeholders = launched, placeholders
+        for _, stream in placeholders:
             os.register_at_fork(after_in_child=stream.close)
-        processes = [own, *(process for process, _ in others)]
+        processes = [own, *(process for process, _ in placeholders)]
         led = [process.rank for process in processes]
         launched.connect(led)
-        names, members, self.versions = zip(*launched.all_values((socket.gethostname(), led, __version__)), strict=True)
+        hosts = launched.all_values((socket.gethostname(), led, __version__))
+        names, ranks_of_hosts, self.versions = zip(*hosts, strict=True)
         self.node = launched.node
         self.ranks = LedRanks(
             members=led,
@@ -91,9 +94,9 @@ class Host:
             settle=lambda local_rank: processes[local_rank].take(),
         )
         self.statuses: dict[int, int] = {}  # rank -> its exit status, if it is not that of the whole run
-        elsewhere = [f"host {name} ({name_ranks(ranks)})" for name, ranks in zip(names, members, strict=True)]
-        del elsewhere[self.node]
-        launched.others = elsewhere[0] if len(elsewhere) == 1 else f"one of {', '.join(elsewhere)}"
+        others = [f"host {name} ({name_ranks(ranks)})" for name, ranks in zip(names, ranks_of_hosts, strict=True)]
+        del others[self.node]
+        launched.others = others[0] if len(others) == 1 else f"one of {', '.join(others)}"
         launched.clock_offsets()
 
     def broadcast(self, value: Any) -> Any:
@@ -103,7 +106,7 @@ class Host:
 
     def set_timeout(self, timeout_seconds: float) -> None:
         self.launched.timeout_seconds = timeout_seconds
-        for _, stream in self._others:
+        for _, stream in self._placeholders:
             _send(stream, Frame.TIMEOUT, round(1000 * timeout_seconds))
 
     def leave(self, failure: Failure) -> None:
@@ -116,7 +119,7 @@ class Host:
         self.launched.timeout_seconds += _CLOSING_SECONDS
         self.launched.all_reduce_max(0)
         self._release(0)
-        for _, stream in self._others:
+        for _, stream in self._placeholders:
             stream.receive(Frame.END)
         self.launched.finish()
 
@@ -129,7 +132,7 @@ class Host:
         self._release(status)
 
     def _release(self, status: int) -> None:
-        for process, stream in self._others:
+        for process, stream in self._placeholders:
             _send(stream, Frame.END, self.statuses.get(process.rank, status))
             with contextlib.suppress(OSError):  # it has ended
                 os.kill(process.process, signal.SIGCONT)
@@ -168,8 +171,7 @@ def join(timeout_seconds: float) -> Host | int:
 
     A placeholder returns the exit status of its rank, once that has ended. Raises UserError, PeerLostError.
     """
-    process_type = TorchrunProcess if detect_launcher() == "store" else MpiProcess
-    launched = process_type(timeout_seconds)
+    launched = (TorchrunProcess if detect_launcher() == "store" else MpiProcess)(timeout_seconds)
     interrupt_on(signal.SIGINT, signal.SIGTERM)
     return _through_door(launched)
 
@@ -186,13 +188,13 @@ def _through_door(launched: Launched) -> Host | int:
             return _stand_in(launched, leader, stream)
         stream.close()
         return Host(launched, own)
-    others = sorted(_visitors(launched, address), key=lambda other: other[0].rank) if len(members) > 1 else []
-    are_alike = all(process.surroundings == own.surroundings for process, _ in others)
-    for _, stream in others:
+    visitors = sorted(_visitors(launched, address), key=lambda visitor: visitor[0].rank) if len(members) > 1 else []
+    are_alike = all(process.surroundings == own.surroundings for process, _ in visitors)
+    for _, stream in visitors:
         _send(stream, Frame.LED if are_alike else Frame.ALONE, os.getpid())
     if are_alike:
-        return Host(launched, own, others)
-    for _, stream in others:
+        return Host(launched, own, visitors)
+    for _, stream in visitors:
         stream.close()
     print(
         f"dlemu: the processes of {name_ranks(members)} on {socket.gethostname()} differ (limits, control groups or "
@@ -205,7 +207,7 @@ def _through_door(launched: Launched) -> Host | int:
 def _visitors(launched: Launched, address: str) -> list[tuple[_Process, Connection]]:
     """Return the other processes of this host, in the order in which they come."""
     deadline_seconds = time.monotonic() + launched.timeout_seconds
-    others: list[tuple[_Process, Connection]] = []
+    visitors: list[tuple[_Process, Connection]] = []
     with socket.socket(socket.AF_UNIX) as listener:
         try:
             listener.bind(address)
@@ -215,7 +217,7 @@ def _visitors(launched: Launched, address: str) -> list[tuple[_Process, Connecti
                 "process that has this address; end it"
             ) from error
         listener.listen(socket.SOMAXCONN)
-        while missing := len(launched.members) - 1 - len(others):
+        while missing := len(launched.members) - 1 - len(visitors):
             listener.settimeout(max(deadline_seconds - time.monotonic(), 0.001))
             try:
                 stream, _ = listener.accept()
@@ -227,9 +229,9 @@ def _visitors(launched: Launched, address: str) -> list[tuple[_Process, Connecti
             if not _is_own(stream):
                 stream.close()
                 continue
-            other = Connection(stream, "a process of this host", launched.timeout_seconds)
-            others.append((decode(other.receive_payload(Frame.START)), other))
-    return others
+            visitor = Connection(stream, "a process of this host", launched.timeout_seconds)
+            visitors.append((decode(visitor.receive_payload(Frame.START)), visitor))
+    return visitors
 
 
 def _enter(launched: Launched, address: str) -> Connection:

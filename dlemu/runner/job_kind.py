@@ -44,7 +44,7 @@ class Job:
     seed: int
     """Seed of all random choices: shuffling, times, data."""
     folder: str = ""
-    """The run's folder; empty until it is made, as `started_at`."""
+    """The run's folder; empty until `prepare` has made it, as `started_at` is."""
     started_at: str = ""
     """ISO 8601 with time zone."""
 
@@ -139,15 +139,17 @@ class JobKind(ABC, Generic[J, F, N, R]):
 
     def read(self, folder: str) -> R:
         """Read a run's folder, or what a killed one left in live/, and compute all metrics anew; raises UserError."""
-        path, live = os.path.join(folder, FACTS), os.path.join(folder, LIVE, FACTS)
-        if os.path.lexists(path) or not os.path.isfile(live):
+        path, live_path = os.path.join(folder, FACTS), os.path.join(folder, LIVE, FACTS)
+        if os.path.lexists(path) or not os.path.isfile(live_path):
             facts = read_facts(path, self.facts_type)
             run = self.run_of(folder, facts, self.saved_rows(folder), read_readings(folder, facts))
         else:
-            facts, log = read_facts(live, self.facts_type), salvaged(folder, self.salvage)
+            facts = read_facts(live_path, self.facts_type)
+            log = salvaged(folder, self.salvage)
             if log is None or not len(log):
-                first = f"before its first {self.row_noun} was measured"
-                raise UserError(f"{folder} holds a run that was killed {first}: run it again")
+                raise UserError(
+                    f"{folder} holds a run that was killed before its first {self.row_noun} was measured: run it again"
+                )
             heads = tuple(host.head for host in log.telemetry)
             facts = replace(facts, journal=log.journal, recorders=heads, failure=KILLED)
             run = self.run_of(folder, facts, log.rows, log.telemetry)
@@ -156,8 +158,8 @@ class JobKind(ABC, Generic[J, F, N, R]):
         try:
             _ = run.summary
         except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError, struct.error) as error:
-            what = f"its numbers can't be computed ({type(error).__name__}: {error})"
-            raise UserError(f"{folder} is damaged: {what}; copy it again") from error
+            reason = f"its numbers can't be computed ({type(error).__name__}: {error})"
+            raise UserError(f"{folder} is damaged: {reason}; copy it again") from error
         return run
 
     def complete(self, workload: Workload) -> Workload:

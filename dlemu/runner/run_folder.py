@@ -43,6 +43,7 @@ def new_folder(name: str, prefix: str = "") -> str:
 def check_folder(folder: str) -> None:
     """Raise SpaceError for the folder of another run, as no two runs share one, or for one that can't be made."""
     live = os.path.join(folder, LIVE)
+    problem = ""
     try:
         if any(os.path.exists(os.path.join(folder, name)) for name in ("summary.json", "facts.json")):
             problem = "holds the results of another run"
@@ -50,8 +51,6 @@ def check_folder(folder: str) -> None:
             problem = "belongs to another run, which is still active"
         elif read_journal(live, RunJournal) is not None:
             problem = f"holds what a run measured before it was killed: `{report_command(folder)}` shows it"
-        else:
-            problem = ""
     except (OSError, ValueError) as error:
         raise SpaceError(f"{live} can't be read ({error}); set output.folder to a new folder") from error
     if problem:

@@ -87,8 +87,8 @@ def test_each_process_ends_as_its_rank_did() -> None:
 def test_a_process_that_is_stopped_and_one_that_gets_signals_stop_no_rank() -> None:
     def lead(host: Host) -> None:
         time.sleep(0.3)  # until they wait
-        os.kill(host._others[0][0].process, signal.SIGSTOP)
-        os.kill(host._others[1][0].process, signal.SIGTERM)
+        os.kill(host._placeholders[0][0].process, signal.SIGSTOP)
+        os.kill(host._placeholders[1][0].process, signal.SIGTERM)
         host.close()
 
     assert started(3, lead) == [0, 0, 0]
