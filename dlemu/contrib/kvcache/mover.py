@@ -130,7 +130,7 @@ class Batch:
     operation: Operation
     owner: int  # index of the prompt in the rank's plan, or of the worker; -1 for removals
     objects: Sequence[int]  # numbers of blocks
-    left: int = 0  # shards that are not done yet
+    shards_left: int = 0
     call_ns: int = 0  # summed over shards
     ended_ns: int = 0  # when the last shard was done
 
@@ -174,7 +174,7 @@ class Mover:
     def submit(self, batch: Batch) -> None:
         """Queue a batch; `wait` returns it once it is done, unless it is a removal. Called by one thread."""
         shards = [(batch, block * self._tp + part) for block in batch.objects for part in range(self._tp)]
-        batch.left = len(shards)
+        batch.shards_left = len(shards)
         if self._submitted == self._finished:
             self._last_done_ns = time.monotonic_ns()
         self._submitted += len(shards)
@@ -243,9 +243,9 @@ class Mover:
             self._last_done_ns = now_ns
             if batch.operation is Operation.WRITE:
                 self._unwritten_shards[shard // self._tp] -= 1
-            batch.left -= 1
+            batch.shards_left -= 1
             batch.call_ns += call_ns
             batch.ended_ns = max(batch.ended_ns, now_ns)
-            is_done = not batch.left
+            is_done = not batch.shards_left
         if is_done and batch.operation is not Operation.REMOVE:
             self._done.put(batch)

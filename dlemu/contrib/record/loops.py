@@ -32,12 +32,12 @@ class Loop:
     body: NDArray[np.float64]
     queue: NDArray[np.float64]  # time within the body in which the trainer was runnable without a core
     wait_queue: NDArray[np.float64]  # the same within the wait
-    taking: NDArray[np.float64]  # CPU time of the trainer within the wait: receiving a batch from a worker
+    receive_cpu: NDArray[np.float64]  # CPU time of the trainer within the wait: receiving a batch from a worker
     computation: NDArray[np.float64]  # compute time by events on the accelerator; without them, the body minus `queue`
     cpu: NDArray[np.float64]  # CPU time of the trainer within the body
     by_device: bool  # whether events on the accelerator gave `computation`
-    ahead: bool  # batches are requested by another thread than the one that steps the optimizer: it reads ahead
-    drained: float | None  # share of the steps at whose end the accelerator was idle; None without an accelerator
+    reads_ahead: bool  # another thread requests the batches than the thread that steps the optimizer
+    idle_share: float | None  # share of the steps at whose end the accelerator was idle; None without an accelerator
     begin_ns: int
     end_ns: int
     accumulation: int
@@ -50,7 +50,7 @@ class Loop:
 
     def ready(self) -> NDArray[np.bool_]:
         """Return for each group of `groups` whether its batches were ready when they were requested."""
-        wait, body = self.groups(self.wait - self.wait_queue - self.taking), self.groups(self.body)
+        wait, body = self.groups(self.wait - self.wait_queue - self.receive_cpu), self.groups(self.body)
         is_ready: NDArray[np.bool_] = wait <= max(READY_SECONDS, READY_SHARE * float(np.median(body)))
         return is_ready
 
@@ -62,10 +62,10 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
         batches.setdefault(batch.number, []).append(batch)
     training = []  # In passes of an evaluation, no optimizer steps.
     for begun in rows.passes:
-        own = batches[begun.number]
-        if own and any(own[0].t1 < step.t <= own[-1].t0 for step in rows.steps):
+        pass_batches = batches[begun.number]
+        if pass_batches and any(pass_batches[0].t1 < step.t <= pass_batches[-1].t0 for step in rows.steps):
             training.append(begun)
-    in_order = sorted((batches[begun.number] for begun in training), key=lambda own: own[0].t0)
+    in_order = sorted((batches[begun.number] for begun in training), key=lambda pass_batches: pass_batches[0].t0)
     measured = _without_warm_up(training, in_order, skip)
     unsorted: list[Batch | Over] = [*rows.overs, *rows.batches]
     requests = sorted(unsorted, key=lambda request: request.t0)
@@ -83,7 +83,7 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
         return None
     measured = [batch for batch, _ in steps]
     trainers = {step.thread for step in rows.steps}
-    ahead = sum(batch.thread not in trainers for batch in measured) > len(measured) / 2
+    reads_ahead = sum(batch.thread not in trainers for batch in measured) > len(measured) / 2
     wait = _seconds(batch.t1 - batch.t0 for batch in measured)
     body_ns = []
     for batch, following in steps:
@@ -93,11 +93,11 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     queue = np.minimum(_seconds(following.queue0 - batch.queue1 for batch, following in steps), body)
     cpu = _seconds(following.cpu0 - batch.cpu1 for batch, following in steps)
     wait_queue = np.minimum(_seconds(batch.queue1 - batch.queue0 for batch in measured), wait)
-    taking = np.zeros(len(measured))
+    receive_cpu = np.zeros(len(measured))
     if training[0].workers:  # Workers load the batches, so the trainer's CPU time in a wait is for receiving a batch.
-        taking = np.minimum(_seconds(batch.cpu1 - batch.cpu0 for batch in measured), wait - wait_queue)
-    if ahead or by_device:  # The thread that requests batches does not compute.
-        queue = wait_queue = taking = np.zeros(len(measured))
+        receive_cpu = np.minimum(_seconds(batch.cpu1 - batch.cpu0 for batch in measured), wait - wait_queue)
+    if reads_ahead or by_device:  # The thread that requests batches does not compute.
+        queue = wait_queue = receive_cpu = np.zeros(len(measured))
     computation = body - queue
     if by_device:
         computation = np.array([device[batch.serial].ms for batch in measured]) / 1e3
@@ -114,12 +114,12 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
         body=body,
         queue=queue,
         wait_queue=wait_queue,
-        taking=taking,
+        receive_cpu=receive_cpu,
         computation=computation,
         cpu=cpu,
         by_device=by_device,
-        ahead=ahead,
-        drained=float(np.mean(drained)) if drained else None,
+        reads_ahead=reads_ahead,
+        idle_share=float(np.mean(drained)) if drained else None,
         begin_ns=measured[0].t0,
         end_ns=measured[-1].t1,
         accumulation=_accumulation(rows, in_order),

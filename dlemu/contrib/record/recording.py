@@ -21,7 +21,7 @@ MIN_STEPS = 20
 _MIN_READY = 8  # If the batches of fewer steps were ready, the compute time is taken from all steps.
 _EQUAL_SHARE = 0.95  # Batches are of equal size if this share has the median size: the last of a pass may be smaller.
 _DEVICE_READS_SHARE = 0.1  # If more batches than this read from devices without calls, page faults of mapped files do.
-_DRAINED_SHARE = 0.8  # Training is synchronous if the accelerator was idle at the end of at least this share of steps.
+_IDLE_SHARE = 0.8  # Training is synchronous if the accelerator was idle at the end of at least this share of steps.
 _FEW_CALLS = 0.01  # With at most so many calls per batch, a job reads nothing by calls.
 _FEW_BYTES = 512  # If calls read less of a sample, and no open file was seen, the calls read something else.
 _OVERHEAD_BYTES = 4096  # Allowance per batch for bytes that the hook itself and the loader's queue read.
@@ -93,7 +93,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         computation=computation,
         step_cpu=Spread.of(np.concatenate([loop.groups(np.minimum(loop.cpu, loop.computation)) for loop in loops])),
         gradient_accumulation_steps=loop.accumulation,
-        synchronous=(loop.drained is None and not loop.ahead) or (loop.drained or 0) >= _DRAINED_SHARE,
+        synchronous=(loop.idle_share is None and not loop.reads_ahead) or (loop.idle_share or 0) >= _IDLE_SHARE,
         hand_over=float(np.median(ready_waits)) if len(ready_waits) else 0.0,
         parts=parts,
         preprocess=_per_sample(user_cpu, counts),
@@ -312,7 +312,7 @@ def _problems(processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: 
     loaders = {(p.iterable, p.workers, p.prefetch, p.batch, p.samples, p.order) for p in loops[0].passes}
     if len(loaders) > 1 or loops[0].interleaved:
         yield "several loaders feed the training, but a workload has one"
-    if any(loop.ahead and not loop.by_device for loop in loops):
+    if any(loop.reads_ahead and not loop.by_device for loop in loops):
         yield "another thread than the trainer's takes the batches: without a GPU's events, a step's time is not known"
     trainers = [rows for rows in processes if rows.passes or rows.steps]
     ranks = max(rows.process.ranks for rows in trainers)

@@ -54,7 +54,7 @@ def blocks(request: pytest.FixtureRequest, tmp_path: Path) -> Blocks:
 def test_blocks_are_written_read_removed_and_written_again(blocks: Blocks, tmp_path: Path) -> None:
     with closing(Mover(blocks, seconds=60)) as moves:
         (wrote,) = done(moves, Batch(Operation.WRITE, 5, (0, 1, 2)))
-        assert (wrote.owner, wrote.left, wrote.call_ns > 0) == (5, 0, True)
+        assert (wrote.owner, wrote.shards_left, wrote.call_ns > 0) == (5, 0, True)
         assert list(map(moves.is_written, (0, 1, 2, 3))) == [True, True, True, False]
         done(moves, Batch(Operation.READ, 6, (2, 0)), Batch(Operation.READ, 7, (1,)))
         moves.submit(Batch(Operation.REMOVE, -1, (1,)))
