@@ -44,7 +44,7 @@ def with_uncertainty(percent: float, half_width: float | None, threshold: float 
     """
     if half_width is not None and not 0.05 <= half_width < math.inf:
         half_width = None  # it would be shown as 0.0
-    digits = 0 if half_width is not None and half_width >= 1 else 1
+    digits = 0 if half_width is not None and half_width >= 2 else 1
     while digits < 3 and round(percent, digits) == threshold != percent:
         digits += 1
     value = f"{percent:.{digits}f}"
@@ -67,7 +67,7 @@ def size(size_bytes: int) -> str:
 
 def duration(seconds: float) -> str:
     """Return a duration in s, min or h."""
-    if seconds < 120:
+    if seconds < 600:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 

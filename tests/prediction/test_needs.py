@@ -39,7 +39,7 @@ def test_a_training_needs_what_its_accelerators_take(tmp_path: Path) -> None:
     assert needs["dataset_gb"] == pytest.approx(one.dataset_gb)
     found = read_needs(str(tmp_path / "n"))
     assert found is not None
-    assert (found.nvidia_class, ports(found.total.most_gb_per_second)) == ("above", "235 of 100 Gb/s or 59 of 400 Gb/s")
+    assert (found.nvidia_class, ports(found.total.most_gb_per_second)) == ("above", "235 x 100 Gb/s or 59 x 400 Gb/s")
     assert found.times_class == pytest.approx(5.86, abs=0.01)
     assert str(dlemu.load_result(tmp_path / "n")) == str(found)
 
@@ -60,7 +60,7 @@ def test_several_jobs_need_the_sum(tmp_path: Path) -> None:
     mix = tmp_path / "mix.yaml"
     mix.write_text("jobs:\n- workload=unet3d accelerator=h100 ranks=64\n- workload=llama3_70b ranks=512\n")
     shown = asked(tmp_path / "m", str(mix))
-    for text in ("64", "512", "22.9 GB/s a node", "a node 2 of 100 Gb/s"):  # of unet3d, which reads most
+    for text in ("64", "512", "22.9 GB/s a node", "each node 2 x 100 Gb/s"):  # of unet3d, which reads most
         assert text in shown
     found = read_needs(str(tmp_path / "m"))
     assert found is not None

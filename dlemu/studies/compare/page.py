@@ -19,7 +19,7 @@ from dlemu.studies.answers import COMPARE, PLANNED_EPOCHS, ComparedSide, Compari
 from dlemu.studies.compare.compare_sides import pair_settings
 from dlemu.studies.sweep.page import points_table
 
-_HEAD = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5), whole=range(5))
+_HEAD = columns("metric", "A", "B", "A vs B", "+-", right=range(1, 5), whole=range(5))
 _NO_LIMIT = (None, "", "nothing")
 _OPEN_TABLES = 2  # with more pairs than this, the tables of all but the main pair are folded
 
@@ -42,7 +42,8 @@ def screen(answer: Comparison, folder: str) -> Screen:
         lines += [Said("year", line) for line in _year_lines(pair)]
         table = Table(columns=_HEAD, rows=difference_rows(pair.metrics, _headlines(pair, catalogue)))
         if catalogue.feeds_accelerators:
-            lines.append(Said("next", "`dlemu size` of each finds how many it feeds"))
+            of_run = f" workload={answer.sides[0].name}/config.yaml" if not pair.settings else ""
+            lines.append(Said("next", f"dlemu size{of_run}", "and of B: how many each feeds"))
     elif pair is not None and catalogue.feeds_accelerators:
         words = f"dlemu compare workload={pair.a.workload} ranks={pair.a.ranks} drives=FOLDER-A,FOLDER-B --make"
         lines.append(Said("next", words, "runs the same on both, past the page cache"))
@@ -107,7 +108,7 @@ def sections(answer: Comparison, _: str) -> Iterator[Section]:
 
 
 def difference_rows(differences: Mapping[str, Difference], metrics: Iterable[Metric]) -> list[tuple[str, ...]]:
-    """Return a row per metric, in their order: A and B with their intervals, A to B, and its interval."""
+    """Return a row per metric, in their order: A and B with their intervals, A against B, and its interval."""
     rows: list[tuple[str, ...]] = []
     for metric in metrics:
         both = differences.get(metric.name)

@@ -69,7 +69,7 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     for result in [*below[-1:], *above][:_SHOWN_COUNTS]:
         au = with_uncertainty(result.au_sustained_percent, result.half_width_percent, question.threshold_percent)
         verdict = verdict_word(result.passed, unknown="too close to call")
-        lines.append(Said(f"{result.accelerators:>3}", f"AU {au}: {verdict}", count(result.trials, "trial")))
+        lines.append(Said(f"{result.accelerators:>3}", f"AU {au}: {verdict}"))
     reason = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])
     lines.append(Said("limit", limit_in_words(answer), reason))
     needs = f"for AU {question.threshold_percent:g} % {answer.max_accelerators + 1} need"
@@ -79,9 +79,10 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     shares = [trial.figures.from_storage_percent for trial in answer.trials]
     known = [share for share in shares if share is not None]
     if known:
-        lines.append(Said("proof", f"{min(known):.0f} % of the bytes came from storage", "the least of all trials"))
+        lines.append(Said("proof", f"{min(known):.0f} % of the bytes came from storage", "of the trial with the least"))
     subject = " on ".join(filter(None, [question.workload, question.accelerator]))
-    took = f"{count(len(answer.trials), 'trial')}, {duration(sum(trial.seconds for trial in answer.trials))}"
+    trials = f"{count(len(answer.trials), 'trial')} of {count(len(answer.counts), 'count')}"
+    took = f"{trials}, {duration(sum(trial.seconds for trial in answer.trials))}"
     title = f"{subject}: how many accelerators does this storage feed? ({took})"
     return Screen(title=title, lines=lines, folder=folder)
 

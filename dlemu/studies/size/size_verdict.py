@@ -173,7 +173,7 @@ def at_full_size(answer: SizeAnswer) -> str:
     bound = "at least " if answer.is_limited_by_host else ""
     fed = f"{bound}{_accelerators(answer, full.accelerators)}"
     needed, given = rate(full.mb_per_accelerator * threshold / 100), rate(answer.storage_mb_per_second)
-    return f"{fed} at real size: 1 needs {needed} for AU {threshold:g} %, and the storage gave {given}"
+    return f"{fed} at real size: for AU {threshold:g} % 1 needs {needed}, and the storage gave {given}"
 
 
 def _accelerators(answer: SizeAnswer, number: int) -> str:

@@ -251,7 +251,7 @@ def _nvidia_class(needs: Needs) -> tuple[NvidiaClass, float]:
 def ports(gb_per_second: float) -> str:
     """Return how many network ports carry that at line rate, by their speed."""
     return " or ".join(
-        f"{math.ceil(gb_per_second / rate)} of {speed} Gb/s" for speed, rate in PORT_GB_PER_SECOND.items()
+        f"{math.ceil(gb_per_second / rate)} x {speed} Gb/s" for speed, rate in PORT_GB_PER_SECOND.items()
     )
 
 
@@ -283,11 +283,11 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
         lines.append(Said("restart", f"{_gb(total.restart_gb_per_second)}/s", read))
     # The node of the job with the highest rate: an average over nodes would starve it.
     of_node_gb = max(job.most_gb_per_second / job.nodes for job in jobs)
-    network = f"the storage needs {ports(total.most_gb_per_second)}, a node {ports(of_node_gb)}"
-    lines.append(Said("network", network, "ports at line rate"))
+    network = f"the storage {ports(total.most_gb_per_second)}; each node {ports(of_node_gb)}"
+    lines.append(Said("network", network, "ports, if they reached their line rate"))
     storage = f"'{answer.nvidia_class}'"
     if answer.nvidia_class == "above":
-        storage = f"{answer.times_class:.2g} times the best"
+        storage = f"none is enough: {answer.times_class:.2g} times the best"
     lines.append(Said("class", f"{storage} of NVIDIA's classes of storage for so large a DGX SuperPOD"))
     lines.append(Said("from", "batch and step time of the workload's settings, by arithmetic", "not measured"))
     question = f"is yours enough? dlemu predict {shlex.join(answer.overrides)} --mb-per-second X"
@@ -297,8 +297,9 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
         accelerators = "accelerators"
     lines.append(Said("next", question, "or --drive FILE: fio's or elbencho's JSON, a data sheet"))
     who = f"{total.workload}, {total.accelerators:,} {accelerators} on {count(total.nodes, 'node')}"
+    writes = f" and write {_gb(total.drain_gb_per_second)}/s" if total.checkpoint_gb else ""
     return Screen(
-        title=f"{who}: what the storage must give",
+        title=f"{who}: the storage must read {_gb(total.read_gb_per_second)}/s{writes}",
         lines=lines,
         folder=folder,
         table=_jobs(answer) if len(jobs) > 1 else None,
