@@ -90,7 +90,7 @@ def percentiles_ms(values_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Per
 class Intervals:
     """Spreads an amount per time interval evenly over it, on a grid of moments, `edges`.
 
-    An interval is divided at edges, so results of several sets of intervals may be summed.
+    100 bytes read from 0 to 4 s, on edges at 1, 2 and 5 s: `cumulative` is 25, 50 and 100, `rates` are 25 and 16.7.
     """
 
     def __init__(self, starts: Floats, ends: Floats, edges: Floats) -> None:

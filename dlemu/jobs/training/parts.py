@@ -92,11 +92,11 @@ def figures(run: Run) -> JobFigures:
     )
 
 
-def training_metrics(figures: dict[str, Any]) -> dict[str, Value]:
-    """Return the values of figures that have one; the total time gets the relative half width of samples/s."""
+def training_metrics(metrics: dict[str, Any]) -> dict[str, Value]:
+    """Return the metrics that have a value; the total time gets the relative half width of samples/s."""
     values = {}
-    for name, figure in figures.items():
-        value = value_of(figure)
+    for name, metric in metrics.items():
+        value = value_of(metric)
         if value is not None:
             values[name] = value
     total, rate = values.get("total_seconds"), values.get("samples_per_second")

@@ -99,7 +99,7 @@ def _cpu_seconds() -> float:
     """Return the CPU time used so far by this process and all that it started, running or ended."""
     own = psutil.Process()
     times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
-    return sum(time.user + time.system for time in times) + times[0].children_user + times[0].children_system
+    return sum(cpu.user + cpu.system for cpu in times) + times[0].children_user + times[0].children_system
 
 
 class _Trainer:

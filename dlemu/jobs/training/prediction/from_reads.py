@@ -51,6 +51,7 @@ class Reads:
     def __init__(self, begin: Floats, end: Floats, app_bytes: NDArray[np.int64], reader: NDArray[np.int64]) -> None:
         self._begin, self._end, self._bytes = begin, np.maximum(end, begin + 1e-9), app_bytes.astype(float)
         self._reader = reader
+        # Moments at which a read begins or ends; between each two, the number of active reads, and the seconds
         self._edges, self._active, self._lengths = under_way(self._begin, self._end)
         first, last = float(self._edges[0]), float(self._edges[-1])
         self._windows = np.linspace(first, last, max(2, min(MAX_WINDOWS, int((last - first) / WINDOW_SECONDS))) + 1)
@@ -62,16 +63,17 @@ class Reads:
         Least squares fit each knee's height to the bytes of the windows; the lowest knee that fits about as well as the
         best is taken. If 1 reader gets 100 MB/s, 2 get 200 and 4 get 200, the knee is at 2 readers, its height 200.
         """
-        most, read = int(self._active.max()), self._read_in_windows
+        most, read_bytes = int(self._active.max()), self._read_in_windows
         # 24 knees: up to 256 readers each is 1.27 times the knee before.
         knees = sorted({min(most, round(knee)) for knee in np.geomspace(1, most, min(most, 24))})
         errors, heights = [], []
         for knee in knees:
-            # Seconds at full throughput that the active readers of each window amount to
-            load = self._in_windows(np.minimum(self._active / knee, 1.0))
-            heights.append(float(read @ load) / max(float(load @ load), 1e-12))
-            errors.append(float(((read - heights[-1] * load) ** 2).sum()))
-        good = min(errors) * 1.1 + 1e-6 * float((read**2).sum())  # errors of exact fits are rounding errors
+            # With half as many readers as the knee has, a second counts as half a second at full throughput.
+            full_seconds = self._in_windows(np.minimum(self._active / knee, 1.0))
+            height = float(read_bytes @ full_seconds) / max(float(full_seconds @ full_seconds), 1e-12)
+            heights.append(height)
+            errors.append(float(((read_bytes - height * full_seconds) ** 2).sum()))
+        good = min(errors) * 1.1 + 1e-6 * float((read_bytes**2).sum())  # errors of exact fits are rounding errors
         lowest = next(index for index, error in enumerate(errors) if error <= good)
         knee, height = knees[lowest], heights[lowest] / 1e6
         points = {1: height / knee, knee: height, most: height}
@@ -90,11 +92,11 @@ class Reads:
 
     @cached_property
     def work(self) -> Floats:
-        """Each read's work, by the mean throughput of all active readers while it lasted; the mean of all is 1."""
-        active, lengths, durations = self._active, self._lengths, self._end - self._begin
+        """Each read's work: the bytes that an active reader got meanwhile, on average, per byte of the read; mean 1."""
+        active, lengths, bytes_per_second = self._active, self._lengths, self._bytes / (self._end - self._begin)
         changes = np.zeros(len(self._edges))
-        np.add.at(changes, np.searchsorted(self._edges, self._begin), self._bytes / durations)
-        np.add.at(changes, np.searchsorted(self._edges, self._end), -self._bytes / durations)
+        np.add.at(changes, np.searchsorted(self._edges, self._begin), bytes_per_second)
+        np.add.at(changes, np.searchsorted(self._edges, self._end), -bytes_per_second)
         ratio = self._in_reads(np.cumsum(changes)[:-1] / np.maximum(active, 1)) / self._bytes
         ratio /= ratio.mean()
         parallel = float((active * lengths).sum() / max(1e-9, float(lengths[active > 0].sum())))
@@ -116,6 +118,7 @@ class Reads:
         return np.asarray(rates(curve, int(self._active.max()))[self._active])
 
     def _in_windows(self, per_second: Floats) -> Floats:
+        """Return for each window the sum of what a rate, one between each two edges, gives in it."""
         return during(self._windows[:-1], self._windows[1:], self._edges, per_second * self._lengths)
 
     def _in_reads(self, per_second: Floats) -> Floats:

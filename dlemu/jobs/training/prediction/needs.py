@@ -185,7 +185,7 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
     if workload.workflow.checkpoint:
         saved_gb = plan_checkpoint(workload.model, checkpoint, ranks).sizes.bytes / 1e9
     stall = min(WATCHDOG_SECONDS, seconds * LOST_PERCENT / (100 - LOST_PERCENT))
-    needs = Needs(
+    of_job = Needs(
         workload=workload.model.name,
         accelerator=workload.accelerator,
         accelerators=ranks,
@@ -197,14 +197,14 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
         restart_gb_per_second=saved_gb / (60 * request.restart_minutes),
     )
     if not workload.workflow.train or of_one.samples_per_second is None:
-        return needs
+        return of_job
     step_gb = ranks * reader.batch_size * of_one.sample_bytes / 1e9
     read = workload.metric.au * step_gb / of_one.computation_seconds
     first_gb = step_gb * max(1, reader.read_threads)
     request_bytes, _ = requests_of(workload, of_one.sample_bytes)
     steps_gb = MLPERF_STEPS * ranks * reader.batch_size * of_one.dataset_gb / max(1, of_one.num_samples)
     return replace(
-        needs,
+        of_job,
         read_gb_per_second=read,
         first_step_gb_per_second=first_gb / of_one.computation_seconds,
         first_step_seconds=first_gb / read if read else 0.0,
@@ -234,15 +234,15 @@ def _add_up(jobs: Sequence[Needs], request: PredictionRequest, overrides: tuple[
     )
 
 
-def _nvidia_class(needs: Needs) -> tuple[NvidiaClass, float]:
+def _nvidia_class(total: Needs) -> tuple[NvidiaClass, float]:
     """Return the least class that gives reads and asynchronous writes to as many accelerators, and their share of it.
 
     A few nodes together may use the rate of one node; many nodes share the rate of their scalable units.
     """
-    units, times = needs.accelerators / GPUS_PER_UNIT, 0.0
+    units, times = total.accelerators / GPUS_PER_UNIT, 0.0
     for storage in _CLASSES:
-        read_times = needs.read_gb_per_second / max(storage.node_read, units * storage.unit_read)
-        times = max(read_times, needs.drain_gb_per_second / max(storage.node_write, units * storage.unit_write))
+        read_times = total.read_gb_per_second / max(storage.node_read, units * storage.unit_read)
+        times = max(read_times, total.drain_gb_per_second / max(storage.node_write, units * storage.unit_write))
         if times <= 1:
             return storage.name, times
     return "above", times
