@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,14 +76,19 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     needs = f"for AU {question.threshold_percent:g} % {answer.max_accelerators + 1} need"
     rates = f"{rate(answer.wanted_mb_per_second)}; the storage gave up to {rate(answer.storage_mb_per_second)}"
     lines.append(Said("needs", f"{needs} {rates}", "in trials and read probe"))
-    lines += [Said("to do", text, tone="strong") for text in limit.advice[:1]]
+    advice, full = limit.advice[:1], answer.full_size
+    if full is not None and not full.accelerators and limit.what == "storage":
+        times = full.mb_per_accelerator * question.threshold_percent / 100 / answer.storage_mb_per_second
+        advice = (f"a storage {times:,.2g} times as fast, for one accelerator at real size",)
+    lines += [Said("to do", text, tone="strong") for text in advice]
     shares = [trial.figures.from_storage_percent for trial in answer.trials]
     known = [share for share in shares if share is not None]
     if known:
-        lines.append(Said("proof", f"{min(known):.0f} % of the bytes came from storage", "of the trial with the least"))
+        lines.append(Said("proof", f"{min(known):.0f} % of the bytes came from storage", "in each trial, at least"))
+    if answer.complete:
+        lines.append(Said("next", f"the same on another storage, then dlemu compare {shlex.quote(folder)} ITS-RESULT"))
     subject = " on ".join(filter(None, [question.workload, question.accelerator]))
-    trials = f"{count(len(answer.trials), 'trial')} of {count(len(answer.counts), 'count')}"
-    took = f"{trials}, {duration(sum(trial.seconds for trial in answer.trials))}"
+    took = f"{count(len(answer.counts), 'count')} tried, {duration(sum(trial.seconds for trial in answer.trials))}"
     title = f"{subject}: how many accelerators does this storage feed? ({took})"
     return Screen(title=title, lines=lines, folder=folder)
 

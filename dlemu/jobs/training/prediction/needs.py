@@ -268,10 +268,10 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
         of_node = _gb(max(job.read_gb_per_second / job.nodes for job in jobs))
         requests = f"{_si(total.requests_per_second)} requests/s of {total.request_bytes / 1024:.0f} KiB"
         least = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
-        hidden = f"{_gb(total.first_step_gb_per_second)}/s would hide it"
+        hidden = f"{_gb(total.first_step_gb_per_second)}/s if training must not wait for it"
         lines = [
             Said("read", f"{rate}/s, {of_node}/s a node", f"for the AU that passes; {requests}"),
-            Said("first step", f"takes {total.first_step_seconds:.2g} s at that rate", hidden),
+            Said("first step", f"{total.first_step_seconds:.2g} s at that rate, once an epoch", hidden),
             Said("data", f"{_gb(total.dataset_gb)} as set; for MLPerf {_gb(total.mlperf_dataset_gb)}", least),
         ]
     if total.checkpoint_gb:
@@ -287,7 +287,7 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
     lines.append(Said("network", network, "ports, if they reached their line rate"))
     storage = f"'{answer.nvidia_class}'"
     if answer.nvidia_class == "above":
-        storage = f"none is enough: {answer.times_class:.2g} times the best"
+        storage = f"{answer.times_class:.2g} times what the best gives: above all"
     lines.append(Said("class", f"{storage} of NVIDIA's classes of storage for so large a DGX SuperPOD"))
     lines.append(Said("from", "batch and step time of the workload's settings, by arithmetic", "not measured"))
     question = f"is yours enough? dlemu predict {shlex.join(answer.overrides)} --mb-per-second X"
@@ -297,9 +297,14 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
         accelerators = "accelerators"
     lines.append(Said("next", question, "or --drive FILE: fio's or elbencho's JSON, a data sheet"))
     who = f"{total.workload}, {total.accelerators:,} {accelerators} on {count(total.nodes, 'node')}"
-    writes = f" and write {_gb(total.drain_gb_per_second)}/s" if total.checkpoint_gb else ""
+    needs = {
+        "read": total.read_gb_per_second,
+        "write": total.drain_gb_per_second,
+        "restart at": total.restart_gb_per_second,
+    }
+    decisive = [f"{verb} {_gb(gb)}/s" for verb, gb in needs.items() if gb > max(needs.values()) / 100]
     return Screen(
-        title=f"{who}: the storage must read {_gb(total.read_gb_per_second)}/s{writes}",
+        title=f"{who}: the storage must {' and '.join(decisive) or 'give next to nothing'}",
         lines=lines,
         folder=folder,
         table=_jobs(answer) if len(jobs) > 1 else None,
