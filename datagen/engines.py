@@ -78,7 +78,7 @@ class SampleEngine(Engine):
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         layout, place_bytes = self._layout, self._place_bytes
-        located = [layout.locate(sample) for sample in numbers_of(samples)]
+        located = [layout.locate(number) for number in numbers_of(samples)]
         address, path = address_of(out), ""
         flat, begin = list[int](), 0
         try:
@@ -143,8 +143,8 @@ class FileEngine(SampleEngine):
         self._parse_matched = file_format.parse_matched if matched else None
         reads_parts = self._parse_matched is not None or (matched and file_format.reads_parts)
         self._by_one_call = self._samples == 1 and not reads_parts
-        self._open: tuple[str, base.Source | None, base.OpenFile] | None = None
-        self._kept: OrderedDict[str, tuple[base.Source, base.OpenFile]] = OrderedDict()
+        self._current: tuple[str, base.Source | None, base.OpenFile] | None = None  # no source: it was read by one call
+        self._kept_open: OrderedDict[str, tuple[base.Source, base.OpenFile]] = OrderedDict()
         # Samples of a file share its bytes, which therefore can't be read into the place of one sample
         self._memory = FileMemory(storage.alignment, max_file_bytes if self._samples > 1 else 0)
         self._sizes: dict[str, int] = {}  # path -> bytes of a file of this batch that has been read whole already
@@ -160,9 +160,9 @@ class FileEngine(SampleEngine):
             self._sizes = dict(zip(places, self._read_files(list(places.items())), strict=True))
 
     def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
-        if self._open is None or path != self._open[0]:
-            self._open = self._opened(path, place)
-        return self._open[2].sample(index)
+        if self._current is None or path != self._current[0]:
+            self._current = self._opened(path, place)
+        return self._current[2].sample(index)
 
     def _read_files(self, files: Sequence[tuple[str, memoryview]]) -> list[int]:
         """Read whole files, each into its memory; return their sizes."""
@@ -191,8 +191,8 @@ class FileEngine(SampleEngine):
             if size is None:
                 (size,) = self._read_files(((path, place),))
             return path, None, self._format.parse(place[:size], 1, self._memory.scratch)
-        if path in self._kept:
-            return path, *self._kept.pop(path)
+        if path in self._kept_open:
+            return path, *self._kept_open.pop(path)
         begun = time.monotonic_ns()
         reader = self._storage.open(path)
         self.read_ns += time.monotonic_ns() - begun  # for small files on a network, opening takes most of the time
@@ -207,9 +207,10 @@ class FileEngine(SampleEngine):
             raise
 
     def finish(self) -> None:
-        if self._open is None:
+        if self._current is None:
             return
-        (path, source, opened), self._open = self._open, None
+        path, source, opened = self._current
+        self._current = None
         if source is None:
             return
         self.count(*source.counts())
@@ -217,14 +218,16 @@ class FileEngine(SampleEngine):
             source.close()
             return
         opened.forget()
-        self._kept[path] = source, opened
-        if len(self._kept) > base.MAX_KEPT_FILES:
-            self._kept.popitem(last=False)[1][0].close()
+        self._kept_open[path] = source, opened
+        if len(self._kept_open) > base.MAX_KEPT_FILES:
+            _, (oldest, _) = self._kept_open.popitem(last=False)
+            oldest.close()
 
     def close(self) -> None:
         self.finish()
-        while self._kept:
-            self._kept.popitem()[1][0].close()
+        while self._kept_open:
+            _, (source, _) = self._kept_open.popitem()
+            source.close()
 
     def __del__(self) -> None:
         self.close()

@@ -367,10 +367,12 @@ def _failed(error: OSError, path: str, storage: StorageBase, size_bytes: int = 0
         where = error.filename or path
         return UserError(f"{where}: {reason}: the dataset can't be written there; check dataset.data_folder")
     free = storage.free_bytes(os.path.dirname(path) or ".")
-    left = f"{'?' if free is None else free} are free" if error.errno != errno.EDQUOT else no_space(error)
+    space = f"{'?' if free is None else free} are free"
+    if error.errno == errno.EDQUOT:
+        space = no_space(error)
     if error.errno == errno.ENOSPC and free is not None and free > size_bytes:
-        left += ", maybe for no more files (df -i shows its inodes)"
+        space += ", maybe for no more files (df -i shows its inodes)"
     return SpaceError(
-        f"no room for {path} ({reason}): it needs {size_bytes} bytes, and {left}. Free some space (or raise the limit "
+        f"no room for {path} ({reason}): it needs {size_bytes} bytes, and {space}. Free some space (or raise the limit "
         "on file sizes) and run the same command again: it continues"
     )

@@ -62,13 +62,15 @@ def values_at(quantiles: Sequence[float], mean: float, shares: NDArray[np.float6
 def _fit(known: NDArray[np.float64], mean: float) -> tuple[float, float]:
     """Return the exponent of the last interval, and the factor for all values."""
     intervals = len(known) - 1
-    before = float((known[:-2] + known[1:-1]).sum()) / 2
+    before_last = float((known[:-2] + known[1:-1]).sum()) / 2  # sum of the means of all intervals but the last
     low, rise = float(known[-2]), float(known[-1] - known[-2])
-    wanted = mean * intervals - before - low  # must equal rise / (exponent + 1)
+    # The last interval has the mean low + rise / (exponent + 1), which must complete the sum to mean * intervals
+    mean_rise = mean * intervals - before_last - low
     exponent = 1.0
     if rise > 0:
-        exponent = min(MAX_EXPONENT, max(1 / MAX_EXPONENT, rise / wanted - 1 if wanted > 0 else MAX_EXPONENT))
-    fitted_mean = (before + low + rise / (exponent + 1)) / intervals
+        exponent = rise / mean_rise - 1 if mean_rise > 0 else MAX_EXPONENT
+        exponent = min(MAX_EXPONENT, max(1 / MAX_EXPONENT, exponent))
+    fitted_mean = (before_last + low + rise / (exponent + 1)) / intervals
     return exponent, mean / fitted_mean if fitted_mean > 0 else 1.0
 
 

@@ -113,7 +113,7 @@ class Exchange:
     reusable = True  # the connection can carry another request
     _header_bytes = 0
     _text = _lower = ""  # the response header as received, and in lower case
-    _collected: bytearray | None = None  # the body so far of an error, a listing, ...: kept here instead of in a target
+    collected: bytearray | None = None  # the body so far of an error, a listing, ...: kept here instead of in a target
     _chunked: bytearray | None = None  # what was received of a chunked body, with its framing; None for any other body
     _next_chunk = 0  # where the first chunk that has not arrived completely begins there
     _interim = 0
@@ -140,7 +140,7 @@ class Exchange:
         self.began_ns = time.monotonic_ns()
         self._target = target
         self._bodiless = bodiless
-        self._most_bytes = most_bytes  # maximum bytes of `_collected`
+        self._most_bytes = most_bytes  # maximum bytes of `collected`
         self._header_problem = header_problem
         self._out: list[bytes | memoryview] = [head, *body]
         self._header_buffer = connection.scratch
@@ -148,11 +148,6 @@ class Exchange:
     @property
     def wants_to_send(self) -> bool:
         return bool(self._out)
-
-    @property
-    def collects(self) -> bool:
-        """Return whether the body is kept in memory: a short one, such as an error or a listing, and no object."""
-        return self._collected is not None
 
     def header(self, name: str) -> str:
         """Return a response header's value (the last, if repeated), '' if absent; `name` is in lower case."""
@@ -185,8 +180,8 @@ class Exchange:
                     return False
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return False
-        if self._collected is not None:
-            self.body = bytes(self._collected)
+        if self.collected is not None:
+            self.body = bytes(self.collected)
         return True
 
     def _send(self) -> None:
@@ -252,13 +247,13 @@ class Exchange:
             self.length = number_in(self.header("content-length"))
             self.reusable = self.reusable and self.length is not None
         if not self.succeeded:
-            self._collected, self._most_bytes = bytearray(), ERROR_BYTES
+            self.collected, self._most_bytes = bytearray(), ERROR_BYTES
         elif self._header_problem is not None and (wrong := self._header_problem(self)):
             raise BrokenResponseError(errno.EPROTO, wrong)
         elif self._chunked is not None and self._target is not None:
             raise BrokenResponseError(errno.EPROTO, "an object arrived in chunks, without its length")
         elif self._target is None:
-            self._collected = bytearray()
+            self.collected = bytearray()
         self._receive_body(rest)
 
     def _receive_body(self, piece: memoryview) -> None:
@@ -303,13 +298,13 @@ class Exchange:
 
     def _store(self, part: memoryview) -> None:
         begin, self.body_bytes = self.body_bytes, self.body_bytes + len(part)
-        if self._collected is None:
+        if self.collected is None:
             assert self._target is not None
             if self.body_bytes > len(self._target):
                 raise BrokenResponseError(errno.EPROTO, f"the response exceeds the {len(self._target)} bytes wanted")
             self._target[begin : self.body_bytes] = part
             return
-        self._collected += part[: self._most_bytes - len(self._collected)]
+        self.collected += part[: self._most_bytes - len(self.collected)]
         if self.body_bytes > self._most_bytes:
             if self.succeeded:
                 text = f"the response is longer than {self._most_bytes >> 10} KiB, the most that such a response has"
@@ -318,7 +313,7 @@ class Exchange:
 
     def _read_body(self, wait: bool) -> None:
         receive_into, target = self.connection.receive_into, self._target
-        if self._collected is None and target is not None and self.body_bytes < len(target):
+        if self.collected is None and target is not None and self.body_bytes < len(target):
             most = len(target) if self.length is None else min(len(target), self.length)
             flags = socket.MSG_WAITALL if wait else socket.MSG_DONTWAIT
             count = receive_into(target[self.body_bytes : most], 0, flags)

@@ -256,23 +256,14 @@ class Client:
         """Count a failed attempt and set the request's delay before the next one; raise if retrying is of no use."""
         request.retry_seconds = 0.0
         self.counts.add("failed")
-        code = _code(exchange) if exchange is not None else ""
-        status = exchange.status if exchange is not None else 0
-        if status in (503, 429):
-            self.counts.add("slow_down")
-        if exchange is not None and not request.renewed:
-            if request.method == "HEAD" and status in REFUSED:
-                # Only a GET's error has a body that says why; if it renews credentials, the HEAD succeeds next time
-                allowed = (404, 416)  # missing or empty object
-                self.request(Request(kind="get", method="GET", key=request.key, span=Span(0, 1), accepted=allowed))
+        if exchange is not None:
+            code, status = _code(exchange), exchange.status
+            if status in (503, 429):
+                self.counts.add("slow_down")
+            if not request.renewed and self._renew(request, exchange, code):
                 request.renewed = True
                 return
-            signed_before = exchange.began_ns < self._signer.renewed_ns  # another request renewed them meanwhile
-            if code in EXPIRED and (signed_before or self._signer.renew()):
-                request.renewed = True
-                return
-        if exchange is not None and not exchange.succeeded:
-            is_refusal = status < 500 or code.endswith(NO_SPACE)
+            is_refusal = not exchange.succeeded and (status < 500 or code.endswith(NO_SPACE))
             if is_refusal and status not in RETRYABLE and code not in RETRYABLE_CODES:
                 raise self._refusal(request, exchange, code)
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -287,11 +278,23 @@ class Client:
                 "port that speaks TLS"
             ) from error
         if request.attempts >= self._options.attempts:
-            raise self._exhausted(request, error, answered=status > 0) from error
+            raise self._exhausted(request, error, answered=exchange is not None) from error
         backoff = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (request.attempts - 1))
         retry_after = number_in(exchange.header("retry-after")) if exchange is not None else None
         minimum = min(LONGEST_BACKOFF_SECONDS, float(retry_after or 0))
         request.retry_seconds = max(minimum, backoff * random.uniform(0.5, 1.0))  # jitter: clients retry at other times
+
+    def _renew(self, request: Request, exchange: Exchange, code: str) -> bool:
+        """Renew expired credentials; return whether the request may succeed with them."""
+        if request.method == "HEAD" and exchange.status in REFUSED:
+            # Only a GET's error has a body that says why; if it renews credentials, the HEAD succeeds next time
+            allowed = (404, 416)  # missing or empty object
+            self.request(Request(kind="get", method="GET", key=request.key, span=Span(0, 1), accepted=allowed))
+            return True
+        if code not in EXPIRED:
+            return False
+        was_renewed = exchange.began_ns < self._signer.renewed_ns  # by another request, after this one was sent
+        return was_renewed or self._signer.renew()
 
     def _exhausted(self, request: Request, error: OSError, *, answered: bool) -> Exception:
         cause = error.strerror or str(error)
@@ -413,7 +416,7 @@ class Client:
             moved = request.exchange.progress_bytes - request.checked_bytes
             if moved < MIN_PROGRESS_BYTES or request.was_collecting:
                 stalled.append(descriptor)
-            request.was_collecting = request.exchange.collects
+            request.was_collecting = request.exchange.collected is not None
             request.checked_bytes += moved
             request.deadline_ns = now + self._timeout_ns
         return stalled
