@@ -95,7 +95,7 @@ def compose_workload(choice: str, config_dir: str | None) -> dict[str, Any]:
     content = _read_limited(path)
     try:
         tree = _parse(content)
-        if "defaults" in tree or "hydra" in tree or b"@package" in content:
+        if "defaults" in tree or "hydra" in tree or b"@package" in content:  # OmegaConf composes none of these
             tree = _compose_by_hydra(os.path.abspath(path))
     except (ValueError, RecursionError) as error:
         raise UserError(f"workload={choice} can't be composed: {error}") from None

@@ -84,7 +84,8 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
 
     def lines(self) -> Iterator[str]:
         """Yield the sizes, then a line when each checkpoint starts and finishes."""
-        model, plan, began = self.workload.model, self.run.plan, self.stamp(self.started_ns)
+        model, plan = self.workload.model, self.run.plan
+        began = self.stamp(self.started_ns)
         subset = " (subset)" if len(plan.ranks) < plan.grid.ranks else ""
         if subset:
             yield f"{began} Performing subset checkpointing: {len(plan.ranks)} of {plan.grid.ranks}"

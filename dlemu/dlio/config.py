@@ -167,8 +167,8 @@ def dlio_yaml(workload: Workload) -> str:
 
     Raises UserError for a loader, a format or a compression that DLIO does not have.
     """
-    loader, by_tensorflow = workload.reader.data_loader, workload.framework == "tensorflow"
-    if workload.dataset.format == "tfrecord" and by_tensorflow and loader in ("pytorch", "threads"):
+    by_tensorflow = workload.dataset.format == "tfrecord" and workload.framework == "tensorflow"
+    if by_tensorflow and workload.reader.data_loader in ("pytorch", "threads"):
         # DLIO reads tfrecord by TensorFlow alone. dlemu chose another loader if TensorFlow is not installed here.
         workload = replace(workload, reader=replace(workload.reader, data_loader="tensorflow"))
     tree = dlio_workload(workload)

@@ -141,8 +141,8 @@ class DlioRun(ABC, Generic[R]):
 
     def log(self) -> str:
         """Return dlio.log."""
-        hosts, began = len(self.run.journal.hosts), self.stamp(self.started_ns)
-        output = [f"{began} a run of dlemu in DLIO's files, ranks: {self.run.ranks}, hosts: {hosts}", *self.lines()]
+        sizes = f"ranks: {self.run.ranks}, hosts: {len(self.run.journal.hosts)}"
+        output = [f"{self.stamp(self.started_ns)} a run of dlemu in DLIO's files, {sizes}", *self.lines()]
         metric = [_RULE, f"Number of Simulated Accelerators: {self.run.ranks} ", *_labelled(self.metric()), _RULE]
         lines = [*(f"[OUTPUT] {line}" for line in output), *(f"[METRIC] {line}" for line in metric)]
         return "".join(f"{line}\n" for line in lines)

@@ -89,7 +89,8 @@ class DlioTraining(DlioRun[ExportedSteps]):
     @property
     def data_gib_per_host(self) -> float:
         """GiB that the first host's ranks read in an epoch, by DLIO's formula (nominal)."""
-        ranks_of_host, data = self.run.journal.rank_nodes.count(0), self.workload.dataset
+        ranks_of_host = self.run.journal.rank_nodes.count(0)
+        data = self.workload.dataset
         samples = ranks_of_host * data.num_samples_per_file * self.run.num_files_train // self.run.ranks
         return samples * data.record_length_bytes / GIB
 

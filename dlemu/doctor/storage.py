@@ -34,9 +34,10 @@ def check_file_system(facts: Facts) -> Check:
 
 def check_read_ahead(facts: Facts) -> Check | None:
     """The device's read-ahead is large enough: reads through the page cache are split into requests of that size."""
-    device, sample_bytes = facts.device, facts.demand.sample_bytes
+    device = facts.device
     if device is None:
         return None
+    sample_bytes = facts.demand.sample_bytes
     read_ahead_kib = (device.read_ahead_bytes or 0) >> 10
     observed = f"{device.name} reads {read_ahead_kib:,} KiB ahead"
     is_split = sample_bytes >= _LARGE_SAMPLE_BYTES and not facts.workload.storage_spec.direct

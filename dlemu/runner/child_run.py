@@ -142,7 +142,7 @@ def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """
     process: subprocess.Popen[bytes] | None = None
     received: set[int] = set()
-    early: list[int] = []  # signals before the command has started
+    early: list[int] = []  # signals that came before the command was there to get them
 
     def handle(number: int, _: object) -> None:
         received.add(number)
