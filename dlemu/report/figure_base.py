@@ -122,8 +122,8 @@ def lines(
     for index, name in enumerate(names):
         values = [row["value"] for row in rows if row["line"] == name]
         if values and len(names) > 1:
-            height_of_name = values[-1] if points else float(np.median(values))  # a line over time ends in pauses
-            labels.append(Level(height_of_name, name, chosen[index % len(chosen)]))
+            value = values[-1] if points else float(np.median(values))  # a line over time ends in pauses
+            labels.append(Level(value, name, chosen[index % len(chosen)]))
     width = WIDTH
     if labels:
         drawn.append(_names_at_ends(labels, low, high, height))

@@ -85,7 +85,7 @@ JOURNAL = "journal.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RunJournal:
-    """What every kind of run notes."""
+    """What rank 0 of every kind of run notes while the run goes on."""
 
     wall_clock_offset_ns: int
     """What to add to rank 0's CLOCK_MONOTONIC to get nanoseconds since 1970 (UTC)."""
@@ -156,7 +156,7 @@ class Progress:
     total: int = 0
     """Steps, checkpoints or bytes of the whole run; 0 where that is not known."""
     au_percent: float | None = None
-    """Accelerator utilisation of the epoch so far; None while no step counts, and for what has none."""
+    """Accelerator utilisation of the epoch so far; None while no step counts, and for jobs without accelerators."""
     mb_per_second: float | None = None
     """1e6 bytes/s that all ranks read or write now."""
     seconds_left: float | None = None

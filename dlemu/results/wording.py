@@ -10,7 +10,7 @@ from dlemu.metrics.findings import Finding
 
 T = TypeVar("T")
 Wording = Mapping[str, T]
-"""Code, or `CODE.PATTERN` of one that has forms -> what is said of it: format strings for the finding's numbers.
+"""Code, or `CODE.PATTERN` of a code with several forms -> its texts: format strings for the finding's numbers.
 
 `{readers:count reader}` gives "1 reader", "2 readers"; `{ranks:several , or fewer}` gives the words behind `several`
 unless there is 1; `{at_seconds:clock}` gives a time since training began, 00:06 or 1:00:06.
@@ -19,7 +19,8 @@ unless there is 1; `{at_seconds:clock}` gives a time since training began, 00:06
 
 def count(number_of: int, name: str) -> str:
     """Return a count with its noun: 1 accelerator, 2 accelerators, 2 processes."""
-    return f"{number_of:,} {name}{('es' if name.endswith('s') else 's') * (number_of != 1)}"
+    plural = "es" if name.endswith("s") else "s"
+    return f"{number_of:,} {name}" if number_of == 1 else f"{number_of:,} {name}{plural}"
 
 
 def scaled(divisor: float | None, scale: str | None = "") -> str:
@@ -33,8 +34,7 @@ def scaled(divisor: float | None, scale: str | None = "") -> str:
 
 
 VISIBLE = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
-"""For `str.translate`: control characters as escapes, except line breaks and tabs. In a text from another host they
-could rewrite what a terminal shows."""
+"""For `str.translate`: escapes of control characters, which could rewrite a terminal; not of line breaks and tabs."""
 
 
 TRADEMARK = (
@@ -64,7 +64,7 @@ def filled(text: str, numbers: Mapping[str, Any]) -> str:
 
 
 def words_of(finding: Finding, words: Wording[T]) -> T:
-    """Return what is said of a finding, its numbers not filled in; raises KeyError for a code without wording."""
+    """Return the text of a finding, its numbers not filled in; raises KeyError for a code without wording."""
     pattern = finding.numbers.get("pattern")
     return words[finding.code if pattern is None else f"{finding.code}.{pattern}"]
 

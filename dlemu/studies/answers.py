@@ -18,7 +18,7 @@ SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
 T = TypeVar("T")
 YEAR_HOURS = 8760.0
 PLANNED_EPOCHS = 100  # of training one model, as in KIOXIA's white paper on the CM7 and DLIO
-HOST = ("host", "loader", *HOST_LIMITS)  # limits that are the host's, not the storage's (docs/metrics.md, section 6)
+HOST_CAUSES = ("host", "loader", *HOST_LIMITS)  # not the storage's (docs/metrics.md, section 6)
 
 
 def edge(attempts: Iterable[tuple[T, bool]]) -> tuple[T | None, T | None]:
@@ -172,7 +172,7 @@ class SizeAnswer:
     @property
     def is_limited_by_host(self) -> bool:
         """Whether this host is the limit, not the storage: more may pass on another one."""
-        return self.limited_by.what in HOST
+        return self.limited_by.what in HOST_CAUSES
 
     @property
     def scaled(self) -> str:

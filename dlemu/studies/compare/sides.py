@@ -12,7 +12,7 @@ from dlemu.metrics.catalogue import RUN
 from dlemu.results.figures import Conditions, JobFigures
 from dlemu.results.kinds import kind_named, kind_of
 from dlemu.results.wording import scaled
-from dlemu.studies.answers import HOST, SIZE, SWEEP, ComparedSide, SizeAnswer, SweepAnswer, SweepPoint
+from dlemu.studies.answers import HOST_CAUSES, SIZE, SWEEP, ComparedSide, SizeAnswer, SweepAnswer, SweepPoint
 from dlemu.studies.conditions import conditions_in, conditions_of, settings_of
 from dlemu.studies.size.page import KIND_OF_TRIALS, figures_of_count
 
@@ -114,10 +114,11 @@ def side_of_runs(name: str, runs: Runs, conditions: About | None = None) -> Side
     about = conditions or {}
     passing = [run.ranks for run in runs.values() if run.passed]
     most = max(passing, default=0)
+    # With `ranks=""`, settings are compared apart from their number of ranks.
     failed_settings = [
         dict(settings, ranks="")
         for settings, run in runs.items()
-        if run.ranks == most + 1 and run.passed is False and run.limited_by.get(RUN) not in HOST
+        if run.ranks == most + 1 and run.passed is False and run.limited_by.get(RUN) not in HOST_CAUSES
     ]
     return Side(
         name=name,
