@@ -49,19 +49,18 @@ def au_dlio_percents(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -
 
     Blocks are weighted by their steps, ranks equally.
     """
-    epochs: dict[int, dict[int, list[tuple[Rated, Rated, int]]]] = {}
+    epochs: dict[int, dict[int, list[StepTable]]] = {}
     for block in in_order(rows).by_block:
-        (epoch,), (rank,), times = block.values("epoch"), block.values("rank"), block_times(block)
-        rated = rate_v2(times, exclude_start, exclude_end), rate_v1(times), len(block)
-        epochs.setdefault(epoch, {}).setdefault(rank, []).append(rated)
+        (epoch,), (rank,) = block.values("epoch"), block.values("rank")
+        epochs.setdefault(epoch, {}).setdefault(rank, []).append(block)
     percents = []
-    for _, ranks in sorted(epochs.items()):
-        combined = []
-        for parts in ranks.values():
-            by_v2, by_v1, steps = zip(*parts, strict=True)
-            combined.append((over_blocks(by_v2, steps), over_blocks(by_v1, steps)))
-        v2, v1 = map(over_ranks, zip(*combined, strict=True))
-        percents.append((v2.au_percent, v1.au_percent))
+    for _, blocks_by_rank in sorted(epochs.items()):
+        v2, v1 = [], []
+        for blocks in blocks_by_rank.values():
+            times, steps = [block_times(block) for block in blocks], [len(block) for block in blocks]
+            v2.append(over_blocks([rate_v2(block, exclude_start, exclude_end) for block in times], steps))
+            v1.append(over_blocks([rate_v1(block) for block in times], steps))
+        percents.append((over_ranks(v2).au_percent, over_ranks(v1).au_percent))
     return percents
 
 

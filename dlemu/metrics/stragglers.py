@@ -93,10 +93,11 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[F
     per_sample, errors = _fit(counts, took_ms)
     median = float(np.median(per_sample))
     least = 2 * median
-    is_slow = (per_sample >= least) & (per_sample - median >= 5 * errors)  # by chance 3 of 10 million folders are
+    # By chance, 3 of 10 million folders are 5 standard errors above the median.
+    is_slow = (per_sample >= least) & (per_sample - median >= 5 * errors)
     for half in (slice(None, None, 2), slice(1, None, 2)):  # a few very long reads are in one half only
         is_slow &= _fit(counts[half], took_ms[half])[0] >= least
-    if median <= 0 or 3 * is_slow.sum() > len(folders):  # where many folders are slow, none is another drive's
+    if median <= 0 or 3 * is_slow.sum() > len(folders):  # so many folders are no exception
         return ()
     findings = []
     for index in np.argsort(-per_sample):

@@ -220,9 +220,8 @@ ELBENCHO = {
     ],
 )
 def test_what_fio_and_elbencho_wrote_is_taken_as_it_is(text: str, reads: Any, writes: Any, tmp_path: Path) -> None:
-    path = tmp_path / "output"
-    path.write_text(text)
-    request = PredictionRequest(drive=str(path))
+    (tmp_path / "output").write_text(text)
+    request = PredictionRequest(drive=str(tmp_path / "output"))
     if reads is None:
         with pytest.raises(UserError, match="looks like the output of fio or elbencho"):
             with_rates(request)

@@ -97,11 +97,11 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
     return replace(calibration, saturated=False, first_step=first_step)  # the rate that lasted is a lower bound
 
 
-def _solve(falling: Callable[[float], float], wanted: float, low: float, high: float) -> float:
-    """Return where a falling function has the value `wanted`, by bisection; `low` or `high` where it never has."""
+def _solve(falling: Callable[[float], float], target: float, low: float, high: float) -> float:
+    """Return where a falling function has the value `target`, by bisection; `low` or `high` where it never has."""
     for _ in range(18):  # halves the range's logarithm: 1 to 50,000 is narrowed to 0.004 %
         middle = (low * high) ** 0.5 if low > 0 else (low + high) / 2
-        if falling(middle) > wanted:
+        if falling(middle) > target:
             low = middle
         else:
             high = middle
