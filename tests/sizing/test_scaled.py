@@ -114,7 +114,7 @@ def test_size_says_what_the_storage_feeds_at_full_size(
         assert "real size" not in lines[0][1]
         return
     assert lines[0] == ("answer", at_full_size(answer)), "before what small samples' accelerators do"
-    assert at_full_size(answer).startswith(f"{fed} {name} at real size: 1 needs")
+    assert at_full_size(answer).startswith(f"{fed} {name} at real size: for AU ")
     by_host = at_full_size(replace(answer, limited_by=LimitedBy(what="host CPU")))
     assert by_host.startswith("at least "), "the host kept it from more"
 
