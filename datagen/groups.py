@@ -148,7 +148,7 @@ class GroupReader(RangeReader):
     def _read(self, runs: list[Run], out: memoryview) -> list[int]:
         """Do as `read`; return the places as a flat list."""
         flat: list[int] = []
-        groups_read = set[Group]()
+        groups_read: set[Group] = set()
         end = 0
         data: bytes | None
         last_group, self._last_group = self._last_group, None
