@@ -92,11 +92,6 @@ def half_width_of(values: Sequence[float]) -> float | None:
     return half_width(float(np.std(values, ddof=1)), len(values), CONFIDENCE)
 
 
-def mean_over(values: Sequence[float]) -> Value:
-    """Return the mean over repetitions with its interval."""
-    return Value(float(np.mean(values)), half_width_of(values))
-
-
 def value_of(figure: Mean | float | None) -> Value | None:
     """Return a summary's metric with the interval over its epochs; None where it has no value."""
     if not isinstance(figure, Mean):
@@ -142,8 +137,7 @@ def differing_work(a: Conditions, b: Conditions, varied: Collection[str] = ()) -
     ]
 
 
-SAME_PERCENT = 0.05
-"""A smaller difference would be shown as 0.0 %."""
+SAME_PERCENT = 0.05  # a smaller difference would be shown as 0.0 %
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,7 +17,7 @@ from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import Difference, JobFigures
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.results.wording import count, scaled
-from dlemu.studies.answers import COMPARE, PLANNED_EPOCHS, ComparedSide, Comparison, RunPair
+from dlemu.studies.answers import COMPARE, PLANNED_EPOCHS, YEAR_HOURS, ComparedSide, Comparison, RunPair
 from dlemu.studies.compare.compare_sides import pair_settings
 from dlemu.studies.sweep.page import points_table
 
@@ -36,14 +38,19 @@ def screen(answer: Comparison, folder: str) -> Screen:
         for phase, limit in (figures.limited_by if figures else {}).items():
             if limit not in _NO_LIMIT:
                 words += f", limited by {limit}" if phase == RUN else f", limited by {phase}: {limit}"
-        explained = filter(None, [side.about.get("storage"), *_repetitions_and_origin(figures)])
-        lines.append(Said(name, words, "; ".join(explained)))
+        explained = [side.about.get("storage", "")]
+        if figures is not None and figures.epochs:
+            explained.append(count(figures.epochs, "epoch"))
+            if figures.from_storage_percent is not None:
+                explained.append(f"{figures.from_storage_percent:.0f} % of the bytes came from it")
+        lines.append(Said(name, words, "; ".join(filter(None, explained))))
     if pair is not None and not (answer.not_comparable or pair.not_comparable):
         lines += [Said("year", line) for line in _year_lines(pair)]
         table = Table(columns=_HEAD, rows=difference_rows(pair.metrics, _headlines(pair, catalogue)))
         if catalogue.feeds_accelerators:
-            of_run = f" workload={answer.sides[0].name}/config.yaml" if not pair.settings else ""
-            lines.append(Said("next", f"dlemu size{of_run}", "and of B: how many each feeds"))
+            config = f"{answer.sides[0].name}/config.yaml"
+            of_run = shlex.quote(f"workload={config}") if os.path.exists(config) else ""
+            lines.append(Said("next", f"dlemu size {of_run}".rstrip(), "and the same of B: how many each feeds"))
     elif pair is not None and catalogue.feeds_accelerators:
         words = f"dlemu compare workload={pair.a.workload} ranks={pair.a.ranks} drives=FOLDER-A,FOLDER-B --make"
         lines.append(Said("next", words, "runs the same on both, past the page cache"))
@@ -57,14 +64,6 @@ def _at_edge(side: ComparedSide) -> JobFigures | None:
     return next((run for run in runs if run.passed is False), runs[-1] if runs else None)
 
 
-def _repetitions_and_origin(figures: JobFigures | None) -> Iterator[str]:
-    """Yield the number of epochs of a run, and the share of the bytes read that its storage gave, as phrases."""
-    if figures is not None and figures.epochs:
-        yield count(figures.epochs, "epoch")
-        if figures.from_storage_percent is not None:
-            yield f"{figures.from_storage_percent:.0f} % of the bytes came from it"
-
-
 def _headlines(pair: RunPair, catalogue: Catalogue) -> Iterator[Metric]:
     """Yield the metrics to show first: times only if both runs did equal work in that phase, and from storage."""
     for metric in catalogue:
@@ -74,14 +73,15 @@ def _headlines(pair: RunPair, catalogue: Catalogue) -> Iterator[Metric]:
 
 
 def _year_lines(pair: RunPair) -> Iterator[str]:
-    """Yield the lines of the plan of a year; days saved only if the difference in time may be real."""
-    plan, time = pair.plan, pair.time("total_seconds")
-    if plan is None or scaled(pair.a.sample_divisor):  # smaller samples are of no model that anybody trains
+    """Yield what a year of training one model after another holds; days saved only if the difference may be real."""
+    hours, time = pair.hours_per_model, pair.time("total_seconds")
+    if hours is None or scaled(pair.a.sample_divisor):  # smaller samples are of no model that anybody trains
         return
-    (a, b), (models_a, models_b) = plan.hours_per_model, plan.models_per_year
-    yield f"{PLANNED_EPOCHS} epochs take A {a:.3g} h and B {b:.3g} h: {models_a:.0f} and {models_b:.0f} models per year"
+    a, b = hours
+    models = f"{YEAR_HOURS / a:.0f} and {YEAR_HOURS / b:.0f} models per year"
+    yield f"{PLANNED_EPOCHS} epochs take A {a:.3g} h and B {b:.3g} h: {models}"
     if time is None or time.distinct is not False:  # not known with fewer than three epochs
-        days = plan.days_saved_per_year
+        days = YEAR_HOURS / 24 * (1 - a / b)
         yield f"what B trains in a year takes A {abs(days):.1f} days {'less' if days >= 0 else 'more'}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import os
 import shlex
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from dataclasses import replace
 
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_trees
 from dlemu.extend import UserError
-from dlemu.results.figures import Conditions, JobFigures, Value, mean_over, value_of
+from dlemu.results.figures import Conditions, JobFigures, Value, half_width_of, value_of
 
 COMPARED_AU = "dlio"
 """Formula of the compared AU: that of DLIO 2.x for all runs, whichever version of DLIO printed theirs."""
@@ -98,7 +99,9 @@ def _rates(run: AuditedRun) -> Sequence[float]:
 
 
 def _mean(by_epoch: Sequence[float]) -> Value | None:
-    return mean_over(by_epoch) if by_epoch and all(map(math.isfinite, by_epoch)) else None
+    if not by_epoch or not all(map(math.isfinite, by_epoch)):
+        return None
+    return Value(statistics.fmean(by_epoch), half_width_of(by_epoch))
 
 
 def _warnings(runs: Sequence[AuditedRun]) -> list[str]:
