@@ -22,7 +22,6 @@ from dlemu.studies.compare.compare_sides import pair_settings
 from dlemu.studies.sweep.page import points_table
 
 _HEAD = columns("metric", "A", "B", "A vs B", "+-", right=range(1, 5), whole=range(5))
-_NO_LIMIT = (None, "", "nothing")
 _OPEN_TABLES = 2  # with more pairs than this, the tables of all but the main pair are folded
 
 
@@ -36,7 +35,7 @@ def screen(answer: Comparison, folder: str) -> Screen:
     for name, side, figures in zip("AB", answer.sides, shown, strict=True):
         words = side.name
         for phase, limit in (figures.limited_by if figures else {}).items():
-            if limit not in _NO_LIMIT:
+            if limit not in (None, "", "nothing"):
                 words += f", limited by {limit}" if phase == RUN else f", limited by {phase}: {limit}"
         explained = [side.about.get("storage", "")]
         if figures is not None and figures.epochs:

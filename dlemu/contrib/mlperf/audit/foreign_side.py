@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import statistics
 import os
 import shlex
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
