@@ -233,6 +233,26 @@ class SweepAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class YearPlan:
+    """What the measured times mean over a year of training one model after another; pairs are (A, B)."""
+
+    hours_per_model: tuple[float, float]
+    """Time of PLANNED_EPOCHS epochs."""
+
+    @property
+    def days_saved_per_year(self) -> float:
+        """Days that A needs less for what B trains in a year; below 0: more."""
+        a, b = self.hours_per_model
+        return YEAR_HOURS / 24 * (1 - a / b)
+
+    @property
+    def models_per_year(self) -> tuple[float, float]:
+        """How many fit into a year of 8760 h."""
+        a, b = self.hours_per_model
+        return YEAR_HOURS / a, YEAR_HOURS / b
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunPair:
     """Two runs with equal settings."""
 
@@ -247,15 +267,16 @@ class RunPair:
     """Phase -> whether memory served A and B, in place of the storage; without phases in which neither was."""
 
     @property
-    def hours_per_model(self) -> tuple[float, float] | None:
-        """Time of PLANNED_EPOCHS epochs of A and B; None where they are not comparable, cut short or not judged."""
+    def plan(self) -> YearPlan | None:
+        """None where a run did not complete, has no whole epochs or got no verdict, or runs are not comparable."""
         a, b = self.a, self.b
         is_cut_short = a.cut_steps or b.cut_steps
         is_judged = "no verdict" not in (a.outcome, b.outcome)  # else memory or the host was the limit
         seconds_a, seconds_b = a.mean("total_seconds"), b.mean("total_seconds")
         if is_cut_short or self.not_comparable or not (is_judged and seconds_a and a.epochs and seconds_b and b.epochs):
             return None
-        return PLANNED_EPOCHS * seconds_a / a.epochs / 3600, PLANNED_EPOCHS * seconds_b / b.epochs / 3600
+        hours = PLANNED_EPOCHS * seconds_a / a.epochs / 3600, PLANNED_EPOCHS * seconds_b / b.epochs / 3600
+        return YearPlan(hours_per_model=hours)
 
     def compares_storage(self, phase: str) -> bool:
         """Return False where memory served one side alone in a phase: times are then not due to the storage."""

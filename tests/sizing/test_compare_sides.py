@@ -151,6 +151,8 @@ def test_two_that_were_always_busy_are_not_told_apart() -> None:
     compared = compare(a, b)
     assert compared.verdict.startswith("both kept 18 accelerators busy")
     assert "A and B are on the same device, /dev/vda" in compared.issues
+    in_memory = compare(served("a", (RUN,), busy), served("b", (RUN,), busy))
+    assert in_memory.verdict.startswith("memory served both, not storage: both kept 18"), "no word of it in the title"
 
 
 def test_a_run_that_memory_served_is_not_compared_with_one_from_storage() -> None:

@@ -176,7 +176,7 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
         return
     if catalogue.feeds_accelerators and pair.a.limited_by.get(RUN) == pair.b.limited_by.get(RUN) == "nothing":
         memory = f"{_BOTH_FROM_MEMORY}: " if RUN in pair.from_memory else ""
-        yield f"{memory}both kept {pair.a.ranks} accelerators busy: more ranks, or `dlemu size` of each, tell them apart"
+        yield f"{memory}both kept {pair.a.ranks} accelerators busy: more ranks or `dlemu size` of each tell them apart"
         return
     where = f"with {pair_settings(pair, catalogue)} " if catalogue.feeds_accelerators or pair.settings else ""
     epochs = count(pair.a.epochs or 0, "epoch")

@@ -17,7 +17,7 @@ from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import Difference, JobFigures
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.results.wording import count, scaled
-from dlemu.studies.answers import COMPARE, PLANNED_EPOCHS, YEAR_HOURS, ComparedSide, Comparison, RunPair
+from dlemu.studies.answers import COMPARE, PLANNED_EPOCHS, ComparedSide, Comparison, RunPair
 from dlemu.studies.compare.compare_sides import pair_settings
 from dlemu.studies.sweep.page import points_table
 
@@ -72,15 +72,14 @@ def _headlines(pair: RunPair, catalogue: Catalogue) -> Iterator[Metric]:
 
 
 def _year_lines(pair: RunPair) -> Iterator[str]:
-    """Yield what a year of training one model after another holds; days saved only if the difference may be real."""
-    hours, time = pair.hours_per_model, pair.time("total_seconds")
-    if hours is None or scaled(pair.a.sample_divisor):  # smaller samples are of no model that anybody trains
+    """Yield the lines of the plan of a year; days saved only if the difference in time may be real."""
+    plan, time = pair.plan, pair.time("total_seconds")
+    if plan is None or scaled(pair.a.sample_divisor):  # smaller samples are of no model that anybody trains
         return
-    a, b = hours
-    models = f"{YEAR_HOURS / a:.0f} and {YEAR_HOURS / b:.0f} models per year"
-    yield f"{PLANNED_EPOCHS} epochs take A {a:.3g} h and B {b:.3g} h: {models}"
+    (a, b), (models_a, models_b) = plan.hours_per_model, plan.models_per_year
+    yield f"{PLANNED_EPOCHS} epochs take A {a:.3g} h and B {b:.3g} h: {models_a:.0f} and {models_b:.0f} models per year"
     if time is None or time.distinct is not False:  # not known with fewer than three epochs
-        days = YEAR_HOURS / 24 * (1 - a / b)
+        days = plan.days_saved_per_year
         yield f"what B trains in a year takes A {abs(days):.1f} days {'less' if days >= 0 else 'more'}"
 
 
