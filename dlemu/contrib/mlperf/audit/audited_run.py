@@ -16,7 +16,8 @@ from dlemu.config.workload_files import shipped_workloads
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import checkpoint_numbers, read_checkpoint_leaf
 from dlemu.contrib.mlperf.audit.contradictions import closest_formula, contradictions
 from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, alike_pairs, copied_pairs, step_fingerprints
-from dlemu.contrib.mlperf.audit.kv_leaf import is_kv_leaf, kv_numbers, read_kv_leaf
+from dlemu.contrib.mlperf.audit.kv_leaf import is_kv_leaf, read_kv_leaf
+from dlemu.contrib.mlperf.audit.kv_numbers import kv_numbers
 from dlemu.contrib.mlperf.audit.own_result import audit_own, is_own, own_folder_of
 from dlemu.contrib.mlperf.audit.recompute import (
     NOTHING,
@@ -92,10 +93,10 @@ def find_runs(trees: Iterable[str]) -> list[str]:
     """
     folders: set[str] = set()
     for tree in trees:
-        for folder, below, names in os.walk(tree):
+        for folder, subfolders, names in os.walk(tree):
             skipped = [_SKIPPED_FOLDER] if _SOURCE_FILES.isdisjoint(names) else [_SKIPPED_FOLDER, _TEST_FOLDER]
-            below[:] = [name for name in below if not any(pattern.match(name) for pattern in skipped)]
-            if is_kv_leaf(below) or any(_RUN_FILE.match(name) for name in names) or is_own(folder):
+            subfolders[:] = [name for name in subfolders if not any(pattern.match(name) for pattern in skipped)]
+            if is_kv_leaf(subfolders) or any(_RUN_FILE.match(name) for name in names) or is_own(folder):
                 folders.add(os.path.normpath(folder))
     also_in_dlio_format = {own for folder in folders if (own := own_folder_of(folder)) is not None}
     return sorted(folders - also_in_dlio_format)

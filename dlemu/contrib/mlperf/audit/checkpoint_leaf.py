@@ -19,7 +19,7 @@ import msgspec
 from dlemu.config.schema import Checkpoint, Model
 from dlemu.contrib.mlperf.audit.papers import Papers, read_papers
 from dlemu.contrib.mlperf.audit.step_files import epochs_of, out_of_order
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, same_sum, stamp_us
+from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, number, read_json, same_sum, stamp_us
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, unapplied
 from dlemu.contrib.mlperf.rules.training import GIB
 from dlemu.extend import UserError, checkpoint_plan
@@ -63,7 +63,7 @@ class CheckpointLeaf(Papers):
     @property
     def ranks(self) -> int | None:
         """Number of ranks."""
-        return count(self.summary.get("num_accelerators")) or count(self.metadata.get("num_processes"))
+        return integer(self.summary.get("num_accelerators")) or integer(self.metadata.get("num_processes"))
 
     def checkpoints(self, kind: Kind) -> int:
         """Return how many checkpoints rank 0 (or else the lowest rank with times) saved or loaded."""
@@ -122,7 +122,8 @@ def checkpoint_numbers(leaf: CheckpointLeaf) -> Iterator[Finding]:
         if problems:
             yield by_rule("checkpoint.differs", "; ".join(problems[:3]))
     else:
-        yield from unapplied("checkpoint.differs", checkpoints_of_any_rank=first or None, summary=leaf.metric or None)
+        facts = {"checkpoints of any rank": first or None, "summary": leaf.metric or None}
+        yield from unapplied("checkpoint.differs", facts)
     yield from _size(leaf)
     yield from _slowest(leaf)
     yield from _staggered(leaf)
@@ -131,7 +132,7 @@ def checkpoint_numbers(leaf: CheckpointLeaf) -> Iterator[Finding]:
 def _size(leaf: CheckpointLeaf) -> Iterator[Finding]:
     printed = number(leaf.metric.get("checkpoint_size_GB"))
     if leaf.plan is None or printed is None:
-        yield from unapplied("checkpoint.size", settings_of_the_model=leaf.plan, size_in_the_summary=printed)
+        yield from unapplied("checkpoint.size", {"settings of the model": leaf.plan, "size in the summary": printed})
         return
     size = leaf.plan.tensor_bytes() / GIB
     if not same_sum(printed, size):
@@ -143,7 +144,7 @@ def _slowest(leaf: CheckpointLeaf) -> Iterator[Finding]:
     """Yield a finding where the slowest rank, which the rules' text requires, took longer than rank 0."""
     if leaf.ranks is None or len(leaf.parts) < leaf.ranks:
         if leaf.parts:
-            yield from unapplied("checkpoint.slowest", times_of_every_rank=None)
+            yield from unapplied("checkpoint.slowest", {"times of every rank": None})
         return
     for kind in KINDS:
         rounds = rounds_of(leaf, kind)

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.run_settings import Setup, hydra_overrides, read_setup
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, numbers, read_json, text, value_at
+from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, moment, numbers, read_json, text, value_at
 from dlemu.contrib.mlperf.rules.known import Finding
 
 METADATA = "_metadata.json"
@@ -90,7 +90,7 @@ class Papers:
     @property
     def hosts(self) -> int | None:
         """Number of hosts."""
-        return count(self.summary.get("num_hosts"))
+        return integer(self.summary.get("num_hosts"))
 
     @property
     def memory_gib(self) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.contrib.mlperf.audit.tolerant import (
-    count,
+    integer,
     mapping,
     moment,
     number,
@@ -35,7 +35,7 @@ def _at(key: str, read: Callable[[Any], Any], *, lacked: bool = False, default: 
     return field(default=default, metadata={"key": key, "read": read, "lacked": lacked})
 
 
-_whole = partial(count, least=0)
+_whole = partial(integer, least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +44,16 @@ class Setup:
 
     workload: str | None = None
     accelerator: str | None = None
-    batch_size: int | None = _at("reader.batch_size", count)
+    batch_size: int | None = _at("reader.batch_size", integer)
     computation_seconds: float | None = None
     """Of one step; the mean if the times are random."""
     is_random: bool = False
     """Whether the computation time of each step is drawn at random."""
     record_bytes: float | None = None
-    num_files: int | None = _at("dataset.num_files_train", count)
-    samples_per_file: int | None = _at("dataset.num_samples_per_file", count)
-    epochs: int | None = _at("train.epochs", count)
-    total_training_steps: int | None = _at("train.total_training_steps", count)
+    num_files: int | None = _at("dataset.num_files_train", integer)
+    samples_per_file: int | None = _at("dataset.num_samples_per_file", integer)
+    epochs: int | None = _at("train.epochs", integer)
+    total_training_steps: int | None = _at("train.total_training_steps", integer)
     data_loader: str | None = _at("reader.data_loader", text)
     read_threads: int | None = _at("reader.read_threads", _whole)
     """Reader processes or threads of each accelerator."""
@@ -180,7 +180,7 @@ def completed(
     return replace(
         setup,
         accelerator=accelerator,
-        batch_size=count(pair.get("batch_size")),
+        batch_size=integer(pair.get("batch_size")),
         computation_seconds=seconds or number(pair.get("computation_time")),
     )
 
@@ -222,13 +222,13 @@ class Printed:
     end: str | None = _at("end", _stamp, lacked=True)
     model: str | None = _at("model", text)
     """Of v0.5 alone."""
-    accelerators: int | None = _at("num_accelerators", count)
+    accelerators: int | None = _at("num_accelerators", integer)
     hosts: int | None = _at("num_hosts", _whole, lacked=True)
     hostname: str | None = _at("hostname", text, lacked=True)
     """Host of rank 0."""
     epochs: int | None = _at("epochs", _whole, lacked=True)
     num_files: int | None = _at("num_files_train", _whole, lacked=True)
-    samples_per_file: int | None = _at("num_samples_per_file", count, lacked=True)
+    samples_per_file: int | None = _at("num_samples_per_file", integer, lacked=True)
     memory_gib: float | None = _at("host_memory_GB", _sum, lacked=True)
     """Memory of all hosts together."""
     data_gib: float | None = _at("data_size_per_host_GB", number, lacked=True)
@@ -279,7 +279,7 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
     metric, slots = mapping(summary.get("metric")), summary.get("host_memory_GB")
     known: dict[str, Any] = {}
     lacking = [] if summary.get("host_cpu_count") not in (None, [], "") else ["host_cpu_count"]
-    is_training = count(summary.get("num_accelerators")) is not None  # DLIO's, and not another benchmark's
+    is_training = integer(summary.get("num_accelerators")) is not None  # DLIO's, and not another benchmark's
     for each in _declared(Printed):
         key, lacked, stated = each.metadata["key"], each.metadata["lacked"], value_at(summary, each.metadata["key"])
         value = each.metadata["read"](stated)
@@ -317,7 +317,7 @@ def _unusable(summary: Mapping[str, Any]) -> Iterator[str]:
             value = number(metric.get(key))
             if value is None or value < 0:
                 yield f"metric.{key} is {_shown(metric.get(key))}"
-    if count(summary.get("num_accelerators")) is None:
+    if integer(summary.get("num_accelerators")) is None:
         yield f"num_accelerators is {_shown(summary.get('num_accelerators'))}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -98,19 +98,22 @@ def number(value: object) -> float | None:
         return None
 
 
-def count(value: object, least: int = 1) -> int | None:
+def integer(value: object, least: int = 1) -> int | None:
     """Return the value as int if it is a whole number of at least `least`, else None."""
-    whole = number(value)
-    return int(whole) if whole is not None and whole == int(whole) and whole >= least else None
+    real = number(value)
+    return int(real) if real is not None and real == int(real) and real >= least else None
 
 
 def numbers(value: object) -> list[float] | None:
     """Return the value if it is a non-empty list of finite numbers, else None."""
-    if not isinstance(value, list) or not value:
-        return None
-    items = [number(item) for item in value]
-    kept = [item for item in items if item is not None]
-    return kept if len(kept) == len(items) else None
+    return all_known(map(number, value)) if isinstance(value, list) else None
+
+
+def all_known(values: Iterable[float | None]) -> list[float] | None:
+    """Return the values as a list; None if any of them is None, or there are none."""
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    return known if known and len(known) == len(listed) else None
 
 
 def same_sum(left: float, right: float) -> bool:

@@ -35,7 +35,7 @@ from dlemu.contrib.mlperf.rules.checkpoints import (
 )
 from dlemu.contrib.mlperf.rules.core_config import (
     CORE_SECTIONS,
-    STATED,
+    WORKLOADS_YAML,
     canonical,
     core_config_hash,
     is_checkpoint_core,
@@ -65,7 +65,7 @@ def _gap(result: CheckpointResult) -> Found:
     seconds = _seconds_between(ended, began)
     seconds = summary_gap if seconds is None else seconds
     if seconds is None:
-        yield from at(result.path, unapplied("checkpoint.gap", times_of_both_calls=None))
+        yield from at(result.path, unapplied("checkpoint.gap", {"times of both calls": None}))
     elif seconds > GAP_SECONDS:
         yield by_rule_at(result.path, "checkpoint.gap", f"{seconds:.1f} s")
     elif result.closed and summary_gap is not None and summary_gap < 0:
@@ -132,7 +132,7 @@ def _capabilities(result: CheckpointResult) -> Found:
     if not result.edition.checks_tree:
         return
     if not path:
-        yield from at(result.path, unapplied("checkpoint.simultaneous", description_of_the_system=None))
+        yield from at(result.path, unapplied("checkpoint.simultaneous", {"description of the system": None}))
         return
     denied = [name for name in _ACCESS_FLAGS if stated.get(name) is False]
     if denied:
@@ -153,7 +153,7 @@ def _capabilities(result: CheckpointResult) -> Found:
         return
     between = _between_calls(result)
     if between is None:
-        yield from at(result.path, unapplied("checkpoint.remap", times_of_both_calls=None))
+        yield from at(result.path, unapplied("checkpoint.remap", {"times of both calls": None}))
     elif between < _MIN_REMAP_SHARE * remap:
         yield by_rule_at(result.path, "checkpoint.remap", f"{between:.1f} s between the calls, {_REMAP_KEY} is {remap}")
 
@@ -171,7 +171,7 @@ def _is_seconds(value: object) -> bool:
 _ALWAYS_WRITTEN = ("start", "end", "num_accelerators", "num_hosts", "hostname", "host_memory_GB", "metric")
 """Keys that DLIO writes into the summary of every call."""
 _FOLDER_KEY = "checkpoint_folder"
-_SET_BY_TOOL = frozenset(STATED["checkpoint_overrides"])
+_SET_BY_TOOL = frozenset(WORKLOADS_YAML["checkpoint_overrides"])
 
 
 def _summary_complete(leaf: CheckpointLeaf, _: CheckpointResult) -> Iterator[Finding]:
@@ -196,7 +196,7 @@ def _settings(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Findin
         return
     official = dict(settings_of(dlio_workload(model.settings())))
     if not leaf.workload:
-        yield from unapplied("checkpoint.settings", configuration=None)
+        yield from unapplied("checkpoint.settings", {"configuration": None})
         return
     stated = dict(settings_of(leaf.workload))
     keys = [key for key in {*official, *stated} if is_checkpoint_core(key) and key not in _SET_BY_TOOL]
@@ -237,7 +237,7 @@ def _overrides_allowed(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterat
     stated = mapping(leaf.metadata.get("override_parameters"))
     words = leaf.setup.overrides
     if words is None and not stated:
-        yield from unapplied("checkpoint.overrides", overrides=None)
+        yield from unapplied("checkpoint.overrides", {"overrides": None})
         return
     other = sorted({*stated, *override_keys(words or ())} - _SET_BY_TOOL)
     if other:
@@ -247,7 +247,7 @@ def _overrides_allowed(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterat
 def _fsync(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
     settings = leaf.section("checkpoint")
     if not settings:
-        yield from unapplied("checkpoint.fsync", configuration=None)
+        yield from unapplied("checkpoint.fsync", {"configuration": None})
     elif canonical(settings.get("fsync")) is not True:
         yield by_rule("checkpoint.fsync", f"checkpoint.fsync is {str(settings.get('fsync', 'missing')).lower()}")
     elif result.edition.name == "2.0" and leaf.checkpoints("save"):
@@ -260,7 +260,7 @@ def _processes(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Findi
     model = model_of(result)
     ranks = leaf.ranks
     if model is None or ranks is None:
-        yield from unapplied("checkpoint.processes", number_of_processes=ranks)
+        yield from unapplied("checkpoint.processes", {"number of processes": ranks})
         return
     if not result.closed:
         if ranks % model.model_ranks:
@@ -285,7 +285,7 @@ def _ranks_per_host(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[
     if not result.closed or leaf.ranks is None:
         return
     if not leaf.hosts:
-        yield from unapplied("checkpoint.hosts", number_of_hosts=None)
+        yield from unapplied("checkpoint.hosts", {"number of hosts": None})
         return
     per_host = leaf.ranks / leaf.hosts
     seen = f"{leaf.ranks} processes on {leaf.hosts} hosts"
@@ -300,7 +300,7 @@ def _counts(result: CheckpointResult) -> Found:
     """Ten checkpoints saved and ten loaded over all calls; in CLOSED by one call, or by a write and a read call."""
     counted = [tuple(leaf.checkpoints(kind) for kind in KINDS) for leaf in result.leaves]
     if not any(map(sum, counted)):
-        yield from at(result.path, unapplied("checkpoint.count", checkpoints_of_any_rank=None))
+        yield from at(result.path, unapplied("checkpoint.count", {"checkpoints of any rank": None}))
         return
     saved, loaded = (sum(each) for each in zip(*counted, strict=True))
     if (saved, loaded) != (CHECKPOINTS, CHECKPOINTS):
@@ -315,7 +315,7 @@ def _memory(result: CheckpointResult) -> Found:
     saved, leaf = sum(leaf.checkpoints("save") for leaf in result.leaves), result.leaves[0]
     size = number(leaf.metric.get("checkpoint_size_GB"))
     if size is None or leaf.memory_gib is None or not leaf.hosts or not saved:
-        yield from at(leaf.path, unapplied("checkpoint.memory", size_and_memory=None))
+        yield from at(leaf.path, unapplied("checkpoint.memory", {"size and memory": None}))
         return
     written, memory = saved * size / leaf.hosts, leaf.memory_gib / leaf.hosts
     if written < MEMORY_FACTOR * memory:

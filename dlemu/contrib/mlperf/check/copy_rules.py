@@ -109,7 +109,7 @@ def sums_agree(result: Result[Leaf]) -> Iterator[Finding]:
     if not (result.phased and os.path.isfile(path)):
         return
     if len([leaf for leaf in result.runs if leaf.run]) != RUN_FOLDERS:
-        yield from at(path, unapplied("results.differ", all_runs_of_the_result=None))
+        yield from at(path, unapplied("results.differ", {"all runs of the result": None}))
         return
     own = {leaf.name: _stated(leaf) for leaf in result.runs}
     counts = [{key: value for key, value in stated.items() if "num_" in key} for stated in own.values()]
@@ -173,7 +173,7 @@ def _compare(
     if lacking:
         yield by_rule_at(path, "results.differ", f"no {' and no '.join(lacking)}")
     if not compared:
-        yield from at(path, unapplied("results.differ", sums_of_the_runs=None))
+        yield from at(path, unapplied("results.differ", {"sums of the runs": None}))
 
 
 def _nested_mappings(content: object, where: str, in_row: bool = False) -> Iterator[tuple[str, bool, Any]]:

@@ -90,8 +90,8 @@ _UNHASHED_NAMES = frozenset({HASH_FILE, ".DS_Store", "Thumbs.db"})
 
 
 def _hashed_files(folder: str) -> Iterator[str]:
-    for path, below, names in os.walk(folder):
-        below[:] = [name for name in below if not name.endswith(".egg-info") and name != ".git"]
+    for path, subfolders, names in os.walk(folder):
+        subfolders[:] = [name for name in subfolders if not name.endswith(".egg-info") and name != ".git"]
         for name in names:
             file = os.path.join(path, name)
             if not (name.endswith(_UNHASHED_SUFFIXES) or name in _UNHASHED_NAMES or os.path.islink(file)):
@@ -177,11 +177,11 @@ def manifest(submission: Submission) -> Iterator[Finding]:
 
 def _run_folders(organisation: str) -> Iterator[str]:
     """Yield the run folders, as paths relative to the organisation's folder."""
-    for folder, below, _ in os.walk(os.path.join(organisation, "results")):
-        below[:] = sorted(name for name in below if not name.startswith("."))
+    for folder, subfolders, _ in os.walk(os.path.join(organisation, "results")):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         inside = os.path.relpath(folder, organisation)
         if stamp_of(os.path.basename(folder)) is not None:
-            below[:] = []
+            subfolders[:] = []
             if any(name in (*CATEGORIES, "training") for name in inside.split(os.sep)):
                 yield inside
 

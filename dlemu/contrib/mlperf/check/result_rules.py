@@ -171,7 +171,7 @@ def run_gaps(result: Result[Leaf]) -> Iterator[Finding]:
             yield by_rule_at(leaf.path, "runs.clock", f"the run ended at {end}, before it began at {start}")
     for leaf, begun_at, ended_at in timed:
         if leaf.run is not None:
-            yield from at(leaf.path, unapplied("runs.gap", start_and_end=begun_at and ended_at))
+            yield from at(leaf.path, unapplied("runs.gap", {"start and end": begun_at and ended_at}))
     shortest = min((end - start for _, start, end in known if end >= start), default=None)
     begun = sorted([(leaf.stamp or start, leaf) for leaf, start, _ in known], key=lambda run: run[0])
     gaps = [(second - first, leaf) for (first, _), (second, leaf) in pairwise(begun)]
@@ -213,7 +213,7 @@ def rates_agree(result: Result[Leaf]) -> Iterator[Finding]:
     known = [rate for rate in rates if rate]
     for leaf, rate in zip(result.measured, rates, strict=True):
         if leaf.run is not None:
-            yield from at(leaf.path, unapplied("runs.spread", samples_per_second=rate))
+            yield from at(leaf.path, unapplied("runs.spread", {"samples per second": rate}))
     if len(known) > 1 and (max(known) - min(known)) / (sum(known) / len(known)) > MAX_RATE_SPREAD:
         yield by_rule_at(result.path, "runs.spread", f"{min(known):.2f} to {max(known):.2f} samples/s")
 

@@ -20,7 +20,7 @@ from dlemu.contrib.mlperf.audit.checkpoint_leaf import CheckpointLeaf, read_chec
 from dlemu.contrib.mlperf.audit.kv_leaf import KvLeaf, read_kv_leaf
 from dlemu.contrib.mlperf.audit.papers import PHASES, Papers, read_papers, stamp_of
 from dlemu.contrib.mlperf.audit.run_settings import Printed
-from dlemu.contrib.mlperf.audit.tolerant import count, text
+from dlemu.contrib.mlperf.audit.tolerant import integer, text
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, MEASURED_RUNS, Edition, Reading, edition_read, newest_edition
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule_at
 from dlemu.contrib.mlperf.rules.training import Division
@@ -55,7 +55,7 @@ class Leaf(Papers):
     def num_files(self) -> int | None:
         """Number of training files that the run read, datagen generated or datasize required."""
         stated = self.section("dataset").get("num_files_train")
-        whole = int(stated) if isinstance(stated, str) and stated.isdecimal() else count(stated)  # text: as typed
+        whole = int(stated) if isinstance(stated, str) and stated.isdecimal() else integer(stated)  # text: as typed
         return self.printed.num_files or self.setup.num_files or whole
 
     @property
@@ -174,17 +174,17 @@ def _call_folders(root: str) -> tuple[list[str], list[tuple[str, str]]]:
     `checkpointing/MODEL/TIME`, `kv_cache/MODEL/run/TIME`.
     """
     workloads, calls = [], []
-    for folder, below, names in os.walk(root):
+    for folder, subfolders, names in os.walk(root):
         if REHEARSAL in names:
             raise UserError(f"{folder} is a rehearsal of dlemu: check it by itself, `dlemu mlperf check {folder}`")
-        below[:] = sorted(name for name in below if not name.startswith(".") and name != "code")
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") and name != "code")
         category = category_of(folder)
         if category is not None and stamp_of(os.path.basename(folder)) is not None:
             calls.append((folder, category))
-            below[:] = []
+            subfolders[:] = []
         elif _holds_phases(folder):
             workloads.append(folder)
-            below[:] = []
+            subfolders[:] = []
     return workloads, calls
 
 

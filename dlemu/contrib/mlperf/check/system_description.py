@@ -11,7 +11,7 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.audit.tolerant import (
-    count,
+    integer,
     mapping,
     nested,
     number,
@@ -158,7 +158,7 @@ def _matches_run(call: Papers, under_test: Mapping[str, Any]) -> Iterator[Findin
     """Compare the hosts of a call, and their memory, with the description (2.1.9 of v3.0)."""
     raw = under_test.get("clients")
     clients = [mapping(client) for client in raw] if isinstance(raw, list) else []
-    quantities = [count(client.get("quantity"), 0) or 0 for client in clients]
+    quantities = [integer(client.get("quantity"), 0) or 0 for client in clients]
     capacities = [number(value_at(client, "chassis.memory_capacity")) or math.nan for client in clients]
     hosts = sum(quantities)
     if clients and call.hosts and hosts != call.hosts:

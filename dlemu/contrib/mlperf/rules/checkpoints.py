@@ -15,7 +15,7 @@ import msgspec
 
 from dlemu.config import load
 from dlemu.config.schema import Workload
-from dlemu.contrib.mlperf.rules.core_config import STATED
+from dlemu.contrib.mlperf.rules.core_config import WORKLOADS_YAML
 
 CHECKPOINTS = 10
 """Checkpoints that a result saves, and that it loads, in one call or two (section 4.7.1 of v3.0)."""
@@ -60,7 +60,7 @@ class OfficialModel:
 
 
 MODELS: Mapping[str, OfficialModel] = msgspec.convert(
-    {name: {"name": name, **stated} for name, stated in STATED["models"].items()}, dict[str, OfficialModel]
+    {name: {"name": name, **stated} for name, stated in WORKLOADS_YAML["models"].items()}, dict[str, OfficialModel]
 )
 _SIZE = re.compile(r"(?<![0-9a-z])(8b|70b|405b|1t)(?![0-9a-z])", re.IGNORECASE)
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dlemu.contrib.mlperf.rules.core_config import STATED, Value
+from dlemu.contrib.mlperf.rules.core_config import WORKLOADS_YAML, Value
 
 Reading = Literal["published", "today"]
 """How strictly to judge: `published`, as submissions to the round were; `today`, as its tool has judged since then."""
@@ -56,15 +56,15 @@ class Edition:
 
 def _edition(name: str, rules: Mapping[str, Any]) -> Edition:
     officials = {
-        (workload, accelerator): msgspec.convert(STATED["workloads"][workload] | own, Official)
-        for workload, accelerators in STATED["editions"][name].items()
+        (workload, accelerator): msgspec.convert(WORKLOADS_YAML["workloads"][workload] | own, Official)
+        for workload, accelerators in WORKLOADS_YAML["editions"][name].items()
         for accelerator, own in accelerators.items()
     }
     overrides = frozenset(rules["closed_overrides"])
     return Edition(name=name, officials=officials, **{**rules, "closed_overrides": overrides})
 
 
-EDITIONS = {name: _edition(name, rules) for name, rules in STATED["rules"].items()}
+EDITIONS = {name: _edition(name, rules) for name, rules in WORKLOADS_YAML["rules"].items()}
 OPEN_OVERRIDES = frozenset({"framework", "dataset.format", "dataset.num_samples_per_file", "reader.data_loader"})
 """Keys that may be overridden in OPEN in addition."""
 ODIRECT_WORKLOADS = ("unet3d",)

@@ -63,7 +63,7 @@ class KnownRule:
 @cache
 def rule_groups() -> Mapping[str, tuple[KnownRule, ...]]:
     """Return subject (a heading of the documentation) -> its rules, in the documentation's order."""
-    stated = _read("known.yaml")
+    stated = rules_file("known.yaml")
     return {
         title: tuple(
             msgspec.convert(
@@ -75,7 +75,8 @@ def rule_groups() -> Mapping[str, tuple[KnownRule, ...]]:
     }
 
 
-def _read(name: str) -> Any:
+def rules_file(name: str) -> Any:
+    """Return the content of a YAML file of this package."""
     return yaml.safe_load(files("dlemu.contrib.mlperf.rules").joinpath(name).read_text(encoding="utf-8"))
 
 
@@ -106,11 +107,11 @@ def at(path: str, findings: Iterable[Finding]) -> Iterator[Finding]:
     return (replace(finding, path=path) for finding in findings)
 
 
-def unapplied(rule: str, **known: object) -> Iterator[Finding]:
-    """Yield a finding that a rule could not be applied if any fact that it needs is None; `known`: name -> fact."""
-    lacking = [name.replace("_", " ") for name, value in known.items() if value is None]
-    if lacking:
-        yield by_rule("unapplied", f"{rule}: {', '.join(lacking)} not known", f"{rule} applied")
+def unapplied(rule: str, facts: Mapping[str, object]) -> Iterator[Finding]:
+    """Yield a finding that a rule could not be applied if any of the facts (name -> value) that it needs is None."""
+    unknown = [name for name, value in facts.items() if value is None]
+    if unknown:
+        yield by_rule("unapplied", f"{rule}: {', '.join(unknown)} not known", f"{rule} applied")
 
 
 def few(texts: Sequence[str], between: str = "; ", most: int = 3) -> str:
@@ -154,5 +155,5 @@ class OfficialRule:
 @cache
 def official_rules() -> tuple[OfficialRule, ...]:
     """Return the rules in the order of Rules.md."""
-    rules = _read("official.yaml").items()
+    rules = rules_file("official.yaml").items()
     return tuple(msgspec.convert({"number": number, **row}, OfficialRule) for number, row in rules)
