@@ -18,7 +18,7 @@ from dlemu.config.translate import is_known
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers
 from dlemu.contrib.mlperf.audit.papers import SEPARATION
 from dlemu.contrib.mlperf.audit.step_files import LOG, names_dlemu
-from dlemu.contrib.mlperf.audit.tolerant import mapping, nested, number, text, value_at
+from dlemu.contrib.mlperf.audit.tolerant import mapping, nested, text, value_at
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, runs_differ
 from dlemu.contrib.mlperf.check.system_description import described_system
 from dlemu.contrib.mlperf.check.tree_rules import results_json
@@ -101,7 +101,7 @@ def _duration(result: CheckpointResult) -> Iterator[Finding]:
     if first is not last and between is not None:
         seen += f", including {between:.1f} s between the calls"
     remap = _described(result)[1].get(_REMAP_KEY)
-    loads = [part.seconds for part in last.parts.get(min(last.parts, default=0), ()) if part.kind == "load"]
+    loads = [transfer.seconds for transfer in last.of_rank_0 if transfer.kind == "load"]
     if _is_seconds(remap) and remap and loads:
         load = fmean(loads)
         seen += f"; a load by rank 0 takes {load:.2f} s, with {remap} s of remapping {load + remap:.2f} s"
@@ -162,7 +162,7 @@ _SET_BY_TOOL = frozenset(core_config.WORKLOADS_YAML["checkpoint_overrides"])
 def _summary_complete(leaf: CheckpointLeaf, _: CheckpointResult) -> Iterator[Finding]:
     """Every call's summary has what DLIO always writes, and its figures: what is not there contradicts nothing."""
     missing = [key for key in _ALWAYS_WRITTEN if leaf.summary.get(key) in (None, [], "", {})]
-    if number(leaf.metric.get("checkpoint_size_GB")) is None:
+    if leaf.size_gib is None:
         missing.append("metric.checkpoint_size_GB")
     if leaf.summary and missing:
         yield by_rule("checkpoint.differs", f"summary.json without {', '.join(missing)}")
@@ -298,11 +298,10 @@ def _counts(result: CheckpointResult) -> Iterator[Finding]:
 def _memory(result: CheckpointResult) -> Iterator[Finding]:
     """Warn if a client's page cache could serve the reads: it must write 3 times its memory (4.3.1 of v3.0's text)."""
     leaf, saves = result.leaves[0], sum(leaf.checkpoints("save") for leaf in result.leaves)
-    size_gib = number(leaf.metric.get("checkpoint_size_GB"))
-    if size_gib is None or leaf.memory_gib is None or not leaf.hosts or not saves:
+    if leaf.size_gib is None or leaf.memory_gib is None or not leaf.hosts or not saves:
         yield from at(leaf.path, unapplied("checkpoint.memory", {"size and memory": None}))
         return
-    written_gib, memory_gib = saves * size_gib / leaf.hosts, leaf.memory_gib / leaf.hosts
+    written_gib, memory_gib = saves * leaf.size_gib / leaf.hosts, leaf.memory_gib / leaf.hosts
     if written_gib < official.MEMORY_FACTOR * memory_gib:
         seen = f"each host wrote {written_gib:,.0f} GiB, {written_gib / memory_gib:.2f} times its memory"
         yield by_rule_at(leaf.path, "checkpoint.memory", seen)
@@ -310,8 +309,7 @@ def _memory(result: CheckpointResult) -> Iterator[Finding]:
 
 def _accelerators(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
     """All accelerators' memory together holds the checkpoint (4.3.4): by the edition's table, or else 80 GiB each."""
-    size_gib, ranks = number(leaf.metric.get("checkpoint_size_GB")), leaf.ranks
-    memory_gb = result.edition.accelerator_gb
+    size_gib, ranks, memory_gb = leaf.size_gib, leaf.ranks, result.edition.accelerator_gb
     if memory_gb:
         name = text(leaf.metadata.get("accelerator")) or text(leaf.args.get("accelerator_type"))
         if name is None or name not in memory_gb:

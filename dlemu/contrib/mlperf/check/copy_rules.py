@@ -12,7 +12,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from dlemu.contrib.mlperf.audit import fingerprints
-from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, Part, rounds_of
+from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, Transfer, rounds_of
 from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, copied_pairs, figure_fingerprints
 from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.audit.run_settings import Printed
@@ -38,8 +38,8 @@ def copied_runs(results: Sequence[Result[Any]]) -> Iterator[Finding]:
                 blocks = leaf.run.times.training_seconds_by_epoch
                 figures += figure_fingerprints(leaf.path, blocks, fingerprints.STAMP_DECIMALS)
         for call in result.runs if result.benchmark == CHECKPOINTING else ():
-            for parts in call.parts.values():
-                figures += _checkpoint_times(call.path, parts)
+            for transfers in call.transfers.values():
+                figures += _checkpoint_times(call.path, transfers)
     original_of: dict[str, str] = {}
     for first, second in (*copied_pairs(steps), *copied_pairs(figures)):
         if first.where != second.where:
@@ -61,9 +61,9 @@ def copied_runs(results: Sequence[Result[Any]]) -> Iterator[Finding]:
 def copied_ranks(result: CheckpointResult) -> Iterator[Finding]:
     """No rank has the same times as another rank of its call, nor a checkpoint the same on all ranks as another."""
     for call in result.leaves:
-        times = [times for rank, parts in call.parts.items() for times in _checkpoint_times(f"rank {rank}", parts)]
+        times = [one for rank, own in call.transfers.items() for one in _checkpoint_times(f"rank {rank}", own)]
         copies = list(copied_pairs(times))
-        if len(call.parts) > 1:
+        if len(call.transfers) > 1:
             for kind in KINDS:
                 rounds = enumerate(rounds_of(call, kind), 1)
                 copies += copied_pairs(Fingerprint(f"{kind} {index}", tuple(seconds)) for index, seconds in rounds)
@@ -72,8 +72,8 @@ def copied_ranks(result: CheckpointResult) -> Iterator[Finding]:
             yield by_rule_at(call.path, "ranks.copied", few(same))
 
 
-def _checkpoint_times(where: str, parts: Iterable[Part]) -> tuple[Fingerprint, ...]:
-    return figure_fingerprints(where, (part.seconds for part in parts), fingerprints.STAMP_DECIMALS)
+def _checkpoint_times(where: str, transfers: Iterable[Transfer]) -> tuple[Fingerprint, ...]:
+    return figure_fingerprints(where, (transfer.seconds for transfer in transfers), fingerprints.STAMP_DECIMALS)
 
 
 def runs_overlap(result: Result[Leaf]) -> Iterator[Finding]:

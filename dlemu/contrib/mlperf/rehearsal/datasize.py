@@ -11,13 +11,7 @@ import psutil
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.audit.run_settings import Printed, setup_of
 from dlemu.contrib.mlperf.check.training_rules import check_run
-from dlemu.contrib.mlperf.rules.checkpoints import (
-    CHECKPOINTS,
-    MODELS,
-    RANKS_A_HOST,
-    OfficialModel,
-    official_model,
-)
+from dlemu.contrib.mlperf.rules.checkpoints import CHECKPOINTS, MODELS, RANKS_A_HOST, OfficialModel, official_model
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, Edition, newest_edition
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.contrib.mlperf.rules.training import GIB, DatasetBound, smallest_dataset

@@ -67,8 +67,6 @@ def _edition(name: str, rules: Mapping[str, Any]) -> Edition:
 EDITIONS = {name: _edition(name, rules) for name, rules in WORKLOADS_YAML["rules"].items()}
 OPEN_OVERRIDES = frozenset({"framework", "dataset.format", "dataset.num_samples_per_file", "reader.data_loader"})
 """Keys that may be overridden in OPEN in addition."""
-ODIRECT_WORKLOADS = ("unet3d",)
-"""Workloads that may set `reader.odirect`."""
 PREFETCH_SIZES = (0, 1, 2)
 """Values of `reader.prefetch_size` that the text allows."""
 MEASURED_RUNS = 5
