@@ -28,7 +28,6 @@ _LEGEND = (
 
 
 def audit_table(runs: Sequence[AuditedRun]) -> Table:
-    """Return a table of the runs, in the order of their paths."""
     top = common_folder(runs)
     last, right = len(_HEADS) - 1, range(2, len(_HEADS) - 1)
     across = columns(*_HEADS, right=right, whole=range(last + 1))
@@ -37,7 +36,6 @@ def audit_table(runs: Sequence[AuditedRun]) -> Table:
 
 
 def common_folder(runs: Sequence[AuditedRun]) -> str:
-    """Return the deepest folder above all runs."""
     return os.path.commonpath([os.path.dirname(os.path.abspath(run.path)) for run in runs])
 
 

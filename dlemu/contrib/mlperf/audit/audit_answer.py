@@ -99,7 +99,6 @@ def _epochs(au: Sequence[float], rate: Sequence[float]) -> dict[str, list[float 
 
 
 def audit_row(run: AuditedRun) -> AuditRow:
-    """Return a run as a row of a table."""
     setup, printed, recomputed = run.setup, run.printed, run.recomputed
     levels = [finding.severity for finding in run.findings]
     return AuditRow(

@@ -82,7 +82,6 @@ class AuditedRun:
 
     @property
     def errors(self) -> int:
-        """Number of findings that are errors."""
         return sum(finding.severity == "error" for finding in self.findings)
 
 
@@ -121,7 +120,6 @@ def audit_trees(trees: Iterable[str]) -> list[AuditedRun]:
 
 
 def audit_all(runs: Sequence[str]) -> list[AuditedRun]:
-    """Audit the runs in these folders."""
     shipped = shipped_pairs() if runs else {}
     return [_audit_or_report_failure(run, shipped) for run in runs]
 

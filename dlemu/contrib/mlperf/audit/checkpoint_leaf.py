@@ -57,17 +57,14 @@ class CheckpointLeaf(Papers):
 
     @property
     def metric(self) -> Mapping[str, Any]:
-        """Figures of the summary."""
         return mapping(self.summary.get("metric"))
 
     @property
     def ranks(self) -> int | None:
-        """Number of ranks."""
         return integer(self.summary.get("num_accelerators")) or integer(self.metadata.get("num_processes"))
 
     @property
     def size_gib(self) -> float | None:
-        """Size of a checkpoint, by the summary."""
         return number(self.metric.get("checkpoint_size_GB"))
 
     @property
@@ -76,7 +73,6 @@ class CheckpointLeaf(Papers):
         return self.transfers[min(self.transfers)] if self.transfers else ()
 
     def checkpoints(self, kind: Kind) -> int:
-        """Return how many checkpoints rank 0 saved or loaded."""
         return sum(transfer.kind == kind for transfer in self.of_rank_0)
 
     @cached_property

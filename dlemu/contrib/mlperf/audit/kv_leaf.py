@@ -49,7 +49,6 @@ class KvRank:
     """Results of one rank in one trial of one option."""
 
     run: str
-    """Folder of the run."""
     option: int
     trial: int
     rank: int
@@ -57,11 +56,9 @@ class KvRank:
 
     @property
     def where(self) -> str:
-        """Option, trial and rank, for messages."""
         return f"option {self.option}, trial {self.trial}, rank {self.rank}"
 
     def number_at(self, dotted: str) -> float | None:
-        """Return the number at a dotted key; None without one."""
         return number(value_at(self.content, dotted))
 
     def numbers_at(self, dotted: str) -> list[float]:
@@ -70,7 +67,6 @@ class KvRank:
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """Summary of the rank."""
         return mapping(self.content.get("summary"))
 
     def stat(self, name: str) -> float | None:
@@ -118,12 +114,10 @@ class KvLeaf(Papers):
 
     @property
     def rank_count(self) -> int | None:
-        """Number of ranks."""
         return integer(self.summary.get("total_ranks")) or integer(self.metadata.get("num_processes"))
 
     @property
     def trial_count(self) -> int | None:
-        """Number of trials of each option."""
         return integer(self.summary.get("trials_per_option")) or integer(self.args.get("trials"))
 
     def of_option(self, option: int) -> list[KvRank]:
@@ -146,7 +140,6 @@ class KvLeaf(Papers):
         return sum(max(rank.elapsed_seconds or 0.0 for rank in trial) for trial in self.all_trials)
 
     def published(self, option: int, name: str) -> float | None:
-        """Return one of an option's numbers in the summary."""
         return number(value_at(self.summary, f"options.{option}.aggregated_{name}"))
 
     def max_gib_per_second(self, option: int, direction: Direction) -> float | None:

@@ -83,7 +83,6 @@ class RunTimes:
 
 
 def run_times(logs: Logs) -> RunTimes:
-    """Return how long the run took."""
     spans = logs.spans.get(min(logs.spans, default=0), {})
     if not spans:
         return RunTimes()

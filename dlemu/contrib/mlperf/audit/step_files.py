@@ -59,7 +59,6 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """The block's time."""
         return (self.end_us - self.start_us) / 1e6
 
     @property
@@ -149,7 +148,6 @@ class BlockArrays:
 
     @property
     def steps(self) -> int:
-        """Steps of the block."""
         return len(self.proc)
 
 

@@ -27,26 +27,26 @@ YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_json(path: str, findings: list[Finding]) -> Any:
-    """Return the content of a JSON file, or None and append a finding."""
+    """Return the content of a JSON file; None, with a finding appended, for one that can't be read."""
     return _parsed(path, "JSON", json.loads, findings)
 
 
 def read_yaml(path: str, findings: list[Finding]) -> Any:
-    """Return the content of a YAML file, or None and append a finding."""
+    """Return the content of a YAML file; None, with a finding appended, for one that can't be read."""
     return _parsed(path, "YAML", partial(yaml.load, Loader=YAML_LOADER), findings)
 
 
-def _parsed(path: str, kind: str, parse: Callable[[str], Any], findings: list[Finding]) -> Any:
-    text = read_text(path, findings)
+def _parsed(path: str, language: str, parse: Callable[[str], Any], findings: list[Finding]) -> Any:
+    content = read_text(path, findings)
     try:
-        return None if text is None else parse(text)
+        return None if content is None else parse(content)
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        findings.append(_broken(path, kind, error))
+        findings.append(_broken(path, language, error))
         return None
 
 
 def read_text(path: str, findings: list[Finding]) -> str | None:
-    """Return a file's text; None and append a finding where it can't be read, or reviewers removed its content."""
+    """Return a file's text; None, with a finding appended, if it can't be read or reviewers removed its content."""
     try:
         content = read_untrusted(path, LARGEST_BYTES).decode()
     except (UserError, ValueError) as error:
@@ -58,10 +58,10 @@ def read_text(path: str, findings: list[Finding]) -> str | None:
     return None
 
 
-def _broken(path: str, kind: str, error: Exception) -> Finding:
+def _broken(path: str, language: str, error: Exception) -> Finding:
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     name = os.path.basename(path)
-    return by_rule("file.broken", f"{name}: {reason}", f"a whole {kind} file", "copy it from the run again")
+    return by_rule("file.broken", f"{name}: {reason}", f"a whole {language} file", "copy it from the run again")
 
 
 def mapping(value: object) -> Mapping[str, Any]:
@@ -77,7 +77,7 @@ def value_at(content: object, dotted: str) -> Any:
 
 
 def nested(content: object, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value deep in mappings and lists, with the key that it, or the list that it is in, has."""
+    """Yield (key, value) for every value deep in mappings and lists: {a: {b: [1, 2]}} -> (b, 1), (b, 2)."""
     if isinstance(content, Mapping):
         for name, item in content.items():
             yield from nested(item, name)
@@ -117,7 +117,7 @@ def all_known(values: Iterable[float | None]) -> list[float] | None:
 
 
 def same_sum(left: float, right: float) -> bool:
-    """Return whether two sums are of the same numbers."""
+    """Return whether two sums are equal, but for the order of summing."""
     return math.isclose(left, right, rel_tol=SUM_TOLERANCE, abs_tol=1e-9)
 
 
@@ -138,6 +138,6 @@ def stamp_us(value: object) -> int | None:
 
 
 def moment(stamp: object) -> datetime | None:
-    """Return a time stamp of DLIO or mlpstorage as a datetime, in the local time of its clock; None if it is none."""
+    """Return a time stamp of DLIO or mlpstorage in the local time of its clock; None for any other value."""
     microseconds = stamp_us(stamp.removesuffix("Z") if isinstance(stamp, str) else stamp)
     return None if microseconds is None else datetime(1970, 1, 1) + timedelta(microseconds=microseconds)

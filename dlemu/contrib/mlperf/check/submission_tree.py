@@ -88,7 +88,6 @@ class Result(Generic[AnyLeaf]):
         return self.division == "closed"
 
     def of(self, phase: str) -> tuple[AnyLeaf, ...]:
-        """Return the calls of one phase."""
         return tuple(leaf for leaf in self.leaves if leaf.phase == phase)
 
     @property
@@ -135,14 +134,11 @@ class Submission:
 
     @property
     def organisation(self) -> str:
-        """Name of the organisation's folder."""
         return os.path.basename(self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What is below a folder."""
-
     results: tuple[Result[Any], ...]
     editions: Mapping[str, Edition]
     """Tree -> its edition: of each submission tree, and of runs outside any submission."""

@@ -23,8 +23,6 @@ FILES_A_FOLDER = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Datasize:
-    """Required and advised size of a dataset."""
-
     edition: str
     workload: str
     accelerator: str
@@ -36,7 +34,6 @@ class Datasize:
     files: int
     """Advised number of files: still enough if the hosts' memory turns out to be 1 % larger."""
     subfolders: int
-    """Number of subfolders; 0 for none."""
     steps_per_epoch: int
     nominal_bytes: int
     """Size as the rules count it: samples x record length."""
@@ -125,7 +122,6 @@ class CheckpointDatasize:
     hosts: int
     memory_gib_per_host: float
     size: checkpoint_plan.CheckpointSizes
-    """Size of one checkpoint."""
     room_gib: float
     """Space for the ten checkpoints that a result writes and keeps."""
     written_gib_per_host: float

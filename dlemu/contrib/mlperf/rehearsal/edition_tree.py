@@ -62,11 +62,9 @@ class RehearsalPlan:
 
     @property
     def submission(self) -> str:
-        """The folder DIVISION/ORG."""
         return os.path.join(self.tree, self.division, self.organisation)
 
     def result(self, benchmark: str, model: str) -> str:
-        """Return the folder of a model's result."""
         return os.path.join(self.submission, "results", self.system, benchmark, model)
 
     def run(self, words: Sequence[str], folder: str, command: str) -> None:
@@ -152,7 +150,6 @@ def write_datasize(plan: RehearsalPlan, answer: Datasize, began_at: datetime) ->
 
 
 def write_datagen(plan: RehearsalPlan, began_at: datetime) -> None:
-    """Write the datagen phase."""
     workload, stamp = plan.workload, began_at.strftime(STAMP_FORMAT)
     files = workload.dataset.num_files_train
     folder = os.path.join(plan.result("training", workload.model.name), "datagen", stamp)

@@ -54,13 +54,11 @@ class Call:
 
     label: str
     settings: tuple[str, ...]
-    """Its own overrides."""
     stamp: str = ""
     """When it began: YYYYMMDD_HHMMSS; empty before."""
     folder: str = ""
     """Its result folder, relative to the rehearsal's."""
     failure: str | None = None
-    """The error's message if it failed."""
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -154,8 +152,6 @@ class Rehearsal(ABC, Generic[Size]):
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Figures of one run."""
-
     printed: Printed
     """Its summary in DLIO's format, as the edition's tool would print it."""
     au_percent: float | None
@@ -166,14 +162,11 @@ class Figures:
 
     @property
     def passed(self) -> bool:
-        """Whether DLIO's AU reaches the threshold."""
         return self.printed.verdict == "success"
 
 
 @dataclass(kw_only=True)
 class TrainingRehearsal(Rehearsal[Datasize]):
-    """One rehearsal of a training workload."""
-
     command = "train"
     defaults = ("metric.verdict=au",)  # as the edition's tool judges
     measured: list[Figures] = field(default_factory=list)
@@ -290,8 +283,6 @@ def library_cores(workload: Workload) -> float | None:
 
 @dataclass(kw_only=True)
 class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
-    """One rehearsal of a checkpointing result."""
-
     command = "checkpoint"
     accelerator: str = "b200"
     """Accelerator whose memory must hold the checkpoint, by the edition's table; nothing else depends on it."""
@@ -304,7 +295,6 @@ class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
         return [Call(label=label, settings=(word,)) for label, word in only.items()]
 
     def prepare(self) -> None:
-        """Report the plan, and write what comes before the first call."""
         super().prepare()
         what = f"{self.size.model}, {self.plan.workload.ranks} processes"
         self.report(f"rehearsal of MLPerf Storage v{EDITION} {self.plan.division.upper()}: {what}")

@@ -33,8 +33,6 @@ ACCELERATOR_GIB = 80
 
 @dataclass(frozen=True, kw_only=True)
 class OfficialModel:
-    """One model that checkpoints are made of."""
-
     name: str
     """mlpstorage's name, such as `llama3-8b`."""
     ranks: int
@@ -55,7 +53,6 @@ class OfficialModel:
         return self.name.replace("llama3-", "llama_")
 
     def settings(self) -> Workload:
-        """Return the settings of dlemu's workload of this model."""
         return load([f"workload={self.workload}"])
 
 

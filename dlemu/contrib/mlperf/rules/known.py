@@ -41,8 +41,6 @@ ALL = ("2.0", "3.0")
 
 @dataclass(frozen=True, kw_only=True)
 class KnownRule:
-    """One rule."""
-
     name: str
     severity: str
     """`error`, `warning` or `info`; text where it depends on the edition."""
@@ -82,7 +80,6 @@ def rules_file(name: str) -> Any:
 
 @cache
 def known_rules() -> Mapping[str, KnownRule]:
-    """Return name -> rule."""
     return {rule.name: rule for rules in rule_groups().values() for rule in rules}
 
 
@@ -98,12 +95,11 @@ def by_rule(rule: str, seen: str, wanted: str = "", fix: str = "", severity: Sev
 def by_rule_at(
     path: str, rule: str, seen: str, wanted: str = "", fix: str = "", severity: Severity | None = None
 ) -> Finding:
-    """Return the same of a file or folder."""
     return replace(by_rule(rule, seen, wanted, fix, severity), path=path)
 
 
 def at(path: str, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield findings as those of a file or folder."""
+    """Yield the findings with the file or folder that they concern."""
     return (replace(finding, path=path) for finding in findings)
 
 
@@ -135,8 +131,6 @@ def official_name(rule: str, edition: str, division: str) -> str:
 
 @dataclass(frozen=True)
 class OfficialRule:
-    """One rule of the official text."""
-
     number: str
     name: str
     ours: tuple[str, ...] = ()
