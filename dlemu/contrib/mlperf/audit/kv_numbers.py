@@ -6,16 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from statistics import fmean
 
+from dlemu.contrib.mlperf.audit import kv_leaf
 from dlemu.contrib.mlperf.audit.device_work import device_work
-from dlemu.contrib.mlperf.audit.kv_leaf import (
-    BANDWIDTH_KEYS,
-    OPTIONS,
-    KvLeaf,
-    KvRank,
-    copied_latencies,
-    kv_commands,
-    mean_of_sums,
-)
+from dlemu.contrib.mlperf.audit.kv_leaf import BANDWIDTH_KEYS, OPTIONS, KvLeaf, KvRank, copied_latencies, kv_commands
 from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, integer, mapping, same_sum, value_at
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, few, unapplied
 from dlemu.contrib.mlperf.rules.training import GIB
@@ -190,7 +183,7 @@ def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
 def _aggregate(leaf: KvLeaf, option: int, name: str, rank_key: str) -> Iterator[Finding]:
     """Compare one number of an option with the ranks' sum, averaged over trials."""
     printed = leaf.published(option, name)
-    recomputed = mean_of_sums([rank.number_at(rank_key) for rank in trial] for trial in leaf.trials(option))
+    recomputed = kv_leaf.mean_of_sums([rank.number_at(rank_key) for rank in trial] for trial in leaf.trials(option))
     if printed is None or recomputed is None:
         if leaf.summary:
             whose = "" if printed is None else "a rank's "

@@ -9,17 +9,8 @@ from functools import partial
 from typing import Any
 
 from dlemu.config.duration import Duration, mean_seconds
-from dlemu.contrib.mlperf.audit.tolerant import (
-    integer,
-    mapping,
-    moment,
-    number,
-    numbers,
-    read_json,
-    read_yaml,
-    text,
-    value_at,
-)
+from dlemu.contrib.mlperf.audit import tolerant
+from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, moment, number, numbers, text, value_at
 from dlemu.contrib.mlperf.rules.core_config import canonical
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
@@ -82,7 +73,7 @@ def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:
 
 def _config(folder: str, findings: list[Finding]) -> Mapping[str, Any] | None:
     for path in _paths(folder, "config.yaml"):
-        workload = mapping(read_yaml(path, findings)).get("workload")
+        workload = mapping(tolerant.read_yaml(path, findings)).get("workload")
         if isinstance(workload, Mapping):
             return workload
     return None
@@ -90,7 +81,7 @@ def _config(folder: str, findings: list[Finding]) -> Mapping[str, Any] | None:
 
 def _overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
     for path in _paths(folder, "overrides.yaml"):
-        words = read_yaml(path, findings)
+        words = tolerant.read_yaml(path, findings)
         if isinstance(words, list):
             return tuple(word for word in words if isinstance(word, str))
     return hydra_overrides(folder, findings) or None
@@ -99,7 +90,7 @@ def _overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
 def hydra_overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
     """Return the overrides in hydra.yaml; None without that file."""
     for path in _paths(folder, "hydra.yaml"):
-        overrides = value_at(read_yaml(path, findings), "hydra.overrides.task")
+        overrides = value_at(tolerant.read_yaml(path, findings), "hydra.overrides.task")
         return tuple(map(str, overrides)) if isinstance(overrides, list) else ()
     return None
 
@@ -271,7 +262,7 @@ def read_printed(folder: str, findings: list[Finding]) -> Printed:
         findings.append(by_rule("summary.missing", "there is no summary.json"))
         return Printed()
     broken: list[Finding] = []
-    summary = read_json(path, broken)
+    summary = tolerant.read_json(path, broken)
     findings += broken
     if not broken and not isinstance(summary, Mapping):
         findings.append(by_rule("summary.foreign", f"summary.json holds a {type(summary).__name__}"))

@@ -64,6 +64,23 @@ def _broken(path: str, language: str, error: Exception) -> Finding:
     return by_rule("file.broken", f"{name}: {reason}", f"a whole {language} file", "copy it from the run again")
 
 
+def entries_of(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the sorted names of a folder's files, and of its subfolders; nothing if it can't be listed."""
+    try:
+        with os.scandir(path) as entries:
+            listed = sorted((entry.name, entry.is_dir()) for entry in entries)
+    except OSError:
+        return (), ()
+    return tuple(name for name, is_folder in listed if not is_folder), tuple(
+        name for name, is_folder in listed if is_folder
+    )
+
+
+def folders_in(folder: str) -> list[str]:
+    """Return the sorted names of a folder's subfolders, except hidden ones."""
+    return [name for name in entries_of(folder)[1] if not name.startswith(".")]
+
+
 def mapping(value: object) -> Mapping[str, Any]:
     """Return the value if it is a mapping, else an empty mapping."""
     return value if isinstance(value, Mapping) else {}

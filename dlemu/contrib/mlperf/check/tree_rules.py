@@ -9,17 +9,8 @@ from fnmatch import fnmatch
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.papers import METADATA, PHASES, Papers, stamp_of
-from dlemu.contrib.mlperf.audit.tolerant import integer
-from dlemu.contrib.mlperf.check.submission_tree import (
-    CATEGORIES,
-    TRAINING,
-    Leaf,
-    Result,
-    Rule,
-    Submission,
-    entries_of,
-    folders_in,
-)
+from dlemu.contrib.mlperf.audit.tolerant import entries_of, folders_in, integer
+from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, TRAINING, Leaf, Result, Rule, Submission
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at
 
 CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")

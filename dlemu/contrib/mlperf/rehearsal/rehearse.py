@@ -23,19 +23,9 @@ from dlemu.contrib.mlperf.check.copy_rules import training_sums
 from dlemu.contrib.mlperf.check.judge import Checked, check_folder
 from dlemu.contrib.mlperf.check.submission_tree import REHEARSAL
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER, RESULTS
-from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
+from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE, edition_tree
 from dlemu.contrib.mlperf.rehearsal.datasize import CheckpointDatasize, Datasize, checkpoint_datasize, datasize
-from dlemu.contrib.mlperf.rehearsal.edition_tree import (
-    RehearsalPlan,
-    call_metadata,
-    copy_into_tree,
-    same_file_system,
-    training_metadata,
-    write_datagen,
-    write_datasize,
-    write_json,
-    write_system,
-)
+from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan, copy_into_tree, same_file_system, write_json
 from dlemu.contrib.mlperf.rules.checkpoints import MEMORY_FACTOR
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS
 from dlemu.extend import DlemuError, UserError, check_launcher, format_base, inspect, owned, write_text
@@ -88,7 +78,9 @@ class Rehearsal(ABC, Generic[Size]):
         """Write what comes before the first call; raises UserError for wrong settings."""
         owned.take_folder(self.plan.folder, "output.folder")
         write_text(self.plan.tree, "README.txt", f"{NOTE}\n")
-        write_system(self.plan.submission, self.plan.system, self.size.hosts, self.size.memory_gib_per_host)
+        edition_tree.write_system(
+            self.plan.submission, self.plan.system, self.size.hosts, self.size.memory_gib_per_host
+        )
 
     def end(self, checked: Checked) -> tuple[int, list[str]]:
         """Return the exit status, and lines that say how it ended."""
@@ -183,8 +175,8 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         began_at, plan, bound, workload = self.now(), self.plan, self.size.bound, self.plan.workload
         inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
         super().prepare()
-        write_datasize(plan, self.size, began_at)
-        write_datagen(plan, began_at)
+        edition_tree.write_datasize(plan, self.size, began_at)
+        edition_tree.write_datagen(plan, began_at)
         files, kind = workload.dataset.num_files_train, f"{workload.ranks} x {workload.accelerator}"
         enough = "" if files >= bound.files else ": TOO SMALL, the result will not be valid"
         what = f"{workload.model.name}, {kind}{scaled(None, workload.scale)}"
@@ -199,7 +191,7 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         """Copy the run into the tree, and sum up the measured runs that are there."""
         figures, plan = read_figures(run), self.plan
         printed, workload = figures.printed, plan.workload
-        metadata = training_metadata(plan, "run", call.stamp, printed.num_files or 0)
+        metadata = edition_tree.training_metadata(plan, "run", call.stamp, printed.num_files or 0)
         metadata["parameters"]["train"]["seed"] = int(call.settings[-1].partition("=")[2])
         metadata["num_processes"] = metadata["args"]["num_accelerators"] = printed.accelerators
         metadata["args"]["client_host_memory_in_gb"] = (printed.memory_gib or 0) / (printed.hosts or 1)
@@ -310,7 +302,7 @@ class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
             settings = yaml.safe_load(lines)["workload"]
         args = {"checkpoint_folder": folder, "num_processes": self.plan.workload.ranks}
         told = {"benchmark_type": "checkpointing", "command": "run", "run_datetime": call.stamp, "parameters": settings}
-        metadata = call_metadata(self.plan, self.size.model, self.accelerator, told, args)
+        metadata = edition_tree.call_metadata(self.plan, self.size.model, self.accelerator, told, args)
         copy_into_tree(self.plan, run, os.path.join(result, call.stamp), metadata, times, folder)
         for checked in check_folder(self.plan.tree).results:
             call.figures = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(checked).items()}
