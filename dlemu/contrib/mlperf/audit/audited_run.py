@@ -111,15 +111,14 @@ def audit_trees(trees: Iterable[str]) -> list[AuditedRun]:
 
 def audit_all(runs: Sequence[str]) -> list[AuditedRun]:
     shipped = shipped_pairs() if runs else {}
-    return [_audit_or_report_failure(run, shipped) for run in runs]
-
-
-def _audit_or_report_failure(folder: str, shipped: Shipped) -> AuditedRun:
-    try:
-        return audit_run(folder, shipped)
-    except Exception as error:  # one folder must not stop the audit of hundreds: the fault is a finding of its run
-        seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        return AuditedRun(path=folder, findings=(by_rule("audit.failed", seen),))
+    audited = []
+    for folder in runs:
+        try:
+            audited.append(audit_run(folder, shipped))
+        except Exception as error:  # one folder must not stop the audit of hundreds: the fault is a finding of its run
+            seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            audited.append(AuditedRun(path=folder, findings=(by_rule("audit.failed", seen),)))
+    return audited
 
 
 def shipped_pairs() -> dict[str, dict[str, Any]]:
@@ -142,7 +141,12 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
     findings: list[Finding] = []
     setup = read_setup(folder, shipped, findings)
     printed = read_printed(folder, findings)
-    logs = read_logs(folder, _list_folder(folder, findings), printed.start, findings)
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        findings.append(by_rule("file.broken", f"the folder can't be listed: {error.strerror}"))
+        names = []
+    logs = read_logs(folder, names, printed.start, findings)
     setup = completed(setup, shipped, workload=printed.model, step_seconds=_configured_seconds(logs), findings=findings)
     recomputed = NOTHING
     if printed.au_percent is not None or printed.samples_per_second is not None or logs.blocks():
@@ -160,7 +164,7 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
     own_folder = own_folder_of(folder)
     if own_folder:
         findings += audit_own(own_folder)
-    names = sorted(host.name for host in logs.hosts.values() if host.name)
+    hostnames = sorted(host.name for host in logs.hosts.values() if host.name)
     run = AuditedRun(
         path=folder,
         setup=setup,
@@ -170,7 +174,7 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
         findings=tuple(findings),
         times=recompute.run_times(logs),
         fingerprints=fingerprints,
-        hostnames=tuple(names) if len(names) == printed.accelerators else (),
+        hostnames=tuple(hostnames) if len(hostnames) == printed.accelerators else (),
         by_dlemu=logs.by_dlemu,
     )
     return _with_prefetch(run, logs)
@@ -202,20 +206,14 @@ def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
         yield by_rule("ranks.copied", few(copies, most=1))
 
 
-def _list_folder(folder: str, findings: list[Finding]) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError as error:
-        findings.append(by_rule("file.broken", f"the folder can't be listed: {error.strerror}"))
-        return []
-
-
 def _no_training_finding(printed: Printed) -> Finding:
-    if printed.checkpoints or printed.foreign:
-        fix = "nothing: its numbers are recomputed" if printed.checkpoints else "nothing: only training is audited"
-        seen = "a run of checkpoints only" if printed.checkpoints else "the summary of another kind of benchmark"
-        return by_rule("no.training", seen, fix=fix, severity="info")
-    return by_rule("no.training", "no training in its files")
+    if printed.checkpoints:
+        seen, fix = "a run of checkpoints only", "nothing: its numbers are recomputed"
+    elif printed.foreign:
+        seen, fix = "the summary of another kind of benchmark", "nothing: only training is audited"
+    else:
+        return by_rule("no.training", "no training in its files")
+    return by_rule("no.training", seen, fix=fix, severity="info")
 
 
 def _configured_seconds(logs: Logs) -> float | None:

@@ -28,12 +28,10 @@ Kind = Literal["save", "load"]
 KINDS: tuple[Kind, Kind] = ("save", "load")
 _TRANSFER = re.compile(r"^(save|load)_ckpt(\d+)$")
 _STATS = re.compile(r"^(\d+)_per_epoch_stats\.json$")
-_STAMP_TOLERANCE_SECONDS = 0.01
-"""Between a duration and its time stamps."""
+_STAMP_TOLERANCE_SECONDS = 0.01  # between a duration and its time stamps
 _SUMMARY_TOLERANCE_US = 1_000_000
 """A checkpoint may begin this long before the summary's start, or end this long after its end."""
-_MIN_SLOWER = 0.01
-"""The slowest rank is reported from this relative difference to rank 0 on."""
+_MIN_SLOWER = 0.01  # the slowest rank is reported from this relative difference to rank 0 on
 
 
 @dataclass(frozen=True)
@@ -166,10 +164,8 @@ def _staggered(leaf: CheckpointLeaf) -> Iterator[Finding]:
     """All ranks save, or load, a checkpoint at the same time: none begins after another has ended."""
     for kind in KINDS:
         by_rank = [[each for each in transfers if each.kind == kind] for transfers in leaf.transfers.values()]
-        for index, transfers in enumerate(zip(*by_rank, strict=False), 1):
-            spans = [
-                (each.start_us, each.start_us + 1e6 * each.seconds) for each in transfers if each.start_us is not None
-            ]
+        for index, calls in enumerate(zip(*by_rank, strict=False), 1):
+            spans = [(each.start_us, each.start_us + 1e6 * each.seconds) for each in calls if each.start_us is not None]
             gap_us = max(start for start, _ in spans) - min(end for _, end in spans) if spans else 0
             if gap_us > 1e6 * _STAMP_TOLERANCE_SECONDS:
                 # the clocks of several hosts may differ

@@ -10,7 +10,7 @@ from statistics import pstdev
 
 import numpy as np
 
-from dlemu.contrib.mlperf.audit.recompute import FORMULAS, Formula, Recomputed, per_rank_blocks, planned_steps
+from dlemu.contrib.mlperf.audit.recompute import FORMULAS, Formula, Recomputed, kept_block, planned_steps
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.step_files import Logs
 from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, stamp_us
@@ -19,21 +19,17 @@ from dlemu.results.wording import count
 
 _AU_TOLERANCE_POINTS = 0.02
 """Between printed and recomputed AU: early DLIO measured a block some milliseconds apart from its time stamps."""
-_RATE_TOLERANCE_PERCENT = 0.05
-"""Between printed and recomputed samples/s, for the same reason."""
+_RATE_TOLERANCE_PERCENT = 0.05  # between printed and recomputed samples/s, for the same reason
 _MOST_RATE_PERCENT = 3.0
 """The same where only time stamps of blocks were kept: in the 650 such runs published of v1.0 it is 1.85 % at most."""
 _MAX_UNEXPLAINED_SECONDS = 0.25
 """Part of a step that may be neither waiting nor computing: a host under load wakes late (published runs: 16 ms)."""
-_MEMORY_TOLERANCE = 0.01
-"""Relative: two ranks may report slightly different memory sizes of the same host."""
-_MAX_COPY_DIFFERENCE = 1e-9
-"""Relative: two independent measurements differ by more."""
+_MEMORY_TOLERANCE = 0.01  # relative: two ranks may report slightly different memory sizes of the same host
+_MAX_COPY_DIFFERENCE = 1e-9  # relative: two independent measurements differ by more
 _CONFIGURED_DECIMALS = 6  # configured values have no more decimals; a measured double has about 15 digits
 _SUMMARY_TOLERANCE_US = 1_000_000
 """A block may begin this long before the summary's start, or end this long after its end."""
-_ROUNDING_TOLERANCE = 1e-4
-"""Relative, between numbers that must be equal but for rounding."""
+_ROUNDING_TOLERANCE = 1e-4  # relative, between numbers that must be equal but for rounding
 
 
 def closest_formula(printed: Printed, recomputed: Recomputed) -> str | None:
@@ -61,14 +57,12 @@ def contradictions(setup: Setup, printed: Printed, logs: Logs, recomputed: Recom
         *_summary_consistency(setup, printed),
         *_au_and_rate(printed, recomputed, formula),
         *_counts(setup, printed, recomputed, by_dlemu=logs.by_dlemu),
-        *_data_size(setup, printed),
         *_computation_time(setup, logs),
         *_au_of_ranks(setup, logs, formula),
         *_step_counts(setup, printed, logs),
         *_step_parts(logs),
         *_steps_beyond_blocks(logs),
         *_hosts(printed, logs),
-        *_host_of_rank_0(printed, logs),
         *_blocks_outside_run(printed, logs),
         *_copies(printed, logs),
         *_bounds(setup, printed, recomputed, since_v2=logs.measured_compute),
@@ -104,13 +98,11 @@ def _mean_and_deviation(
     if not by_epoch:
         return
     tolerance = SUM_TOLERANCE * max(by_epoch)
-    recomputed, spread = math.fsum(by_epoch) / len(by_epoch), pstdev(by_epoch)
+    recomputed, sigma = math.fsum(by_epoch) / len(by_epoch), pstdev(by_epoch)
     if mean is not None and abs(mean - recomputed) > tolerance:
         yield by_rule("printed.mean", f"printed mean {name} is {mean:.4f}, but its epochs' mean is {recomputed:.4f}")
-    if deviation is not None and abs(deviation - spread) > tolerance + _ROUNDING_TOLERANCE * spread:
-        yield by_rule(
-            "printed.mean", f"printed deviation of {name} is {deviation:.4f}, but its epochs' is {spread:.4f}"
-        )
+    if deviation is not None and abs(deviation - sigma) > tolerance + _ROUNDING_TOLERANCE * sigma:
+        yield by_rule("printed.mean", f"printed deviation of {name} is {deviation:.4f}, but its epochs' is {sigma:.4f}")
 
 
 _BASIS = {"steps": "the steps give", "some ranks": "the steps of some ranks give", "blocks": "the block times give"}
@@ -141,16 +133,6 @@ def _au_and_rate(printed: Printed, recomputed: Recomputed, formula: str | None) 
         yield by_rule("throughput.differs", seen, severity=severity)
 
 
-def _data_size(setup: Setup, printed: Printed) -> Iterator[Finding]:
-    """Compare the summary's data size per host with its number of files, samples and record length."""
-    files, samples, length = printed.num_files, printed.samples_per_file, setup.record_bytes
-    if printed.data_gib and files and samples and length and printed.hosts:
-        size = files * samples * length / 2**30 / printed.hosts
-        if not math.isclose(printed.data_gib, size, rel_tol=_ROUNDING_TOLERANCE):
-            seen = f"data_size_per_host_GB is {printed.data_gib:.2f}, files and record length give {size:.2f} (GiB)"
-            yield by_rule("files.count", seen)
-
-
 def _counts(setup: Setup, printed: Printed, recomputed: Recomputed, *, by_dlemu: bool) -> Iterator[Finding]:
     configured, steps = setup.epochs, planned_steps(setup, printed)
     if by_dlemu and configured and steps and setup.total_training_steps:
@@ -169,6 +151,12 @@ def _counts(setup: Setup, printed: Printed, recomputed: Recomputed, *, by_dlemu:
         yield by_rule("ranks.count", seen)
     if setup.config is not None and setup.num_files and printed.num_files and setup.num_files != printed.num_files:
         yield by_rule("files.count", f"config.yaml says {setup.num_files} files, summary.json {printed.num_files}")
+    files, samples = printed.num_files, printed.samples_per_file
+    if printed.data_gib and files and samples and setup.record_bytes and printed.hosts:
+        gib = files * samples * setup.record_bytes / 2**30 / printed.hosts
+        if not math.isclose(printed.data_gib, gib, rel_tol=_ROUNDING_TOLERANCE):
+            seen = f"data_size_per_host_GB is {printed.data_gib:.2f}, files and record length give {gib:.2f} (GiB)"
+            yield by_rule("files.count", seen)
 
 
 def _computation_time(setup: Setup, logs: Logs) -> Iterator[Finding]:
@@ -190,10 +178,14 @@ def _au_of_ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Find
     if formula is None:
         return
     wrong = []
-    for rank, (epoch, number), arrays, rated in per_rank_blocks(setup, logs):
-        au, printed = rated[formula].au_percent, arrays.printed_au_percent
-        if printed is not None and math.isfinite(au) and abs(au - printed) > 10 * _AU_TOLERANCE_POINTS:
-            wrong.append(f"rank {rank} epoch {epoch} block{number} ({printed:.2f} %, its steps give {au:.2f} %)")
+    for rank, blocks in logs.arrays.items():
+        for (epoch, block), arrays in blocks.items():
+            printed = arrays.printed_au_percent
+            if printed is None or logs.span(rank, (epoch, block)) is None:
+                continue
+            au = kept_block(setup, logs, rank, (epoch, block)).rated[formula].au_percent
+            if math.isfinite(au) and abs(au - printed) > 10 * _AU_TOLERANCE_POINTS:
+                wrong.append(f"rank {rank} epoch {epoch} block{block} ({printed:.2f} %, its steps give {au:.2f} %)")
     if wrong:
         yield by_rule("rank.differs", f"AU printed by ranks differs from their steps: {few(wrong, ', ')}")
 
@@ -266,6 +258,9 @@ def _steps_beyond_blocks(logs: Logs) -> Iterator[Finding]:
 def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
     """Compare the summary's hosts and memory with those in the ranks' files."""
     hosts, total_gib, rank_0_gib = printed.hosts, printed.memory_gib, printed.meminfo_gib
+    rank_0_host = logs.hosts[0].name if 0 in logs.hosts else None
+    if rank_0_host and printed.hostname and rank_0_host != printed.hostname:
+        yield by_rule("hosts.differ", f"summary.json names host {printed.hostname}, rank 0's file {rank_0_host}")
     if not hosts:
         return
     if printed.memory_slots and printed.memory_slots != hosts:
@@ -290,12 +285,6 @@ def _includes(total_gib: float, part_gib: float, *, is_all: bool) -> bool:
     """Return whether a total is at least a part of it, or equal where the part is all, within the tolerance."""
     least, most = part_gib * (1 - _MEMORY_TOLERANCE), part_gib * (1 + _MEMORY_TOLERANCE)
     return least <= total_gib <= most if is_all else least <= total_gib
-
-
-def _host_of_rank_0(printed: Printed, logs: Logs) -> Iterator[Finding]:
-    name = logs.hosts[0].name if 0 in logs.hosts else None
-    if name and printed.hostname and name != printed.hostname:
-        yield by_rule("hosts.differ", f"summary.json names host {printed.hostname}, rank 0's file {name}")
 
 
 def _blocks_outside_run(printed: Printed, logs: Logs) -> Iterator[Finding]:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from dlemu.contrib.mlperf.audit.tolerant import all_known, mapping, number, text, value_at
 from dlemu.contrib.mlperf.rules.training import GIB
 
-SECTOR_BYTES = 512
-"""Unit of /proc/diskstats, whatever sectors the device has."""
+_COUNTERS = ("sectors_read", "sectors_written", "time_doing_ios_ms")
+_SECTOR_BYTES = 512  # unit of /proc/diskstats, whatever sectors the device has
 _PARTITION = re.compile(r"^(?:(?:nvme\d+n\d+|mmcblk\d+)p\d+|[shv]d[a-z]+\d+)$")
 _STACKED = re.compile(r"^(?:loop|ram|zram|sr|dm-|md)\d*")
 """Devices that pass their requests on to other devices, which are counted themselves."""
@@ -39,7 +39,7 @@ def device_work(metadata: Mapping[str, Any]) -> dict[str, DeviceWork]:
     work = {}
     for device in before.keys() & after.keys():
         read, written, busy_ms = (end - start for start, end in zip(before[device], after[device], strict=True))
-        work[device] = DeviceWork(read * SECTOR_BYTES / GIB, written * SECTOR_BYTES / GIB, busy_ms / 1e3)
+        work[device] = DeviceWork(read * _SECTOR_BYTES / GIB, written * _SECTOR_BYTES / GIB, busy_ms / 1e3)
     return work
 
 
@@ -50,9 +50,7 @@ def _counters(hosts: object) -> dict[str, list[float]]:
         disks = host.get("disks")
         for disk in map(mapping, disks if isinstance(disks, list) else ()):
             name = text(disk.get("device_name"))
-            values = all_known(
-                number(disk.get(key)) for key in ("sectors_read", "sectors_written", "time_doing_ios_ms")
-            )
+            values = all_known(number(disk.get(key)) for key in _COUNTERS)
             if name and values and not _PARTITION.match(name) and not _STACKED.match(name):
                 counters[f"{host.get('hostname')}:{name}"] = values
     return counters

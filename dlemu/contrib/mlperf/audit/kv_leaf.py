@@ -35,10 +35,8 @@ from dlemu.contrib.mlperf.audit.papers import PHASES, Papers, read_papers
 from dlemu.contrib.mlperf.audit.tolerant import all_known, integer, mapping, number, numbers, read_json, value_at
 from dlemu.contrib.mlperf.rules.known import Finding
 
-OPTIONS = (1, 2, 3)
-"""The benchmark's three configurations, each run in several trials; only option 2 has a memory tier."""
-Direction = Literal["read", "written"]
-"""Direction of bytes, as the keys of the tool's byte counts spell it."""
+OPTIONS = (1, 2, 3)  # the benchmark's three configurations, each run in several trials; only option 2 has a memory tier
+Direction = Literal["read", "written"]  # direction of bytes, as the keys of the tool's byte counts spell it
 BANDWIDTH_KEYS: Mapping[Direction, str] = {"read": "read_bandwidth_gbps", "written": "write_bandwidth_gbps"}
 _OPTION_FOLDER = re.compile(r"^option_(\d+)$")
 _RANK_FILE = re.compile(r"option_(\d+)/trial_(\d+)/rank_(\d+)/kvcache_results_.*\.json")
@@ -82,11 +80,6 @@ class KvRank:
         """Time on the tool's clock when it stopped."""
         return self.number_at("summary.elapsed_time")
 
-    @property
-    def request_count(self) -> int | None:
-        """Number of requests, by the rank's summary."""
-        return integer(self.summary.get("total_requests"), least=0)
-
     @cached_property
     def latencies_seconds(self) -> tuple[float, ...]:
         """Time of each request from its arrival to its end."""
@@ -100,6 +93,11 @@ class KvRank:
         classes = mapping(self.summary.get("qos_metrics")).values()
         slowest_ms = [number(value_at(qos_class, "latency_ms.max")) or 0.0 for qos_class in classes]
         return max([self.elapsed_seconds, *self.latencies_seconds, *(slowest / 1e3 for slowest in slowest_ms)])
+
+    @property
+    def time_ratio(self) -> float:
+        """How many times longer the window is than the tool's clock ran; 0 if unknown."""
+        return (self.window_seconds or 0.0) / self.elapsed_seconds if self.elapsed_seconds else 0.0
 
     def max_gib_per_second(self, direction: Direction) -> float | None:
         """Return the highest possible throughput of the storage: bytes over the shortest window."""
@@ -130,14 +128,10 @@ class KvLeaf(Papers):
         return [[rank for rank in ranks if rank.trial == trial] for trial in sorted({rank.trial for rank in ranks})]
 
     @property
-    def all_trials(self) -> list[list[KvRank]]:
-        """The trials of all options, which the tool runs one after another."""
-        return [trial for option in OPTIONS for trial in self.trials(option)]
-
-    @property
-    def clock_seconds(self) -> float:
-        """Time on the tool's clock in all trials together; the slowest rank counts."""
-        return sum(max(rank.elapsed_seconds or 0.0 for rank in trial) for trial in self.all_trials)
+    def clocks_seconds(self) -> list[float]:
+        """Time on the tool's clock in each trial of all options, which run one after another; the slowest rank's."""
+        trials = [trial for option in OPTIONS for trial in self.trials(option)]
+        return [max(rank.elapsed_seconds or 0.0 for rank in trial) for trial in trials]
 
     def published(self, option: int, name: str) -> float | None:
         return number(value_at(self.summary, f"options.{option}.aggregated_{name}"))

@@ -24,10 +24,8 @@ _TOKEN_BYTES = {
 }
 """Model -> bytes of a token: layers x KV heads x head dimension x 2 (K and V) x 2 bytes (fp16), as published."""
 _TOKEN_TOLERANCE = 0.05  # relative; padding adds far less, a wrong model or wrong number of tokens changes more
-_MIN_DEVICE_SHARE = 0.9
-"""If devices read a smaller share of the bytes that ranks read, something else served the rest."""
-_MIN_CACHE_SHARE = 0.01
-"""A device that moved a smaller share of the ranks' bytes did not hold the cache."""
+_MIN_DEVICE_SHARE = 0.9  # if devices read a smaller share of the bytes that ranks read, something else served the rest
+_MIN_CACHE_SHARE = 0.01  # a device that moved a smaller share of the ranks' bytes did not hold the cache
 _STORAGE = "summary.cache_stats.tier_storage"
 _AGGREGATES = {
     "read_bandwidth_gbps": f"{_STORAGE}_read_bandwidth_gbps",
@@ -53,24 +51,23 @@ _IN_ALL_VERSIONS = (
 def kv_numbers(leaf: KvLeaf) -> Iterator[Finding]:
     """Yield contradictions in a run's files, and how far its published numbers can be trusted."""
     yield from leaf.broken
-    for rule in (_missing, _rank_numbers, _aggregates, _windows, _devices, _tiers, _tokens):
+    missing = [*_files_missing(leaf), *_numbers_missing(leaf), *_reported_failures(leaf)]
+    if missing:
+        yield by_rule("kv.missing", "; ".join(missing))
+    problems = [f"{rank.where}: {problem}" for rank in leaf.ranks for problem in _rank_problems(rank)]
+    if problems:
+        yield by_rule("kv.differs", few(problems))
+    for rule in (_aggregates, _windows, _devices, _tiers, _tokens):
         yield from rule(leaf)
     for original, copy in copied_latencies(leaf.ranks):
         yield by_rule("kv.copied", f"{copy.where} has the latencies of {original.where}")
 
 
-def _missing(leaf: KvLeaf) -> Iterator[Finding]:
-    seen = []
+def _files_missing(leaf: KvLeaf) -> Iterator[str]:
     if not leaf.summary:
-        seen.append("no summary.json")
+        yield "no summary.json"
     if not leaf.metadata:
-        seen.append("no *_metadata.json: the tool skips the run")
-    seen += [*_ranks_missing(leaf), *_numbers_missing(leaf), *_reported_failures(leaf)]
-    if seen:
-        yield by_rule("kv.missing", "; ".join(seen))
-
-
-def _ranks_missing(leaf: KvLeaf) -> Iterator[str]:
+        yield "no *_metadata.json: the tool skips the run"
     trials, ranks = leaf.trial_count or 1, leaf.rank_count or 1
     present = {(rank.option, rank.trial, rank.rank) for rank in leaf.ranks if rank.summary}
     # Lazy, as a damaged summary may name any number of ranks.
@@ -110,12 +107,6 @@ def _reported_failures(leaf: KvLeaf) -> Iterator[str]:
         yield f"the tool itself reports {flags}, {missing} missing files: its means are of the other files"
 
 
-def _rank_numbers(leaf: KvLeaf) -> Iterator[Finding]:
-    problems = [f"{rank.where}: {problem}" for rank in leaf.ranks for problem in _rank_problems(rank)]
-    if problems:
-        yield by_rule("kv.differs", few(problems))
-
-
 def _rank_problems(rank: KvRank) -> Iterator[str]:
     """Compare a rank's rates with its bytes, tokens and time, and its number of requests with its latencies."""
     elapsed_seconds = rank.elapsed_seconds
@@ -126,14 +117,12 @@ def _rank_problems(rank: KvRank) -> Iterator[str]:
             yield f"{rate:.4g} GiB/s {direction}, but bytes over time are {recomputed:.4g}"
     tokens = rank.number_at("summary.total_tokens")
     io_seconds = rank.number_at("summary.total_storage_io_time")
-    for key, seconds in (
-        ("avg_throughput_tokens_per_sec", elapsed_seconds),
-        ("storage_throughput_tokens_per_sec", io_seconds),
-    ):
+    for key, seconds in (("avg", elapsed_seconds), ("storage", io_seconds)):
+        key += "_throughput_tokens_per_sec"
         rate = rank.number_at(f"summary.{key}")
         if rate is not None and tokens is not None and seconds and not same_sum(rate, tokens / seconds):
             yield f"{key} is {rate:.6g}, but tokens over time are {tokens / seconds:.6g}"
-    requests, latencies = rank.request_count, len(rank.latencies_seconds)
+    requests, latencies = integer(rank.summary.get("total_requests"), least=0), len(rank.latencies_seconds)
     if requests is not None and latencies and requests != latencies:
         yield f"{requests} requests, but {latencies} latencies"
     completed = integer(rank.content.get("requests_completed"), least=0)
@@ -231,10 +220,7 @@ def _windows(leaf: KvLeaf) -> Iterator[Finding]:
         seen = f"option {option}: {', '.join(rates)}"
         if p95s:
             seen += f"; device p95 (6.3.4.3): {', '.join(p95s)}"
-        time_ratios = [
-            rank.window_seconds / rank.elapsed_seconds for rank in ranks if rank.window_seconds and rank.elapsed_seconds
-        ]
-        if max(time_ratios, default=0.0) > _MAX_TIME_RATIO:
+        if max(rank.time_ratio for rank in ranks) > _MAX_TIME_RATIO:
             slowest = max(ranks, key=lambda rank: rank.window_seconds or 0)
             took = f"{slowest.window_seconds:.1f} s, the tool's clock ran for {slowest.elapsed_seconds:.1f} s"
             yield by_rule("kv.window", f"{seen}; the slowest request took {took}")
@@ -249,10 +235,10 @@ def _shown(gib_per_second: float | None) -> str:
 def _devices(leaf: KvLeaf) -> Iterator[Finding]:
     """Compare the run's bytes and time with the counters of its hosts' kernels (/proc/diskstats)."""
     read_gib, written_gib = (sum(rank.gib("storage", direction) for rank in leaf.ranks) for direction in BANDWIDTH_KEYS)
-    devices = device_work(leaf.metadata)
+    devices, clock_seconds = device_work(leaf.metadata), sum(leaf.clocks_seconds)
     busiest = max(devices, key=lambda name: devices[name].moved_gib, default=None)
-    held_cache = busiest and devices[busiest].moved_gib >= _MIN_CACHE_SHARE * (read_gib + written_gib)
-    if busiest is None or not held_cache or not leaf.clock_seconds:
+    least_gib = _MIN_CACHE_SHARE * (read_gib + written_gib)
+    if busiest is None or devices[busiest].moved_gib < least_gib or not clock_seconds:
         yield from unapplied("kv.device", {"counters of devices that held the cache": None})
         return
     device_read_gib = sum(work.read_gib for work in devices.values())
@@ -260,10 +246,10 @@ def _devices(leaf: KvLeaf) -> Iterator[Finding]:
     busy_seconds = devices[busiest].busy_seconds
     seen = (
         f"devices read {device_read_gib:,.1f} and wrote {device_written_gib:,.1f} GiB, the ranks {read_gib:,.1f} and"
-        f" {written_gib:,.1f}; {busiest} was busy for {busy_seconds:,.0f} s of {leaf.clock_seconds:,.0f} s of load"
+        f" {written_gib:,.1f}; {busiest} was busy for {busy_seconds:,.0f} s of {clock_seconds:,.0f} s of load"
     )
-    if busy_seconds > leaf.clock_seconds * _MAX_TIME_RATIO:
-        excess_percent = 100 * (busy_seconds / leaf.clock_seconds - 1)
+    if busy_seconds > clock_seconds * _MAX_TIME_RATIO:
+        excess_percent = 100 * (busy_seconds / clock_seconds - 1)
         yield by_rule("kv.device", f"{seen}: the published rates are {excess_percent:.0f} % too high on average")
     elif read_gib and device_read_gib < _MIN_DEVICE_SHARE * read_gib:
         yield by_rule("kv.device", seen)

@@ -18,15 +18,13 @@ from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, moment, number
 from dlemu.contrib.mlperf.rules.known import Finding
 
 METADATA = "_metadata.json"
-SEPARATION = "fs_separation.json"
-"""mlpstorage v3.0's record of whether data and results share a file system."""
+SEPARATION = "fs_separation.json"  # mlpstorage v3.0's record of whether data and results share a file system
 COLLECTED = os.path.join("collector-staging", "cluster_info.json")
 """File in which mlpstorage v3.0 keeps /proc/meminfo and more of every host."""
 FILE_STORAGES = ("local_fs", "direct_fs")
 """Values of `storage.storage_type` for files; mlpstorage v3.0 sets the second for O_DIRECT."""
 PHASES = ("datasize", "datagen", "run")
-STAMP_FORMAT = "%Y%m%d_%H%M%S"
-"""How mlpstorage names the folder of a call: the time when it began."""
+STAMP_FORMAT = "%Y%m%d_%H%M%S"  # how mlpstorage names the folder of a call: the time when it began
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ of v2.0 and v3.0 leave out the I/O of the first step (https://github.com/mlcommo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -115,7 +115,7 @@ def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed
     ]
     if not ranks_kept or not blocks:
         return NOTHING
-    times = {block: [_kept_block(setup, logs, rank, block) for rank in logs.arrays] for block in blocks}
+    times = {block: [kept_block(setup, logs, rank, block) for rank in logs.arrays] for block in blocks}
     all_times = [block.seconds for block_of_ranks in times.values() for block in block_of_ranks]
     lost, total = _lost(all_times), sum(block.total for block in all_times)
     if ranks_kept >= ranks:
@@ -146,7 +146,7 @@ class KeptBlock:
     """AU and samples/s of the block by each of DLIO's formulas; NaN without a batch size."""
 
 
-def _kept_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> KeptBlock:
+def kept_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> KeptBlock:
     """Return a rank's block; its steps must have been kept, and its time stamps be known.
 
     Where a checkpoint follows, the block ends at its first end or at the checkpoint, whichever fits the printed
@@ -219,16 +219,6 @@ def _mean(values: tuple[float, ...]) -> float | None:
     return mean if math.isfinite(mean) else None
 
 
-def per_rank_blocks(
-    setup: Setup, logs: Logs
-) -> Iterator[tuple[int, BlockKey, BlockArrays, Mapping[str, dlio_formulas.Rated]]]:
-    """Yield rank, block, step times and numbers by each formula, for every kept block whose time is known."""
-    for rank, blocks in logs.arrays.items():
-        for block, arrays in blocks.items():
-            if logs.span(rank, block) is not None:
-                yield rank, block, arrays, _kept_block(setup, logs, rank, block).rated
-
-
 def _lost(blocks: Sequence[dlio_formulas.BlockTimes]) -> dict[str, float]:
     """Split the seconds of the blocks by what the accelerators waited for; what is left they computed, as configured.
 
@@ -271,7 +261,8 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
     # DLIO drops the first step of each block, and a step of random time may take less than the mean.
     if c is not None and len(spans) == len(epochs) and not setup.is_random:
         longest = [sum(span.longest_seconds for span in blocks) for blocks in epochs]
-        bounds = _bounds(longest, steps, dropped, c, step_samples, printed)
+        au = min(printed.au_percent or 100.0, 100.0) / 100
+        bounds = _bounds(longest, steps, dropped, c, step_samples, au)
     return Recomputed(
         basis="blocks",
         epochs=len(epochs),
@@ -291,9 +282,7 @@ def planned_steps(setup: Setup, printed: Printed) -> int | None:
     return min(steps, setup.total_training_steps or steps) or None
 
 
-def _bounds(
-    longest: Sequence[float], steps: int, dropped: int, c: float, step_samples: int, printed: Printed
-) -> Bounds | None:
+def _bounds(longest: Sequence[float], steps: int, dropped: int, c: float, samples: int, au: float) -> Bounds | None:
     """Return what the block times allow; None where no step is left to count.
 
     `dropped` is the largest number of steps that a possible formula drops: the first, since 2.x perhaps the last too.
@@ -305,16 +294,14 @@ def _bounds(
     if counted < 1:
         return None
     longest = [max(seconds, steps * c) for seconds in longest]
-    au = min(printed.au_percent or 100.0, 100.0) / 100
     return Bounds(
         au_least_percent=100 * fmean(counted * c / (seconds - dropped * c) for seconds in longest),
-        samples_per_second_least=step_samples * fmean(counted / seconds for seconds in longest),
-        samples_per_second_most=step_samples * steps / (counted * c) * au,
+        samples_per_second_least=samples * fmean(counted / seconds for seconds in longest),
+        samples_per_second_most=samples * steps / (counted * c) * au,
     )
 
 
-_LOADER = "pytorch"
-"""The only loader for which this holds: TensorFlow's readers share the work on each batch."""
+_LOADER = "pytorch"  # the only loader for which this holds: TensorFlow's readers share the work on each batch
 
 
 def credit_percent(setup: Setup, steps_per_epoch: int | None, blocks_per_epoch: float) -> float | None:

@@ -107,9 +107,7 @@ def setup_of(config: Mapping[str, Any], findings: list[Finding]) -> Setup:
     metric = mapping(value_at(config, "output.metric")) or mapping(config.get("metric"))
     seconds, is_random = _computation(mapping(config.get("train")), findings)
     threshold = number(value_at(config, "metric.au"))
-    excluded: dict[str, Any] = {
-        name: _natural(metric.get(name)) for name in ("exclude_start_steps", "exclude_end_steps")
-    }
+    excluded: dict[str, Any] = {key: _natural(metric.get(key)) for key in ("exclude_start_steps", "exclude_end_steps")}
     config = {"reader": config.get("data_reader"), **config}  # as DLIO of v0.5 calls it
     settings = {each.name: each.metadata["read"](value_at(config, each.metadata["key"])) for each in _declared(Setup)}
     return Setup(

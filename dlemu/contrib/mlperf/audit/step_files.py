@@ -25,12 +25,12 @@ from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
 from dlemu.results.answer_files import open_untrusted
 
-BlockKey = tuple[int, int]
-"""Epoch and block, each from 1."""
+BlockKey = tuple[int, int]  # epoch and block, each from 1
 STAMP_SECONDS = 0.1
 """How far a time stamp may be from its event: DLIO writes a line to its log in between. 0.06 s were seen."""
 
 _BLOCK = re.compile(r"^block(\d{1,9})$")
+_BLOCK_KEYS = ("load", "proc", "compute", "au", "throughput")
 _NUMBER = re.compile(r"^\d{1,9}$")
 Seconds = NDArray[np.float64]
 
@@ -39,10 +39,8 @@ _STATS = re.compile(r"^(?:(\d{1,9})_)?per_epoch_stats\.json$")
 _PART = re.compile(r"^(block|ckpt|save_ckpt|load_ckpt)\d+$")
 _OVERLAP_TOLERANCE_US = 10_000
 """Time stamps of the same moment may differ by this much: DLIO writes a line to its log between them."""
-_EPOCH_TOLERANCE_US = 1_000_000
-"""Tolerance between time stamps that different parts of DLIO take."""
-Interval = tuple[int, int, str]
-"""Start and end in microseconds, and a name."""
+_EPOCH_TOLERANCE_US = 1_000_000  # tolerance between time stamps that different parts of DLIO take
+Interval = tuple[int, int, str]  # start and end in microseconds, and a name
 LOG = "dlio.log"
 _LOG_START_BYTES = 400  # at the start of the log, which show whether dlemu wrote it
 
@@ -229,9 +227,7 @@ def _blocks(content: object, file: str, findings: list[Finding]) -> dict[BlockKe
 
 
 def _arrays(epoch_output: Mapping[str, Any], block: str, where: str, findings: list[Finding]) -> BlockArrays | None:
-    of_block = {
-        key: value_at(epoch_output, f"{key}.{block}") for key in ("load", "proc", "compute", "au", "throughput")
-    }
+    of_block = {key: value_at(epoch_output, f"{key}.{block}") for key in _BLOCK_KEYS}
     load, proc, compute = _seconds(of_block["load"]), _seconds(of_block["proc"]), _seconds(of_block["compute"])
     if load is None or proc is None or compute is None:
         arrays = {"load": load, "proc": proc, "compute": compute}

@@ -16,14 +16,10 @@ from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
 from dlemu.results.answer_files import read_untrusted
 
-PRUNED = "PRUNED BY STAFF"
-"""Content with which MLPerf Storage's reviewers replace a file that is too large to publish."""
-SUM_TOLERANCE = 1e-6
-"""Relative: a different order of summing changes far less, a different measurement more."""
-LARGEST_BYTES = 2**31
-"""A larger file is not read: no result file is as large."""
-YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""PyYAML's C loader is ten times as fast."""
+PRUNED = "PRUNED BY STAFF"  # content with which MLPerf Storage's reviewers replace a file that is too large to publish
+SUM_TOLERANCE = 1e-6  # relative: a different order of summing changes far less, a different measurement more
+LARGEST_BYTES = 2**31  # a larger file is not read: no result file is as large
+YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML's C loader is ten times as fast
 
 
 def read_json(path: str, findings: list[Finding]) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from dlemu.contrib.mlperf.audit.papers import COLLECTED, FILE_STORAGES, SEPARATION, Papers
 from dlemu.contrib.mlperf.audit.run_settings import meminfo_gib
@@ -24,22 +24,12 @@ from dlemu.contrib.mlperf.rules.checkpoints import official_model
 
 AnyResult = Result[Any]
 Values = Mapping[str, Any]
-
-
-class FolderKeys(NamedTuple):
-    """Where the settings and the tool's arguments name the folder with the measured data."""
-
-    section: str
-    """Section of the settings; empty: none."""
-    setting: str
-    argument: str
-
-
 DATA_FOLDER_KEYS = {
-    "training": FolderKeys("dataset", "data_folder", "data_dir"),
-    "checkpointing": FolderKeys("checkpoint", "checkpoint_folder", "checkpoint_folder"),
-    "kv_cache": FolderKeys("", "cache_dir", "cache_dir"),
+    "training": ("dataset", "data_folder", "data_dir"),
+    "checkpointing": ("checkpoint", "checkpoint_folder", "checkpoint_folder"),
+    "kv_cache": ("", "cache_dir", "cache_dir"),
 }
+"""Benchmark -> section and key of the measured folder in the settings, and its name among the tool's arguments."""
 CACHE_OPTION = re.compile(r"--rank-cache-base[\s=]+(\S+)")
 _NP_OPTION = re.compile(r"(?:^|\s)--?(?:n|np)[\s=]+(\d+)(?=\s)")
 _MEMORY_TOLERANCE = 0.01

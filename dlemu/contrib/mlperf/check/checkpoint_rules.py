@@ -24,7 +24,7 @@ from dlemu.contrib.mlperf.check.system_description import described_system
 from dlemu.contrib.mlperf.check.tree_rules import results_json
 from dlemu.contrib.mlperf.rules import checkpoints as official
 from dlemu.contrib.mlperf.rules import core_config
-from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of
+from dlemu.contrib.mlperf.rules.core_config import canonical, is_checkpoint_core, settings_of
 from dlemu.contrib.mlperf.rules.known import Finding, at, by_rule, by_rule_at, unapplied
 from dlemu.contrib.mlperf.rules.training import override_keys
 from dlemu.extend import dlio_workload
@@ -184,9 +184,7 @@ def _settings(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Findin
         return
     expected = dict(settings_of(dlio_workload(model.settings())))
     settings = dict(settings_of(leaf.workload))
-    keys = sorted(
-        key for key in {*expected, *settings} if core_config.is_checkpoint_core(key) and key not in _SET_BY_TOOL
-    )
+    keys = sorted(key for key in {*expected, *settings} if is_checkpoint_core(key) and key not in _SET_BY_TOOL)
     changed = []
     for key in keys:
         is_judged = result.closed or key.startswith("model.")

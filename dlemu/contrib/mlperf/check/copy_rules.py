@@ -30,9 +30,8 @@ def copied_runs(results: Sequence[Result[Any]]) -> Iterator[Finding]:
     figures: list[Fingerprint] = []
     for result in results:
         for leaf in result.runs if result.benchmark == TRAINING else ():
-            figures += figure_fingerprints(
-                leaf.path, leaf.printed.au_by_epoch + leaf.printed.samples_per_second_by_epoch
-            )
+            printed = leaf.printed
+            figures += figure_fingerprints(leaf.path, printed.au_by_epoch + printed.samples_per_second_by_epoch)
             if leaf.run:
                 steps += [replace(fingerprint, where=leaf.path) for fingerprint in leaf.run.fingerprints]
                 blocks = leaf.run.times.training_seconds_by_epoch

@@ -85,7 +85,9 @@ def check_folder(
     # Absolute: the folders above a relative one, such as `.`, tell its division, system and phase.
     rehearsal, root = _read_rehearsal(os.path.abspath(folder))
     found = submission_tree.find_results(root, edition, division, reading)
-    if edition is None and found.results and all(map(_is_older, found.results)):
+    old = "per_epoch_stats.json"  # of DLIO of v0.5 and v1.0, which kept the times of rank 0 only: without its number
+    are_older = [result.runs and all(old in run.files for run in result.runs) for result in found.results]
+    if edition is None and are_older and all(are_older):
         raise UserError(
             f"{folder} holds runs of MLPerf Storage v1.0 or older: wanted v2.0 or later; `dlemu audit` recomputes "
             "their numbers"
@@ -110,11 +112,6 @@ def check_folder(
             sorted(dict.fromkeys(findings), key=lambda one: (SEVERITIES.index(one.severity), one.rule, one.path))
         ),
     )
-
-
-def _is_older(result: Result[Any]) -> bool:
-    """Return whether DLIO of v0.5 or v1.0 wrote the runs: only rank 0 kept its times, in a file without its number."""
-    return bool(result.runs) and all("per_epoch_stats.json" in leaf.files for leaf in result.runs)
 
 
 def _read_rehearsal(folder: str) -> tuple[Mapping[str, Any] | None, str]:

@@ -24,8 +24,7 @@ from dlemu.results.wording import count
 
 _COVERED_BY_COMPLETE = ("config.missing", "config.assumed")
 """The audit's findings that are left out because `complete` gives the same ones."""
-_OF_THE_AUDIT_ALONE = ("au.rules", "au.prefetch")
-"""The audit's findings on which no edition since v2.0 has a rule."""
+_OF_THE_AUDIT_ALONE = ("au.rules", "au.prefetch")  # the audit's findings on which no edition since v2.0 has a rule
 _REQUIRED_SETTINGS = (
     *("model.name", "framework", "dataset.format", "dataset.num_files_train", "dataset.num_samples_per_file"),
     *("dataset.record_length_bytes", "reader.data_loader", "reader.batch_size"),
@@ -163,9 +162,7 @@ def run_gaps(result: Result[Leaf]) -> Iterator[Finding]:
     """Runs follow one another without a pause in which anything else could run."""
     if not result.phased:
         return
-    timed = [
-        (leaf, leaf.began, leaf.ended) for leaf in result.runs if leaf.began is not None and leaf.ended is not None
-    ]
+    timed = [(leaf, leaf.began, leaf.ended) for leaf in result.runs if leaf.began and leaf.ended]
     for leaf, began, ended in timed:
         if ended < began:
             yield by_rule_at(leaf.path, "runs.clock", f"the run ended at {ended}, before it began at {began}")

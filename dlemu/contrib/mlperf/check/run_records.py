@@ -258,8 +258,7 @@ def _ranks_and_times(leaf: Papers, log: str) -> Iterator[Finding]:
 _MIN_DEVICE_SHARE = 0.5
 """Least share of the bytes that the hosts' drives read (training) or wrote. A dataset of 5 times the memory leaves the
 page cache a fifth of an epoch's reads, synced checkpoints leave it none; a file system may compress some of both."""
-_OTHER_DRIVES = 0.05
-"""Drives that moved a smaller share did not hold the data: it was on another machine."""
+_OTHER_DRIVES = 0.05  # drives that moved a smaller share did not hold the data: it was on another machine
 
 
 def _devices_agree(leaf: Papers, result: AnyResult) -> Iterator[Finding]:

@@ -190,9 +190,8 @@ def _call_folders(root: str) -> tuple[list[str], list[tuple[str, str]]]:
 
 def _training_results(root: str, workloads: Sequence[str], others: list[Finding]) -> Iterator[Result[Leaf]]:
     """Yield the results of training by path; a run of a benchmark that no folder names goes to `others`."""
-    audited: dict[tuple[str, bool], dict[str, AuditedRun]] = {
-        (os.path.join(workload, "run"), True): {} for workload in workloads
-    }
+    paths = [os.path.join(workload, "run") for workload in workloads]
+    audited: dict[tuple[str, bool], dict[str, AuditedRun]] = {(path, True): {} for path in paths}
     for run in audit_all(find_runs([root])):
         if category_of(run.path) is not None:
             continue
@@ -211,7 +210,7 @@ def _training_results(root: str, workloads: Sequence[str], others: list[Finding]
         for phase, folder in calls:
             found = runs.get(folder)
             leaves.append(Leaf(**vars(read_papers(folder, found.setup if found else None, phase)), run=found))
-        yield _draft(path, TRAINING, leaves, phased=phased)
+        yield _draft(path, TRAINING, tuple(leaves), phased=phased)
 
 
 _READ: Mapping[str, Callable[[str], Papers]] = {CHECKPOINTING: read_checkpoint_leaf, KV_CACHE: read_kv_leaf}
@@ -228,17 +227,15 @@ def _other_results(calls: Sequence[tuple[str, str]]) -> Iterator[Result[Any]]:
             leaves_in.setdefault(path, []).append(read(folder))
         for path, leaves in sorted(leaves_in.items()):
             divisions = [leaf.metadata.get("verification") for leaf in leaves] if benchmark == CHECKPOINTING else []
-            yield _draft(path, benchmark, leaves, divisions)
+            yield _draft(path, benchmark, tuple(leaves), divisions)
 
 
 def _draft(
-    path: str, benchmark: str, leaves: Sequence[Any], divisions: Sequence[object] = (), phased: bool = True
+    path: str, benchmark: str, leaves: tuple[Any, ...], divisions: Sequence[object] = (), phased: bool = True
 ) -> Result[Any]:
     """Return a result of an edition that is replaced once all leaves of its tree are known."""
     division, edition = division_of(path, *divisions), EDITIONS["3.0"]
-    return Result(
-        path=path, benchmark=benchmark, edition=edition, division=division, leaves=tuple(leaves), phased=phased
-    )
+    return Result(path=path, benchmark=benchmark, edition=edition, division=division, leaves=leaves, phased=phased)
 
 
 def _holds_phases(folder: str) -> bool:

@@ -15,8 +15,7 @@ from dlemu.contrib.mlperf.audit.tolerant import folders_in, integer, mapping, ne
 from dlemu.contrib.mlperf.check.submission_tree import Result, Submission
 from dlemu.contrib.mlperf.rules.known import Finding, at, by_rule, by_rule_at
 
-PLACEHOLDER = "FILL IN"
-"""Text in a template where the submitter must fill in a value."""
+PLACEHOLDER = "FILL IN"  # text in a template where the submitter must fill in a value
 _MEMORY_TOLERANCE = 0.10
 """Described and measured memory of a host may differ by up to this share (2.1.9 of v3.0's checker)."""
 _SIZE = r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?:i?B)?\b"

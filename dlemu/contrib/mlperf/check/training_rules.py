@@ -44,7 +44,6 @@ def check_run(
     settings = core_config.effective(setup.config) if setup.config else {}
     findings = [
         *_dataset(edition, sized, files, printed),
-        *_steps(sized, files, printed),
         *_settings(official, setup),
         *_other_settings(official, settings, division),
         *_figures(official, printed),
@@ -57,8 +56,7 @@ def check_run(
     return findings
 
 
-_ODIRECT_WORKLOADS = ("unet3d",)
-"""Workloads that may set `reader.odirect`."""
+_ODIRECT_WORKLOADS = ("unet3d",)  # workloads that may set `reader.odirect`
 _SETTINGS_RULES = ("settings.changed", "workload.differs", "workflow.checkpoint")
 """Rules that name the setting by which a workload differs. If none is broken, the hash can still show a difference."""
 
@@ -76,6 +74,8 @@ def _dataset(edition: Edition, official: Official, files: int | None, printed: P
     if files is None or accelerators is None or memory_gib is None:
         facts = {"number of files": files, "number of accelerators": accelerators, "memory of the hosts": memory_gib}
         yield from unapplied("dataset.size", facts)
+        if files is not None and accelerators is not None:
+            yield from _steps(official, files, accelerators)
         return
     # By the official batch size: with another one, the advice would be of a run that breaks `settings.changed`.
     bound = smallest_dataset(official, official.batch_size, accelerators, memory_gib * GIB)
@@ -97,11 +97,8 @@ def _dataset(edition: Edition, official: Official, files: int | None, printed: P
         yield by_rule("dataset.size", seen, wanted, fix)
 
 
-def _steps(official: Official, files: int | None, printed: Printed) -> Iterator[Finding]:
-    if files is None or printed.accelerators is None or printed.memory_gib is not None:
-        return  # with the memory, `_dataset` judges steps too; without the other two, it has reported that
-    samples = files * official.samples_per_file
-    per_step = official.batch_size * printed.accelerators
+def _steps(official: Official, files: int, accelerators: int) -> Iterator[Finding]:
+    samples, per_step = files * official.samples_per_file, official.batch_size * accelerators
     if math.ceil(samples / per_step) < STEPS_PER_EPOCH:
         fix = f"at least {math.ceil(STEPS_PER_EPOCH * per_step / official.samples_per_file):,} files"
         yield by_rule("dataset.steps", f"{samples // per_step:,} steps per epoch", f"{STEPS_PER_EPOCH} or more", fix)
@@ -128,10 +125,8 @@ def _settings(official: Official, setup: Setup) -> Iterator[Finding]:
         yield _changed("metric.au", f"{setup.au_threshold_percent / 100:.10g}", f"{official.au_percent / 100:.10g}")
 
 
-_MOST_UNKNOWN = 4
-"""Settings that DLIO lacks are named up to so many: a file may have any number."""
-_DURATIONS = ("train.computation_time.", "reader.preprocess_time.")
-"""Prefixes of the parameters of a random time."""
+_MOST_UNKNOWN = 4  # settings that DLIO lacks are named up to so many: a file may have any number
+_DURATIONS = ("train.computation_time.", "reader.preprocess_time.")  # prefixes of the parameters of a random time
 
 
 def _other_settings(official: Official, settings: Settings, division: Division) -> Iterator[Finding]:

@@ -14,11 +14,9 @@ from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, TRAINING, Lea
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at
 
 CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
-RESULTS = "results.json"
-"""File of the sums over all runs or calls of a result, beside them (2.1.16, 2.1.22 of v3.0)."""
+RESULTS = "results.json"  # file of the sums over all runs or calls of a result, beside them (2.1.16, 2.1.22 of v3.0)
 CONFIG_FOLDER = "dlio_config"
-_RANK_FILES = ("R_output.json", "R_per_epoch_stats.json")
-"""Files that every rank R writes, such as 0_output.json."""
+_RANK_FILES = ("R_output.json", "R_per_epoch_stats.json")  # files that every rank R writes, such as 0_output.json
 
 _DATAGEN_LOGS = ("training_datagen.stdout.log", "training_datagen.stderr.log")
 _RUN_LOGS = ("training_run.stdout.log", "training_run.stderr.log")
@@ -29,7 +27,7 @@ _REQUIRED_FILES = {
     ("checkpointing", "run"): (*_CHECKPOINT_LOGS, "dlio.log", "summary.json", f"*{METADATA}", *_RANK_FILES),
 }
 """Benchmark and phase -> files that a call needs beside dlio_config (2.1.14, 2.1.19, 2.1.25 of v3.0)."""
-_ORGANISATION_NAME = re.compile(r"^[A-Za-z0-9._-]+$")
+ORGANISATION_NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 _CODE_FOLDER = re.compile(r"^code(-[0-9a-f]+)?$")
 _FOLDERS_IN_CODE = frozenset({"dlio_benchmark", "mlpstorage", "mlpstorage_py", "storage-conf"})
 _FILES_IN_CODE = frozenset({"benchmark.sh", ".code-hash.json"})
@@ -39,8 +37,7 @@ _CODE_LEVELS = 3
 _TOP_FOLDERS = ("closed", "open", "code-images")
 """Folders at the root of a tree. mlpstorage puts images of its code into code-images, or into ORG/code-HASH."""
 _BENCHMARK_FOLDERS = ("training", *CATEGORIES)
-_WORKLOADS_V3 = ("unet3d", "retinanet")
-"""Training workloads of v3.0 (2.1.11)."""
+_WORKLOADS_V3 = ("unet3d", "retinanet")  # training workloads of v3.0 (2.1.11)
 
 
 def linked_folders(root: str) -> Iterator[Finding]:
@@ -156,7 +153,7 @@ def top_folders(root: str) -> Iterator[Finding]:
 def submission_folders(submission: Submission) -> Iterator[Finding]:
     """DIVISION/ORG holds the folders results and systems, and the code, and is named as allowed."""
     present = folders_in(submission.path)
-    if not _ORGANISATION_NAME.match(submission.organisation):
+    if not ORGANISATION_NAME.match(submission.organisation):
         seen = f"the organisation's folder is named {submission.organisation!r}"
         yield by_rule_at(submission.path, "submission.name", seen)
     for name in ("results", "systems"):

@@ -78,9 +78,7 @@ class Rehearsal(ABC, Generic[Size]):
         """Write what comes before the first call; raises UserError for wrong settings."""
         owned.take_folder(self.plan.folder, "output.folder")
         write_text(self.plan.tree, "README.txt", f"{NOTE}\n")
-        edition_tree.write_system(
-            self.plan.submission, self.plan.system, self.size.hosts, self.size.memory_gib_per_host
-        )
+        edition_tree.write_system(self.plan, self.size.hosts, self.size.memory_gib_per_host)
 
     def end(self, checked: Checked) -> tuple[int, list[str]]:
         """Return the exit status, and lines that say how it ended."""
@@ -301,8 +299,13 @@ class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
         with open(os.path.join(run, "dlio", CONFIG_FOLDER, "config.yaml")) as lines:
             settings = yaml.safe_load(lines)["workload"]
         args = {"checkpoint_folder": folder, "num_processes": self.plan.workload.ranks}
-        told = {"benchmark_type": "checkpointing", "command": "run", "run_datetime": call.stamp, "parameters": settings}
-        metadata = edition_tree.call_metadata(self.plan, self.size.model, self.accelerator, told, args)
+        facts = {
+            "benchmark_type": "checkpointing",
+            "command": "run",
+            "run_datetime": call.stamp,
+            "parameters": settings,
+        }
+        metadata = edition_tree.call_metadata(self.plan, self.size.model, self.accelerator, facts, args)
         copy_into_tree(self.plan, run, os.path.join(result, call.stamp), metadata, times, folder)
         for checked in check_folder(self.plan.tree).results:
             call.figures = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(checked).items()}

@@ -16,8 +16,7 @@ from dlemu.contrib.mlperf.rules.known import rules_file
 
 Value = str | int | float | bool
 
-_MAX_SETTINGS = 10_000
-"""Settings read from one file: with YAML aliases a small file can expand to an endless mapping."""
+_MAX_SETTINGS = 10_000  # settings read from one file: with YAML aliases a small file can expand to an endless mapping
 CORE_SECTIONS = ("model.", "workflow.", "checkpoint.")
 """Sections whose keys are all core settings, except the folder of checkpoints, which differs from site to site."""
 WORKLOADS_YAML = rules_file("workloads.yaml")
@@ -25,11 +24,11 @@ CORE_KEYS = frozenset(WORKLOADS_YAML["core_keys"])
 SITE_KEYS = frozenset({"checkpoint.checkpoint_folder"})
 PHASE_KEYS = frozenset({"checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read"})
 """Keys that differ between the write and the read call of a checkpoint run: core settings of training only."""
+# workloads.yaml explains these:
 _SPELLINGS: Mapping[str, str] = WORKLOADS_YAML["spellings"]
 DEFAULTS: Mapping[str, Value] = WORKLOADS_YAML["defaults"]
 OTHER_DEFAULTS: Mapping[str, Any] = WORKLOADS_YAML["other_defaults"]
 NEVER_SET: Mapping[str, Any] = WORKLOADS_YAML["never_set"]
-"""These are explained in workloads.yaml."""
 
 
 def settings_of(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

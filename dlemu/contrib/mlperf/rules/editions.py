@@ -67,13 +67,11 @@ def _edition(name: str, rules: Mapping[str, Any]) -> Edition:
 EDITIONS = {name: _edition(name, rules) for name, rules in WORKLOADS_YAML["rules"].items()}
 OPEN_OVERRIDES = frozenset({"framework", "dataset.format", "dataset.num_samples_per_file", "reader.data_loader"})
 """Keys that may be overridden in OPEN in addition."""
-PREFETCH_SIZES = (0, 1, 2)
-"""Values of `reader.prefetch_size` that the text allows."""
+PREFETCH_SIZES = (0, 1, 2)  # values of `reader.prefetch_size` that the text allows
 MEASURED_RUNS = 5
 """Consecutive runs whose mean is the result; a warm-up run precedes them, its folder is next to theirs."""
 RUN_FOLDERS = MEASURED_RUNS + 1
-FIRST_YEAR = 2025
-"""Year of the first measurements for v2.0."""
+FIRST_YEAR = 2025  # year of the first measurements for v2.0
 
 
 def edition_read(name: str, reading: Reading = "today") -> Edition:

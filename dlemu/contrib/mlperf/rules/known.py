@@ -16,8 +16,7 @@ import yaml
 
 Severity = Literal["error", "warning", "info"]
 """`error`: it breaks a rule or contradicts the files; `warning`: it may do so; `info`: what the reader must know."""
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-"""Most severe first."""
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")  # most severe first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +63,7 @@ def rule_groups() -> Mapping[str, tuple[KnownRule, ...]]:
     stated = rules_file("known.yaml")
     return {
         title: tuple(
-            msgspec.convert(
-                row | {"name": name, "official": {each: row[each] for each in ALL if each in row}}, KnownRule
-            )
+            msgspec.convert({**row, "name": name, "official": {key: row[key] for key in ALL if key in row}}, KnownRule)
             for name, row in rules.items()
         )
         for title, rules in stated.items()
@@ -85,11 +82,9 @@ def known_rules() -> Mapping[str, KnownRule]:
 
 def by_rule(rule: str, seen: str, wanted: str = "", fix: str = "", severity: Severity | None = None) -> Finding:
     """Return what was seen against a rule; what is not said here is in the table."""
-    known = known_rules()[rule]
-    usual: Any = known.severity.partition(";")[0].partition(" ")[0]
-    return Finding(
-        severity=severity or usual, rule=rule, seen=seen, wanted=wanted or known.wanted, fix=fix or known.fix
-    )
+    row = known_rules()[rule]
+    usual: Any = row.severity.partition(";")[0].partition(" ")[0]
+    return Finding(severity=severity or usual, rule=rule, seen=seen, wanted=wanted or row.wanted, fix=fix or row.fix)
 
 
 def by_rule_at(
