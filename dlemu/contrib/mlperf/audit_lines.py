@@ -15,6 +15,7 @@ from dlemu.results.wording import count
 
 _AU = ("printed AU %", "recomputed", "whole", "sustained", "credit")
 _LOSSES = ("first_step", "load", "oversleep", "slower_rank", "barrier")
+_VERDICTS = ("right", "wrong", "not certain")
 _HEADS = ("run", "of", *_AU, "first", "load", "late", "slower", "barrier", "samples/s", "difference", "findings")
 _LEGEND = (
     "recomputed: from the steps that the ranks recorded; >=: a bound, as only block times were recorded",
@@ -74,7 +75,7 @@ def audit_lines(runs: Sequence[AuditedRun]) -> Iterator[Cell]:
     rows = [audit_row(run) for run in runs]
     verdicts = Counter(_au_verdict(run, row) for run, row in zip(runs, rows, strict=True) if row.au_printed_percent)
     if verdicts:
-        shown = [f"{verdict} in {count(runs_with_it, 'run')}" for verdict, runs_with_it in verdicts.items()]
+        shown = [f"{verdict} in {count(verdicts[verdict], 'run')}" for verdict in _VERDICTS if verdicts[verdict]]
         yield f"printed AU: {', '.join(shown)}"
     wrong, from_steps = sum(bool(row.errors) for row in rows), sum(row.basis == "steps" for row in rows)
     # Without the settings block times give no number.

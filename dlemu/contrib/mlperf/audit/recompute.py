@@ -245,7 +245,8 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
     spans = logs.spans.get(min(logs.spans, default=0), {})
     if not spans:
         return NOTHING
-    epochs = [[span for (at, _), span in spans.items() if at == epoch] for epoch in sorted({at for at, _ in spans})]
+    numbers = sorted({epoch for epoch, _ in spans})
+    epochs = [[span for (epoch, _), span in spans.items() if epoch == number] for number in numbers]
     ranks, steps, c = printed.accelerators, planned_steps(setup, printed), setup.computation_seconds
     if ranks is None or steps is None or setup.batch_size is None:
         return Recomputed(basis="blocks", epochs=len(epochs), steps_per_epoch=steps)

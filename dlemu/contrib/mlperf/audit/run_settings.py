@@ -296,8 +296,8 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
 
 def meminfo_gib(value: object) -> float | None:
     """Return a size from /proc/meminfo in GiB; it is in kB, with or without the unit."""
-    word = value.split()[0] if isinstance(value, str) and value.split() else value
-    kilobytes = number(canonical(word))
+    size = value.split()[0] if isinstance(value, str) and value.split() else value
+    kilobytes = number(canonical(size))
     return None if kilobytes is None else kilobytes / 2**20
 
 

@@ -196,7 +196,7 @@ def check_report(checked: Checked) -> dict[str, Any]:
 
 def finding_rows(checked: Checked) -> list[Finding]:
     """Return the findings as rows of a table: their paths are relative to the root."""
-    return [replace(one, path=os.path.relpath(one.path, checked.root)) for one in checked.findings]
+    return [replace(finding, path=os.path.relpath(finding.path, checked.root)) for finding in checked.findings]
 
 
 def result_rows(checked: Checked) -> Iterator[ResultRow]:
@@ -214,8 +214,8 @@ def result_rows(checked: Checked) -> Iterator[ResultRow]:
             rates = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()}
             yield replace(row, model=model.name if model else None, processes=processes_of(result), rates=rates)
         elif result.benchmark == KV_CACHE:  # its figures come from its `info` findings, here sorted by run and option
-            mine = [one for one in checked.findings if one.path.startswith(result.path + os.sep)]
-            figures = sorted((one.path, one.seen) for one in mine if one.rule in _FIGURE_RULES)
+            of_result = [finding for finding in checked.findings if finding.path.startswith(result.path + os.sep)]
+            figures = sorted((finding.path, finding.seen) for finding in of_result if finding.rule in _FIGURE_RULES)
             yield replace(row, model=result.model_folder, figures=tuple(seen for _, seen in figures))
         else:
             first = next((leaf for leaf in result.runs if leaf.run), None)

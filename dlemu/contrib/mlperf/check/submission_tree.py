@@ -204,8 +204,9 @@ def _training_results(root: str, workloads: Sequence[str], others: list[Finding]
     for (path, phased), runs in sorted(audited.items()):
         calls = [("run", path)]
         if phased:
-            folders = {phase: os.path.join(os.path.dirname(path), phase) for phase in PHASES}
-            calls = [(phase, os.path.join(at, name)) for phase, at in folders.items() for name in folders_in(at)]
+            workload = os.path.dirname(path)
+            names = [(phase, name) for phase in PHASES for name in folders_in(os.path.join(workload, phase))]
+            calls = [(phase, os.path.join(workload, phase, name)) for phase, name in names]
         leaves = []
         for phase, folder in calls:
             found = runs.get(folder)

@@ -68,8 +68,8 @@ def datasize(
     bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_bytes)
     files, samples = bound.comfortable_files, bound.comfortable_files * official.samples_per_file
     folders = workload.dataset.num_subfolders_train
-    stated = setup_of(dlio_workload(workload), [])
-    setup = replace(stated, accelerator=workload.accelerator, num_files=files_requested, config=dlio_workload(workload))
+    config = dlio_workload(workload)
+    setup = replace(setup_of(config, []), accelerator=workload.accelerator, num_files=files_requested, config=config)
     run = Printed(accelerators=workload.ranks, hosts=hosts, memory_gib=hosts * memory_gib_per_host)
     findings = check_run(rules, setup, run, "closed", by_dlemu=True)
     return Datasize(

@@ -105,14 +105,14 @@ class Rehearsal(ABC, Generic[Size]):
         return check_folder(self.plan.folder)
 
     def _do(self, call: Call) -> None:
-        taken = [done.stamp for done in self.done]
-        while (stamp := self.now().strftime(STAMP_FORMAT)) in taken:
+        stamps = [done.stamp for done in self.done]
+        while (stamp := self.now().strftime(STAMP_FORMAT)) in stamps:
             time.sleep(0.1)
         run = owned.fresh_folder(os.path.join(self.plan.folder, "runs"), f"{stamp}-{call.label.replace(' ', '-')}")
         call.stamp, call.folder = stamp, os.path.relpath(run, self.plan.folder)
         self.done.append(call)
         self.report(f"{call.label} ...")
-        begun = self.now()
+        start = self.now()
         try:
             # A report page takes seconds, and the time between two calls is limited.
             words = [*self.defaults, *self.plan.words, *call.settings, "output.report=false"]
@@ -121,7 +121,7 @@ class Rehearsal(ABC, Generic[Size]):
             call.failure = str(error) or "interrupted"
             self._save(complete=False)
             raise
-        self.lay_out(call, run, (begun.isoformat(), self.now().isoformat()))
+        self.lay_out(call, run, (start.isoformat(), self.now().isoformat()))
         self._save(complete=False)
 
     def write_sums(self, result: str, **sums: object) -> None:
@@ -164,9 +164,9 @@ class TrainingRehearsal(Rehearsal[Datasize]):
 
     def calls(self) -> Sequence[Call]:
         """Return a warm-up and the measured runs, each with another seed for its shuffles."""
-        seed, fixed = self.plan.workload.train.seed, "workflow.generate_data=false"
         labels = [WARM_UP, *(f"run {number + 1}" for number in range(MEASURED_RUNS))]
-        return [Call(label=label, settings=(fixed, f"train.seed={seed + at}")) for at, label in enumerate(labels)]
+        seed, off = self.plan.workload.train.seed, "workflow.generate_data=false"
+        return [Call(label=label, settings=(off, f"train.seed={seed + run}")) for run, label in enumerate(labels)]
 
     def prepare(self) -> None:
         """Inspect the dataset, write the phases before the runs, report the plan; raises UserError without it."""

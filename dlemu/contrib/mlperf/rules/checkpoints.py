@@ -53,7 +53,7 @@ class OfficialModel:
 
 
 MODELS: Mapping[str, OfficialModel] = msgspec.convert(
-    {name: {"name": name, **stated} for name, stated in WORKLOADS_YAML["models"].items()}, dict[str, OfficialModel]
+    {name: {"name": name, **row} for name, row in WORKLOADS_YAML["models"].items()}, dict[str, OfficialModel]
 )
 _SIZE = re.compile(r"(?<![0-9a-z])(8b|70b|405b|1t)(?![0-9a-z])", re.IGNORECASE)
 

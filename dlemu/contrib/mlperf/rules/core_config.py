@@ -51,13 +51,13 @@ def canonical(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [canonical(item) for item in value]
     if isinstance(value, str):
-        word = value.strip()
-        if word.lower() in ("true", "false"):
-            return word.lower() == "true"
+        text = value.strip()
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
         try:
-            value = float(word) if not word.lstrip("+-").isdigit() else int(word)
+            value = int(text) if text.lstrip("+-").isdigit() else float(text)
         except ValueError:
-            return word
+            return text
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -56,9 +56,9 @@ class Edition:
 
 def _edition(name: str, rules: Mapping[str, Any]) -> Edition:
     officials = {
-        (workload, accelerator): msgspec.convert(WORKLOADS_YAML["workloads"][workload] | own, Official)
+        (workload, accelerator): msgspec.convert(WORKLOADS_YAML["workloads"][workload] | settings, Official)
         for workload, accelerators in WORKLOADS_YAML["editions"][name].items()
-        for accelerator, own in accelerators.items()
+        for accelerator, settings in accelerators.items()
     }
     overrides = frozenset(rules["closed_overrides"])
     return Edition(name=name, officials=officials, **{**rules, "closed_overrides": overrides})

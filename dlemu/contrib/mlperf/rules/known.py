@@ -60,13 +60,13 @@ class KnownRule:
 @cache
 def rule_groups() -> Mapping[str, tuple[KnownRule, ...]]:
     """Return subject (a heading of the documentation) -> its rules, in the documentation's order."""
-    stated = rules_file("known.yaml")
+    groups = rules_file("known.yaml")
     return {
         title: tuple(
             msgspec.convert({**row, "name": name, "official": {key: row[key] for key in ALL if key in row}}, KnownRule)
             for name, row in rules.items()
         )
-        for title, rules in stated.items()
+        for title, rules in groups.items()
     }
 
 

@@ -58,5 +58,5 @@ def smallest_dataset(official: Official, batch_size: int, accelerators: int, mem
 
 def override_keys(overrides: Sequence[str]) -> tuple[str, ...]:
     """Return the workload's keys that DLIO's overrides, such as `++workload.reader.odirect=True`, change."""
-    words = [word.lstrip("+~").partition("=")[0] for word in overrides]
-    return tuple(word.removeprefix("workload.") for word in words if word.startswith("workload."))
+    keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
+    return tuple(key.removeprefix("workload.") for key in keys if key.startswith("workload."))
