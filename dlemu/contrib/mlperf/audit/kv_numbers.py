@@ -117,8 +117,8 @@ def _rank_problems(rank: KvRank) -> Iterator[str]:
             yield f"{rate:.4g} GiB/s {direction}, but bytes over time are {recomputed:.4g}"
     tokens = rank.number_at("summary.total_tokens")
     io_seconds = rank.number_at("summary.total_storage_io_time")
-    for key, seconds in (("avg", elapsed_seconds), ("storage", io_seconds)):
-        key += "_throughput_tokens_per_sec"
+    for prefix, seconds in (("avg", elapsed_seconds), ("storage", io_seconds)):
+        key = f"{prefix}_throughput_tokens_per_sec"
         rate = rank.number_at(f"summary.{key}")
         if rate is not None and tokens is not None and seconds and not same_sum(rate, tokens / seconds):
             yield f"{key} is {rate:.6g}, but tokens over time are {tokens / seconds:.6g}"

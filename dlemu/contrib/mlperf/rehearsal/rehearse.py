@@ -130,24 +130,18 @@ class Rehearsal(ABC, Generic[Size]):
         write_json(result, RESULTS, {"rehearsal": NOTE, "runs": runs, **sums})
 
     def _save(self, *, complete: bool) -> None:
-        record = {
-            "rehearsal": NOTE,
-            "complete": complete,
-            "edition": EDITION,
-            "division": self.plan.division,
-            "calls": list(map(asdict, self.done)),
-        }
-        write_json(self.plan.folder, REHEARSAL, record)
+        record = {"rehearsal": NOTE, "complete": complete, "edition": EDITION, "division": self.plan.division}
+        write_json(self.plan.folder, REHEARSAL, {**record, "calls": list(map(asdict, self.done))})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
     printed: Printed
-    """Its summary in DLIO's format, as the edition's tool would print it."""
+    """The run's summary in DLIO's format, as the edition's tool would print it."""
     au_percent: float | None
     """AU as dlemu itself reports it, from the accelerators' timelines."""
     held_back: bool
-    """Whether it fails, but would fail even without storage, so that nothing is known of the storage."""
+    """Whether the run fails, but would fail even without storage, so that nothing is known of the storage."""
     limited_by: str | None
 
     @property
@@ -198,9 +192,11 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         copy_into_tree(plan, run, os.path.join(runs, call.stamp), metadata, times, workload.dataset.data_folder)
         call.figures = asdict(figures)
         verdict = "passes" if figures.passed else "does not pass"
-        own = "" if figures.au_percent is None else f"; dlemu's own AU {figures.au_percent:.2f} %"
         au, rate = printed.au_percent or 0, printed.samples_per_second or 0
-        self.report(f"{call.label} {verdict}: AU {au:.2f} %, {rate:.1f} samples/s by DLIO's formulas{own}")
+        line = f"{call.label} {verdict}: AU {au:.2f} %, {rate:.1f} samples/s by DLIO's formulas"
+        if figures.au_percent is not None:
+            line += f"; dlemu's own AU {figures.au_percent:.2f} %"
+        self.report(line)
         if call.label != WARM_UP:
             self.measured.append(figures)
             sums = training_sums([each.printed for each in self.measured])
@@ -219,16 +215,17 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         runs, workload = self.measured, self.plan.workload
         au = [run.printed.au_percent or 0.0 for run in runs]
         rate = [run.printed.samples_per_second or 0.0 for run in runs]
-        own = [run.au_percent for run in runs if run.au_percent is not None]
+        own_au = [run.au_percent for run in runs if run.au_percent is not None]
         limits = ", ".join(sorted({run.limited_by for run in runs if run.limited_by})) or "not known"
-        mean = f"dlemu's own AU: {fmean(own):.1f} % +- {pstdev(own):.1f}; " if len(own) == len(runs) else ""
+        mean = f"dlemu's own AU: {fmean(own_au):.1f} % +- {pstdev(own_au):.1f}; " if len(own_au) == len(runs) else ""
         yield (
             f"{sum(run.passed for run in runs)} of {len(runs)} runs pass: AU {fmean(au):.1f} % +- {pstdev(au):.1f},"
             f" {fmean(rate):,.0f} samples/s (mean of {len(runs)}, CoV {100 * pstdev(rate) / (fmean(rate) or 1):.1f} %),"
             " by DLIO's formulas"
         )
         yield f"{mean}limited by: {limits}"
-        if (cores := library_cores(workload)) is not None:
+        cores = library_cores(workload)
+        if cores is not None:
             yield (
                 f"this AU is the storage's, read with little CPU: DLIO's own loader wants {cores:.2f} cores an"
                 f" accelerator, {cores * workload.ranks:.2f} in all, only to read and unpack with its library"
@@ -257,18 +254,19 @@ def library_cores(workload: Workload) -> float | None:
     if not seconds or not workload.storage.has_paths:
         return None
     train, _ = dataset_layout.layouts(workload.dataset)
-    reader, read = format_base.format_named(workload.dataset.format), 0
-    began, used = time.monotonic(), time.process_time()
+    reader, files_read = format_base.format_named(workload.dataset.format), 0
+    start, cpu_start = time.monotonic(), time.process_time()
     try:
-        while read < train.num_files and time.monotonic() - began < _MEASURED_SECONDS:
-            with format_base.reading(path := train.path(read)):
+        while files_read < train.num_files and time.monotonic() - start < _MEASURED_SECONDS:
+            path = train.path(files_read)
+            with format_base.reading(path):
                 decode = reader.load(path, 0, train.num_samples_per_file).decode
                 if decode is not None:
                     decode()
-            read += 1
+            files_read += 1
     except DlemuError:
         return None
-    return (time.process_time() - used) / read * workload.reader.batch_size / seconds
+    return (time.process_time() - cpu_start) / files_read * workload.reader.batch_size / seconds
 
 
 @dataclass(kw_only=True)
