@@ -236,7 +236,7 @@ def dataset_phases(result: Result[Leaf]) -> Iterator[Finding]:
 
 def dataset_as_generated(result: Result[Leaf]) -> Iterator[Finding]:
     """The runs read files of the size and format that datagen generated: reads are counted by the runs' settings."""
-    section = next((section for leaf in result.runs if (section := leaf.section("dataset"))), None)
+    section = next((leaf.section("dataset") for leaf in result.runs if leaf.section("dataset")), None)
     if section is None:
         return
     in_runs = effective({"dataset": section})
