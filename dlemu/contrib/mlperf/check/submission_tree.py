@@ -244,8 +244,9 @@ def _holds_phases(folder: str) -> bool:
     phases = set(PHASES).intersection(folders_in(folder))
     if os.path.basename(os.path.dirname(folder)) == TRAINING:
         return bool(phases)
-    runs = folders_in(os.path.join(folder, "run")) if len(phases) > 1 and category_of(folder) is None else ()
-    return any(stamp_of(name) is not None for name in runs)
+    if len(phases) < 2 or category_of(folder) is not None:
+        return False
+    return any(stamp_of(name) is not None for name in folders_in(os.path.join(folder, "run")))
 
 
 def category_of(path: str) -> str | None:
