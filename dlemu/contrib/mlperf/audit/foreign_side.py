@@ -6,6 +6,7 @@ import math
 import os
 import shlex
 from collections.abc import Sequence
+from typing import Literal
 
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_trees
 from dlemu.extend import UserError
@@ -57,7 +58,7 @@ def _workload(run: AuditedRun) -> str:
 
 def _figures(run: AuditedRun) -> JobFigures:
     setup, times, au, rates = run.setup, run.times, run.au_percent, _rates(run)
-    outcome = None
+    outcome: Literal["pass", "fail"] | None = None
     if au is not None:
         outcome = "pass" if au >= setup.au_threshold_percent else "fail"
     record_mb = None if setup.record_bytes is None else setup.record_bytes / 1e6

@@ -123,7 +123,7 @@ def _data_folder(leaf: Papers, result: AnyResult) -> Values:
     if leaf.phase == "datasize" or leaf.args.get("data_access_protocol") == "object":
         return {}  # datasize has no dataset yet; an object store's address is in other settings
     section, setting, argument = DATA_FOLDER_KEYS[result.benchmark]
-    folders = {
+    folders: dict[str, Any] = {
         "metadata": leaf.metadata.get(argument),
         "parameters": value_at(leaf.parameters, f"{section}.{setting}" if section else setting),
         "config.yaml": value_at(leaf.setup.config, f"{section}.{setting}"),

@@ -131,7 +131,7 @@ def _division_agrees(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
 
 def _records_complete(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
     """Every record has its content: empty ones (`[]`, `{}`) count as missing."""
-    incomplete = []
+    incomplete: list[str] = []
     for name in leaf.files:
         if name.endswith(METADATA):
             incomplete += _missing_in_metadata(name, leaf.read(name), result)
