@@ -152,7 +152,9 @@ def _cache_folder(leaf: Papers) -> str | None:
 
 def _results_folder(leaf: Papers, _: AnyResult) -> Values:
     folders = {"args.results_dir": leaf.args.get("results_dir"), SEPARATION: leaf.separation.get("results_path")}
-    return {source: os.path.normpath(folder) for source, folder in folders.items() if text(folder)}
+    return {
+        source: os.path.normpath(folder) for source, folder in folders.items() if isinstance(folder, str) and folder
+    }
 
 
 def _memory(leaf: Papers, _: AnyResult) -> Values:
