@@ -152,9 +152,7 @@ def _cache_folder(leaf: Papers) -> str | None:
 
 def _results_folder(leaf: Papers, _: AnyResult) -> Values:
     folders = {"args.results_dir": leaf.args.get("results_dir"), SEPARATION: leaf.separation.get("results_path")}
-    return {
-        source: os.path.normpath(folder) for source, folder in folders.items() if isinstance(folder, str) and folder
-    }
+    return {source: os.path.normpath(str(folder)) for source, folder in folders.items() if text(folder)}
 
 
 def _memory(leaf: Papers, _: AnyResult) -> Values:
