@@ -209,7 +209,7 @@ def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
 def _no_training_finding(printed: Printed) -> Finding:
     if printed.checkpoints:
         seen, fix = "a run of checkpoints only", "nothing: its numbers are recomputed"
-    elif printed.foreign:
+    elif printed.of_other_benchmark:
         seen, fix = "the summary of another kind of benchmark", "nothing: only training is audited"
     else:
         return by_rule("no.training", "no training in its files")

@@ -245,11 +245,11 @@ class Printed:
     """Memory of rank 0's host, from its /proc/meminfo."""
     checkpoints: bool = False
     """Whether it has metrics of checkpoints."""
-    foreign: bool = False
+    of_other_benchmark: bool = False
     """Whether another benchmark wrote it: some of MLPerf Storage v3.0 do not use DLIO."""
     unusable: tuple[str, ...] = ()
     """Required numbers of a training run that are missing or not numbers, each as a phrase: `metric is missing`."""
-    lacking: tuple[str, ...] = ()
+    missing_keys: tuple[str, ...] = ()
     """Keys, dotted, that DLIO always writes, and this summary has no value for."""
 
 
@@ -270,7 +270,7 @@ def read_printed(folder: str, findings: list[Finding]) -> Printed:
 def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
     metric, slots = mapping(summary.get("metric")), summary.get("host_memory_GB")
     numbers_by_field: dict[str, Any] = {}
-    lacking = ["host_cpu_count"] if summary.get("host_cpu_count") in (None, [], "") else []
+    missing_keys = ["host_cpu_count"] if summary.get("host_cpu_count") in (None, [], "") else []
     is_training = integer(summary.get("num_accelerators")) is not None  # DLIO's, and not another benchmark's
     for each in _declared(Printed):
         key, required = each.metadata["key"], each.metadata["required"]
@@ -280,7 +280,7 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
             numbers_by_field[each.name] = value
         elif in_file in (None, [], ""):
             if required:
-                lacking.append(key)
+                missing_keys.append(key)
         elif required and is_training and value in (None, ()):
             findings.append(by_rule("summary.foreign", f"summary.json: {key} is {_shown(in_file)}"))
     return Printed(
@@ -288,9 +288,9 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
         memory_slots=len(slots) if isinstance(slots, list) else None,
         meminfo_gib=meminfo_gib(mapping(summary.get("host_meminfo")).get("MemTotal")),
         unusable=tuple(_unusable(summary)),
-        lacking=tuple(lacking),
+        missing_keys=tuple(missing_keys),
         checkpoints=any(str(key).startswith(("save_checkpoint", "load_checkpoint")) for key in metric),
-        foreign=bool(summary) and not summary.keys() & {"metric", "num_accelerators", "epochs", "complete"},
+        of_other_benchmark=bool(summary) and not summary.keys() & {"metric", "num_accelerators", "epochs", "complete"},
     )
 
 

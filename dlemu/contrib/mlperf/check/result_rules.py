@@ -98,8 +98,8 @@ def complete(leaf: Leaf, _: Result[Leaf]) -> Iterator[Finding]:
         yield by_rule("config.incomplete", "no config.yaml that can be read")
     elif missing:
         yield by_rule("config.incomplete", f"config.yaml without {', '.join(missing)}")
-    if leaf.printed.lacking and not leaf.printed.unusable:
-        yield by_rule("summary.incomplete", f"summary.json without {few(leaf.printed.lacking, ', ', 4)}")
+    if leaf.printed.missing_keys and not leaf.printed.unusable:
+        yield by_rule("summary.incomplete", f"summary.json without {few(leaf.printed.missing_keys, ', ', 4)}")
 
 
 def audit_findings(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
