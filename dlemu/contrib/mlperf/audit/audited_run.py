@@ -67,7 +67,7 @@ class AuditedRun:
 
     @property
     def accelerators(self) -> int:
-        """Their number by the summary, or else that of the ranks' files."""
+        """Number of accelerators, by the summary or else by the ranks' files."""
         return self.printed.accelerators or self.recomputed.ranks_kept
 
     @property

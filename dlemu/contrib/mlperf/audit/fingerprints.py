@@ -78,7 +78,7 @@ def alike_pairs(fingerprints: Sequence[Fingerprint]) -> Iterator[tuple[Fingerpri
 
 
 def figure_fingerprints(where: str, figures: Iterable[float], decimals: int = _DECIMALS) -> tuple[Fingerprint, ...]:
-    """Return a fingerprint of figures measured together; none if fewer than three have more than `decimals`."""
+    """Return a fingerprint of figures measured together; none if fewer than 3 have more decimals than `decimals`."""
     sums = tuple(figures)
     measured = sum(round(figure, decimals) != figure for figure in sums)
     return (Fingerprint(where, sums),) if measured >= _MIN_MEASURED else ()

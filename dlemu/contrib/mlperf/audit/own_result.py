@@ -18,7 +18,7 @@ from dlemu.results.kinds import kind_of, read_result
 DLIO_FOLDER = "dlio"  # folder with DLIO's files in a result folder of dlemu
 _OWN_NAME = re.compile(r"^dlemu(-\d+)?$")  # of the folder beside the results of `dlio_benchmark`
 _TEXTS = re.compile(r"(entries of )?(issues|((write|read)\.)?limited_by\.(evidence|advice)|telemetry\.notes)|.*warning")
-"""Keys that aren't compared: sentences, beside whose codes and numbers they stand."""
+"""Keys that aren't compared: sentences, which follow from the codes and numbers beside them."""
 _MOST_LISTED = 50
 
 

@@ -55,7 +55,7 @@ class Recomputed:
     """The numbers that follow from the files that a run kept."""
 
     basis: str
-    """`steps`: step times of all ranks; `some ranks`: of some, scaled up; `blocks`: time stamps only; `nothing`."""
+    """`steps` of all ranks, `some ranks` (their steps, scaled up), `blocks` (only time stamps), or `nothing`."""
     ranks_kept: int = 0
     epochs: int = 0
     steps_per_epoch: int | None = None

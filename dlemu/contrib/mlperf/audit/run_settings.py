@@ -37,7 +37,7 @@ class Setup:
     accelerator: str | None = None
     batch_size: int | None = _at("reader.batch_size", integer)
     computation_seconds: float | None = None
-    """Of one step; the mean if the times are random."""
+    """Computation time of one step; the mean if the times are random."""
     is_random: bool = False
     """Whether the computation time of each step is drawn at random."""
     record_bytes: float | None = None
@@ -213,7 +213,7 @@ class Printed:
     start: str | None = _at("start", _stamp, required=True)
     end: str | None = _at("end", _stamp, required=True)
     model: str | None = _at("model", text)
-    """Of v0.5 alone."""
+    """DLIO of v0.5 alone writes it."""
     accelerators: int | None = _at("num_accelerators", integer)
     hosts: int | None = _at("num_hosts", _natural, required=True)
     hostname: str | None = _at("hostname", text, required=True)
@@ -244,13 +244,13 @@ class Printed:
     meminfo_gib: float | None = None
     """Memory of rank 0's host, from its /proc/meminfo."""
     checkpoints: bool = False
-    """Whether it has metrics of checkpoints."""
+    """Whether the summary has metrics of checkpoints."""
     of_other_benchmark: bool = False
-    """Whether another benchmark wrote it: some of MLPerf Storage v3.0 do not use DLIO."""
+    """Whether another benchmark wrote the summary: some of MLPerf Storage v3.0 do not use DLIO."""
     unusable: tuple[str, ...] = ()
     """Required numbers of a training run that are missing or not numbers, each as a phrase: `metric is missing`."""
     missing_keys: tuple[str, ...] = ()
-    """Keys, dotted, that DLIO always writes, and this summary has no value for."""
+    """Dotted keys for which the summary has no value, though DLIO always writes one."""
 
 
 def read_printed(folder: str, findings: list[Finding]) -> Printed:

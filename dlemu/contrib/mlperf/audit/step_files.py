@@ -135,11 +135,11 @@ class BlockArrays:
     """One rank's step times of one block, in seconds."""
 
     load: Seconds
-    """From requesting the batch to having it."""
+    """Time from requesting the batch to having it."""
     proc: Seconds
-    """From requesting the batch to the end of its computation."""
+    """Time from requesting the batch to the end of its computation."""
     compute: Seconds
-    """As in the file: the configured computation in v0.5 and v1.0, the measured one since 2.0."""
+    """Computation: as configured in files of v0.5 and v1.0, as measured in those of DLIO 2.x."""
     printed_au_percent: float | None
     printed_samples_per_second: float | None
 

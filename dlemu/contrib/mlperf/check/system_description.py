@@ -63,9 +63,9 @@ class StatedLimit:
     """A limit to the hosts' memory that a system description states."""
 
     path: str
-    """The description's."""
+    """Path of the description."""
     memory_gib: float
-    """Of each host."""
+    """Limit of each host's memory."""
 
 
 def stated_limit(result: Result[Any]) -> StatedLimit | None:

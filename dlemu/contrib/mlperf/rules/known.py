@@ -25,7 +25,7 @@ class Finding:
 
     severity: Severity
     rule: str
-    """Id of the rule, from the edition of the rules or the audit."""
+    """Name of the rule in known.yaml."""
     official: str = ""
     """Name of the rule in the edition's own checker; empty where it has none."""
     path: str = ""
@@ -51,10 +51,10 @@ class KnownRule:
     official: Mapping[str, str] = field(default_factory=dict)
     """Edition -> the rule's name in that edition's checker."""
     wanted: str = ""
-    """What its findings want, and how to get it, unless they say so themselves."""
+    """What the rule wants, and (`fix`) how to get it, for findings that do not say so themselves."""
     fix: str = ""
     warned: frozenset[str] = frozenset()
-    """Where its errors are warnings: an edition, or `published`, when v3.0's round was judged."""
+    """Editions in which its errors are warnings; `published` stands for v3.0 as its round was judged."""
 
 
 @cache
@@ -81,7 +81,7 @@ def known_rules() -> Mapping[str, KnownRule]:
 
 
 def by_rule(rule: str, seen: str, wanted: str = "", fix: str = "", severity: Severity | None = None) -> Finding:
-    """Return what was seen against a rule; what is not said here is in the table."""
+    """Return a finding of a rule; what is not given here is as in known.yaml."""
     row = known_rules()[rule]
     usual: Any = row.severity.partition(";")[0].partition(" ")[0]
     return Finding(severity=severity or usual, rule=rule, seen=seen, wanted=wanted or row.wanted, fix=fix or row.fix)
