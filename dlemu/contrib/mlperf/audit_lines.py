@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, audit_row
@@ -14,6 +15,7 @@ from dlemu.results.wording import count
 
 _AU = ("printed AU %", "recomputed", "whole", "sustained", "credit")
 _LOSSES = ("first_step", "load", "oversleep", "slower_rank", "barrier")
+_VERDICTS = ("right", "wrong", "not certain")
 _HEADS = ("run", "of", *_AU, "first", "load", "late", "slower", "barrier", "samples/s", "difference", "findings")
 _LEGEND = (
     "recomputed: from the steps that the ranks recorded; >=: a bound, as only block times were recorded",
@@ -28,44 +30,37 @@ _LEGEND = (
 
 
 def audit_table(runs: Sequence[AuditedRun]) -> Table:
-    """Return a table of the runs, in the order of their paths."""
     top = common_folder(runs)
-    last, right = len(_HEADS) - 1, range(2, len(_HEADS) - 1)
-    across = columns(*_HEADS, right=right, whole=range(last + 1))
+    across = columns(*_HEADS, right=range(2, len(_HEADS) - 1), whole=range(len(_HEADS)))
     cells = [_cells(os.path.relpath(run.path, top), audit_row(run)) for run in runs]
     return Table(title=top, columns=across, rows=cells, dense=True)
 
 
 def common_folder(runs: Sequence[AuditedRun]) -> str:
-    """Return the deepest folder above all runs."""
     return os.path.commonpath([os.path.dirname(os.path.abspath(run.path)) for run in runs])
 
 
 def _cells(run: str, row: AuditRow) -> list[Cell]:
-    recomputed = _number(row.au_recomputed_percent)
-    if recomputed == "-" and row.au_least_percent is not None:
-        recomputed = f">={_number(row.au_least_percent)}"
+    au = _number(row.au_recomputed_percent)
+    if row.au_recomputed_percent is None and row.au_least_percent is not None:
+        au = f">={_number(row.au_least_percent)}"
+    rate = row.samples_per_second_recomputed if row.printed_by else row.samples_per_second_dlio
+    difference = "-"
+    if rate is not None and row.samples_per_second_printed:
+        difference = f"{100 * (rate / row.samples_per_second_printed - 1):+.2f} %"
     return [
         Line(run, "bad" if row.errors else "plain"),
         f"{row.workload or '?'}, {row.accelerators or '?'} x {row.accelerator or '?'}",
         _number(row.au_printed_percent),
-        recomputed,
+        au,
         _number(row.au_whole_percent),
         "-" if row.au_sustained_least_percent is None else f">={_number(row.au_sustained_least_percent)}",
         _number(row.prefetch_credit_percent),
         *(_number(getattr(row, f"loss_{name}_percent")) for name in _LOSSES),
         _number(row.samples_per_second_printed),
-        _rate_difference(row),
-        ", ".join(count(n, kind) for n, kind in ((row.errors, "error"), (row.warnings, "warning")) if n),
+        difference,
+        ", ".join(count(n, severity) for n, severity in ((row.errors, "error"), (row.warnings, "warning")) if n),
     ]
-
-
-def _rate_difference(row: AuditRow) -> str:
-    printed = row.samples_per_second_printed
-    recomputed = row.samples_per_second_recomputed if row.printed_by else row.samples_per_second_dlio
-    if recomputed is None or not printed:
-        return "-"
-    return f"{100 * (recomputed / printed - 1):+.2f} %"
 
 
 def _number(value: float | None) -> str:
@@ -73,15 +68,30 @@ def _number(value: float | None) -> str:
 
 
 def audit_lines(runs: Sequence[AuditedRun]) -> Iterator[Cell]:
-    """Yield what the columns mean, the findings, and a summary line."""
+    """Yield what the columns mean, the findings, whether the printed AU is right, and a summary line."""
     yield from _LEGEND
     top = common_folder(runs)
     yield from finding_lines([one for run in runs for one in at(os.path.abspath(run.path), run.findings)], top)
     rows = [audit_row(run) for run in runs]
-    wrong, kept = sum(bool(row.errors) for row in rows), sum(row.basis == "steps" for row in rows)
-    blocks = sum(row.from_blocks for row in rows)
+    verdicts = Counter(_au_verdict(run, row) for run, row in zip(runs, rows, strict=True) if row.au_printed_percent)
+    if verdicts:
+        shown = [f"{verdict} in {count(verdicts[verdict], 'run')}" for verdict in _VERDICTS if verdicts[verdict]]
+        yield f"printed AU: {', '.join(shown)}"
+    wrong, from_steps = sum(bool(row.errors) for row in rows), sum(row.basis == "steps" for row in rows)
+    # Without the settings block times give no number.
+    timed = [row for row in rows if row.basis == "blocks"]
+    from_blocks = sum(row.au_whole_percent is not None or row.samples_per_second_dlio_v1 is not None for row in timed)
     yield Line(
-        f"{count(len(rows), 'run')}: {kept} recomputed from all steps, {blocks} from block times,"
-        f" {len(rows) - kept - blocks} from less; {wrong or 'none'} with errors",
+        f"{count(len(rows), 'run')}: {from_steps} recomputed from all steps, {from_blocks} from block times,"
+        f" {len(rows) - from_steps - from_blocks} from less; {wrong or 'none'} with errors",
         "bad" if wrong else "good",
     )
+
+
+def _au_verdict(run: AuditedRun, row: AuditRow) -> str:
+    """Return whether a run's printed AU is right; only uncontradicted steps of all ranks show that."""
+    if any(finding.rule == "au.differs" for finding in run.findings):
+        return "wrong"
+    if row.basis != "steps" or row.au_recomputed_percent is None or row.errors:
+        return "not certain"
+    return "right"

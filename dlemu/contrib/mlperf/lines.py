@@ -42,10 +42,11 @@ def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, meas
     """Yield the lines on a model's checkpoints; `measured` says where the figure of the hosts' memory is from."""
     from dlemu.contrib.mlperf.rules.checkpoints import CHECKPOINTS, MEMORY_FACTOR
 
-    one = size.size
-    yield f"{size.model}, {one.ranks} of {one.ranks_of_job} processes on {_hosts(size, measured)}"
-    yield f"  checkpoint      {one.tensor_gib:>16,.6f} GiB  {one.files:,} files of {one.parameters:,} parameters"
-    yield f"  largest rank    {one.largest_rank_bytes / 2**30:>16,.3f} GiB"
+    checkpoint = size.size
+    yield f"{size.model}, {checkpoint.ranks} of {checkpoint.ranks_of_job} processes on {_hosts(size, measured)}"
+    content = f"{checkpoint.files:,} files of {checkpoint.parameters:,} parameters"
+    yield f"  checkpoint      {checkpoint.tensor_gib:>16,.6f} GiB  {content}"
+    yield f"  largest rank    {checkpoint.largest_rank_bytes / 2**30:>16,.3f} GiB"
     yield f"  room            {size.room_gib:>16,.1f} GiB  {CHECKPOINTS} checkpoints, all kept"
     calls = "one call" if size.memory_factor > MEMORY_FACTOR else "clear caches between two calls"
     yield f"  each host       {size.written_gib_per_host:>16,.1f} GiB  {size.memory_factor:,.2f} x its memory: {calls}"
@@ -79,12 +80,12 @@ def result_lines(checked: Checked) -> Iterator[Cell]:
     for row in result_rows(checked):
         kind = f"{row.processes or '?'} x {row.accelerator or '?'}, " if row.benchmark == "training" else ""
         processes = f"{count(row.processes, 'process')}, " if row.processes and not kind else ""
-        rates = ", ".join(f"{key.partition('_')[0]} {rate:.3f} GiB/s" for key, rate in row.rates.items())
-        yield Line(
-            f"{row.path}: {row.benchmark} {row.model or 'unknown'}, {kind}{processes}{count(len(row.runs), 'run')};"
-            f" v{row.edition} {row.division.upper()}{f' ({rates}, by rank 0)' if rates else ''}",
-            "strong",
-        )
+        line = f"{row.path}: {row.benchmark} {row.model or 'unknown'}, {kind}{processes}{count(len(row.runs), 'run')};"
+        line += f" v{row.edition} {row.division.upper()}"
+        if row.rates:
+            rates = ", ".join(f"{key.partition('_')[0]} {rate:.3f} GiB/s" for key, rate in row.rates.items())
+            line += f" ({rates}, by rank 0)"
+        yield Line(line, "strong")
 
 
 def check_lines(checked: Checked) -> Iterator[Cell]:
@@ -97,26 +98,26 @@ def check_lines(checked: Checked) -> Iterator[Cell]:
 
 def finding_lines(findings: Iterable[Finding], root: str) -> Iterator[Cell]:
     """Yield the findings; equal ones at several places are combined."""
-    for (_, rule, official, wanted, fix), found in groupby(sorted(findings, key=_sameness), key=_sameness):
-        same = list(found)
-        severity = same[0].severity
-        seen = few(list(dict.fromkeys(one.seen for one in same)))
-        yield Line(f"{severity} {rule}{f' [{official}]' if official else ''}: {seen}", _TONES[severity])
+    for (_, rule, official, wanted, fix), group in groupby(sorted(findings, key=_group_key), key=_group_key):
+        equal = list(group)
+        severity = equal[0].severity
+        name = f"{rule} [{official}]" if official else rule
+        yield Line(f"{severity} {name}: {few(list(dict.fromkeys(one.seen for one in equal)))}", _TONES[severity])
         yield f"  wanted {wanted}; fix: {fix}"
-        yield f"  in {_places(sorted({os.path.relpath(one.path, root) for one in same}))}"
+        yield f"  in {_joined(sorted({os.path.relpath(one.path, root) for one in equal}))}"
 
 
-def _sameness(finding: Finding) -> tuple[int, str, str, str, str]:
+def _group_key(finding: Finding) -> tuple[int, str, str, str, str]:
     return SEVERITIES.index(finding.severity), finding.rule, finding.official, finding.wanted, finding.fix
 
 
-def _places(paths: list[str]) -> str:
-    """Return the paths as text, with their common folder only once."""
+def _joined(paths: list[str]) -> str:
+    """Return the paths as text, with their common folder only once: a/x and a/y -> "a: x, y"."""
     if len(paths) == 1:
         return paths[0]
     above = os.path.commonpath(paths)
-    below = few([os.path.relpath(path, above or ".") for path in paths], ", ")
-    return f"{above}: {below}" if above else below
+    names = few([os.path.relpath(path, above or ".") for path in paths], ", ")
+    return f"{above}: {names}" if above else names
 
 
 def _finding_counts(checked: Checked) -> str:
@@ -124,8 +125,8 @@ def _finding_counts(checked: Checked) -> str:
     texts = []
     for severity in ("error", "warning"):
         broken = [one.rule for one in checked.findings if one.severity == severity]
-        of = f" of {count(len(set(broken)), 'rule')}" if len(broken) > 1 else ""
-        texts.append(f"{count(len(broken), severity)}{of}")
+        rules = f" of {count(len(set(broken)), 'rule')}" if len(broken) > 1 else ""
+        texts.append(f"{count(len(broken), severity)}{rules}")
     return ", ".join(texts)
 
 
@@ -134,7 +135,9 @@ def verdict_line(checked: Checked) -> Line:
     if checked.valid and not checked.results:
         return Line(f"NOT JUDGED: {checked.unjudged} runs of other benchmarks; {_finding_counts(checked)}", "open")
     if checked.valid:
+        line = f"VALID by the rules that can be checked: {_finding_counts(checked)}"
         missing = sum(one.rule == "unapplied" for one in checked.findings)
-        unapplied = f"; facts for rules are missing {missing} times (unapplied)" if missing else ""
-        return Line(f"VALID by the rules that can be checked: {_finding_counts(checked)}{unapplied}", "good")
+        if missing:
+            line += f"; facts for rules are missing {missing} times (unapplied)"
+        return Line(line, "good")
     return Line(f"INVALID: {_finding_counts(checked)}", "bad")

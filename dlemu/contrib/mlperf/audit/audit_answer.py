@@ -6,12 +6,13 @@ import csv
 import io
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun
-from dlemu.contrib.mlperf.audit.recompute import FORMULAS
+from dlemu.contrib.mlperf.audit.recompute import FORMULAS, Formula
+from dlemu.contrib.mlperf.audit.run_settings import Printed
 from dlemu.extend import write_text
 
 
@@ -57,11 +58,6 @@ class AuditRow:
     findings: str = ""
 
     @property
-    def from_blocks(self) -> bool:
-        """Whether block times gave a number: without the settings they give none."""
-        return self.basis == "blocks" and (self.au_whole_percent, self.samples_per_second_dlio_v1) != (None, None)
-
-    @property
     def au_recomputed_percent(self) -> float | None:
         """AU by the formula that comes closest to the printed numbers."""
         value: float | None = getattr(self, f"au_{self.printed_by}_percent") if self.printed_by in FORMULAS else None
@@ -75,31 +71,23 @@ class AuditRow:
         return value
 
 
-_TOLD = ("severity", "rule", "seen", "wanted", "fix")
-"""What is told of a finding whose run is known."""
-
-
 def run_report(run: AuditedRun) -> dict[str, Any]:
     """Return a run with the numbers of each epoch and its findings, for `--json`."""
-    printed = run.printed
+    keys = ("severity", "rule", "seen", "wanted", "fix")
     return asdict(audit_row(run)) | {
-        "findings": [{key: getattr(one, key) for key in _TOLD} for one in run.findings],
+        "findings": [{key: vars(finding)[key] for key in keys} for finding in run.findings],
         "au_threshold_percent": run.setup.au_threshold_percent,
-        "epochs_printed": _epochs(printed.au_by_epoch, printed.samples_per_second_by_epoch),
-        "epochs_recomputed": {
-            name: _epochs(by.au_by_epoch, by.samples_per_second_by_epoch)
-            for name, by in run.recomputed.formulas.items()
-        },
+        "epochs_printed": _epochs(run.printed),
+        "epochs_recomputed": {name: _epochs(formula) for name, formula in run.recomputed.formulas.items()},
     }
 
 
-def _epochs(au: Sequence[float], rate: Sequence[float]) -> dict[str, list[float | None]]:
-    figures = {"au_percent": au, "samples_per_second": rate}
-    return {name: [one if math.isfinite(one) else None for one in values] for name, values in figures.items()}
+def _epochs(figures: Printed | Formula) -> dict[str, list[float | None]]:
+    by_epoch = {"au_percent": figures.au_by_epoch, "samples_per_second": figures.samples_per_second_by_epoch}
+    return {key: [value if math.isfinite(value) else None for value in values] for key, values in by_epoch.items()}
 
 
 def audit_row(run: AuditedRun) -> AuditRow:
-    """Return a run as a row of a table."""
     setup, printed, recomputed = run.setup, run.printed, run.recomputed
     levels = [finding.severity for finding in run.findings]
     return AuditRow(

@@ -9,26 +9,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from dlemu.config.workload_files import shipped_workloads
+from dlemu.contrib.mlperf.audit import recompute
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import checkpoint_numbers, read_checkpoint_leaf
 from dlemu.contrib.mlperf.audit.contradictions import closest_formula, contradictions
 from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, alike_pairs, copied_pairs, step_fingerprints
-from dlemu.contrib.mlperf.audit.kv_leaf import is_kv_leaf, kv_numbers, read_kv_leaf
+from dlemu.contrib.mlperf.audit.kv_leaf import is_kv_leaf, read_kv_leaf
+from dlemu.contrib.mlperf.audit.kv_numbers import kv_numbers
 from dlemu.contrib.mlperf.audit.own_result import audit_own, is_own, own_folder_of
-from dlemu.contrib.mlperf.audit.recompute import (
-    NOTHING,
-    Recomputed,
-    RunTimes,
-    credit_percent,
-    from_blocks,
-    from_steps,
-    prefetch_finding,
-    run_times,
-    sustained_least_percent,
-)
+from dlemu.contrib.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
 from dlemu.contrib.mlperf.audit.step_files import Logs, read_logs
 from dlemu.contrib.mlperf.audit.tolerant import YAML_LOADER
@@ -38,7 +29,7 @@ from dlemu.extend import UserError
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
 _SKIPPED_FOLDER = re.compile(r"^(\..*|code|__pycache__|node_modules)$")
 """Folders that hold no runs: hidden ones, and `code`, the copy of DLIO's source in a submission."""
-_TEST_FOLDER = re.compile(r"^tests?$")
+_TEST_FOLDERS = ("test", "tests")
 _SOURCE_FILES = frozenset({"setup.py", "pyproject.toml", "benchmark.sh"})
 """Files of a source checkout: a folder of tests beside them holds test data, not runs."""
 
@@ -60,7 +51,7 @@ class AuditedRun:
     hostnames: tuple[str, ...] = ()
     """Name of each rank's host, sorted; empty unless every rank's file names its host."""
     by_dlemu: bool = False
-    """Whether dlemu made the run, either itself or as a drop-in replacement for DLIO (by the run's log)."""
+    """Whether dlemu made the run, itself or (by the run's log) as a drop-in replacement for DLIO."""
     prefetch_credit_percent: float | None = None
     """Upper bound of the share of the counted steps' batches that was read before these steps; None if unknown."""
     au_sustained_least_percent: float | None = None
@@ -76,12 +67,11 @@ class AuditedRun:
 
     @property
     def accelerators(self) -> int:
-        """Their number by the summary, or else that of the ranks' files."""
+        """Number of accelerators, by the summary or else by the ranks' files."""
         return self.printed.accelerators or self.recomputed.ranks_kept
 
     @property
     def errors(self) -> int:
-        """Number of findings that are errors."""
         return sum(finding.severity == "error" for finding in self.findings)
 
 
@@ -92,13 +82,13 @@ def find_runs(trees: Iterable[str]) -> list[str]:
     """
     folders: set[str] = set()
     for tree in trees:
-        for folder, below, names in os.walk(tree):
-            skipped = [_SKIPPED_FOLDER] if _SOURCE_FILES.isdisjoint(names) else [_SKIPPED_FOLDER, _TEST_FOLDER]
-            below[:] = [name for name in below if not any(pattern.match(name) for pattern in skipped)]
-            if is_kv_leaf(below) or any(_RUN_FILE.match(name) for name in names) or is_own(folder):
+        for folder, subfolders, names in os.walk(tree):
+            subfolders[:] = [name for name in subfolders if not _SKIPPED_FOLDER.match(name)]
+            if not _SOURCE_FILES.isdisjoint(names):
+                subfolders[:] = [name for name in subfolders if name not in _TEST_FOLDERS]
+            if is_kv_leaf(subfolders) or any(_RUN_FILE.match(name) for name in names) or is_own(folder):
                 folders.add(os.path.normpath(folder))
-    also_in_dlio_format = {own for folder in folders if (own := own_folder_of(folder)) is not None}
-    return sorted(folders - also_in_dlio_format)
+    return sorted(folders - {own_folder_of(folder) for folder in folders})
 
 
 def audit_trees(trees: Iterable[str]) -> list[AuditedRun]:
@@ -120,23 +110,21 @@ def audit_trees(trees: Iterable[str]) -> list[AuditedRun]:
 
 
 def audit_all(runs: Sequence[str]) -> list[AuditedRun]:
-    """Audit the runs in these folders."""
     shipped = shipped_pairs() if runs else {}
-    return [_audit_or_report_failure(run, shipped) for run in runs]
-
-
-def _audit_or_report_failure(folder: str, shipped: Shipped) -> AuditedRun:
-    try:
-        return audit_run(folder, shipped)
-    except Exception as error:  # one folder must not stop the audit of hundreds: the fault is a finding of its run
-        seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        return AuditedRun(path=folder, findings=(by_rule("audit.failed", seen),))
+    audited = []
+    for folder in runs:
+        try:
+            audited.append(audit_run(folder, shipped))
+        except Exception as error:  # one folder must not stop the audit of hundreds: the fault is a finding of its run
+            seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            audited.append(AuditedRun(path=folder, findings=(by_rule("audit.failed", seen),)))
+    return audited
 
 
 def shipped_pairs() -> dict[str, dict[str, Any]]:
     """Return workload -> accelerator -> {batch_size, computation_time} of the workloads that come with dlemu."""
-    loaded = {name: yaml.load(Path(path).read_text(), YAML_LOADER) for name, path in shipped_workloads().items()}
-    return {name: content["accelerators"] for name, content in loaded.items() if content.get("accelerators")}
+    contents = {name: yaml.load(Path(path).read_text(), YAML_LOADER) for name, path in shipped_workloads().items()}
+    return {name: content["accelerators"] for name, content in contents.items() if content.get("accelerators")}
 
 
 def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
@@ -153,22 +141,30 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
     findings: list[Finding] = []
     setup = read_setup(folder, shipped, findings)
     printed = read_printed(folder, findings)
-    logs = read_logs(folder, _list_folder(folder, findings), printed.start, findings)
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        findings.append(by_rule("file.broken", f"the folder can't be listed: {error.strerror}"))
+        names = []
+    logs = read_logs(folder, names, printed.start, findings)
     setup = completed(setup, shipped, workload=printed.model, step_seconds=_configured_seconds(logs), findings=findings)
     recomputed = NOTHING
-    if (printed.au_percent, printed.samples_per_second) != (None, None) or logs.blocks():
-        recomputed = from_steps(setup, printed.accelerators, logs)
-        recomputed = from_blocks(setup, printed, logs) if recomputed is NOTHING else recomputed
+    if printed.au_percent is not None or printed.samples_per_second is not None or logs.blocks():
+        recomputed = recompute.from_steps(setup, printed.accelerators, logs)
+        if recomputed is NOTHING:
+            recomputed = recompute.from_blocks(setup, printed, logs)
         findings += contradictions(setup, printed, logs, recomputed)
     else:
         findings = [finding for finding in findings if not finding.rule.startswith("config.")]  # for training only
         findings.append(_no_training_finding(printed))
-        findings += checkpoint_numbers(read_checkpoint_leaf(folder)) if printed.checkpoints else ()
+        if printed.checkpoints:
+            findings += checkpoint_numbers(read_checkpoint_leaf(folder))
     fingerprints = step_fingerprints(logs)
     findings += _copies(fingerprints)
     own_folder = own_folder_of(folder)
-    names = sorted(host.name for host in logs.hosts.values() if host.name)
-    findings += audit_own(own_folder) if own_folder else ()
+    if own_folder:
+        findings += audit_own(own_folder)
+    hostnames = sorted(host.name for host in logs.hosts.values() if host.name)
     run = AuditedRun(
         path=folder,
         setup=setup,
@@ -176,9 +172,9 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
         recomputed=recomputed,
         printed_by=closest_formula(printed, recomputed),
         findings=tuple(findings),
-        times=run_times(logs),
+        times=recompute.run_times(logs),
         fingerprints=fingerprints,
-        hostnames=tuple(names) if len(names) == printed.accelerators else (),
+        hostnames=tuple(hostnames) if len(hostnames) == printed.accelerators else (),
         by_dlemu=logs.by_dlemu,
     )
     return _with_prefetch(run, logs)
@@ -187,48 +183,45 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
 def _with_prefetch(run: AuditedRun, logs: Logs) -> AuditedRun:
     """Return the run with its prefetch credit, and a finding where it may not pass by what its storage sustains."""
     setup, steps, au = run.setup, run.recomputed.steps_per_epoch, run.au_percent
-    credit = credit_percent(setup, steps, len(logs.blocks()) / max(1, run.recomputed.epochs))
-    least = sustained_least_percent(au, run.recomputed.au_whole_percent, credit)
-    findings = run.findings
-    passes = run.printed.verdict == "success"
-    if passes and least is not None and au is not None and least < setup.au_threshold_percent <= au:
-        since_v2 = logs.measured_compute
-        findings = (*findings, prefetch_finding(setup, au=au, least=least, steps_per_epoch=steps, since_v2=since_v2))
-    return replace(run, findings=findings, prefetch_credit_percent=credit, au_sustained_least_percent=least)
+    credit = recompute.credit_percent(setup, steps, len(logs.blocks()) / max(1, run.recomputed.epochs))
+    least = recompute.sustained_least_percent(au, run.recomputed.au_whole_percent, credit)
+    run = replace(run, prefetch_credit_percent=credit, au_sustained_least_percent=least)
+    threshold = setup.au_threshold_percent
+    if run.printed.verdict != "success" or au is None or least is None or not least < threshold <= au:
+        return run
+    since_v2 = logs.measured_compute
+    finding = recompute.prefetch_finding(setup, au=au, least=least, steps_per_epoch=steps, since_v2=since_v2)
+    return replace(run, findings=(*run.findings, finding))
 
 
 def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
     """Yield a finding where ranks or epochs have the same steps."""
-    same = [f"{second.where} has the steps of {first.where}" for first, second in copied_pairs(fingerprints)]
-    same += [
+    copies = [f"{second.where} has the steps of {first.where}" for first, second in copied_pairs(fingerprints)]
+    copies += [
         f"{second.where} has the steps of {first.where}, altered"
         for first, second, severity in alike_pairs(fingerprints)
         if first.epoch != second.epoch and severity == "error"
     ]
-    if same:
-        yield by_rule("ranks.copied", few(same, most=1))
-
-
-def _list_folder(folder: str, findings: list[Finding]) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError as error:
-        findings.append(by_rule("file.broken", f"the folder can't be listed: {error.strerror}"))
-        return []
+    if copies:
+        yield by_rule("ranks.copied", few(copies, most=1))
 
 
 def _no_training_finding(printed: Printed) -> Finding:
-    if printed.checkpoints or printed.foreign:
-        fix = "nothing: its numbers are recomputed" if printed.checkpoints else "nothing: only training is audited"
-        seen = "a run of checkpoints only" if printed.checkpoints else "the summary of another kind of benchmark"
-        return by_rule("no.training", seen, fix=fix, severity="info")
-    return by_rule("no.training", "no training in its files")
+    if printed.checkpoints:
+        seen, fix = "a run of checkpoints only", "nothing: its numbers are recomputed"
+    elif printed.of_other_benchmark:
+        seen, fix = "the summary of another kind of benchmark", "nothing: only training is audited"
+    else:
+        return by_rule("no.training", "no training in its files")
+    return by_rule("no.training", seen, fix=fix, severity="info")
 
 
 def _configured_seconds(logs: Logs) -> float | None:
     """Return the configured time of a step, where the arrays hold it and all agree."""
     if logs.measured_compute:
         return None
-    kept = [np.unique(arrays.compute) for blocks in logs.arrays.values() for arrays in blocks.values()]
-    values = np.unique(np.concatenate(kept)) if kept else np.empty(0)
-    return float(values[0]) if len(values) == 1 else None
+    values: set[float] = set()
+    for blocks in logs.arrays.values():
+        for arrays in blocks.values():
+            values.update(arrays.compute.tolist())
+    return values.pop() if len(values) == 1 else None

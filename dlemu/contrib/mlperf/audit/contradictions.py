@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from statistics import pstdev
 
 import numpy as np
 
-from dlemu.contrib.mlperf.audit.recompute import FORMULAS, Formula, Recomputed, per_rank_blocks, planned_steps
+from dlemu.contrib.mlperf.audit.recompute import FORMULAS, Formula, Recomputed, kept_block, planned_steps
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.step_files import Logs
 from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, stamp_us
@@ -19,21 +19,17 @@ from dlemu.results.wording import count
 
 _AU_TOLERANCE_POINTS = 0.02
 """Between printed and recomputed AU: early DLIO measured a block some milliseconds apart from its time stamps."""
-_RATE_TOLERANCE_PERCENT = 0.05
-"""Between printed and recomputed samples/s, for the same reason."""
+_RATE_TOLERANCE_PERCENT = 0.05  # between printed and recomputed samples/s, for the same reason
 _MOST_RATE_PERCENT = 3.0
 """The same where only time stamps of blocks were kept: in the 650 such runs published of v1.0 it is 1.85 % at most."""
 _MAX_UNEXPLAINED_SECONDS = 0.25
 """Part of a step that may be neither waiting nor computing: a host under load wakes late (published runs: 16 ms)."""
-_MEMORY_TOLERANCE = 0.01
-"""Relative: two ranks may report slightly different memory sizes of the same host."""
-_MAX_COPY_DIFFERENCE = 1e-9
-"""Relative: two independent measurements differ by more."""
-_CONFIGURED_DECIMALS = 6  # configured values have no more decimals than this; a measured double has about 15 digits
+_MEMORY_TOLERANCE = 0.01  # relative: two ranks may report slightly different memory sizes of the same host
+_MAX_COPY_DIFFERENCE = 1e-9  # relative: two independent measurements differ by more
+_CONFIGURED_DECIMALS = 6  # configured values have no more decimals; a measured double has about 15 digits
 _SUMMARY_TOLERANCE_US = 1_000_000
 """A block may begin this long before the summary's start, or end this long after its end."""
-_ROUNDING_TOLERANCE = 1e-4
-"""Relative, between numbers that must be equal but for rounding."""
+_ROUNDING_TOLERANCE = 1e-4  # relative, between numbers that must be equal but for rounding
 
 
 def closest_formula(printed: Printed, recomputed: Recomputed) -> str | None:
@@ -61,7 +57,6 @@ def contradictions(setup: Setup, printed: Printed, logs: Logs, recomputed: Recom
         *_summary_consistency(setup, printed),
         *_au_and_rate(printed, recomputed, formula),
         *_counts(setup, printed, recomputed, by_dlemu=logs.by_dlemu),
-        *_data_size(setup, printed),
         *_computation_time(setup, logs),
         *_au_of_ranks(setup, logs, formula),
         *_step_counts(setup, printed, logs),
@@ -78,31 +73,36 @@ def contradictions(setup: Setup, printed: Printed, logs: Logs, recomputed: Recom
 def _summary_consistency(setup: Setup, printed: Printed) -> Iterator[Finding]:
     if printed.unusable:  # without the numbers by which a run is judged nothing shows that it passed
         yield by_rule("summary.incomplete", "; ".join(printed.unusable))
-    rates, rates_deviation = printed.samples_per_second_by_epoch, printed.samples_per_second_deviation
-    sample_mib = (setup.record_bytes or 0) / 2**20
-    for name, mean, deviation, parts in (
-        ("AU", printed.au_percent, printed.au_deviation, printed.au_by_epoch),
-        ("samples/s", printed.samples_per_second, rates_deviation, rates),
-        ("MiB/s", None, printed.mib_per_second_deviation, [rate * sample_mib for rate in rates] if sample_mib else ()),
-    ):
-        if not parts:
-            continue
-        exact, own, spread = SUM_TOLERANCE * max(parts), math.fsum(parts) / len(parts), pstdev(parts)
-        if mean is not None and abs(mean - own) > exact:
-            yield by_rule("printed.mean", f"printed mean {name} is {mean:.4f}, but its epochs' mean is {own:.4f}")
-        if deviation is not None and abs(deviation - spread) > exact + _ROUNDING_TOLERANCE * spread:
-            seen = f"printed deviation of {name} is {deviation:.4f}, but its epochs' is {spread:.4f}"
-            yield by_rule("printed.mean", seen)
-    rate, mib = printed.samples_per_second, printed.mib_per_second
-    nominal = rate * setup.record_bytes / 2**20 if rate and setup.record_bytes else None
-    if mib and nominal and not math.isclose(mib, nominal, rel_tol=_ROUNDING_TOLERANCE):
-        seen = f"printed {mib:.2f} MiB/s, but {rate:.3f} samples/s of {setup.record_bytes:.0f} bytes are {nominal:.2f}"
-        yield by_rule("printed.io", seen)
+    rate, rates = printed.samples_per_second, printed.samples_per_second_by_epoch
+    yield from _mean_and_deviation("AU", printed.au_percent, printed.au_deviation, printed.au_by_epoch)
+    yield from _mean_and_deviation("samples/s", rate, printed.samples_per_second_deviation, rates)
+    if setup.record_bytes:
+        mib_by_epoch = [each * setup.record_bytes / 2**20 for each in rates]
+        yield from _mean_and_deviation("MiB/s", None, printed.mib_per_second_deviation, mib_by_epoch)
+        nominal = (rate or 0) * setup.record_bytes / 2**20
+        mib = printed.mib_per_second
+        if mib and nominal and not math.isclose(mib, nominal, rel_tol=_ROUNDING_TOLERANCE):
+            seen = f"{rate:.3f} samples/s of {setup.record_bytes:.0f} bytes are {nominal:.2f}"
+            yield by_rule("printed.io", f"printed {mib:.2f} MiB/s, but {seen}")
     if printed.verdict is not None and printed.au_percent is not None:
-        reached = printed.au_percent >= setup.au_threshold_percent
-        if printed.verdict != ("success" if reached else "fail"):
+        verdict = "success" if printed.au_percent >= setup.au_threshold_percent else "fail"
+        if printed.verdict != verdict:
             seen = f"printed {printed.verdict!r} with an AU of {printed.au_percent:.2f} %"
             yield by_rule("printed.verdict", seen, f"success if AU >= {setup.au_threshold_percent:g} %")
+
+
+def _mean_and_deviation(
+    name: str, mean: float | None, deviation: float | None, by_epoch: Sequence[float]
+) -> Iterator[Finding]:
+    """Compare a printed mean and standard deviation with the printed numbers of the epochs."""
+    if not by_epoch:
+        return
+    tolerance = SUM_TOLERANCE * max(by_epoch)
+    recomputed, sigma = math.fsum(by_epoch) / len(by_epoch), pstdev(by_epoch)
+    if mean is not None and abs(mean - recomputed) > tolerance:
+        yield by_rule("printed.mean", f"printed mean {name} is {mean:.4f}, but its epochs' mean is {recomputed:.4f}")
+    if deviation is not None and abs(deviation - sigma) > tolerance + _ROUNDING_TOLERANCE * sigma:
+        yield by_rule("printed.mean", f"printed deviation of {name} is {deviation:.4f}, but its epochs' is {sigma:.4f}")
 
 
 _BASIS = {"steps": "the steps give", "some ranks": "the steps of some ranks give", "blocks": "the block times give"}
@@ -112,32 +112,25 @@ _BASIS = {"steps": "the steps give", "some ranks": "the steps of some ranks give
 def _au_and_rate(printed: Printed, recomputed: Recomputed, formula: str | None) -> Iterator[Finding]:
     if formula is None:
         return
-    by, basis = recomputed.formulas[formula], _BASIS[recomputed.basis]
-    # With the files of some ranks only, the others may account for the difference.
+    basis = _BASIS[recomputed.basis]
+    # With the files of some ranks only, the other ranks may account for the difference.
     severity: Severity = "error" if recomputed.basis == "steps" else "info"
-    au, printed_au = by.au_percent, None if recomputed.basis == "blocks" else printed.au_percent
+    au, rate = recomputed.formulas[formula].au_percent, recomputed.formulas[formula].samples_per_second
+    printed_au = None if recomputed.basis == "blocks" else printed.au_percent
     if printed_au is not None and au is not None and abs(au - printed_au) > _AU_TOLERANCE_POINTS:
         seen = f"printed AU {printed_au:.3f} %; {basis} {au:.3f} % by the closest formula ({formula})"
         yield by_rule("au.differs", seen, severity=severity)
-    rate, printed_rate = by.samples_per_second, printed.samples_per_second
-    percent = 100 * (rate / printed_rate - 1) if printed_rate and rate is not None else 0.0
+    if not printed.samples_per_second or rate is None:
+        return
+    percent = 100 * (rate / printed.samples_per_second - 1)
     if abs(percent) > _RATE_TOLERANCE_PERCENT:
-        seen = f"printed {printed_rate:.3f} samples/s; {basis} {rate:.3f} ({percent:+.2f} %)"
+        seen = f"printed {printed.samples_per_second:.3f} samples/s; {basis} {rate:.3f} ({percent:+.2f} %)"
         if recomputed.bounds is not None:
             low, high = recomputed.bounds.samples_per_second_least, recomputed.bounds.samples_per_second_most
             seen += f"; the time stamps allow {low:.1f} to {high:.1f}"
-        is_doubtful = recomputed.basis == "blocks" and abs(percent) > _MOST_RATE_PERCENT
-        yield by_rule("throughput.differs", seen, severity="warning" if is_doubtful else severity)
-
-
-def _data_size(setup: Setup, printed: Printed) -> Iterator[Finding]:
-    """Compare the summary's data size per host with its number of files, samples and record length."""
-    files, samples, length = printed.num_files, printed.samples_per_file, setup.record_bytes
-    if printed.data_gib and files and samples and length and printed.hosts:
-        size = files * samples * length / 2**30 / printed.hosts
-        if not math.isclose(printed.data_gib, size, rel_tol=_ROUNDING_TOLERANCE):
-            seen = f"data_size_per_host_GB is {printed.data_gib:.2f}, files and record length give {size:.2f} (GiB)"
-            yield by_rule("files.count", seen)
+        if recomputed.basis == "blocks" and abs(percent) > _MOST_RATE_PERCENT:
+            severity = "warning"
+        yield by_rule("throughput.differs", seen, severity=severity)
 
 
 def _counts(setup: Setup, printed: Printed, recomputed: Recomputed, *, by_dlemu: bool) -> Iterator[Finding]:
@@ -145,33 +138,39 @@ def _counts(setup: Setup, printed: Printed, recomputed: Recomputed, *, by_dlemu:
     if by_dlemu and configured and steps and setup.total_training_steps:
         # dlemu counts total_training_steps over all epochs, so a trial of a search may end in an early epoch.
         configured = min(configured, math.ceil(setup.total_training_steps / steps))
-    wanted = configured or printed.epochs
-    if recomputed.epochs and wanted and recomputed.epochs != wanted:
-        yield by_rule("epochs.count", f"{recomputed.epochs} of {wanted} epochs can be recomputed", severity="warning")
-    lists = {len(printed.au_by_epoch), len(printed.samples_per_second_by_epoch)}
-    done = {printed.epochs, *lists} - {None, 0, wanted}
-    if wanted and done:
-        seen = f"{'config.yaml' if configured else 'summary.json'} says {wanted} epochs, summary.json has {done.pop()}"
-        yield by_rule("epochs.count", seen)
+    epochs = configured or printed.epochs
+    if recomputed.epochs and epochs and recomputed.epochs != epochs:
+        yield by_rule("epochs.count", f"{recomputed.epochs} of {epochs} epochs can be recomputed", severity="warning")
+    in_summary = {printed.epochs, len(printed.au_by_epoch), len(printed.samples_per_second_by_epoch)}
+    different = in_summary - {None, 0, epochs}
+    if epochs and different:
+        file = "config.yaml" if configured else "summary.json"
+        yield by_rule("epochs.count", f"{file} says {epochs} epochs, summary.json has {different.pop()}")
     if printed.accelerators and recomputed.ranks_kept > printed.accelerators:
         seen = f"files of {recomputed.ranks_kept} ranks, but the summary has {printed.accelerators} accelerators"
         yield by_rule("ranks.count", seen)
     if setup.config is not None and setup.num_files and printed.num_files and setup.num_files != printed.num_files:
         yield by_rule("files.count", f"config.yaml says {setup.num_files} files, summary.json {printed.num_files}")
+    files, samples = printed.num_files, printed.samples_per_file
+    if printed.data_gib and files and samples and setup.record_bytes and printed.hosts:
+        gib = files * samples * setup.record_bytes / 2**30 / printed.hosts
+        if not math.isclose(printed.data_gib, gib, rel_tol=_ROUNDING_TOLERANCE):
+            seen = f"data_size_per_host_GB is {printed.data_gib:.2f}, files and record length give {gib:.2f} (GiB)"
+            yield by_rule("files.count", seen)
 
 
 def _computation_time(setup: Setup, logs: Logs) -> Iterator[Finding]:
     """Compare the time that steps took with the time they were configured to take."""
-    wanted = setup.computation_seconds
-    if wanted is None or setup.is_random or not logs.arrays or setup.config is None:
+    configured = setup.computation_seconds
+    if configured is None or setup.is_random or not logs.arrays or setup.config is None:
         return
     seconds = np.concatenate([arrays.compute for blocks in logs.arrays.values() for arrays in blocks.values()])
-    short = float(np.median(seconds)) < wanted * (1 - _ROUNDING_TOLERANCE)
-    if short or (not logs.measured_compute and not np.allclose(seconds, wanted, rtol=_ROUNDING_TOLERANCE)):
+    too_short = float(np.median(seconds)) < configured * (1 - _ROUNDING_TOLERANCE)
+    if too_short or (not logs.measured_compute and not np.allclose(seconds, configured, rtol=_ROUNDING_TOLERANCE)):
         seen = f"steps computed for {seconds.min():.6g} to {seconds.max():.6g} s (median {np.median(seconds):.6g})"
         # An emulated accelerator ends a step on schedule, also one that the host began late.
         severity: Severity = "info" if logs.by_dlemu else "error"
-        yield by_rule("compute.time", seen, f"{wanted:g} s as config.yaml says", severity=severity)
+        yield by_rule("compute.time", seen, f"{configured:g} s as config.yaml says", severity=severity)
 
 
 def _au_of_ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Finding]:
@@ -179,10 +178,14 @@ def _au_of_ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Find
     if formula is None:
         return
     wrong = []
-    for rank, (epoch, number), arrays, rated in per_rank_blocks(setup, logs):
-        au, printed = rated[formula].au_percent, arrays.printed_au_percent
-        if printed is not None and math.isfinite(au) and abs(au - printed) > 10 * _AU_TOLERANCE_POINTS:
-            wrong.append(f"rank {rank} epoch {epoch} block{number} ({printed:.2f} %, its steps give {au:.2f} %)")
+    for rank, blocks in logs.arrays.items():
+        for (epoch, block), arrays in blocks.items():
+            printed = arrays.printed_au_percent
+            if printed is None or logs.span(rank, (epoch, block)) is None:
+                continue
+            au = kept_block(setup, logs, rank, (epoch, block)).rated[formula].au_percent
+            if math.isfinite(au) and abs(au - printed) > 10 * _AU_TOLERANCE_POINTS:
+                wrong.append(f"rank {rank} epoch {epoch} block{block} ({printed:.2f} %, its steps give {au:.2f} %)")
     if wrong:
         yield by_rule("rank.differs", f"AU printed by ranks differs from their steps: {few(wrong, ', ')}")
 
@@ -190,13 +193,13 @@ def _au_of_ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Find
 def _step_counts(setup: Setup, printed: Printed, logs: Logs) -> Iterator[Finding]:
     """All ranks take the same number of steps, which follows from the dataset; DLIO drops an incomplete last step."""
     uneven = []
-    for epoch, number in logs.blocks():
-        steps = {rank: blocks[epoch, number].steps for rank, blocks in logs.arrays.items() if (epoch, number) in blocks}
-        usual = Counter(steps.values()).most_common(1)
+    for epoch, block in logs.blocks():
+        steps = {rank: blocks[epoch, block].steps for rank, blocks in logs.arrays.items() if (epoch, block) in blocks}
+        usual = Counter(steps.values()).most_common(1)[0][0] if steps else 0
         uneven += [
-            f"rank {rank} epoch {epoch} block{number}: {taken} steps, the others {usual[0][0]}"
+            f"rank {rank} epoch {epoch} block{block}: {taken} steps, the others {usual}"
             for rank, taken in steps.items()
-            if taken != usual[0][0]
+            if taken != usual
         ]
     if uneven:
         yield by_rule("ranks.steps", few(uneven, most=1))
@@ -204,30 +207,31 @@ def _step_counts(setup: Setup, printed: Printed, logs: Logs) -> Iterator[Finding
     planned = planned_steps(setup, printed)
     if planned is None or not logs.arrays:
         return
-    kept = logs.arrays[min(logs.arrays)]
+    blocks = logs.arrays[min(logs.arrays)]
     # dlemu counts total_training_steps over all epochs, so a trial of a search may end within an epoch.
-    left = setup.total_training_steps if logs.by_dlemu else None
-    for epoch in sorted({epoch for epoch, _ in kept}):
-        taken = sum(arrays.steps for (number, _), arrays in kept.items() if number == epoch)
-        planned = planned if left is None else min(planned, left)
-        left = None if left is None else left - taken
+    remaining = setup.total_training_steps if logs.by_dlemu else None
+    for epoch in sorted({epoch for epoch, _ in blocks}):
+        taken = sum(arrays.steps for (number, _), arrays in blocks.items() if number == epoch)
+        if remaining is not None:
+            planned = min(planned, remaining)
+            remaining -= taken
         if taken != planned:
-            seen = f"epoch {epoch}: {taken} steps on each rank"
-            yield by_rule("steps.count", f"{seen}, {planned} planned")
+            yield by_rule("steps.count", f"epoch {epoch}: {taken} steps on each rank, {planned} planned")
             return
 
 
 def _step_parts(logs: Logs) -> Iterator[Finding]:
     """A step consists of waiting for its batch and computing, and little else."""
     for rank, blocks in logs.arrays.items():
-        for (epoch, number), arrays in blocks.items():
-            rest = arrays.proc - arrays.load - arrays.compute
+        for (epoch, block), arrays in blocks.items():
+            unexplained = arrays.proc - arrays.load - arrays.compute
             if logs.by_dlemu:
-                rest = np.maximum(rest, 0)  # an emulated accelerator ends a step on schedule, also a late one
-            if float(rest.min()) < -_MAX_UNEXPLAINED_SECONDS / 10 or float(rest.max()) > _MAX_UNEXPLAINED_SECONDS:
-                step = int(np.argmax(np.abs(rest)))
+                unexplained = np.maximum(unexplained, 0)  # an emulated accelerator ends a late step on schedule
+            longest = float(unexplained.max())
+            if float(unexplained.min()) < -_MAX_UNEXPLAINED_SECONDS / 10 or longest > _MAX_UNEXPLAINED_SECONDS:
+                step = int(np.argmax(np.abs(unexplained)))
                 seen = (
-                    f"rank {rank} epoch {epoch} block{number} step {step + 1}: {arrays.proc[step]:.4f} s,"
+                    f"rank {rank} epoch {epoch} block{block} step {step + 1}: {arrays.proc[step]:.4f} s,"
                     f" of which wait {arrays.load[step]:.4f} s and computation {arrays.compute[step]:.4f} s"
                 )
                 yield by_rule("steps.parts", seen)
@@ -236,81 +240,89 @@ def _step_parts(logs: Logs) -> Iterator[Finding]:
 
 def _steps_beyond_blocks(logs: Logs) -> Iterator[Finding]:
     """A block, by the rank's own time stamps, lasts as long as the steps in it."""
+    if logs.by_dlemu:
+        return
     for rank, blocks in logs.arrays.items():
-        for (epoch, number), arrays in blocks.items():
-            span, took = logs.spans.get(rank, {}).get((epoch, number)), float(arrays.proc.sum())
-            longest = 0.0 if span is None else max(span.seconds, span.seconds_to_checkpoint or 0.0)
-            if span is not None and not logs.by_dlemu and took > longest + _MAX_UNEXPLAINED_SECONDS:
-                seen = f"rank {rank} epoch {epoch} block{number}: steps of {took:.3f} s in a block of {longest:.3f} s"
-                yield by_rule("blocks.short", seen)
+        for (epoch, block), arrays in blocks.items():
+            span = logs.spans.get(rank, {}).get((epoch, block))
+            if span is None:
+                continue
+            seconds = max(span.seconds, span.seconds_to_checkpoint or 0.0)
+            in_steps = float(arrays.proc.sum())
+            if in_steps > seconds + _MAX_UNEXPLAINED_SECONDS:
+                seen = f"steps of {in_steps:.3f} s in a block of {seconds:.3f} s"
+                yield by_rule("blocks.short", f"rank {rank} epoch {epoch} block{block}: {seen}")
                 return
 
 
 def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
     """Compare the summary's hosts and memory with those in the ranks' files."""
-    hosts, whole = printed.hosts, printed.memory_gib
-    if hosts and printed.memory_slots and printed.memory_slots != hosts:
+    hosts, total_gib, rank_0_gib = printed.hosts, printed.memory_gib, printed.meminfo_gib
+    rank_0_host = logs.hosts[0].name if 0 in logs.hosts else None
+    if rank_0_host and printed.hostname and rank_0_host != printed.hostname:
+        yield by_rule("hosts.differ", f"summary.json names host {printed.hostname}, rank 0's file {rank_0_host}")
+    if not hosts:
+        return
+    if printed.memory_slots and printed.memory_slots != hosts:
         yield by_rule("hosts.differ", f"num_hosts is {hosts}, host_memory_GB has {printed.memory_slots} entries")
-    own = printed.meminfo_gib  # of rank 0's host
-    if own and whole and hosts and not _near(whole, own, math.inf if hosts > 1 else own):
-        seen = f"host_memory_GB gives {whole:.1f} GiB for {count(hosts, 'host')}, host_meminfo {own:.1f} GiB for one"
-        yield by_rule("hosts.memory", seen)
+    if rank_0_gib and total_gib and not _includes(total_gib, rank_0_gib, is_all=hosts == 1):
+        seen = f"host_memory_GB gives {total_gib:.1f} GiB for {count(hosts, 'host')}"
+        yield by_rule("hosts.memory", f"{seen}, host_meminfo {rank_0_gib:.1f} GiB for one")
     names = {host.name for host in logs.hosts.values() if host.name}
-    every = len(logs.hosts) >= (printed.accelerators or len(logs.hosts))
-    if hosts and names and (len(names) > hosts or (every and len(names) != hosts)):
+    all_ranks_kept = len(logs.hosts) >= (printed.accelerators or len(logs.hosts))
+    if names and (len(names) > hosts or (all_ranks_kept and len(names) != hosts)):
         shown = ", ".join(sorted(names)[:3])
         yield by_rule("hosts.differ", f"num_hosts is {hosts}, the ranks' files name {len(names)} hosts ({shown})")
-    first = logs.hosts.get(0)
-    if first is not None and first.name and printed.hostname and first.name != printed.hostname:
-        yield by_rule("hosts.differ", f"summary.json names host {printed.hostname}, rank 0's file {first.name}")
     memory = {host.name: host.memory_gib for host in logs.hosts.values() if host.name and host.memory_gib}
-    least = sum(memory.values())
+    named_gib = sum(memory.values())
     # Compare the sum of host_memory_GB only: mlpstorage has put all hosts' memory into its first entry.
-    if whole and memory and hosts and not _near(whole, least, least if len(memory) == hosts else math.inf):
-        seen = f"summary.json reports {whole:.1f} GiB on all hosts, ranks' files {least:.1f} GiB on {len(memory)}"
-        yield by_rule("hosts.memory", seen)
+    if total_gib and memory and not _includes(total_gib, named_gib, is_all=len(memory) == hosts):
+        seen = f"summary.json reports {total_gib:.1f} GiB on all hosts"
+        yield by_rule("hosts.memory", f"{seen}, ranks' files {named_gib:.1f} GiB on {len(memory)}")
 
 
-def _near(memory: float, least: float, most: float) -> bool:
-    return least * (1 - _MEMORY_TOLERANCE) <= memory <= most * (1 + _MEMORY_TOLERANCE)
+def _includes(total_gib: float, part_gib: float, *, is_all: bool) -> bool:
+    """Return whether a total is at least a part of it, or equal where the part is all, within the tolerance."""
+    least, most = part_gib * (1 - _MEMORY_TOLERANCE), part_gib * (1 + _MEMORY_TOLERANCE)
+    return least <= total_gib <= most if is_all else least <= total_gib
 
 
 def _blocks_outside_run(printed: Printed, logs: Logs) -> Iterator[Finding]:
     """The blocks of the lowest rank, which writes the summary, lie between the summary's start and end."""
-    begun, ended = stamp_us(printed.start), stamp_us(printed.end)
+    run_start_us, run_end_us = stamp_us(printed.start), stamp_us(printed.end)
     for (epoch, block), span in logs.spans.get(min(logs.spans, default=0), {}).items():
-        early = begun is not None and span.start_us < begun - _SUMMARY_TOLERANCE_US
-        late = ended is not None and span.end_us > ended + _SUMMARY_TOLERANCE_US
-        if early or late:
-            seen = f"epoch {epoch} block{block} {'begins before' if early else 'ends after'} the run, by summary.json"
-            yield by_rule("time.order", seen)
+        if run_start_us is not None and span.start_us < run_start_us - _SUMMARY_TOLERANCE_US:
+            yield by_rule("time.order", f"epoch {epoch} block{block} begins before the run, by summary.json")
+            return
+        if run_end_us is not None and span.end_us > run_end_us + _SUMMARY_TOLERANCE_US:
+            yield by_rule("time.order", f"epoch {epoch} block{block} ends after the run, by summary.json")
             return
 
 
 def _copies(printed: Printed, logs: Logs) -> Iterator[Finding]:
     """Two epochs never have the same figures, nor two ranks the same time stamps: measurements are never equal."""
     figures = list(zip(printed.au_by_epoch, printed.samples_per_second_by_epoch, strict=False))
-    same = [
-        (first, second)
-        for (first, one), (second, two) in combinations(enumerate(figures, 1), 2)
-        if all(
-            round(left, _CONFIGURED_DECIMALS) != left and math.isclose(left, right, rel_tol=_MAX_COPY_DIFFERENCE)
-            for left, right in zip(one, two, strict=True)
-        )
-    ]
-    if same:
-        seen = f"epochs {same[0][0]} and {same[0][1]} have the same AU and samples/s, to the last digit"
-        yield by_rule("epochs.copied", seen)
-    stamped: dict[tuple[tuple[int, int], ...], int] = {}
+    for (epoch, one), (other_epoch, other) in combinations(enumerate(figures, 1), 2):
+        if all(map(_is_copy, one, other)):
+            seen = f"epochs {epoch} and {other_epoch} have the same AU and samples/s, to the last digit"
+            yield by_rule("epochs.copied", seen)
+            break
+    rank_of: dict[tuple[tuple[int, int], ...], int] = {}
     for rank, spans in logs.spans.items():
-        key = tuple((span.start_us, span.end_us) for _, span in sorted(spans.items()))
-        other = stamped.setdefault(key, rank)
-        if other != rank:
-            seen = f"ranks {other} and {rank} have the same time stamps, to the microsecond"
+        stamps = tuple((span.start_us, span.end_us) for _, span in sorted(spans.items()))
+        first_rank = rank_of.setdefault(stamps, rank)
+        if first_rank != rank:
+            seen = f"ranks {first_rank} and {rank} have the same time stamps, to the microsecond"
             # dlemu's ranks begin together, and two may end their only block in the same microsecond.
-            severity: Severity = "error" if len(key) > 1 else "warning"
+            severity: Severity = "error" if len(stamps) > 1 else "warning"
             yield by_rule("ranks.copied", seen, severity=severity)
             return
+
+
+def _is_copy(figure: float, other: float) -> bool:
+    """Return whether two figures are equal, and measured: a measured double has more decimals than a configured one."""
+    is_measured = round(figure, _CONFIGURED_DECIMALS) != figure
+    return is_measured and math.isclose(figure, other, rel_tol=_MAX_COPY_DIFFERENCE)
 
 
 def _bounds(setup: Setup, printed: Printed, recomputed: Recomputed, *, since_v2: bool) -> Iterator[Finding]:

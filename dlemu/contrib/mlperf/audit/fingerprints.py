@@ -16,16 +16,16 @@ import numpy as np
 from dlemu.contrib.mlperf.audit.step_files import Logs, Seconds
 from dlemu.contrib.mlperf.rules.known import Severity
 
-_MAX_COPY_DIFFERENCE = 1e-8
-"""Relative: sums of hundreds of independently measured times differ by more."""
-_DECIMALS, STAMP_DECIMALS = 6, 3
-"""A measured number has more decimals than this; the second is for numbers derived from time stamps in microseconds."""
+_MAX_COPY_DIFFERENCE = 1e-8  # relative: sums of hundreds of independently measured times differ by more
+_DECIMALS = 6  # a measured number has more decimals
+STAMP_DECIMALS = 3  # so has one derived from time stamps in microseconds
 _MIN_MEASURED = 3
 """A list counts as measured if it has at least this many different values, or values with more decimals."""
 
-_MIN_STEPS, _PROJECTIONS, _MOST_COMPARED = 100, 64, 2_000
-_MIN_UNEQUAL = 0.9
-"""Share of the waits that must be of different lengths: equal ones have no order."""
+_MIN_STEPS = 100  # of a sketch
+_PROJECTIONS = 64
+_MOST_COMPARED = 2_000  # sketches
+_MIN_UNEQUAL = 0.9  # share of the waits that must be of different lengths: equal ones have no order
 _MAX_ALIKE, _COPIED = 0.97, 0.9995
 """Cosine of two sketches, about the correlation of the waits' ranks: of copies with 2 % noise 0.98 or more, of scaled
 ones 1. Of 2,775 pairs of epochs of published runs of v1.0 the closest have 0.5; chance alone gives 0.13 (standard
@@ -48,8 +48,9 @@ def step_fingerprints(logs: Logs) -> tuple[Fingerprint, ...]:
     fingerprints = []
     for rank, blocks in logs.arrays.items():
         for epoch in sorted({epoch for epoch, _ in blocks}):
-            own = [arrays for (number, _), arrays in sorted(blocks.items()) if number == epoch]
-            load, proc = (np.concatenate([getattr(arrays, name) for arrays in own]) for name in ("load", "proc"))
+            of_epoch = [arrays for (number, _), arrays in sorted(blocks.items()) if number == epoch]
+            load = np.concatenate([arrays.load for arrays in of_epoch])
+            proc = np.concatenate([arrays.proc for arrays in of_epoch])
             if len(np.unique(load)) >= _MIN_MEASURED:
                 sums = (float(load.sum()), float(proc.sum()), float(load @ load), float(len(load)))
                 fingerprints.append(Fingerprint(f"rank {rank} in epoch {epoch}", sums, _sketch(load), epoch))
@@ -67,16 +68,17 @@ def _sketch(load: Seconds) -> tuple[float, ...]:
 
 def alike_pairs(fingerprints: Sequence[Fingerprint]) -> Iterator[tuple[Fingerprint, Fingerprint, Severity]]:
     """Yield pairs whose steps waited in nearly the same order: an `error` if in the very same, else a `warning`."""
-    known = [one for one in fingerprints if one.sketch][:_MOST_COMPARED]
-    if known:
-        sketches = np.array([one.sketch for one in known])
+    sketched = [fingerprint for fingerprint in fingerprints if fingerprint.sketch][:_MOST_COMPARED]
+    if sketched:
+        sketches = np.array([fingerprint.sketch for fingerprint in sketched])
         cosines = sketches @ sketches.T
         for first, second in np.argwhere(np.triu(cosines > _MAX_ALIKE, 1)).tolist():
-            yield known[first], known[second], "error" if cosines[first, second] > _COPIED else "warning"
+            severity: Severity = "error" if cosines[first, second] > _COPIED else "warning"
+            yield sketched[first], sketched[second], severity
 
 
 def figure_fingerprints(where: str, figures: Iterable[float], decimals: int = _DECIMALS) -> tuple[Fingerprint, ...]:
-    """Return a fingerprint of figures measured together; none if fewer than three have more than `decimals`."""
+    """Return a fingerprint of figures measured together; none if fewer than 3 have more decimals than `decimals`."""
     sums = tuple(figures)
     measured = sum(round(figure, decimals) != figure for figure in sums)
     return (Fingerprint(where, sums),) if measured >= _MIN_MEASURED else ()
@@ -84,7 +86,7 @@ def figure_fingerprints(where: str, figures: Iterable[float], decimals: int = _D
 
 def copied_pairs(fingerprints: Iterable[Fingerprint]) -> Iterator[tuple[Fingerprint, Fingerprint]]:
     """Yield pairs of fingerprints of the same measurement."""
-    ordered = sorted(fingerprints, key=lambda one: (len(one.sums), one.sums))
+    ordered = sorted(fingerprints, key=lambda fingerprint: (len(fingerprint.sums), fingerprint.sums))
     for index, first in enumerate(ordered):
         for second in ordered[index + 1 :]:
             if len(first.sums) != len(second.sums) or not _same(first.sums[0], second.sums[0]):

@@ -7,7 +7,7 @@ import os
 import shlex
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Literal
 
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_trees
 from dlemu.extend import UserError
@@ -17,8 +17,7 @@ COMPARED_AU = "dlio"
 """Formula of the compared AU: that of DLIO 2.x for all runs, whichever version of DLIO printed theirs."""
 
 
-Settings = tuple[tuple[str, str], ...]
-"""(key, value) pairs in which the runs of a side differ from each other."""
+Settings = tuple[tuple[str, str], ...]  # (key, value) pairs in which the runs of a side differ from each other
 Side = tuple[dict[Settings, JobFigures], dict[Settings, Conditions]]
 
 
@@ -35,35 +34,34 @@ def foreign_side(folder: str) -> Side:
             f"{folder} holds no run whose numbers can be recomputed: wanted DLIO's or MLPerf Storage's summary.json and"
             f" per_epoch_stats.json; `dlemu audit {shlex.quote(folder)}` says what is missing"
         )
-    workloads = sorted({_workload(run) for run in runs})
-    if len(workloads) > 1:
-        raise UserError(
-            f"{folder} holds runs of {', '.join(workloads)}: name a folder below it with runs of one workload"
-        )
-    names = [os.path.relpath(run.path, folder) for run in runs]
-    settings: list[Settings] = [()] if len(runs) == 1 else [(("run", name),) for name in names]
+    names = sorted({_workload(run) for run in runs})
+    if len(names) > 1:
+        raise UserError(f"{folder} holds runs of {', '.join(names)}: name a folder below it with runs of one workload")
     warnings = tuple(_warnings(runs))
-    conditions = (replace(_conditions(run), warnings=warnings) for run in runs)
-    return dict(zip(settings, map(_figures, runs), strict=True)), dict(zip(settings, conditions, strict=True))
+    figures: dict[Settings, JobFigures] = {}
+    conditions: dict[Settings, Conditions] = {}
+    for run in runs:
+        settings: Settings = () if len(runs) == 1 else (("run", os.path.relpath(run.path, folder)),)
+        work = {
+            "num_files_train": run.setup.num_files,
+            "num_samples_per_file": run.setup.samples_per_file,
+            "batch_size": run.setup.batch_size,
+        }
+        known = {key: value for key, value in work.items() if value is not None}
+        figures[settings] = _figures(run)
+        conditions[settings] = Conditions(title=names[0], work=known, warnings=warnings)
+    return figures, conditions
 
 
 def _workload(run: AuditedRun) -> str:
     return run.setup.workload or run.printed.model or "a workload without a name"
 
 
-def _conditions(run: AuditedRun) -> Conditions:
-    setup = run.setup
-    work = {
-        "num_files_train": setup.num_files,
-        "num_samples_per_file": setup.samples_per_file,
-        "batch_size": setup.batch_size,
-    }
-    return Conditions(title=_workload(run), work={key: value for key, value in work.items() if value is not None})
-
-
 def _figures(run: AuditedRun) -> JobFigures:
-    setup, times, au = run.setup, run.times, run.au_percent
-    rates = _rates(run)
+    setup, times, au, rates = run.setup, run.times, run.au_percent, _rates(run)
+    outcome: Literal["pass", "fail"] | None = None
+    if au is not None:
+        outcome = "pass" if au >= setup.au_threshold_percent else "fail"
     record_mb = None if setup.record_bytes is None else setup.record_bytes / 1e6
     formula = run.recomputed.formulas.get(COMPARED_AU)
     metrics = {
@@ -81,7 +79,7 @@ def _figures(run: AuditedRun) -> JobFigures:
         accelerator=setup.accelerator,
         ranks=run.accelerators,
         epochs=run.recomputed.epochs,
-        outcome=None if au is None else "pass" if au >= setup.au_threshold_percent else "fail",
+        outcome=outcome,
         threshold_percent=setup.au_threshold_percent,
         metrics={name: value for name, value in metrics.items() if value is not None},
     )

@@ -15,13 +15,10 @@ from dlemu.extend import UserError
 from dlemu.results import LIVE, SUMMARY
 from dlemu.results.kinds import kind_of, read_result
 
-DLIO_FOLDER = "dlio"
-"""Folder with DLIO's files in a result folder of dlemu."""
+DLIO_FOLDER = "dlio"  # folder with DLIO's files in a result folder of dlemu
 _OWN_NAME = re.compile(r"^dlemu(-\d+)?$")  # of the folder beside the results of `dlio_benchmark`
-_SENTENCES = re.compile(
-    r"(entries of )?(issues|((write|read)\.)?limited_by\.(evidence|advice)|telemetry\.notes)|.*warning"
-)
-"""Keys that aren't compared: sentences, beside whose codes and numbers they stand."""
+_TEXTS = re.compile(r"(entries of )?(issues|((write|read)\.)?limited_by\.(evidence|advice)|telemetry\.notes)|.*warning")
+"""Keys that aren't compared: sentences, which follow from the codes and numbers beside them."""
 _MOST_LISTED = 50
 
 
@@ -78,7 +75,7 @@ def differences(printed: object, recomputed: object) -> Iterator[Finding]:
     Keys that only one side has are not compared.
     """
     old, new = dict(_flatten(printed)), dict(_flatten(recomputed))
-    keys = sorted(key for key in old.keys() & new.keys() if not _same(old[key], new[key]) and not _SENTENCES.match(key))
+    keys = sorted(key for key in old.keys() & new.keys() if not _same(old[key], new[key]) and not _TEXTS.match(key))
     for key in keys[:_MOST_LISTED]:
         seen = f"summary.json: {key} is {str(old[key])[:120]}; recomputed {str(new[key])[:120]}"
         yield by_rule("summary.differs", seen)
@@ -102,5 +99,5 @@ def _flatten(value: object, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _same(old: Any, new: Any) -> bool:
-    floats = {type(old), type(new)} in ({float}, {float, int})
-    return same_sum(old, new) if floats else bool(old == new)
+    are_floats = {type(old), type(new)} in ({float}, {float, int})
+    return same_sum(old, new) if are_floats else bool(old == new)

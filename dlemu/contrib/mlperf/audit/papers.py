@@ -1,7 +1,7 @@
 """Reads the papers of one call: what mlpstorage, hydra and DLIO wrote into its folder, beside what was measured.
 
-The same for all benchmarks and phases; the leaf of each benchmark adds its measurements. A *leaf* is the folder of one
-run, or of one call of another phase (datasize, datagen).
+Papers are alike for all benchmarks and phases; the leaf of each benchmark adds its measurements. A *leaf* is the folder
+of one run, or of one call of another phase (datasize, datagen).
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ from functools import cached_property
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.run_settings import Setup, hydra_overrides, read_setup
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, numbers, read_json, text, value_at
+from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, moment, numbers, read_json, text, value_at
 from dlemu.contrib.mlperf.rules.known import Finding
 
 METADATA = "_metadata.json"
-SEPARATION = "fs_separation.json"
-"""mlpstorage v3.0's record of whether data and results share a file system."""
+SEPARATION = "fs_separation.json"  # mlpstorage v3.0's record of whether data and results share a file system
 COLLECTED = os.path.join("collector-staging", "cluster_info.json")
 """File in which mlpstorage v3.0 keeps /proc/meminfo and more of every host."""
 FILE_STORAGES = ("local_fs", "direct_fs")
 """Values of `storage.storage_type` for files; mlpstorage v3.0 sets the second for O_DIRECT."""
 PHASES = ("datasize", "datagen", "run")
-STAMP_FORMAT = "%Y%m%d_%H%M%S"
-"""How mlpstorage names the folder of a call: the time when it began."""
+STAMP_FORMAT = "%Y%m%d_%H%M%S"  # how mlpstorage names the folder of a call: the time when it began
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +37,8 @@ class Papers:
     setup: Setup = field(default_factory=Setup)
     """DLIO's configuration; kv_cache has none."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Content of mlpstorage's `*_metadata.json`."""
+    """mlpstorage's `*_metadata.json`."""
     summary: Mapping[str, Any] = field(default_factory=dict)
-    """Content of summary.json."""
     broken: tuple[Finding, ...] = ()
     """What could not be read."""
 
@@ -52,17 +49,16 @@ class Papers:
 
     @property
     def stamp(self) -> datetime | None:
-        """The time in `name`; None when that is not a time stamp."""
         return stamp_of(self.name)
 
     @property
     def began(self) -> datetime | None:
-        """Start time by summary.json."""
+        """Start by summary.json."""
         return moment(self.summary.get("start"))
 
     @property
     def ended(self) -> datetime | None:
-        """End time by summary.json."""
+        """End by summary.json."""
         return moment(self.summary.get("end"))
 
     @property
@@ -72,31 +68,29 @@ class Papers:
 
     @property
     def workload(self) -> Mapping[str, Any]:
-        """The whole workload, from config.yaml or else from the metadata."""
+        """All settings, from config.yaml or else from the metadata."""
         return self.setup.config or self.parameters
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The workload by the metadata."""
+        """The metadata's record of the workload."""
         return mapping(self.metadata.get("parameters"))
 
     @property
     def commands(self) -> list[str]:
         """The commands of kv_cache's ranks, by the metadata."""
-        kept = self.metadata.get("command_output_files")
-        commands = [text(mapping(each).get("command")) for each in (kept if isinstance(kept, list) else ())]
+        files = self.metadata.get("command_output_files")
+        commands = [text(value_at(file, "command")) for file in (files if isinstance(files, list) else ())]
         return [command for command in commands if command]
 
     @property
     def hosts(self) -> int | None:
-        """Number of hosts."""
-        return count(self.summary.get("num_hosts"))
+        return integer(self.summary.get("num_hosts"))
 
     @property
     def memory_gib(self) -> float | None:
-        """Memory of all hosts together."""
-        known = numbers(self.summary.get("host_memory_GB"))
-        return sum(known) if known else None
+        memory_gib = numbers(self.summary.get("host_memory_GB"))
+        return sum(memory_gib) if memory_gib else None
 
     def section(self, name: str) -> Mapping[str, Any]:
         """Return a section of the workload, from config.yaml or else from the metadata."""
@@ -114,14 +108,13 @@ class Papers:
 
     @cached_property
     def hydra_overrides(self) -> tuple[str, ...] | None:
-        """The overrides in hydra.yaml: none without any, None without that file."""
+        """The overrides in hydra.yaml; None without that file."""
         return hydra_overrides(self.path, [])
 
     @property
     def on_object_store(self) -> bool:
-        """Whether its data is no files of a file system."""
-        kind = self.section("storage").get("storage_type")
-        return kind not in (None, *FILE_STORAGES) or self.args.get("data_access_protocol") == "object"
+        storage_type = self.section("storage").get("storage_type")
+        return storage_type not in (None, *FILE_STORAGES) or self.args.get("data_access_protocol") == "object"
 
     def read(self, name: str) -> Any:
         """Return the content of a JSON file below the folder; None if missing or broken."""
@@ -132,19 +125,18 @@ class Papers:
 def read_papers(path: str, setup: Setup | None = None, phase: str = "run") -> Papers:
     """Read the papers in a folder; `setup` is its configuration where that is known already."""
     broken: list[Finding] = []
-    names = sorted(entry.name for entry in os.scandir(path) if not entry.is_dir()) if os.path.isdir(path) else []
+    files = sorted(entry.name for entry in os.scandir(path) if not entry.is_dir()) if os.path.isdir(path) else []
 
-    def content(ending: str) -> Mapping[str, Any]:
-        name = next((name for name in names if name.endswith(ending)), None)
-        return mapping(read_json(os.path.join(path, name), broken)) if name else {}
+    def content(file: str) -> Mapping[str, Any]:
+        return mapping(read_json(os.path.join(path, file), broken))
 
     return Papers(
         path=path,
         phase=phase,
-        files=tuple(names),
+        files=tuple(files),
         setup=read_setup(path, {}, broken) if setup is None else setup,
-        metadata=content(METADATA),
-        summary=mapping(read_json(os.path.join(path, "summary.json"), broken)) if "summary.json" in names else {},
+        metadata=next((content(file) for file in files if file.endswith(METADATA)), {}),
+        summary=content("summary.json") if "summary.json" in files else {},
         broken=tuple(broken),
     )
 

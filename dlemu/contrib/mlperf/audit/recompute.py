@@ -8,7 +8,7 @@ of v2.0 and v3.0 leave out the I/O of the first step (https://github.com/mlcommo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -55,7 +55,7 @@ class Recomputed:
     """The numbers that follow from the files that a run kept."""
 
     basis: str
-    """`steps`: step times of all ranks; `some ranks`: of some, scaled up; `blocks`: time stamps only; `nothing`."""
+    """`steps` of all ranks, `some ranks` (their steps, scaled up), `blocks` (only time stamps), or `nothing`."""
     ranks_kept: int = 0
     epochs: int = 0
     steps_per_epoch: int | None = None
@@ -83,23 +83,21 @@ class RunTimes:
 
 
 def run_times(logs: Logs) -> RunTimes:
-    """Return how long the run took."""
     spans = logs.spans.get(min(logs.spans, default=0), {})
     if not spans:
         return RunTimes()
     epochs = sorted({epoch for epoch, _ in spans})
-    first = {
-        epoch: max((arrays[epoch, 1].load[0] for arrays in logs.arrays.values() if (epoch, 1) in arrays), default=None)
-        for epoch in epochs
-    }
-    waits = [float(wait) for wait in first.values() if wait is not None]
+    training_seconds = [sum(span.seconds for (number, _), span in spans.items() if number == epoch) for epoch in epochs]
+    first_waits = []
+    for epoch in epochs:
+        waits = [blocks[epoch, 1].load[0] for blocks in logs.arrays.values() if (epoch, 1) in blocks]
+        if waits:
+            first_waits.append(float(max(waits)))
     start_us, end_us = min(span.start_us for span in spans.values()), max(span.end_us for span in spans.values())
     return RunTimes(
         total_seconds=(end_us - start_us) / 1e6,
-        training_seconds_by_epoch=tuple(
-            sum(span.seconds for (number, _), span in spans.items() if number == epoch) for epoch in epochs
-        ),
-        first_batch_seconds_by_epoch=tuple(waits) if len(waits) == len(epochs) else (),
+        training_seconds_by_epoch=tuple(training_seconds),
+        first_batch_seconds_by_epoch=tuple(first_waits) if len(first_waits) == len(epochs) else (),
     )
 
 
@@ -108,28 +106,31 @@ def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed
 
     If steps of fewer ranks than `accelerators` were kept, samples/s are scaled up.
     """
-    kept = len(logs.arrays)
-    timed = [block for block in logs.blocks() if all(logs.span(rank, block) is not None for rank in logs.arrays)]
-    blocks = [block for block in timed if kept and all(block in own for own in logs.arrays.values())]
-    if not blocks:
+    ranks_kept = len(logs.arrays)
+    ranks = accelerators or ranks_kept
+    blocks = [
+        block
+        for block in logs.blocks()
+        if all(block in arrays and logs.span(rank, block) is not None for rank, arrays in logs.arrays.items())
+    ]
+    if not ranks_kept or not blocks:
         return NOTHING
-    ranks = accelerators or kept
-    times = {block: [_kept_block(setup, logs, rank, block) for rank in logs.arrays] for block in blocks}
-    every = [own.seconds for parts in times.values() for own in parts]
-    lost, total = _lost(every), sum(block.total for block in every)
-    if kept >= ranks:
-        slower = sum(_waits_for_slower_seconds([own.seconds.proc for own in parts]) for parts in times.values())
+    times = {block: [kept_block(setup, logs, rank, block) for rank in logs.arrays] for block in blocks}
+    all_times = [block.seconds for block_of_ranks in times.values() for block in block_of_ranks]
+    lost, total = _lost(all_times), sum(block.total for block in all_times)
+    if ranks_kept >= ranks:
+        slower = sum(_waits_for_slower_seconds([block.seconds.proc for block in each]) for each in times.values())
         lost |= {"slower_rank": slower, "barrier": lost["barrier"] - slower}
     shares = {name: 100 * seconds / total for name, seconds in lost.items()}
     epochs = sorted({epoch for epoch, _ in blocks})
-    per_epoch = {epoch: [parts for block, parts in times.items() if block[0] == epoch] for epoch in epochs}
-    au_whole = 100 * sum(float(block.configured.sum()) for block in every) / total
+    per_epoch = {epoch: [of_ranks for block, of_ranks in times.items() if block[0] == epoch] for epoch in epochs}
+    au_whole = 100 * sum(float(block.configured.sum()) for block in all_times) / total
     return Recomputed(
-        basis="steps" if kept >= ranks else "some ranks",
-        ranks_kept=kept,
+        basis="steps" if ranks_kept >= ranks else "some ranks",
+        ranks_kept=ranks_kept,
         epochs=len(epochs),
-        steps_per_epoch=sum(parts[0].seconds.steps for parts in per_epoch[epochs[0]]),
-        formulas={name: _formula(name, per_epoch, ranks / kept, setup.is_random) for name in FORMULAS},
+        steps_per_epoch=sum(of_ranks[0].seconds.steps for of_ranks in per_epoch[epochs[0]]),
+        formulas={name: _formula(name, per_epoch, ranks / ranks_kept, setup.is_random) for name in FORMULAS},
         au_whole_percent=au_whole if math.isfinite(au_whole) else None,
         loss_percent=shares if all(map(math.isfinite, shares.values())) else {},
     )
@@ -145,22 +146,26 @@ class KeptBlock:
     """AU and samples/s of the block by each of DLIO's formulas; NaN without a batch size."""
 
 
-def _kept_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> KeptBlock:
+def kept_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> KeptBlock:
     """Return a rank's block; its steps must have been kept, and its time stamps be known.
 
-    Where a checkpoint follows, it ends at its first end or at the checkpoint, whichever fits the printed samples/s.
+    Where a checkpoint follows, the block ends at its first end or at the checkpoint, whichever fits the printed
+    samples/s.
     """
-    arrays = logs.arrays[rank][block]
-    span = logs.span(rank, block)
+    arrays, span = logs.arrays[rank][block], logs.span(rank, block)
     assert span is not None
-    has_own_stamps = block in logs.spans.get(rank, {})
-    implied = None if has_own_stamps else _implied_seconds(arrays, setup.batch_size, span.longest_seconds)
-    later, printed = span.seconds_to_checkpoint, arrays.printed_samples_per_second
-    totals = [span.seconds if implied is None else implied]
-    if later is not None and implied is None and printed is not None:
-        totals.append(later)
-    kept = [_rated(setup, logs, arrays, total) for total in totals]
-    return min(kept, key=lambda end: min(abs(each.samples_per_second - (printed or 0)) for each in end.rated.values()))
+    if block not in logs.spans.get(rank, {}):
+        implied = _implied_seconds(arrays, setup.batch_size, span.longest_seconds)
+        if implied is not None:
+            return _rated(setup, logs, arrays, implied)
+    first_end, printed = _rated(setup, logs, arrays, span.seconds), arrays.printed_samples_per_second
+    if span.seconds_to_checkpoint is None or printed is None:
+        return first_end
+
+    def gap(end: KeptBlock) -> float:
+        return min(abs(rated.samples_per_second - printed) for rated in end.rated.values())
+
+    return min(first_end, _rated(setup, logs, arrays, span.seconds_to_checkpoint), key=gap)
 
 
 def _rated(setup: Setup, logs: Logs, arrays: BlockArrays, total: float) -> KeptBlock:
@@ -189,43 +194,29 @@ def _implied_seconds(arrays: BlockArrays, batch_size: int | None, longest_second
     In v0.5 and v1.0 only rank 0 kept time stamps, and the ranks do not begin a block at the same moment.
     """
     rate = arrays.printed_samples_per_second
-    if batch_size is None or rate is None or rate <= 0:
+    if batch_size is None or rate is None or rate <= 0 or not math.isfinite(longest_seconds):
         return None
     seconds = arrays.steps * batch_size / rate
-    within = float(arrays.proc.sum()) <= seconds <= longest_seconds
-    return seconds if within and math.isfinite(longest_seconds) else None
+    return seconds if float(arrays.proc.sum()) <= seconds <= longest_seconds else None
 
 
 def _formula(name: str, per_epoch: Mapping[int, list[list[KeptBlock]]], scale: float, is_random: bool) -> Formula:
-    epochs = [_epoch(name, blocks) for blocks in per_epoch.values()]
-    credited = not (name == "dlio_v1" and is_random)  # for random times only the mean is known, but DLIO counts each
+    """Return a formula's numbers for each epoch; its blocks are lists over ranks."""
+    epochs = []
+    for blocks in per_epoch.values():
+        steps = [of_ranks[0].seconds.steps for of_ranks in blocks]
+        rated_by_rank = [[block.rated[name] for block in of_rank] for of_rank in zip(*blocks, strict=True)]
+        epochs.append(dlio_formulas.over_ranks([dlio_formulas.over_blocks(rated, steps) for rated in rated_by_rank]))
+    has_au = name != "dlio_v1" or not is_random  # of random times only the mean is known, but DLIO counts each
     return Formula(
-        au_by_epoch=tuple(epoch.au_percent for epoch in epochs) if credited else (),
+        au_by_epoch=tuple(epoch.au_percent for epoch in epochs) if has_au else (),
         samples_per_second_by_epoch=tuple(epoch.samples_per_second * scale for epoch in epochs),
-    )
-
-
-def _epoch(name: str, blocks: list[list[KeptBlock]]) -> dlio_formulas.Rated:
-    """Return AU and samples/s of one epoch's blocks, each a list over ranks."""
-    steps = [parts[0].seconds.steps for parts in blocks]
-    return dlio_formulas.over_ranks(
-        [dlio_formulas.over_blocks([block.rated[name] for block in own], steps) for own in zip(*blocks, strict=True)]
     )
 
 
 def _mean(values: tuple[float, ...]) -> float | None:
     mean = math.fsum(values) / len(values) if values else math.nan
     return mean if math.isfinite(mean) else None
-
-
-def per_rank_blocks(
-    setup: Setup, logs: Logs
-) -> Iterator[tuple[int, BlockKey, BlockArrays, Mapping[str, dlio_formulas.Rated]]]:
-    """Yield rank, block, step times and numbers by each formula, for every kept block whose time is known."""
-    for rank, blocks in logs.arrays.items():
-        for block, arrays in blocks.items():
-            if logs.span(rank, block) is not None:
-                yield rank, block, arrays, _kept_block(setup, logs, rank, block).rated
 
 
 def _lost(blocks: Sequence[dlio_formulas.BlockTimes]) -> dict[str, float]:
@@ -252,27 +243,34 @@ def _waits_for_slower_seconds(procs: Sequence[dlio_formulas.Times]) -> float:
 def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
     """Recompute a run from time stamps. The number of steps follows from the settings: the stamps do not show it."""
     spans = logs.spans.get(min(logs.spans, default=0), {})
-    epochs = [[span for (at, _), span in spans.items() if at == epoch] for epoch in sorted({at for at, _ in spans})]
-    seconds = [sum(span.seconds for span in blocks) for blocks in epochs]
-    ranks, steps = printed.accelerators, planned_steps(setup, printed)
-    if not epochs:
+    if not spans:
         return NOTHING
+    numbers = sorted({epoch for epoch, _ in spans})
+    epochs = [[span for (epoch, _), span in spans.items() if epoch == number] for number in numbers]
+    ranks, steps, c = printed.accelerators, planned_steps(setup, printed), setup.computation_seconds
     if ranks is None or steps is None or setup.batch_size is None:
         return Recomputed(basis="blocks", epochs=len(epochs), steps_per_epoch=steps)
-    samples, c = steps * setup.batch_size * ranks, setup.computation_seconds
-    rates = tuple(samples / took for took in seconds)
-    longest = [sum(span.longest_seconds for span in blocks) for blocks in epochs]
-    one_block_each = c is not None and len(spans) == len(epochs)  # DLIO drops the first step of each block
-    bounded = one_block_each and not setup.is_random  # a step of random time may take less than the mean
-    since_v2 = max(2, setup.exclude_start_steps + max(1, setup.exclude_end_steps))
-    dropped = since_v2 if logs.measured_compute else 1
+    seconds = [sum(span.seconds for span in blocks) for blocks in epochs]
+    step_samples = setup.batch_size * ranks
+    rates = tuple(steps * step_samples / each for each in seconds)
+    formulas: dict[str, Formula] = {}
+    dropped = max(2, setup.exclude_start_steps + max(1, setup.exclude_end_steps))
+    if not logs.measured_compute:
+        formulas["dlio_v1"] = Formula(samples_per_second_by_epoch=rates)
+        dropped = 1
+    bounds = None
+    # DLIO drops the first step of each block, and a step of random time may take less than the mean.
+    if c is not None and len(spans) == len(epochs) and not setup.is_random:
+        longest = [sum(span.longest_seconds for span in blocks) for blocks in epochs]
+        au = min(printed.au_percent or 100.0, 100.0) / 100
+        bounds = _bounds(longest, steps, dropped, c, step_samples, au)
     return Recomputed(
         basis="blocks",
         epochs=len(epochs),
         steps_per_epoch=steps,
-        formulas={} if logs.measured_compute else {"dlio_v1": Formula(samples_per_second_by_epoch=rates)},
+        formulas=formulas,
         au_whole_percent=None if c is None else 100 * steps * c * len(epochs) / sum(seconds),
-        bounds=_bounds(longest, steps, dropped, c, setup.batch_size * ranks, printed) if bounded and c else None,
+        bounds=bounds,
     )
 
 
@@ -285,9 +283,7 @@ def planned_steps(setup: Setup, printed: Printed) -> int | None:
     return min(steps, setup.total_training_steps or steps) or None
 
 
-def _bounds(
-    longest: Sequence[float], steps: int, dropped: int, c: float, step_samples: int, printed: Printed
-) -> Bounds | None:
+def _bounds(longest: Sequence[float], steps: int, dropped: int, c: float, samples: int, au: float) -> Bounds | None:
     """Return what the block times allow; None where no step is left to count.
 
     `dropped` is the largest number of steps that a possible formula drops: the first, since 2.x perhaps the last too.
@@ -299,16 +295,14 @@ def _bounds(
     if counted < 1:
         return None
     longest = [max(seconds, steps * c) for seconds in longest]
-    au = min(printed.au_percent or 100.0, 100.0) / 100
     return Bounds(
         au_least_percent=100 * fmean(counted * c / (seconds - dropped * c) for seconds in longest),
-        samples_per_second_least=step_samples * fmean(counted / seconds for seconds in longest),
-        samples_per_second_most=step_samples * steps / (counted * c) * au,
+        samples_per_second_least=samples * fmean(counted / seconds for seconds in longest),
+        samples_per_second_most=samples * steps / (counted * c) * au,
     )
 
 
-_LOADER = "pytorch"
-"""The only loader for which this holds: TensorFlow's readers share the work on each batch."""
+_LOADER = "pytorch"  # the only loader for which this holds: TensorFlow's readers share the work on each batch
 
 
 def credit_percent(setup: Setup, steps_per_epoch: int | None, blocks_per_epoch: float) -> float | None:

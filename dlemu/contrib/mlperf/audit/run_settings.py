@@ -9,17 +9,8 @@ from functools import partial
 from typing import Any
 
 from dlemu.config.duration import Duration, mean_seconds
-from dlemu.contrib.mlperf.audit.tolerant import (
-    count,
-    mapping,
-    moment,
-    number,
-    numbers,
-    read_json,
-    read_yaml,
-    text,
-    value_at,
-)
+from dlemu.contrib.mlperf.audit import tolerant
+from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, moment, number, numbers, text, value_at
 from dlemu.contrib.mlperf.rules.core_config import canonical
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
@@ -30,12 +21,12 @@ Shipped = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Workload -> accelerator -> {batch_size, computation_time}, for the workloads that come with dlemu."""
 
 
-def _at(key: str, read: Callable[[Any], Any], *, lacked: bool = False, default: Any = None) -> Any:
-    """Declare the field for a file's value at a dotted key: what reads it, and whether its absence is `lacking`."""
-    return field(default=default, metadata={"key": key, "read": read, "lacked": lacked})
+def _at(key: str, read: Callable[[Any], Any], *, required: bool = False, default: Any = None) -> Any:
+    """Declare a field for a file's value at a dotted key: what converts it, and whether DLIO always writes it."""
+    return field(default=default, metadata={"key": key, "read": read, "required": required})
 
 
-_whole = partial(count, least=0)
+_natural = partial(integer, least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,18 +35,18 @@ class Setup:
 
     workload: str | None = None
     accelerator: str | None = None
-    batch_size: int | None = _at("reader.batch_size", count)
+    batch_size: int | None = _at("reader.batch_size", integer)
     computation_seconds: float | None = None
-    """Of one step; the mean if the times are random."""
+    """Computation time of one step; the mean if the times are random."""
     is_random: bool = False
     """Whether the computation time of each step is drawn at random."""
     record_bytes: float | None = None
-    num_files: int | None = _at("dataset.num_files_train", count)
-    samples_per_file: int | None = _at("dataset.num_samples_per_file", count)
-    epochs: int | None = _at("train.epochs", count)
-    total_training_steps: int | None = _at("train.total_training_steps", count)
+    num_files: int | None = _at("dataset.num_files_train", integer)
+    samples_per_file: int | None = _at("dataset.num_samples_per_file", integer)
+    epochs: int | None = _at("train.epochs", integer)
+    total_training_steps: int | None = _at("train.total_training_steps", integer)
     data_loader: str | None = _at("reader.data_loader", text)
-    read_threads: int | None = _at("reader.read_threads", _whole)
+    read_threads: int | None = _at("reader.read_threads", _natural)
     """Reader processes or threads of each accelerator."""
     au_threshold_percent: float = 90.0
     exclude_start_steps: int = 1
@@ -81,31 +72,32 @@ def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:
 
 
 def _config(folder: str, findings: list[Finding]) -> Mapping[str, Any] | None:
-    for path in _places(folder, "config.yaml"):
-        workload = mapping(read_yaml(path, findings)).get("workload")
+    for path in _paths(folder, "config.yaml"):
+        workload = mapping(tolerant.read_yaml(path, findings)).get("workload")
         if isinstance(workload, Mapping):
             return workload
     return None
 
 
 def _overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
-    for path in _places(folder, "overrides.yaml"):
-        words = read_yaml(path, findings)
+    for path in _paths(folder, "overrides.yaml"):
+        words = tolerant.read_yaml(path, findings)
         if isinstance(words, list):
             return tuple(word for word in words if isinstance(word, str))
     return hydra_overrides(folder, findings) or None
 
 
 def hydra_overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
-    """Return the overrides in hydra.yaml: none without any, None without that file."""
-    for path in _places(folder, "hydra.yaml"):
-        kept = value_at(read_yaml(path, findings), "hydra.overrides.task")
-        return tuple(map(str, kept)) if isinstance(kept, list) else ()
+    """Return the overrides in hydra.yaml; None without that file."""
+    for path in _paths(folder, "hydra.yaml"):
+        overrides = value_at(tolerant.read_yaml(path, findings), "hydra.overrides.task")
+        return tuple(map(str, overrides)) if isinstance(overrides, list) else ()
     return None
 
 
-def _places(folder: str, name: str) -> list[str]:
-    paths = [os.path.join(folder, below, name) for below in CONFIG_FOLDERS]
+def _paths(folder: str, name: str) -> list[str]:
+    """Return where a file of hydra's is, below a run's folder."""
+    paths = [os.path.join(folder, subfolder, name) for subfolder in CONFIG_FOLDERS]
     return [path for path in paths if os.path.isfile(path)]
 
 
@@ -115,16 +107,16 @@ def setup_of(config: Mapping[str, Any], findings: list[Finding]) -> Setup:
     metric = mapping(value_at(config, "output.metric")) or mapping(config.get("metric"))
     seconds, is_random = _computation(mapping(config.get("train")), findings)
     threshold = number(value_at(config, "metric.au"))
-    excluded: dict[str, Any] = {name: _whole(metric.get(name)) for name in ("exclude_start_steps", "exclude_end_steps")}
-    spelled = {"reader": config.get("data_reader"), **config}
-    stated = {each.name: each.metadata["read"](value_at(spelled, each.metadata["key"])) for each in _declared(Setup)}
+    excluded: dict[str, Any] = {key: _natural(metric.get(key)) for key in ("exclude_start_steps", "exclude_end_steps")}
+    config = {"reader": config.get("data_reader"), **config}  # as DLIO of v0.5 calls it
+    settings = {each.name: each.metadata["read"](value_at(config, each.metadata["key"])) for each in _declared(Setup)}
     return Setup(
         workload=text(model) or text(mapping(model).get("name")),
         computation_seconds=seconds,
         is_random=is_random,
         record_bytes=number(dataset.get("record_length_bytes", dataset.get("record_length"))),
         au_threshold_percent=90.0 if threshold is None else 100 * threshold,  # DLIO's default
-        **stated,
+        **settings,
         **{name: steps for name, steps in excluded.items() if steps is not None},
     )
 
@@ -180,7 +172,7 @@ def completed(
     return replace(
         setup,
         accelerator=accelerator,
-        batch_size=count(pair.get("batch_size")),
+        batch_size=integer(pair.get("batch_size")),
         computation_seconds=seconds or number(pair.get("computation_time")),
     )
 
@@ -193,13 +185,13 @@ def _matching(setup: Setup, shipped: Shipped) -> str | None:
     if setup.computation_seconds is None or setup.is_random:
         return None
     pairs = shipped.get(setup.workload or "", {})
-    fit = [name for name, pair in pairs.items() if number(pair.get("computation_time")) == setup.computation_seconds]
-    return fit[0] if len(fit) == 1 else None
+    equal = [name for name, pair in pairs.items() if number(pair.get("computation_time")) == setup.computation_seconds]
+    return equal[0] if len(equal) == 1 else None
 
 
 def _sum(value: object) -> float | None:
-    known = numbers(value)
-    return sum(known) if known else None
+    summands = numbers(value)
+    return sum(summands) if summands else None
 
 
 def _tuple(value: object) -> tuple[float, ...]:
@@ -214,52 +206,51 @@ def _stamp(value: object) -> str | None:
 class Printed:
     """The numbers in a summary; None for those that it lacks.
 
-    DLIO has written all that are declared with `lacked` since v1.0, as all 660 published summaries have them. Those
-    without which a run can't be judged at all are in `unusable`.
+    DLIO has written those declared with `required` since v1.0: all 660 published summaries have them. What keeps a
+    run from being judged at all is in `unusable`.
     """
 
-    start: str | None = _at("start", _stamp, lacked=True)
-    end: str | None = _at("end", _stamp, lacked=True)
+    start: str | None = _at("start", _stamp, required=True)
+    end: str | None = _at("end", _stamp, required=True)
     model: str | None = _at("model", text)
-    """Of v0.5 alone."""
-    accelerators: int | None = _at("num_accelerators", count)
-    hosts: int | None = _at("num_hosts", _whole, lacked=True)
-    hostname: str | None = _at("hostname", text, lacked=True)
-    """Host of rank 0."""
-    epochs: int | None = _at("epochs", _whole, lacked=True)
-    num_files: int | None = _at("num_files_train", _whole, lacked=True)
-    samples_per_file: int | None = _at("num_samples_per_file", count, lacked=True)
-    memory_gib: float | None = _at("host_memory_GB", _sum, lacked=True)
+    """DLIO of v0.5 alone writes it."""
+    accelerators: int | None = _at("num_accelerators", integer)
+    hosts: int | None = _at("num_hosts", _natural, required=True)
+    hostname: str | None = _at("hostname", text, required=True)
+    epochs: int | None = _at("epochs", _natural, required=True)
+    num_files: int | None = _at("num_files_train", _natural, required=True)
+    samples_per_file: int | None = _at("num_samples_per_file", integer, required=True)
+    memory_gib: float | None = _at("host_memory_GB", _sum, required=True)
     """Memory of all hosts together."""
-    data_gib: float | None = _at("data_size_per_host_GB", number, lacked=True)
+    data_gib: float | None = _at("data_size_per_host_GB", number, required=True)
     """Size of the dataset divided by the number of hosts."""
-    verdict: str | None = _at("metric.train_au_meet_expectation", text, lacked=True)
+    verdict: str | None = _at("metric.train_au_meet_expectation", text, required=True)
     """`success` or `fail`."""
     au_percent: float | None = _at("metric.train_au_mean_percentage", number)
-    au_by_epoch: tuple[float, ...] = _at("metric.train_au_percentage", _tuple, lacked=True, default=())
-    au_deviation: float | None = _at("metric.train_au_stdev_percentage", number, lacked=True)
+    au_by_epoch: tuple[float, ...] = _at("metric.train_au_percentage", _tuple, required=True, default=())
+    au_deviation: float | None = _at("metric.train_au_stdev_percentage", number, required=True)
     """Standard deviation of the epochs' AU, in points."""
     samples_per_second: float | None = _at("metric.train_throughput_mean_samples_per_second", number)
     samples_per_second_by_epoch: tuple[float, ...] = _at(
-        "metric.train_throughput_samples_per_second", _tuple, lacked=True, default=()
+        "metric.train_throughput_samples_per_second", _tuple, required=True, default=()
     )
     samples_per_second_deviation: float | None = _at(
-        "metric.train_throughput_stdev_samples_per_second", number, lacked=True
+        "metric.train_throughput_stdev_samples_per_second", number, required=True
     )
-    mib_per_second: float | None = _at("metric.train_io_mean_MB_per_second", number, lacked=True)
-    mib_per_second_deviation: float | None = _at("metric.train_io_stdev_MB_per_second", number, lacked=True)
+    mib_per_second: float | None = _at("metric.train_io_mean_MB_per_second", number, required=True)
+    mib_per_second_deviation: float | None = _at("metric.train_io_stdev_MB_per_second", number, required=True)
     memory_slots: int | None = None
     """Number of entries in `host_memory_GB`, which has one for each host."""
     meminfo_gib: float | None = None
     """Memory of rank 0's host, from its /proc/meminfo."""
     checkpoints: bool = False
-    """Whether it has metrics of checkpoints."""
-    foreign: bool = False
-    """Whether another benchmark wrote it: some of MLPerf Storage v3.0 do not use DLIO."""
+    """Whether the summary has metrics of checkpoints."""
+    of_other_benchmark: bool = False
+    """Whether another benchmark wrote the summary: some of MLPerf Storage v3.0 do not use DLIO."""
     unusable: tuple[str, ...] = ()
     """Required numbers of a training run that are missing or not numbers, each as a phrase: `metric is missing`."""
-    lacking: tuple[str, ...] = ()
-    """Keys, dotted, that DLIO always writes, and this summary has no value for."""
+    missing_keys: tuple[str, ...] = ()
+    """Dotted keys for which the summary has no value, though DLIO always writes one."""
 
 
 def read_printed(folder: str, findings: list[Finding]) -> Printed:
@@ -268,42 +259,45 @@ def read_printed(folder: str, findings: list[Finding]) -> Printed:
     if not os.path.isfile(path):
         findings.append(by_rule("summary.missing", "there is no summary.json"))
         return Printed()
-    before = len(findings)
-    summary = read_json(path, findings)
-    if len(findings) == before and not isinstance(summary, Mapping):
+    broken: list[Finding] = []
+    summary = tolerant.read_json(path, broken)
+    findings += broken
+    if not broken and not isinstance(summary, Mapping):
         findings.append(by_rule("summary.foreign", f"summary.json holds a {type(summary).__name__}"))
     return _printed(mapping(summary), findings)
 
 
 def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
     metric, slots = mapping(summary.get("metric")), summary.get("host_memory_GB")
-    known: dict[str, Any] = {}
-    lacking = [] if summary.get("host_cpu_count") not in (None, [], "") else ["host_cpu_count"]
-    is_training = count(summary.get("num_accelerators")) is not None  # DLIO's, and not another benchmark's
+    numbers_by_field: dict[str, Any] = {}
+    missing_keys = ["host_cpu_count"] if summary.get("host_cpu_count") in (None, [], "") else []
+    is_training = integer(summary.get("num_accelerators")) is not None  # DLIO's, and not another benchmark's
     for each in _declared(Printed):
-        key, lacked, stated = each.metadata["key"], each.metadata["lacked"], value_at(summary, each.metadata["key"])
-        value = each.metadata["read"](stated)
+        key, required = each.metadata["key"], each.metadata["required"]
+        in_file = value_at(summary, key)
+        value = each.metadata["read"](in_file)
         if value or isinstance(value, float):
-            known[each.name] = value
-        elif stated in (None, [], ""):
-            lacking += [key] if lacked else []
-        elif lacked and is_training and value in (None, ()):
-            findings.append(by_rule("summary.foreign", f"summary.json: {key} is {_shown(stated)}"))
+            numbers_by_field[each.name] = value
+        elif in_file in (None, [], ""):
+            if required:
+                missing_keys.append(key)
+        elif required and is_training and value in (None, ()):
+            findings.append(by_rule("summary.foreign", f"summary.json: {key} is {_shown(in_file)}"))
     return Printed(
-        **known,
+        **numbers_by_field,
         memory_slots=len(slots) if isinstance(slots, list) else None,
         meminfo_gib=meminfo_gib(mapping(summary.get("host_meminfo")).get("MemTotal")),
         unusable=tuple(_unusable(summary)),
-        lacking=tuple(lacking),
+        missing_keys=tuple(missing_keys),
         checkpoints=any(str(key).startswith(("save_checkpoint", "load_checkpoint")) for key in metric),
-        foreign=bool(summary) and not summary.keys() & {"metric", "num_accelerators", "epochs", "complete"},
+        of_other_benchmark=bool(summary) and not summary.keys() & {"metric", "num_accelerators", "epochs", "complete"},
     )
 
 
 def meminfo_gib(value: object) -> float | None:
     """Return a size from /proc/meminfo in GiB; it is in kB, with or without the unit."""
-    word = value.split()[0] if isinstance(value, str) and value.split() else value
-    kilobytes = number(canonical(word))
+    size = value.split()[0] if isinstance(value, str) and value.split() else value
+    kilobytes = number(canonical(size))
     return None if kilobytes is None else kilobytes / 2**20
 
 
@@ -317,7 +311,7 @@ def _unusable(summary: Mapping[str, Any]) -> Iterator[str]:
             value = number(metric.get(key))
             if value is None or value < 0:
                 yield f"metric.{key} is {_shown(metric.get(key))}"
-    if count(summary.get("num_accelerators")) is None:
+    if integer(summary.get("num_accelerators")) is None:
         yield f"num_accelerators is {_shown(summary.get('num_accelerators'))}"
 
 

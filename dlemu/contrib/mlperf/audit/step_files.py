@@ -1,7 +1,10 @@
 """Reads DLIO's files of rank R: step times from R_output.json, time stamps of blocks from [R_]per_epoch_stats.json.
 
-`Logs` holds those of a whole run. DLIO of v0.5 and v1.0 kept time stamps of rank 0 only, and the configured time of
-each step as `compute`; DLIO 2.x keeps time stamps of every rank, and the measured time.
+    0_output.json           {"1": {"load": {"block1": [0.9, 0.1]}, "proc": .., "compute": .., "au": {"block1": 97.5}}}
+    0_per_epoch_stats.json  {"1": {"start": "2026-03-01T12:00:00", "end": .., "block1": {"start": .., "end": ..}}}
+
+where "1" is the epoch. `Logs` holds the times of a whole run. DLIO of v0.5 and v1.0 kept time stamps of rank 0 only,
+and the configured time of each step as `compute`; DLIO 2.x keeps time stamps of every rank, and the measured time.
 """
 
 from __future__ import annotations
@@ -17,17 +20,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, number, read_json, stamp_us, text
+from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, number, read_json, stamp_us, text, value_at
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
 from dlemu.results.answer_files import open_untrusted
 
-BlockKey = tuple[int, int]
-"""Epoch and block, each from 1."""
+BlockKey = tuple[int, int]  # epoch and block, each from 1
 STAMP_SECONDS = 0.1
 """How far a time stamp may be from its event: DLIO writes a line to its log in between. 0.06 s were seen."""
 
 _BLOCK = re.compile(r"^block(\d{1,9})$")
+_BLOCK_KEYS = ("load", "proc", "compute", "au", "throughput")
 _NUMBER = re.compile(r"^\d{1,9}$")
 Seconds = NDArray[np.float64]
 
@@ -36,12 +39,10 @@ _STATS = re.compile(r"^(?:(\d{1,9})_)?per_epoch_stats\.json$")
 _PART = re.compile(r"^(block|ckpt|save_ckpt|load_ckpt)\d+$")
 _OVERLAP_TOLERANCE_US = 10_000
 """Time stamps of the same moment may differ by this much: DLIO writes a line to its log between them."""
-_EPOCH_TOLERANCE_US = 1_000_000
-"""The same for time stamps that different parts of DLIO take."""
-Interval = tuple[int, int, str]
-"""Start and end in microseconds, and a name."""
-LOG, _LOG_START = "dlio.log", 400
-"""DLIO's log, and how many bytes at its start show whether dlemu wrote it."""
+_EPOCH_TOLERANCE_US = 1_000_000  # tolerance between time stamps that different parts of DLIO take
+Interval = tuple[int, int, str]  # start and end in microseconds, and a name
+LOG = "dlio.log"
+_LOG_START_BYTES = 400  # at the start of the log, which show whether dlemu wrote it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,6 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """The block's time."""
         return (self.end_us - self.start_us) / 1e6
 
     @property
@@ -84,9 +84,11 @@ def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> di
     """
     epochs = list(epochs_of(read_json(path, findings)))
     findings += out_of_order(epochs, os.path.basename(path))
-    barriers = [started_us]
-    barriers += [stamp_us(part.get("end")) for _, epoch_stats in epochs for part in _parts_with_barrier(epoch_stats)]
-    known_us = [barrier_us for barrier_us in barriers if barrier_us is not None]
+    barriers_us = [] if started_us is None else [started_us]
+    for _, epoch_stats in epochs:  # the epoch, and each of its blocks, ends with a barrier of all ranks
+        parts = [epoch_stats, *(part for name, part in epoch_stats.items() if block_number(name) is not None)]
+        ends_us = [stamp_us(mapping(part).get("end")) for part in parts]
+        barriers_us += [end_us for end_us in ends_us if end_us is not None]
     spans = {}
     for epoch, epoch_stats in epochs:
         epoch_end_us = stamp_us(epoch_stats.get("end"))
@@ -94,25 +96,19 @@ def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> di
             number = block_number(name)
             if number is None:
                 continue
-            start, end = (stamp_us(mapping(stamps).get(key)) for key in ("start", "end"))
-            if start is None or end is None or end <= start:
+            start_us, end_us = stamp_us(mapping(stamps).get("start")), stamp_us(mapping(stamps).get("end"))
+            if start_us is None or end_us is None or end_us <= start_us:
                 where = f"{os.path.basename(path)}, epoch {epoch}, {name}"
                 findings.append(by_rule("file.unusable", f"{where}: no end after its start"))
                 continue
             spans[epoch, number] = Span(
-                start_us=start,
-                end_us=_checkpoint_start(epoch_stats, f"ckpt{number}", end) or end,
-                earliest_us=max((barrier_us for barrier_us in known_us if barrier_us <= start), default=None),
-                latest_us=epoch_end_us if epoch_end_us is not None and epoch_end_us >= end else None,
-                checkpoint_us=_checkpoint_start(epoch_stats, f"save_ckpt{number}", end),
+                start_us=start_us,
+                end_us=_checkpoint_start(epoch_stats, f"ckpt{number}", end_us) or end_us,
+                earliest_us=max((barrier_us for barrier_us in barriers_us if barrier_us <= start_us), default=None),
+                latest_us=epoch_end_us if epoch_end_us is not None and epoch_end_us >= end_us else None,
+                checkpoint_us=_checkpoint_start(epoch_stats, f"save_ckpt{number}", end_us),
             )
     return spans
-
-
-def _parts_with_barrier(epoch_stats: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the stamps of all that ends with a barrier of all ranks: the epoch, and each of its blocks."""
-    yield epoch_stats
-    yield from (mapping(part) for name, part in epoch_stats.items() if block_number(name) is not None)
 
 
 def _checkpoint_start(epoch_stats: Mapping[str, Any], checkpoint: str, end_us: int) -> int | None:
@@ -139,17 +135,16 @@ class BlockArrays:
     """One rank's step times of one block, in seconds."""
 
     load: Seconds
-    """From requesting the batch to having it."""
+    """Time from requesting the batch to having it."""
     proc: Seconds
-    """From requesting the batch to the end of its computation."""
+    """Time from requesting the batch to the end of its computation."""
     compute: Seconds
-    """As in the file: the configured computation in v0.5 and v1.0, the measured one since 2.0."""
+    """Computation: as configured in files of v0.5 and v1.0, as measured in those of DLIO 2.x."""
     printed_au_percent: float | None
     printed_samples_per_second: float | None
 
     @property
     def steps(self) -> int:
-        """Steps of the block."""
         return len(self.proc)
 
 
@@ -178,21 +173,18 @@ class Logs:
 
     def span(self, rank: int, block: BlockKey) -> Span | None:
         """Return a block's time stamps: the rank's own, or else those of the lowest rank that has some."""
-        for source in (rank, *sorted(self.spans)):
-            span = self.spans.get(source, {}).get(block)
-            if span is not None:
-                return span
-        return None
+        spans = [self.spans.get(source, {}).get(block) for source in (rank, *sorted(self.spans))]
+        return next((span for span in spans if span is not None), None)
 
     def blocks(self) -> list[BlockKey]:
         """Return the blocks of any rank, in order."""
-        sources = [*self.arrays.values(), *self.spans.values()]
-        return sorted({block for source in sources for block in source})
+        return sorted(set[BlockKey]().union(*self.arrays.values(), *self.spans.values()))
 
 
 def read_logs(folder: str, names: list[str], started: str | None, findings: list[Finding]) -> Logs:
     """Read the step times and time stamps in a folder; `names` are its files, `started` is the run's start."""
     outputs = {int(match[1]): match[0] for match in map(_OUTPUT.match, names) if match}
+    # Rank 0's file without a number, as v0.5 and v1.0 wrote it, is listed as -1.
     stats = {int(match[1] or -1): match[0] for match in map(_STATS.match, names) if match}
     arrays, hosts = {}, {}
     for rank, name in sorted(outputs.items()):
@@ -217,48 +209,48 @@ def names_dlemu(log: str) -> bool:
     """Return whether dlemu wrote a dlio.log, by the log's first line."""
     try:
         with open(open_untrusted(log, LARGEST_BYTES), "rb") as lines:
-            return b"dlemu" in lines.read(_LOG_START).partition(b"\n")[0]
+            return b"dlemu" in lines.read(_LOG_START_BYTES).partition(b"\n")[0]
     except (OSError, UserError):
         return False
 
 
-def _blocks(content: object, name_of_file: str, findings: list[Finding]) -> dict[BlockKey, BlockArrays]:
+def _blocks(content: object, file: str, findings: list[Finding]) -> dict[BlockKey, BlockArrays]:
     blocks = {}
     for epoch, epoch_output in epochs_of(content):
         for name in mapping(epoch_output.get("proc")):
             number = block_number(name)
             if number is not None:
-                arrays = _arrays(epoch_output, name, f"{name_of_file}, epoch {epoch}, {name}", findings)
+                arrays = _arrays(epoch_output, name, f"{file}, epoch {epoch}, {name}", findings)
                 if arrays:
                     blocks[epoch, number] = arrays
     return blocks
 
 
-def _arrays(epoch_output: Mapping[str, Any], name: str, where: str, findings: list[Finding]) -> BlockArrays | None:
-    lists = {key: _seconds(mapping(epoch_output.get(key)).get(name)) for key in ("load", "proc", "compute")}
-    missing = [key for key, values in lists.items() if values is None]
-    load, proc, compute = lists.values()
+def _arrays(epoch_output: Mapping[str, Any], block: str, where: str, findings: list[Finding]) -> BlockArrays | None:
+    of_block = {key: value_at(epoch_output, f"{key}.{block}") for key in _BLOCK_KEYS}
+    load, proc, compute = _seconds(of_block["load"]), _seconds(of_block["proc"]), _seconds(of_block["compute"])
     if load is None or proc is None or compute is None:
-        findings.append(by_rule("file.unusable", f"{where}: {', '.join(missing)} is not a list of seconds"))
+        arrays = {"load": load, "proc": proc, "compute": compute}
+        unusable = ", ".join(key for key, seconds in arrays.items() if seconds is None)
+        findings.append(by_rule("file.unusable", f"{where}: {unusable} is not a list of seconds"))
         return None
     if not len(load) == len(proc) == len(compute):
-        lengths = ", ".join(f"{key} {len(values)}" for key, values in lists.items() if values is not None)
+        lengths = f"load {len(load)}, proc {len(proc)}, compute {len(compute)}"
         findings.append(by_rule("file.unusable", f"{where}: lists of unequal length ({lengths})"))
         return None
-    printed = {key: mapping(epoch_output.get(key)).get(name) for key in ("au", "throughput")}
-    for key, value in printed.items():
-        findings += _no_number(where, key, value)
+    au, rate = of_block["au"], of_block["throughput"]
+    findings += [*_no_number(where, "au", au), *_no_number(where, "throughput", rate)]
     return BlockArrays(
         load=load,
         proc=proc,
         compute=compute,
-        printed_au_percent=number(printed["au"]),
-        printed_samples_per_second=number(printed["throughput"]),
+        printed_au_percent=number(au),
+        printed_samples_per_second=number(rate),
     )
 
 
 def _no_number(where: str, key: str, value: object) -> Iterator[Finding]:
-    """Yield a finding if a value is there that is no number at all; NaN is one, of a block that was cut short."""
+    """Yield a finding for a value that is no number; NaN is a number, of a block that was cut short."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
         yield by_rule("file.unusable", f"{where}: {key} is {repr(value)[:60]}")
 
@@ -268,45 +260,46 @@ def _seconds(value: object) -> Seconds | None:
     if not isinstance(value, list) or not value:
         return None
     try:
-        found = np.array(value)
+        array = np.array(value)
     except (ValueError, OverflowError):
         return None
-    if found.ndim != 1 or found.dtype.kind not in "iuf":
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
         return None
-    seconds = found.astype(np.float64)
+    seconds = array.astype(np.float64)
     return seconds if bool(np.isfinite(seconds).all()) and float(seconds.min()) >= 0 else None
 
 
-def out_of_order(epochs: Sequence[tuple[int, Mapping[str, Any]]], where: str) -> Iterator[Finding]:
+def out_of_order(epochs: Sequence[tuple[int, Mapping[str, Any]]], file: str) -> Iterator[Finding]:
     """Yield one finding if the epochs in a file of time stamps, or their parts, are not in order."""
-    in_order = sorted(epochs, key=lambda epoch: epoch[0])
-    whole = [found for at, epoch in in_order if (found := _interval(epoch, f"epoch {at}"))]
-    problems = list(_overlaps(whole))
-    for at, epoch in epochs:
-        named = [
-            (match[1], _interval(value, name)) for name, value in epoch.items() if (match := _PART.match(str(name)))
-        ]
-        parts = [(kind, part) for kind, part in named if part is not None]
+    intervals = [_interval(stats, f"epoch {epoch}") for epoch, stats in sorted(epochs, key=lambda epoch: epoch[0])]
+    problems = list(_overlaps([interval for interval in intervals if interval]))
+    for epoch, stats in epochs:
+        parts: list[tuple[str, Interval]] = []
+        for name, stamps in stats.items():
+            match, interval = _PART.match(str(name)), _interval(stamps, str(name))
+            if match and interval:
+                parts.append((match[1], interval))
         for kinds in (("block",), ("ckpt", "save_ckpt", "load_ckpt")):
-            problems += _overlaps(sorted(part for kind, part in parts if kind in kinds))
-        whole_epoch = _interval(epoch, f"epoch {at}")
+            problems += _overlaps(sorted(interval for kind, interval in parts if kind in kinds))
+        whole_epoch = _interval(stats, f"epoch {epoch}")
         if whole_epoch:
-            earliest, latest = whole_epoch[0] - _EPOCH_TOLERANCE_US, whole_epoch[1] + _EPOCH_TOLERANCE_US
-            outside = [name for _, (start, end, name) in parts if start < earliest or end > latest]
-            problems += [f"{name} is not within epoch {at}" for name in outside]
+            earliest_us, latest_us = whole_epoch[0] - _EPOCH_TOLERANCE_US, whole_epoch[1] + _EPOCH_TOLERANCE_US
+            outside = [name for _, (start, end, name) in parts if start < earliest_us or end > latest_us]
+            problems += [f"{name} is not within epoch {epoch}" for name in outside]
     if problems:
-        yield by_rule("time.order", f"{where}: {'; '.join(problems[:3])}")
+        yield by_rule("time.order", f"{file}: {'; '.join(problems[:3])}")
 
 
-def _interval(stated: object, name: str) -> Interval | None:
-    start, end = (stamp_us(mapping(stated).get(key)) for key in ("start", "end"))
-    return None if start is None or end is None else (start, end, str(name))
+def _interval(stamps: object, name: str) -> Interval | None:
+    start_us, end_us = stamp_us(mapping(stamps).get("start")), stamp_us(mapping(stamps).get("end"))
+    return None if start_us is None or end_us is None else (start_us, end_us, name)
 
 
 def _overlaps(intervals: Sequence[Interval]) -> Iterator[str]:
+    """Yield which intervals, given in order, end before they begin, or begin before the previous one has ended."""
     for start, end, name in intervals:
         if end < start - _OVERLAP_TOLERANCE_US:
             yield f"{name} ends before it begins"
-    for (_, before, first), (after, _, second) in pairwise(intervals):
-        if after < before - _OVERLAP_TOLERANCE_US:
-            yield f"{second} begins {(before - after) / 1e6:.3f} s before {first} ends"
+    for (_, previous_end, previous), (start, _, name) in pairwise(intervals):
+        if start < previous_end - _OVERLAP_TOLERANCE_US:
+            yield f"{name} begins {(previous_end - start) / 1e6:.3f} s before {previous} ends"

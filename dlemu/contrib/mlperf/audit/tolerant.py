@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -16,37 +16,33 @@ from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
 from dlemu.results.answer_files import read_untrusted
 
-PRUNED = "PRUNED BY STAFF"
-"""Content with which MLPerf Storage's reviewers replace a file that is too large to publish."""
-SUM_TOLERANCE = 1e-6
-"""Relative: a different order of summing changes far less, a different measurement more."""
-LARGEST_BYTES = 2**31
-"""A larger file is not read: no result file is as large."""
-YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""PyYAML's C loader is ten times as fast."""
+PRUNED = "PRUNED BY STAFF"  # content with which MLPerf Storage's reviewers replace a file that is too large to publish
+SUM_TOLERANCE = 1e-6  # relative: a different order of summing changes far less, a different measurement more
+LARGEST_BYTES = 2**31  # a larger file is not read: no result file is as large
+YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML's C loader is ten times as fast
 
 
 def read_json(path: str, findings: list[Finding]) -> Any:
-    """Return the content of a JSON file, or None and append a finding."""
+    """Return the content of a JSON file; None, with a finding appended, for one that can't be read."""
     return _parsed(path, "JSON", json.loads, findings)
 
 
 def read_yaml(path: str, findings: list[Finding]) -> Any:
-    """Return the content of a YAML file, or None and append a finding."""
+    """Return the content of a YAML file; None, with a finding appended, for one that can't be read."""
     return _parsed(path, "YAML", partial(yaml.load, Loader=YAML_LOADER), findings)
 
 
-def _parsed(path: str, kind: str, parse: Callable[[str], Any], findings: list[Finding]) -> Any:
-    text = read_text(path, findings)
+def _parsed(path: str, language: str, parse: Callable[[str], Any], findings: list[Finding]) -> Any:
+    content = read_text(path, findings)
     try:
-        return None if text is None else parse(text)
+        return None if content is None else parse(content)
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        findings.append(_broken(path, kind, error))
+        findings.append(_broken(path, language, error))
         return None
 
 
 def read_text(path: str, findings: list[Finding]) -> str | None:
-    """Return a file's text; None and append a finding where it can't be read, or reviewers removed its content."""
+    """Return a file's text; None, with a finding appended, if it can't be read or reviewers removed its content."""
     try:
         content = read_untrusted(path, LARGEST_BYTES).decode()
     except (UserError, ValueError) as error:
@@ -58,10 +54,27 @@ def read_text(path: str, findings: list[Finding]) -> str | None:
     return None
 
 
-def _broken(path: str, kind: str, error: Exception) -> Finding:
+def _broken(path: str, language: str, error: Exception) -> Finding:
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     name = os.path.basename(path)
-    return by_rule("file.broken", f"{name}: {reason}", f"a whole {kind} file", "copy it from the run again")
+    return by_rule("file.broken", f"{name}: {reason}", f"a whole {language} file", "copy it from the run again")
+
+
+def entries_of(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the sorted names of a folder's files, and of its subfolders; nothing if it can't be listed."""
+    try:
+        with os.scandir(path) as entries:
+            listed = sorted((entry.name, entry.is_dir()) for entry in entries)
+    except OSError:
+        return (), ()
+    return tuple(name for name, is_folder in listed if not is_folder), tuple(
+        name for name, is_folder in listed if is_folder
+    )
+
+
+def folders_in(folder: str) -> list[str]:
+    """Return the sorted names of a folder's subfolders, except hidden ones."""
+    return [name for name in entries_of(folder)[1] if not name.startswith(".")]
 
 
 def mapping(value: object) -> Mapping[str, Any]:
@@ -77,7 +90,7 @@ def value_at(content: object, dotted: str) -> Any:
 
 
 def nested(content: object, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value deep in mappings and lists, with the key that it, or the list that it is in, has."""
+    """Yield (key, value) for every value deep in mappings and lists: {a: {b: [1, 2]}} -> (b, 1), (b, 2)."""
     if isinstance(content, Mapping):
         for name, item in content.items():
             yield from nested(item, name)
@@ -98,23 +111,26 @@ def number(value: object) -> float | None:
         return None
 
 
-def count(value: object, least: int = 1) -> int | None:
+def integer(value: object, least: int = 1) -> int | None:
     """Return the value as int if it is a whole number of at least `least`, else None."""
-    whole = number(value)
-    return int(whole) if whole is not None and whole == int(whole) and whole >= least else None
+    real = number(value)
+    return int(real) if real is not None and real == int(real) and real >= least else None
 
 
 def numbers(value: object) -> list[float] | None:
     """Return the value if it is a non-empty list of finite numbers, else None."""
-    if not isinstance(value, list) or not value:
-        return None
-    items = [number(item) for item in value]
-    kept = [item for item in items if item is not None]
-    return kept if len(kept) == len(items) else None
+    return all_known(map(number, value)) if isinstance(value, list) else None
+
+
+def all_known(values: Iterable[float | None]) -> list[float] | None:
+    """Return the values as a list; None if any of them is None, or there are none."""
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    return known if known and len(known) == len(listed) else None
 
 
 def same_sum(left: float, right: float) -> bool:
-    """Return whether two sums are of the same numbers."""
+    """Return whether two sums are equal, but for the order of summing."""
     return math.isclose(left, right, rel_tol=SUM_TOLERANCE, abs_tol=1e-9)
 
 
@@ -135,6 +151,6 @@ def stamp_us(value: object) -> int | None:
 
 
 def moment(stamp: object) -> datetime | None:
-    """Return a time stamp of DLIO or mlpstorage as a datetime, in the local time of its clock; None if it is none."""
+    """Return a time stamp of DLIO or mlpstorage in the local time of its clock; None for any other value."""
     microseconds = stamp_us(stamp.removesuffix("Z") if isinstance(stamp, str) else stamp)
     return None if microseconds is None else datetime(1970, 1, 1) + timedelta(microseconds=microseconds)

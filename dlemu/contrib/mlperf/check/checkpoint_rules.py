@@ -1,8 +1,8 @@
 """Rules on checkpointing results of v2.0 and v3.0: one model on one system, in one call of the tool or two.
 
-Between writing and reading lies a gap; *remapping* is what storage that can't be shared needs before another host reads
-what one host wrote. Source: section 4 of v3.0's Rules.md and checkpointing_checks.py of its submission checker
-(https://github.com/mlcommons/storage).
+Between the call that writes and the call that reads lies a gap. *Remapping* is what storage that can't be shared needs
+before another host reads what one host wrote. Source: section 4 of v3.0's Rules.md and checkpointing_checks.py of its
+submission checker (https://github.com/mlcommons/storage).
 """
 
 from __future__ import annotations
@@ -18,34 +18,17 @@ from dlemu.config.translate import is_known
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers
 from dlemu.contrib.mlperf.audit.papers import SEPARATION
 from dlemu.contrib.mlperf.audit.step_files import LOG, names_dlemu
-from dlemu.contrib.mlperf.audit.tolerant import mapping, nested, number, text, value_at
+from dlemu.contrib.mlperf.audit.tolerant import mapping, nested, text, value_at
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, runs_differ
 from dlemu.contrib.mlperf.check.system_description import described_system
 from dlemu.contrib.mlperf.check.tree_rules import results_json
-from dlemu.contrib.mlperf.rules.checkpoints import (
-    ACCELERATOR_GIB,
-    CHECKPOINTS,
-    GAP_SECONDS,
-    MEMORY_FACTOR,
-    MODELS,
-    RANKS_A_HOST,
-    SUBSET_RANKS,
-    OfficialModel,
-    official_model,
-)
-from dlemu.contrib.mlperf.rules.core_config import (
-    CORE_SECTIONS,
-    STATED,
-    canonical,
-    core_config_hash,
-    is_checkpoint_core,
-    settings_of,
-)
-from dlemu.contrib.mlperf.rules.known import Finding, Severity, at, by_rule, by_rule_at, unapplied
+from dlemu.contrib.mlperf.rules import checkpoints as official
+from dlemu.contrib.mlperf.rules import core_config
+from dlemu.contrib.mlperf.rules.core_config import canonical, is_checkpoint_core, settings_of
+from dlemu.contrib.mlperf.rules.known import Finding, at, by_rule, by_rule_at, unapplied
 from dlemu.contrib.mlperf.rules.training import override_keys
 from dlemu.extend import dlio_workload
 
-Found = Iterator[Finding]
 _ACCESS_FLAGS = ("simultaneous_write", "simultaneous_read")
 """Fields of a system description's `capabilities` on whether all hosts reach the checkpoints at the same time."""
 _REMAP_KEY = "remap_time_in_seconds"
@@ -53,20 +36,20 @@ _MIN_REMAP_SHARE = 0.5
 """Share of the stated remapping time that must at least pass between the two calls (4.7.3, the checker)."""
 
 
-def _gap(result: CheckpointResult) -> Found:
+def _gap(result: CheckpointResult) -> Iterator[Finding]:
     """At most 30 s from the end of the write call to the start of the read call (4.7.1)."""
     if len(result.leaves) != 2 or not result.edition.checks_tree:
         return
     write, read = result.leaves
-    by_summaries = write.summary.get("end"), read.summary.get("start")
-    ended = write.metadata.get("invocation_end_time") or _last_collection(write) or by_summaries[0]
-    began = read.metadata.get("invocation_start_time") or by_summaries[1]
-    summary_gap = _seconds_between(*by_summaries)
+    ended = write.metadata.get("invocation_end_time") or _last_collection(write) or write.summary.get("end")
+    began = read.metadata.get("invocation_start_time") or read.summary.get("start")
+    summary_gap = _between_calls(result)
     seconds = _seconds_between(ended, began)
-    seconds = summary_gap if seconds is None else seconds
     if seconds is None:
-        yield from at(result.path, unapplied("checkpoint.gap", times_of_both_calls=None))
-    elif seconds > GAP_SECONDS:
+        seconds = summary_gap
+    if seconds is None:
+        yield from at(result.path, unapplied("checkpoint.gap", {"times of both calls": None}))
+    elif seconds > official.GAP_SECONDS:
         yield by_rule_at(result.path, "checkpoint.gap", f"{seconds:.1f} s")
     elif result.closed and summary_gap is not None and summary_gap < 0:
         seen = f"the read call began {-summary_gap:.1f} s before the write call had ended"
@@ -81,12 +64,13 @@ def _last_collection(write: CheckpointLeaf) -> str | None:
 
     These stamps end in Z, for UTC, but like the checker we compare them as local times.
     """
-    after = write.summary.get("end")
-    stamps = [
-        value for key, value in nested(write.metadata) if key == "collection_timestamp" and isinstance(value, str)
-    ]
-    found = (stamp.strip().removesuffix("Z") for stamp in stamps)
-    later = [stamp for stamp in found if (_seconds_between(after, stamp) or -1.0) >= 0]
+    later = []
+    for key, stamp in nested(write.metadata):
+        if key == "collection_timestamp" and isinstance(stamp, str):
+            local = stamp.strip().removesuffix("Z")
+            seconds = _seconds_between(write.summary.get("end"), local)
+            if seconds is not None and seconds >= 0:
+                later.append(local)
     return max(later, key=datetime.fromisoformat, default=None)
 
 
@@ -103,59 +87,61 @@ def _between_calls(result: CheckpointResult) -> float | None:
     return _seconds_between(result.leaves[0].summary.get("end"), result.leaves[-1].summary.get("start"))
 
 
-def _duration(result: CheckpointResult) -> Found:
+def _duration(result: CheckpointResult) -> Iterator[Finding]:
     """Report the total time from the first write to the last read, and that of a load with remapping added."""
     if not result.edition.checks_tree:
         return
     first, last = result.leaves[0], result.leaves[-1]
     total = _seconds_between(first.summary.get("start"), last.summary.get("end"))
     if total is None:
-        seen = "no total time can be computed from the calls' summaries"
-        yield by_rule_at(
-            result.path, "checkpoint.duration", seen, fix="keep them as the tool wrote them", severity="error"
-        )
+        seen, fix = "no total time can be computed from the calls' summaries", "keep them as the tool wrote them"
+        yield by_rule_at(result.path, "checkpoint.duration", seen, fix=fix, severity="error")
         return
     seen, between = f"{total:,.1f} s in total", _between_calls(result)
     if first is not last and between is not None:
         seen += f", including {between:.1f} s between the calls"
     remap = _described(result)[1].get(_REMAP_KEY)
-    loads = [part.seconds for part in last.parts.get(min(last.parts, default=0), ()) if part.kind == "load"]
+    loads = [transfer.seconds for transfer in last.of_rank_0 if transfer.kind == "load"]
     if _is_seconds(remap) and remap and loads:
         load = fmean(loads)
         seen += f"; a load by rank 0 takes {load:.2f} s, with {remap} s of remapping {load + remap:.2f} s"
     yield by_rule_at(result.path, "checkpoint.duration", seen)
 
 
-def _capabilities(result: CheckpointResult) -> Found:
-    """Compare the system description's statements on hosts, simultaneous access and remapping with the run."""
-    path, stated = _described(result)
+def _capabilities(result: CheckpointResult) -> Iterator[Finding]:
+    """Compare the system description's statements on hosts and simultaneous access with the run."""
     if not result.edition.checks_tree:
         return
+    path, capabilities = _described(result)
     if not path:
-        yield from at(result.path, unapplied("checkpoint.simultaneous", description_of_the_system=None))
+        yield from at(result.path, unapplied("checkpoint.simultaneous", {"description of the system": None}))
         return
-    denied = [name for name in _ACCESS_FLAGS if stated.get(name) is False]
+    denied = [flag for flag in _ACCESS_FLAGS if capabilities.get(flag) is False]
     if denied:
         seen = f"{' and '.join(denied)} false, but all processes of the run wrote, and read, at the same time"
         yield by_rule_at(path, "checkpoint.simultaneous", seen, severity="warning")
     hosts = max((leaf.hosts or 0 for leaf in result.leaves), default=0)
-    if stated.get("multi_host") is False and hosts > 1:
+    if capabilities.get("multi_host") is False and hosts > 1:
         yield by_rule_at(path, "checkpoint.simultaneous", f"multi_host is false, the run was on {hosts} hosts")
-    remap, both = stated.get(_REMAP_KEY), all(stated.get(name) is True for name in _ACCESS_FLAGS)
-    if not _is_seconds(remap):
-        return  # `mlpstorage validate` refuses a description without it
-    known = all(isinstance(stated.get(name), bool) for name in _ACCESS_FLAGS)
-    if known and both != (remap == 0):
-        are = "both" if both else "not both"
-        seen = f"{_REMAP_KEY} is {remap}, simultaneous_write and simultaneous_read are {are} true"
-        yield by_rule_at(path, "checkpoint.remap", seen)
-    if not remap or len(result.leaves) != 2:
-        return
+    remap = capabilities.get(_REMAP_KEY)
+    if _is_seconds(remap):  # `mlpstorage validate` refuses a description without it
+        flags = [capabilities.get(flag) for flag in _ACCESS_FLAGS]
+        if all(isinstance(flag, bool) for flag in flags) and all(flags) != (remap == 0):
+            are = "both" if all(flags) else "not both"
+            seen = f"{_REMAP_KEY} is {remap}, simultaneous_write and simultaneous_read are {are} true"
+            yield by_rule_at(path, "checkpoint.remap", seen)
+        if remap and len(result.leaves) == 2:
+            yield from _remapping(result, remap)
+
+
+def _remapping(result: CheckpointResult, remap_seconds: int) -> Iterator[Finding]:
+    """Between the two calls passed at least half of the time that remapping takes."""
     between = _between_calls(result)
     if between is None:
-        yield from at(result.path, unapplied("checkpoint.remap", times_of_both_calls=None))
-    elif between < _MIN_REMAP_SHARE * remap:
-        yield by_rule_at(result.path, "checkpoint.remap", f"{between:.1f} s between the calls, {_REMAP_KEY} is {remap}")
+        yield from at(result.path, unapplied("checkpoint.remap", {"times of both calls": None}))
+    elif between < _MIN_REMAP_SHARE * remap_seconds:
+        seen = f"{between:.1f} s between the calls, {_REMAP_KEY} is {remap_seconds}"
+        yield by_rule_at(result.path, "checkpoint.remap", seen)
 
 
 def _described(result: CheckpointResult) -> tuple[str, Mapping[str, Any]]:
@@ -170,23 +156,22 @@ def _is_seconds(value: object) -> bool:
 
 _ALWAYS_WRITTEN = ("start", "end", "num_accelerators", "num_hosts", "hostname", "host_memory_GB", "metric")
 """Keys that DLIO writes into the summary of every call."""
-_FOLDER_KEY = "checkpoint_folder"
-_SET_BY_TOOL = frozenset(STATED["checkpoint_overrides"])
+_SET_BY_TOOL = frozenset(core_config.WORKLOADS_YAML["checkpoint_overrides"])
 
 
 def _summary_complete(leaf: CheckpointLeaf, _: CheckpointResult) -> Iterator[Finding]:
     """Every call's summary has what DLIO always writes, and its figures: what is not there contradicts nothing."""
-    lacking = [key for key in _ALWAYS_WRITTEN if leaf.summary.get(key) in (None, [], "", {})]
-    if number(leaf.metric.get("checkpoint_size_GB")) is None:
-        lacking.append("metric.checkpoint_size_GB")
-    if leaf.summary and lacking:
-        yield by_rule("checkpoint.differs", f"summary.json without {', '.join(lacking)}")
+    missing = [key for key in _ALWAYS_WRITTEN if leaf.summary.get(key) in (None, [], "", {})]
+    if leaf.size_gib is None:
+        missing.append("metric.checkpoint_size_GB")
+    if leaf.summary and missing:
+        yield by_rule("checkpoint.differs", f"summary.json without {', '.join(missing)}")
 
 
-def _model_is_known(result: CheckpointResult) -> Found:
+def _model_is_known(result: CheckpointResult) -> Iterator[Finding]:
     if model_of(result) is None:
         seen = f"{os.path.basename(result.path)}, model {result.leaves[0].section('model').get('name')}"
-        yield by_rule_at(result.path, "checkpoint.model", seen, f"one of {', '.join(MODELS)}")
+        yield by_rule_at(result.path, "checkpoint.model", seen, f"one of {', '.join(official.MODELS)}")
 
 
 def _settings(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
@@ -194,60 +179,59 @@ def _settings(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Findin
     model = model_of(result)
     if model is None:
         return
-    official = dict(settings_of(dlio_workload(model.settings())))
     if not leaf.workload:
-        yield from unapplied("checkpoint.settings", configuration=None)
+        yield from unapplied("checkpoint.settings", {"configuration": None})
         return
-    stated = dict(settings_of(leaf.workload))
-    keys = [key for key in {*official, *stated} if is_checkpoint_core(key) and key not in _SET_BY_TOOL]
-    skipped = ("model.name", "checkpoint.fsync")  # dlemu names models otherwise; `_fsync` checks fsync
-    changed = [
-        f"{key}={stated.get(key)}, official: {official.get(key)}"
-        for key in sorted(keys)
-        if key not in skipped
-        and (result.closed or key.startswith("model."))
-        and (canonical(stated.get(key)) or False) != (canonical(official.get(key)) or False)
-    ]
+    expected = dict(settings_of(dlio_workload(model.settings())))
+    settings = dict(settings_of(leaf.workload))
+    keys = sorted(key for key in {*expected, *settings} if is_checkpoint_core(key) and key not in _SET_BY_TOOL)
+    changed = []
+    for key in keys:
+        is_judged = result.closed or key.startswith("model.")
+        is_elsewhere = key in ("model.name", "checkpoint.fsync")  # dlemu names models otherwise; `_fsync` checks fsync
+        is_same = (canonical(settings.get(key)) or False) == (canonical(expected.get(key)) or False)
+        if is_judged and not is_elsewhere and not is_same:
+            changed.append(f"{key}={settings.get(key)}, official: {expected.get(key)}")
     if result.closed:
-        unknown = (key for key in stated if not key.startswith(CORE_SECTIONS) and not is_known(key))
-        changed += [f"{key}={stated[key]}, which DLIO does not have" for key in islice(unknown, 4)]
+        unknown = (key for key in settings if not key.startswith(core_config.CORE_SECTIONS) and not is_known(key))
+        changed += [f"{key}={settings[key]}, which DLIO does not have" for key in islice(unknown, 4)]
     if changed:
         yield by_rule("checkpoint.settings", "; ".join(changed[:4]), model.name)
     elif result.closed:
-        yield from _core_config_hash(leaf, model, sorted(set(keys) - official.keys()))
+        yield from _core_config_hash(leaf, model, [key for key in keys if key not in expected])
 
 
-def _core_config_hash(leaf: CheckpointLeaf, model: OfficialModel, added: Sequence[str]) -> Iterator[Finding]:
+def _core_config_hash(leaf: CheckpointLeaf, model: official.OfficialModel, added: Sequence[str]) -> Iterator[Finding]:
     """Compare the hash of all core settings with the official one, which includes the official model name.
 
     `added` are the settings that no workload file has.
     """
-    named = {**leaf.workload, "model": {**leaf.section("model"), "name": model.official_name}}
-    seen = core_config_hash(named, checkpointing=True)
-    if seen not in model.core_configs.values():
+    renamed = {**leaf.workload, "model": {**leaf.section("model"), "name": model.official_name}}
+    core_hash = core_config.core_config_hash(renamed, checkpointing=True)
+    if core_hash not in model.core_configs.values():
+        seen = f"core-config-v1 hash {core_hash}"
+        if added:
+            seen += f", with {', '.join(added[:3])}"
         wanted = f"{' or '.join(model.core_configs.values())}, by dlemu's editions.yaml"
-        severity: Severity = "error" if added else "warning"
-        keys = f", with {', '.join(added[:3])}" if added else ""
-        yield by_rule("workload.hash", f"core-config-v1 hash {seen}{keys}", wanted, severity=severity)
+        yield by_rule("workload.hash", seen, wanted, severity="error" if added else "warning")
 
 
 def _overrides_allowed(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
     if not result.closed:
         return
-    stated = mapping(leaf.metadata.get("override_parameters"))
-    words = leaf.setup.overrides
-    if words is None and not stated:
-        yield from unapplied("checkpoint.overrides", overrides=None)
+    parameters, overrides = mapping(leaf.metadata.get("override_parameters")), leaf.setup.overrides
+    if overrides is None and not parameters:
+        yield from unapplied("checkpoint.overrides", {"overrides": None})
         return
-    other = sorted({*stated, *override_keys(words or ())} - _SET_BY_TOOL)
-    if other:
-        yield by_rule("checkpoint.overrides", ", ".join(other), fix=f"leave out {', '.join(other)}")
+    forbidden = ", ".join(sorted({*parameters, *override_keys(overrides or ())} - _SET_BY_TOOL))
+    if forbidden:
+        yield by_rule("checkpoint.overrides", forbidden, fix=f"leave out {forbidden}")
 
 
 def _fsync(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
     settings = leaf.section("checkpoint")
     if not settings:
-        yield from unapplied("checkpoint.fsync", configuration=None)
+        yield from unapplied("checkpoint.fsync", {"configuration": None})
     elif canonical(settings.get("fsync")) is not True:
         yield by_rule("checkpoint.fsync", f"checkpoint.fsync is {str(settings.get('fsync', 'missing')).lower()}")
     elif result.edition.name == "2.0" and leaf.checkpoints("save"):
@@ -257,10 +241,9 @@ def _fsync(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
 
 def _processes(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
     """CLOSED: the model's number of processes (v2.0 also allows a subset of 8); OPEN: a multiple of TP x PP."""
-    model = model_of(result)
-    ranks = leaf.ranks
+    model, ranks = model_of(result), leaf.ranks
     if model is None or ranks is None:
-        yield from unapplied("checkpoint.processes", number_of_processes=ranks)
+        yield from unapplied("checkpoint.processes", {"number of processes": ranks})
         return
     if not result.closed:
         if ranks % model.model_ranks:
@@ -271,81 +254,82 @@ def _processes(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Findi
     if ranks == model.ranks:
         return
     fix = f"--num-processes {model.ranks}"
-    if ranks == SUBSET_RANKS and result.edition.name == "2.0":
+    if ranks != official.SUBSET_RANKS:
+        yield by_rule("checkpoint.processes", f"{ranks} processes", f"{model.ranks}", fix)
+    elif result.edition.name == "2.0":
         seen = f"{ranks} processes, a subset: the whole model takes {model.ranks}"
         yield by_rule("checkpoint.subset", seen, fix=fix, severity="info")
-    elif ranks == SUBSET_RANKS:
+    else:
         wanted = f"{model.ranks}: a subset is defined for llama3-8b alone; such rows of v3.0 were withdrawn"
         yield by_rule("checkpoint.subset", f"{ranks} processes: a subset of {model.name}", wanted, fix)
-    else:
-        yield by_rule("checkpoint.processes", f"{ranks} processes", f"{model.ranks}", fix)
 
 
 def _ranks_per_host(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
     if not result.closed or leaf.ranks is None:
         return
     if not leaf.hosts:
-        yield from unapplied("checkpoint.hosts", number_of_hosts=None)
+        yield from unapplied("checkpoint.hosts", {"number of hosts": None})
         return
-    per_host = leaf.ranks / leaf.hosts
+    limit, per_host = official.RANKS_A_HOST, leaf.ranks / leaf.hosts
     seen = f"{leaf.ranks} processes on {leaf.hosts} hosts"
-    if per_host < RANKS_A_HOST:
+    if per_host < limit:
         yield by_rule("checkpoint.hosts", seen)
-    elif per_host == RANKS_A_HOST:
-        wanted = f"more than {RANKS_A_HOST} by the text and the checker; {RANKS_A_HOST} by the text's table"
+    elif per_host == limit:
+        wanted = f"more than {limit} by the text and the checker; {limit} by the text's table"
         yield by_rule("checkpoint.hosts", seen, wanted, severity="warning")
 
 
-def _counts(result: CheckpointResult) -> Found:
+def _counts(result: CheckpointResult) -> Iterator[Finding]:
     """Ten checkpoints saved and ten loaded over all calls; in CLOSED by one call, or by a write and a read call."""
-    counted = [tuple(leaf.checkpoints(kind) for kind in KINDS) for leaf in result.leaves]
-    if not any(map(sum, counted)):
-        yield from at(result.path, unapplied("checkpoint.count", checkpoints_of_any_rank=None))
+    calls = [(leaf.checkpoints("save"), leaf.checkpoints("load")) for leaf in result.leaves]
+    saved, loaded = sum(saves for saves, _ in calls), sum(loads for _, loads in calls)
+    if not saved and not loaded:
+        yield from at(result.path, unapplied("checkpoint.count", {"checkpoints of any rank": None}))
         return
-    saved, loaded = (sum(each) for each in zip(*counted, strict=True))
-    if (saved, loaded) != (CHECKPOINTS, CHECKPOINTS):
+    if saved != official.CHECKPOINTS or loaded != official.CHECKPOINTS:
         yield by_rule_at(result.path, "checkpoint.count", f"{saved} checkpoints saved, {loaded} loaded")
-    phases = ", then ".join("/".join(map(str, each)) for each in counted)
+    phases = ", then ".join(f"{saves}/{loads}" for saves, loads in calls)
     if result.closed and phases not in ("10/10", "10/0, then 0/10"):
-        yield by_rule_at(result.path, "checkpoint.calls", f"calls: {len(counted)}; saved/loaded: {phases}")
+        yield by_rule_at(result.path, "checkpoint.calls", f"calls: {len(calls)}; saved/loaded: {phases}")
 
 
-def _memory(result: CheckpointResult) -> Found:
+def _memory(result: CheckpointResult) -> Iterator[Finding]:
     """Warn if a client's page cache could serve the reads: it must write 3 times its memory (4.3.1 of v3.0's text)."""
-    saved, leaf = sum(leaf.checkpoints("save") for leaf in result.leaves), result.leaves[0]
-    size = number(leaf.metric.get("checkpoint_size_GB"))
-    if size is None or leaf.memory_gib is None or not leaf.hosts or not saved:
-        yield from at(leaf.path, unapplied("checkpoint.memory", size_and_memory=None))
+    leaf, saves = result.leaves[0], sum(leaf.checkpoints("save") for leaf in result.leaves)
+    if leaf.size_gib is None or leaf.memory_gib is None or not leaf.hosts or not saves:
+        yield from at(leaf.path, unapplied("checkpoint.memory", {"size and memory": None}))
         return
-    written, memory = saved * size / leaf.hosts, leaf.memory_gib / leaf.hosts
-    if written < MEMORY_FACTOR * memory:
-        seen = f"each host wrote {written:,.0f} GiB, {written / memory:.2f} times its memory"
+    written_gib, memory_gib = saves * leaf.size_gib / leaf.hosts, leaf.memory_gib / leaf.hosts
+    if written_gib < official.MEMORY_FACTOR * memory_gib:
+        seen = f"each host wrote {written_gib:,.0f} GiB, {written_gib / memory_gib:.2f} times its memory"
         yield by_rule_at(leaf.path, "checkpoint.memory", seen)
 
 
 def _accelerators(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
     """All accelerators' memory together holds the checkpoint (4.3.4): by the edition's table, or else 80 GiB each."""
-    size, table = number(leaf.metric.get("checkpoint_size_GB")), result.edition.accelerator_gb
-    named = text(leaf.metadata.get("accelerator")) or text(leaf.args.get("accelerator_type"))
-    if table and named not in table:
-        seen = f"accelerator {named}" if named else "no accelerator named"
-        yield by_rule("checkpoint.accelerator", seen, f"one of {', '.join(table)}")
-    elif table and named is not None and size and leaf.ranks and leaf.ranks * table[named] < size:
-        seen = f"a checkpoint of {size:,.0f} GiB, {leaf.ranks} x {named} with {table[named]:g} GB"
-        yield by_rule("checkpoint.accelerator", seen)
-    if not table and size and leaf.ranks and leaf.ranks * ACCELERATOR_GIB < size:
-        seen = f"a checkpoint of {size:,.0f} GiB, {leaf.ranks} accelerators"
-        wanted = f"at least {size / leaf.ranks:,.0f} GiB of memory in each; the checker assumes {ACCELERATOR_GIB}"
+    size_gib, ranks, memory_gb = leaf.size_gib, leaf.ranks, result.edition.accelerator_gb
+    if memory_gb:
+        name = text(leaf.metadata.get("accelerator")) or text(leaf.args.get("accelerator_type"))
+        if name is None or name not in memory_gb:
+            seen = f"accelerator {name}" if name else "no accelerator named"
+            yield by_rule("checkpoint.accelerator", seen, f"one of {', '.join(memory_gb)}")
+        elif size_gib and ranks and ranks * memory_gb[name] < size_gib:
+            seen = f"a checkpoint of {size_gib:,.0f} GiB, {ranks} x {name} with {memory_gb[name]:g} GB"
+            yield by_rule("checkpoint.accelerator", seen)
+    elif size_gib and ranks and ranks * official.ACCELERATOR_GIB < size_gib:
+        seen = f"a checkpoint of {size_gib:,.0f} GiB, {ranks} accelerators"
+        needed = f"at least {size_gib / ranks:,.0f} GiB of memory in each"
+        wanted = f"{needed}; the checker assumes {official.ACCELERATOR_GIB}"
         yield by_rule("checkpoint.accelerator", seen, wanted, severity="warning")
 
 
-def _folders(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
+def _folders(leaf: CheckpointLeaf, _: CheckpointResult) -> Iterator[Finding]:
     if not leaf.metadata:
         return
     data, results = text(leaf.args.get("checkpoint_folder")), text(leaf.args.get("results_dir"))
-    configured = text(leaf.section("checkpoint").get(_FOLDER_KEY))
-    folders = {os.path.normpath(folder) for folder in (data, configured) if folder}
-    if not data or not results or os.path.normpath(results) in folders:
+    configured = text(leaf.section("checkpoint").get("checkpoint_folder"))
+    data_folders = {os.path.normpath(folder) for folder in (data, configured) if folder}
+    if not data or not results or os.path.normpath(results) in data_folders:
         seen = f"checkpoints in {data or 'an unnamed folder'}, results in {results or 'an unnamed folder'}"
         yield by_rule("checkpoint.folder", seen)
     if leaf.separation.get("same_filesystem") is True:
@@ -354,7 +338,7 @@ def _folders(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding
         yield by_rule("checkpoint.filesystem", f"no {SEPARATION}", fix=f"keep {SEPARATION} as the tool wrote it")
 
 
-def _same_in_all_calls(result: CheckpointResult) -> Found:
+def _same_in_all_calls(result: CheckpointResult) -> Iterator[Finding]:
     """All calls use the same number of processes, hosts and accelerator."""
     compared: dict[str, list[object]] = {
         "processes": [leaf.ranks for leaf in result.leaves],
@@ -377,43 +361,35 @@ _CALL_RULES = (
 )
 
 
-def _calls_alone(result: CheckpointResult) -> Found:
+def _calls_alone(result: CheckpointResult) -> Iterator[Finding]:
     for leaf in result.leaves:
-        found = (finding for rule in _CALL_RULES for finding in rule(leaf, result))
-        yield from at(leaf.path, (*checkpoint_numbers(leaf), *found))
+        yield from at(leaf.path, checkpoint_numbers(leaf))
+        for rule in _CALL_RULES:
+            yield from at(leaf.path, rule(leaf, result))
 
 
-CHECKPOINT_RULES: tuple[Callable[[CheckpointResult], Found], ...] = (
-    *(
-        _calls_alone,
-        _model_is_known,
-        _counts,
-        _gap,
-        _duration,
-        _capabilities,
-        _memory,
-        results_json,
-        _same_in_all_calls,
-    ),
+CHECKPOINT_RULES: tuple[Callable[[CheckpointResult], Iterator[Finding]], ...] = (
+    *(_calls_alone, _model_is_known, _counts, _gap, _duration, _capabilities, _memory),
+    *(results_json, _same_in_all_calls),
 )
 
 
-def model_of(result: CheckpointResult) -> OfficialModel | None:
-    """Return the official model; None for any other."""
+def model_of(result: CheckpointResult) -> official.OfficialModel | None:
+    """Return the official model that a result names; None for any other."""
     first = result.leaves[0]
-    stated = text(first.metadata.get("model")) or text(first.args.get("model"))
-    return official_model(stated or result.model_folder or text(first.section("model").get("name")))
+    name = text(first.metadata.get("model")) or text(first.args.get("model"))
+    return official.official_model(name or result.model_folder or text(first.section("model").get("name")))
 
 
 def figures_of(result: CheckpointResult) -> Mapping[str, float]:
     """Return the published figures: `save` and `load` -> rank 0's mean GiB/s, where a call has them."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for leaf in result.leaves:
         for kind in KINDS:
-            value = leaf.metric.get(f"{kind}_checkpoint_io_mean_GB_per_second")
-            if isinstance(value, int | float):
-                found[kind] = float(value)
-    return found
+            rate = leaf.metric.get(f"{kind}_checkpoint_io_mean_GB_per_second")
+            if isinstance(rate, int | float):
+                figures[kind] = float(rate)
+    return figures
 
 
 def processes_of(result: CheckpointResult) -> int | None:

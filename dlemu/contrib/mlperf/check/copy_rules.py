@@ -11,17 +11,12 @@ from itertools import pairwise
 from statistics import fmean, pstdev
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, rounds_of
-from dlemu.contrib.mlperf.audit.fingerprints import (
-    STAMP_DECIMALS,
-    Fingerprint,
-    alike_pairs,
-    copied_pairs,
-    figure_fingerprints,
-)
+from dlemu.contrib.mlperf.audit import fingerprints
+from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, Transfer, rounds_of
+from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, copied_pairs, figure_fingerprints
 from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.audit.run_settings import Printed
-from dlemu.contrib.mlperf.audit.tolerant import mapping, number, numbers, read_json, same_sum
+from dlemu.contrib.mlperf.audit.tolerant import all_known, mapping, number, numbers, read_json, same_sum
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.submission_tree import CHECKPOINTING, TRAINING, CheckpointResult, Leaf, Result, Rule
 from dlemu.contrib.mlperf.check.tree_rules import RESULTS
@@ -35,27 +30,28 @@ def copied_runs(results: Sequence[Result[Any]]) -> Iterator[Finding]:
     figures: list[Fingerprint] = []
     for result in results:
         for leaf in result.runs if result.benchmark == TRAINING else ():
-            steps += [replace(one, where=leaf.path) for one in (leaf.run.fingerprints if leaf.run else ())]
-            per_epoch = leaf.printed.au_by_epoch + leaf.printed.samples_per_second_by_epoch
-            figures += figure_fingerprints(leaf.path, per_epoch)
-            blocks = leaf.run.times.training_seconds_by_epoch if leaf.run else ()
-            figures += figure_fingerprints(leaf.path, blocks, STAMP_DECIMALS)
+            printed = leaf.printed
+            figures += figure_fingerprints(leaf.path, printed.au_by_epoch + printed.samples_per_second_by_epoch)
+            if leaf.run:
+                steps += [replace(fingerprint, where=leaf.path) for fingerprint in leaf.run.fingerprints]
+                blocks = leaf.run.times.training_seconds_by_epoch
+                figures += figure_fingerprints(leaf.path, blocks, fingerprints.STAMP_DECIMALS)
         for call in result.runs if result.benchmark == CHECKPOINTING else ():
-            for parts in call.parts.values():
-                figures += figure_fingerprints(call.path, (part.seconds for part in parts), STAMP_DECIMALS)
-    found: dict[str, str] = {}
+            for transfers in call.transfers.values():
+                figures += _checkpoint_times(call.path, transfers)
+    original_of: dict[str, str] = {}
     for first, second in (*copied_pairs(steps), *copied_pairs(figures)):
         if first.where != second.where:
             original, copy = sorted((first.where, second.where))
-            found.setdefault(copy, original)
-    for copy, original in found.items():
+            original_of.setdefault(copy, original)
+    for copy, original in original_of.items():
         seen = f"the same numbers, to the last digit, as {os.path.relpath(original, copy)}"
         yield by_rule_at(copy, "runs.copied", seen)
-    alike: dict[tuple[str, ...], Severity] = {}
-    for one, other, severity in alike_pairs(steps):
-        pair = tuple(sorted((one.where, other.where)))
-        if one.where != other.where and pair[1] not in found and alike.get(pair) != "error":
-            alike[pair] = severity
+    alike: dict[tuple[str, str], Severity] = {}
+    for first, second, severity in fingerprints.alike_pairs(steps):
+        original, copy = sorted((first.where, second.where))
+        if original != copy and copy not in original_of and alike.get((original, copy)) != "error":
+            alike[original, copy] = severity
     for (original, copy), severity in sorted(alike.items()):
         seen = f"steps wait in the order of those of {os.path.relpath(original, copy)}: scaled, or with noise"
         yield by_rule_at(copy, "runs.copied", seen, severity=severity)
@@ -64,18 +60,19 @@ def copied_runs(results: Sequence[Result[Any]]) -> Iterator[Finding]:
 def copied_ranks(result: CheckpointResult) -> Iterator[Finding]:
     """No rank has the same times as another rank of its call, nor a checkpoint the same on all ranks as another."""
     for call in result.leaves:
-        fingerprints = [
-            one
-            for rank, parts in call.parts.items()
-            for one in figure_fingerprints(f"rank {rank}", (part.seconds for part in parts), STAMP_DECIMALS)
-        ]
-        same = [f"{second.where} has the times of {first.where}" for first, second in copied_pairs(fingerprints)]
-        if len(call.parts) > 1:
+        times = [one for rank, own in call.transfers.items() for one in _checkpoint_times(f"rank {rank}", own)]
+        copies = list(copied_pairs(times))
+        if len(call.transfers) > 1:
             for kind in KINDS:
-                rounds = [Fingerprint(f"{kind} {n}", tuple(times)) for n, times in enumerate(rounds_of(call, kind), 1)]
-                same += [f"{second.where} has the times of {first.where}" for first, second in copied_pairs(rounds)]
-        if same:
+                rounds = enumerate(rounds_of(call, kind), 1)
+                copies += copied_pairs(Fingerprint(f"{kind} {index}", tuple(seconds)) for index, seconds in rounds)
+        if copies:
+            same = [f"{second.where} has the times of {first.where}" for first, second in copies]
             yield by_rule_at(call.path, "ranks.copied", few(same))
+
+
+def _checkpoint_times(where: str, transfers: Iterable[Transfer]) -> tuple[Fingerprint, ...]:
+    return figure_fingerprints(where, (transfer.seconds for transfer in transfers), fingerprints.STAMP_DECIMALS)
 
 
 def runs_overlap(result: Result[Leaf]) -> Iterator[Finding]:
@@ -90,17 +87,15 @@ def runs_overlap(result: Result[Leaf]) -> Iterator[Finding]:
 
 def same_hosts(result: Result[Leaf]) -> Iterator[Finding]:
     """All runs use the same hosts, but rank 0 may be on a different one of them in each run."""
-    named = {frozenset(leaf.run.hostnames) for leaf in result.runs if leaf.run and leaf.run.hostnames}
-    first = {leaf.printed.hostname for leaf in result.runs if leaf.printed.hostname}
-    severity: Severity = "error"
-    if len(named) > 1:
-        seen = "; ".join(sorted(", ".join(sorted(names)[:3]) for names in named)[:3])
-    elif not named and len(first) > 1:
-        single = all(leaf.printed.hosts == 1 for leaf in result.runs)
-        severity, seen = ("error" if single else "warning"), f"rank 0 ran on {', '.join(sorted(first)[:3])}"
-    else:
-        return
-    yield by_rule_at(result.path, "hosts.changed", seen, severity=severity)
+    hosts_of_runs = {frozenset(leaf.run.hostnames) for leaf in result.runs if leaf.run and leaf.run.hostnames}
+    rank_0_hosts = {leaf.printed.hostname for leaf in result.runs if leaf.printed.hostname}
+    if len(hosts_of_runs) > 1:
+        seen = "; ".join(sorted(", ".join(sorted(hosts)[:3]) for hosts in hosts_of_runs)[:3])
+        yield by_rule_at(result.path, "hosts.changed", seen, severity="error")
+    elif not hosts_of_runs and len(rank_0_hosts) > 1:
+        all_on_one_host = all(leaf.printed.hosts == 1 for leaf in result.runs)
+        seen = f"rank 0 ran on {', '.join(sorted(rank_0_hosts)[:3])}"
+        yield by_rule_at(result.path, "hosts.changed", seen, severity="error" if all_on_one_host else "warning")
 
 
 def sums_agree(result: Result[Leaf]) -> Iterator[Finding]:
@@ -109,23 +104,21 @@ def sums_agree(result: Result[Leaf]) -> Iterator[Finding]:
     if not (result.phased and os.path.isfile(path)):
         return
     if len([leaf for leaf in result.runs if leaf.run]) != RUN_FOLDERS:
-        yield from at(path, unapplied("results.differ", all_runs_of_the_result=None))
+        yield from at(path, unapplied("results.differ", {"all runs of the result": None}))
         return
-    own = {leaf.name: _stated(leaf) for leaf in result.runs}
-    counts = [{key: value for key, value in stated.items() if "num_" in key} for stated in own.values()]
+    of_run = {leaf.name: _summary_numbers(leaf) for leaf in result.runs}
+    counts = [{key: value for key, value in run.items() if "num_" in key} for run in of_run.values()]
     # Sums are of the measured runs only, or of all runs with the warm-up; a row of a table is a sum, or any run's.
-    of_measured, of_all = (training_sums([leaf.printed for leaf in some]) for some in (result.measured, result.runs))
-    sums = _any_of([of_measured, of_all, *counts])
-    rows = _any_of([of_measured, of_all, *own.values()])
+    sums = [training_sums([leaf.printed for leaf in runs]) for runs in (result.measured, result.runs)]
+    outside_rows, in_rows = _values_by_key([*sums, *counts]), _values_by_key([*sums, *of_run.values()])
 
-    def allowed(where: str, in_row: bool, key: str) -> Sequence[float]:
-        run = own.get(where.rpartition(".")[2])
-        return (rows if in_row else sums).get(key, ()) if run is None else [run[key]] if key in run else ()
+    def possible(where: str, in_row: bool, key: str) -> Sequence[float]:
+        run = where.rpartition(".")[2]
+        if run in of_run:
+            return [of_run[run][key]] if key in of_run[run] else []
+        return (in_rows if in_row else outside_rows).get(key, [])
 
-    yield from _compare(path, allowed, _PUBLISHED)
-
-
-_PUBLISHED = {"AU": "au_.*percent", "samples/s": "samples_per_second"}
+    yield from _compare(path, possible, {"AU": "au_.*percent", "samples/s": "samples_per_second"})
 
 
 def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Finding]:
@@ -134,17 +127,17 @@ def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Finding]:
     if not os.path.isfile(path):
         return
     rates = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()}
-    known = _any_of([*map(_stated, result.leaves), rates])
+    values = _values_by_key([*map(_summary_numbers, result.leaves), rates])
     published = {f"GiB/s of {kind}": f"{kind}.*per_second" for kind in figures_of(result)}
-    yield from _compare(path, lambda _where, _in_row, key: known.get(key, ()), published)
+    yield from _compare(path, lambda _where, _in_row, key: values.get(key, []), published)
 
 
 def _compare(
-    path: str, allowed: Callable[[str, bool, str], Sequence[float]], published: Mapping[str, str]
+    path: str, possible: Callable[[str, bool, str], Sequence[float]], published: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Compare each number in a file of sums with its possible values, recomputed from the runs.
 
-    `allowed(where, in_row, key)` returns these values, none if the number is not checked; see `_nested_mappings`.
+    `possible(where, in_row, key)` returns these values, none if the number is not checked; see `_nested_mappings`.
     `published`: what must be there -> pattern of its keys. Versions of the tool write the sums over the runs, or each
     run's metrics, which are lists with a value per epoch.
     """
@@ -156,28 +149,35 @@ def _compare(
     if not content:
         yield by_rule_at(path, "results.differ", f"{os.path.basename(path)} holds {content}")
         return
-    compared, keys, differences = 0, [], []
-    for where, in_row, stated in _nested_mappings(content, ""):
-        for key, seen in stated.items():
-            printed, choices = number(seen), allowed(where, in_row, key)
-            keys += [key] if printed is not None or numbers(seen) else []
-            if printed is None or not choices:
+    compared = 0
+    keys: set[str] = set()
+    differences = []
+    for where, in_row, row in _nested_mappings(content, ""):
+        for key, value in row.items():
+            printed = number(value)
+            if printed is not None or numbers(value):
+                keys.add(key)
+            values = possible(where, in_row, key)
+            if printed is None or not values:
                 continue
             compared += 1
-            if not any(same_sum(printed, choice) for choice in choices):
+            if not any(same_sum(printed, choice) for choice in values):
                 name = f"{where}.{key}" if where else key
-                differences.append(f"{name} is {printed:.10g}; the runs give {choices[0]:.10g}")
-    lacking = [name for name, pattern in published.items() if not any(re.search(pattern, key) for key in keys)]
+                differences.append(f"{name} is {printed:.10g}; the runs give {values[0]:.10g}")
     if differences:
         yield by_rule_at(path, "results.differ", few(differences))
-    if lacking:
-        yield by_rule_at(path, "results.differ", f"no {' and no '.join(lacking)}")
+    missing = [name for name, pattern in published.items() if not any(re.search(pattern, key) for key in keys)]
+    if missing:
+        yield by_rule_at(path, "results.differ", f"no {' and no '.join(missing)}")
     if not compared:
-        yield from at(path, unapplied("results.differ", sums_of_the_runs=None))
+        yield from at(path, unapplied("results.differ", {"sums of the runs": None}))
 
 
 def _nested_mappings(content: object, where: str, in_row: bool = False) -> Iterator[tuple[str, bool, Any]]:
-    """Yield every nested mapping with its dotted path and whether it is inside a list (a row of a table)."""
+    """Yield every nested mapping with its dotted path and whether it is inside a list (a row of a table).
+
+    {"runs": [{"au": 1}]} -> ("", False, {"runs": ...}), ("runs", True, {"au": 1})
+    """
     if isinstance(content, Mapping):
         yield where, in_row, content
         for key, value in content.items():
@@ -195,28 +195,31 @@ def training_sums(runs: Sequence[Printed]) -> dict[str, float]:
         ("train_throughput", "samples_per_second", [run.samples_per_second for run in runs]),
         ("train_io", "MB_per_second", [run.mib_per_second for run in runs]),
     ):
-        known = [value for value in values if value is not None]
-        if known and len(known) == len(runs):
+        known = all_known(values)
+        if known:
             sums |= {f"{name}_mean_{unit}": fmean(known), f"{name}_stdev_{unit}": pstdev(known)}
     return sums
 
 
-def _stated(leaf: Papers) -> dict[str, float]:
-    """Return the numbers that the summary of a call states, by the keys of results.json."""
+def _summary_numbers(leaf: Papers) -> dict[str, float]:
+    """Return the numbers in the summary of a call, by the keys of results.json."""
     processes = leaf.summary.get("num_accelerators")
-    counts = dict.fromkeys(("num_accelerators", "num_processes", "train_num_accelerators"), processes)
-    stated = {**mapping(leaf.summary.get("metric")), **counts, "num_hosts": leaf.hosts}
-    stated["num_files_train"] = leaf.summary.get("num_files_train")
-    return {key: value for key, each in stated.items() if (value := number(each)) is not None}
+    values = {
+        **mapping(leaf.summary.get("metric")),
+        **dict.fromkeys(("num_accelerators", "num_processes", "train_num_accelerators"), processes),
+        "num_hosts": leaf.hosts,
+        "num_files_train": leaf.summary.get("num_files_train"),
+    }
+    return {key: real for key, value in values.items() if (real := number(value)) is not None}
 
 
-def _any_of(stated: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
+def _values_by_key(rows: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
     """Return key -> its values in several mappings."""
-    found: dict[str, list[float]] = {}
-    for each in stated:
-        for key, value in each.items():
-            found.setdefault(key, []).append(value)
-    return found
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        for key, value in row.items():
+            values.setdefault(key, []).append(value)
+    return values
 
 
 COPY_RULES: tuple[Rule, ...] = (runs_overlap, same_hosts, sums_agree)

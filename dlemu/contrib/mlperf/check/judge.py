@@ -5,28 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.tolerant import mapping, read_json
+from dlemu.contrib.mlperf.check import submission_tree
 from dlemu.contrib.mlperf.check.checkpoint_rules import CHECKPOINT_RULES, figures_of, model_of, processes_of
 from dlemu.contrib.mlperf.check.copy_rules import CHECKPOINT_COPY_RULES, COPY_RULES, copied_runs
 from dlemu.contrib.mlperf.check.kv_rules import copied_kv, kv_findings
 from dlemu.contrib.mlperf.check.provenance_rules import ORIGIN_RULES, PROVENANCE_RULES
 from dlemu.contrib.mlperf.check.result_rules import RESULT_RULES
 from dlemu.contrib.mlperf.check.run_records import RECORD_RULES
-from dlemu.contrib.mlperf.check.submission_tree import (
-    CHECKPOINTING,
-    KV_CACHE,
-    REHEARSAL,
-    TRAINING,
-    Found,
-    Result,
-    Submission,
-    find_results,
-    other_editions,
-    submissions,
-)
+from dlemu.contrib.mlperf.check.submission_tree import CHECKPOINTING, KV_CACHE, REHEARSAL, TRAINING, Result, Submission
 from dlemu.contrib.mlperf.check.system_description import check_systems
 from dlemu.contrib.mlperf.check.time_rules import TIME_RULES
 from dlemu.contrib.mlperf.check.tree_rules import FILE_RULES, SUBMISSION_RULES, call_files, linked_folders, top_folders
@@ -45,7 +36,7 @@ _RULES: Mapping[str, tuple[Any, ...]] = {
     KV_CACHE: (kv_findings,),
 }
 """Benchmark -> the rules on its results."""
-_RULES_OF_ALL = (*TIME_RULES, *PROVENANCE_RULES, other_editions)
+_RULES_OF_ALL = (*TIME_RULES, *PROVENANCE_RULES, submission_tree.other_editions)
 _FIGURE_RULES = ("kv.window", "kv.listed")
 
 
@@ -93,13 +84,17 @@ def check_folder(
         raise UserError(f"{folder} is not a readable folder: wanted a submission tree, or results of runs")
     # Absolute: the folders above a relative one, such as `.`, tell its division, system and phase.
     rehearsal, root = _read_rehearsal(os.path.abspath(folder))
-    found = find_results(root, edition, division, reading)
-    if edition is None and found.results and all(map(_is_older, found.results)):
+    found = submission_tree.find_results(root, edition, division, reading)
+    old = "per_epoch_stats.json"  # of DLIO of v0.5 and v1.0, which kept the times of rank 0 only: without its number
+    are_older = [result.runs and all(old in run.files for run in result.runs) for result in found.results]
+    if edition is None and are_older and all(are_older):
         raise UserError(
             f"{folder} holds runs of MLPerf Storage v1.0 or older: wanted v2.0 or later; `dlemu audit` recomputes "
             "their numbers"
         )
-    organisations = [each for tree, mine in found.editions.items() for each in submissions(tree, mine, division)]
+    organisations: list[Submission] = []
+    for tree, rules in found.editions.items():
+        organisations += submission_tree.submissions(tree, rules, division)
     findings = [*found.others, *linked_folders(root), *copied_runs(found.results), *copied_kv(found.results)]
     for result in found.results:
         findings += _as_judged(_findings_of(result), result)
@@ -107,31 +102,26 @@ def check_folder(
     if rehearsal is not None:
         findings.append(by_rule_at(root, "rehearsal", "a rehearsal by dlemu: neither mlpstorage nor DLIO ran"))
         findings = [replace(one, severity="info") if one.rule in _LEFT_TO_SUBMITTER else one for one in findings]
-    findings = list(dict.fromkeys(findings))
     return Checked(
         root=root,
         reading=reading,
         results=found.results,
         submissions=tuple(organisations),
         rehearsal=rehearsal,
-        findings=tuple(sorted(findings, key=lambda one: (SEVERITIES.index(one.severity), one.rule, one.path))),
+        findings=tuple(
+            sorted(dict.fromkeys(findings), key=lambda one: (SEVERITIES.index(one.severity), one.rule, one.path))
+        ),
     )
 
 
-def _is_older(result: Result[Any]) -> bool:
-    """Return whether DLIO of v0.5 or v1.0 wrote the runs: only rank 0 kept its times, in a file without its number."""
-    return bool(result.runs) and all("per_epoch_stats.json" in leaf.files for leaf in result.runs)
-
-
 def _read_rehearsal(folder: str) -> tuple[Mapping[str, Any] | None, str]:
-    """Return a rehearsal's record and the root of its tree, or the folder in its tree; None with any other folder."""
-    if os.path.isfile(path := os.path.join(folder, REHEARSAL)):
-        return mapping(read_json(path, [])), os.path.join(folder, TREE)
-    place = folder
-    while (above := os.path.dirname(place)) != place:
-        if os.path.basename(place) == TREE and os.path.isfile(path := os.path.join(above, REHEARSAL)):
-            return mapping(read_json(path, [])), folder
-        place = above
+    """Return a rehearsal's record (None without one) and the folder to check: its tree, or the given part of it."""
+    if os.path.isfile(os.path.join(folder, REHEARSAL)):
+        return mapping(read_json(os.path.join(folder, REHEARSAL), [])), os.path.join(folder, TREE)
+    for above in (Path(folder), *Path(folder).parents):
+        record = str(above.parent / REHEARSAL)
+        if above.name == TREE and os.path.isfile(record):
+            return mapping(read_json(record, [])), folder
     return None, folder
 
 
@@ -145,17 +135,17 @@ def _findings_of(result: Result[Any]) -> Iterator[Finding]:
             yield from at(leaf.path, rule(leaf, result))
 
 
-def _submission_findings(found: Found, organisations: Iterable[Submission]) -> Iterator[Finding]:
+def _submission_findings(found: submission_tree.Found, organisations: Iterable[Submission]) -> Iterator[Finding]:
     """Yield what the submissions break: the rules on submissions apply whatever benchmarks they hold."""
     calls = [leaf for result in found.results if result.benchmark != KV_CACHE for leaf in result.leaves]
-    trees: dict[str, Submission] = {}
-    for each in organisations:
+    first_of_tree: dict[str, Submission] = {}
+    for submission in organisations:
         for rule in (*SUBMISSION_RULES, *ORIGIN_RULES):
-            yield from _as_judged(rule(each), each)
-        yield from _as_judged(check_systems(each, calls), each)
-        trees.setdefault(os.path.dirname(os.path.dirname(each.path)), each)
-    for tree in trees.keys() & found.editions.keys():
-        yield from _as_judged(top_folders(tree), trees[tree])
+            yield from _as_judged(rule(submission), submission)
+        yield from _as_judged(check_systems(submission, calls), submission)
+        first_of_tree.setdefault(os.path.dirname(os.path.dirname(submission.path)), submission)
+    for tree in first_of_tree.keys() & found.editions.keys():
+        yield from _as_judged(top_folders(tree), first_of_tree[tree])
 
 
 def _as_judged(findings: Iterable[Finding], subject: Result[Any] | Submission) -> Iterator[Finding]:
@@ -206,7 +196,7 @@ def check_report(checked: Checked) -> dict[str, Any]:
 
 def finding_rows(checked: Checked) -> list[Finding]:
     """Return the findings as rows of a table: their paths are relative to the root."""
-    return [replace(one, path=os.path.relpath(one.path, checked.root)) for one in checked.findings]
+    return [replace(finding, path=os.path.relpath(finding.path, checked.root)) for finding in checked.findings]
 
 
 def result_rows(checked: Checked) -> Iterator[ResultRow]:
@@ -224,8 +214,8 @@ def result_rows(checked: Checked) -> Iterator[ResultRow]:
             rates = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()}
             yield replace(row, model=model.name if model else None, processes=processes_of(result), rates=rates)
         elif result.benchmark == KV_CACHE:  # its figures come from its `info` findings, here sorted by run and option
-            mine = [one for one in checked.findings if one.path.startswith(result.path + os.sep)]
-            figures = sorted((one.path, one.seen) for one in mine if one.rule in _FIGURE_RULES)
+            of_result = [finding for finding in checked.findings if finding.path.startswith(result.path + os.sep)]
+            figures = sorted((finding.path, finding.seen) for finding in of_result if finding.rule in _FIGURE_RULES)
             yield replace(row, model=result.model_folder, figures=tuple(seen for _, seen in figures))
         else:
             first = next((leaf for leaf in result.runs if leaf.run), None)

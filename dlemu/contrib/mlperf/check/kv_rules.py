@@ -1,6 +1,6 @@
-"""Rules of v3.0 on kv_cache (Rules.md, section 6): settings, counts and copied runs.
+"""Rules of v3.0 on kv_cache (Rules.md, section 6): settings, duration and copied runs.
 
-`kv_leaf` of `audit` checks whether a run's numbers agree with each other.
+`audit.kv_numbers` checks whether a run's numbers agree with each other.
 """
 
 from __future__ import annotations
@@ -8,86 +8,101 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.kv_leaf import OPTIONS, KvLeaf, copied_latencies, kv_commands, kv_numbers
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, text, value_at
+from dlemu.contrib.mlperf.audit.kv_leaf import OPTIONS, KvLeaf, KvRank, copied_latencies, kv_commands
+from dlemu.contrib.mlperf.audit.kv_numbers import kv_numbers
+from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, number, text, value_at
 from dlemu.contrib.mlperf.check.submission_tree import KV_CACHE, KvResult, Result
-from dlemu.contrib.mlperf.rules.core_config import STATED, canonical
+from dlemu.contrib.mlperf.rules.core_config import WORKLOADS_YAML, canonical
 from dlemu.contrib.mlperf.rules.known import Finding, at, by_rule, by_rule_at, few, unapplied
 
-KV_OPTIONS: Mapping[int, Mapping[str, str]] = STATED["kv_options"]
-_OF_THE_TOOL = frozenset({"rank-output-base", "rank-cache-base", "config", "seed", "output", "cache-dir"})
-"""Options of the benchmark that mlpstorage itself adds; CLOSED allows no others, such as --prefill-only."""
-_SEQUENCE = {"seed": 42, "trials": 3, "inter_option_delay": 90}
+_OFFICIAL_FLAGS: Mapping[int, Mapping[str, str]] = WORKLOADS_YAML["kv_options"]
+"""Option -> the benchmark's flags (`num-users`) and their values in Table KVCache-1, which CLOSED fixes."""
+_TOOL_FLAGS = frozenset({"rank-output-base", "rank-cache-base", "config", "seed", "output", "cache-dir"})
+"""Flags that mlpstorage itself adds; CLOSED allows no others, such as --prefill-only."""
+_SEQUENCE_ARGS = {"seed": 42, "trials": 3, "inter_option_delay": 90}
 """Required arguments of the sequence of options (6.3.2.1), under their names in the metadata's `args`."""
-_DURATION_SLACK_SECONDS = 5.0  # room for the tool's own start and end; another --duration is farther off
+_SLACK_SECONDS = 5.0  # room for the tool's own start and end; another --duration is farther off
 
 
 def kv_findings(result: KvResult) -> Iterator[Finding]:
     """Yield contradictions in the numbers of a result's runs, and what the runs break of the benchmark's rules."""
     for leaf in result.runs:
-        found = [*kv_numbers(leaf), *_kv_length(leaf), *(_kv_settings(leaf) if result.closed else ())]
-        yield from at(leaf.path, found)
-
-
-def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
-    """CLOSED fixes the flags of each option (Table KVCache-1), the seeds, the trials and the delay between options."""
-    flags, differences = kv_commands(leaf), []
-    for option in OPTIONS:
-        fixed = KV_OPTIONS[option]
-        for stated in flags.get(option, []):
-            different = [key for key in fixed if stated.get(key, fixed[key]) != fixed[key]]
-            differences += [f"option {option}: {key} {stated[key]}" for key in different]
-            differences += [f"option {option}: no {key}" for key in fixed if key not in stated]
-            others = stated.keys() - fixed.keys() - _OF_THE_TOOL
-            differences += [f"option {option}: --{key}" for key in sorted(others)]
-        differences += _kv_summary_settings(leaf, option, fixed)
-        for rank in leaf.of_option(option):
-            elapsed, seed = rank.elapsed_seconds, count(rank.content.get("seed"), 0)
-            if elapsed is not None and abs(elapsed - 300) > _DURATION_SLACK_SECONDS:  # Table KVCache-1: --duration 300
-                differences.append(f"{rank.where}: {elapsed:.1f} s")
-            if seed is not None and seed != 42 + rank.rank:  # Table KVCache-1: --seed-base 42, plus the rank
-                differences.append(f"{rank.where}: seed {seed}")
-    args = mapping(leaf.metadata.get("args"))
-    differences += [f"{key} {args[key]}" for key, value in _SEQUENCE.items() if number(args.get(key, value)) != value]
-    differences += ["a different --config"] if text(args.get("config_file")) else []
-    differences = list(dict.fromkeys(differences))
-    if differences:
-        yield by_rule("kv.settings", few(differences, most=4))
-    elif leaf.metadata and not flags:
-        yield from unapplied("kv.settings", commands_of_the_options=None)
+        yield from at(leaf.path, kv_numbers(leaf))
+        yield from at(leaf.path, _kv_length(leaf))
+        if result.closed:
+            yield from at(leaf.path, _kv_settings(leaf))
 
 
 def _kv_length(leaf: KvLeaf) -> Iterator[Finding]:
     """The call of the tool lasted at least as long as the clocks of all its trials, which run one after another."""
-    runtime = number(leaf.metadata.get("runtime"))
-    trials = [trial for option in OPTIONS for trial in leaf.trials(option)]
-    clocks = sum(max((rank.elapsed_seconds or 0 for rank in trial), default=0) for trial in trials)
-    if runtime is not None and clocks > runtime + _DURATION_SLACK_SECONDS:
-        seen = f"{len(trials)} trials of {clocks:.1f} s in all, the metadata's runtime is {runtime:.1f} s"
+    runtime, clocks = number(leaf.metadata.get("runtime")), leaf.clocks_seconds
+    if runtime is not None and sum(clocks) > runtime + _SLACK_SECONDS:
+        seen = f"{len(clocks)} trials of {sum(clocks):.1f} s in all, the metadata's runtime is {runtime:.1f} s"
         yield by_rule("time.length", seen)
 
 
-def _kv_summary_settings(leaf: KvLeaf, option: int, fixed: Mapping[str, str]) -> Iterator[str]:
-    """Yield the settings in the summary, of an option or of all, that are not the option's: few versions write any.
+def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
+    """CLOSED fixes the flags of each option (Table KVCache-1), the seeds, the trials and the delay between options."""
+    commands = kv_commands(leaf)
+    differences: list[str] = []
+    for option in OPTIONS:
+        for flags in commands.get(option, []):
+            differences += _flag_differences(option, flags)
+        differences += _summary_differences(leaf, option)
+        for rank in leaf.of_option(option):
+            differences += _rank_differences(rank)
+    for key, value in _SEQUENCE_ARGS.items():
+        if number(leaf.args.get(key, value)) != value:
+            differences.append(f"{key} {leaf.args[key]}")
+    if text(leaf.args.get("config_file")):
+        differences.append("a different --config")
+    if differences:
+        yield by_rule("kv.settings", few(list(dict.fromkeys(differences)), most=4))
+    elif leaf.metadata and not commands:
+        yield from unapplied("kv.settings", {"commands of the options": None})
+
+
+def _flag_differences(option: int, flags: Mapping[str, str]) -> Iterator[str]:
+    """Yield the flags of a trial's command that differ from the option's official ones."""
+    official = _OFFICIAL_FLAGS[option]
+    for key, value in official.items():
+        if key in flags and flags[key] != value:
+            yield f"option {option}: {key} {flags[key]}"
+    yield from (f"option {option}: no {key}" for key in official if key not in flags)
+    yield from (f"option {option}: --{key}" for key in sorted(flags.keys() - official.keys() - _TOOL_FLAGS))
+
+
+def _rank_differences(rank: KvRank) -> Iterator[str]:
+    """Yield how a rank's duration and seed differ from the official --duration, and from --seed-base plus the rank."""
+    flags = _OFFICIAL_FLAGS[rank.option]
+    elapsed_seconds, seed = rank.elapsed_seconds, integer(rank.content.get("seed"), least=0)
+    if elapsed_seconds is not None and abs(elapsed_seconds - int(flags["duration"])) > _SLACK_SECONDS:
+        yield f"{rank.where}: {elapsed_seconds:.1f} s"
+    if seed is not None and seed != int(flags["seed-base"]) + rank.rank:
+        yield f"{rank.where}: seed {seed}"
+
+
+def _summary_differences(leaf: KvLeaf, option: int) -> Iterator[str]:
+    """Yield settings in the summary, of all options or of this one, that are not official: few versions write any.
 
     The metadata's `args` are no such settings: they keep the command line's defaults, which the options override.
     """
-    of_all = {"seed": fixed["seed-base"], "gpu-mem-gb": fixed["gpu-mem-gb"]}
-    of_option = mapping(value_at(leaf.summary, f"options.{option}"))
-    for place, wanted in ((leaf.summary, of_all), (of_option, {**fixed, **of_all})):
-        for key, value in wanted.items():
-            stated = canonical(place.get(key.replace("-", "_")))
-            if stated is not None and stated != canonical(value):
-                yield f"option {option}: {key} {stated} (summary.json)"
+    official = _OFFICIAL_FLAGS[option]
+    for_all = {"seed": official["seed-base"], "gpu-mem-gb": official["gpu-mem-gb"]}
+    summary_of_option = mapping(value_at(leaf.summary, f"options.{option}"))
+    for settings, expected in ((leaf.summary, for_all), (summary_of_option, {**official, **for_all})):
+        for key, value in expected.items():
+            setting = canonical(settings.get(key.replace("-", "_")))
+            if setting is not None and setting != canonical(value):
+                yield f"option {option}: {key} {setting} (summary.json)"
 
 
 def copied_kv(results: Sequence[Result[Any]]) -> Iterator[Finding]:
     """Yield kv_cache runs with exactly the latencies of another run."""
     leaves = [leaf for result in results if result.benchmark == KV_CACHE for leaf in result.leaves]
-    copies = {
-        leaf.path: f"{rank.where} has the latencies of a rank of {first.path}"
-        for (first, _), (leaf, rank) in copied_latencies(leaves)
-        if first is not leaf
-    }
-    for path, seen in copies.items():
-        yield by_rule_at(path, "kv.copied", seen)
+    copies: dict[str, str] = {}
+    for original, copy in copied_latencies(rank for leaf in leaves for rank in leaf.ranks):
+        if copy.run != original.run:
+            copies[copy.run] = f"{copy.where} has the latencies of a rank of {original.run}"
+    for run, seen in copies.items():
+        yield by_rule_at(run, "kv.copied", seen)

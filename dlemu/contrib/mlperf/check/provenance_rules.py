@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.papers import Papers, stamp_of
-from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, read_text, read_yaml, text
+from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, read_text, read_yaml, text, value_at
 from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, Result, Submission, division_place
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
 from dlemu.contrib.mlperf.rules.known import Finding, at, by_rule_at
@@ -26,25 +26,25 @@ _EDITION = "rules_edition"
 
 def code_images(result: Result[Any]) -> Iterator[Finding]:
     """Every call of a result names its code image; the image is in the tree, and the same for all calls."""
-    known = _image_hashes(result.path)
-    images = {leaf.path: _image_named(leaf) for leaf in result.leaves}
-    for path, image in images.items():
-        if known and image is None:
+    in_tree = _image_hashes(result.path)
+    named = {leaf.path: _image_named(leaf) for leaf in result.leaves}
+    for path, image in named.items():
+        if in_tree and image is None:
             yield by_rule_at(path, "code.image", f"no {POINTER}, or an empty one")
-        elif known is not None and image is not None and image not in known:
+        elif in_tree is not None and image is not None and image not in in_tree:
             yield by_rule_at(path, "code.image", f"{POINTER} names {image}, but no such code image is in the tree")
-    different = sorted({image for image in images.values() if image is not None})
-    if len(different) > 1:
-        seen = f"{len(different)} images of the code in one result: {', '.join(image[:8] for image in different)}"
+    images = sorted({image for image in named.values() if image is not None})
+    if len(images) > 1:
+        seen = f"{len(images)} images of the code in one result: {', '.join(image[:8] for image in images)}"
         yield by_rule_at(os.path.dirname(result.leaves[0].path), "code.mixed", seen)
 
 
 def _image_named(leaf: Papers) -> str | None:
-    """Return the hash of the code image that a call names; None if it names none."""
+    """Return the hash of the code image that a call names, as `md5:HASH` or HASH; None if it names none."""
     if POINTER not in leaf.files:
         return None
-    words = (read_text(os.path.join(leaf.path, POINTER), []) or "").strip()
-    return words.rpartition(":")[2] or None
+    pointer = (read_text(os.path.join(leaf.path, POINTER), []) or "").strip()
+    return pointer.rpartition(":")[2] or None
 
 
 def changed_images(submission: Submission) -> Iterator[Finding]:
@@ -90,8 +90,8 @@ _UNHASHED_NAMES = frozenset({HASH_FILE, ".DS_Store", "Thumbs.db"})
 
 
 def _hashed_files(folder: str) -> Iterator[str]:
-    for path, below, names in os.walk(folder):
-        below[:] = [name for name in below if not name.endswith(".egg-info") and name != ".git"]
+    for path, subfolders, names in os.walk(folder):
+        subfolders[:] = [name for name in subfolders if not name.endswith(".egg-info") and name != ".git"]
         for name in names:
             file = os.path.join(path, name)
             if not (name.endswith(_UNHASHED_SUFFIXES) or name in _UNHASHED_NAMES or os.path.islink(file)):
@@ -101,22 +101,22 @@ def _hashed_files(folder: str) -> Iterator[str]:
 def _image_hashes(path: str) -> set[str] | None:
     """Return the hashes of all code images in the tree around a path; None outside any submission."""
     folders = path.split(os.sep)
-    place = division_place(folders)
-    if place is None or len(folders) <= place + 1:
+    division = division_place(folders)
+    if division is None or len(folders) <= division + 1:
         return None
-    return {recorded for recorded in _recorded_hashes(os.sep.join(folders[: place + 2])).values() if recorded}
+    return {recorded for recorded in _recorded_hashes(os.sep.join(folders[: division + 2])).values() if recorded}
 
 
 def _recorded_hashes(submission: str) -> dict[str, str | None]:
     """Return code image's folder -> the hash recorded in it, for all images that a submission's runs may name."""
     root, organisation = os.path.dirname(os.path.dirname(submission)), os.path.basename(submission)
-    found = {}
+    hashes = {}
     for pool in (os.path.join(root, organisation), os.path.join(root, "code-images"), submission):
-        for name in sorted(os.listdir(pool)) if os.path.isdir(pool) else ():
-            file = os.path.join(pool, name, HASH_FILE)
+        for image in sorted(os.listdir(pool)) if os.path.isdir(pool) else ():
+            file = os.path.join(pool, image, HASH_FILE)
             if os.path.isfile(file):
-                found[os.path.join(pool, name)] = text(mapping(read_json(file, [])).get("hash"))
-    return found
+                hashes[os.path.join(pool, image)] = text(value_at(read_json(file, []), "hash"))
+    return hashes
 
 
 def provenance(result: Result[Any]) -> Iterator[Finding]:
@@ -133,18 +133,18 @@ def provenance(result: Result[Any]) -> Iterator[Finding]:
         yield from _provenance_matches(leaf, result, content)
 
 
-def _provenance_matches(leaf: Papers, result: Result[Any], provenance: Any) -> Iterator[Finding]:
-    lacking = [key for key in (_EDITION, "tool", "dlio", "core_config") if not provenance.get(key)]
-    if lacking:
-        yield by_rule_at(leaf.path, "provenance.broken", f"{PROVENANCE} without {', '.join(lacking)}")
-    image, named = text(mapping(provenance.get("tool")).get("code_image")), _image_named(leaf)
-    if image is not None and named is not None and image.rpartition(":")[2] != named:
-        yield by_rule_at(leaf.path, "provenance.differs", f"{PROVENANCE} names the code {image}, {POINTER} {named}")
+def _provenance_matches(leaf: Papers, result: Result[Any], provenance: Mapping[str, Any]) -> Iterator[Finding]:
+    missing = [key for key in (_EDITION, "tool", "dlio", "core_config") if not provenance.get(key)]
+    if missing:
+        yield by_rule_at(leaf.path, "provenance.broken", f"{PROVENANCE} without {', '.join(missing)}")
+    image, pointer = text(value_at(provenance, "tool.code_image")), _image_named(leaf)
+    if image is not None and pointer is not None and image.rpartition(":")[2] != pointer:
+        yield by_rule_at(leaf.path, "provenance.differs", f"{PROVENANCE} names the code {image}, {POINTER} {pointer}")
     edition = text(provenance.get(_EDITION))
     if edition is not None and edition != result.edition.name:
         seen = f"{PROVENANCE} names edition {edition}, the run is judged by {result.edition.name}"
         yield by_rule_at(leaf.path, "provenance.differs", seen)
-    recorded, config = text(mapping(provenance.get("core_config")).get("hash")), leaf.setup.config
+    recorded, config = text(value_at(provenance, "core_config.hash")), leaf.setup.config
     if config and recorded not in (None, "unknown"):
         computed = core_config_hash(config, checkpointing=result.benchmark == "checkpointing")
         if computed != recorded:
@@ -163,12 +163,12 @@ def manifest(submission: Submission) -> Iterator[Finding]:
     if broken:
         return
     runs = content.get("runs")
-    listed = {text(mapping(run).get("leaf")) for run in runs} if isinstance(runs, list) else set()
-    there = set(_run_folders(submission.path))
-    if listed != there:
-        missing, gone = sorted(there - listed), sorted(str(leaf) for leaf in listed - there)
-        seen = f"not listed: {', '.join(missing[:2]) or 'none'}; listed but missing: {', '.join(gone[:2]) or 'none'}"
-        yield by_rule_at(path, "submission.manifest", seen)
+    listed = {text(value_at(run, "leaf")) for run in runs} if isinstance(runs, list) else set()
+    in_tree = set(_run_folders(submission.path))
+    if listed != in_tree:
+        unlisted = ", ".join(sorted(in_tree - listed)[:2]) or "none"
+        missing = ", ".join(sorted(str(leaf) for leaf in listed - in_tree)[:2]) or "none"
+        yield by_rule_at(path, "submission.manifest", f"not listed: {unlisted}; listed but missing: {missing}")
     edition = content.get(_EDITION)
     if edition is not None and str(edition) != submission.edition.name:
         seen = f"{_EDITION} is {edition}, the runs are judged by {submission.edition.name}"
@@ -177,13 +177,13 @@ def manifest(submission: Submission) -> Iterator[Finding]:
 
 def _run_folders(organisation: str) -> Iterator[str]:
     """Yield the run folders, as paths relative to the organisation's folder."""
-    for folder, below, _ in os.walk(os.path.join(organisation, "results")):
-        below[:] = sorted(name for name in below if not name.startswith("."))
-        inside = os.path.relpath(folder, organisation)
+    for folder, subfolders, _ in os.walk(os.path.join(organisation, "results")):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        path = os.path.relpath(folder, organisation)
         if stamp_of(os.path.basename(folder)) is not None:
-            below[:] = []
-            if any(name in (*CATEGORIES, "training") for name in inside.split(os.sep)):
-                yield inside
+            subfolders.clear()
+            if not {*CATEGORIES, "training"}.isdisjoint(path.split(os.sep)):
+                yield path
 
 
 PROVENANCE_RULES = (code_images, provenance)

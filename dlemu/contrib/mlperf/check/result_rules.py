@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.papers import SEPARATION
-from dlemu.contrib.mlperf.audit.run_settings import Setup
+from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, text
 from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule, runs_differ
 from dlemu.contrib.mlperf.check.system_description import stated_limit
@@ -22,27 +22,24 @@ from dlemu.extend import UserError
 from dlemu.results.answer_files import open_untrusted
 from dlemu.results.wording import count
 
-_COVERED_BY_FILE_RULES = ("summary.missing",)
-"""The audit's findings that are left out because the rules on required files give the same ones."""
 _COVERED_BY_COMPLETE = ("config.missing", "config.assumed")
-"""The audit's findings that are left out because `config_complete` gives the same ones."""
-_OF_THE_AUDIT_ALONE = ("au.rules", "au.prefetch")
-"""The audit's findings on which no edition since v2.0 has a rule."""
+"""The audit's findings that are left out because `complete` gives the same ones."""
+_OF_THE_AUDIT_ALONE = ("au.rules", "au.prefetch")  # the audit's findings on which no edition since v2.0 has a rule
 _REQUIRED_SETTINGS = (
     *("model.name", "framework", "dataset.format", "dataset.num_files_train", "dataset.num_samples_per_file"),
     *("dataset.record_length_bytes", "reader.data_loader", "reader.batch_size"),
     *("train.epochs", "train.computation_time", "metric.au"),
 )
 """Settings that config.yaml has for every edition's workloads; without them a run can't be checked."""
-_CHOSEN = ("read_threads", "computation_threads", "prefetch_size", "transfer_size", "odirect", "data_loader")
+_CHOSEN_SETTINGS = ("read_threads", "computation_threads", "prefetch_size", "transfer_size", "odirect", "data_loader")
 """Settings of the reader that a submitter may choose, once for all runs."""
-_GENERATED = (
+_GENERATED_BY = (
     *("dataset.format", "dataset.num_samples_per_file", "dataset.record_length_bytes"),
-    *("dataset.compression", "dataset.record_dims", "dataset.record_length_bytes_stdev"),
+    *("dataset.compression", "dataset.record_dims"),
 )
 """Settings that decide which files datagen generates."""
-_LENGTH = frozenset({"record_length_bytes", "record_length", "record_length_bytes_stdev", "record_length_stdev"})
-"""The last of these is compared only where one of these is stated: without it DLIO's default is 0."""
+_LENGTHS = frozenset({"record_length_bytes", "record_length", "record_length_bytes_stdev", "record_length_stdev"})
+"""Settings of the dataset on the length of its records; the deviation is compared if datagen sets one of them."""
 MIN_ACCELERATORS_PER_HOST = 4
 """With fewer on a single host, v3.0's checker asks whether that host could drive more (3.3.3)."""
 GAP_FACTOR = 2
@@ -55,26 +52,40 @@ def single_run_rules(result: Result[Leaf]) -> Iterator[Finding]:
     """Check every run by the edition's rules on single runs, with the AU recomputed from its steps."""
     limit = stated_limit(result)
     for leaf in result.runs:
-        if leaf.run is not None and (leaf.printed.accelerators or leaf.setup.config is not None):
-            printed = replace(leaf.printed, au_percent=leaf.run.au_percent)
-            hosts, measured = leaf.printed.hosts, leaf.printed.memory_gib
-            if limit and hosts is not None and measured is not None and hosts * limit.memory_gib < measured:
-                printed = replace(printed, memory_gib=hosts * limit.memory_gib)
+        if leaf.run is None or (leaf.printed.accelerators is None and leaf.setup.config is None):
+            continue
+        printed = replace(leaf.printed, au_percent=leaf.run.au_percent)
+        if limit and printed.hosts is not None and printed.memory_gib is not None:
+            limit_gib = printed.hosts * limit.memory_gib
+            if limit_gib < printed.memory_gib:
+                printed = replace(printed, memory_gib=limit_gib)
                 name, gib = os.path.basename(limit.path), limit.memory_gib
                 seen = f"{name} states a control group's limit of {gib:g} GiB for each host"
                 yield by_rule_at(leaf.path, "dataset.limited", seen)
-            setup, by_dlemu = _with_metadata(leaf), leaf.run.by_dlemu
-            for finding in check_run(result.edition, setup, printed, result.division, by_dlemu=by_dlemu):
-                yield replace(_for_result(finding, leaf, result), path=leaf.path)
+        setup, by_dlemu = _with_metadata(leaf), leaf.run.by_dlemu
+        for finding in check_run(result.edition, setup, printed, result.division, by_dlemu=by_dlemu):
+            if finding.rule == "au.low":
+                finding = _au_finding(finding, leaf, result)
+            yield replace(finding, path=leaf.path)
+
+
+def _au_finding(finding: Finding, leaf: Leaf, result: Result[Leaf]) -> Finding:
+    """Return the finding of a low AU, with what it is based on."""
+    has_steps = leaf.run is not None and leaf.run.recomputed.basis == "steps"
+    basis = "from its steps" if has_steps else "as printed: the steps are missing"
+    # v3.0's checker applies the AU threshold to the warm-up run, too; the rules' text to the measured runs only.
+    is_exempt = leaf is result.warm_up and not result.edition.checks_tree
+    severity: Severity = "warning" if is_exempt else finding.severity
+    return replace(finding, severity=severity, seen=f"{finding.seen} ({basis})")
 
 
 def _with_metadata(leaf: Leaf) -> Setup:
     """Return the run's settings, with the overrides from mlpstorage's metadata added."""
-    stated = mapping(leaf.metadata.get("override_parameters"))
-    words = [f"++workload.{key}={value}" for key, value in stated.items()]
-    if not words:
+    parameters = mapping(leaf.metadata.get("override_parameters"))
+    if not parameters:
         return leaf.setup
-    return replace(leaf.setup, overrides=tuple(dict.fromkeys([*(leaf.setup.overrides or ()), *words])))
+    words = [*(leaf.setup.overrides or ()), *(f"++workload.{key}={value}" for key, value in parameters.items())]
+    return replace(leaf.setup, overrides=tuple(dict.fromkeys(words)))
 
 
 def complete(leaf: Leaf, _: Result[Leaf]) -> Iterator[Finding]:
@@ -82,33 +93,21 @@ def complete(leaf: Leaf, _: Result[Leaf]) -> Iterator[Finding]:
     if leaf.run is None:
         return
     settings = effective(leaf.setup.config) if leaf.setup.config else {}
-    lacking = [key for key in _REQUIRED_SETTINGS if settings.get(key) is None]
-    if lacking:
-        none = len(lacking) == len(_REQUIRED_SETTINGS)
-        seen = "no config.yaml that can be read" if none else f"config.yaml without {', '.join(lacking)}"
-        yield by_rule("config.incomplete", seen)
-    if leaf.printed.lacking and not leaf.printed.unusable:
-        yield by_rule("summary.incomplete", f"summary.json without {few(leaf.printed.lacking, ', ', 4)}")
-
-
-def _for_result(finding: Finding, leaf: Leaf, result: Result[Leaf]) -> Finding:
-    if finding.rule != "au.low" or leaf.run is None:
-        return finding
-    basis = "from its steps" if leaf.run.recomputed.basis == "steps" else "as printed: the steps are missing"
-    # v3.0's checker applies the AU threshold to the warm-up run, too; the rules' text to the measured runs only.
-    warm_up = leaf is result.warm_up and not result.edition.checks_tree
-    severity: Severity = "warning" if warm_up else finding.severity
-    return replace(finding, severity=severity, seen=f"{finding.seen} ({basis})")
+    missing = [key for key in _REQUIRED_SETTINGS if settings.get(key) is None]
+    if len(missing) == len(_REQUIRED_SETTINGS):
+        yield by_rule("config.incomplete", "no config.yaml that can be read")
+    elif missing:
+        yield by_rule("config.incomplete", f"config.yaml without {', '.join(missing)}")
+    if leaf.printed.missing_keys and not leaf.printed.unusable:
+        yield by_rule("summary.incomplete", f"summary.json without {few(leaf.printed.missing_keys, ', ', 4)}")
 
 
 def audit_findings(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
-    """Pass on the audit's findings: files that contradict each other or can't be read."""
+    """Pass on the audit's findings, files that contradict each other or can't be read, unless other rules give them."""
     for finding in leaf.run.findings if leaf.run else ():
-        if finding.rule in _OF_THE_AUDIT_ALONE:
-            continue
-        if finding.rule in _COVERED_BY_COMPLETE and leaf.printed.accelerators:
-            continue
-        if not result.phased or finding.rule not in _COVERED_BY_FILE_RULES:
+        by_complete = finding.rule in _COVERED_BY_COMPLETE and leaf.printed.accelerators
+        by_file_rules = finding.rule == "summary.missing" and result.phased
+        if finding.rule not in _OF_THE_AUDIT_ALONE and not by_complete and not by_file_rules:
             yield finding
 
 
@@ -120,11 +119,10 @@ def made_by_dlio(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
 
 def few_accelerators(result: Result[Leaf]) -> Iterator[Finding]:
     """Warn of few accelerators on a single host."""
-    first = next((leaf for leaf in result.runs if leaf.printed.accelerators), None)
-    if first is not None:
-        accelerators = first.printed.accelerators or 0
-        if first.printed.hosts == 1 and accelerators < MIN_ACCELERATORS_PER_HOST:
-            yield by_rule_at(result.path, "hosts.few", f"{count(accelerators, 'accelerator')} on one host")
+    printed = next((leaf.printed for leaf in result.runs if leaf.printed.accelerators), Printed())
+    accelerators = printed.accelerators or 0
+    if printed.hosts == 1 and accelerators < MIN_ACCELERATORS_PER_HOST:
+        yield by_rule_at(result.path, "hosts.few", f"{count(accelerators, 'accelerator')} on one host")
 
 
 def run_hosts(leaf: Leaf, _: Result[Leaf]) -> Iterator[Finding]:
@@ -133,9 +131,9 @@ def run_hosts(leaf: Leaf, _: Result[Leaf]) -> Iterator[Finding]:
     if len(set(ranks_of.values())) > 1:
         seen = ", ".join(f"{host}: {ranks}" for host, ranks in ranks_of.most_common(4))
         yield by_rule("hosts.uneven", f"accelerators of the hosts: {seen}")
-    named = leaf.args.get("hosts")
-    if leaf.printed.hosts == 1 and isinstance(named, list) and len(named) > 1:
-        yield by_rule("hosts.named", f"the run was on 1 host, its metadata names {len(named)}")
+    hosts = leaf.args.get("hosts")
+    if leaf.printed.hosts == 1 and isinstance(hosts, list) and len(hosts) > 1:
+        yield by_rule("hosts.named", f"the run was on 1 host, its metadata names {len(hosts)}")
 
 
 def run_count(result: Result[Leaf]) -> Iterator[Finding]:
@@ -154,29 +152,28 @@ def run_ended(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
     """A folder of a run is named by the time when it began, and holds a run that ended."""
     if result.phased and leaf.stamp is None:
         yield by_rule("runs.stamp", f"a run's folder is named {leaf.name!r}")
-    if leaf.run is None or "summary.json" not in leaf.files:
-        has_summary = "summary.json" in leaf.files
-        seen = "summary.json is not of training" if has_summary else "no summary.json: the run did not end"
-        yield by_rule("runs.ended", seen)
+    if "summary.json" not in leaf.files:
+        yield by_rule("runs.ended", "no summary.json: the run did not end")
+    elif leaf.run is None:
+        yield by_rule("runs.ended", "summary.json is not of training")
 
 
 def run_gaps(result: Result[Leaf]) -> Iterator[Finding]:
     """Runs follow one another without a pause in which anything else could run."""
     if not result.phased:
         return
-    timed = [(leaf, leaf.began, leaf.ended) for leaf in result.runs]
-    known = [(leaf, start, end) for leaf, start, end in timed if start is not None and end is not None]
-    for leaf, start, end in known:
-        if end < start:
-            yield by_rule_at(leaf.path, "runs.clock", f"the run ended at {end}, before it began at {start}")
-    for leaf, begun_at, ended_at in timed:
+    timed = [(leaf, leaf.began, leaf.ended) for leaf in result.runs if leaf.began and leaf.ended]
+    for leaf, began, ended in timed:
+        if ended < began:
+            yield by_rule_at(leaf.path, "runs.clock", f"the run ended at {ended}, before it began at {began}")
+    for leaf in result.runs:
         if leaf.run is not None:
-            yield from at(leaf.path, unapplied("runs.gap", start_and_end=begun_at and ended_at))
-    shortest = min((end - start for _, start, end in known if end >= start), default=None)
-    begun = sorted([(leaf.stamp or start, leaf) for leaf, start, _ in known], key=lambda run: run[0])
-    gaps = [(second - first, leaf) for (first, _), (second, leaf) in pairwise(begun)]
+            yield from at(leaf.path, unapplied("runs.gap", {"start and end": leaf.began and leaf.ended}))
+    shortest = min((ended - began for _, began, ended in timed if ended >= began), default=None)
+    starts = sorted([(leaf.stamp or began, leaf) for leaf, began, _ in timed], key=lambda start: start[0])
+    gaps = [(second - first, leaf) for (first, _), (second, leaf) in pairwise(starts)]
     too_long = [(gap, leaf) for gap, leaf in gaps if shortest is not None and gap >= GAP_FACTOR * shortest]
-    if shortest is not None and too_long:
+    if too_long:
         longest, leaf = max(too_long, key=lambda gap: gap[0])
         seen = f"{len(too_long)} of {len(gaps)} gaps, up to {longest} from one run's start to the next ({leaf.name})"
         yield by_rule_at(result.path, "runs.gap", f"{seen}; the shortest run took {shortest}")
@@ -189,7 +186,7 @@ def same_job(result: Result[Leaf]) -> Iterator[Finding]:
         "accelerator": [leaf.setup.accelerator for leaf in result.runs],
         "number of accelerators": [leaf.printed.accelerators for leaf in result.runs],
         "number of hosts": [leaf.printed.hosts for leaf in result.runs],
-        **{f"reader.{key}": [_reader_setting(leaf, key) for leaf in result.runs] for key in _CHOSEN},
+        **{f"reader.{key}": [_reader_setting(leaf, key) for leaf in result.runs] for key in _CHOSEN_SETTINGS},
     }
     dataset: dict[str, list[Any]] = {
         "dataset.num_files_train": [leaf.num_files for leaf in result.runs],
@@ -203,19 +200,21 @@ def same_job(result: Result[Leaf]) -> Iterator[Finding]:
 def _reader_setting(leaf: Leaf, key: str) -> Any:
     """Return a setting of the reader, or DLIO's default where the run's settings omit it; None if all are unknown."""
     reader = leaf.section("reader")
+    if not reader:
+        return None
     value = canonical(reader.get(key))
-    return (OTHER_DEFAULTS[f"reader.{key}"] if value is None else value) if reader else None
+    return OTHER_DEFAULTS[f"reader.{key}"] if value is None else value
 
 
 def rates_agree(result: Result[Leaf]) -> Iterator[Finding]:
     """Samples/s of the measured runs differ by at most 5 % of their mean."""
-    rates = [leaf.printed.samples_per_second for leaf in result.measured]
-    known = [rate for rate in rates if rate]
-    for leaf, rate in zip(result.measured, rates, strict=True):
+    for leaf in result.measured:
         if leaf.run is not None:
-            yield from at(leaf.path, unapplied("runs.spread", samples_per_second=rate))
-    if len(known) > 1 and (max(known) - min(known)) / (sum(known) / len(known)) > MAX_RATE_SPREAD:
-        yield by_rule_at(result.path, "runs.spread", f"{min(known):.2f} to {max(known):.2f} samples/s")
+            rate = leaf.printed.samples_per_second
+            yield from at(leaf.path, unapplied("runs.spread", {"samples per second": rate}))
+    rates = [leaf.printed.samples_per_second for leaf in result.measured if leaf.printed.samples_per_second]
+    if len(rates) > 1 and (max(rates) - min(rates)) / (sum(rates) / len(rates)) > MAX_RATE_SPREAD:
+        yield by_rule_at(result.path, "runs.spread", f"{min(rates):.2f} to {max(rates):.2f} samples/s")
 
 
 def dataset_phases(result: Result[Leaf]) -> Iterator[Finding]:
@@ -237,35 +236,37 @@ def dataset_phases(result: Result[Leaf]) -> Iterator[Finding]:
 
 def dataset_as_generated(result: Result[Leaf]) -> Iterator[Finding]:
     """The runs read files of the size and format that datagen generated: reads are counted by the runs' settings."""
-    read = next((effective({"dataset": section}) for leaf in result.runs if (section := leaf.section("dataset"))), {})
+    section = next((leaf.section("dataset") for leaf in result.runs if leaf.section("dataset")), None)
+    if section is None:
+        return
+    in_runs = effective({"dataset": section})
     for leaf in result.of("datagen"):
         section = leaf.section("dataset")
-        made = effective({"dataset": section})
-        compared = _GENERATED if _LENGTH & section.keys() else _GENERATED[:-1]
-        stated = {key: [each.get(key, NEVER_SET.get(key)) for each in (made, read)] for key in compared}
-        different = [
-            f"{key}={mine} in datagen, {theirs} in the runs"
-            for key, (mine, theirs) in stated.items()
-            if mine is not None and theirs is not None and mine != theirs
-        ]
-        if different and read:
-            yield by_rule_at(leaf.path, "dataset.differs", "; ".join(different))
+        in_datagen = effective({"dataset": section})
+        deviation = ["dataset.record_length_bytes_stdev"] if _LENGTHS & section.keys() else []
+        differences = []
+        for key in (*_GENERATED_BY, *deviation):
+            made, read = (settings.get(key, NEVER_SET.get(key)) for settings in (in_datagen, in_runs))
+            if made is not None and read is not None and made != read:
+                differences.append(f"{key}={made} in datagen, {read} in the runs")
+        if differences:
+            yield by_rule_at(leaf.path, "dataset.differs", "; ".join(differences))
 
 
 def separate_folders(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
     """The metadata have the dataset's settings (3.1.1), and data and results are in two folders on two file systems."""
     data, results = text(leaf.args.get("data_dir")), text(leaf.args.get("results_dir"))
-    strict = result.phased and result.edition.checks_tree and bool(leaf.metadata)
-    if strict and not mapping(leaf.parameters.get("dataset")):
+    needs_metadata = result.phased and result.edition.checks_tree and bool(leaf.metadata)
+    if needs_metadata and not mapping(leaf.parameters.get("dataset")):
         yield by_rule("dataset.told", "metadata without parameters.dataset")
-    if strict and (not data or not results):
+    if needs_metadata and (not data or not results):
         yield by_rule("dataset.folder", f"metadata without args.{'results_dir' if data else 'data_dir'}")
-    read = {os.path.normpath(folder) for folder in (data, leaf.data_folder) if folder}
-    if results and os.path.normpath(results) in read:
+    data_folders = {os.path.normpath(folder) for folder in (data, leaf.data_folder) if folder}
+    if results and os.path.normpath(results) in data_folders:
         yield by_rule("dataset.folder", f"both are {results}")
     if leaf.separation.get("same_filesystem") is True:
         yield by_rule("dataset.filesystem", f"data and results share a file system ({SEPARATION})")
-    elif SEPARATION not in leaf.files and strict and not leaf.on_object_store and not _has_df(leaf):
+    elif SEPARATION not in leaf.files and needs_metadata and not leaf.on_object_store and not _has_df(leaf):
         yield by_rule("dataset.filesystem", f"no {SEPARATION}, and no output of df in the log")
 
 

@@ -20,16 +20,17 @@ from dlemu.contrib.mlperf.audit.checkpoint_leaf import CheckpointLeaf, read_chec
 from dlemu.contrib.mlperf.audit.kv_leaf import KvLeaf, read_kv_leaf
 from dlemu.contrib.mlperf.audit.papers import PHASES, Papers, read_papers, stamp_of
 from dlemu.contrib.mlperf.audit.run_settings import Printed
-from dlemu.contrib.mlperf.audit.tolerant import count, text
+from dlemu.contrib.mlperf.audit.tolerant import folders_in, integer, text
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, MEASURED_RUNS, Edition, Reading, edition_read, newest_edition
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule_at
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.extend import UserError
 
 DIVISIONS = ("closed", "open")
-CATEGORIES = CHECKPOINTING, VECTOR_DATABASE, KV_CACHE = ("checkpointing", "vector_database", "kv_cache")
+TRAINING, CHECKPOINTING, KV_CACHE = "training", "checkpointing", "kv_cache"
+CATEGORIES = (CHECKPOINTING, "vector_database", KV_CACHE)
 """The benchmarks other than training, by the names of their folders; vector_database is not checked."""
-TRAINING, REHEARSAL = "training", "rehearsal.json"
+REHEARSAL = "rehearsal.json"
 _EDITION_KEYS = {
     "3.0": ("invocation_start_time", "system_info", "data_access_protocol", "systemname", "provenance_file"),
     "2.0": ("run_result_output",),
@@ -54,9 +55,9 @@ class Leaf(Papers):
     @property
     def num_files(self) -> int | None:
         """Number of training files that the run read, datagen generated or datasize required."""
-        stated = self.section("dataset").get("num_files_train")
-        whole = int(stated) if isinstance(stated, str) and stated.isdecimal() else count(stated)  # text: as typed
-        return self.printed.num_files or self.setup.num_files or whole
+        files = self.section("dataset").get("num_files_train")
+        configured = int(files) if isinstance(files, str) and files.isdecimal() else integer(files)  # text: as typed
+        return self.printed.num_files or self.setup.num_files or configured
 
     @property
     def data_folder(self) -> str | None:
@@ -79,8 +80,7 @@ class Result(Generic[AnyLeaf]):
     leaves: tuple[AnyLeaf, ...]
     """In the order of their phases, and of their names."""
     phased: bool = True
-    """Whether it has mlpstorage's layout, `training/MODEL/{datasize,datagen,run}/TIME`; else it is one run alone, and
-    the other runs of its result are unknown."""
+    """Whether it has mlpstorage's layout, `training/MODEL/{datasize,datagen,run}/TIME`; else it is one run alone."""
 
     @property
     def closed(self) -> bool:
@@ -88,7 +88,6 @@ class Result(Generic[AnyLeaf]):
         return self.division == "closed"
 
     def of(self, phase: str) -> tuple[AnyLeaf, ...]:
-        """Return the calls of one phase."""
         return tuple(leaf for leaf in self.leaves if leaf.phase == phase)
 
     @property
@@ -135,14 +134,11 @@ class Submission:
 
     @property
     def organisation(self) -> str:
-        """Name of the organisation's folder."""
         return os.path.basename(self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What is below a folder."""
-
     results: tuple[Result[Any], ...]
     editions: Mapping[str, Edition]
     """Tree -> its edition: of each submission tree, and of runs outside any submission."""
@@ -153,16 +149,20 @@ class Found:
 def find_results(root: str, edition: str | None, division: Division | None, reading: Reading) -> Found:
     """Group the calls below a folder into results, for the edition and division that the user names, if any."""
     workloads, calls = _call_folders(root)
-    unknown = [call for call in calls if call[1] not in _READ]
-    others = [by_rule_at(path, "run.other", f"a run of {kind}: not checked") for path, kind in unknown]
+    others = [
+        by_rule_at(path, "run.other", f"a run of {benchmark}: not checked")
+        for path, benchmark in calls
+        if benchmark not in _READ
+    ]
     drafts = [*_training_results(root, workloads, others), *_other_results(calls)]
-    drafts = [replace(draft, division=division) if division else draft for draft in drafts]
+    if division:
+        drafts = [replace(draft, division=division) for draft in drafts]
     if not drafts and not calls:
         others.append(by_rule_at(root, "tree.empty", "no run of any benchmark below"))
     trees: dict[str, list[Result[Any]]] = {}
     for draft in drafts:
         trees.setdefault(_tree_of(draft, root), []).append(draft)
-    editions = {tree: _edition_of(mine, edition, reading) for tree, mine in sorted(trees.items())}
+    editions = {tree: _edition_of(of_tree, edition, reading) for tree, of_tree in sorted(trees.items())}
     results = tuple(replace(draft, edition=editions[_tree_of(draft, root)]) for draft in drafts)
     return Found(results=results, editions=editions, others=tuple(others))
 
@@ -174,25 +174,24 @@ def _call_folders(root: str) -> tuple[list[str], list[tuple[str, str]]]:
     `checkpointing/MODEL/TIME`, `kv_cache/MODEL/run/TIME`.
     """
     workloads, calls = [], []
-    for folder, below, names in os.walk(root):
+    for folder, subfolders, names in os.walk(root):
         if REHEARSAL in names:
             raise UserError(f"{folder} is a rehearsal of dlemu: check it by itself, `dlemu mlperf check {folder}`")
-        below[:] = sorted(name for name in below if not name.startswith(".") and name != "code")
         category = category_of(folder)
         if category is not None and stamp_of(os.path.basename(folder)) is not None:
             calls.append((folder, category))
-            below[:] = []
+            subfolders.clear()
         elif _holds_phases(folder):
             workloads.append(folder)
-            below[:] = []
+            subfolders.clear()
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") and name != "code")
     return workloads, calls
 
 
 def _training_results(root: str, workloads: Sequence[str], others: list[Finding]) -> Iterator[Result[Leaf]]:
-    """Yield the results of training by path; what is a run of no benchmark that a folder names goes to `others`."""
-    audited: dict[tuple[str, bool], dict[str, AuditedRun]] = {
-        (os.path.join(workload, "run"), True): {} for workload in workloads
-    }
+    """Yield the results of training by path; a run of a benchmark that no folder names goes to `others`."""
+    paths = [os.path.join(workload, "run") for workload in workloads]
+    audited: dict[tuple[str, bool], dict[str, AuditedRun]] = {(path, True): {} for path in paths}
     for run in audit_all(find_runs([root])):
         if category_of(run.path) is not None:
             continue
@@ -203,14 +202,16 @@ def _training_results(root: str, workloads: Sequence[str], others: list[Finding]
         phased = run.path != root and os.path.basename(parent) == "run" and _holds_phases(os.path.dirname(parent))
         audited.setdefault((parent if phased else run.path, phased), {})[run.path] = run
     for (path, phased), runs in sorted(audited.items()):
-        folders = {phase: os.path.join(os.path.dirname(path), phase) for phase in PHASES}
-        paths = [(phase, os.path.join(at, name)) for phase, at in folders.items() for name in folders_in(at)]
-        leaves = [_leaf(each, phase, runs.get(each)) for phase, each in (paths if phased else [("run", path)])]
-        yield _draft(path, TRAINING, leaves, phased=phased)
-
-
-def _leaf(path: str, phase: str, run: AuditedRun | None) -> Leaf:
-    return Leaf(**vars(read_papers(path, run.setup if run else None, phase)), run=run)
+        calls = [("run", path)]
+        if phased:
+            workload = os.path.dirname(path)
+            names = [(phase, name) for phase in PHASES for name in folders_in(os.path.join(workload, phase))]
+            calls = [(phase, os.path.join(workload, phase, name)) for phase, name in names]
+        leaves = []
+        for phase, folder in calls:
+            found = runs.get(folder)
+            leaves.append(Leaf(**vars(read_papers(folder, found.setup if found else None, phase)), run=found))
+        yield _draft(path, TRAINING, tuple(leaves), phased=phased)
 
 
 _READ: Mapping[str, Callable[[str], Papers]] = {CHECKPOINTING: read_checkpoint_leaf, KV_CACHE: read_kv_leaf}
@@ -219,27 +220,23 @@ _READ: Mapping[str, Callable[[str], Papers]] = {CHECKPOINTING: read_checkpoint_l
 def _other_results(calls: Sequence[tuple[str, str]]) -> Iterator[Result[Any]]:
     """Yield a result for each folder that holds calls of a benchmark other than training."""
     for benchmark, read in _READ.items():
-        groups: dict[str, list[Papers]] = {}
-        for path, kind in sorted(calls):
-            if kind == benchmark:
-                parent = os.path.dirname(path)
-                in_phase = kind == KV_CACHE and os.path.basename(parent) in PHASES
-                groups.setdefault(os.path.dirname(parent) if in_phase else parent, []).append(read(path))
-        for path, leaves in sorted(groups.items()):
-            stated = [leaf.metadata.get("verification") for leaf in leaves] if benchmark == CHECKPOINTING else []
-            yield _draft(path, benchmark, leaves, *stated)
+        leaves_in: dict[str, list[Papers]] = {}
+        for folder in sorted(folder for folder, category in calls if category == benchmark):
+            path = os.path.dirname(folder)
+            if benchmark == KV_CACHE and os.path.basename(path) in PHASES:
+                path = os.path.dirname(path)
+            leaves_in.setdefault(path, []).append(read(folder))
+        for path, leaves in sorted(leaves_in.items()):
+            divisions = [leaf.metadata.get("verification") for leaf in leaves] if benchmark == CHECKPOINTING else []
+            yield _draft(path, benchmark, tuple(leaves), divisions)
 
 
-def _draft(path: str, benchmark: str, leaves: Sequence[Any], *stated: object, phased: bool = True) -> Result[Any]:
+def _draft(
+    path: str, benchmark: str, leaves: tuple[Any, ...], divisions: Sequence[object] = (), phased: bool = True
+) -> Result[Any]:
     """Return a result of an edition that is replaced once all leaves of its tree are known."""
-    return Result(
-        path=path,
-        benchmark=benchmark,
-        edition=EDITIONS["3.0"],
-        division=division_of(path, *stated),
-        leaves=tuple(leaves),
-        phased=phased,
-    )
+    division, edition = division_of(path, *divisions), EDITIONS["3.0"]
+    return Result(path=path, benchmark=benchmark, edition=edition, division=division, leaves=leaves, phased=phased)
 
 
 def _holds_phases(folder: str) -> bool:
@@ -247,15 +244,19 @@ def _holds_phases(folder: str) -> bool:
     phases = set(PHASES).intersection(folders_in(folder))
     if os.path.basename(os.path.dirname(folder)) == TRAINING:
         return bool(phases)
-    runs = folders_in(os.path.join(folder, "run")) if len(phases) > 1 and category_of(folder) is None else ()
-    return any(stamp_of(name) is not None for name in runs)
+    if len(phases) < 2 or category_of(folder) is not None:
+        return False
+    return any(stamp_of(name) is not None for name in folders_in(os.path.join(folder, "run")))
 
 
 def category_of(path: str) -> str | None:
     """Return the benchmark that the deepest matching folder of a path names; None for training, and without any."""
-    names = reversed(os.path.abspath(path).split(os.sep))
-    category = next((name for name in names if name in (*CATEGORIES, TRAINING)), TRAINING)
-    return category if category in CATEGORIES else None
+    for name in reversed(os.path.abspath(path).split(os.sep)):
+        if name == TRAINING:
+            return None
+        if name in CATEGORIES:
+            return name
+    return None
 
 
 def division_place(folders: Sequence[str]) -> int | None:
@@ -272,38 +273,39 @@ def _tree_of(result: Result[Any], root: str) -> str:
 
     A run outside any known layout and in no division is a tree of its own.
     """
-    inside = os.path.relpath(result.path, root).split(os.sep)
-    place = division_place(inside)
-    if place is not None:
-        return os.path.normpath(os.path.join(root, *inside[:place]))
+    folders = os.path.relpath(result.path, root).split(os.sep)
+    division = division_place(folders)
+    if division is not None:
+        return os.path.normpath(os.path.join(root, *folders[:division]))
     return root if result.phased else result.path
 
 
-def _edition_of(results: Sequence[Result[Any]], named: str | None, reading: Reading) -> Edition:
-    """Return the edition of the tree with these results; `named`, the user's choice, overrides their leaves' votes."""
+def _edition_of(results: Sequence[Result[Any]], chosen: str | None, reading: Reading) -> Edition:
+    """Return the edition of the tree with these results: the user's choice, or else what its leaves vote for."""
     votes: Counter[str] = Counter()
     for leaf in (leaf for result in results for leaf in result.leaves):
         for edition, weight in _votes(leaf):
             votes[edition] += weight
-    phased = any(result.phased for result in results)
-    best = max(votes, key=lambda edition: (votes[edition], edition), default="3.0" if phased else "2.0")
-    return edition_read(named or best, reading)
+    without_votes = "3.0" if any(result.phased for result in results) else "2.0"
+    best = max(votes, key=lambda edition: (votes[edition], edition), default=without_votes)
+    return edition_read(chosen or best, reading)
 
 
 def _votes(leaf: Papers) -> Iterator[tuple[str, int]]:
     """Yield (edition, weight): most for the edition that is named, least for the newest with this workload."""
-    stated = _stated_edition(leaf)
-    if stated in EDITIONS:
-        yield stated, 3
-    keys = {*leaf.metadata, *leaf.args}
-    yield from ((edition, 2) for edition, signs in _EDITION_KEYS.items() if keys.intersection(signs))
+    named = _named_edition(leaf)
+    if named in EDITIONS:
+        yield named, 3
+    for edition, keys in _EDITION_KEYS.items():
+        if any(key in leaf.metadata or key in leaf.args for key in keys):
+            yield edition, 2
     yield from (("3.0", 2) for name in _V3_FILES if name in leaf.files)
     newest = newest_edition(leaf.setup.workload or "", leaf.setup.accelerator or "")
     if newest is not None:
         yield newest.name, 1
 
 
-def _stated_edition(leaf: Papers) -> str:
+def _named_edition(leaf: Papers) -> str:
     """Return the edition that the metadata name; empty when they name none."""
     return text(leaf.metadata.get("rules_edition")) or text(leaf.metadata.get("edition")) or ""
 
@@ -311,48 +313,33 @@ def _stated_edition(leaf: Papers) -> str:
 def other_editions(result: Result[Any]) -> Iterator[Finding]:
     """Yield the leaves whose metadata name another edition than their tree's."""
     for leaf in result.leaves:
-        stated = _stated_edition(leaf)
-        if stated and stated != result.edition.name:
-            seen = f"the metadata name edition {stated}, the whole tree was judged to be {result.edition.name}"
+        named = _named_edition(leaf)
+        if named and named != result.edition.name:
+            seen = f"the metadata name edition {named}, the whole tree was judged to be {result.edition.name}"
             yield by_rule_at(leaf.path, "edition.differs", seen)
-
-
-def entries_of(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the sorted names of a folder's files and of its subfolders; nothing if it can't be listed."""
-    try:
-        with os.scandir(path) as entries:
-            listed = sorted((entry.name, entry.is_dir()) for entry in entries)
-    except OSError:
-        return (), ()
-    return tuple(name for name, folder in listed if not folder), tuple(name for name, folder in listed if folder)
-
-
-def folders_in(folder: str) -> list[str]:
-    """Return the sorted names of a folder's subfolders, except hidden ones."""
-    return [name for name in entries_of(folder)[1] if not name.startswith(".")]
 
 
 def submissions(root: str, edition: Edition, division: Division | None) -> list[Submission]:
     """Return every DIVISION/ORG of a tree; the root may itself be a division's or an organisation's folder."""
-    known, above = os.path.basename(root).lower(), os.path.basename(os.path.dirname(root)).lower()
-    if above in DIVISIONS and {"results", "systems"}.intersection(folders_in(root)):
+    above, name = os.path.split(root)
+    if os.path.basename(above).lower() in DIVISIONS and {"results", "systems"}.intersection(folders_in(root)):
         folders = [root]
     else:
-        divisions = [root] if known in DIVISIONS else [os.path.join(root, name) for name in folders_in(root)]
-        of_divisions = [folder for folder in divisions if os.path.basename(folder).lower() in DIVISIONS]
-        folders = [os.path.join(folder, name) for folder in of_divisions for name in folders_in(folder)]
+        divisions = [root] if name.lower() in DIVISIONS else [os.path.join(root, name) for name in folders_in(root)]
+        divisions = [folder for folder in divisions if os.path.basename(folder).lower() in DIVISIONS]
+        folders = [os.path.join(folder, name) for folder in divisions for name in folders_in(folder)]
     return [
         Submission(path=folder, division=division or division_of(os.path.dirname(folder)), edition=edition)
         for folder in folders
     ]
 
 
-def division_of(folder: str, *stated: object) -> Division:
+def division_of(folder: str, *in_metadata: object) -> Division:
     """Return the division named by the path, or else by the metadata; else CLOSED, which has the stricter rules."""
     folders = folder.split(os.sep)
     place = division_place(folders)
-    named = stated if place is None else (folders[place],)
-    return "open" if any(str(each).lower() == "open" for each in named) else "closed"
+    names = in_metadata if place is None else (folders[place],)
+    return "open" if any(str(name).lower() == "open" for name in names) else "closed"
 
 
 def runs_differ(path: str, rule: str, compared: Mapping[str, Iterable[object]]) -> Iterator[Finding]:

@@ -9,22 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dlemu.contrib.mlperf.audit import tolerant
 from dlemu.contrib.mlperf.audit.papers import Papers
-from dlemu.contrib.mlperf.audit.tolerant import (
-    count,
-    mapping,
-    nested,
-    number,
-    read_json,
-    read_text,
-    read_yaml,
-    value_at,
-)
-from dlemu.contrib.mlperf.check.submission_tree import Result, Submission, folders_in
+from dlemu.contrib.mlperf.audit.tolerant import folders_in, integer, mapping, nested, number, value_at
+from dlemu.contrib.mlperf.check.submission_tree import Result, Submission
 from dlemu.contrib.mlperf.rules.known import Finding, at, by_rule, by_rule_at
 
-PLACEHOLDER = "FILL IN"
-"""Text in a template where the submitter must fill in a value."""
+PLACEHOLDER = "FILL IN"  # text in a template where the submitter must fill in a value
 _MEMORY_TOLERANCE = 0.10
 """Described and measured memory of a host may differ by up to this share (2.1.9 of v3.0's checker)."""
 _SIZE = r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?:i?B)?\b"
@@ -58,14 +49,13 @@ def check_systems(submission: Submission, calls: Sequence[Papers]) -> Iterator[F
     for stem in sorted(texts.keys() - systems) if submission.edition.checks_tree else ():
         yield by_rule_at(folder, "systems.missing", f"systems/{stem} without results/{stem}", fix=f"add results/{stem}")
     for system in sorted(systems):
-        found = {"yaml": system in texts, "pdf": system in pdfs}
-        lacking = [f"{system}.{suffix}" for suffix, is_there in found.items() if not is_there]
-        if lacking:
-            rule = "systems.pdf" if found["yaml"] else "systems.missing"
-            yield by_rule_at(folder, rule, f"results/{system}, but no {' and no '.join(lacking)}")
+        missing = [f"{system}.{suffix}" for suffix, stems in (("yaml", texts), ("pdf", pdfs)) if system not in stems]
+        if missing:
+            rule = "systems.pdf" if system in texts else "systems.missing"
+            yield by_rule_at(folder, rule, f"results/{system}, but no {' and no '.join(missing)}")
         if system in texts:
-            mine = [call for call in calls if call.path.startswith(os.path.join(results, system, ""))]
-            yield from _check_description(os.path.join(folder, texts[system]), system, mine)
+            of_system = [call for call in calls if call.path.startswith(os.path.join(results, system, ""))]
+            yield from _check_description(os.path.join(folder, texts[system]), system, of_system)
 
 
 @dataclass(frozen=True)
@@ -73,9 +63,9 @@ class StatedLimit:
     """A limit to the hosts' memory that a system description states."""
 
     path: str
-    """The description's."""
+    """Path of the description."""
     memory_gib: float
-    """Of each host."""
+    """Limit of each host's memory."""
 
 
 def stated_limit(result: Result[Any]) -> StatedLimit | None:
@@ -85,9 +75,11 @@ def stated_limit(result: Result[Any]) -> StatedLimit | None:
     limit.
     """
     for path in _description_paths(result.path):
-        limits = list(_limits_gib(read_text(path, []) or ""))  # read as text, so that also malformed JSON works
-        if limits:
-            return StatedLimit(path, max(limits))
+        description = tolerant.read_text(path, []) or ""  # as text, so that also malformed JSON works
+        matches = [match for pattern in _LIMIT_PATTERNS for match in pattern.finditer(description)]
+        if matches:
+            limits_gib = [float(match["number"]) * _UNITS_GIB[match["unit"].upper()] for match in matches]
+            return StatedLimit(path, max(limits_gib))
     return None
 
 
@@ -105,19 +97,14 @@ def _description_paths(result_path: str) -> list[str]:
     folders = result_path.split(os.sep)
     if "results" not in folders:
         return []
-    place = len(folders) - 1 - folders[::-1].index("results")
-    folder, system = os.sep.join([*folders[:place], "systems"]), "".join(folders[place + 1 : place + 2])
+    results = len(folders) - 1 - folders[::-1].index("results")
+    folder, system = os.sep.join([*folders[:results], "systems"]), "".join(folders[results + 1 : results + 2])
     if not os.path.isdir(folder):
         return []
     names = sorted(name for name in os.listdir(folder) if _file_kind(name) == "text")
-    mine = [name for name in names if _stem(name) == system] or (names if len(names) == 1 else [])
-    return [os.path.join(folder, name) for name in mine]
-
-
-def _limits_gib(description: str) -> Iterator[float]:
-    for pattern in _LIMIT_PATTERNS:
-        for match in pattern.finditer(description):
-            yield float(match["number"]) * _UNITS_GIB[match["unit"].upper()]
+    if len(names) > 1:
+        names = [name for name in names if _stem(name) == system]
+    return [os.path.join(folder, name) for name in names]
 
 
 def _file_kind(name: str) -> str:
@@ -150,23 +137,23 @@ def _check_description(path: str, system: str, calls: Sequence[Papers]) -> Itera
 def _read_description(path: str) -> tuple[Any, list[Finding]]:
     """Return the content of a description, and findings on what keeps it from being read."""
     broken: list[Finding] = []
-    content = read_json(path, broken) if path.lower().endswith(".json") else read_yaml(path, broken)
+    content = tolerant.read_json(path, broken) if path.lower().endswith(".json") else tolerant.read_yaml(path, broken)
     return content, list(at(path, broken))
 
 
 def _matches_run(call: Papers, under_test: Mapping[str, Any]) -> Iterator[Finding]:
     """Compare the hosts of a call, and their memory, with the description (2.1.9 of v3.0)."""
-    raw = under_test.get("clients")
-    clients = [mapping(client) for client in raw] if isinstance(raw, list) else []
-    quantities = [count(client.get("quantity"), 0) or 0 for client in clients]
-    capacities = [number(value_at(client, "chassis.memory_capacity")) or math.nan for client in clients]
-    hosts = sum(quantities)
-    if clients and call.hosts and hosts != call.hosts:
+    clients = under_test.get("clients")
+    hosts, described_gib = 0, 0.0
+    for client in clients if isinstance(clients, list) else ():
+        quantity = integer(value_at(client, "quantity")) or 0
+        hosts += quantity
+        described_gib += quantity * (number(value_at(client, "chassis.memory_capacity")) or math.nan)
+    if isinstance(clients, list) and clients and call.hosts and hosts != call.hosts:
         yield by_rule("systems.hosts", f"hosts of the run: {call.hosts}; described by clients: {hosts}")
-    described = sum(quantity * gib for quantity, gib in zip(quantities, capacities, strict=True))
-    measured = call.memory_gib if hosts == call.hosts else None
-    if measured and abs(measured - described) > _MEMORY_TOLERANCE * described:
-        yield by_rule("systems.hosts", f"the hosts measured {measured:.1f} GiB, clients state {described:g}")
+    measured_gib = call.memory_gib if hosts == call.hosts else None
+    if measured_gib and abs(measured_gib - described_gib) > _MEMORY_TOLERANCE * described_gib:
+        yield by_rule("systems.hosts", f"the hosts measured {measured_gib:.1f} GiB, clients state {described_gib:g}")
     multi_host = value_at(under_test, "solution.capabilities.multi_host")
     if multi_host is False and call.hosts and call.hosts > 1:
         yield by_rule("systems.hosts", f"multi_host is false, the run was on {call.hosts} hosts")

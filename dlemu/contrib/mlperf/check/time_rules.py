@@ -8,65 +8,65 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
+from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.audit.tolerant import mapping, moment, number, text
 from dlemu.contrib.mlperf.check.submission_tree import Result
 from dlemu.contrib.mlperf.rules.editions import FIRST_YEAR
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule_at
 
-_MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME = timedelta(minutes=45), timedelta(minutes=5)
-"""A run may begin this long after (mlpstorage inspects the hosts first) or before the time in its folder's name."""
-_MAX_CALL_FROM_NAME = timedelta(minutes=2)
-"""Largest difference between the time of the call and its folder's name; the tool takes both itself."""
+_MAX_START_AFTER_NAME = timedelta(minutes=45)  # mlpstorage inspects the hosts between the two
+_MAX_START_BEFORE_NAME = timedelta(minutes=5)
+_MAX_CALL_FROM_NAME = timedelta(minutes=2)  # the tool takes the time of the call and of its folder's name itself
 _DURATION_SLACK_SECONDS = 5.0
 """A run may last this much longer, by its summary.json, than the call of the tool that started it."""
-_FASTEST_HOST = 100e9
-"""Bytes/s that no host writes: two ports of 400 Gbit/s."""
-_ZONE_STEP = timedelta(minutes=30)
-"""Time zones are taken to differ by whole multiples of this."""
+_FASTEST_HOST = 100e9  # bytes/s that no host writes: two ports of 400 Gbit/s
+_ZONE_STEP = timedelta(minutes=30)  # time zones are taken to differ by whole multiples of this
 
 
 def _years(result: Result[Any]) -> Iterator[Finding]:
     now = datetime.now() + timedelta(days=1)
     for leaf in result.leaves:
-        stated = {
-            "the folder's name": leaf.stamp,
-            "summary.json": leaf.began,
-            "invocation_start_time": moment(leaf.metadata.get("invocation_start_time")),
-        }
-        known = {who: at for who, at in stated.items() if at is not None}
-        odd = [f"{who} says {at}" for who, at in known.items() if at.year < FIRST_YEAR or at > now]
+        times = {"the folder's name": leaf.stamp, "summary.json": leaf.began, "invocation_start_time": _invoked(leaf)}
+        known = {source: time for source, time in times.items() if time is not None}
+        odd = [f"{source} says {time}" for source, time in known.items() if time.year < FIRST_YEAR or time > now]
         if odd:
-            ahead = any(at > now for at in known.values())
-            severity: Severity = "error" if ahead or result.edition.checks_tree else "warning"
+            is_ahead = any(time > now for time in known.values())
+            severity: Severity = "error" if is_ahead or result.edition.checks_tree else "warning"
             yield by_rule_at(leaf.path, "time.year", "; ".join(odd), severity=severity)
 
 
 def _folder_names(result: Result[Any]) -> Iterator[Finding]:
     """A call began soon after the time in its folder's name, and its metadata have that same time."""
-    for began, late, early in (
-        (lambda leaf: leaf.began, _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME),
-        (lambda leaf: moment(leaf.metadata.get("invocation_start_time")), _MAX_CALL_FROM_NAME, _MAX_CALL_FROM_NAME),
-    ):
-        timed = [(leaf, leaf.stamp, began(leaf)) for leaf in result.leaves]
-        offsets = [(leaf, at - stamp) for leaf, stamp, at in timed if stamp is not None and at is not None]
-        zone = _zone_difference([offset for _, offset in offsets], late, early)
-        for leaf, offset in offsets:
-            if not -early <= offset - zone <= late:
-                yield by_rule_at(
-                    leaf.path, "runs.misdated", f"the folder is named {leaf.name}, the call began at {began(leaf)}"
-                )
+    yield from _misdated(result, lambda leaf: leaf.began, _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME)
+    yield from _misdated(result, _invoked, _MAX_CALL_FROM_NAME, _MAX_CALL_FROM_NAME)
     for leaf in result.leaves:
-        stated = text(leaf.metadata.get("run_datetime"))
-        if leaf.stamp is not None and stated is not None and stated != leaf.name:
-            yield by_rule_at(leaf.path, "runs.misdated", f"the folder is named {leaf.name}, its metadata has {stated}")
+        value = text(leaf.metadata.get("run_datetime"))
+        if leaf.stamp is not None and value is not None and value != leaf.name:
+            yield by_rule_at(leaf.path, "runs.misdated", f"the folder is named {leaf.name}, its metadata has {value}")
 
 
-def _zone_difference(offsets: Sequence[timedelta], late: timedelta, early: timedelta) -> timedelta:
+def _invoked(leaf: Papers) -> datetime | None:
+    return moment(leaf.metadata.get("invocation_start_time"))
+
+
+def _misdated(
+    result: Result[Any], time_of: Callable[[Papers], datetime | None], most_after: timedelta, most_before: timedelta
+) -> Iterator[Finding]:
+    """Yield the calls whose time is too long after, or before, the time in the folder's name."""
+    timed = [(leaf, leaf.stamp, time_of(leaf)) for leaf in result.leaves]
+    offsets = [(leaf, time, time - stamp) for leaf, stamp, time in timed if stamp is not None and time is not None]
+    zone = _zone_difference([offset for _, _, offset in offsets], most_after, most_before)
+    for leaf, time, offset in offsets:
+        if not -most_before <= offset - zone <= most_after:
+            yield by_rule_at(leaf.path, "runs.misdated", f"the folder is named {leaf.name}, the call began at {time}")
+
+
+def _zone_difference(offsets: Sequence[timedelta], most_after: timedelta, most_before: timedelta) -> timedelta:
     """Return the difference of the launcher's and the ranks' time zones: the median over all calls, rounded.
 
     It is 0 where the usual delay of a start explains the median.
@@ -75,7 +75,9 @@ def _zone_difference(offsets: Sequence[timedelta], late: timedelta, early: timed
         return timedelta()
     usual = timedelta(seconds=median(offset.total_seconds() for offset in offsets))
     zone = round(usual / _ZONE_STEP) * _ZONE_STEP
-    return timedelta() if -early <= usual <= late or abs(zone) > timedelta(hours=14) else zone  # UTC+14 is the farthest
+    if -most_before <= usual <= most_after or abs(zone) > timedelta(hours=14):  # UTC+14 is the farthest
+        return timedelta()
+    return zone
 
 
 def _phase_order(result: Result[Any]) -> Iterator[Finding]:
@@ -85,10 +87,11 @@ def _phase_order(result: Result[Any]) -> Iterator[Finding]:
         for phase in ("datasize", "datagen", "run")
     }
     for phase, later in (("datagen", "run"), ("datasize", "run"), ("datasize", "datagen")):
-        if by_phase[phase] and by_phase[later] and by_phase[phase][-1][0] > by_phase[later][0][0]:
-            (at, path), first = by_phase[phase][-1], by_phase[later][0]
-            seen = f"{phase} at {at}, after the first {later} ({os.path.basename(first[1])})"
-            yield by_rule_at(path, "time.phases", seen)
+        if by_phase[phase] and by_phase[later]:
+            (last, path), (first, later_path) = by_phase[phase][-1], by_phase[later][0]
+            if last > first:
+                seen = f"{phase} at {last}, after the first {later} ({os.path.basename(later_path)})"
+                yield by_rule_at(path, "time.phases", seen)
 
 
 def _durations(result: Result[Any]) -> Iterator[Finding]:
@@ -110,12 +113,11 @@ def _datagen(result: Result[Any]) -> Iterator[Finding]:
         if runtime is None:
             continue
         if first and leaf.stamp and leaf.stamp + timedelta(seconds=runtime) > first:
-            yield by_rule_at(
-                leaf.path, "time.phases", f"datagen took {runtime:,.0f} s, until after the first run began"
-            )
-        noted, data = dict(mapping(leaf.parameters.get("dataset"))), dict(leaf.section("dataset"))
+            seen = f"datagen took {runtime:,.0f} s, until after the first run began"
+            yield by_rule_at(leaf.path, "time.phases", seen)
+        dataset = {**mapping(leaf.parameters.get("dataset")), **leaf.section("dataset")}
         keys = ("num_files_train", "num_samples_per_file", "record_length_bytes")
-        size = math.prod(number((noted | data).get(key)) or 0 for key in keys)
+        size = math.prod(number(dataset.get(key)) or 0 for key in keys)
         if size > runtime * _FASTEST_HOST * max(1, len(hosts) if isinstance(hosts, list) else 1):
             yield by_rule_at(leaf.path, "time.datagen", f"{size / 1e9:,.0f} GB made in {runtime:.1f} s")
 

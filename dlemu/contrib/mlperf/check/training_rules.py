@@ -15,31 +15,11 @@ from typing import Any
 from dlemu.config.translate import is_known
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.tolerant import number, value_at
-from dlemu.contrib.mlperf.rules.core_config import (
-    CORE_SECTIONS,
-    DEFAULTS,
-    NEVER_SET,
-    SITE_KEYS,
-    canonical,
-    core_config_hash,
-    effective,
-)
-from dlemu.contrib.mlperf.rules.editions import (
-    EDITIONS,
-    ODIRECT_WORKLOADS,
-    OPEN_OVERRIDES,
-    PREFETCH_SIZES,
-    Edition,
-    Official,
-)
+from dlemu.contrib.mlperf.rules import core_config
+from dlemu.contrib.mlperf.rules.core_config import CORE_SECTIONS, NEVER_SET, canonical
+from dlemu.contrib.mlperf.rules.editions import EDITIONS, OPEN_OVERRIDES, PREFETCH_SIZES, Edition, Official
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, unapplied
-from dlemu.contrib.mlperf.rules.training import (
-    GIB,
-    STEPS_PER_EPOCH,
-    Division,
-    override_keys,
-    smallest_dataset,
-)
+from dlemu.contrib.mlperf.rules.training import GIB, STEPS_PER_EPOCH, Division, override_keys, smallest_dataset
 
 Settings = Mapping[str, Any]
 """All settings of a run, as returned by `core_config.effective`; empty where its configuration is not known."""
@@ -61,41 +41,44 @@ def check_run(
     samples_per_file = printed.samples_per_file or setup.samples_per_file or official.samples_per_file
     sized = replace(official, samples_per_file=samples_per_file)
     files = printed.num_files or setup.num_files
-    settings = effective(setup.config) if setup.config else {}
+    settings = core_config.effective(setup.config) if setup.config else {}
     findings = [
         *_dataset(edition, sized, files, printed),
-        *_steps(sized, files, printed),
         *_settings(official, setup),
         *_other_settings(official, settings, division),
         *_figures(official, printed),
         *_overrides(edition, workload, setup, division),
         *_workflow(edition, workload, setup),
     ]
-    named = any(finding.rule in _SETTINGS_RULES for finding in findings)
-    if division == "closed" and setup.config and not by_dlemu and not named:
-        findings += _hash(official, core_config_hash(setup.config), settings)
+    is_named = any(finding.rule in _SETTINGS_RULES for finding in findings)
+    if division == "closed" and setup.config and not by_dlemu and not is_named:
+        findings += _hash(official, core_config.core_config_hash(setup.config), settings)
     return findings
 
 
+_ODIRECT_WORKLOADS = ("unet3d",)  # workloads that may set `reader.odirect`
 _SETTINGS_RULES = ("settings.changed", "workload.differs", "workflow.checkpoint")
 """Rules that name the setting by which a workload differs. If none is broken, the hash can still show a difference."""
 
 
 def _unknown_workload(edition: Edition, workload: str, accelerator: str | None) -> Finding:
-    others = [other.name for other in EDITIONS.values() if other.official(workload, accelerator or "")]
+    having = [other.name for other in EDITIONS.values() if other.official(workload, accelerator or "")]
     seen = f"{workload} on {accelerator or 'an unnamed accelerator'}"
-    known = ", ".join(sorted({workload for workload, _ in edition.officials}))
-    fix = f"it belongs to {' and '.join(others)}" if others else "no edition has this pair"
-    return by_rule("workload.unknown", seen, f"v{edition.name}: {known}, on its accelerators", fix)
+    workloads = ", ".join(sorted({workload for workload, _ in edition.officials}))
+    fix = f"it belongs to {' and '.join(having)}" if having else "no edition has this pair"
+    return by_rule("workload.unknown", seen, f"v{edition.name}: {workloads}, on its accelerators", fix)
 
 
 def _dataset(edition: Edition, official: Official, files: int | None, printed: Printed) -> Iterator[Finding]:
-    if files is None or printed.accelerators is None or printed.memory_gib is None:
-        known = {"number_of_files": files, "number_of_accelerators": printed.accelerators}
-        yield from unapplied("dataset.size", **known, memory_of_the_hosts=printed.memory_gib)
+    accelerators, memory_gib = printed.accelerators, printed.memory_gib
+    if files is None or accelerators is None or memory_gib is None:
+        facts = {"number of files": files, "number of accelerators": accelerators, "memory of the hosts": memory_gib}
+        yield from unapplied("dataset.size", facts)
+        if files is not None and accelerators is not None:
+            yield from _steps(official, files, accelerators)
         return
     # By the official batch size: with another one, the advice would be of a run that breaks `settings.changed`.
-    bound = smallest_dataset(official, official.batch_size, printed.accelerators, printed.memory_gib * GIB)
+    bound = smallest_dataset(official, official.batch_size, accelerators, memory_gib * GIB)
     if files >= bound.comfortable_files:
         return
     if bound.files - edition.spare_files <= files < bound.files:
@@ -114,11 +97,8 @@ def _dataset(edition: Edition, official: Official, files: int | None, printed: P
         yield by_rule("dataset.size", seen, wanted, fix)
 
 
-def _steps(official: Official, files: int | None, printed: Printed) -> Iterator[Finding]:
-    if files is None or printed.accelerators is None or printed.memory_gib is not None:
-        return  # with the memory, `_dataset` judges steps too; without the other two, it has reported that
-    samples = files * official.samples_per_file
-    per_step = official.batch_size * printed.accelerators
+def _steps(official: Official, files: int, accelerators: int) -> Iterator[Finding]:
+    samples, per_step = files * official.samples_per_file, official.batch_size * accelerators
     if math.ceil(samples / per_step) < STEPS_PER_EPOCH:
         fix = f"at least {math.ceil(STEPS_PER_EPOCH * per_step / official.samples_per_file):,} files"
         yield by_rule("dataset.steps", f"{samples // per_step:,} steps per epoch", f"{STEPS_PER_EPOCH} or more", fix)
@@ -132,46 +112,43 @@ def _settings(official: Official, setup: Setup) -> Iterator[Finding]:
         ("train.epochs", setup.epochs, official.epochs),
         ("dataset.record_length_bytes", setup.record_bytes, official.record_bytes),
     )
-    lacking = [key for key, seen, _ in pairs if seen is None]
-    threshold = setup.au_threshold_percent if setup.config is not None else None
-    if threshold is None:
-        lacking.append("metric.au")
-    if lacking:
-        yield from unapplied("settings.changed", **{" and ".join(lacking): None})
-    for key, seen, wanted in pairs:
+    unknown = [key for key, value, _ in pairs if value is None]
+    if setup.config is None:
+        unknown.append("metric.au")
+    if unknown:
+        yield from unapplied("settings.changed", {" and ".join(unknown): None})
+    for key, value, expected in pairs:
         # Older versions of DLIO wrote record lengths without their fraction.
-        if seen is not None and not math.isclose(seen, wanted, rel_tol=1e-5):
-            yield _changed(key, f"{seen:.10g}", f"{wanted:.10g}")
-    if threshold is not None and threshold < official.au_percent - 1e-9:
-        yield _changed("metric.au", f"{threshold / 100:.10g}", f"{official.au_percent / 100:.10g}")
+        if value is not None and not math.isclose(value, expected, rel_tol=1e-5):
+            yield _changed(key, f"{value:.10g}", f"{expected:.10g}")
+    if setup.config is not None and setup.au_threshold_percent < official.au_percent - 1e-9:
+        yield _changed("metric.au", f"{setup.au_threshold_percent / 100:.10g}", f"{official.au_percent / 100:.10g}")
 
 
-_MOST_UNKNOWN = 4
-"""Settings that DLIO lacks are named up to so many: a file may have any number."""
-_DURATIONS = ("train.computation_time.", "reader.preprocess_time.")
-"""Prefixes of the parameters of a random time."""
+_MOST_UNKNOWN = 4  # settings that DLIO lacks are named up to so many: a file may have any number
+_DURATIONS = ("train.computation_time.", "reader.preprocess_time.")  # prefixes of the parameters of a random time
 
 
 def _other_settings(official: Official, settings: Settings, division: Division) -> Iterator[Finding]:
     """Compare all other core settings, those that no workload sets, and those that decide which steps count in AU."""
     if not settings:
-        yield from unapplied("workload.differs", configuration=None)
+        yield from unapplied("workload.differs", {"configuration": None})
         return
     samples = {"dataset.num_samples_per_file": official.samples_per_file}
-    wanted = {**NEVER_SET, **DEFAULTS, **official.settings, **samples}
-    for key, value in wanted.items():
-        seen = NEVER_SET.get(key) if settings.get(key) is None else settings[key]
-        if key == "train.total_training_steps" and isinstance(seen, int) and seen <= 0:
-            continue
-        if key in OPEN_OVERRIDES and division == "open":
-            continue
+    for key, expected in {**NEVER_SET, **core_config.DEFAULTS, **official.settings, **samples}.items():
+        value = NEVER_SET.get(key) if settings.get(key) is None else settings[key]
+        if key == "train.total_training_steps" and isinstance(value, int) and value <= 0:
+            continue  # no limit
         if key.startswith("checkpoint.") and settings.get("workflow.checkpoint") is not True:
-            continue  # irrelevant: no checkpoint is saved
-        if not _same(seen, value):
-            yield by_rule("workload.differs", f"{key}={seen}", f"{key}={value}", f"leave {key} unchanged")
-    others = (key for key in settings if division == "closed" and not key.startswith(CORE_SECTIONS))
-    for key in islice((key for key in others if not is_known(key)), _MOST_UNKNOWN):
-        yield by_rule("workload.differs", f"{key}={settings[key]}", f"no {key}")
+            continue  # no checkpoint is saved
+        if division == "open" and key in OPEN_OVERRIDES:
+            continue
+        if not _same(value, expected):
+            yield by_rule("workload.differs", f"{key}={value}", f"{key}={expected}", f"leave {key} unchanged")
+    if division == "closed":
+        unknown = (key for key in settings if not key.startswith(CORE_SECTIONS) and not is_known(key))
+        for key in islice(unknown, _MOST_UNKNOWN):
+            yield by_rule("workload.differs", f"{key}={settings[key]}", f"no {key}")
     for key, value in settings.items():
         if key.startswith("output.metric.exclude_") and value != (1 if "start" in key else 0):
             yield _changed(key, str(value), "DLIO's own: it decides which steps AU counts")
@@ -182,46 +159,49 @@ def _other_settings(official: Official, settings: Settings, division: Division) 
         yield by_rule("overrides.value", f"reader.prefetch_size={prefetch}")
 
 
-def _hash(official: Official, core_config: str, settings: Settings) -> Iterator[Finding]:
+def _hash(official: Official, core_hash: str, settings: Settings) -> Iterator[Finding]:
     """Compare the hash of all core settings: it also reveals keys that no rule above compares."""
-    known = official.core_configs
-    if core_config not in known:
-        added = sorted(key for key in settings if key.startswith(CORE_SECTIONS))
-        added = [key for key in added if key not in {*NEVER_SET, *official.settings, *SITE_KEYS, *_IN_WORKLOAD_FILES}]
-        # A setting of DLIO's that is written out with its default changes the hash, but not the workload.
-        severity: Severity = "error" if added else "warning"
-        named = f", with {', '.join(added[:3])}" if added else ""
-        seen = f"core-config-v1 hash {core_config}{named}"
-        yield by_rule("workload.hash", seen, f"{' or '.join(sorted(known))}, by editions.yaml", severity=severity)
+    if core_hash in official.core_configs:
+        return
+    compared = {*NEVER_SET, *official.settings, *core_config.SITE_KEYS, *_IN_WORKLOAD_FILES}
+    added = sorted(key for key in settings if key.startswith(CORE_SECTIONS) and key not in compared)
+    seen = f"core-config-v1 hash {core_hash}"
+    if added:
+        seen += f", with {', '.join(added[:3])}"
+    # A setting of DLIO's that is written out with its default changes the hash, but not the workload.
+    severity: Severity = "error" if added else "warning"
+    wanted = f"{' or '.join(sorted(official.core_configs))}, by editions.yaml"
+    yield by_rule("workload.hash", seen, wanted, severity=severity)
 
 
 _IN_WORKLOAD_FILES = ("model.name", "model.type", "model.model_size", "workflow.checkpoint", "workflow.profiling")
 """Core settings that workload files have, besides those that other rules compare."""
 
 
-def _same(seen: Any, wanted: object) -> bool:
-    left, right = number(seen), number(wanted)
+def _same(value: Any, expected: object) -> bool:
+    left, right = number(value), number(expected)
     if left is not None and right is not None:
         return math.isclose(left, right, rel_tol=1e-5)
-    return bool(canonical(seen) == canonical(wanted))
+    return bool(canonical(value) == canonical(expected))
 
 
-def _changed(key: str, seen: str, wanted: str) -> Finding:
-    return by_rule("settings.changed", f"{key}={seen}", wanted, f"leave {key} unchanged")
+def _changed(key: str, value: str, expected: str) -> Finding:
+    return by_rule("settings.changed", f"{key}={value}", expected, f"leave {key} unchanged")
 
 
 def _figures(official: Official, printed: Printed) -> Iterator[Finding]:
-    yield from unapplied("hosts.uneven", number_of_hosts=printed.hosts, number_of_accelerators=printed.accelerators)
-    if printed.hosts and printed.accelerators and printed.accelerators % printed.hosts:
-        yield by_rule("hosts.uneven", f"{printed.accelerators} accelerators on {printed.hosts} hosts")
-    yield from unapplied("au.low", AU=printed.au_percent)
+    hosts, accelerators = printed.hosts, printed.accelerators
+    yield from unapplied("hosts.uneven", {"number of hosts": hosts, "number of accelerators": accelerators})
+    if hosts and accelerators and accelerators % hosts:
+        yield by_rule("hosts.uneven", f"{accelerators} accelerators on {hosts} hosts")
+    yield from unapplied("au.low", {"AU": printed.au_percent})
     if printed.au_percent is not None and printed.au_percent < official.au_percent:
-        below = math.floor(100 * printed.au_percent) / 100  # rounded down: 89.996 must not read as 90.00
-        yield by_rule("au.low", f"AU {below:.2f} %", f"{official.au_percent:g} % or more")
+        rounded_down = math.floor(100 * printed.au_percent) / 100  # 89.996 must not read as 90.00
+        yield by_rule("au.low", f"AU {rounded_down:.2f} %", f"{official.au_percent:g} % or more")
 
 
 def _overrides(edition: Edition, workload: str, setup: Setup, division: Division) -> Iterator[Finding]:
-    yield from unapplied("overrides.unknown", overrides_of_the_command_line=setup.overrides)
+    yield from unapplied("overrides.unknown", {"overrides of the command line": setup.overrides})
     for key in override_keys(setup.overrides or ()):
         if key.startswith("workflow.") or key in edition.closed_overrides:
             continue
@@ -230,7 +210,7 @@ def _overrides(edition: Edition, workload: str, setup: Setup, division: Division
                 yield by_rule("overrides.open", key)
             continue
         yield by_rule("overrides.unknown", key, fix=f"leave {key} out: neither division allows it")
-    if value_at(setup.config, "reader.odirect") is True and workload not in ODIRECT_WORKLOADS:
+    if value_at(setup.config, "reader.odirect") is True and workload not in _ODIRECT_WORKLOADS:
         yield by_rule("overrides.odirect", f"reader.odirect with {workload}")
 
 
@@ -238,6 +218,6 @@ def _workflow(edition: Edition, workload: str, setup: Setup) -> Iterator[Finding
     if workload not in edition.checkpoint_workloads:
         return
     saves = value_at(setup.config, "workflow.checkpoint")
-    yield from unapplied("workflow.checkpoint", setting=saves if isinstance(saves, bool) else None)
+    yield from unapplied("workflow.checkpoint", {"setting": saves if isinstance(saves, bool) else None})
     if saves is False:
         yield by_rule("workflow.checkpoint", "workflow.checkpoint is false")

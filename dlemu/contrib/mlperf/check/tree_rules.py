@@ -9,33 +9,25 @@ from fnmatch import fnmatch
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.papers import METADATA, PHASES, Papers, stamp_of
-from dlemu.contrib.mlperf.audit.tolerant import count
-from dlemu.contrib.mlperf.check.submission_tree import (
-    CATEGORIES,
-    TRAINING,
-    Leaf,
-    Result,
-    Rule,
-    Submission,
-    entries_of,
-    folders_in,
-)
+from dlemu.contrib.mlperf.audit.tolerant import entries_of, folders_in, integer
+from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, TRAINING, Leaf, Result, Rule, Submission
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at
 
 CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
-RESULTS = "results.json"
-"""File of the sums over all runs or calls of a result, beside them (2.1.16, 2.1.22 of v3.0)."""
+RESULTS = "results.json"  # file of the sums over all runs or calls of a result, beside them (2.1.16, 2.1.22 of v3.0)
 CONFIG_FOLDER = "dlio_config"
-_RANK_FILES = ("R_output.json", "R_per_epoch_stats.json")
-"""Files that every rank R writes."""
-_REQUIRED = {
-    ("training", "datagen"): ("datagen", "datagen", ("dlio.log", f"*{METADATA}")),
-    ("training", "run"): ("run", "run", ("dlio.log", f"*{METADATA}", *_RANK_FILES)),
-    ("checkpointing", "run"): ("checkpoint", "run", ("dlio.log", "summary.json", f"*{METADATA}", *_RANK_FILES)),
+_RANK_FILES = ("R_output.json", "R_per_epoch_stats.json")  # files that every rank R writes, such as 0_output.json
+
+_DATAGEN_LOGS = ("training_datagen.stdout.log", "training_datagen.stderr.log")
+_RUN_LOGS = ("training_run.stdout.log", "training_run.stderr.log")
+_CHECKPOINT_LOGS = ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log")
+_REQUIRED_FILES = {
+    ("training", "datagen"): (*_DATAGEN_LOGS, "dlio.log", f"*{METADATA}"),
+    ("training", "run"): (*_RUN_LOGS, "dlio.log", f"*{METADATA}", *_RANK_FILES),
+    ("checkpointing", "run"): (*_CHECKPOINT_LOGS, "dlio.log", "summary.json", f"*{METADATA}", *_RANK_FILES),
 }
-"""Benchmark and phase -> name of the rules (`files.NAME`, `files.NAME_config`), that of the logs, and the other files
-that a call needs beside dlio_config (2.1.14, 2.1.19, 2.1.25 of v3.0)."""
-_ORGANISATION_NAME = re.compile(r"^[A-Za-z0-9._-]+$")
+"""Benchmark and phase -> files that a call needs beside dlio_config (2.1.14, 2.1.19, 2.1.25 of v3.0)."""
+ORGANISATION_NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 _CODE_FOLDER = re.compile(r"^code(-[0-9a-f]+)?$")
 _FOLDERS_IN_CODE = frozenset({"dlio_benchmark", "mlpstorage", "mlpstorage_py", "storage-conf"})
 _FILES_IN_CODE = frozenset({"benchmark.sh", ".code-hash.json"})
@@ -45,16 +37,15 @@ _CODE_LEVELS = 3
 _TOP_FOLDERS = ("closed", "open", "code-images")
 """Folders at the root of a tree. mlpstorage puts images of its code into code-images, or into ORG/code-HASH."""
 _BENCHMARK_FOLDERS = ("training", *CATEGORIES)
-_WORKLOADS_V3 = ("unet3d", "retinanet")
-"""Training workloads of v3.0 (2.1.11)."""
+_WORKLOADS_V3 = ("unet3d", "retinanet")  # training workloads of v3.0 (2.1.11)
 
 
 def linked_folders(root: str) -> Iterator[Finding]:
     """Nothing is read behind a link to a folder, nor copied with the tree behind one that leads out of it."""
     inside = os.path.join(os.path.realpath(root), "")
-    for folder, below, names in os.walk(root):
-        below[:] = [name for name in below if not name.startswith(".") and not _CODE_FOLDER.match(name)]
-        for path in sorted(os.path.join(folder, name) for name in below):
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".") and not _CODE_FOLDER.match(name)]
+        for path in sorted(os.path.join(folder, name) for name in subfolders):
             if os.path.islink(path):
                 yield by_rule_at(path, "tree.link", f"a link to {os.readlink(path)}, which is not read")
         for path in sorted(os.path.join(folder, name) for name in names):
@@ -102,49 +93,50 @@ def results_json(result: Result[Any]) -> Iterator[Finding]:
 
 def call_files(leaf: Papers, result: Result[Any]) -> Iterator[Finding]:
     """A call has the files that its edition's tool needs to report or check it, and those of all ranks."""
-    known = _REQUIRED.get((result.benchmark, leaf.phase))
-    if known is None:
+    required = _REQUIRED_FILES.get((result.benchmark, leaf.phase))
+    if required is None:
         return
     if result.phased:
-        whole = result.edition.checks_tree
-        yield from _required(leaf, result.benchmark, *known) if whole else _required_by_v2(leaf, result)
+        if result.edition.checks_tree:
+            rule = "files.checkpoint" if result.benchmark == "checkpointing" else f"files.{leaf.phase}"
+            yield from _required_by_v3(leaf, rule, required)
+        elif (result.benchmark, leaf.phase) == ("training", "run"):
+            yield from _required_by_v2(leaf)
         for name in leaf.files:
             if name.endswith((".stdout.log", "dlio.log")) and not os.path.getsize(os.path.join(leaf.path, name)):
                 yield by_rule("files.empty", f"{name} has 0 bytes", severity="warning")
-    ranks = count(leaf.summary.get("num_accelerators"))
-    for name in _RANK_FILES if leaf.phase == "run" else ():
-        kept = sum(_is_of_a_rank(file, name) for file in leaf.files)
-        if ranks and 0 < kept < ranks:  # with some ranks' files the published figures can't be recomputed
-            yield by_rule("files.ranks", f"{name} of {kept} of {ranks} ranks")
+    ranks = integer(leaf.summary.get("num_accelerators"))
+    if leaf.phase == "run" and ranks:
+        for name in _RANK_FILES:
+            ranks_kept = sum(_is_rank_file(file, name) for file in leaf.files)
+            if 0 < ranks_kept < ranks:  # with some ranks' files the published figures can't be recomputed
+                yield by_rule("files.ranks", f"{name} of {ranks_kept} of {ranks} ranks")
 
 
-def _is_of_a_rank(file: str, name: str) -> bool:
+def _is_rank_file(file: str, name: str) -> bool:
+    """Return whether a file such as 3_output.json is a rank's R_output.json."""
     rank, _, rest = file.partition("_")
     return rank.isdigit() and f"R_{rest}" == name
 
 
-def _required(leaf: Papers, benchmark: str, name: str, logs: str, others: Sequence[str]) -> Iterator[Finding]:
-    streams = [f"{benchmark}_{logs}.{stream}.log" for stream in ("stdout", "stderr")]
-    lacking = [
-        each
-        for each in (*streams, *others)
-        if not any(fnmatch(file, each) or _is_of_a_rank(file, each) for file in leaf.files)
-    ]
-    if lacking:
-        yield by_rule(f"files.{name}", f"no {', '.join(lacking)}")
+def _required_by_v3(leaf: Papers, rule: str, required: Sequence[str]) -> Iterator[Finding]:
+    missing = []
+    for name in required:
+        if not any(fnmatch(file, name) or _is_rank_file(file, name) for file in leaf.files):
+            missing.append(name)
+    if missing:
+        yield by_rule(rule, f"no {', '.join(missing)}")
     folder = os.path.join(leaf.path, CONFIG_FOLDER)
     files = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     if files != list(CONFIG_FILES):
-        yield by_rule(f"files.{name}_config", f"{CONFIG_FOLDER} holds {', '.join(files) or 'nothing'}")
+        yield by_rule(f"{rule}_config", f"{CONFIG_FOLDER} holds {', '.join(files) or 'nothing'}")
 
 
-def _required_by_v2(leaf: Papers, result: Result[Any]) -> Iterator[Finding]:
+def _required_by_v2(leaf: Papers) -> Iterator[Finding]:
     """mlpstorage v2.0 finds a run by its one metadata file, and reads its configuration from dlio_config."""
-    if (result.benchmark, leaf.phase) != ("training", "run"):
-        return
-    found = sum(name.endswith(METADATA) for name in leaf.files)
-    if found != 1:
-        yield by_rule("files.metadata", f"{found} files *{METADATA}")
+    metadata_files = sum(name.endswith(METADATA) for name in leaf.files)
+    if metadata_files != 1:
+        yield by_rule("files.metadata", f"{metadata_files} files *{METADATA}")
     for name in ("config.yaml", "overrides.yaml"):
         if not os.path.isfile(os.path.join(leaf.path, CONFIG_FOLDER, name)):
             yield by_rule("files.run_config", f"no {CONFIG_FOLDER}/{name}")
@@ -153,14 +145,15 @@ def _required_by_v2(leaf: Papers, result: Result[Any]) -> Iterator[Finding]:
 def top_folders(root: str) -> Iterator[Finding]:
     """The root holds only the divisions and code (2.1.2 of v3.0); `submission_folders` checks the divisions' case."""
     for name in folders_in(root):
-        if name.lower() not in _TOP_FOLDERS and not _only_holds_code(os.path.join(root, name)):
-            yield by_rule_at(os.path.join(root, name), "submission.top", f"a folder {name}")
+        path = os.path.join(root, name)
+        if name.lower() not in _TOP_FOLDERS and not _only_holds_code(path):
+            yield by_rule_at(path, "submission.top", f"a folder {name}")
 
 
 def submission_folders(submission: Submission) -> Iterator[Finding]:
     """DIVISION/ORG holds the folders results and systems, and the code, and is named as allowed."""
     present = folders_in(submission.path)
-    if not _ORGANISATION_NAME.match(submission.organisation):
+    if not ORGANISATION_NAME.match(submission.organisation):
         seen = f"the organisation's folder is named {submission.organisation!r}"
         yield by_rule_at(submission.path, "submission.name", seen)
     for name in ("results", "systems"):
@@ -168,12 +161,12 @@ def submission_folders(submission: Submission) -> Iterator[Finding]:
             yield by_rule_at(submission.path, "submission.folders", f"no folder {name}")
     if submission.edition.checks_tree:
         division = os.path.basename(os.path.dirname(submission.path))
-        if division != division.lower():  # told of each submission: the folder checked may be the division's own
+        if division != division.lower():  # not in `top_folders`: the folder checked may be the division's own
             yield by_rule_at(submission.path, "submission.top", f"the division's folder is named {division}")
         for name in present:
-            known = name in ("results", "systems") or _CODE_FOLDER.match(name)
-            if not known and not holds_code(os.path.join(submission.path, name)):
-                yield by_rule_at(os.path.join(submission.path, name), "submission.folders", f"a folder {name}")
+            path = os.path.join(submission.path, name)
+            if name not in ("results", "systems") and not _CODE_FOLDER.match(name) and not holds_code(path):
+                yield by_rule_at(path, "submission.folders", f"a folder {name}")
 
 
 def submission_code(submission: Submission) -> Iterator[Finding]:
@@ -201,15 +194,19 @@ def submission_categories(submission: Submission) -> Iterator[Finding]:
 
 
 def hidden_runs(submission: Submission) -> Iterator[Finding]:
-    """No run is kept where nobody looks: in a hidden folder, or under another name beside the calls of a result."""
-    for folder, below, names in os.walk(os.path.join(submission.path, "results")):
+    """No run is kept where nobody looks: in a hidden folder, or beside a result's calls, which are named by their time.
+
+    The calls are two levels below their category: results/SYSTEM/checkpointing/MODEL/20260712_180000.
+    """
+    for folder, subfolders, names in os.walk(os.path.join(submission.path, "results")):
         parts = os.path.relpath(folder, submission.path).split(os.sep)
-        category = next((each for each in CATEGORIES if each in parts), None)
-        named = category is None or len(parts) - parts.index(category) != 3 or parts[-1] in PHASES
-        is_hidden = any(part.startswith(".") for part in parts) or not (named or stamp_of(parts[-1]))
-        if is_hidden and ("summary.json" in names or any(name.endswith(METADATA) for name in names)):
+        category = next((name for name in CATEGORIES if name in parts), None)
+        beside_calls = category is not None and len(parts) - 1 - parts.index(category) == 2
+        is_renamed = beside_calls and parts[-1] not in PHASES and stamp_of(parts[-1]) is None
+        is_hidden = any(part.startswith(".") for part in parts)
+        if (is_renamed or is_hidden) and ("summary.json" in names or any(name.endswith(METADATA) for name in names)):
             yield by_rule_at(folder, "runs.hidden", f"a run in {parts[-1]}")
-        below.sort()
+        subfolders.sort()
 
 
 def _only_holds_code(path: str) -> bool:

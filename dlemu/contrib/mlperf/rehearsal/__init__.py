@@ -1,7 +1,7 @@
 """Rehearses a submission before the official tool runs: sizes data, runs the newest edition's sequence, checks it.
 
-`rehearse` does the calls, `edition_tree` writes finished ones in the layout, `datasize` computes how large the
-data must be. May import everything else of mlperf.
+`rehearse` does the calls, `edition_tree` writes finished calls in the layout, `datasize` computes how large the data
+must be. May import everything else of mlperf.
 """
 
 EDITION = "3.0"

@@ -11,26 +11,17 @@ import psutil
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.audit.run_settings import Printed, setup_of
 from dlemu.contrib.mlperf.check.training_rules import check_run
-from dlemu.contrib.mlperf.rules.checkpoints import (
-    CHECKPOINTS,
-    MODELS,
-    RANKS_A_HOST,
-    OfficialModel,
-    official_model,
-)
-from dlemu.contrib.mlperf.rules.editions import EDITIONS, Edition, newest_edition
+from dlemu.contrib.mlperf.rules.checkpoints import CHECKPOINTS, MODELS, RANKS_A_HOST, OfficialModel, official_model
+from dlemu.contrib.mlperf.rules.editions import EDITIONS, Edition, Official, newest_edition
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.contrib.mlperf.rules.training import GIB, DatasetBound, smallest_dataset
 from dlemu.extend import UserError, checkpoint_plan, dlio_workload, environment
 
-FILES_A_FOLDER = 10_000
-"""Largest number of files that mlpstorage v2.0 advises for one folder of any file system."""
+FILES_A_FOLDER = 10_000  # largest number of files that mlpstorage v2.0 advises for one folder of any file system
 
 
 @dataclass(frozen=True, kw_only=True)
 class Datasize:
-    """Required and advised size of a dataset."""
-
     edition: str
     workload: str
     accelerator: str
@@ -42,7 +33,6 @@ class Datasize:
     files: int
     """Advised number of files: still enough if the hosts' memory turns out to be 1 % larger."""
     subfolders: int
-    """Number of subfolders; 0 for none."""
     steps_per_epoch: int
     nominal_bytes: int
     """Size as the rules count it: samples x record length."""
@@ -67,18 +57,19 @@ def datasize(
     """Return the dataset's required size for `ranks` accelerators, by an edition or the newest that has the workload.
 
     If `files_requested` is too small, the result has a finding. Raises UserError if no edition, or not the named one,
-    has this workload and accelerator.
+    has this workload and accelerator, and for fewer ranks than hosts.
     """
-    rules = _edition(workload, edition)
-    official = rules.official(workload.model.name, workload.accelerator)
-    assert official is not None  # ensured by _edition
+    if workload.ranks < hosts:
+        seen = f"ranks={workload.ranks} on {hosts} hosts: ranks are the accelerators of all hosts together"
+        raise UserError(f"{seen}, set ranks to {hosts} or more")
+    rules, official = _edition(workload, edition)
     official = replace(official, samples_per_file=workload.dataset.num_samples_per_file)
     memory_bytes = hosts * memory_gib_per_host * GIB
     bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_bytes)
     files, samples = bound.comfortable_files, bound.comfortable_files * official.samples_per_file
     folders = workload.dataset.num_subfolders_train
-    stated = setup_of(dlio_workload(workload), [])
-    setup = replace(stated, accelerator=workload.accelerator, num_files=files_requested, config=dlio_workload(workload))
+    config = dlio_workload(workload)
+    setup = replace(setup_of(config, []), accelerator=workload.accelerator, num_files=files_requested, config=config)
     run = Printed(accelerators=workload.ranks, hosts=hosts, memory_gib=hosts * memory_gib_per_host)
     findings = check_run(rules, setup, run, "closed", by_dlemu=True)
     return Datasize(
@@ -97,16 +88,16 @@ def datasize(
     )
 
 
-def _edition(workload: Workload, name: str | None) -> Edition:
-    pair = (workload.model.name, workload.accelerator)
-    edition = newest_edition(*pair) if name is None else EDITIONS[name]
-    if edition is not None and edition.official(*pair):
-        return edition
-    known = "; ".join(
-        f"v{each.name}: {', '.join(f'{w} on {a}' for w, a in each.officials)}" for each in EDITIONS.values()
-    )
-    seen = f"workload={pair[0]} accelerator={pair[1] or '(none)'}"
-    raise UserError(f"{seen} is not in the rules of {f'v{name}' if name else 'MLPerf Storage'}: wanted one of {known}")
+def _edition(workload: Workload, name: str | None) -> tuple[Edition, Official]:
+    model, accelerator = workload.model.name, workload.accelerator
+    edition = newest_edition(model, accelerator) if name is None else EDITIONS[name]
+    official = edition.official(model, accelerator) if edition else None
+    if edition and official:
+        return edition, official
+    choices = [f"v{each.name}: {', '.join(map(' on '.join, each.officials))}" for each in EDITIONS.values()]
+    rules = f"v{name}" if name else "MLPerf Storage"
+    seen = f"workload={model} accelerator={accelerator or '(none)'} is not in the rules of {rules}"
+    raise UserError(f"{seen}: wanted one of {'; '.join(choices)}")
 
 
 def host_memory_gib() -> float:
@@ -131,7 +122,6 @@ class CheckpointDatasize:
     hosts: int
     memory_gib_per_host: float
     size: checkpoint_plan.CheckpointSizes
-    """Size of one checkpoint."""
     room_gib: float
     """Space for the ten checkpoints that a result writes and keeps."""
     written_gib_per_host: float

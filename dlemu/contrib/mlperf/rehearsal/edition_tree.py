@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ import yaml
 from dlemu import __version__
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.audit.papers import METADATA, SEPARATION, STAMP_FORMAT
-from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER
+from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER, ORGANISATION_NAME
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
 from dlemu.contrib.mlperf.rules.training import Division
@@ -26,9 +25,6 @@ from dlemu.extend import SpaceError, UserError, child_run, dlio_workload, enviro
 
 _SEED_OVERRIDE = "++workload.train.seed="
 """The rehearsal sets the seed of each run, as the rules require: config.yaml has it, the recorded overrides don't."""
-
-
-_NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +46,7 @@ class RehearsalPlan:
     def __post_init__(self) -> None:
         """Raise UserError for names that the rules do not allow for folders."""
         for option, name in (("--org", self.organisation), ("--system", self.system)):
-            if not _NAME.match(name):
+            if not ORGANISATION_NAME.match(name):
                 raise UserError(
                     f"{option} {name!r}: the rules allow only letters, digits, dots, dashes and underscores"
                 )
@@ -62,11 +58,9 @@ class RehearsalPlan:
 
     @property
     def submission(self) -> str:
-        """The folder DIVISION/ORG."""
         return os.path.join(self.tree, self.division, self.organisation)
 
     def result(self, benchmark: str, model: str) -> str:
-        """Return the folder of a model's result."""
         return os.path.join(self.submission, "results", self.system, benchmark, model)
 
     def run(self, words: Sequence[str], folder: str, command: str) -> None:
@@ -80,6 +74,7 @@ def copy_into_tree(
     plan: RehearsalPlan, run: str, leaf: str, metadata: dict[str, Any], times: tuple[str, str], data_folder: str
 ) -> None:
     """Copy a finished call into the tree, where its folder appears complete or not at all; raises SpaceError."""
+    start, end = times
     source, name = os.path.join(run, "dlio"), metadata["benchmark_type"]
     try:
         os.makedirs(os.path.dirname(leaf), exist_ok=True)
@@ -91,15 +86,16 @@ def copy_into_tree(
                 _write_hydra(os.path.join(part, CONFIG_FOLDER), leaf, lines.read(), overrides)
             shutil.copyfile(os.path.join(run, child_run.LOG), os.path.join(part, f"{name}_run.stdout.log"))
             write_text(part, f"{name}_run.stderr.log", f"both streams are in {name}_run.stdout.log\n")
-            kept = [word.removeprefix("++workload.") for word in overrides if word.startswith("++workload.")]
-            metadata |= {"override_parameters": dict(word.split("=", 1) for word in kept), "exit_status": 0}
-            metadata |= dict(zip(("invocation_start_time", "invocation_end_time"), times, strict=True))
+            words = [word.removeprefix("++workload.") for word in overrides if word.startswith("++workload.")]
+            parameters = dict(word.split("=", 1) for word in words)
+            invocation = {"invocation_start_time": start, "invocation_end_time": end}
+            metadata = {**metadata, "override_parameters": parameters, "exit_status": 0, **invocation}
             write_json(part, f"{name}_{os.path.basename(leaf)}{METADATA}", metadata)
             if os.path.isdir(data_folder):
                 results = os.path.abspath(plan.tree)
-                told = {"version": 1, "method": "st_dev", "same_filesystem": same_file_system(data_folder, results)}
-                places = {"data_or_chkpt_path": data_folder, "results_path": results}
-                write_json(part, SEPARATION, {**told, **places, "probed_by_host": platform.node()})
+                probe = {"version": 1, "method": "st_dev", "same_filesystem": same_file_system(data_folder, results)}
+                folders = {"data_or_chkpt_path": data_folder, "results_path": results}
+                write_json(part, SEPARATION, {**probe, **folders, "probed_by_host": platform.node()})
             os.rename(part, leaf)
     except OSError as error:
         raise SpaceError(f"{leaf} could not be written: {error.strerror or error}; free some space") from error
@@ -116,19 +112,19 @@ def training_metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: 
     sections = dlio_workload(workload)
     sections["dataset"] = sections["dataset"] | {"num_files_train": num_files}
     args = {"accelerator_type": workload.accelerator, "data_dir": workload.dataset.data_folder}
-    told = {"benchmark_type": "training", "command": command, "run_datetime": stamp, "parameters": sections}
-    return call_metadata(plan, workload.model.name, workload.accelerator, told, args)
+    call = {"benchmark_type": "training", "command": command, "run_datetime": stamp, "parameters": sections}
+    return call_metadata(plan, workload.model.name, workload.accelerator, call, args)
 
 
 def call_metadata(
-    plan: RehearsalPlan, model: str, accelerator: str, told: Mapping[str, Any], args: Mapping[str, Any]
+    plan: RehearsalPlan, model: str, accelerator: str, call: Mapping[str, Any], args: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the metadata of any call with mlpstorage's keys, and a note that a rehearsal wrote it."""
     return {
         "rehearsal": NOTE,
         "made_by": f"dlemu {__version__}",
         "edition": EDITION,
-        **told,
+        **call,
         "model": model,
         "accelerator": accelerator,
         "verification": plan.division,
@@ -152,7 +148,6 @@ def write_datasize(plan: RehearsalPlan, answer: Datasize, began_at: datetime) ->
 
 
 def write_datagen(plan: RehearsalPlan, began_at: datetime) -> None:
-    """Write the datagen phase."""
     workload, stamp = plan.workload, began_at.strftime(STAMP_FORMAT)
     files = workload.dataset.num_files_train
     folder = os.path.join(plan.result("training", workload.model.name), "datagen", stamp)
@@ -178,12 +173,12 @@ def _write_hydra(folder: str, run_folder: str, config: str, overrides: list[str]
     write_text(folder, "hydra.yaml", yaml.safe_dump(hydra, sort_keys=False))
 
 
-def write_system(submission: str, system: str, hosts: int, memory_gib_per_host: float) -> None:
+def write_system(plan: RehearsalPlan, hosts: int, memory_gib_per_host: float) -> None:
     """Write what a rehearsal knows of the system: the rules require all hosts to be alike. Raises SpaceError."""
-    limit_bytes = environment.describe_host().memory_limit_bytes
+    system, limit_bytes = plan.system, environment.describe_host().memory_limit_bytes
     client: dict[str, Any] = {"quantity": hosts, "chassis": {"memory_capacity": max(1, round(memory_gib_per_host))}}
     if limit_bytes is not None:
         client["environment"] = [{"name": "memory.max", "value": f"memory.max = {limit_bytes}"}]
     solution = {"submission_name": system, "capabilities": {"multi_host": hosts > 1}, "friendly_description": "FILL IN"}
     description = {"system_under_test": {"solution": solution, "clients": [client]}}
-    write_text(os.path.join(submission, "systems"), f"{system}.yaml", yaml.safe_dump(description, sort_keys=False))
+    write_text(os.path.join(plan.submission, "systems"), f"{system}.yaml", yaml.safe_dump(description, sort_keys=False))

@@ -23,19 +23,9 @@ from dlemu.contrib.mlperf.check.copy_rules import training_sums
 from dlemu.contrib.mlperf.check.judge import Checked, check_folder
 from dlemu.contrib.mlperf.check.submission_tree import REHEARSAL
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER, RESULTS
-from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
+from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE, edition_tree
 from dlemu.contrib.mlperf.rehearsal.datasize import CheckpointDatasize, Datasize, checkpoint_datasize, datasize
-from dlemu.contrib.mlperf.rehearsal.edition_tree import (
-    RehearsalPlan,
-    call_metadata,
-    copy_into_tree,
-    same_file_system,
-    training_metadata,
-    write_datagen,
-    write_datasize,
-    write_json,
-    write_system,
-)
+from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan, copy_into_tree, same_file_system, write_json
 from dlemu.contrib.mlperf.rules.checkpoints import MEMORY_FACTOR
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS
 from dlemu.extend import DlemuError, UserError, check_launcher, format_base, inspect, owned, write_text
@@ -54,13 +44,11 @@ class Call:
 
     label: str
     settings: tuple[str, ...]
-    """Its own overrides."""
     stamp: str = ""
     """When it began: YYYYMMDD_HHMMSS; empty before."""
     folder: str = ""
     """Its result folder, relative to the rehearsal's."""
     failure: str | None = None
-    """The error's message if it failed."""
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -90,7 +78,7 @@ class Rehearsal(ABC, Generic[Size]):
         """Write what comes before the first call; raises UserError for wrong settings."""
         owned.take_folder(self.plan.folder, "output.folder")
         write_text(self.plan.tree, "README.txt", f"{NOTE}\n")
-        write_system(self.plan.submission, self.plan.system, self.size.hosts, self.size.memory_gib_per_host)
+        edition_tree.write_system(self.plan, self.size.hosts, self.size.memory_gib_per_host)
 
     def end(self, checked: Checked) -> tuple[int, list[str]]:
         """Return the exit status, and lines that say how it ended."""
@@ -117,14 +105,14 @@ class Rehearsal(ABC, Generic[Size]):
         return check_folder(self.plan.folder)
 
     def _do(self, call: Call) -> None:
-        taken = [done.stamp for done in self.done]
-        while (stamp := self.now().strftime(STAMP_FORMAT)) in taken:
+        stamps = [done.stamp for done in self.done]
+        while (stamp := self.now().strftime(STAMP_FORMAT)) in stamps:
             time.sleep(0.1)
         run = owned.fresh_folder(os.path.join(self.plan.folder, "runs"), f"{stamp}-{call.label.replace(' ', '-')}")
         call.stamp, call.folder = stamp, os.path.relpath(run, self.plan.folder)
         self.done.append(call)
         self.report(f"{call.label} ...")
-        begun = self.now()
+        start = self.now()
         try:
             # A report page takes seconds, and the time between two calls is limited.
             words = [*self.defaults, *self.plan.words, *call.settings, "output.report=false"]
@@ -133,7 +121,7 @@ class Rehearsal(ABC, Generic[Size]):
             call.failure = str(error) or "interrupted"
             self._save(complete=False)
             raise
-        self.lay_out(call, run, (begun.isoformat(), self.now().isoformat()))
+        self.lay_out(call, run, (start.isoformat(), self.now().isoformat()))
         self._save(complete=False)
 
     def write_sums(self, result: str, **sums: object) -> None:
@@ -142,38 +130,27 @@ class Rehearsal(ABC, Generic[Size]):
         write_json(result, RESULTS, {"rehearsal": NOTE, "runs": runs, **sums})
 
     def _save(self, *, complete: bool) -> None:
-        record = {
-            "rehearsal": NOTE,
-            "complete": complete,
-            "edition": EDITION,
-            "division": self.plan.division,
-            "calls": list(map(asdict, self.done)),
-        }
-        write_json(self.plan.folder, REHEARSAL, record)
+        record = {"rehearsal": NOTE, "complete": complete, "edition": EDITION, "division": self.plan.division}
+        write_json(self.plan.folder, REHEARSAL, {**record, "calls": list(map(asdict, self.done))})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Figures of one run."""
-
     printed: Printed
-    """Its summary in DLIO's format, as the edition's tool would print it."""
+    """The run's summary in DLIO's format, as the edition's tool would print it."""
     au_percent: float | None
     """AU as dlemu itself reports it, from the accelerators' timelines."""
     held_back: bool
-    """Whether it fails, but would fail even without storage, so that nothing is known of the storage."""
+    """Whether the run fails, but would fail even without storage, so that nothing is known of the storage."""
     limited_by: str | None
 
     @property
     def passed(self) -> bool:
-        """Whether DLIO's AU reaches the threshold."""
         return self.printed.verdict == "success"
 
 
 @dataclass(kw_only=True)
 class TrainingRehearsal(Rehearsal[Datasize]):
-    """One rehearsal of a training workload."""
-
     command = "train"
     defaults = ("metric.verdict=au",)  # as the edition's tool judges
     measured: list[Figures] = field(default_factory=list)
@@ -181,17 +158,17 @@ class TrainingRehearsal(Rehearsal[Datasize]):
 
     def calls(self) -> Sequence[Call]:
         """Return a warm-up and the measured runs, each with another seed for its shuffles."""
-        seed, fixed = self.plan.workload.train.seed, "workflow.generate_data=false"
         labels = [WARM_UP, *(f"run {number + 1}" for number in range(MEASURED_RUNS))]
-        return [Call(label=label, settings=(fixed, f"train.seed={seed + at}")) for at, label in enumerate(labels)]
+        seed, off = self.plan.workload.train.seed, "workflow.generate_data=false"
+        return [Call(label=label, settings=(off, f"train.seed={seed + run}")) for run, label in enumerate(labels)]
 
     def prepare(self) -> None:
         """Inspect the dataset, write the phases before the runs, report the plan; raises UserError without it."""
         began_at, plan, bound, workload = self.now(), self.plan, self.size.bound, self.plan.workload
         inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
         super().prepare()
-        write_datasize(plan, self.size, began_at)
-        write_datagen(plan, began_at)
+        edition_tree.write_datasize(plan, self.size, began_at)
+        edition_tree.write_datagen(plan, began_at)
         files, kind = workload.dataset.num_files_train, f"{workload.ranks} x {workload.accelerator}"
         enough = "" if files >= bound.files else ": TOO SMALL, the result will not be valid"
         what = f"{workload.model.name}, {kind}{scaled(None, workload.scale)}"
@@ -206,7 +183,7 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         """Copy the run into the tree, and sum up the measured runs that are there."""
         figures, plan = read_figures(run), self.plan
         printed, workload = figures.printed, plan.workload
-        metadata = training_metadata(plan, "run", call.stamp, printed.num_files or 0)
+        metadata = edition_tree.training_metadata(plan, "run", call.stamp, printed.num_files or 0)
         metadata["parameters"]["train"]["seed"] = int(call.settings[-1].partition("=")[2])
         metadata["num_processes"] = metadata["args"]["num_accelerators"] = printed.accelerators
         metadata["args"]["client_host_memory_in_gb"] = (printed.memory_gib or 0) / (printed.hosts or 1)
@@ -215,9 +192,11 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         copy_into_tree(plan, run, os.path.join(runs, call.stamp), metadata, times, workload.dataset.data_folder)
         call.figures = asdict(figures)
         verdict = "passes" if figures.passed else "does not pass"
-        own = "" if figures.au_percent is None else f"; dlemu's own AU {figures.au_percent:.2f} %"
         au, rate = printed.au_percent or 0, printed.samples_per_second or 0
-        self.report(f"{call.label} {verdict}: AU {au:.2f} %, {rate:.1f} samples/s by DLIO's formulas{own}")
+        line = f"{call.label} {verdict}: AU {au:.2f} %, {rate:.1f} samples/s by DLIO's formulas"
+        if figures.au_percent is not None:
+            line += f"; dlemu's own AU {figures.au_percent:.2f} %"
+        self.report(line)
         if call.label != WARM_UP:
             self.measured.append(figures)
             sums = training_sums([each.printed for each in self.measured])
@@ -236,16 +215,17 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         runs, workload = self.measured, self.plan.workload
         au = [run.printed.au_percent or 0.0 for run in runs]
         rate = [run.printed.samples_per_second or 0.0 for run in runs]
-        own = [run.au_percent for run in runs if run.au_percent is not None]
+        own_au = [run.au_percent for run in runs if run.au_percent is not None]
         limits = ", ".join(sorted({run.limited_by for run in runs if run.limited_by})) or "not known"
-        mean = f"dlemu's own AU: {fmean(own):.1f} % +- {pstdev(own):.1f}; " if len(own) == len(runs) else ""
+        mean = f"dlemu's own AU: {fmean(own_au):.1f} % +- {pstdev(own_au):.1f}; " if len(own_au) == len(runs) else ""
         yield (
             f"{sum(run.passed for run in runs)} of {len(runs)} runs pass: AU {fmean(au):.1f} % +- {pstdev(au):.1f},"
             f" {fmean(rate):,.0f} samples/s (mean of {len(runs)}, CoV {100 * pstdev(rate) / (fmean(rate) or 1):.1f} %),"
             " by DLIO's formulas"
         )
         yield f"{mean}limited by: {limits}"
-        if (cores := library_cores(workload)) is not None:
+        cores = library_cores(workload)
+        if cores is not None:
             yield (
                 f"this AU is the storage's, read with little CPU: DLIO's own loader wants {cores:.2f} cores an"
                 f" accelerator, {cores * workload.ranks:.2f} in all, only to read and unpack with its library"
@@ -274,24 +254,23 @@ def library_cores(workload: Workload) -> float | None:
     if not seconds or not workload.storage.has_paths:
         return None
     train, _ = dataset_layout.layouts(workload.dataset)
-    reader, read = format_base.format_named(workload.dataset.format), 0
-    began, used = time.monotonic(), time.process_time()
+    reader, files_read = format_base.format_named(workload.dataset.format), 0
+    start, cpu_start = time.monotonic(), time.process_time()
     try:
-        while read < train.num_files and time.monotonic() - began < _MEASURED_SECONDS:
-            with format_base.reading(path := train.path(read)):
+        while files_read < train.num_files and time.monotonic() - start < _MEASURED_SECONDS:
+            path = train.path(files_read)
+            with format_base.reading(path):
                 decode = reader.load(path, 0, train.num_samples_per_file).decode
                 if decode is not None:
                     decode()
-            read += 1
+            files_read += 1
     except DlemuError:
         return None
-    return (time.process_time() - used) / read * workload.reader.batch_size / seconds
+    return (time.process_time() - cpu_start) / files_read * workload.reader.batch_size / seconds
 
 
 @dataclass(kw_only=True)
 class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
-    """One rehearsal of a checkpointing result."""
-
     command = "checkpoint"
     accelerator: str = "b200"
     """Accelerator whose memory must hold the checkpoint, by the edition's table; nothing else depends on it."""
@@ -304,7 +283,6 @@ class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
         return [Call(label=label, settings=(word,)) for label, word in only.items()]
 
     def prepare(self) -> None:
-        """Report the plan, and write what comes before the first call."""
         super().prepare()
         what = f"{self.size.model}, {self.plan.workload.ranks} processes"
         self.report(f"rehearsal of MLPerf Storage v{EDITION} {self.plan.division.upper()}: {what}")
@@ -319,8 +297,13 @@ class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
         with open(os.path.join(run, "dlio", CONFIG_FOLDER, "config.yaml")) as lines:
             settings = yaml.safe_load(lines)["workload"]
         args = {"checkpoint_folder": folder, "num_processes": self.plan.workload.ranks}
-        told = {"benchmark_type": "checkpointing", "command": "run", "run_datetime": call.stamp, "parameters": settings}
-        metadata = call_metadata(self.plan, self.size.model, self.accelerator, told, args)
+        facts = {
+            "benchmark_type": "checkpointing",
+            "command": "run",
+            "run_datetime": call.stamp,
+            "parameters": settings,
+        }
+        metadata = edition_tree.call_metadata(self.plan, self.size.model, self.accelerator, facts, args)
         copy_into_tree(self.plan, run, os.path.join(result, call.stamp), metadata, times, folder)
         for checked in check_folder(self.plan.tree).results:
             call.figures = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(checked).items()}

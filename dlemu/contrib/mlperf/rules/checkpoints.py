@@ -15,26 +15,20 @@ import msgspec
 
 from dlemu.config import load
 from dlemu.config.schema import Workload
-from dlemu.contrib.mlperf.rules.core_config import STATED
+from dlemu.contrib.mlperf.rules.core_config import WORKLOADS_YAML
 
-CHECKPOINTS = 10
-"""Checkpoints that a result saves, and that it loads, in one call or two (section 4.7.1 of v3.0)."""
-SUBSET_RANKS = 8
-"""Processes of a subset run, which saves a part of a larger model (section 2.2 of v2.0, 4.3.5 of v3.0)."""
+CHECKPOINTS = 10  # checkpoints that a result saves, and that it loads, in one call or two (section 4.7.1 of v3.0)
+SUBSET_RANKS = 8  # processes of a subset run, which saves a part of a larger model (section 2.2 of v2.0, 4.3.5 of v3.0)
 MEMORY_FACTOR = 3
 """A client that writes less than this times its memory must clear caches before reading (4.3.1 of v3.0)."""
-GAP_SECONDS = 30
-"""Longest time between the end of the write call and the start of the read call (4.7.1 of v3.0)."""
-RANKS_A_HOST = 4
-"""Each host of a CLOSED result must run more processes than this (4.6.2 of v3.0)."""
+GAP_SECONDS = 30  # longest time between the end of the write call and the start of the read call (4.7.1 of v3.0)
+RANKS_A_HOST = 4  # each host of a CLOSED result must run more processes than this (4.6.2 of v3.0)
 ACCELERATOR_GIB = 80
 """Memory of one accelerator that v3.0's checker assumes when it checks that the checkpoint fits (4.3.4)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfficialModel:
-    """One model that checkpoints are made of."""
-
     name: str
     """mlpstorage's name, such as `llama3-8b`."""
     ranks: int
@@ -55,12 +49,11 @@ class OfficialModel:
         return self.name.replace("llama3-", "llama_")
 
     def settings(self) -> Workload:
-        """Return the settings of dlemu's workload of this model."""
         return load([f"workload={self.workload}"])
 
 
 MODELS: Mapping[str, OfficialModel] = msgspec.convert(
-    {name: {"name": name, **stated} for name, stated in STATED["models"].items()}, dict[str, OfficialModel]
+    {name: {"name": name, **row} for name, row in WORKLOADS_YAML["models"].items()}, dict[str, OfficialModel]
 )
 _SIZE = re.compile(r"(?<![0-9a-z])(8b|70b|405b|1t)(?![0-9a-z])", re.IGNORECASE)
 

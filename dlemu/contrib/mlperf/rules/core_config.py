@@ -9,28 +9,26 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
 from itertools import islice
 from typing import Any
 
-import yaml
+from dlemu.contrib.mlperf.rules.known import rules_file
 
 Value = str | int | float | bool
 
-_MAX_SETTINGS = 10_000
-"""Settings read from one file: with YAML aliases a small file can expand to an endless mapping."""
+_MAX_SETTINGS = 10_000  # settings read from one file: with YAML aliases a small file can expand to an endless mapping
 CORE_SECTIONS = ("model.", "workflow.", "checkpoint.")
 """Sections whose keys are all core settings, except the folder of checkpoints, which differs from site to site."""
-STATED = yaml.safe_load(files("dlemu.contrib.mlperf.rules").joinpath("workloads.yaml").read_text(encoding="utf-8"))
-CORE_KEYS = frozenset(STATED["core_keys"])
+WORKLOADS_YAML = rules_file("workloads.yaml")
+CORE_KEYS = frozenset(WORKLOADS_YAML["core_keys"])
 SITE_KEYS = frozenset({"checkpoint.checkpoint_folder"})
 PHASE_KEYS = frozenset({"checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read"})
 """Keys that differ between the write and the read call of a checkpoint run: core settings of training only."""
-_SPELLINGS: Mapping[str, str] = STATED["spellings"]
-DEFAULTS: Mapping[str, Value] = STATED["defaults"]
-OTHER_DEFAULTS: Mapping[str, Any] = STATED["other_defaults"]
-NEVER_SET: Mapping[str, Any] = STATED["never_set"]
-"""These are explained in workloads.yaml."""
+# workloads.yaml explains these:
+_SPELLINGS: Mapping[str, str] = WORKLOADS_YAML["spellings"]
+DEFAULTS: Mapping[str, Value] = WORKLOADS_YAML["defaults"]
+OTHER_DEFAULTS: Mapping[str, Any] = WORKLOADS_YAML["other_defaults"]
+NEVER_SET: Mapping[str, Any] = WORKLOADS_YAML["never_set"]
 
 
 def settings_of(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -53,13 +51,13 @@ def canonical(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [canonical(item) for item in value]
     if isinstance(value, str):
-        word = value.strip()
-        if word.lower() in ("true", "false"):
-            return word.lower() == "true"
+        text = value.strip()
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
         try:
-            value = float(word) if not word.lstrip("+-").isdigit() else int(word)
+            value = int(text) if text.lstrip("+-").isdigit() else float(text)
         except ValueError:
-            return word
+            return text
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

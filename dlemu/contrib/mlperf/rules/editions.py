@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dlemu.contrib.mlperf.rules.core_config import STATED, Value
+from dlemu.contrib.mlperf.rules.core_config import WORKLOADS_YAML, Value
 
 Reading = Literal["published", "today"]
 """How strictly to judge: `published`, as submissions to the round were; `today`, as its tool has judged since then."""
@@ -56,26 +56,22 @@ class Edition:
 
 def _edition(name: str, rules: Mapping[str, Any]) -> Edition:
     officials = {
-        (workload, accelerator): msgspec.convert(STATED["workloads"][workload] | own, Official)
-        for workload, accelerators in STATED["editions"][name].items()
-        for accelerator, own in accelerators.items()
+        (workload, accelerator): msgspec.convert(WORKLOADS_YAML["workloads"][workload] | settings, Official)
+        for workload, accelerators in WORKLOADS_YAML["editions"][name].items()
+        for accelerator, settings in accelerators.items()
     }
     overrides = frozenset(rules["closed_overrides"])
     return Edition(name=name, officials=officials, **{**rules, "closed_overrides": overrides})
 
 
-EDITIONS = {name: _edition(name, rules) for name, rules in STATED["rules"].items()}
+EDITIONS = {name: _edition(name, rules) for name, rules in WORKLOADS_YAML["rules"].items()}
 OPEN_OVERRIDES = frozenset({"framework", "dataset.format", "dataset.num_samples_per_file", "reader.data_loader"})
 """Keys that may be overridden in OPEN in addition."""
-ODIRECT_WORKLOADS = ("unet3d",)
-"""Workloads that may set `reader.odirect`."""
-PREFETCH_SIZES = (0, 1, 2)
-"""Values of `reader.prefetch_size` that the text allows."""
+PREFETCH_SIZES = (0, 1, 2)  # values of `reader.prefetch_size` that the text allows
 MEASURED_RUNS = 5
 """Consecutive runs whose mean is the result; a warm-up run precedes them, its folder is next to theirs."""
 RUN_FOLDERS = MEASURED_RUNS + 1
-FIRST_YEAR = 2025
-"""Year of the first measurements for v2.0."""
+FIRST_YEAR = 2025  # year of the first measurements for v2.0
 
 
 def edition_read(name: str, reading: Reading = "today") -> Edition:

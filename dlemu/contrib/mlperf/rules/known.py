@@ -16,8 +16,7 @@ import yaml
 
 Severity = Literal["error", "warning", "info"]
 """`error`: it breaks a rule or contradicts the files; `warning`: it may do so; `info`: what the reader must know."""
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-"""Most severe first."""
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")  # most severe first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +25,7 @@ class Finding:
 
     severity: Severity
     rule: str
-    """Id of the rule, from the edition of the rules or the audit."""
+    """Name of the rule in known.yaml."""
     official: str = ""
     """Name of the rule in the edition's own checker; empty where it has none."""
     path: str = ""
@@ -41,8 +40,6 @@ ALL = ("2.0", "3.0")
 
 @dataclass(frozen=True, kw_only=True)
 class KnownRule:
-    """One rule."""
-
     name: str
     severity: str
     """`error`, `warning` or `info`; text where it depends on the edition."""
@@ -54,63 +51,58 @@ class KnownRule:
     official: Mapping[str, str] = field(default_factory=dict)
     """Edition -> the rule's name in that edition's checker."""
     wanted: str = ""
-    """What its findings want, and how to get it, unless they say so themselves."""
+    """What the rule wants, and (`fix`) how to get it, for findings that do not say so themselves."""
     fix: str = ""
     warned: frozenset[str] = frozenset()
-    """Where its errors are warnings: an edition, or `published`, when v3.0's round was judged."""
+    """Editions in which its errors are warnings; `published` stands for v3.0 as its round was judged."""
 
 
 @cache
 def rule_groups() -> Mapping[str, tuple[KnownRule, ...]]:
     """Return subject (a heading of the documentation) -> its rules, in the documentation's order."""
-    stated = _read("known.yaml")
+    groups = rules_file("known.yaml")
     return {
         title: tuple(
-            msgspec.convert(
-                row | {"name": name, "official": {each: row[each] for each in ALL if each in row}}, KnownRule
-            )
+            msgspec.convert({**row, "name": name, "official": {key: row[key] for key in ALL if key in row}}, KnownRule)
             for name, row in rules.items()
         )
-        for title, rules in stated.items()
+        for title, rules in groups.items()
     }
 
 
-def _read(name: str) -> Any:
+def rules_file(name: str) -> Any:
+    """Return the content of a YAML file of this package."""
     return yaml.safe_load(files("dlemu.contrib.mlperf.rules").joinpath(name).read_text(encoding="utf-8"))
 
 
 @cache
 def known_rules() -> Mapping[str, KnownRule]:
-    """Return name -> rule."""
     return {rule.name: rule for rules in rule_groups().values() for rule in rules}
 
 
 def by_rule(rule: str, seen: str, wanted: str = "", fix: str = "", severity: Severity | None = None) -> Finding:
-    """Return what was seen against a rule; what is not said here is in the table."""
-    known = known_rules()[rule]
-    usual: Any = known.severity.partition(";")[0].partition(" ")[0]
-    return Finding(
-        severity=severity or usual, rule=rule, seen=seen, wanted=wanted or known.wanted, fix=fix or known.fix
-    )
+    """Return a finding of a rule; what is not given here is as in known.yaml."""
+    row = known_rules()[rule]
+    usual: Any = row.severity.partition(";")[0].partition(" ")[0]
+    return Finding(severity=severity or usual, rule=rule, seen=seen, wanted=wanted or row.wanted, fix=fix or row.fix)
 
 
 def by_rule_at(
     path: str, rule: str, seen: str, wanted: str = "", fix: str = "", severity: Severity | None = None
 ) -> Finding:
-    """Return the same of a file or folder."""
     return replace(by_rule(rule, seen, wanted, fix, severity), path=path)
 
 
 def at(path: str, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield findings as those of a file or folder."""
+    """Yield the findings with the file or folder that they concern."""
     return (replace(finding, path=path) for finding in findings)
 
 
-def unapplied(rule: str, **known: object) -> Iterator[Finding]:
-    """Yield a finding that a rule could not be applied if any fact that it needs is None; `known`: name -> fact."""
-    lacking = [name.replace("_", " ") for name, value in known.items() if value is None]
-    if lacking:
-        yield by_rule("unapplied", f"{rule}: {', '.join(lacking)} not known", f"{rule} applied")
+def unapplied(rule: str, facts: Mapping[str, object]) -> Iterator[Finding]:
+    """Yield a finding that a rule could not be applied if any of the facts (name -> value) that it needs is None."""
+    unknown = [name for name, value in facts.items() if value is None]
+    if unknown:
+        yield by_rule("unapplied", f"{rule}: {', '.join(unknown)} not known", f"{rule} applied")
 
 
 def few(texts: Sequence[str], between: str = "; ", most: int = 3) -> str:
@@ -134,8 +126,6 @@ def official_name(rule: str, edition: str, division: str) -> str:
 
 @dataclass(frozen=True)
 class OfficialRule:
-    """One rule of the official text."""
-
     number: str
     name: str
     ours: tuple[str, ...] = ()
@@ -154,5 +144,5 @@ class OfficialRule:
 @cache
 def official_rules() -> tuple[OfficialRule, ...]:
     """Return the rules in the order of Rules.md."""
-    rules = _read("official.yaml").items()
+    rules = rules_file("official.yaml").items()
     return tuple(msgspec.convert({"number": number, **row}, OfficialRule) for number, row in rules)

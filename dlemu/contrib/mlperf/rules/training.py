@@ -11,10 +11,8 @@ from dlemu.contrib.mlperf.rules.editions import Official
 
 Division = Literal["closed", "open"]
 
-MEMORY_FACTOR = 5
-"""The dataset must be at least this many times the memory of all hosts (2.1)."""
-STEPS_PER_EPOCH = 500
-"""Each accelerator must take at least this many steps per epoch (2.1)."""
+MEMORY_FACTOR = 5  # the dataset must be at least this many times the memory of all hosts (2.1)
+STEPS_PER_EPOCH = 500  # each accelerator must take at least this many steps per epoch (2.1)
 NEAR = 0.01
 """Warn of a dataset this close to the bound: in published runs, entered and measured memory differ by up to 0.3 %."""
 GIB = 2**30
@@ -60,5 +58,5 @@ def smallest_dataset(official: Official, batch_size: int, accelerators: int, mem
 
 def override_keys(overrides: Sequence[str]) -> tuple[str, ...]:
     """Return the workload's keys that DLIO's overrides, such as `++workload.reader.odirect=True`, change."""
-    words = [word.lstrip("+~").partition("=")[0] for word in overrides]
-    return tuple(word.removeprefix("workload.") for word in words if word.startswith("workload."))
+    keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
+    return tuple(key.removeprefix("workload.") for key in keys if key.startswith("workload."))

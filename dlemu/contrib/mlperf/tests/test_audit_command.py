@@ -16,7 +16,9 @@ from datagen.errors import UserError
 from dlemu.contrib.mlperf.audit.audit_answer import audit_row
 from dlemu.contrib.mlperf.audit.audited_run import audit_trees
 from dlemu.contrib.mlperf.audit_command import command
+from dlemu.contrib.mlperf.tests.changes import scale
 from dlemu.contrib.mlperf.tests.foreign_runs import write_run
+from dlemu.contrib.mlperf.tests.golden import edit
 
 DOCS = Path(__file__).parents[4] / "dlemu" / "contrib" / "mlperf" / "docs" / "audit.md"
 
@@ -41,6 +43,13 @@ def test_an_error_in_one_run_ends_with_1_and_is_told(tree: Path) -> None:
     assert "error file.broken" in result.output
     assert "summary.json: " in result.output
     assert result.output.splitlines()[-1].endswith("1 with errors")
+
+
+def test_a_sentence_says_whether_the_printed_au_is_right(tree: Path) -> None:
+    sentence = "printed AU: right in 2 runs, not certain in 1 run"
+    assert sentence in audit(tree).output
+    edit(tree / "unet3d" / "run2" / "summary.json", scale("metric/train_au_mean_percentage", 0.9))
+    assert "printed AU: right in 1 run, wrong in 1 run, not certain in 1 run" in audit(tree).output
 
 
 def test_a_wrong_folder_is_the_users_mistake(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from dlemu.contrib.mlperf.audit.audited_run import audit_trees
 from dlemu.contrib.mlperf.audit.kv_leaf import read_kv_leaf
 from dlemu.contrib.mlperf.check.judge import Checked, check_folder, result_rows
 from dlemu.contrib.mlperf.command import command
-from dlemu.contrib.mlperf.tests.changes import scale
+from dlemu.contrib.mlperf.tests.changes import gone, put, scale
 from dlemu.contrib.mlperf.tests.golden import edit
 from dlemu.contrib.mlperf.tests.published_tree import make_kv, make_published
 
@@ -63,6 +63,24 @@ def test_ranks_are_summed_and_trials_averaged(tmp_path: Path) -> None:
     assert "kv.aggregate" not in of(check_folder(str(tmp_path)), "warning")
     edit(Path(leaf.path) / "summary.json", scale("options/1/aggregated_read_bandwidth_gbps", 0.5))
     assert "the mean over ranks and trials" in seen(check_folder(str(tmp_path)), "kv.aggregate")
+
+
+def test_a_number_that_one_rank_lacks_is_said_to_be_the_ranks(tmp_path: Path) -> None:
+    leaf = make_kv(tmp_path / "kv_cache/llama3.1-8b/run")
+    rank = sorted(leaf.rglob("option_1/*/*/kvcache_results_*.json"))[0]
+    edit(rank, gone("summary/cache_stats/tier_storage_read_bandwidth_gbps"))
+    unapplied = "kv.differs: a rank's read_bandwidth_gbps of option 1 not known"
+    assert unapplied in seen(check_folder(str(tmp_path)), "unapplied")
+    edit(leaf / "summary.json", gone("options/1/aggregated_read_bandwidth_gbps"))
+    assert "kv.differs: read_bandwidth_gbps of option 1 not known" in seen(check_folder(str(tmp_path)), "unapplied")
+
+
+@pytest.mark.timeout(30)
+def test_a_summary_of_endlessly_many_ranks_is_judged_at_once(tmp_path: Path) -> None:
+    leaf = make_kv(tmp_path / "kv_cache/llama3.1-8b/run")
+    edit(leaf / "summary.json", put("total_ranks", 10**15))
+    missing = "results of 8999999999999991 of 9000000000000000 ranks missing, the first option_1/trial_0/rank_1"
+    assert missing in seen(check_folder(str(tmp_path)), "kv.missing")
 
 
 def test_a_datasize_call_of_kv_cache_is_no_run(tmp_path: Path) -> None:

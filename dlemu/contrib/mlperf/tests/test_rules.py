@@ -295,6 +295,11 @@ def test_datasize_of_what_no_edition_has_is_a_mistake() -> None:
         datasize(load(["workload=unet3d", "accelerator=h100"]), edition="3.0", hosts=1, memory_gib_per_host=1)
 
 
+def test_datasize_says_that_ranks_are_those_of_all_hosts() -> None:
+    with pytest.raises(UserError, match="ranks=1 on 2 hosts: ranks are the accelerators of all hosts together"):
+        datasize(load(["workload=unet3d", "accelerator=h100"]), edition=None, hosts=2, memory_gib_per_host=64)
+
+
 @pytest.mark.parametrize("model", published.OFFICIAL)
 def test_the_official_files_keep_their_hash_from_reading_to_writing(model: str, tmp_path: Path) -> None:
     *_, whole, copies, subset = published.OFFICIAL[model]

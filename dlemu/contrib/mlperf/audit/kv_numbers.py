@@ -1,0 +1,296 @@
+"""Finds contradictions in the numbers of a kv_cache run, and says how far its published numbers can be trusted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from statistics import fmean
+
+from dlemu.contrib.mlperf.audit import kv_leaf
+from dlemu.contrib.mlperf.audit.device_work import device_work
+from dlemu.contrib.mlperf.audit.kv_leaf import BANDWIDTH_KEYS, OPTIONS, KvLeaf, KvRank, copied_latencies, kv_commands
+from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, integer, mapping, same_sum, value_at
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule, few, unapplied
+from dlemu.contrib.mlperf.rules.training import GIB
+
+_MAX_TIME_RATIO = 1.01
+"""Windows and busy times of devices are reported if they exceed the time of the tool's clock by a larger factor."""
+_TOKEN_BYTES = {
+    "llama3.1-8b": 131_072,
+    "mistral-7b": 131_072,
+    "llama3.1-70b-instruct": 327_680,
+    "llama2-7b": 524_288,
+    "tiny-1b": 24_576,
+}
+"""Model -> bytes of a token: layers x KV heads x head dimension x 2 (K and V) x 2 bytes (fp16), as published."""
+_TOKEN_TOLERANCE = 0.05  # relative; padding adds far less, a wrong model or wrong number of tokens changes more
+_MIN_DEVICE_SHARE = 0.9  # if devices read a smaller share of the bytes that ranks read, something else served the rest
+_MIN_CACHE_SHARE = 0.01  # a device that moved a smaller share of the ranks' bytes did not hold the cache
+_STORAGE = "summary.cache_stats.tier_storage"
+_AGGREGATES = {
+    "read_bandwidth_gbps": f"{_STORAGE}_read_bandwidth_gbps",
+    "write_bandwidth_gbps": f"{_STORAGE}_write_bandwidth_gbps",
+    "avg_throughput_tokens_per_sec": "summary.avg_throughput_tokens_per_sec",
+    "storage_throughput_tokens_per_sec": "summary.storage_throughput_tokens_per_sec",
+}
+"""Numbers of each option: name in the summary after `aggregated_` -> key of each rank's number that is summed up."""
+_PUBLISHED = ("read_bandwidth_gbps", "write_bandwidth_gbps", "avg_throughput_tokens_per_sec")
+"""Numbers of each option that the published tables have."""
+_P95_MS = "summary.storage_io_latency_ms.p95"
+_IN_SOME_VERSIONS = (_AGGREGATES["storage_throughput_tokens_per_sec"], "requests_completed", "seed")
+"""Numbers of a rank that not every version of the tool writes; within one run, all ranks have them or none."""
+_IN_ALL_VERSIONS = (
+    *(_AGGREGATES[name] for name in _PUBLISHED),
+    *("summary.elapsed_time", "summary.total_requests", _P95_MS, f"{_STORAGE}_kv_bytes_read_gb"),
+    *(f"{_STORAGE}_kv_bytes_written_gb", "summary.cache_stats.tier_cpu_kv_bytes_read_gb", "summary.total_tokens"),
+    *("summary.total_storage_io_time", "end_to_end_latencies"),
+)
+"""Numbers of a rank that every version of the tool writes."""
+
+
+def kv_numbers(leaf: KvLeaf) -> Iterator[Finding]:
+    """Yield contradictions in a run's files, and how far its published numbers can be trusted."""
+    yield from leaf.broken
+    missing = [*_files_missing(leaf), *_numbers_missing(leaf), *_reported_failures(leaf)]
+    if missing:
+        yield by_rule("kv.missing", "; ".join(missing))
+    problems = [f"{rank.where}: {problem}" for rank in leaf.ranks for problem in _rank_problems(rank)]
+    if problems:
+        yield by_rule("kv.differs", few(problems))
+    for rule in (_aggregates, _windows, _devices, _tiers, _tokens):
+        yield from rule(leaf)
+    for original, copy in copied_latencies(leaf.ranks):
+        yield by_rule("kv.copied", f"{copy.where} has the latencies of {original.where}")
+
+
+def _files_missing(leaf: KvLeaf) -> Iterator[str]:
+    if not leaf.summary:
+        yield "no summary.json"
+    if not leaf.metadata:
+        yield "no *_metadata.json: the tool skips the run"
+    trials, ranks = leaf.trial_count or 1, leaf.rank_count or 1
+    present = {(rank.option, rank.trial, rank.rank) for rank in leaf.ranks if rank.summary}
+    # Lazy, as a damaged summary may name any number of ranks.
+    expected = ((option, trial, rank) for option in OPTIONS for trial in range(trials) for rank in range(ranks))
+    first = next((place for place in expected if place not in present), None)
+    if first is not None:
+        total = len(OPTIONS) * trials * ranks
+        found = sum(option in OPTIONS and trial < trials and rank < ranks for option, trial, rank in present)
+        where = "option_{}/trial_{}/rank_{}".format(*first)
+        yield f"results of {total - found} of {total} ranks missing, the first {where}"
+
+
+def _numbers_missing(leaf: KvLeaf) -> Iterator[str]:
+    """Yield which published numbers the summary lacks, and which numbers some ranks of an option lack."""
+    for option in OPTIONS:
+        ranks = [rank for rank in leaf.of_option(option) if rank.summary]
+        unpublished = [f"aggregated_{name}" for name in _PUBLISHED if leaf.published(option, name) is None]
+        if leaf.summary and ranks and unpublished:
+            yield f"option {option}: no {', '.join(unpublished)}"
+        for key in (*_IN_ALL_VERSIONS, *_IN_SOME_VERSIONS):
+            without = [rank.where for rank in ranks if rank.number_at(key) is None and not rank.numbers_at(key)]
+            if without and len(without) < len(ranks):
+                yield f"{without[0]}: no {key}, which others have"
+            elif without and key not in _IN_SOME_VERSIONS:
+                yield f"option {option}: no {key} of any rank"
+
+
+def _reported_failures(leaf: KvLeaf) -> Iterator[str]:
+    """Yield the failures that the tool itself notes in the summary."""
+    options = {name: mapping(option) for name, option in mapping(leaf.summary.get("options")).items()}
+    failures = [key for key in leaf.summary if key in ("partial_failure", "trial_failures") and leaf.summary[key]]
+    failures += [f"partial_failure of option {name}" for name in options if options[name].get("partial_failure")]
+    missing_files = [option.get("missing_files") for option in options.values()]
+    missing = sum(len(paths) for paths in missing_files if isinstance(paths, list))
+    if failures or missing:
+        flags = ", ".join(failures) or "no failure"
+        yield f"the tool itself reports {flags}, {missing} missing files: its means are of the other files"
+
+
+def _rank_problems(rank: KvRank) -> Iterator[str]:
+    """Compare a rank's rates with its bytes, tokens and time, and its number of requests with its latencies."""
+    elapsed_seconds = rank.elapsed_seconds
+    for direction, key in BANDWIDTH_KEYS.items():
+        rate = rank.stat(f"tier_storage_{key}")
+        recomputed = rank.gib("storage", direction) / elapsed_seconds if elapsed_seconds else None
+        if rate is not None and recomputed is not None and not same_sum(rate, recomputed):
+            yield f"{rate:.4g} GiB/s {direction}, but bytes over time are {recomputed:.4g}"
+    tokens = rank.number_at("summary.total_tokens")
+    io_seconds = rank.number_at("summary.total_storage_io_time")
+    for prefix, seconds in (("avg", elapsed_seconds), ("storage", io_seconds)):
+        key = f"{prefix}_throughput_tokens_per_sec"
+        rate = rank.number_at(f"summary.{key}")
+        if rate is not None and tokens is not None and seconds and not same_sum(rate, tokens / seconds):
+            yield f"{key} is {rate:.6g}, but tokens over time are {tokens / seconds:.6g}"
+    requests, latencies = integer(rank.summary.get("total_requests"), least=0), len(rank.latencies_seconds)
+    if requests is not None and latencies and requests != latencies:
+        yield f"{requests} requests, but {latencies} latencies"
+    completed = integer(rank.content.get("requests_completed"), least=0)
+    if requests is not None and completed is not None and requests != completed:
+        yield f"{requests} requests, but {completed} completed"
+    yield from _latency_problems(rank, io_seconds)
+
+
+def _latency_problems(rank: KvRank, io_seconds: float | None) -> Iterator[str]:
+    """Yield what a rank's latencies contradict: their sum, and their 95th percentile, which is published."""
+    latencies = sorted(rank.numbers_at("storage_latencies"))
+    if not latencies:
+        return
+    total = math.fsum(latencies)
+    if io_seconds is not None and not same_sum(io_seconds, total):
+        yield f"total_storage_io_time is {io_seconds:.6g}, the sum of storage_latencies {total:.6g}"
+    p95_ms = rank.number_at(_P95_MS)
+    if p95_ms is not None:
+        # Methods of interpolating a percentile differ by less than one neighbour on either side.
+        index, last = math.floor(0.95 * (len(latencies) - 1)), len(latencies) - 1
+        low_ms, high_ms = 1e3 * latencies[max(0, index - 1)], 1e3 * latencies[min(index + 2, last)]
+        if not low_ms * (1 - SUM_TOLERANCE) <= p95_ms <= high_ms * (1 + SUM_TOLERANCE):
+            yield f"storage_io_latency_ms.p95 is {p95_ms:.6g}, storage_latencies give {low_ms:.6g} to {high_ms:.6g}"
+
+
+_OLD_AGGREGATIONS: Mapping[str, Callable[[Iterable[float]], float]] = {
+    "the mean over ranks and trials": fmean,
+    "the sum over ranks and trials": sum,
+}
+"""How older versions of the tool aggregated the numbers of all ranks in all trials."""
+
+
+def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
+    """Compare each option's numbers in the summary with its ranks' (6.3.4.1, 6.3.4.2)."""
+    for option in OPTIONS:
+        if leaf.of_option(option):
+            for name, rank_key in _AGGREGATES.items():
+                yield from _aggregate(leaf, option, name, rank_key)
+        yield from _aggregated_p95(leaf, option)
+        expected = {"option": option, "rank_count": leaf.rank_count, "trial_count": leaf.trial_count}
+        for key, counted in expected.items():
+            printed = integer(value_at(leaf.summary, f"options.{option}.{key}"))
+            if printed is not None and counted is not None and printed != counted:
+                yield by_rule("kv.differs", f"option {option}: {key} is {printed}, the run has {counted}")
+
+
+def _aggregate(leaf: KvLeaf, option: int, name: str, rank_key: str) -> Iterator[Finding]:
+    """Compare one number of an option with the ranks' sum, averaged over trials."""
+    printed = leaf.published(option, name)
+    recomputed = kv_leaf.mean_of_sums([rank.number_at(rank_key) for rank in trial] for trial in leaf.trials(option))
+    if printed is None or recomputed is None:
+        if leaf.summary:
+            whose = "" if printed is None else "a rank's "
+            yield from unapplied("kv.differs", {f"{whose}{name} of option {option}": None})
+        return
+    if same_sum(printed, recomputed):
+        return
+    seen = f"option {option}: aggregated_{name} is {printed:.6g}, the ranks' sum, averaged over trials, is"
+    values = [value for rank in leaf.of_option(option) if (value := rank.number_at(rank_key)) is not None]
+    for how, aggregate in _OLD_AGGREGATIONS.items():
+        if same_sum(printed, aggregate(values)):
+            yield by_rule("kv.aggregate", f"{seen} {recomputed:.6g}; it is {how} instead")
+            return
+    yield by_rule("kv.differs", f"{seen} {recomputed:.6g}")
+
+
+def _aggregated_p95(leaf: KvLeaf, option: int) -> Iterator[Finding]:
+    """Compare an option's 95th percentile of storage latency with the largest of its ranks' percentiles."""
+    p95s_ms = [p95_ms for rank in leaf.of_option(option) if (p95_ms := rank.number_at(_P95_MS)) is not None]
+    if not leaf.summary or not p95s_ms:
+        return
+    printed_ms, largest_ms = leaf.published(option, "p95_latency_ms"), max(p95s_ms)
+    yield from unapplied("kv.differs", {f"p95_latency_ms of option {option}": printed_ms})
+    if printed_ms is not None and not same_sum(printed_ms, largest_ms):
+        seen = f"option {option}: aggregated_p95_latency_ms is {printed_ms:.6g}, the ranks' largest {largest_ms:.6g}"
+        yield by_rule("kv.differs", seen)
+
+
+def _windows(leaf: KvLeaf) -> Iterator[Finding]:
+    """List each option's published throughput beside the highest possible one."""
+    for option in OPTIONS:
+        ranks = leaf.of_option(option)
+        if not ranks:
+            continue
+        rates = []
+        p95s = []
+        for direction, key in BANDWIDTH_KEYS.items():
+            verb = key.partition("_")[0]
+            printed = leaf.published(option, key)
+            highest = leaf.max_gib_per_second(option, direction)
+            rates.append(f"{verb} {_shown(printed)} published, at most {_shown(highest)} GiB/s")
+            slowest_ms = max(rank.stat(f"storage_{verb}_device_p95_ms") or 0.0 for rank in ranks)
+            if slowest_ms:
+                p95s.append(f"{verb} {slowest_ms:,.0f} ms")
+        seen = f"option {option}: {', '.join(rates)}"
+        if p95s:
+            seen += f"; device p95 (6.3.4.3): {', '.join(p95s)}"
+        if max(rank.time_ratio for rank in ranks) > _MAX_TIME_RATIO:
+            slowest = max(ranks, key=lambda rank: rank.window_seconds or 0)
+            took = f"{slowest.window_seconds:.1f} s, the tool's clock ran for {slowest.elapsed_seconds:.1f} s"
+            yield by_rule("kv.window", f"{seen}; the slowest request took {took}")
+        else:
+            yield by_rule("kv.listed", seen)
+
+
+def _shown(gib_per_second: float | None) -> str:
+    return "not known" if gib_per_second is None else f"{gib_per_second:.2f}"
+
+
+def _devices(leaf: KvLeaf) -> Iterator[Finding]:
+    """Compare the run's bytes and time with the counters of its hosts' kernels (/proc/diskstats)."""
+    read_gib, written_gib = (sum(rank.gib("storage", direction) for rank in leaf.ranks) for direction in BANDWIDTH_KEYS)
+    devices, clock_seconds = device_work(leaf.metadata), sum(leaf.clocks_seconds)
+    busiest = max(devices, key=lambda name: devices[name].moved_gib, default=None)
+    least_gib = _MIN_CACHE_SHARE * (read_gib + written_gib)
+    if busiest is None or devices[busiest].moved_gib < least_gib or not clock_seconds:
+        yield from unapplied("kv.device", {"counters of devices that held the cache": None})
+        return
+    device_read_gib = sum(work.read_gib for work in devices.values())
+    device_written_gib = sum(work.written_gib for work in devices.values())
+    busy_seconds = devices[busiest].busy_seconds
+    seen = (
+        f"devices read {device_read_gib:,.1f} and wrote {device_written_gib:,.1f} GiB, the ranks {read_gib:,.1f} and"
+        f" {written_gib:,.1f}; {busiest} was busy for {busy_seconds:,.0f} s of {clock_seconds:,.0f} s of load"
+    )
+    if busy_seconds > clock_seconds * _MAX_TIME_RATIO:
+        excess_percent = 100 * (busy_seconds / clock_seconds - 1)
+        yield by_rule("kv.device", f"{seen}: the published rates are {excess_percent:.0f} % too high on average")
+    elif read_gib and device_read_gib < _MIN_DEVICE_SHARE * read_gib:
+        yield by_rule("kv.device", seen)
+    else:
+        yield by_rule("kv.device", seen, fix="nothing: device and benchmark agree", severity="info")
+
+
+def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
+    """Yield which share of the bytes read came from memory; in options 1 and 3 there must be none."""
+    for option in OPTIONS:
+        ranks = leaf.of_option(option)
+        memory_gib = sum(rank.gib(tier, "read") for rank in ranks for tier in ("cpu", "gpu"))
+        storage_gib = sum(rank.gib("storage", "read") for rank in ranks)
+        if not memory_gib:
+            continue
+        total_gib = memory_gib + storage_gib
+        seen = f"option {option}: {100 * memory_gib / total_gib:.1f} % of {total_gib:,.0f} GiB read from memory"
+        if option != 2:
+            yield by_rule("kv.tiers", seen)
+        elif not storage_gib:
+            yield by_rule("kv.tiers", f"{seen}, none from the storage", fix="submit the option as OPEN")
+        else:
+            fix = "take the option as one of memory: the faster the storage, the larger the memory's share"
+            yield by_rule("kv.tiers", seen, fix=fix, severity="info")
+
+
+def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
+    """Compare the bytes per token with the model's: if they differ, the tokens/s are wrong."""
+    commands = kv_commands(leaf)
+    for option in OPTIONS:
+        ranks = leaf.of_option(option)
+        if not ranks:
+            continue
+        model = commands[option][0].get("model") if option in commands else None
+        model_token_bytes = _TOKEN_BYTES.get(model or "")
+        tokens = sum(rank.stat("storage_tokens_processed") or 0 for rank in ranks)
+        moved_gib = sum(rank.gib("storage", direction) for rank in ranks for direction in BANDWIDTH_KEYS)
+        if not tokens or not model_token_bytes:
+            yield from unapplied("kv.tokens", {f"tokens or model of option {option}": None})
+            continue
+        token_bytes = moved_gib * GIB / tokens
+        if abs(token_bytes / model_token_bytes - 1) > _TOKEN_TOLERANCE:
+            seen = f"option {option}: {token_bytes:,.0f} bytes per token, {model} has {model_token_bytes:,}"
+            yield by_rule("kv.tokens", seen)

@@ -1,0 +1,207 @@
+"""Facts of one call, such as its model or number of processes, that several of its files record.
+
+The *sources* are mlpstorage's metadata, hydra's config.yaml and overrides.yaml, summary.json, and the files about the
+hosts and file systems. Each function in `FACTS` returns source -> the fact's value there, for example
+
+    number of processes: {"metadata": 8, "args.num_processes": 8, "the command's -n": 4, "summary.json": 8}
+
+where None or an empty string means that the source does not have the fact.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dlemu.contrib.mlperf.audit.papers import COLLECTED, FILE_STORAGES, SEPARATION, Papers
+from dlemu.contrib.mlperf.audit.run_settings import meminfo_gib
+from dlemu.contrib.mlperf.audit.tolerant import all_known, integer, mapping, number, text, value_at
+from dlemu.contrib.mlperf.check.submission_tree import Result
+from dlemu.contrib.mlperf.check.system_description import described_system
+from dlemu.contrib.mlperf.rules.checkpoints import official_model
+
+AnyResult = Result[Any]
+Values = Mapping[str, Any]
+DATA_FOLDER_KEYS = {
+    "training": ("dataset", "data_folder", "data_dir"),
+    "checkpointing": ("checkpoint", "checkpoint_folder", "checkpoint_folder"),
+    "kv_cache": ("", "cache_dir", "cache_dir"),
+}
+"""Benchmark -> section and key of the measured folder in the settings, and its name among the tool's arguments."""
+CACHE_OPTION = re.compile(r"--rank-cache-base[\s=]+(\S+)")
+_NP_OPTION = re.compile(r"(?:^|\s)--?(?:n|np)[\s=]+(\d+)(?=\s)")
+_MEMORY_TOLERANCE = 0.01
+"""Relative: summary.json, /proc/meminfo (in kB) and the metadata (in bytes) round the same memory differently."""
+
+
+def _processes(leaf: Papers, _: AnyResult) -> Values:
+    values = {"metadata": integer(leaf.metadata.get("num_processes"))}
+    if leaf.phase != "datasize":
+        option = _NP_OPTION.search(text(leaf.metadata.get("executed_command")) or "")
+        values["args.num_processes"] = integer(leaf.args.get("num_processes"))
+        values["the command's -n"] = int(option[1]) if option else None
+    if leaf.phase == "run":
+        values["args.num_accelerators"] = integer(leaf.args.get("num_accelerators"))
+        in_training = integer(leaf.summary.get("num_accelerators"))
+        values["summary.json"] = in_training or integer(leaf.summary.get("total_ranks"))
+    return values
+
+
+def _host_count(leaf: Papers, _: AnyResult) -> Values:
+    if leaf.phase != "run":
+        return {}
+    return {
+        "summary.json": leaf.hosts or integer(leaf.summary.get("host_count")),
+        "args.num_client_hosts": integer(leaf.args.get("num_client_hosts")),
+        COLLECTED: len(leaf.collected_hosts) or None,
+    }
+
+
+def _rank_0_host(leaf: Papers, result: AnyResult) -> Values:
+    """Return the host of rank 0; what was collected of all hosts agrees if that host is among them."""
+    host = _short_name(leaf.summary.get("hostname"))
+    values = {"summary.json": host}
+    if result.benchmark == "checkpointing":
+        values["0_output.json"] = _short_name(value_at(leaf.read("0_output.json"), "hostname"))
+    if host:
+        collected = sorted(map(_short_name, leaf.collected_hosts))
+        values[COLLECTED] = host if host in collected else ", ".join(collected)
+    return values
+
+
+def _short_name(host: object) -> str:
+    return (text(host) or "").partition(".")[0].lower()
+
+
+def _model(leaf: Papers, result: AnyResult) -> Values:
+    config = mapping(leaf.setup.config).get("model")
+    names = {
+        "metadata": leaf.metadata.get("model"),
+        "args.model": leaf.args.get("model"),
+        "parameters.model.name": value_at(leaf.parameters, "model.name"),
+        "config.yaml": config if isinstance(config, str) else mapping(config).get("name"),
+        "overrides.yaml": leaf.setup.chosen,
+        "the folder": result.model_folder,
+    }
+    return {source: _normalised_model(text(name) or "", result.benchmark) for source, name in names.items()}
+
+
+def _normalised_model(name: str, benchmark: str) -> str:
+    """Return one spelling of a model: llama_8b -> llama3-8b for checkpoints, else unet3d_h100 -> unet3d."""
+    if benchmark == "checkpointing":
+        official = official_model(name)
+        return official.name if official else name
+    return name.rpartition("_")[0] or name
+
+
+def _accelerator(leaf: Papers, result: AnyResult) -> Values:
+    values = {"metadata": text(leaf.metadata.get("accelerator"))}
+    if leaf.phase != "datagen":
+        values["args.accelerator_type"] = text(leaf.args.get("accelerator_type"))
+    if leaf.phase == "run" and result.benchmark == "training" and "_" in leaf.setup.chosen:
+        values["overrides.yaml"] = leaf.setup.chosen.rpartition("_")[2]
+    return values
+
+
+def _benchmark(leaf: Papers, result: AnyResult) -> Values:
+    values = {}
+    for source, name in (("metadata", leaf.metadata.get("benchmark_type")), ("args", leaf.args.get("benchmark"))):
+        if isinstance(name, str):
+            values[source] = "kv_cache" if name.lower() == "kvcache" else name.lower() or "empty"
+    return {**values, "the folder": result.benchmark}
+
+
+def _phase(leaf: Papers, _: AnyResult) -> Values:
+    metadata, args = text(leaf.metadata.get("command")), text(leaf.args.get("command"))
+    return {"metadata": metadata, "args": args, "the folder": leaf.phase}
+
+
+def _data_folder(leaf: Papers, result: AnyResult) -> Values:
+    """Return the folder of the dataset or the checkpoints, without the model's folder that the tool appends."""
+    if leaf.phase == "datasize" or leaf.args.get("data_access_protocol") == "object":
+        return {}  # datasize has no dataset yet; an object store's address is in other settings
+    section, setting, argument = DATA_FOLDER_KEYS[result.benchmark]
+    folders: dict[str, Any] = {
+        "metadata": leaf.metadata.get(argument),
+        "parameters": value_at(leaf.parameters, f"{section}.{setting}" if section else setting),
+        "config.yaml": value_at(leaf.setup.config, f"{section}.{setting}"),
+        "args": leaf.args.get(argument),
+        SEPARATION: leaf.separation.get("data_or_chkpt_path"),
+        "the commands": _cache_folder(leaf) if result.benchmark == "kv_cache" else None,
+    }
+    models = (result.model_folder, leaf.metadata.get("model"), leaf.args.get("model"))
+    values = {}
+    for source, folder in folders.items():
+        if text(folder):
+            above, name = os.path.split(os.path.normpath(folder))
+            values[source] = above if name in models else os.path.join(above, name)
+    return values
+
+
+def _cache_folder(leaf: Papers) -> str | None:
+    """Return the folder that kv_cache's commands used: `args.cache_dir`, or the first folder that is not below it."""
+    cache_folder = text(leaf.args.get("cache_dir"))
+    used = [option[1] for option in map(CACHE_OPTION.search, leaf.commands) if option]
+    for folder in used:
+        if cache_folder is None or not f"{folder}/".startswith(cache_folder.rstrip("/") + "/"):
+            return folder
+    return cache_folder if used else None
+
+
+def _results_folder(leaf: Papers, _: AnyResult) -> Values:
+    folders = {"args.results_dir": leaf.args.get("results_dir"), SEPARATION: leaf.separation.get("results_path")}
+    return {source: os.path.normpath(str(folder)) for source, folder in folders.items() if text(folder)}
+
+
+def _memory(leaf: Papers, _: AnyResult) -> Values:
+    """Return the memory of all hosts together, in GiB; values within the tolerance count as the same."""
+    if leaf.phase != "run":
+        return {}
+    values = {"summary.json": leaf.memory_gib}
+    collected = all_known(meminfo_gib(value_at(host, "meminfo.MemTotal")) for host in leaf.collected_hosts.values())
+    if collected and len(collected) == leaf.hosts:
+        values[COLLECTED] = sum(collected)
+    total_bytes = number(value_at(leaf.metadata, "system_info.total_memory_bytes"))
+    if total_bytes and value_at(leaf.metadata, "system_info.num_hosts") == leaf.hosts:
+        values["metadata"] = total_bytes / 2**30
+    known = {source: gib for source, gib in values.items() if gib is not None}
+    if known and max(known.values()) <= min(known.values()) * (1 + _MEMORY_TOLERANCE):
+        known = dict.fromkeys(known, next(iter(known.values())))
+    return {source: f"{gib:.2f} GiB" for source, gib in known.items()}
+
+
+def _access(leaf: Papers, result: AnyResult) -> Values:
+    """Return whether the data is in files or objects: by settings, arguments, address and the system's description."""
+    if leaf.phase != "run":
+        return {}
+    section, setting, argument = DATA_FOLDER_KEYS[result.benchmark]
+    values = {}
+    storage_type = leaf.section("storage").get("storage_type")
+    if storage_type is not None:
+        values["storage_type"] = "file" if storage_type in FILE_STORAGES else "object"
+    values["args.data_access_protocol"] = (text(leaf.args.get("data_access_protocol")) or "").lower()
+    address = text(leaf.section(section).get(setting)) or text(leaf.args.get(argument)) or ""
+    if "://" in address:
+        values["the data's address"] = "object"
+    api = text(value_at(described_system(leaf.path)[1], "solution.architecture.benchmark_API")) or ""
+    if api.lower() in ("file", "object"):
+        values["the system's description"] = api.lower()
+    return values
+
+
+FACTS: Mapping[str, Callable[[Papers, AnyResult], Values]] = {
+    "benchmark": _benchmark,
+    "phase": _phase,
+    "model": _model,
+    "accelerator": _accelerator,
+    "number of processes": _processes,
+    "number of hosts": _host_count,
+    "host of rank 0": _rank_0_host,
+    "memory of all hosts": _memory,
+    "folder of the data": _data_folder,
+    "way of access": _access,
+    "folder of the results": _results_folder,
+}
+"""Fact -> what returns its values."""
