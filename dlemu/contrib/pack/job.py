@@ -20,9 +20,8 @@ from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
 from dlemu.contrib.pack.packer import FilePacker, format_part
 from dlemu.contrib.pack.recipe import import_libraries, is_image
-from dlemu.contrib.pack.rows import COLUMNS
 from dlemu.contrib.pack.settings import PackSettings
-from dlemu.contrib.pack.summary import PackSummary, summarise
+from dlemu.contrib.pack.summary import COLUMNS, PackSummary, summarise
 from dlemu.extend import Comm, DatasetError, Job, Notify, UserError, inspect, owned, rows_job, storage_base
 from dlemu.extend import layout as dataset_layout
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
