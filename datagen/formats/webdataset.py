@@ -146,9 +146,10 @@ class Packer:
 
     def add(self, sample: base.PackedSample) -> None:
         stem = sample.name.rpartition(".")[0] or sample.name
-        key = "_".join(filter(None, stem.replace("/", "_").replace(".", "_").split("_")))[-80:]
-        if key in self._keys:
-            key = f"{key}_{len(self._keys)}"
+        base_key = "_".join(filter(None, stem.replace("/", "_").replace(".", "_").split("_")))[-80:]
+        key, number = base_key, len(self._keys)
+        while key in self._keys:  # members with equal keys would be one sample
+            key, number = f"{base_key}_{number}", number + 1
         self._keys.add(key)  # 80 characters, a number and an ending fit the 100 bytes of ustar's name
         size = len(sample.data)
         self._writer.write(header(f"{key}.{sample.ending}", size))
