@@ -248,7 +248,8 @@ class SourceFile:
     def extents(self, extents: list[Extent]) -> list[memoryview]:
         """Return the bytes of each extent, reading adjacent ones by one call if not `matched`. Raises DatasetError."""
         missing = [extent for extent in extents if extent[0] not in self._extents]
-        for run in [[extent] for extent in missing] if self._matched else _adjacent(missing):
+        runs = [[extent] for extent in missing] if self._matched else _adjacent(missing)
+        for run in runs:
             start = run[0][0]
             read = self._source.read(start, sum(run[-1]) - start)
             for offset, size in run:

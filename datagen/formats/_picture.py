@@ -58,8 +58,6 @@ class Shape(NamedTuple):
 
 
 class PictureFormat(base.FormatBase):
-    """Reads and writes images of one format."""
-
     one_sample = only_bytes = True
     transfer_bytes = 128 << 10
     """Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)."""

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
+
+# Formats and their readers take the errors and sources from this module, too
 from datagen.errors import DamagedError as DamagedError
 from datagen.errors import UserError
 from datagen.errors import damaged as damaged

@@ -23,8 +23,6 @@ class Format(base.FormatBase):
 
 
 class RawFile(base.OpenFile):
-    """A file in memory."""
-
     __slots__ = ("_data",)
 
     def __init__(self, data: memoryview) -> None:

@@ -146,9 +146,10 @@ class Packer:
 
     def add(self, sample: base.PackedSample) -> None:
         stem = sample.name.rpartition(".")[0] or sample.name
-        key = "_".join(filter(None, stem.replace("/", "_").replace(".", "_").split("_")))[-80:]
-        if key in self._keys:
-            key = f"{key}_{len(self._keys)}"
+        base_key = "_".join(filter(None, stem.replace("/", "_").replace(".", "_").split("_")))[-80:]
+        key, number = base_key, len(self._keys)
+        while key in self._keys:  # members with equal keys would be one sample
+            key, number = f"{base_key}_{number}", number + 1
         self._keys.add(key)  # 80 characters, a number and an ending fit the 100 bytes of ustar's name
         size = len(sample.data)
         self._writer.write(header(f"{key}.{sample.ending}", size))
@@ -193,18 +194,17 @@ class TarRecords(base.RecordFile):
 
     def _extent(self, record: memoryview, offset: int) -> tuple[int, int]:
         """Return start and bytes of a sample's data in `record`: from the first to the last byte of its files."""
-        at, begin, end, size = 0, -1, 0, len(record)
-        while at < size:
+        at, files = 0, list[tuple[int, int]]()
+        while at < len(record):
             member = parse(record[at : at + BLOCK], offset + at)
-            if member is None or at + member.stored_bytes > size:
+            if member is None or at + member.stored_bytes > len(record):
                 raise base.DamagedError("a sample ends where none did before,", offset + at)
             if member.type_flag in _FILE_TYPES:
-                begin = at + BLOCK if begin < 0 else begin
-                end = at + BLOCK + member.size_bytes
+                files.append((at + BLOCK, at + BLOCK + member.size_bytes))
             at += member.stored_bytes
-        if begin < 0:
+        if not files:
             raise base.DamagedError("a sample without a file,", offset)
-        return begin, end - begin
+        return files[0][0], files[-1][1] - files[0][0]
 
 
 def _are_equal(heads: NDArray[np.uint8]) -> bool:

@@ -57,7 +57,6 @@ class FileContent:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the file."""
         return self.layout.size_bytes
 
     def fill(self, buffer: memoryview | NDArray[np.uint8], offset: int) -> None:

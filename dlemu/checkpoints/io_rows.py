@@ -86,7 +86,6 @@ class SavedCheckpoint:
 
     @property
     def seconds(self) -> float:
-        """Duration of the checkpoint."""
         return (self.ended_ns - self.started_ns) / 1e9
 
     @property

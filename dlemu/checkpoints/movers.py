@@ -59,13 +59,14 @@ class Movers:
             share["mover_cpu_wait_ns"] = self._accounting.scheduled()[1] - wait_ns
             self._shares.append(share)
 
-        others = [self._pool.submit(move, thread) for thread in range(1, threads or self._threads)]
+        futures = [self._pool.submit(move, thread) for thread in range(1, threads or self._threads)]
         try:
             move(0)
         finally:
-            failures = [failure for other in others if (failure := other.exception())]
-        if failures:
-            raise failures[0]
+            failures = [future.exception() for future in futures]  # waits for each
+        first_failure = next(filter(None, failures), None)
+        if first_failure is not None:
+            raise first_failure
 
     def columns(self, moved_ns: int, synced_ns: int) -> Columns:
         """Return the columns of a closed file whose bytes were moved at `moved_ns` and synced at `synced_ns`."""
@@ -81,5 +82,4 @@ class Movers:
         }
 
     def close(self) -> None:
-        """End the threads."""
         self._pool.shutdown()

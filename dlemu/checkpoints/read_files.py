@@ -89,7 +89,6 @@ class CheckpointReader:
                 raise UserError(f"{file.path} can't be read: {error.strerror or error}") from error
 
     def close(self) -> None:
-        """End the threads."""
         self._movers.close()
 
     def _read(self, file: FileContent, *, content_known: bool) -> Columns:

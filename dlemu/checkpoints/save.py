@@ -35,7 +35,10 @@ class Saving:
 
     def __init__(self, settings: Checkpoint, comm: Comm, clock: Clock, own_bytes: int) -> None:
         """`own_bytes` are this rank's bytes of one checkpoint, which a snapshot copies."""
-        self._settings, self._comm, self._clock, self._own_bytes = settings, comm, clock, own_bytes
+        self._settings = settings
+        self._comm = comm
+        self._clock = clock
+        self._own_bytes = own_bytes
         self._thread: threading.Thread | None = None
         self._ended_ns = 0
         self._failure: BaseException | None = None

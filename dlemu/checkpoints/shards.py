@@ -45,7 +45,6 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Size in bytes."""
         return math.prod(self.shape) * DATATYPE_BYTES[self.dtype]
 
 
@@ -76,7 +75,6 @@ class FileLayout:
 
     @property
     def tensor_bytes(self) -> int:
-        """Bytes of all tensors."""
         return sum(tensor.bytes for _, tensor in self.tensors)
 
 
@@ -101,12 +99,10 @@ class LayoutBuilder:
         self.size_bytes += len(data)
 
     def tensor(self, tensor: Tensor) -> None:
-        """Append a tensor."""
         self._tensors.append((self.size_bytes, tensor))
         self.size_bytes += tensor.bytes
 
     def layout(self, path: str) -> FileLayout:
-        """Return the finished layout."""
         return FileLayout(path, self.size_bytes, tuple(self._literals), tuple(self._tensors))
 
 

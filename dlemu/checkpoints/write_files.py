@@ -34,7 +34,10 @@ class CheckpointWriter:
         sync_seconds: float = math.inf,
     ) -> None:
         """An fsync that takes longer than `sync_seconds` raises PatienceError."""
-        self._storage, self._files, self._fsync, self._sync_seconds = storage, files, fsync, sync_seconds
+        self._storage = storage
+        self._files = files
+        self._fsync = fsync
+        self._sync_seconds = sync_seconds
         self._ring = PieceRing([(file.size_bytes, file.fill) for file in files], buffers, threads)
         self._movers = Movers(threads, "checkpoint-writer")
 

@@ -328,7 +328,6 @@ class Loader(LoaderBase):
             records.trace()
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
-        """Deliver the batches of one epoch."""
         if not steps:
             return iter(())
         records = self._records[phase]

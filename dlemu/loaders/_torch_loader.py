@@ -213,7 +213,6 @@ class Loader(LoaderBase):
             ) from None
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
-        """Deliver the planned batches in order."""
         self._tokens.phase, self._tokens.epoch, self._tokens.steps = phase, epoch, steps
         batch_of = partial(self._batch_of, phase)
         if self._is_direct and not self._spec.pin_memory:

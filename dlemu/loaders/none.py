@@ -25,7 +25,6 @@ class Loader(LoaderBase):
         self._spec = spec
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
-        """Deliver the planned batches in order."""
         plan = PlanAhead(self._spec.phases[phase].plan, self._spec.phases[phase].batch_size)
         for step in range(1, steps + 1):
             planned, now_ns = plan.batch(epoch, step), time.monotonic_ns()

@@ -90,7 +90,10 @@ class _CheckpointRank:
     def __init__(
         self, job: CheckpointJob, comm: Comm, watch: Callable[[], None], record: RankRecord[CheckpointJournal]
     ) -> None:
-        self._job, self._comm, self._watch, self._record = job, comm, watch, record
+        self._job = job
+        self._comm = comm
+        self._watch = watch
+        self._record = record
         self._storage = open_storage(job.storage_spec)
         self._clock = MonotonicClock()
         self.log = RowLog(IO_DTYPE, job.live_path(rows_path("", comm.rank)))

@@ -33,12 +33,10 @@ class CheckpointJob(Job):
 
     @property
     def settings(self) -> Checkpoint:
-        """The section `checkpoint` of the settings."""
         return self.workload.checkpoint
 
     @property
     def writes(self) -> int:
-        """Number of checkpoints to write."""
         return max(0, self.settings.num_checkpoints_write)
 
     @property
@@ -63,7 +61,6 @@ class CheckpointJob(Job):
         return max(self.workload.timeout_seconds, self.plan.sizes.largest_rank_bytes / 10e6)
 
     def folder_of(self, checkpoint: int) -> str:
-        """Return the path of a checkpoint's folder."""
         return folder_of(self.settings.checkpoint_folder, checkpoint)
 
     def note(self, checkpoint: int, hosts: int) -> StoredNote:

@@ -22,8 +22,7 @@ Cause = Literal["storage", "host CPU", "emulator", "page cache"]
 """What limits writing or reading."""
 DURATION = "duration"
 """`Metric.phase` of the durations that comparisons are about: the catalogue puts the phase's name there."""
-WRITING, READING = "writing", "reading"
-"""The phases of a run."""
+WRITING, READING = "writing", "reading"  # the phases of a run
 
 
 class Caveat(StrEnum):
@@ -143,7 +142,8 @@ class CheckpointSummary(JobSummary):
     def title(self) -> str:
         """Workload, scale and ranks, for headings."""
         scale = f" (scale {self.scale})" if self.scale else ""
-        return f"{self.workload}{scale}: checkpoints of {self.ranks} rank{'s' * (self.ranks != 1)}"
+        noun = "rank" if self.ranks == 1 else "ranks"
+        return f"{self.workload}{scale}: checkpoints of {self.ranks} {noun}"
 
     @property
     def metrics(self) -> SimpleNamespace:

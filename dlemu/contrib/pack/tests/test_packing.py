@@ -81,10 +81,17 @@ def packed(name: str, samples: list[PackedSample]) -> tuple[bytes, bytes]:
     return storage.files["x"], side
 
 
-def test_names_in_a_tar_say_the_source() -> None:
-    samples = [PackedSample(name, memoryview(b"x"), "jpg") for name in ("a/cat.1.jpg", "a/cat_1.jpg", "b/dog.jpg")]
+@pytest.mark.parametrize(
+    ("sources", "members"),
+    [
+        (["a/cat.1.jpg", "a/cat_1.jpg", "b/dog.jpg"], ["a_cat_1.jpg", "a_cat_1_1.jpg", "b_dog.jpg"]),
+        (["x/a.jpg", "x/a_2.jpg", "x_a.jpg"], ["x_a.jpg", "x_a_2.jpg", "x_a_3.jpg"]),  # equal names would be one sample
+    ],
+)
+def test_names_in_a_tar_say_the_source(sources: list[str], members: list[str]) -> None:
+    samples = [PackedSample(name, memoryview(b"x"), "jpg") for name in sources]
     with tarfile.open(fileobj=io.BytesIO(packed("webdataset", samples)[0])) as archive:
-        assert archive.getnames() == ["a_cat_1.jpg", "a_cat_1_1.jpg", "b_dog.jpg"]
+        assert archive.getnames() == members
 
 
 @pytest.mark.parametrize("name", PACK_FORMATS)
