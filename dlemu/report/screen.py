@@ -56,15 +56,14 @@ class Screen:
 
 def print_screen(screen: Screen, console: Console, *, details: bool = False) -> None:
     """Print a first screen: wrapped at words on a terminal, a line each elsewhere."""
-    console.print(rich_text(Line(screen.title, "strong")), soft_wrap=not console.is_terminal)
+    console.print(rich_text(Line(screen.title, "strong"), console), soft_wrap=not console.is_terminal)
     if screen.table is not None and not details:
         print_table(screen.table, console)
-    plus_minus = "±" if console.encoding.startswith("utf") else "+-"
     lines = screen.said(details=details)
     width = max(len(line.label) for line in lines) + 2
     for line in lines:
-        text = line.text(explains=console.width >= _NARROW).replace("±", plus_minus)
-        rendered = rich_text(Line(f"{line.label:<{width}}{text}", line.tone))
+        text = line.text(explains=console.width >= _NARROW)
+        rendered = rich_text(Line(f"{line.label:<{width}}{text}", line.tone), console)
         if console.is_terminal:
             console.print(Padding(rendered, (0, 0, 0, 2)))
         else:

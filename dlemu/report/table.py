@@ -104,13 +104,13 @@ def print_table(table: Table, console: Console) -> None:
     )
     for column in table.columns:
         rendered.add_column(
-            Text(column.name.translate(VISIBLE)),
+            rich_text(column.name, console),
             justify=column.align,
             no_wrap=not column.wrap,
             overflow="fold" if column.wrap else "ellipsis",
         )
     for row in table.rows:
-        rendered.add_row(*(rich_text(cell) for cell in row))
+        rendered.add_row(*(rich_text(cell, console) for cell in row))
     width = console.width
     if not any(column.wrap for column in table.columns):
         full_width = Measurement.get(console, console.options.update(max_width=1000), rendered).maximum
@@ -123,13 +123,14 @@ def print_table(table: Table, console: Console) -> None:
 def print_lines(lines: Iterable[Cell], console: Console, *, wrap: bool = False) -> None:
     """Print lines without line breaks, so that paths and commands can be copied; with `wrap`, wrapped at words."""
     for line in lines:
-        console.print(rich_text(line), soft_wrap=not wrap)
+        console.print(rich_text(line, console), soft_wrap=not wrap)
 
 
-def rich_text(cell: Cell) -> Text:
-    """Return a cell or a line for rich; brackets in it are not interpreted as markup."""
+def rich_text(cell: Cell, console: Console) -> Text:
+    """Return a cell or a line as a console can show it; brackets in it are not interpreted as markup."""
     line = _line(cell)
-    return Text(line.text.translate(VISIBLE), style=_STYLES[line.tone])
+    shown = line.text if console.encoding.startswith("utf") else line.text.replace("±", "+-")
+    return Text(shown.translate(VISIBLE), style=_STYLES[line.tone])
 
 
 def print_section(section: Section, console: Console) -> None:
@@ -148,7 +149,7 @@ def html_section(section: Section, title: str | None = None) -> str:
     if not isinstance(section, Table):
         points = "\n".join(f"<li>{_html_cell(point)}</li>" for point in section.points)
         return f"{head}<ul>\n{points}\n</ul>"
-    names = [(_classes(column), escape(column.name).replace("+-", "±")) for column in section.columns]
+    names = [(_classes(column), escape(column.name)) for column in section.columns]
     heads = "".join(f'<th scope="col"{classes}>{name}</th>' for classes, name in names)
     parts = [
         f'{head}<div class="wide"><table class="{"dense" if section.dense else "plain"}">',

@@ -55,7 +55,7 @@ def with_interval(value: Value, unit: str) -> str:
     """Return a mean, with the half width of its interval if known; a percentage as every AU is written."""
     if unit == "%":
         return with_uncertainty(value.mean, value.half_width)
-    return number(value.mean) + ("" if value.half_width is None else f" +- {number(value.half_width)}")
+    return number(value.mean) + ("" if value.half_width is None else f" ± {number(value.half_width)}")
 
 
 def size(size_bytes: int) -> str:

@@ -188,5 +188,5 @@ def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Predict
     yield Said(
         "accuracy",
         f"rates ± {width:.0f} %, of files written just now and read past the page cache",
-        "counts follow from the rates",
+        "counts are computed from them, not measured",
     )

@@ -274,7 +274,7 @@ def screen(answer: Together, folder: str) -> Screen:
 
 def sections(answer: Together, _: str) -> Iterator[Section]:
     """Yield a table of each job's metrics, together with the others and alone."""
-    head = columns("metric", "together", "alone", "change", "+-", right=range(1, 5), whole=range(5))
+    head = columns("metric", "together", "alone", "change", "±", right=range(1, 5), whole=range(5))
     for job in answer.jobs:
         rows = difference_rows(job.cost, catalogue_of(job.beside.figures.kind))
         notes = [f"others ran during {job.beside.overlap_percent:.0f} % of its time"]

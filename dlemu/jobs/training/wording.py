@@ -389,7 +389,8 @@ def _delivered(summary: Summary) -> Iterator[Said]:
     delivers = rate(read.mean)
     if whole is not None and whole.mean and sustained is not None:  # at the AU that is judged
         busy = read.mean / whole.mean
-        moved = f"{moved}; {delivers} with the first steps"
+        if (divisor := summary.sample_divisor) is not None and divisor > 1:
+            moved += f"; samples of real size need {rate(busy * threshold * divisor)}"
         delivers = f"{rate(busy * sustained)}; AU {threshold:g} % needs {rate(busy * threshold)}"
         if sustained < threshold:
             delivers += f", {threshold / sustained:.2g} times as much"

@@ -143,7 +143,8 @@ def _verdict_phrases(comparison: Comparison, a: Side, b: Side) -> list[str]:
         if a.accelerators_fed or b.accelerators_fed:
             phrases.append(f"A {_fed(a)}, B {_fed(b)}")
         elif comparison.runs and all(run.passed is False for pair in comparison.runs for run in (pair.a, pair.b)):
-            phrases.append("neither passes")
+            threshold = comparison.runs[0].a.threshold_percent
+            phrases.append(f"neither passes ({threshold:g} % needed)" if threshold else "neither passes")
     phrases = phrases or ["nothing that could be compared is known of both"]
     if a.scaled == b.scaled:
         phrases[-1] += a.scaled

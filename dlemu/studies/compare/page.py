@@ -21,7 +21,7 @@ from dlemu.studies.answers import COMPARE, PLANNED_EPOCHS, ComparedSide, Compari
 from dlemu.studies.compare.compare_sides import pair_settings
 from dlemu.studies.sweep.page import points_table
 
-_HEAD = columns("metric", "A", "B", "A vs B", "+-", right=range(1, 5), whole=range(5))
+_HEAD = columns("metric", "A", "B", "A vs B", "±", right=range(1, 5), whole=range(5))
 _OPEN_TABLES = 2  # with more pairs than this, the tables of all but the main pair are folded
 
 

@@ -14,7 +14,6 @@ from dlemu.report.units import duration, number, plain, verdict_word, with_uncer
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts
-from dlemu.results.wording import count
 from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
 from dlemu.studies.conditions import background
 from dlemu.studies.size.size_verdict import at_full_size, cause_of, counts_in_words, limit_in_words
@@ -63,7 +62,7 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
         label = "measured" if answer.full_size else "answer"
     lines = [Said(label, text, tone=_TONES.get(outcome, "open"))]
     if answer.full_size is not None:  # first, so that nobody takes the accelerators of small samples for real ones
-        lines.insert(0, Said("answer", at_full_size(answer), "computed from the rates", tone="strong"))
+        lines.insert(0, Said("answer", at_full_size(answer), "computed from that rate, not measured", tone="strong"))
     lines += [Said("note", text, tone="caution") for text in answer.issues]
     below = [result for result in answer.counts if result.accelerators <= answer.max_accelerators]
     above = [result for result in answer.counts if result.accelerators > answer.max_accelerators]
@@ -88,7 +87,7 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     if answer.complete:
         lines.append(Said("next", f"the same on another storage, then dlemu compare {shlex.quote(folder)} ITS-RESULT"))
     subject = " on ".join(filter(None, [question.workload, question.accelerator]))
-    took = f"{count(len(answer.counts), 'count')} tried, {duration(sum(trial.seconds for trial in answer.trials))}"
+    took = duration(sum(trial.seconds for trial in answer.trials))
     title = f"{subject}: how many accelerators does this storage feed? ({took})"
     return Screen(title=title, lines=lines, folder=folder)
 
