@@ -128,6 +128,8 @@ def test_no_shorter_interval_is_advised_than_an_asynchronous_checkpoint_drains(
     cycle = cost.best_interval_seconds + stall
     lost = stall / cycle + (cycle / 2 + write.seconds + read.seconds) / (3600 * mtbf_hours)
     assert cost.wasted_percent == pytest.approx(min(100, 100 * lost))
+    again = (stall + max(cost.interval_seconds, write.seconds)) / 2 + write.seconds + read.seconds
+    assert cost.wasted_percent_now == pytest.approx(min(100, cost.percent + 100 * again / (3600 * mtbf_hours)))
 
 
 def test_a_sheet_s_writes_are_at_the_depth_of_the_writers(tmp_path: Path) -> None:

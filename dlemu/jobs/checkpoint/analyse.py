@@ -203,6 +203,7 @@ def training_cost(
         percent=cost_percent(stall_seconds, interval, drain_seconds),
         mtbf_hours=mtbf / 3600 or None,
         best_interval_seconds=best,
+        wasted_percent_now=wasted_percent(interval, *costs) if best is not None else None,
         wasted_percent=wasted_percent(best, *costs) if best is not None else None,
     )
 

@@ -69,8 +69,6 @@ class CheckpointPrediction:
 
     schema_version: int = ANSWER_VERSION
     workload: str
-    hosts: int = 1
-    """Hosts of the ranks, equally many on each."""
     source: str
     """Where the storage's speed is taken from."""
     ranks: int
@@ -193,7 +191,6 @@ def predict(
         training = training_cost(settings, sizes.ranks_of_job, stall, 0.0 if read is None else read.seconds, drain)
     return CheckpointPrediction(
         workload=workload.model.name,
-        hosts=hosts,
         source=storage.source + taken_by_others(others_mb_per_second),
         ranks=len(plan.ranks),
         bytes=sizes.bytes,

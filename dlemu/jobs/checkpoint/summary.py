@@ -87,7 +87,9 @@ class TrainingCost:
     """Mean time between failures of the job (`checkpoint.gpu_mtbf_hours` / its ranks)."""
     best_interval_seconds: Annotated[float | None, _shown("best interval", "s")] = None
     """Optimal interval for `mtbf_hours`, by Daly's formula; at least the drain."""
-    wasted_percent: Annotated[float | None, _shown("lost with failures", "%")] = None
+    wasted_percent_now: Annotated[float | None, _shown("lost with failures now", "%")] = None
+    """Time lost to checkpoints, recomputed work and recovery at `interval_seconds`."""
+    wasted_percent: Annotated[float | None, _shown("lost with failures at best", "%")] = None
     """Time lost to checkpoints, recomputed work and recovery at `best_interval_seconds`."""
 
 

@@ -41,8 +41,8 @@ def cost_line(cost: TrainingCost) -> str:
     line = f"{cost.percent:.2g} % of a training that saves every {duration(cost.interval_seconds)}"
     if cost.best_interval_seconds is None:
         return line
-    best = f"with a failure every {cost.mtbf_hours:.3g} h best every {duration(cost.best_interval_seconds)}"
-    return f"{line}; {best}, which loses {cost.wasted_percent:.2g} %"
+    line += f", {cost.wasted_percent_now:.2g} % with a failure every {cost.mtbf_hours:.3g} h"
+    return f"{line}; best every {duration(cost.best_interval_seconds)}: {cost.wasted_percent:.2g} %"
 
 
 def issue_lines(findings: Sequence[Finding], notes: Iterable[str] = ()) -> tuple[str, ...]:
