@@ -74,11 +74,7 @@ def test_device_figures_are_those_of_counted_devices() -> None:
 
 @pytest.mark.parametrize(
     ("code", "severity", "phases"),
-    [
-        (Code.PAGE_CACHE, "loud", (RUN,)),
-        (Code.NO_DATA_FROM_STORAGE, "loud", (RUN,)),
-        (Code.PAGE_CACHE, "caution", ()),
-    ],
+    [(Code.PAGE_CACHE, "loud", (RUN,)), (Code.NO_DATA_FROM_STORAGE, "loud", (RUN,)), (Code.PAGE_CACHE, "caution", ())],
 )
 def test_a_run_that_memory_served_says_so(code: Code, severity: Severity, phases: tuple[str, ...]) -> None:
     job = make_job()
