@@ -87,9 +87,7 @@ def test_a_loader_that_reads_files_itself_is_one_file(mine: Path) -> None:
         ("reader.odirect=true", "reader.odirect is true: the loader itself reads npz files"),
         ("dataset.format=npy", "dataset.format is 'npy', for which the loader has no reader; wanted one of npz"),
     ):
-        refused = dlemu(mine, "train", "dataset.format=npz", *chosen, wrong)
-        assert refused.status == 2
-        assert why in refused.err
+        dlemu(mine, "train", "dataset.format=npz", *chosen, wrong).assert_ended(2, why)
 
 
 @pytest.mark.slow
@@ -151,7 +149,7 @@ def test_a_framework_that_opens_files_by_path_is_refused_on_a_storage_without_pa
     assert made.status == 0, made.err
     ended = dlemu(mine, "train", *settings, "reader.data_loader=tensorflow", f"output.folder={mine}/run", folder="set")
     message = "TensorFlow itself opens tfrecord files by path, and files of this storage have none"
-    assert (ended.status, message in ended.err) == (2, True), ended.err
+    ended.assert_ended(2, message)
 
 
 def test_the_storage_of_the_page_keeps_its_promises(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

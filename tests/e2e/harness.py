@@ -85,6 +85,13 @@ class Ended:
         """It trained to its end: passed, or with a verdict that a busy machine left open or turned."""
         return self.status in COMPLETED
 
+    def assert_ended(self, status: int, *messages: str) -> None:
+        """Fail unless the command ended with this status, said these messages on stderr, and showed no traceback."""
+        assert self.status == status, self.err
+        assert "Traceback" not in self.err
+        for message in messages:
+            assert message in self.err
+
 
 def dlemu(*arguments: str, launcher: Sequence[str] = (), cwd: Path | None = None, **environment: str) -> Ended:
     """Run `dlemu` to its end."""

@@ -168,15 +168,13 @@ def test_the_first_command_is_answered_by_words_that_lead_to_a_verdict(tmp_path:
     words = ("workload=unet3d", *SMALL, *QUICK, "train.epochs=2", "metric.cached=true", "output.report=false")
     launcher = [MPIRUN, "-np", "2"]
     refused = dlemu("train", *words, launcher=launcher, cwd=tmp_path)
-    assert refused.status == 2, refused.err
-    assert "there is no dataset" in refused.err
+    refused.assert_ended(2, "there is no dataset")
     assert "bort" not in refused.err, "the launcher has nothing to add"
     assert not list(tmp_path.iterdir())
     made = dlemu("datagen", *words, launcher=launcher, cwd=tmp_path)
     assert "168 files are too few for a verdict with 2 ranks" in made.err
     refused = dlemu("train", *words, launcher=launcher, cwd=tmp_path)
-    assert refused.status == 2, refused.err
-    assert "1 step per epoch can't give a verdict" in refused.err
+    refused.assert_ended(2, "1 step per epoch can't give a verdict")
     (more,) = re.findall("^    (.*)$", refused.err, re.M)
     ended = dlemu(
         "train", *words, *shlex.split(more), f"output.folder={tmp_path / 'run'}", launcher=launcher, cwd=tmp_path

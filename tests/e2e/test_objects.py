@@ -139,14 +139,10 @@ def test_a_bad_day_ends_with_a_clear_error_and_keeps_what_was_measured(tmp_path:
 
         server.behaviour.fault = hang_in_the_second_epoch
         ended = trained_on(server, tmp_path / "run", "train.epochs=9")
-        assert ended.status == 2, ended.err
-        assert "failed 2 times, the last time because of: no" in ended.err
-        assert "Traceback" not in ended.err
+        ended.assert_ended(2, "failed 2 times, the last time because of: no")
         summary = json.loads((tmp_path / "run" / "summary.json").read_text())
         assert summary["complete"] is False
         assert summary["requests"]["failed"] >= 2
         server.behaviour.fault = lambda request: fault("error", status=403, code="InvalidAccessKeyId")
-        ended = trained_on(server, tmp_path / "refused")
-        assert ended.status == 2
-        assert "the server does not accept these credentials" in ended.err
+        trained_on(server, tmp_path / "refused").assert_ended(2, "the server does not accept these credentials")
         assert not (tmp_path / "refused").exists() or not os.listdir(tmp_path / "refused")

@@ -134,6 +134,4 @@ def test_without_torch_the_message_names_what_works(tmp_path: Path) -> None:
     variables |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     words = ("workload=default", "reader.data_loader=threads")
     ended = dlemu("train", *words, **variables, PYTHONPATH=str(tmp_path), cwd=tmp_path)
-    assert ended.status == 2
-    assert "mpirun -np N" in ended.err
-    assert "ranks=N" in ended.err
+    ended.assert_ended(2, "mpirun -np N", "ranks=N")

@@ -83,9 +83,7 @@ def test_the_saved_configuration_makes_the_same_run(run: Path, dataset: Path) ->
 
 def test_a_second_run_never_overwrites_the_first(run: Path, dataset: Path) -> None:
     before = (run / "summary.json").read_bytes()
-    ended = dlemu("train", *small_run(run, dataset))
-    assert ended.status == 2
-    assert "another run" in ended.err
+    dlemu("train", *small_run(run, dataset)).assert_ended(2, "another run")
     assert (run / "summary.json").read_bytes() == before
 
 
