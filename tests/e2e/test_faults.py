@@ -16,6 +16,7 @@ import pytest
 
 from dlemu.jobs.training.result import read_run
 from dlemu.results import KILLED
+from tests.datasets import small_disk
 from tests.e2e.harness import (
     LONG,
     PYTORCH,
@@ -134,21 +135,10 @@ def test_a_storage_that_hangs_before_the_ranks_start_ends_the_run_in_time(datase
     assert not (tmp_path / "run").exists()
 
 
-def mount_tiny(folder: Path, size: str) -> None:
-    folder.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True
-    ).returncode:
-        pytest.skip("mounting a small tmpfs needs root")
-
-
 @pytest.fixture
 def tiny(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MB."""
-    folder = tmp_path / "tiny"
-    mount_tiny(folder, "4m")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with small_disk(tmp_path / "tiny", "4m") as folder:
+        yield folder
 
 
 def test_a_full_disk_under_the_results_is_told_before_anything_is_measured(dataset: Path, tiny: Path) -> None:
@@ -250,8 +240,7 @@ def test_without_dev_shm_workers_say_so_and_threads_go_on(dataset: Path, tmp_pat
     ended = dlemu("train", *small_run(tmp_path / "run", dataset, PYTORCH), launcher=hidden)
     ended.assert_ended(2, "/dev/shm can't be written (Read-only file system)")
     changes = ("train.epochs=1", "metric.ceiling_seconds=0")
-    went_on = dlemu("train", *small_run(tmp_path / "threads", dataset, *changes), launcher=hidden)
-    assert went_on.ran, went_on.err
+    dlemu("train", *small_run(tmp_path / "threads", dataset, *changes), launcher=hidden).assert_ran()
     assert summary(tmp_path / "threads")["complete"] is True
 
 

@@ -140,8 +140,7 @@ main()
 
 def test_a_clock_that_jumps_moves_no_measurement(dataset: Path, tmp_path: Path) -> None:
     settings = small_run(tmp_path / "run", dataset, "metric.ceiling_seconds=0")
-    ended = wait(start("-c", JUMPS, "train", *settings, program=sys.executable))
-    assert ended.ran, ended.err
+    wait(start("-c", JUMPS, "train", *settings, program=sys.executable)).assert_ran()
     found = summary(tmp_path / "run")["metrics"]
     assert 0 <= found["au_percent"]["mean"] <= 100
     rows = steps(tmp_path / "run")

@@ -20,9 +20,9 @@ from tests.e2e.harness import (
     SLOW,
     UNDER_MPI,
     assert_gone,
+    assert_one_run,
     dlemu,
     maps,
-    ranks_per_host,
     reported,
     small_run,
     start,
@@ -43,10 +43,8 @@ def test_datagen_and_training_on_mpi_ranks_and_the_verdict_is_the_exit_status(tm
     ended = dlemu("train", *settings, launcher=[MPIRUN, "-np", "3"])
     assert ended.status == 1, ended.err
     assert ended.out.count("  more ") == 1, "one process speaks"
-    told = summary(tmp_path / "run")
-    assert (told["ranks"], told["outcome"]) == (3, "fail")
-    assert ranks_per_host(tmp_path / "run") == [3]
-    assert set(told["each_sample_once"]) == {True}
+    found = assert_one_run(tmp_path / "run", [3])
+    assert (found["ranks"], found["outcome"]) == (3, "fail")
     assert len(steps(tmp_path / "run")) == 3 * 8
 
 

@@ -55,8 +55,7 @@ def test_a_dataset_is_made_verified_and_trained_on_in_a_bucket(s3: S3, tmp_path:
 @pytest.fixture(scope="module")
 def filled(s3: S3, tmp_path_factory: pytest.TempPathFactory) -> S3:
     """A bucket with a dataset in data/shared."""
-    made = dlemu("datagen", *on_bucket(s3, tmp_path_factory.mktemp("made")))
-    assert made.status == 0, made.err
+    dlemu("datagen", *on_bucket(s3, tmp_path_factory.mktemp("made"))).assert_ended(0)
     return s3
 
 
@@ -75,8 +74,7 @@ def test_checkpoints_are_uploaded_and_read_back(s3: S3, tmp_path: Path) -> None:
     words = ["workload=small", "-cd", str(tmp_path / "configs"), "ranks=2", *s3.settings]
     words.append("output.report=false")
     counts = ("checkpoint.num_checkpoints_write=2", "checkpoint.num_checkpoints_read=1", "checkpoint.keep_last=1")
-    ended = dlemu("checkpoint", *words, *counts, "checkpoint.verify=true", f"output.folder={tmp_path / 'run'}")
-    assert ended.status == 0, ended.err
+    dlemu("checkpoint", *words, *counts, "checkpoint.verify=true", f"output.folder={tmp_path / 'run'}").assert_ended(0)
     told = (tmp_path / "run" / "log.txt").read_text()
     assert ("Requests" in told, "page cache" in told) == (True, False)
     run = json.loads((tmp_path / "run" / "summary.json").read_text())

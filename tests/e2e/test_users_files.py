@@ -228,7 +228,6 @@ def test_a_link_planted_where_results_go_is_not_followed(dataset: Path, tmp_path
     until(lambda: process.poll() is not None or (folder / "live").is_dir(), "the folder")
     for name in ("log.txt", "summary.json", "config.yaml", ".summary.json.part", "facts.json.part", "steps.parquet"):
         (folder / name).symlink_to(behind)
-    ended = wait(process)
-    assert ended.ran, ended.err
+    wait(process).assert_ran()
     assert behind.read_text() == "of the user"
     assert not (folder / "summary.json").is_symlink()
