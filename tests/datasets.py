@@ -1,4 +1,4 @@
-"""Small datasets for tests of everything above datagen."""
+"""Small datasets, and a small disk to put them on."""
 
 from __future__ import annotations
 

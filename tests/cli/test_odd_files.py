@@ -185,13 +185,24 @@ def ended(command: tuple[str, ...], capfd: pytest.CaptureFixture[str], patched: 
     return int(end.value.code or 0), "".join(capfd.readouterr())
 
 
-def try_all(
-    place: Path,
+NO_FOLDERS = [kind for kind in KINDS if kind is not folder]
+CASES = [
+    *(pytest.param(*case, KINDS, id=f"no file: {name}") for name, case in FILES.items()),
+    *(pytest.param(*case, NO_FOLDERS, id=f"no folder: {name}") for name, case in FOLDERS_WANTED.items()),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("at", "command", "kinds"), CASES)
+def test_what_is_no_file_or_no_folder_is_named(
     at: str,
     command: tuple[str, ...],
     kinds: list[Callable[[Path], None]],
+    whole: Path,
+    tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    place = Path(shutil.copytree(whole, tmp_path / "place"))
     path, wrong = place / at, []
     for kind in kinds:
         if path.is_dir() and not path.is_symlink():
@@ -207,22 +218,6 @@ def try_all(
         if status != 2 or not named or "Traceback" in said:
             wrong.append(f"{kind.__name__}: status {status}: {said[-1500:]}")
     assert wrong == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
-def test_what_is_no_file(whole: Path, tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    at, command = FILES[name]
-    place = Path(shutil.copytree(whole, tmp_path / "place"))
-    try_all(place, at, command, KINDS, capfd)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FOLDERS_WANTED)
-def test_what_is_no_folder(whole: Path, tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    at, command = FOLDERS_WANTED[name]
-    place = Path(shutil.copytree(whole, tmp_path / "place"))
-    try_all(place, at, command, [kind for kind in KINDS if kind is not folder], capfd)
 
 
 FILES_WRITTEN: dict[str, tuple[str, ...]] = {

@@ -143,8 +143,7 @@ def test_a_dataset_is_made_read_and_trained_on_beside_what_others_have(server: A
         keys, uploads = others.ours
         assert keys == {"data/set/dlemu.json"}
         assert uploads  # a thread that waits for a server can't be interrupted
-    made = run("datagen", *words)
-    assert made.status == 0, made.err
+    run("datagen", *words).assert_ended(0)
     assert others.changed() == []
     keys, left = others.ours
     assert left <= keys, "a lifecycle rule ends what was killed"
