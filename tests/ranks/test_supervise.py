@@ -23,10 +23,14 @@ GRACE_SECONDS = 10.0
 class Run:
     """Ranks as processes 100, 101, ...; `sent` are the signals that they got, by time in seconds."""
 
-    def __init__(self, ranks: int, **limits: float) -> None:
+    def __init__(self, ranks: int, timeout_seconds: float = math.inf, most_seconds: float = math.inf) -> None:
         self.now_ns = 1_000 * SECOND_NS
-        endless = {"grace_seconds": GRACE_SECONDS, "timeout_seconds": math.inf, "most_seconds": math.inf}
-        self.ending = Ending(begin_ns=self.now_ns, **(endless | limits))
+        self.ending = Ending(
+            grace_seconds=GRACE_SECONDS,
+            timeout_seconds=timeout_seconds,
+            most_seconds=most_seconds,
+            begin_ns=self.now_ns,
+        )
         self.there = True
         self.sent: list[tuple[float, int, int]] = []
         for rank in range(ranks):
