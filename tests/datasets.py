@@ -1,13 +1,20 @@
-"""Small datasets for tests of everything above datagen."""
+"""Small datasets, and a small disk to put them on."""
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from datagen import registry
+from datagen.formats.format_base import UnreadFormat
 from datagen.generate import finish, generate, prepare
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import StorageSpec, has_paths, storage_spec
+from datagen.storage.storage_base import FOLDERS, StorageSpec, has_paths, storage_spec
 
 
 def make_dataset(folder: Path, **settings: Any) -> DatasetSpec:
@@ -18,11 +25,34 @@ def make_dataset(folder: Path, **settings: Any) -> DatasetSpec:
         "record_length_bytes": 40_000,
         "record_length_bytes_stdev": 15_000,
     }
-    spec = DatasetSpec(**(defaults | settings | {"data_folder": str(folder)}))
-    prepare(spec)
-    generate(spec)
-    finish(spec)
+    return make_files(DatasetSpec(**(defaults | settings | {"data_folder": str(folder)})))
+
+
+def make_files(spec: DatasetSpec, storage: StorageSpec = FOLDERS, **how: Any) -> DatasetSpec:
+    """Make a dataset from start to end; `how` are keywords of `generate`."""
+    prepare(spec, storage)
+    generate(spec, storage, **how)
+    assert finish(spec, storage).complete
     return spec
+
+
+def formats_with_files() -> list[str]:
+    """Return the formats whose samples lie in files."""
+    every = registry.names("datagen.formats")
+    return [name for name in every if not isinstance(registry.find("datagen.formats", name, "Format")(), UnreadFormat)]
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """Mount a tmpfs of such a size, as in `mount -o size=64k`, on a folder; skip the test where that fails."""
+    folder.mkdir(exist_ok=True)
+    mounting = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    if subprocess.run(mounting, capture_output=True).returncode:
+        pytest.skip("mounting a small tmpfs needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def storage_named(name: str) -> StorageSpec:

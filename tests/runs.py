@@ -19,7 +19,7 @@ from dlemu.config.schema import Checkpoint, Evaluation, Model, Reader, Train, Wo
 from dlemu.dlio.config import DlioFolders
 from dlemu.jobs.training.measured import Journal
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.result import RunLog
+from dlemu.jobs.training.result import Run, RunLog, make_run
 from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
 from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.plan.samples import hash_samples
@@ -133,6 +133,12 @@ def make_log(job: TrainingJob, *, seed: int = 0, rank_nodes: tuple[int, ...] = (
         cpu_seconds=(1.5,) * job.ranks,
     )
     return RunLog(_skewed(np.concatenate(rows), nodes, skew_ns), journal)
+
+
+def whole_run(**job: Any) -> Run:
+    """A complete run without telemetry; `job` is `make_job`'s."""
+    made = make_job(**job)
+    return make_run(made, make_log(made))
 
 
 def host_readings(

@@ -15,14 +15,13 @@ import pytest
 
 from datagen.registry import names
 from dlemu.config.schema import Checkpoint, tree
-from dlemu.jobs.training.result import make_run
 from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.jobs.training.summary import Metrics
 from dlemu.metrics.verdict import VerdictCode
 from dlemu.results.parts import SCHEMA_VERSION
 from dlemu.telemetry import Scope, start_recorder
 from tests.parts import needs_all_parts
-from tests.runs import make_job, make_log, write_run
+from tests.runs import whole_run, write_run
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -116,8 +115,7 @@ def test_documents_name_no_column_or_file_that_is_not_there(name: str) -> None:
 
 def test_the_recipe_of_the_results_page_gives_the_headline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = re.findall(r"```python\n(.*?)```", (DOCS / "results.md").read_text(), flags=re.DOTALL)[0]
-    job = make_job(folder=str(tmp_path / "results/unet3d/20260102-030405-4711"))
-    run = make_run(job, make_log(job))
+    run = whole_run(folder=str(tmp_path / "results/unet3d/20260102-030405-4711"))
     write_run(run)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

@@ -13,19 +13,7 @@ from functools import partial
 from measuring import evidence
 from measuring.main import Group, add_arguments, guarded, measure, wanted_names
 
-from benchmarks import (
-    barrier,
-    beside,
-    checkpoint,
-    datagen,
-    emulator,
-    growth,
-    many_files,
-    objects,
-    pack,
-    read,
-    recorder,
-)
+from benchmarks import barrier, beside, checkpoint, datagen, emulator, growth, many_files, objects, pack, read, recorder
 from benchmarks.bench import Bench
 from benchmarks.cases import CASES
 from benchmarks.figure import Figure

@@ -27,9 +27,7 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 """Pages that are made whole, by their paths from docs/."""
 END = "<!-- end of what is made -->"
-PARTS: dict[str, tuple[str, Callable[[], str]]] = {
-    "../dlemu/contrib/mlperf/docs/audit.md": (COLUMNS_BEGIN, columns),
-}
+PARTS: dict[str, tuple[str, Callable[[], str]]] = {"../dlemu/contrib/mlperf/docs/audit.md": (COLUMNS_BEGIN, columns)}
 """Pages with a part that is made, behind a marker."""
 TRADEMARK = (
     "\n*MLPerf is a registered trademark of MLCommons. dlemu is none of its products, and no result of\n"

@@ -42,10 +42,7 @@ _STALL_SECONDS, _STALL_AT = 5.0, 40
 _OFFICIAL_SECONDS, _OFFICIAL_USERS = 40, 8
 _TINY = ("kv.layers=12", "kv.kv_heads=4", "kv.head_dim=128")
 """tiny-1b of the tool: 24,576 bytes a token."""
-_MENDED = (
-    "    def _print_summary(self, summary: Dict):\n",
-    "        cache_stats = summary['cache_stats']\n",
-)
+_MENDED = ("    def _print_summary(self, summary: Dict):\n", "        cache_stats = summary['cache_stats']\n")
 """The line that the fork lacks: without it the tool dies with a NameError before it writes its results."""
 
 

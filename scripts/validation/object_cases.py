@@ -57,10 +57,7 @@ class ObjectCase(Case):
         ]
 
 
-RATES = (
-    *(ObjectCase(ratio=ratio) for ratio in (0.8, 1.25, 2, 4)),
-    ObjectCase(ratio=2, batch=4, io_depth=4),
-)
+RATES = (*(ObjectCase(ratio=ratio) for ratio in (0.8, 1.25, 2, 4)), ObjectCase(ratio=2, batch=4, io_depth=4))
 LATENCIES = (
     ObjectCase(ratio=2, latency_seconds=0.2),
     ObjectCase(ratio=2, latency_seconds=0.2, batch=4, io_depth=4),

@@ -18,10 +18,7 @@ from dlemu.machine.clock import FakeClock
 from tests.cli_runs import run_dlemu
 
 SPEC = AcceleratorSpec(
-    rank=3,
-    seed=11,
-    computation_time=Duration(type="normal", mean=0.05, stdev=0.01),
-    eval_time=Duration(mean=0.02),
+    rank=3, seed=11, computation_time=Duration(type="normal", mean=0.05, stdev=0.01), eval_time=Duration(mean=0.02)
 )
 
 

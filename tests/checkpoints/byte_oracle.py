@@ -18,17 +18,11 @@ from dlemu.checkpoints.file_content import files_of
 from dlemu.checkpoints.piece_ring import make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, read_pattern
 from dlemu.checkpoints.write_files import CheckpointWriter
-from dlemu.config.schema import Checkpoint, Model
-from tests.checkpoints.models import transformer
+from dlemu.config.schema import Checkpoint
+from tests.checkpoints.models import SHAPES
 from tests.datagen.byte_oracle import Entry, Recorded, of_file, rewrite, shown
 
 ORACLE = Path(__file__).with_suffix(".json")
-SHAPES: dict[str, Model] = {
-    "zero 3": transformer(layers=2, tensor=2, zero_stage=3),
-    "a file a layer": transformer(layers=3, tensor=2, pipeline=2, zero_stage=1),
-    "experts": transformer(layers=2, zero_stage=1, num_experts=4, expert=2, num_dense_layers=1),
-    "of a size": Model(model_size_bytes=12345),
-}
 RANKS, PIECE_BYTES = 4, 4096
 
 

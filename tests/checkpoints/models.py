@@ -25,6 +25,13 @@ def transformer(*, layers: int, tensor: int = 1, pipeline: int = 1, zero_stage: 
     )
 
 
+SHAPES: dict[str, Model] = {
+    "zero 3": transformer(layers=2, tensor=2, zero_stage=3),
+    "a file a layer": transformer(layers=3, tensor=2, pipeline=2, zero_stage=1),
+    "experts": transformer(layers=2, zero_stage=1, num_experts=4, expert=2, num_dense_layers=1),
+    "of a size": Model(model_size_bytes=12345),
+}
+
 SMALL_WORDS = {
     "model.name": "small",
     "model.type": "transformer",

@@ -12,16 +12,10 @@ import pytest
 from datagen.registry import find, names
 from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointFormat, CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.shards import FileLayout, Shard, Tensor
-from dlemu.config.schema import Checkpoint, Model
-from tests.checkpoints.models import transformer
+from dlemu.config.schema import Checkpoint
+from tests.checkpoints.models import SHAPES
 
 EVERY = names(FORMATS)
-SHAPES: dict[str, Model] = {
-    "zero 3": transformer(layers=2, tensor=2, zero_stage=3),
-    "a file a layer": transformer(layers=3, tensor=2, pipeline=2, zero_stage=1),
-    "experts": transformer(layers=2, zero_stage=1, num_experts=4, expert=2, num_dense_layers=1),
-    "of a size": Model(model_size_bytes=12345),
-}
 
 
 def planned(form: str, shape: str, ranks: int = 4) -> CheckpointPlan:

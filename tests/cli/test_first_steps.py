@@ -51,8 +51,7 @@ def test_a_typo_gets_the_word_that_was_meant(
 
 
 @pytest.mark.parametrize(
-    ("command", "place"),
-    [("train", "file"), ("size", "file/below"), ("datagen", "file"), ("datagen verify", "file")],
+    ("command", "place"), [("train", "file"), ("size", "file/below"), ("datagen", "file"), ("datagen verify", "file")]
 )
 def test_a_file_in_place_of_a_dataset_is_named_as_one(
     command: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -147,9 +146,7 @@ def test_every_option_that_takes_a_number_has_a_range_without_nan() -> None:
     assert seen >= 5
 
 
-def test_help_names_eight_commands_with_an_example_each_and_all_where_asked(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_help_names_eight_commands_with_an_example_each_and_all_where_asked(capsys: pytest.CaptureFixture[str]) -> None:
     shown = {}
     for words in (["--help"], ["help", "--all"]):
         cli.main(words, standalone_mode=False)

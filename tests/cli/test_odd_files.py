@@ -14,14 +14,13 @@ from types import FrameType
 import pytest
 
 import dlemu
-from datagen.generate import finish, generate, prepare
-from datagen.spec import DatasetSpec
 from dlemu.checkpoints.stored import NOTE
 from dlemu.cli import main
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.training.result import make_run
 from dlemu.results.measured import write_measured, write_summary
 from dlemu.studies import pages
+from tests.datasets import make_dataset
 from tests.parts import of_parts
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.results.test_received_names import write_answers
@@ -139,12 +138,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_measured(saves)
         write_summary(saves)
         write_answers(place)
-        spec = DatasetSpec(
-            data_folder="data", format="npz", num_files_train=4, num_samples_per_file=128, record_length_bytes=1000
-        )
-        prepare(spec)
-        generate(spec)
-        finish(spec)
+        few = {"record_length_bytes": 1000, "record_length_bytes_stdev": 0}
+        make_dataset(Path("data"), num_files_train=4, num_samples_per_file=128, **few)
         (place / "mine.yaml").write_text("model: {name: mine}\n")
         (place / "base.yaml").write_text("model: {name: base}\n")
         (place / "drawing.yaml").write_text("defaults: [base, _self_]\n")
@@ -190,13 +185,24 @@ def ended(command: tuple[str, ...], capfd: pytest.CaptureFixture[str], patched: 
     return int(end.value.code or 0), "".join(capfd.readouterr())
 
 
-def try_all(
-    place: Path,
+NO_FOLDERS = [kind for kind in KINDS if kind is not folder]
+CASES = [
+    *(pytest.param(*case, KINDS, id=f"no file: {name}") for name, case in FILES.items()),
+    *(pytest.param(*case, NO_FOLDERS, id=f"no folder: {name}") for name, case in FOLDERS_WANTED.items()),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("at", "command", "kinds"), CASES)
+def test_what_is_no_file_or_no_folder_is_named(
     at: str,
     command: tuple[str, ...],
     kinds: list[Callable[[Path], None]],
+    whole: Path,
+    tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    place = Path(shutil.copytree(whole, tmp_path / "place"))
     path, wrong = place / at, []
     for kind in kinds:
         if path.is_dir() and not path.is_symlink():
@@ -212,22 +218,6 @@ def try_all(
         if status != 2 or not named or "Traceback" in said:
             wrong.append(f"{kind.__name__}: status {status}: {said[-1500:]}")
     assert wrong == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
-def test_what_is_no_file(whole: Path, tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    at, command = FILES[name]
-    place = Path(shutil.copytree(whole, tmp_path / "place"))
-    try_all(place, at, command, KINDS, capfd)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FOLDERS_WANTED)
-def test_what_is_no_folder(whole: Path, tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    at, command = FOLDERS_WANTED[name]
-    place = Path(shutil.copytree(whole, tmp_path / "place"))
-    try_all(place, at, command, [kind for kind in KINDS if kind is not folder], capfd)
 
 
 FILES_WRITTEN: dict[str, tuple[str, ...]] = {
@@ -284,10 +274,7 @@ def test_a_models_name_is_no_path(name: str, capfd: pytest.CaptureFixture[str]) 
 def test_a_manifest_names_no_file_outside_its_dataset(
     tmp_path: Path, prefix: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    spec = DatasetSpec(data_folder=str(tmp_path / "data"), format="npz", num_files_train=2)
-    prepare(spec)
-    generate(spec)
-    finish(spec)
+    make_dataset(tmp_path / "data", num_files_train=2)
     manifest = tmp_path / "data" / "dlemu.json"
     manifest.write_text(manifest.read_text().replace('"file_prefix": "img"', f'"file_prefix": "{prefix}"'))
     given = [*SMALL, f"dataset.data_folder={tmp_path / 'data'}", "dataset.num_files_train=2"]

@@ -21,8 +21,7 @@ from tests.config.test_duration import durations
 # PyYAML writes some control characters and line separators in a way that it does not read back.
 TEXT = st.text(
     st.one_of(
-        st.sampled_from("${}\\'\"=,:[]() ~.#@!%1e-+"),
-        st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]),
+        st.sampled_from("${}\\'\"=,:[]() ~.#@!%1e-+"), st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"])
     ),
     max_size=12,
 )

@@ -46,10 +46,7 @@ def test_a_written_duration_reads_back(duration: Duration) -> None:
         ({"type": "normal", "mean": 1, "stdev": 0}, Duration(type="normal", mean=1)),
         ({"type": "uniform", "min": 1, "max": 2}, Duration(type="uniform", min=1, max=2)),
         ({"type": "exponential", "scale": 1}, Duration(type="exponential", scale=1)),
-        (
-            {"type": "empirical", "seconds": [1, 2, 4], "mean": 2},
-            Duration(type="empirical", seconds=(1, 2, 4), mean=2),
-        ),
+        ({"type": "empirical", "seconds": [1, 2, 4], "mean": 2}, Duration(type="empirical", seconds=(1, 2, 4), mean=2)),
     ],
 )
 def test_the_grammar(value: object, wanted: Duration) -> None:

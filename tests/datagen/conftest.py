@@ -10,22 +10,15 @@ import pytest
 
 from datagen.buffers import AlignedBuffer
 from datagen.fetch import Fetched, Fetcher, FetchSpec
-from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.layout import Samples
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageBase
+from tests.datasets import make_files
 from tests.object_stores import own_server
 
 MakeSpec = Callable[..., DatasetSpec]
-
-
-def make(spec: DatasetSpec, threads: int = 1) -> DatasetSpec:
-    """Make a dataset from start to end."""
-    prepare(spec)
-    generate(spec, threads=threads)
-    finish(spec)
-    return spec
+make = make_files
 
 
 @pytest.fixture

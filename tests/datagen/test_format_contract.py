@@ -14,7 +14,6 @@ import pytest
 
 from datagen import registry
 from datagen.errors import DatasetError
-from datagen.formats.format_base import UnreadFormat
 from datagen.generate import files_of
 from datagen.groups import GroupFormat
 from datagen.spec import Compression, DatasetSpec, Hdf5, ParquetColumn, ParquetSpec
@@ -23,13 +22,9 @@ from datagen.storage.storage_base import StorageBase, open_storage
 from datagen.verify import verify
 from tests.datagen.byte_oracle import Recorded
 from tests.datagen.conftest import fetch_of, fetched, make
-from tests.datasets import storage_named
+from tests.datasets import formats_with_files, storage_named
 
-FORMATS = [
-    name
-    for name in registry.names("datagen.formats")
-    if not isinstance(registry.find("datagen.formats", name, "Format")(), UnreadFormat)
-]
+FORMATS = formats_with_files()
 FILES = 3
 PLACES = 24
 """Places of a file at which it is cut or changed, beside its first and last bytes."""

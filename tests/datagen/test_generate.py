@@ -25,6 +25,7 @@ from datagen.spec import DatasetSpec
 from datagen.storage import posix
 from datagen.verify import verify
 from tests.datagen.conftest import MakeSpec, make
+from tests.datasets import small_disk
 
 
 def contents(folder: str) -> dict[str, bytes]:
@@ -124,14 +125,8 @@ def test_killed_in_the_middle_it_goes_on(small: MakeSpec, tmp_path: Path) -> Non
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[str]:
-    """A file system of 96 KiB."""
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mounting, check=False, capture_output=True).returncode:
-        pytest.skip("needs root and the right to mount a tmpfs")
-    yield str(folder)
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with small_disk(tmp_path / "tiny", "96k") as folder:
+        yield str(folder)
 
 
 def test_a_disk_too_small_is_told_before(small: MakeSpec, tiny_disk: str) -> None:

@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ import pytest
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.storage import posix
@@ -24,15 +24,11 @@ from datagen.storage.storage_base import FOLDERS, StorageSpec
 from datagen.verify import Damage, verify
 from tests import faulty_storage
 from tests.datagen.conftest import MakeSpec, make
+from tests.datasets import make_files
 
 FAULTY = StorageSpec(type="tests.faulty_storage")
+make_by = partial(make_files, fsync=True)
 FORMATS = ("npz", "indexed_binary", "tfrecord")
-
-
-def make_by(spec: DatasetSpec, storage: StorageSpec, *, fsync: bool = True) -> None:
-    prepare(spec, storage)
-    generate(spec, storage, fsync=fsync)
-    finish(spec, storage)
 
 
 def read_all(spec: DatasetSpec) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,21 +12,17 @@ import pytest
 from datagen import registry
 from datagen.errors import UserError
 from datagen.fetch import Fetched, Fetcher, FetchSpec
-from datagen.formats.format_base import UnreadFormat
-from datagen.generate import finish, generate, prepare
+from datagen.generate import generate
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageSpec
 from datagen.verify import verify
+from tests.datasets import formats_with_files, make_files
 from tests.object_stores import storage_of
 
 pytestmark = pytest.mark.usefixtures("keys")
-FORMATS = [
-    name
-    for name in registry.names("datagen.formats")
-    if not isinstance(registry.find("datagen.formats", name, "Format")(), UnreadFormat)
-]
-each_format = pytest.mark.parametrize("name", FORMATS)
+each_format = pytest.mark.parametrize("name", formats_with_files())
+make = partial(make_files, threads=2)
 
 
 def spec_of(name: str, folder: str) -> DatasetSpec:
@@ -35,12 +32,6 @@ def spec_of(name: str, folder: str) -> DatasetSpec:
     if registry.find("datagen.formats", name, "Format")().unfit(spec):
         spec = replace(spec, num_samples_per_file=1, record_length_bytes=40_300)  # tiff: 200 x 200 and a head
     return spec
-
-
-def make(spec: DatasetSpec, storage: StorageSpec) -> None:
-    prepare(spec, storage)
-    generate(spec, storage, threads=2)
-    assert finish(spec, storage).complete
 
 
 def read(spec: DatasetSpec, storage: StorageSpec) -> Fetched:

@@ -8,7 +8,6 @@ import io
 import os
 import pickle
 import re
-import struct
 import tarfile
 import zipfile
 from collections import Counter
@@ -24,7 +23,6 @@ from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats import format_base, tfrecord, webdataset
 from datagen.formats.format_base import RecordInputs, reading
-from datagen.formats.tfrecord import masked_crc
 from datagen.formats.webdataset import TAIL, TarRecords
 from datagen.generate import prepare
 from datagen.inspection import inspect
@@ -33,6 +31,7 @@ from datagen.spec import DatasetSpec, EngineName
 from datagen.storage.storage_base import FOLDERS
 from dlemu.config import load
 from tests.datagen.sources import MemorySource
+from tests.datagen.test_tfrecord import framed
 from tests.object_stores import BUCKET, storage_of
 
 Make = Callable[[Path], None]
@@ -126,8 +125,7 @@ def shards(folder: Path) -> None:
 
 
 def recorded(size: int) -> bytes:
-    head = struct.pack("<Q", size)
-    return head + struct.pack("<I", masked_crc(head)) + bytes(size) + struct.pack("<I", masked_crc(bytes(size)))
+    return framed(bytes(size))
 
 
 def records(folder: Path) -> None:

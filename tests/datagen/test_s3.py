@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.layout import Layout
 from datagen.registry import library
@@ -27,6 +26,7 @@ from datagen.spec import DatasetSpec
 from datagen.storage import _http_exchange, _request_counts, _s3_client
 from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Signer, query_text
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
+from tests.datasets import make_files
 from tests.object_server import ObjectServer
 from tests.object_stores import ACCESS_KEY, BUCKET, KEYS, S3, SECRET_KEY, fault, own_server, storage_of
 
@@ -489,10 +489,7 @@ def test_the_files_of_a_batch_wait_for_the_server_together(resize_bytes: int, se
     samples, latency = 4, 0.2
     spec = DatasetSpec(data_folder="set", format="npy", num_files_train=samples, record_length_bytes=1000)
     storage = StorageSpec(type="s3", root=BUCKET, options=(("endpoint_url", server.endpoint),), io_depth=samples)
-    prepare(spec, storage)
-    generate(spec, storage)
-    finish(spec, storage)
-    found = inspect(spec, storage=storage)
+    found = inspect(make_files(spec, storage), storage=storage)
     fetch = FetchSpec(found, found.train, storage=storage, resize_bytes=resize_bytes)
     fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(samples)))
     server.behaviour.latency_seconds = latency

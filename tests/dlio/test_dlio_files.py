@@ -19,7 +19,7 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import make_run
 from dlemu.jobs.training.steplog import TRAINING
 from dlemu.metrics.au import au_dlio_percents
-from tests.runs import MS, SAMPLE_BYTES, dlio_place, make_job, make_log, with_blocks, with_evaluation
+from tests.runs import MS, SAMPLE_BYTES, dlio_place, make_job, make_log, whole_run, with_blocks, with_evaluation
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "published-runs"
 EXACT = 1e-9
@@ -82,8 +82,7 @@ def test_the_written_arrays_and_times_give_the_printed_numbers(name: str, tmp_pa
 def test_the_threshold_decides_on_dlios_own_au(tmp_path: Path) -> None:
     said = []
     for threshold in (0.5, 0.99):
-        job = make_job(metric=Metric(au=threshold))
-        export_run(dlio_place(tmp_path), make_run(job, make_log(job)))
+        export_run(dlio_place(tmp_path), whole_run(metric=Metric(au=threshold)))
         said.append(read(tmp_path, "summary.json")["metric"]["train_au_meet_expectation"])
     assert said == ["success", "fail"]
 
@@ -103,8 +102,7 @@ def test_clocks_of_other_hosts_are_laid_over_the_first_ones(tmp_path: Path) -> N
 
 
 def test_checkpoints_stand_between_their_blocks(tmp_path: Path) -> None:
-    job = make_job(epochs=1, **with_blocks(5))
-    export_run(dlio_place(tmp_path), make_run(job, make_log(job)))
+    export_run(dlio_place(tmp_path), whole_run(epochs=1, **with_blocks(5)))
     stats = read(tmp_path, "1_per_epoch_stats.json")["1"]
     assert list(stats) == ["start", "block1", "save_ckpt1", "block2", "save_ckpt2", "block3", "end", "duration"]
     assert stats["save_ckpt1"]["duration"] == pytest.approx(0.03)
@@ -131,8 +129,7 @@ def test_an_evaluation_is_told_apart_from_training(tmp_path: Path) -> None:
 
 def test_a_run_of_two_steps_has_numbers_that_json_knows(tmp_path: Path) -> None:
     for steps in (1, 2):
-        job = make_job(steps=steps)
-        export_run(dlio_place(tmp_path), make_run(job, make_log(job)))
+        export_run(dlio_place(tmp_path), whole_run(steps=steps))
         text = (tmp_path / "summary.json").read_text()
         assert "NaN" not in text
         assert "Infinity" not in text
@@ -160,8 +157,7 @@ def test_the_configuration_is_one_that_dlio_and_dlemu_read(tmp_path: Path) -> No
 
 
 def test_the_log_ends_with_the_lines_that_scripts_look_for(tmp_path: Path) -> None:
-    job = make_job()
-    export_run(dlio_place(tmp_path), make_run(job, make_log(job)))
+    export_run(dlio_place(tmp_path), whole_run())
     lines = (tmp_path / "dlio.log").read_text().splitlines()
     mean = read(tmp_path, "summary.json")["metric"]["train_au_mean_percentage"]
     assert "[METRIC] Number of Simulated Accelerators: 2 " in lines, "with the blank that DLIO leaves"
@@ -187,8 +183,7 @@ def missing(published: Any, ours: Any, where: str = "") -> list[str]:
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"the published runs are not at {PUBLISHED}")
 @pytest.mark.parametrize("run", sorted(path.name for path in PUBLISHED.glob("*")))
 def test_published_runs_have_no_key_or_type_that_ours_lack(run: str, tmp_path: Path) -> None:
-    job = make_job(ranks=2, epochs=5)
-    export_run(dlio_place(tmp_path), make_run(job, make_log(job)))
+    export_run(dlio_place(tmp_path), whole_run(ranks=2, epochs=5))
     facts: dict[str, Any] = {"host_cpuinfo": {}, "host_meminfo": {}}
     published, ours = read(PUBLISHED / run, "summary.json") | facts, read(tmp_path, "summary.json") | facts
     assert missing(shape(published), shape(ours)) == []

@@ -22,6 +22,5 @@ def nothing_left_in_dev_shm() -> Iterator[None]:
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset made by the program itself; tests must not change it."""
     folder = tmp_path_factory.mktemp("dataset") / "small"
-    made = dlemu("datagen", *small_run(folder, folder))
-    assert made.status == 0, made.err
+    dlemu("datagen", *small_run(folder, folder)).assert_ended(0)
     return folder

@@ -85,6 +85,17 @@ class Ended:
         """It trained to its end: passed, or with a verdict that a busy machine left open or turned."""
         return self.status in COMPLETED
 
+    def assert_ran(self) -> None:
+        """Fail with what the run said on stderr unless it trained to its end."""
+        assert self.ran, self.err
+
+    def assert_ended(self, status: int, *messages: str) -> None:
+        """Fail unless the command ended with this status, said these messages on stderr, and showed no traceback."""
+        assert self.status == status, self.err
+        assert "Traceback" not in self.err
+        for message in messages:
+            assert message in self.err
+
 
 def dlemu(*arguments: str, launcher: Sequence[str] = (), cwd: Path | None = None, **environment: str) -> Ended:
     """Run `dlemu` to its end."""
@@ -168,10 +179,14 @@ def summary(folder: Path) -> dict[str, Any]:
     return found
 
 
-def ranks_per_host(folder: Path) -> list[int]:
-    """Return how many ranks a run had on each host, in node order."""
-    nodes = json.loads((folder / "facts.json").read_text())["journal"]["rank_nodes"]
-    return [nodes.count(node) for node in range(max(nodes) + 1)]
+def assert_one_run(folder: Path, per_host: Sequence[int], hosts: Sequence[str] = ()) -> dict[str, Any]:
+    """Fail unless a run is complete with so many ranks on each host; return its summary."""
+    found, nodes = summary(folder), json.loads((folder / "facts.json").read_text())["journal"]["rank_nodes"]
+    assert found["complete"] is True
+    assert [nodes.count(node) for node in range(max(nodes) + 1)] == per_host
+    assert set(found["each_sample_once"]) == {True}
+    assert not hosts or [host["host"] for host in found["environment"]["hosts"]] == list(hosts)
+    return found
 
 
 def reported(folder: Path) -> Run:

@@ -143,8 +143,7 @@ def test_a_dataset_is_made_read_and_trained_on_beside_what_others_have(server: A
         keys, uploads = others.ours
         assert keys == {"data/set/dlemu.json"}
         assert uploads  # a thread that waits for a server can't be interrupted
-    made = run("datagen", *words)
-    assert made.status == 0, made.err
+    run("datagen", *words).assert_ended(0)
     assert others.changed() == []
     keys, left = others.ours
     assert left <= keys, "a lifecycle rule ends what was killed"
@@ -185,8 +184,7 @@ def test_checkpoints_are_written_beside_what_others_have(server: Any, tmp_path: 
     others = Others(server)
     others.put()
     for round_number in range(2):
-        ended = run("checkpoint", *words, f"output.folder={tmp_path / str(round_number)}")
-        assert ended.status == 0, ended.err
+        run("checkpoint", *words, f"output.folder={tmp_path / str(round_number)}").assert_ended(0)
         assert others.changed() == []
         assert others.ours[1] == set()
         assert {key.split("/")[2] for key in others.ours[0]} == {"global_epoch1_step2"}
@@ -207,8 +205,7 @@ def test_a_bucket_is_probed_beside_what_others_have(server: Any, tmp_path: Path)
     others.put()
     words = ["s3://bucket/probed", f"storage.storage_options.endpoint_url={server.endpoint}"]
     words += ["--sizes", "16k", "--depths", "1", "--jobs", "1", "--seconds", "0.1", "--file-size", "20m"]
-    ended = run("probe", *words, "--output", str(tmp_path / "p"))
-    assert ended.status == 0, ended.err
+    run("probe", *words, "--output", str(tmp_path / "p")).assert_ended(0)
     assert others.changed() == []
     assert others.ours == (set(), set())
     assert run("probe", *words, "--sizes", "nonsense").status == 2

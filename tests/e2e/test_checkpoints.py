@@ -35,6 +35,13 @@ WORKLOAD = {
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(WORKLOAD))
+    return path
+
+
 @mpi
 @needs_mpirun
 def test_mlpstorage_has_checkpoints_written_then_read_by_two_calls(tmp_path: Path) -> None:
@@ -65,21 +72,12 @@ def test_mlpstorage_has_checkpoints_written_then_read_by_two_calls(tmp_path: Pat
     assert sorted(os.listdir(tmp_path / "saved")) == ["global_epoch1_step1", "global_epoch1_step2"]
 
 
-def test_a_run_that_was_killed_with_all_its_ranks_is_a_result(tmp_path: Path) -> None:
-    workload, folder = tmp_path / "small.yaml", tmp_path / "result"
-    workload.write_text(yaml.safe_dump(WORKLOAD))
-    process = start(
-        "checkpoint",
-        f"workload={workload}",
-        "ranks=2",
-        f"checkpoint.checkpoint_folder={tmp_path / 'saved'}",
-        "checkpoint.num_checkpoints_write=100000",
-        "checkpoint.num_checkpoints_read=0",
-        "checkpoint.keep_last=1",
-        "checkpoint.fsync=false",
-        "metric.ceiling_seconds=0.05",
-        f"output.folder={folder}",
-    )
+def test_a_run_that_was_killed_with_all_its_ranks_is_a_result(workload: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "result"
+    many = ("num_checkpoints_write=100000", "num_checkpoints_read=0", "keep_last=1", "fsync=false")
+    words = [f"checkpoint.{word}" for word in (f"checkpoint_folder={tmp_path / 'saved'}", *many)]
+    words += [f"workload={workload}", "ranks=2", "metric.ceiling_seconds=0.05", f"output.folder={folder}"]
+    process = start("checkpoint", *words)
     live = str(folder / "live")
 
     def third() -> bool:
@@ -101,14 +99,11 @@ def test_a_run_that_was_killed_with_all_its_ranks_is_a_result(tmp_path: Path) ->
     assert written >= set(summary.kept)
     if "was being written" in summary.verdict:
         assert f"checkpoint {max(summary.kept) + 1} was being written" in summary.verdict
-    reported = dlemu_command("report", str(folder))
-    assert reported.status == 0, reported.err
+    dlemu_command("report", str(folder)).assert_ended(0)
     assert "INCOMPLETE" in (folder / "report.html").read_text()
 
 
-def test_the_python_face_writes_and_reads(tmp_path: Path) -> None:
-    workload = tmp_path / "small.yaml"
-    workload.write_text(yaml.safe_dump(WORKLOAD))
+def test_the_python_face_writes_and_reads(workload: Path, tmp_path: Path) -> None:
     events: list[object] = []
     run = dlemu.checkpoint(
         {
@@ -131,15 +126,14 @@ def test_the_python_face_writes_and_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_folder_of_a_checkpoint_is_synced_once_and_counted(tmp_path: Path, *, asynchronous: bool) -> None:
+def test_the_folder_of_a_checkpoint_is_synced_once_and_counted(
+    workload: Path, tmp_path: Path, *, asynchronous: bool
+) -> None:
     """By the last of the host's ranks: file systems serialise the calls of one folder."""
-    workload = tmp_path / "small.yaml"
-    workload.write_text(yaml.safe_dump(WORKLOAD))
     words = ["checkpoint", f"workload={workload}", "ranks=4", f"checkpoint.checkpoint_folder={tmp_path / 'saved'}"]
     words += ["checkpoint.num_checkpoints_write=3", "checkpoint.num_checkpoints_read=0", "metric.ceiling_seconds=0"]
     words += [f"checkpoint.asynchronous={str(asynchronous).lower()}", f"output.folder={tmp_path / 'result'}"]
-    done = dlemu_command(*words)
-    assert done.status == 0, done.err
+    dlemu_command(*words).assert_ended(0)
     run = dlemu.load_result(tmp_path / "result")
     assert isinstance(run, CheckpointRun)
     rows = run.whole

@@ -145,8 +145,7 @@ def test_a_run_says_whether_storage_or_memory_served_it(place: Place, tmp_path: 
     changes = (f"reader.evict_page_cache={when}", "metric.ceiling_seconds=0", "ranks=1")
     seen = place.seen_at / "run"
     before = 0 if place.accounts else served_by_server(place.seen_at)
-    ended = dlemu("train", *small_run(tmp_path / "run", seen, *changes))
-    assert ended.ran, ended.err
+    dlemu("train", *small_run(tmp_path / "run", seen, *changes)).assert_ran()
     told = summary(tmp_path / "run")
     on_disk = sum(path.stat().st_size for path in (data / "train").iterdir())
     assert told["metrics"]["app_bytes"] == pytest.approx(2 * on_disk, rel=1e-3), "np.load leaves out gaps of a zip"
@@ -237,5 +236,4 @@ def test_a_mount_whose_name_is_no_text_ends_nothing(where: str, tmp_path: Path) 
     few = ("train.epochs=1", "workflow.generate_data=true", "ranks=1")
     words = ["train", *small_run(top / "run", top / "data", *few)]
     script = 'mount -t tmpfs tmpfs "$0"; "$@"'
-    ended = wait(start("-ec", script, str(odd), DLEMU, *words, launcher=("unshare", "-m"), program="sh"))
-    assert ended.ran, ended.err
+    wait(start("-ec", script, str(odd), DLEMU, *words, launcher=("unshare", "-m"), program="sh")).assert_ran()

@@ -24,9 +24,9 @@ from dlemu.checkpoints.stored import NOTE
 from tests.e2e.harness import (
     MPIRUN,
     UNDER_MPI,
+    assert_one_run,
     dlemu,
     dlemu_with,
-    ranks_per_host,
     reported,
     small_run,
     start,
@@ -176,14 +176,9 @@ def hosts_apart(hosts: Hosts) -> Hosts:
 
 def test_accelerators_on_two_hosts_keep_one_timeline(hosts: Hosts, dataset: Path) -> None:
     """The results are written where rank 0 is; the other host need not see their folder."""
-    ended = dlemu("train", *small_run(hosts.own, dataset), launcher=hosts.mpirun)
-    assert ended.ran, ended.err
+    dlemu("train", *small_run(hosts.own, dataset), launcher=hosts.mpirun).assert_ran()
     folder = hosts.seen(hosts.first)
-    told = summary(folder)
-    assert [host["host"] for host in told["environment"]["hosts"]] == [hosts.first, hosts.second]
-    assert ranks_per_host(folder) == [2, 2]
-    assert set(told["each_sample_once"]) == {True}
-    recorded = told["telemetry"]
+    recorded = assert_one_run(folder, [2, 2], hosts.names)["telemetry"]
     recorders = json.loads((folder / "facts.json").read_text())["recorders"]
     assert [one["host"] for one in recorders] == [hosts.first, hosts.second]
     counted = [one["name"] for one in recorded["devices"] if one["counted"]]
@@ -207,8 +202,7 @@ def checkpoint_words(hosts: Hosts, *changes: str) -> list[str]:
 def test_checkpoints_are_written_to_each_hosts_own_drive(hosts: Hosts) -> None:
     few = ("num_checkpoints_write=1", "num_checkpoints_read=1", "time_between_checkpoints=0")
     words = checkpoint_words(hosts, *few)
-    ended = dlemu("checkpoint", *words, launcher=hosts.mpirun)
-    assert ended.ran, ended.err
+    dlemu("checkpoint", *words, launcher=hosts.mpirun).assert_ran()
     for host, ranks in ((hosts.first, (0, 1)), (hosts.second, (2, 3))):
         saved = hosts.folder / host / "saved"
         assert [path.name for path in saved.iterdir()] == ["global_epoch1_step1"], "and nothing else"

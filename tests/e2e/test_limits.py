@@ -110,8 +110,7 @@ def test_memory_that_a_control_group_does_not_have_is_refused_before_the_ranks_s
     with group("memory") as folder:
         (folder / "memory.limit_in_bytes").write_text(str(1 << 30))
         ended = dlemu("train", *settings, launcher=inside(folder))
-    assert ended.status == 2
-    assert "of the 1,024 MiB of this container or job (control group)" in ended.err
+    ended.assert_ended(2, "of the 1,024 MiB of this container or job (control group)")
 
 
 def test_a_quota_of_cpu_time_is_named_as_what_limits(dataset: Path, tmp_path: Path) -> None:
@@ -141,8 +140,7 @@ main()
 
 def test_a_clock_that_jumps_moves_no_measurement(dataset: Path, tmp_path: Path) -> None:
     settings = small_run(tmp_path / "run", dataset, "metric.ceiling_seconds=0")
-    ended = wait(start("-c", JUMPS, "train", *settings, program=sys.executable))
-    assert ended.ran, ended.err
+    wait(start("-c", JUMPS, "train", *settings, program=sys.executable)).assert_ran()
     found = summary(tmp_path / "run")["metrics"]
     assert 0 <= found["au_percent"]["mean"] <= 100
     rows = steps(tmp_path / "run")

@@ -20,9 +20,9 @@ from tests.e2e.harness import (
     SLOW,
     UNDER_MPI,
     assert_gone,
+    assert_one_run,
     dlemu,
     maps,
-    ranks_per_host,
     reported,
     small_run,
     start,
@@ -43,10 +43,8 @@ def test_datagen_and_training_on_mpi_ranks_and_the_verdict_is_the_exit_status(tm
     ended = dlemu("train", *settings, launcher=[MPIRUN, "-np", "3"])
     assert ended.status == 1, ended.err
     assert ended.out.count("  more ") == 1, "one process speaks"
-    told = summary(tmp_path / "run")
-    assert (told["ranks"], told["outcome"]) == (3, "fail")
-    assert ranks_per_host(tmp_path / "run") == [3]
-    assert set(told["each_sample_once"]) == {True}
+    found = assert_one_run(tmp_path / "run", [3])
+    assert (found["ranks"], found["outcome"]) == (3, "fail")
     assert len(steps(tmp_path / "run")) == 3 * 8
 
 
@@ -168,15 +166,13 @@ def test_the_first_command_is_answered_by_words_that_lead_to_a_verdict(tmp_path:
     words = ("workload=unet3d", *SMALL, *QUICK, "train.epochs=2", "metric.cached=true", "output.report=false")
     launcher = [MPIRUN, "-np", "2"]
     refused = dlemu("train", *words, launcher=launcher, cwd=tmp_path)
-    assert refused.status == 2, refused.err
-    assert "there is no dataset" in refused.err
+    refused.assert_ended(2, "there is no dataset")
     assert "bort" not in refused.err, "the launcher has nothing to add"
     assert not list(tmp_path.iterdir())
     made = dlemu("datagen", *words, launcher=launcher, cwd=tmp_path)
     assert "168 files are too few for a verdict with 2 ranks" in made.err
     refused = dlemu("train", *words, launcher=launcher, cwd=tmp_path)
-    assert refused.status == 2, refused.err
-    assert "1 step per epoch can't give a verdict" in refused.err
+    refused.assert_ended(2, "1 step per epoch can't give a verdict")
     (more,) = re.findall("^    (.*)$", refused.err, re.M)
     ended = dlemu(
         "train", *words, *shlex.split(more), f"output.folder={tmp_path / 'run'}", launcher=launcher, cwd=tmp_path

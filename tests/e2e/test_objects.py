@@ -55,8 +55,7 @@ def test_a_dataset_is_made_verified_and_trained_on_in_a_bucket(s3: S3, tmp_path:
 @pytest.fixture(scope="module")
 def filled(s3: S3, tmp_path_factory: pytest.TempPathFactory) -> S3:
     """A bucket with a dataset in data/shared."""
-    made = dlemu("datagen", *on_bucket(s3, tmp_path_factory.mktemp("made")))
-    assert made.status == 0, made.err
+    dlemu("datagen", *on_bucket(s3, tmp_path_factory.mktemp("made"))).assert_ended(0)
     return s3
 
 
@@ -75,8 +74,7 @@ def test_checkpoints_are_uploaded_and_read_back(s3: S3, tmp_path: Path) -> None:
     words = ["workload=small", "-cd", str(tmp_path / "configs"), "ranks=2", *s3.settings]
     words.append("output.report=false")
     counts = ("checkpoint.num_checkpoints_write=2", "checkpoint.num_checkpoints_read=1", "checkpoint.keep_last=1")
-    ended = dlemu("checkpoint", *words, *counts, "checkpoint.verify=true", f"output.folder={tmp_path / 'run'}")
-    assert ended.status == 0, ended.err
+    dlemu("checkpoint", *words, *counts, "checkpoint.verify=true", f"output.folder={tmp_path / 'run'}").assert_ended(0)
     told = (tmp_path / "run" / "log.txt").read_text()
     assert ("Requests" in told, "page cache" in told) == (True, False)
     run = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -139,14 +137,10 @@ def test_a_bad_day_ends_with_a_clear_error_and_keeps_what_was_measured(tmp_path:
 
         server.behaviour.fault = hang_in_the_second_epoch
         ended = trained_on(server, tmp_path / "run", "train.epochs=9")
-        assert ended.status == 2, ended.err
-        assert "failed 2 times, the last time because of: no" in ended.err
-        assert "Traceback" not in ended.err
+        ended.assert_ended(2, "failed 2 times, the last time because of: no")
         summary = json.loads((tmp_path / "run" / "summary.json").read_text())
         assert summary["complete"] is False
         assert summary["requests"]["failed"] >= 2
         server.behaviour.fault = lambda request: fault("error", status=403, code="InvalidAccessKeyId")
-        ended = trained_on(server, tmp_path / "refused")
-        assert ended.status == 2
-        assert "the server does not accept these credentials" in ended.err
+        trained_on(server, tmp_path / "refused").assert_ended(2, "the server does not accept these credentials")
         assert not (tmp_path / "refused").exists() or not os.listdir(tmp_path / "refused")

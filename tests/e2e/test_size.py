@@ -26,9 +26,7 @@ def test_a_search_is_interrupted_and_goes_on(dataset: Path, tmp_path: Path) -> N
     until((folder / "size.json").exists, "the first trial")
     trial = until(lambda: family(search), "the second trial")
     search.send_signal(signal.SIGINT)
-    stopped = wait(search)
-    assert stopped.status == 128 + signal.SIGINT, stopped.err
-    assert f"output.folder={folder}" in stopped.err
+    wait(search).assert_ended(128 + signal.SIGINT, f"output.folder={folder}")
     assert_gone(trial)
     saved = json.loads((folder / "size.json").read_text())
     assert (saved["complete"], len(saved["trials"])) == (False, 1)
@@ -46,12 +44,8 @@ def test_a_search_is_interrupted_and_goes_on(dataset: Path, tmp_path: Path) -> N
     journal = json.loads((folder / answer["trials"][1]["folder"] / "facts.json").read_text())["journal"]
     assert journal["stopped_after_steps"] == sum(run["metrics"]["steps_per_epoch"])
 
-    again = dlemu("size", *words(folder, dataset))
-    assert again.status == 2
-    assert "finished search" in again.err
+    dlemu("size", *words(folder, dataset)).assert_ended(2, "finished search")
 
 
 def test_what_it_finds_may_not_be_given(dataset: Path, tmp_path: Path) -> None:
-    ended = dlemu("size", *small_run(tmp_path, dataset))
-    assert ended.status == 2
-    assert "ranks is what `dlemu size` finds" in ended.err
+    dlemu("size", *small_run(tmp_path, dataset)).assert_ended(2, "ranks is what `dlemu size` finds")

@@ -20,12 +20,11 @@ from datagen.errors import DlemuError
 from dlemu.jobs.training.result import Run, read_run
 from tests.e2e.harness import (
     UNDER_MPI,
+    assert_one_run,
     dlemu,
     maps,
-    ranks_per_host,
     small_run,
     start,
-    summary,
     until,
     until_it_trains,
     wait,
@@ -191,12 +190,8 @@ def test_ranks_that_srun_starts_are_one_run(
 ) -> None:
     slurm: Slurm = request.getfixturevalue(cluster)
     launcher = slurm.srun("--mpi=pmi2", "-N", str(len(per_host)))
-    ended = dlemu("train", *small_run(tmp_path / "run", dataset), launcher=launcher)
-    assert ended.ran, ended.err
-    told = summary(tmp_path / "run")
-    assert [host["host"] for host in told["environment"]["hosts"]] == list(slurm.nodes)
-    assert ranks_per_host(tmp_path / "run") == per_host
-    assert set(told["each_sample_once"]) == {True}
+    dlemu("train", *small_run(tmp_path / "run", dataset), launcher=launcher).assert_ran()
+    assert_one_run(tmp_path / "run", per_host, list(slurm.nodes))
 
 
 def test_processes_that_slurm_does_not_join_say_what_joins_them(slurm: Slurm, dataset: Path, tmp_path: Path) -> None:

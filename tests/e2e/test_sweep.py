@@ -47,7 +47,7 @@ def test_a_sweep_goes_on_where_it_ended_and_is_compared(dataset: Path, tmp_path:
     assert kept["verdict"].partition("; ")[0].replace("+-", "±") in " ".join(told.out.split()), "lines are wrapped"
     assert {path.name for path in both.iterdir()} == {"compare.json", MARKER}
     refused = dlemu("compare", str(folder / "point-01"), str(folder), "--output", str(both))
-    assert (refused.status, "holds another result, a comparison" in refused.err) == (2, True)
+    refused.assert_ended(2, "holds another result, a comparison")
 
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -69,5 +69,4 @@ def test_two_drives_are_compared_by_one_command(tmp_path: Path) -> None:
     for point in ("point-01", "point-02"):
         assert "evict_page_cache: epochs" in (tmp_path / "runs" / point / "config.yaml").read_text()
 
-    refused = dlemu("compare", *few, f"drives={tmp_path / 'a'}")
-    assert (refused.status, "settings with two drives, as in drives=" in refused.err) == (2, True)
+    dlemu("compare", *few, f"drives={tmp_path / 'a'}").assert_ended(2, "settings with two drives, as in drives=")

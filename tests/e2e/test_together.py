@@ -102,8 +102,7 @@ def test_the_headline_is_the_job_that_lost_most_beyond_the_uncertainty(
 
 
 def test_a_quote_that_is_not_closed_is_a_mistake_of_usage() -> None:
-    refused = run_dlemu("together", "train 'workload=unet3d", "train workload=unet3d")
-    assert (refused.status, "no closing quotation" in refused.err) == (2, True)
+    run_dlemu("together", "train 'workload=unet3d", "train workload=unet3d").assert_ended(2, "no closing quotation")
 
 
 @pytest.mark.slow
@@ -113,10 +112,9 @@ def test_training_and_checkpoints_run_alone_then_beside_each_other(dataset: Path
     saving += ["checkpoint.num_checkpoints_write=2", "checkpoint.num_checkpoints_read=0"]
     jobs = [" ".join(["train", *training]), " ".join(saving)]
     folder = tmp_path / "together"
-    refused = run_dlemu("together", jobs[0])
-    assert (refused.status, "only one job is named" in refused.err) == (2, True)
+    run_dlemu("together", jobs[0]).assert_ended(2, "only one job is named")
     refused = run_dlemu("together", "train workload=unet3d output.folder=x", jobs[1])
-    assert (refused.status, "name the folder of all of them with --output" in refused.err) == (2, True)
+    refused.assert_ended(2, "name the folder of all of them with --output")
     absent = f"train workload=default ranks=1 dataset.data_folder={tmp_path / 'absent'}"
     refused = run_dlemu("together", jobs[1], absent, "--output", str(folder))
     assert (refused.status, "dlemu datagen" in refused.err, sorted(tmp_path.iterdir())) == (2, True, [])
@@ -132,5 +130,4 @@ def test_training_and_checkpoints_run_alone_then_beside_each_other(dataset: Path
         for run in (one.alone, one.beside):
             summary = json.loads((folder / run.folder / "summary.json").read_text())
             assert summary["kind"] == run.figures.kind
-    again = run_dlemu("together", *jobs, "--output", str(folder))
-    assert (again.status, "set --output to a new folder" in again.err) == (2, True)
+    run_dlemu("together", *jobs, "--output", str(folder)).assert_ended(2, "set --output to a new folder")

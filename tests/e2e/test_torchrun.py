@@ -11,10 +11,10 @@ import pytest
 
 from tests.e2e.harness import (
     DLEMU,
+    assert_one_run,
     dlemu,
     family,
     maps,
-    ranks_per_host,
     small_run,
     start,
     summary,
@@ -55,11 +55,8 @@ def start_on_all(hosts: Hosts, *words: str, program: str = DLEMU) -> list[subpro
 
 
 def test_torchruns_processes_are_one_run(dataset: Path, tmp_path: Path) -> None:
-    ended = dlemu("train", *run_of(tmp_path / "run", dataset), launcher=torchrun(3))
-    assert ended.ran, ended.err
-    told = summary(tmp_path / "run")
-    assert told["complete"] is True
-    assert ranks_per_host(tmp_path / "run") == [3]
+    dlemu("train", *run_of(tmp_path / "run", dataset), launcher=torchrun(3)).assert_ran()
+    assert_one_run(tmp_path / "run", [3])
 
 
 def test_a_killed_rank_is_named_and_what_was_measured_is_kept(dataset: Path, tmp_path: Path) -> None:
@@ -88,11 +85,7 @@ def test_two_hosts_are_one_run(hosts: Hosts, dataset: Path) -> None:
     ends = [wait(agent) for agent in start_on_all(hosts, "train", *words, program=str(twice))]
     for run in ("one", "two"):
         assert (hosts.seen(hosts.first) / run / "summary.json").exists(), (ends[0].err, ends[1].err)
-        told = summary(hosts.seen(hosts.first) / run)
-        assert told["complete"] is True
-        assert [host["host"] for host in told["environment"]["hosts"]] == [hosts.first, hosts.second]
-        assert ranks_per_host(hosts.seen(hosts.first) / run) == [2, 2]
-        assert set(told["each_sample_once"]) == {True}
+        assert_one_run(hosts.seen(hosts.first) / run, [2, 2], hosts.names)
     assert not hosts.seen(hosts.second).exists()
 
 
@@ -134,6 +127,4 @@ def test_without_torch_the_message_names_what_works(tmp_path: Path) -> None:
     variables |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     words = ("workload=default", "reader.data_loader=threads")
     ended = dlemu("train", *words, **variables, PYTHONPATH=str(tmp_path), cwd=tmp_path)
-    assert ended.status == 2
-    assert "mpirun -np N" in ended.err
-    assert "ranks=N" in ended.err
+    ended.assert_ended(2, "mpirun -np N", "ranks=N")

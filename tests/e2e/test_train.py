@@ -83,9 +83,7 @@ def test_the_saved_configuration_makes_the_same_run(run: Path, dataset: Path) ->
 
 def test_a_second_run_never_overwrites_the_first(run: Path, dataset: Path) -> None:
     before = (run / "summary.json").read_bytes()
-    ended = dlemu("train", *small_run(run, dataset))
-    assert ended.status == 2
-    assert "another run" in ended.err
+    dlemu("train", *small_run(run, dataset)).assert_ended(2, "another run")
     assert (run / "summary.json").read_bytes() == before
 
 
@@ -99,8 +97,7 @@ def test_a_second_run_never_overwrites_the_first(run: Path, dataset: Path) -> No
 def test_other_ways_of_reading_deliver_the_same_samples(
     changes: list[str], run: Path, dataset: Path, tmp_path: Path
 ) -> None:
-    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *changes, "metric.au=0.01"))
-    assert ended.ran, ended.err
+    dlemu("train", *small_run(tmp_path / "run", dataset, *changes, "metric.au=0.01")).assert_ran()
 
     def hashes(folder: Path) -> list[int]:
         told: list[int] = np.sort(steps(folder), order=("rank", "epoch", "step"))["sample_hash"].tolist()
@@ -123,8 +120,7 @@ def test_evicted_pages_are_read_from_storage_in_each_epoch(dataset: Path, tmp_pa
     """What is published of the cache is what the kernel counted, and eviction makes the second epoch read again."""
     shares = {}
     for when in ("never", "epochs"):
-        ended = dlemu("train", *small_run(tmp_path / when, dataset, f"reader.evict_page_cache={when}"))
-        assert ended.ran, ended.err
+        dlemu("train", *small_run(tmp_path / when, dataset, f"reader.evict_page_cache={when}")).assert_ran()
         cache = summary(tmp_path / when)["page_cache"]
         shares[when] = cache["from_storage_percent"]["per_epoch"]
         journal = json.loads((tmp_path / when / "facts.json").read_text())["journal"]
@@ -168,8 +164,7 @@ def test_a_ceiling_that_is_cut_short_leaves_the_run_as_it_is(dataset: Path, tmp_
     """Batches of it that nobody took are on their way when the first epoch begins."""
     impatient = dlemu_with(tmp_path, "dlemu.jobs.training.trainer.CEILING_PATIENCE_SECONDS", 0.3)
     words = small_run(tmp_path / "run", dataset, "metric.ceiling_seconds=60", PYTORCH)
-    ended = wait(start("train", *words, program=impatient))
-    assert ended.ran, ended.err
+    wait(start("train", *words, program=impatient)).assert_ran()
     assert summary(tmp_path / "run")["each_sample_once"] == [True, True]
 
 
@@ -182,8 +177,7 @@ def test_the_checkpoint_is_written_synced_timed_and_outside_the_au(dataset: Path
         "train.epochs=1",
         "metric.au=0.1",
     )
-    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *settings))
-    assert ended.ran, ended.err
+    dlemu("train", *small_run(tmp_path / "run", dataset, *settings)).assert_ran()
     (file,) = [path for path in (tmp_path / "checkpoints").rglob("[!.]*") if path.is_file()]
     assert file.stat().st_size == 30000001
     told, journal = (json.loads((tmp_path / "run" / name).read_text()) for name in ("summary.json", "facts.json"))
@@ -206,8 +200,7 @@ def test_evaluation_reads_the_validation_set(tmp_path: Path) -> None:
         "evaluation.eval_time=0.01",
         "evaluation.eval_after_epoch=2",
     )
-    ended = dlemu("train", *small_run(tmp_path / "run", tmp_path / "data", *settings))
-    assert ended.ran, ended.err
+    dlemu("train", *small_run(tmp_path / "run", tmp_path / "data", *settings)).assert_ran()
     rows = steps(tmp_path / "run")
     evaluated = rows[rows["phase"] == 1]
     assert set(evaluated["epoch"].tolist()) == {2}

@@ -85,9 +85,7 @@ def test_a_folder_of_results_with_files_of_others_is_refused(
     theirs.put(made)
     before = sorted(tmp_path.rglob("*"))
     ended = wait(start(*command[1:], program=command[0], cwd=tmp_path))
-    assert ended.status == 2, ended.err
-    assert "did not make, such as" in ended.err
-    assert str(made) in ended.err
+    ended.assert_ended(2, "did not make, such as", str(made))
     setting = "dataset.data_folder" if name == "datagen" else "--output" if "--output" in command else "output.folder"
     assert f"{setting} is " in ended.err
     assert theirs.changed() == []
@@ -170,9 +168,7 @@ def test_a_figure_of_others_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "figures").rename(tmp_path / "old")
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / own.name).write_text("of the user")
-    ended = dlemu(*words)
-    assert ended.status == 2
-    assert "dlemu did not write it" in ended.err
+    dlemu(*words).assert_ended(2, "dlemu did not write it")
     assert (tmp_path / "figures" / own.name).read_text() == "of the user"
 
 
@@ -193,8 +189,7 @@ def test_a_folder_of_images_never_becomes_a_dataset_of_ours(tmp_path: Path) -> N
     theirs = UsersFiles()
     theirs.put(tmp_path / "images")
     ended = dlemu("datagen", "workload=resnet50", "scale=laptop", f"dataset.data_folder={tmp_path / 'images'}")
-    assert ended.status == 2
-    assert "such as" in ended.err
+    ended.assert_ended(2, "such as")
     assert theirs.changed() == []
     assert not (tmp_path / "images" / "dlemu.json").exists()
 
@@ -204,14 +199,10 @@ def test_a_checkpoint_of_others_is_not_replaced(tmp_path: Path) -> None:
     theirs.put(folder / "global_epoch1_step1")
     theirs.put(tmp_path / "elsewhere")
     words = ["workload=llama3_8b", "scale=laptop", "ranks=1", f"checkpoint.checkpoint_folder={folder}"]
-    ended = dlemu("checkpoint", *words, f"output.folder={tmp_path / 'run'}")
-    assert ended.status == 2
-    assert "did not write" in ended.err
+    dlemu("checkpoint", *words, f"output.folder={tmp_path / 'run'}").assert_ended(2, "did not write")
     (folder / "global_epoch1_step1").rename(folder / "moved")
     (folder / "global_epoch1_step1").symlink_to(tmp_path / "elsewhere")
-    ended = dlemu("checkpoint", *words, f"output.folder={tmp_path / 'run'}")
-    assert ended.status == 2
-    assert "is a link" in ended.err
+    dlemu("checkpoint", *words, f"output.folder={tmp_path / 'run'}").assert_ended(2, "is a link")
     (folder / "moved").rename(tmp_path / "back")
     assert [line for line in theirs.changed() if "global_epoch1_step1" not in line] == []
 
@@ -221,8 +212,7 @@ def test_training_replaces_no_checkpoint_that_it_did_not_write(dataset: Path, tm
     theirs.put(folder / "epoch_1_block_1")
     saving = ("workflow.checkpoint=true", "train.epochs=1", f"checkpoint.checkpoint_folder={folder}")
     ended = dlemu("train", *small_run(tmp_path / "run", dataset, *saving))
-    assert ended.status == 2
-    assert "epoch_1_block_1 holds files that dlemu did not write" in ended.err
+    ended.assert_ended(2, "epoch_1_block_1 holds files that dlemu did not write")
     assert theirs.changed() == []
     own = [word.replace("saved", "own") for word in saving]
     assert dlemu("train", *small_run(tmp_path / "run", dataset, *own)).ran
@@ -238,7 +228,6 @@ def test_a_link_planted_where_results_go_is_not_followed(dataset: Path, tmp_path
     until(lambda: process.poll() is not None or (folder / "live").is_dir(), "the folder")
     for name in ("log.txt", "summary.json", "config.yaml", ".summary.json.part", "facts.json.part", "steps.parquet"):
         (folder / name).symlink_to(behind)
-    ended = wait(process)
-    assert ended.ran, ended.err
+    wait(process).assert_ran()
     assert behind.read_text() == "of the user"
     assert not (folder / "summary.json").is_symlink()

@@ -7,16 +7,14 @@ from pathlib import Path
 import pytest
 
 from dlemu.metrics.verdict import COMPLETED
-from tests.datasets import make_dataset
 from tests.e2e.harness import dlemu, small_run, start, until, wait
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_run_is_watched_to_its_end(tmp_path: Path) -> None:
-    make_dataset(tmp_path / "data", num_files_train=48, record_length_bytes=20_000, record_length_bytes_stdev=5_000)
+def test_a_run_is_watched_to_its_end(dataset: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    words = small_run(folder, tmp_path / "data", "train.computation_time=0.2", "train.epochs=3")
+    words = small_run(folder, dataset, "train.computation_time=0.2", "train.epochs=3")
     run = start("train", *words)
     until((folder / "live" / "facts.json").exists, "the run has begun")
     watched = dlemu("watch", str(folder), "--ranks")

@@ -3,11 +3,14 @@
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from dlemu.accelerators.accelerator_base import AcceleratorSpec
 from dlemu.accelerators.sleep import Accelerator
 from dlemu.config.duration import NO_TIME
+from dlemu.jobs.training.loop import StepRange
 from dlemu.jobs.training.prefetch import BatchQueue, TakenBatch
-from dlemu.jobs.training.steplog import StepRecord
+from dlemu.jobs.training.steplog import TRAINING, StepRecord
 from dlemu.loaders.loader_base import Batch, BatchTrace
 from dlemu.machine.clock import FakeClock
 from dlemu.ranks import Comm
@@ -26,6 +29,12 @@ def numbered(step: int) -> tuple[StepRecord, BatchTrace]:
 def sleeping(clock: FakeClock) -> Accelerator:
     """An accelerator on a clock that takes no time."""
     return Accelerator(AcceleratorSpec(rank=0, seed=0, computation_time=NO_TIME, eval_time=NO_TIME), clock)
+
+
+def steps_of(compute_ns: Iterable[int], **changes: Any) -> StepRange:
+    """Return the first block's steps of training that compute for these times."""
+    times_ns = np.array([*compute_ns], dtype=np.int64)
+    return StepRange(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=times_ns, **changes)
 
 
 class ScriptedQueue(BatchQueue):

@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.jobs.training.loop import StepLoop, StepRange
-from dlemu.jobs.training.steplog import TRAINING, StepLog, StepRows
+from dlemu.jobs.training.loop import StepLoop
+from dlemu.jobs.training.steplog import StepLog, StepRows
 from dlemu.machine.clock import FakeClock
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
-from tests.emulator.fakes import ScriptedComm, ScriptedQueue, sleeping
+from tests.emulator.fakes import ScriptedComm, ScriptedQueue, sleeping, steps_of
 
 C = 100
 
@@ -24,11 +24,9 @@ def run(
     clock = FakeClock(free_ns, oversleep_ns)
     steps = len(ready_ns)
     log = StepLog(steps)
-    computes = np.array(compute_ns or [C] * steps, dtype=np.int64)
-    step_range = StepRange(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=computes)
     comm = ScriptedComm(others_end_ns or [0] * steps, clock, latency_ns)
     loop = StepLoop(accelerator=sleeping(clock), comm=comm, clock=clock, log=log)
-    loop.run(step_range, free_ns, ScriptedQueue(ready_ns, clock))
+    loop.run(steps_of(compute_ns or [C] * steps), free_ns, ScriptedQueue(ready_ns, clock))
     return log.rows
 
 
@@ -60,17 +58,14 @@ def test_a_late_host_is_neither_credited_nor_charged_while_batches_are_in_time()
 def test_the_trainers_own_computing_is_within_the_step_and_makes_it_longer_only_where_it_takes_longer() -> None:
     """It is never credited as computation of the accelerator."""
     clock, log = FakeClock(0), StepLog(3)
-    loop = StepLoop(
-        accelerator=sleeping(clock),
-        comm=ScriptedComm([0] * 3, clock, 0),
-        clock=clock,
-        log=log,
-        burn=lambda seconds: clock.sleep_until(clock.now_ns() + round(seconds * 1e9)),
-    )
+    comm = ScriptedComm([0] * 3, clock, 0)
+
+    def burn(seconds: float) -> None:
+        clock.sleep_until(clock.now_ns() + round(seconds * 1e9))
+
+    loop = StepLoop(accelerator=sleeping(clock), comm=comm, clock=clock, log=log, burn=burn)
     cpu_seconds = np.array([40e-9, 160e-9, 100e-9])
-    steps = np.array([C] * 3, dtype=np.int64)
-    step_range = StepRange(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=steps, cpu_seconds=cpu_seconds)
-    loop.run(step_range, 0, ScriptedQueue([0, 0, 0], clock))
+    loop.run(steps_of([C] * 3, cpu_seconds=cpu_seconds), 0, ScriptedQueue([0, 0, 0], clock))
     assert log.rows["compute_ns"].tolist() == [C, C, C]
     assert log.rows["sync_ns"].tolist() == [0, 60, 0]
     assert log.rows["free_ns"].tolist() == [0, 100, 260]
@@ -84,8 +79,7 @@ def test_the_next_batch_is_read_ahead_while_the_trainer_computes_or_waits_for_ot
     comm, batches = ScriptedComm([0] * 3, clock, 0), ScriptedQueue([0, 0, 0], clock)
     comm.size = ranks
     loop = StepLoop(accelerator=sleeping(clock), comm=comm, clock=clock, log=StepLog(3))
-    steps = np.array([compute_ns] * 3, dtype=np.int64)
-    loop.run(StepRange(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=steps), 0, batches)
+    loop.run(steps_of([compute_ns] * 3), 0, batches)
     assert batches.read_ahead_times == times
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dlemu.jobs.training.loop import StepLoop, StepRange
+from dlemu.jobs.training.loop import StepLoop
 from dlemu.jobs.training.prefetch import BatchQueue, TakenBatch
-from dlemu.jobs.training.steplog import TRAINING, StepLog, StepRows
+from dlemu.jobs.training.steplog import StepLog, StepRows
 from dlemu.loaders.loader_base import Batch
 from dlemu.machine.clock import FakeClock
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.ranks import Comm
-from tests.emulator.fakes import ScriptedComm, sleeping, trace
+from tests.emulator.fakes import ScriptedComm, sleeping, steps_of, trace
 from tests.ranks.memory_links import TimedLink, run
 
 RANKS, STEPS = 18, 400
@@ -61,9 +61,7 @@ def ceiling_percent(hop_ns: int) -> float:
     def rank_rows(tree: Comm, rank: int) -> StepRows:
         clock, log = clocks[rank], StepLog(STEPS)
         loop = StepLoop(accelerator=sleeping(clock), comm=TreeComm(tree, clock), clock=clock, log=log)
-        compute_ns = np.full(STEPS, COMPUTE_NS, np.int64)
-        steps = StepRange(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=compute_ns)
-        loop.run(steps, 0, ReadAhead(clock))
+        loop.run(steps_of([COMPUTE_NS] * STEPS), 0, ReadAhead(clock))
         return log.rows
 
     rows = run(RANKS, rank_rows, lambda incoming, outgoing, rank: TimedLink(incoming, outgoing, clocks[rank], hop_ns))

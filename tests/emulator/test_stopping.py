@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
-from dlemu.jobs.training.loop import STOP_NS, StepLoop, StepRange
-from dlemu.jobs.training.steplog import TRAINING, StepLog
+from dlemu.jobs.training.loop import STOP_NS, StepLoop
+from dlemu.jobs.training.steplog import StepLog
 from dlemu.machine.clock import FakeClock
 from dlemu.runner.run_folder import StopFile, request_stop
-from tests.emulator.fakes import ScriptedComm, ScriptedQueue, sleeping
+from tests.emulator.fakes import ScriptedComm, ScriptedQueue, sleeping, steps_of
 from tests.runs import cut, make_job
 
 C = 100
@@ -18,12 +16,11 @@ C = 100
 
 def run(others_end_ns: list[int], stops: list[bool] | None = None) -> tuple[bool, StepLog]:
     clock, log = FakeClock(0, 0), StepLog(4)
-    step_range = StepRange(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=np.array([C] * 4, dtype=np.int64))
     comm = ScriptedComm(others_end_ns, clock)
     answers = iter(stops or [])
     stop = (lambda: next(answers)) if stops else None
     loop = StepLoop(accelerator=sleeping(clock), comm=comm, clock=clock, log=log, stop=stop)
-    return loop.run(step_range, 0, ScriptedQueue([0] * 4, clock)), log
+    return loop.run(steps_of([C] * 4), 0, ScriptedQueue([0] * 4, clock)), log
 
 
 def test_who_stops_still_learns_when_the_slowest_was_done() -> None:

@@ -18,16 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlemu.metrics.verdict import COMPLETED
-from tests.fuzzing.ends import (
-    LEFT_SECONDS,
-    MARK,
-    MOST_SECONDS,
-    communicated,
-    has_traceback,
-    left,
-    made_sources,
-    unread,
-)
+from tests.fuzzing.ends import LEFT_SECONDS, MARK, MOST_SECONDS, communicated, has_traceback, left, made_sources, unread
 from tests.parts import of_parts
 from tests.shared_memory import left_in_memory, shared_memory
 from tests.users_files import UsersFiles
@@ -70,11 +61,7 @@ INPUTS = {
     **of_parts("INPUTS"),
 }
 """What of the dataset, the images, the results is odd."""
-READ = {
-    "workloads": "images",
-    **dict.fromkeys(("compare", "report"), "run"),
-    **of_parts("READ"),
-}
+READ = {"workloads": "images", **dict.fromkeys(("compare", "report"), "run"), **of_parts("READ")}
 """What a command reads: others the dataset, if anything."""
 STREAMS = ("out closed", "err closed", "all closed", "out full", "err full", "out is not read")
 LIMITS: dict[str, tuple[int, int]] = {

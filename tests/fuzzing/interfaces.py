@@ -14,12 +14,9 @@ from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
-from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DlemuError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.formats.format_base import UnreadFormat
-from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
@@ -30,6 +27,7 @@ from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.jobs.training.parts import figures
 from dlemu.jobs.training.result import make_run, read_run
 from dlemu.results.measured import read_saved
+from tests.datasets import formats_with_files, make_files
 from tests.fuzzing.mutations import damaged_bytes, damaged_json, damaged_words
 from tests.fuzzing.schedules import schedule
 from tests.parts import of_parts
@@ -42,22 +40,13 @@ MOST_BYTES = 1 << 30
 Case = Callable[[random.Random], None]
 
 
-def formats() -> list[str]:
-    """Return the formats that have files."""
-    every = registry.names("datagen.formats")
-    return [name for name in every if not isinstance(registry.find("datagen.formats", name, "Format")(), UnreadFormat)]
-
-
 def format_interface(name: str, folder: Path) -> Case:
     """Return what damages a file of a dataset and reads every sample of it, by each way that there is."""
     whole, copy = folder / "whole", folder / "copy"
     spec = DatasetSpec(data_folder=str(whole), format=name, num_files_train=2, record_length_bytes=6560)
     if not replace(spec, num_samples_per_file=3).check():
         spec = replace(spec, num_samples_per_file=3)
-    prepare(spec)
-    generate(spec)
-    finish(spec)
-    found = inspect(spec)
+    found = inspect(make_files(spec))
     shutil.copytree(whole, copy)
     files = sorted(path for path in whole.rglob("*") if path.is_file() and path.name != "dlemu.json")
     moved = replace(spec, data_folder=str(copy))
@@ -174,6 +163,6 @@ def interfaces() -> dict[str, Callable[[Path], Case]]:
         "checkpoints": checkpoints_interface,
     }
     by_name["schedules"] = lambda folder: schedule
-    for name in formats():
+    for name in formats_with_files():
         by_name[f"format-{name}"] = lambda folder, name=name: format_interface(name, folder)  # type: ignore[misc]
     return by_name

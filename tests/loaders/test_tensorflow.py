@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from dlemu.loaders.loader_base import Batch, Interleave, LoaderSpec, Phase
 from dlemu.metrics.cache import each_sample_once
 from dlemu.plan.samples import EndlessPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
+from tests.plan.plans import make_stream_plan
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -78,19 +80,7 @@ def write_records(path: str, records: list[bytes]) -> None:
             out.write(record)
 
 
-def make_plan(**changes: Any) -> StreamPlan:
-    settings: dict[str, Any] = {
-        "num_files": FILES,
-        "num_samples_per_file": SAMPLES,
-        "batch_size": BATCH,
-        "ranks": 1,
-        "file_shuffle": True,
-        "sample_shuffle": True,
-        "seed": 3,
-        "seed_change_epoch": True,
-        "cycle": 2,
-    }
-    return StreamPlan(**(settings | changes))
+make_plan = partial(make_stream_plan, num_files=FILES, num_samples_per_file=SAMPLES, batch_size=BATCH, ranks=1, seed=3)
 
 
 def make_spec(

@@ -15,15 +15,13 @@ from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_shared_memory
 from dlemu.machine.cgroup_limits import shared_memory_problem
 from dlemu.ranks.mpi import stale_shared_memory
+from tests.datasets import small_disk
 
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 64 KiB."""
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", tmp_path], capture_output=True).returncode:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield tmp_path
-    subprocess.run(["umount", "-l", tmp_path], check=True)
+    with small_disk(tmp_path, "64k") as folder:
+        yield folder
 
 
 def test_a_folder_with_room_is_no_problem(tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from dlemu.metrics.cache import (
 )
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.rates import Mean
-from dlemu.plan.samples import Plan, hash_samples
+from dlemu.plan.samples import hash_samples
 from tests.metrics.test_loss import make_steps
+from tests.plan.plans import make_plan
 from tests.runs import make_job, make_log
 
 
@@ -222,16 +223,7 @@ def test_the_mean_request_is_of_all_devices_and_weighs_by_their_reads() -> None:
 # what the workers delivered, by hashes, against what was planned
 
 
-PLAN = Plan(
-    num_files=7,
-    num_samples_per_file=5,
-    batch_size=3,
-    ranks=2,
-    file_shuffle=True,
-    sample_shuffle=False,
-    seed=9,
-    seed_change_epoch=True,
-)
+PLAN = make_plan(num_files=7, num_samples_per_file=5, batch_size=3, ranks=2, file_shuffle=True, seed=9)
 """35 samples: 5 steps of 2 x 3, and 5 samples that no rank reads."""
 
 

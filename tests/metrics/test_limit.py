@@ -76,10 +76,7 @@ def test_the_causes_add_up_to_the_loss(rows: StepRows) -> None:
             {"host_busy_percent": 97.0},
             "host CPU",  # a worker that has time and no core begins nothing either
         ),
-        ({}, {"ceiling_au": 50.0}, "emulator"),
-        ({}, {"ceiling_au": 50.0, "collates": True}, "host CPU"),
         ({}, {"ceiling_au": 89.0}, "storage"),
-        ({}, {"memory_some_percent": 30.0}, "host CPU"),
     ],
 )
 def test_each_kind_of_limit_is_told_from_the_others(changes: dict[str, Any], around: dict[str, Any], what: str) -> None:

@@ -11,8 +11,9 @@ from hypothesis import given
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.stragglers import find_slow_folders, find_stragglers
-from dlemu.plan.samples import Plan, hash_samples
+from dlemu.plan.samples import hash_samples
 from tests.metrics.test_loss import any_rows, make_steps
+from tests.plan.plans import make_plan
 
 
 def test_one_slow_rank_is_named_with_its_steps_and_its_loss() -> None:
@@ -53,16 +54,7 @@ def test_nobody_causes_more_than_was_lost(rows: StepRows) -> None:
 
 
 FOLDERS = [str(number) for number in range(8)]
-PLAN = Plan(
-    num_files=800,
-    num_samples_per_file=1,
-    batch_size=4,
-    ranks=2,
-    file_shuffle=True,
-    sample_shuffle=False,
-    seed=1,
-    seed_change_epoch=True,
-)
+PLAN = make_plan(num_files=800, num_samples_per_file=1, batch_size=4, ranks=2, file_shuffle=True, seed=1)
 
 
 def read_from(ms_by_folder: list[float], noise: str = "uniform") -> StepRows:

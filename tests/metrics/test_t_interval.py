@@ -9,15 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.metrics.t_interval import (
-    FEWEST,
-    SequentialTest,
-    estimate,
-    half_width,
-    is_steady,
-    percent_interval,
-    quantile,
-)
+from dlemu.metrics.t_interval import FEWEST, SequentialTest, estimate, half_width, is_steady, percent_interval, quantile
 
 
 @pytest.mark.parametrize(

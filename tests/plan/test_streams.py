@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -11,21 +9,7 @@ from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
 from dlemu.plan.streams import RankStreamPlan, StreamPlan, Streams
-
-
-def make_plan(**changes: Any) -> StreamPlan:
-    settings: dict[str, Any] = {
-        "num_files": 6,
-        "num_samples_per_file": 10,
-        "batch_size": 4,
-        "ranks": 2,
-        "file_shuffle": True,
-        "sample_shuffle": True,
-        "seed": 11,
-        "seed_change_epoch": True,
-        "cycle": 2,
-    }
-    return StreamPlan(**(settings | changes))
+from tests.plan.plans import make_stream_plan as make_plan
 
 
 @st.composite

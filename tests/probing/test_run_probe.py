@@ -24,12 +24,7 @@ from dlemu.jobs.probe import requests
 from dlemu.jobs.probe import run as run_probe
 from dlemu.jobs.probe.object_gets import _ranges
 from dlemu.jobs.probe.probe_file import probe_file
-from dlemu.jobs.probe.requests import (
-    _cell_of_requests,
-    choose_engine,
-    measure_cell,
-    measure_gets,
-)
+from dlemu.jobs.probe.requests import _cell_of_requests, choose_engine, measure_cell, measure_gets
 from dlemu.jobs.probe.result import CellSpec, ProbeAnswer, ProbeCell, Requests
 from dlemu.jobs.probe.run import probe_target, read_probe
 from dlemu.jobs.training.evict import treatment_of
@@ -309,10 +304,7 @@ def test_writes_are_repeated_until_they_are_steady(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("steady", "words"),
-    [
-        (True, "not steady after 25 rounds: 1 write"),
-        (False, "not known whether writes had reached their steady state"),
-    ],
+    [(True, "not steady after 25 rounds: 1 write"), (False, "not known whether writes had reached their steady state")],
 )
 def test_writes_that_are_not_known_to_be_steady_say_so(
     steady: bool, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

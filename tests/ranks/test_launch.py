@@ -195,13 +195,12 @@ def test_a_child_that_was_there_before_is_left_alone() -> None:
 
 
 def test_everything_is_put_back() -> None:
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)]
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+    handlers = list(map(signal.getsignal, numbers))
     files = len(os.listdir("/proc/self/fd"))
     memory = set(os.listdir("/dev/shm"))
     run(3, lambda comm: comm.all_reduce_max(0))
-    assert handlers == [
-        signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
-    ]
+    assert handlers == list(map(signal.getsignal, numbers))
     assert len(os.listdir("/proc/self/fd")) == files
     assert {name for name in set(os.listdir("/dev/shm")) - memory if "dlemu" in name} == set()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()

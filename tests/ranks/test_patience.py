@@ -38,11 +38,7 @@ def test_what_hangs_is_named_and_left_behind() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "number", "told"),
-    [
-        (0.3, signal.SIGTERM, PatienceError),
-        (1000.0, signal.SIGTERM, Interrupted),
-        (0.3, signal.SIGINT, Interrupted),
-    ],
+    [(0.3, signal.SIGTERM, PatienceError), (1000.0, signal.SIGTERM, Interrupted), (0.3, signal.SIGINT, Interrupted)],
 )
 def test_who_is_ended_after_half_of_the_wait_says_what_it_waited_for(
     seconds: float, number: int, told: type[BaseException]

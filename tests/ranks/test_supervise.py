@@ -23,16 +23,10 @@ GRACE_SECONDS = 10.0
 class Run:
     """Ranks as processes 100, 101, ...; `sent` are the signals that they got, by time in seconds."""
 
-    def __init__(
-        self,
-        ranks: int,
-        timeout_seconds: float = math.inf,
-        grace_seconds: float = GRACE_SECONDS,
-        most_seconds: float = math.inf,
-    ) -> None:
+    def __init__(self, ranks: int, timeout_seconds: float = math.inf, most_seconds: float = math.inf) -> None:
         self.now_ns = 1_000 * SECOND_NS
         self.ending = Ending(
-            grace_seconds=grace_seconds,
+            grace_seconds=GRACE_SECONDS,
             timeout_seconds=timeout_seconds,
             most_seconds=most_seconds,
             begin_ns=self.now_ns,

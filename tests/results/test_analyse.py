@@ -20,7 +20,7 @@ from dlemu.metrics.changes import not_steady
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import VerdictCode
-from tests.runs import MS, make_job, make_log, with_blocks
+from tests.runs import MS, make_job, make_log, whole_run, with_blocks
 from tests.shown import details
 
 S = 1_000_000_000
@@ -134,7 +134,6 @@ def near(value: float, apart: float | None = None) -> Any:
 
 
 def test_the_cpu_time_is_that_of_all_ranks_per_byte_read() -> None:
-    job = make_job(ranks=2)
-    metrics = make_run(job, make_log(job)).summary.metrics
+    metrics = whole_run(ranks=2).summary.metrics
     assert metrics.app_bytes is not None
     assert metrics.cpu_seconds_per_gb == pytest.approx(3.0 / (metrics.app_bytes / 1e9))

@@ -27,7 +27,7 @@ from dlemu.plan.streams import StreamPlan
 from dlemu.results import ADVICE
 from dlemu.results.measured import read_saved, write_measured, write_summary
 from tests.results.handmade import CHECKPOINT_RUNS
-from tests.runs import kind_held, make_job, make_log, with_blocks, with_evaluation, with_telemetry, write_run
+from tests.runs import kind_held, make_job, make_log, whole_run, with_blocks, with_evaluation, with_telemetry, write_run
 
 DATASET = make_job().workload.dataset
 
@@ -271,8 +271,7 @@ def with_memory(monkeypatch: pytest.MonkeyPatch, available_bytes: int) -> None:
 def test_a_result_that_wants_more_memory_than_there_is_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = make_job(folder=str(tmp_path))
-    write_run(make_run(job, make_log(job)))
+    write_run(whole_run(folder=str(tmp_path)))
     with_memory(monkeypatch, 48 * 16 * len(STEP_COLUMNS))
     assert len(read_run(str(tmp_path)).rows) == 48
     with_memory(monkeypatch, 48 * 16 * len(STEP_COLUMNS) - 1)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from dlemu.jobs.training import deeper_queue
-from dlemu.jobs.training.result import make_run, read_run
+from dlemu.jobs.training.result import read_run
 from dlemu.metrics import changes
 from dlemu.report.page import open_result
 from dlemu.results.kinds import kind_named
 from tests.parts import of_parts
-from tests.runs import make_job, make_log, write_run
+from tests.runs import whole_run, write_run
 
 RANKS, EPOCHS = 4, 2
 STEPS = {"small": 1200, "large": 3600}
@@ -26,8 +26,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Results of the same run, short and long."""
     folders = {name: str(tmp_path_factory.mktemp(name)) for name in STEPS}
     for name, steps in STEPS.items():
-        job = make_job(folder=folders[name], ranks=RANKS, epochs=EPOCHS, steps=steps)
-        write_run(make_run(job, make_log(job)))
+        write_run(whole_run(folder=folders[name], ranks=RANKS, epochs=EPOCHS, steps=steps))
     return folders
 
 

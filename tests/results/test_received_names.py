@@ -20,7 +20,7 @@ import yaml
 
 import dlemu
 from datagen.errors import DlemuError, UserError
-from datagen.generate import finish, generate, prepare
+from datagen.generate import generate, prepare
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
@@ -36,6 +36,7 @@ from dlemu.results.live import write_live_facts
 from dlemu.results.measured import write_measured, write_summary
 from dlemu.runner.job import prepare as prepare_job
 from dlemu.studies.answers import COMPARE, SIZE, SWEEP
+from tests.datasets import make_dataset
 from tests.goldens.render import RESULTS
 from tests.parts import of_parts
 from tests.report.folders import write_size, write_sweep
@@ -217,10 +218,7 @@ def test_a_received_configuration_draws_in_nothing(tmp_path: Path, monkeypatch: 
 
 
 def test_the_manifest_of_a_dataset(tmp_path: Path) -> None:
-    spec = DatasetSpec(data_folder=str(tmp_path / "data"), format="npz", num_files_train=2, record_length_bytes=100)
-    prepare(spec)
-    generate(spec)
-    finish(spec)
+    spec = make_dataset(tmp_path / "data", num_files_train=2, record_length_bytes=100, record_length_bytes_stdev=0)
     manifest = tmp_path / "data" / "dlemu.json"
 
     def read_dataset(_: int | None) -> None:

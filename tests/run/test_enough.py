@@ -55,11 +55,7 @@ def test_what_is_refused_gets_no_verdict_and_what_counts_steps_gets_one(
 
 @pytest.mark.parametrize(
     ("words", "ranks", "files", "gigabytes"),
-    [
-        ([], 18, 2520, 369.4),
-        (["scale=laptop"], 36, 5040, 2.9),
-        (["metric.exclude_start_steps=11"], 18, 3780, 554.1),
-    ],
+    [([], 18, 2520, 369.4), (["scale=laptop"], 36, 5040, 2.9), (["metric.exclude_start_steps=11"], 18, 3780, 554.1)],
 )
 def test_what_unet3d_needs_on_h100s(words: list[str], ranks: int, files: int, gigabytes: float) -> None:
     need = enough(load(["workload=unet3d", *words]), ranks)

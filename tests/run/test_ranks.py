@@ -57,12 +57,7 @@ def failed(message: str, kept: Kept | None = None) -> RunFailedError:
     ],
 )
 def test_a_host_that_fails_says_so_once_and_ends_all(
-    node: int,
-    knows_cause: bool,
-    error: BaseException,
-    said: str,
-    status: int,
-    monkeypatch: pytest.MonkeyPatch,
+    node: int, knows_cause: bool, error: BaseException, said: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where all outputs are one, a host that only lost another leaves it to that one, or to rank 0's host."""
     monkeypatch.setattr("socket.gethostname", lambda: "here")

@@ -26,7 +26,7 @@ from dlemu.studies.compare.sides import read_sides
 from dlemu.telemetry import DeviceFacts, Series
 from tests.goldens.render import RESULTS
 from tests.results import handmade
-from tests.runs import make_job, make_log, with_blocks
+from tests.runs import make_job, make_log, whole_run, with_blocks
 
 READINGS = (
     (1, "md0", "read_mb_per_second", 80.0),
@@ -74,17 +74,12 @@ def test_device_figures_are_those_of_counted_devices() -> None:
 
 @pytest.mark.parametrize(
     ("code", "severity", "phases"),
-    [
-        (Code.PAGE_CACHE, "loud", (RUN,)),
-        (Code.NO_DATA_FROM_STORAGE, "loud", (RUN,)),
-        (Code.PAGE_CACHE, "caution", ()),
-    ],
+    [(Code.PAGE_CACHE, "loud", (RUN,)), (Code.NO_DATA_FROM_STORAGE, "loud", (RUN,)), (Code.PAGE_CACHE, "caution", ())],
 )
 def test_a_run_that_memory_served_says_so(code: Code, severity: Severity, phases: tuple[str, ...]) -> None:
-    job = make_job()
     cache = PageCache(from_storage_percent=Mean(mean=3.0))
     found = (Finding(code, severity),)
-    run = make_run(job, make_log(job))
+    run = whole_run()
     summary = replace(run.summary, page_cache=cache, findings=found)
     assert conditions(summary, run.facts).from_memory == phases
 
@@ -102,8 +97,7 @@ def test_of_checkpoints_memory_may_serve_reading_alone(code: Code | None, phases
 
 def test_checkpoints_behind_the_training_are_other_work() -> None:
     """They stop it for a snapshot alone: the time saved is not the storage's."""
-    job = make_job(epochs=1, **with_blocks(4))
-    run = make_run(job, make_log(job))
+    run = whole_run(epochs=1, **with_blocks(4))
     behind = AsynchronousCheckpoints(step_seconds_during=0.1, step_seconds_otherwise=0.1)
     summary, own = replace(run.summary, asynchronous_checkpoints=behind), conditions(run.summary, run.facts)
     (difference,) = differing_work(conditions(summary, run.facts), own)
@@ -112,7 +106,7 @@ def test_checkpoints_behind_the_training_are_other_work() -> None:
 
 def sweep_in(folder: Path, *points: tuple[int, str, str | None], complete: bool = True) -> list[str]:
     """Save a sweep of points that have ranks, a drive and perhaps a failure; return its folder."""
-    measured = figures(make_run(job := make_job(), make_log(job)))
+    measured = figures(whole_run())
     swept = tuple(
         SweepPoint(
             settings={"ranks": str(ranks), "dataset.data_folder": drive},

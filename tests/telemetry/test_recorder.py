@@ -13,16 +13,7 @@ import psutil
 import pytest
 
 from datagen.errors import SpaceError
-from dlemu.telemetry import (
-    HostTelemetry,
-    Recorder,
-    RecorderHead,
-    Scope,
-    _recorder,
-    memory,
-    read_logs,
-    start_recorder,
-)
+from dlemu.telemetry import HostTelemetry, Recorder, RecorderHead, Scope, _recorder, memory, read_logs, start_recorder
 from dlemu.telemetry._readings import LogLine, LogWriter, parse_log
 from dlemu.telemetry.probe_base import DeviceFacts, Reading
 
@@ -153,13 +144,7 @@ def written(path: Path) -> bytes:
     log = LogWriter(descriptor)
     log.write(
         RecorderHead(
-            host="a",
-            node=0,
-            boot_id="b",
-            interval_seconds=1.0,
-            probes=("x",),
-            devices=(DISK,),
-            notes=("first",),
+            host="a", node=0, boot_id="b", interval_seconds=1.0, probes=("x",), devices=(DISK,), notes=("first",)
         )
     )
     log.add("x", 2_000_000_000, [Reading("sda", "depth", 1.5), Reading("sdb", "depth", 2)])

@@ -92,14 +92,8 @@ _CHECKPOINT_CODES = (
     *(Code.EMULATOR_CEILING, Code.CPU_QUOTA, Code.NETWORK_FULL),
 )
 CODES: dict[str, dict[str, Iterable[str]]] = {
-    "train": {
-        "cause": get_args(TrainCause),
-        "finding": Code,
-    },
-    "checkpoint": {
-        "cause": get_args(CheckpointCause),
-        "finding": [*Caveat, *_CHECKPOINT_CODES],
-    },
+    "train": {"cause": get_args(TrainCause), "finding": Code},
+    "checkpoint": {"cause": get_args(CheckpointCause), "finding": [*Caveat, *_CHECKPOINT_CODES]},
     "predict": {
         "cause": [cause for cause in get_args(TrainCause) if cause != "emulator"],
         "finding": [OUTSIDE, Code.OTHER_PROGRAM_ON_CORES],
