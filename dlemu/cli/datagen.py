@@ -21,15 +21,17 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync
     When interrupted, the same command continues: only missing files are made. `verify` compares every byte and names
     each file that is truncated, changed, swapped, missing or foreign (not made by dlemu).
 
-    Exit status: 0 done (verify: every byte is as generated; there may be foreign files), 2 a usage error (verify:
-    some files are wrong).
+    Exit status: 0 done, 2 a usage error; of `verify`: 0 every byte is as generated, 2 some files are wrong.
     """
     verifying = overrides[:1] == ("verify",)
-    overrides = overrides[1:] if verifying else overrides
+    if verifying:
+        overrides = overrides[1:]
+    if verifying and fsync:
+        raise click.UsageError("--fsync is for writing, and `dlemu datagen verify` only reads: leave --fsync out")
     if cfg:
         print_config(overrides, config_dir)
         return
-    from dlemu.runner.launched import run_as_placeholder
+    from dlemu.runner.launched import run_as_placeholder  # imports little: placeholders need not wait for the rest
 
     if run_as_placeholder(overrides):
         return
