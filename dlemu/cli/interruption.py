@@ -71,16 +71,14 @@ class Watched(Terminal):
         """On an interruption, or without space, say that `finished` (such as trials) are kept, and how to continue."""
         try:
             yield
-        except Interrupted as stop:
+        except (Interrupted, SpaceError) as error:
             if not self.folder:
                 raise
-            name = signal.Signals(stop.signal_number).name
-            complain(f"interrupted by {name}; {finished} are kept: {self._how_to_continue()}")
-            raise SystemExit(stop.exit_status) from None
-        except SpaceError as full:
-            if not self.folder:
-                raise
-            raise SpaceError(f"{full}; {finished} are kept: once there is space, {self._how_to_continue()}") from full
+            how = self._how_to_continue()
+            if isinstance(error, SpaceError):
+                raise SpaceError(f"{error}; {finished} are kept: once there is space, {how}") from error
+            complain(f"{error}; {finished} are kept: {how}")
+            raise SystemExit(error.exit_status) from None
 
     def _how_to_continue(self) -> str:
         """Return advice to repeat this command with the folder of the finished parts."""

@@ -18,8 +18,7 @@ from dlemu.results.answer_files import read_untrusted
 from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, Rate, Rates, per_second, read_drive
 from dlemu.runner.prediction_request import PredictionRequest
 
-_MOST_TIMES = 8
-"""A workload's requests may be this many times larger than the largest whose rate is known."""
+_MOST_TIMES = 8  # a workload's requests may be this many times larger than the largest whose rate is known
 
 
 def calibrate_from_drive(path: str | Rates, workload: Workload, *, cores: float) -> Calibration:
