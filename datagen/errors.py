@@ -38,7 +38,7 @@ class ServerError(UserError):
 
 
 class SpaceError(UserError):
-    """No space is left: on disk, in memory, in the table of file descriptors."""
+    """No space is left (on disk, in memory, in the table of file descriptors), or results have no free folder."""
 
 
 def no_such_file(path: str) -> FileNotFoundError:

@@ -62,15 +62,19 @@ def find(package: str, name: str, attribute: str) -> Any:
     """Return `attribute` of the module called `name`.
 
     A plain name is a module of `package`; a dotted name is the user's own `module`, or `module.Class` (which then
-    replaces `attribute`). Raises UserError: nothing has that name, it lacks `attribute`, or a library that it imports
-    is not installed.
+    replaces `attribute`). Raises UserError: nothing has that name, it lacks `attribute` or one of its methods, or a
+    library that it imports is not installed.
     """
     module, class_name = _located(package, name)
     wanted = class_name or attribute
+    where = f"module {module.__name__} ({module.__file__})"
     try:
-        return getattr(module, wanted)
+        found = getattr(module, wanted)
     except AttributeError:
-        raise UserError(f"module {module.__name__} ({module.__file__}) has no {wanted!r}: define it there") from None
+        raise UserError(f"{where} has no {wanted!r}: define it there") from None
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise UserError(f"{wanted!r} of {where} has no {', '.join(missing)}: define what its base class declares")
+    return found
 
 
 def companion(package: str, name: str, attribute: str, default: Any = None) -> Any:

@@ -30,7 +30,7 @@ _COMPRESSIONS = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f": "zstd", b"BZh": "bzip
 OR_RAW = "or set dataset.format=raw to read each file whole, as one sample"
 HOW_TO_CUT = "set dataset.format=mmap_indexed_binary and dataset.record_length_bytes to the stored bytes of a sample"
 
-Sizes = NDArray[np.int64]  # bytes of each file, or samples in it
+Sizes = NDArray[np.int64]  # bytes of each file
 Find = Callable[[BinaryIO, base.Version], int]  # finds a number in an open file, such as the number of its samples
 
 
@@ -53,7 +53,8 @@ def readable_files(format_name: str, layout: Layout, sizes: Sizes, spec: Dataset
         return Readable(format_name, layout, sizes)
     has_extension = kind_of(layout.name(0)) == format_name
     is_local = storage.local_path(layout.path(0)) is not None
-    if _can_read(format_name, layout, storage) if is_local else has_extension:
+    is_readable = _can_read(format_name, layout, storage) if is_local else has_extension
+    if is_readable:
         return Readable(format_name, layout, sizes)
     if has_extension:
         note = f"{format_name} files of this structure are read whole, as bytes: each is one sample"
@@ -83,7 +84,8 @@ def _cut_files(format_name: str, layout: Layout, sizes: Sizes, record_bytes: int
 def _counted_files(format_name: str, layout: Layout, sizes: Sizes, storage: StorageBase) -> Readable:
     """Count the samples of each file or, if there are many files, of COUNTED_FILES among them."""
     counts = np.array(measure(COUNTERS[format_name], layout, sizes, storage))
-    if len(counts) < layout.num_files:
+    is_sampled = len(counts) < layout.num_files
+    if is_sampled:
         samples = int(counts.min())
         if samples < 1:
             empty = layout.path(_opened_files(layout)[int(counts.argmin())])
@@ -102,7 +104,7 @@ def _counted_files(format_name: str, layout: Layout, sizes: Sizes, storage: Stor
     return Readable(format_name, layout, sizes[files], (note,))
 
 
-def _best_count(counts: Sizes) -> int:
+def _best_count(counts: NDArray[np.int64]) -> int:
     """Return the samples to read of each file so that there are most in all: files with fewer samples are left out."""
     return max({int(count) for count in counts}, key=lambda samples: samples * int((counts >= samples).sum()))
 
@@ -120,7 +122,7 @@ def _opened_files(layout: Layout) -> list[int]:
     return sorted({int(number * step) for number in range(min(layout.num_files, COUNTED_FILES))})
 
 
-_measured: dict[tuple[Find, base.Version], int] = {}  # by file as it is: a command inspects a folder repeatedly
+_known_numbers: dict[tuple[Find, base.Version], int] = {}  # of unchanged files: a command inspects a folder repeatedly
 
 
 def measure(find: Find, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:
@@ -129,33 +131,35 @@ def measure(find: Find, layout: Layout, sizes: Sizes, storage: StorageBase) -> l
     Raises DatasetError: a file is damaged, compressed or of another format.
     """
 
-    def measured(path: str, size_bytes: int, thread_storage: StorageBase) -> int:
+    def number_in(path: str, size_bytes: int, thread_storage: StorageBase) -> int:
         local = thread_storage.local_path(path)
         version = base.version_of(path if local is None else local, size_bytes)
-        if (find, version) not in _measured:
+        if (find, version) not in _known_numbers:
             with cache_restored([local] if local else []), _opened(path, thread_storage) as file:
-                _measured[find, version] = find(file, version)
-        return _measured[find, version]
+                _known_numbers[find, version] = find(file, version)
+        return _known_numbers[find, version]
 
-    def measure_share(thread_storage: StorageBase, share: Sequence[int]) -> Iterator[int]:
+    def numbers_in(thread_storage: StorageBase, share: Sequence[int]) -> Iterator[int]:
         for file in share:
             path = layout.path(file)
             try:
-                yield measured(path, int(sizes[file]), thread_storage)
+                yield number_in(path, int(sizes[file]), thread_storage)
             except (OSError, ValueError, SyntaxError, RuntimeError, base.DamagedError) as error:
                 verb = "decoded" if find is pixel_bytes else "counted"
-                reason, advice = str(error), "restore it, or move it away"
+                reason = str(error)
+                advice = "restore it, or move it away"
                 with contextlib.suppress(OSError), _opened(path, thread_storage) as opened:
                     if compression := _COMPRESSIONS.get(opened.read(3)):
-                        reason, advice = f"it is compressed with {compression}", "decompress it"
+                        reason = f"it is compressed with {compression}"
+                        advice = "decompress it"
                 raise DatasetError(f"{path}: its samples can't be {verb} ({reason}): {advice}, {OR_RAW}") from error
 
-    return of_each(storage, _opened_files(layout), measure_share)
+    return of_each(storage, _opened_files(layout), numbers_in)
 
 
 @contextlib.contextmanager
 def _opened(path: str, storage: StorageBase) -> Iterator[BinaryIO]:
-    """Open a file to read its headers."""
+    """Open a file; the storage is read in pieces of HEADERS_AT_ONCE_BYTES."""
     with contextlib.closing(base.Source(path, storage.open_received(path))) as source:
         yield io.BufferedReader(base.SourceStream(source), base.HEADERS_AT_ONCE_BYTES)
 
@@ -177,7 +181,7 @@ def _can_read(format_name: str, layout: Layout, storage: StorageBase) -> bool:
             readable_paths.append(path)
         except DlemuError as error:
             errors[path] = error
-    if errors and readable_paths:
+    if errors and readable_paths:  # one of each: two files were opened
         ((damaged, problem),) = errors.items()
         raise DatasetError(
             f"{damaged} can't be read as {format_name} ({base.what_is_damaged(problem)}), and {readable_paths[0]} can: "

@@ -7,9 +7,9 @@ import signal
 
 
 def main(command_line: str = "main") -> None:
-    """Run `dlemu`, or another command line of `dlemu.cli`, with which this process ends.
+    """Run the function `command_line` of `dlemu.cli`, and end this process with its exit status.
 
-    Ctrl-C while it is imported ends the process without Python's traceback.
+    Ctrl-C while `dlemu.cli` is imported ends the process without Python's traceback.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
@@ -22,23 +22,21 @@ def main(command_line: str = "main") -> None:
         with lasting_outlets():
             getattr(dlemu.cli, command_line)()
     finally:
-        gc.freeze()  # everything goes now: to look for garbage in it took a seventh of a short command's CPU time
+        gc.freeze()  # the process ends: a last search for garbage took a seventh of a short command's CPU time
 
 
 def dlio_main() -> None:
-    """Run `dlio_benchmark`."""
     main("dlio_main")
 
 
 def mpirun_main() -> None:
-    """Run `dlemu-mpirun`."""
     import sys
 
     from datagen.errors import UserError
-    from dlemu.dlio.mpirun import main
+    from dlemu.dlio.mpirun import main as run_mpirun
 
     try:
-        main(sys.argv[1:])
+        run_mpirun(sys.argv[1:])
     except UserError as error:
         sys.exit(f"dlemu-mpirun: {error}")
 

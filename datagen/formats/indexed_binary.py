@@ -62,7 +62,7 @@ class Format(base.RecordFormat):
             writer.write(piece)
 
     def open_records(self, inputs: base.RecordInputs) -> IndexedFile:
-        """Open a file; matched is Megatron-LM: each record is looked up in a mapped index, and read by its own call."""
+        """Open a file; with reader.engine=matched, as Megatron-LM: a mapped index, and a read call for each record."""
         return IndexedFile(inputs)
 
     def locate(self, inputs: base.RecordInputs) -> None:
@@ -108,7 +108,7 @@ class IndexedFile(base.RecordFile):
 
     def span(self, index: int, count: int) -> tuple[int, int]:
         if self._index is None or not 0 <= index <= index + count <= self._samples:
-            return super().span(index, count)
+            return super().span(index, count)  # by the record length, or raises the error of a missing record
         at = index * ENTRY_BYTES
         offsets, sizes = self._index
         start, size = _entry(offsets, at), _entry(sizes, at)

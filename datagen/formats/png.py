@@ -31,6 +31,8 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PADDING = b"dlEm"
 """Type of the chunk of padding: lower case marks it as ancillary (1st letter), private (2nd), safe to copy (4th)."""
 CHUNK_BYTES = 12  # length, type and CRC of a chunk
+HEADER_BYTES = 13  # content of the IHDR chunk
+ADLER32_BYTES = 4  # checksum at the end of zlib data
 ZLIB_HEADER = b"\x78\x01"
 LITERALS = 256  # deflate's codes of single bytes (RFC 1951, 3.2.5)
 END_OF_BLOCK = 256  # RFC 1951, 3.2.5
@@ -83,10 +85,10 @@ class Format(PictureFormat):
 
 
 def _bytes_needed(shape: Shape, bits: int) -> int:
-    """Return the bytes of a file with codes of `bits` bits and the minimum padding."""
+    """Return the bytes of the file that `encode` makes with codes of `bits` bits and the minimum padding."""
     codes = shape.height * (1 + shape.width * shape.channels) + 1
-    zlib_bytes = len(ZLIB_HEADER) + len(_block_header(bits)) + -(-codes * bits // 8) + 4
-    return len(SIGNATURE) + 4 * CHUNK_BYTES + 13 + MIN_PADDING_BYTES + zlib_bytes
+    zlib_bytes = len(ZLIB_HEADER) + len(_block_header(bits)) + -(-codes * bits // 8) + ADLER32_BYTES
+    return len(SIGNATURE) + 4 * CHUNK_BYTES + HEADER_BYTES + MIN_PADDING_BYTES + zlib_bytes
 
 
 def _levels(bits: int) -> NDArray[np.uint8]:
@@ -102,7 +104,7 @@ def _block_header(bits: int) -> bytes:
     """
     symbols = {*_levels(bits).tolist(), END_OF_BLOCK}
     lengths = LENGTH_ORDER[: LENGTH_ORDER.index(bits) + 1]
-    header_bits = 3 + 5 + 5 + 4 + 3 * len(lengths) + LITERALS + 1 + 1
+    header_bits = 1 + 2 + 5 + 5 + 4 + 3 * len(lengths) + (LITERALS + 1) + 1  # of `fields` with unused = 0
     unused = -header_bits % 8
     fields = [(1, 1), (2, 2), (unused, 5), (0, 5), (len(lengths) - 4, 4)]  # (value, bits), RFC 1951, 3.2.7
     # The lengths 0 and `bits` have the codes 0 and 1, of one bit

@@ -3,8 +3,8 @@
 A server is not trusted: the client accepts at most `LIST_BYTES`; a DOCTYPE (hence entities) and too many tags are
 refused, and namespaces are not resolved, as that would repeat a namespace's name for each tag and attribute.
 
-Why not botocore: it takes 56 ms of CPU for a page of 1000 keys, and this 5; its client takes 0.2 CPU seconds to make in
-each process; and it reads a response to its end, however long that is and however slowly it comes.
+Why not botocore: it parses a page of 1000 keys in 56 ms of CPU time, this module in 5 ms; to make its client takes each
+process 0.2 CPU seconds; and it reads a response to its end, however long that response is and however slowly it comes.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def error_in(body: bytes) -> ErrorDetails:
 
 def upload_id_in(body: bytes) -> str:
     """Return the UploadId of a new multipart upload. Raises WrongXmlError."""
-    upload = _root(body).findtext("UploadId", "")
-    if not 0 < len(upload) <= MAX_ID_CHARACTERS:
+    upload_id = _root(body).findtext("UploadId", "")
+    if not 0 < len(upload_id) <= MAX_ID_CHARACTERS:
         raise WrongXmlError("names no upload (UploadId)")
-    return upload
+    return upload_id
 
 
 def check_completed(body: bytes) -> None:
@@ -73,8 +73,8 @@ def uploads_in(body: bytes) -> list[tuple[str, str]]:
     """Return key and ID of each multipart upload in a listing of them. Raises WrongXmlError."""
     root = _root(body)
     _check_name(root, "ListMultipartUploadsResult", "a listing of uploads")
-    found = [(item.findtext("{*}Key", ""), item.findtext("{*}UploadId", "")) for item in root.iterfind("{*}Upload")]
-    return [(key, upload) for key, upload in found if 0 < len(upload) <= MAX_ID_CHARACTERS]
+    uploads = ((item.findtext("Key", ""), item.findtext("UploadId", "")) for item in root.iterfind("Upload"))
+    return [(key, upload_id) for key, upload_id in uploads if 0 < len(upload_id) <= MAX_ID_CHARACTERS]
 
 
 def page_in(body: bytes) -> Page:
@@ -93,6 +93,7 @@ def page_in(body: bytes) -> Page:
 
 
 def _root(body: bytes) -> ElementTree.Element:
+    """Return the root of XML from an untrusted server; raise WrongXmlError for XML that no S3 server sends."""
     if b"<!DOCTYPE" in body or b"\0" in body:  # UTF-16, in which a DOCTYPE has other bytes, has NULs
         raise WrongXmlError("has a DOCTYPE or a NUL, which no response of S3 has")
     if body.count(b"<") > MAX_TAGS:

@@ -24,17 +24,10 @@ from datagen.withheld import WITHHELD
 Bytes = bytes | bytearray | memoryview
 Option = str | int | float | bool | None
 
-_FOLDER_TYPES = {
-    "local_fs": "posix",
-    "parallel_fs": "posix",
-    "posix": "posix",
-    "direct": "direct",
-    "direct_fs": "direct",
-}
-"""Values of `storage.storage_type` (DLIO's and ours) for any mounted file system -> the module that serves them.
-
-`direct_fs` is mlpstorage v3.0's name for O_DIRECT reads (`--o-direct`).
-"""
+_DIRECT_TYPES = {"direct", "direct_fs"}
+"""Values of `storage.storage_type` for O_DIRECT reads: ours, and mlpstorage v3.0's (`--o-direct`)."""
+_FOLDER_TYPES = {"local_fs", "parallel_fs", "posix", *_DIRECT_TYPES}
+"""Values of `storage.storage_type` (DLIO's and ours) for any mounted file system."""
 _LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
 """Options by which mlpstorage picks an object-storage client; it passes them with `direct_fs`, too."""
 _INTERNAL_TYPES = {"memory", "null"}  # backends for dlemu's own use and its tests; users can't select them
@@ -117,7 +110,7 @@ def has_paths(storage_type: str) -> bool:
 
 def is_direct(storage_type: str) -> bool:
     """Return whether a user's `storage.storage_type` is of mounted file systems, read past the page cache."""
-    return _FOLDER_TYPES.get(storage_type) == "direct"
+    return storage_type in _DIRECT_TYPES
 
 
 def open_storage(spec: StorageSpec) -> StorageBase:

@@ -14,7 +14,7 @@ from dlemu.cli.options import details_option, making
 @making("files of the datasets")
 @click.option("--output", metavar="DIR", help="Keep compare.json and the page here. [results/WORKLOAD/compare-TIME]")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
-@click.option("--json", "as_json", is_flag=True, help="Print compare.json, for programs; no page, kept with --output.")
+@click.option("--json", "as_json", is_flag=True, help="Print compare.json, no page; saved only with --output.")
 @details_option
 def command(folders: tuple[str, ...], make: bool, yes: bool, output: str | None, report: bool, as_json: bool) -> None:
     """Compare A with B: differences with their uncertainty, and what they amount to in a year of training.
@@ -44,10 +44,9 @@ def command(folders: tuple[str, ...], make: bool, yes: bool, output: str | None,
     from dlemu.studies.compare.sides import read_sides
 
     interrupt_on(signal.SIGTERM)
-
     if output is not None:
         check_new(output, "--output")
-    if any("=" in word and not os.path.exists(word) for word in folders):
+    if any("=" in word and not os.path.exists(word) for word in folders):  # settings, not folders
         folders = (_run_on_both(folders, make=make, yes=yes, as_json=as_json),)
     a, b = read_sides(folders, installed_part("dlemu.foreign", "side"))
     comparison = compare(a, b)
@@ -79,7 +78,8 @@ def _run_on_both(words: tuple[str, ...], *, make: bool, yes: bool, as_json: bool
     if not given_keys(runs[0].words) & {"reader.evict_page_cache", "reader.odirect", "metric.cached"}:
         words = (*words, "reader.evict_page_cache=epochs")
     if make:
-        for run in {run.settings[DATA_FOLDER]: run for run in runs}.values():
+        one_run_per_drive = {run.settings[DATA_FOLDER]: run for run in runs}
+        for run in one_run_per_drive.values():
             make_here(load(run.words), as_json=as_json, yes=yes)
     watched = Watched()
     with watched.keeping("finished runs"):

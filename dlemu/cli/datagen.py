@@ -25,11 +25,14 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync
     some files are wrong).
     """
     verifying = overrides[:1] == ("verify",)
-    overrides = overrides[1:] if verifying else overrides
+    if verifying:
+        overrides = overrides[1:]
+    if verifying and fsync:
+        raise click.UsageError("--fsync is for writing, and `dlemu datagen verify` only reads: leave --fsync out")
     if cfg:
         print_config(overrides, config_dir)
         return
-    from dlemu.runner.launched import run_as_placeholder
+    from dlemu.runner.launched import run_as_placeholder  # imports little: placeholders need not wait for the rest
 
     if run_as_placeholder(overrides):
         return

@@ -28,11 +28,11 @@ from dlemu.studies.prerequisites import SizingEvent
 class Watched(Terminal):
     """Shows the events of a search or a sweep on stderr too, a line for each trial or point.
 
-    From the first event on, SIGINT and SIGTERM keep finished parts.
+    Once the runs are planned, SIGINT and SIGTERM keep finished parts.
     """
 
     folder = ""
-    """Folder of the answer, once it has begun."""
+    """Folder of the answer; empty until its runs are planned: nothing is kept before."""
     wants_page = True
 
     def __init__(self, option: str = "") -> None:
@@ -46,7 +46,8 @@ class Watched(Terminal):
             return
         self._lines.leave()
         if isinstance(event, RunsPlanned):
-            self.folder, self.wants_page = event.folder, event.wants_page
+            self.folder = event.folder
+            self.wants_page = event.wants_page
             interrupt_on(signal.SIGINT, signal.SIGTERM)
             self._print(f"results: {event.folder}")
         match event:
@@ -58,8 +59,8 @@ class Watched(Terminal):
                 self._print(f"{event.label} ...")
             case RunEnded(run=Trial() as trial):
                 au = with_uncertainty(trial.au_sustained_percent, trial.half_width_percent)
-                state, rate = "decided" if trial.settled else "open", number(trial.mb_per_second)
-                self._print(f"  AU {au} ({state}), {rate} MB/s, {trial.seconds:.0f} s")
+                state = "decided" if trial.settled else "open"
+                self._print(f"  AU {au} ({state}), {number(trial.mb_per_second)} MB/s, {trial.seconds:.0f} s")
                 if trial.page_cache_warning:
                     self._print(Line(f"  {trial.page_cache_warning}", "caution"))
             case RunEnded(run=SweepPoint() as point):
@@ -70,15 +71,14 @@ class Watched(Terminal):
         """On an interruption, or without space, say that `finished` (such as trials) are kept, and how to continue."""
         try:
             yield
-        except Interrupted as stop:
-            name = signal.Signals(stop.signal_number).name
-            complain(f"interrupted by {name}; {finished} are kept: {self._how_to_continue()}")
-            raise SystemExit(stop.exit_status) from None
-        except SpaceError as full:
+        except (Interrupted, SpaceError) as error:
             if not self.folder:
                 raise
             how = self._how_to_continue()
-            raise SpaceError(f"{full}; {finished} are kept: once there is space, {how}") from full
+            if isinstance(error, SpaceError):
+                raise SpaceError(f"{error}; {finished} are kept: once there is space, {how}") from error
+            complain(f"{error}; {finished} are kept: {how}")
+            raise SystemExit(error.exit_status) from None
 
     def _how_to_continue(self) -> str:
         """Return advice to repeat this command with the folder of the finished parts."""

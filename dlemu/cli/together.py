@@ -23,8 +23,8 @@ def command(jobs: tuple[str, ...], config_dir: str | None, output: str, as_json:
     dlemu together "train workload=unet3d ranks=8 dataset.data_folder=/mnt/nvme/unet3d" \\
                    "checkpoint workload=llama3_8b checkpoint.checkpoint_folder=/mnt/nvme/ckpt"
 
-    A JOB is a workload's YAML file, or settings in quotes, preceded by a command if it is not the one that the workload
-    needs. Each job runs alone, then all start at the same time; each has its own results.
+    A JOB is a workload's YAML file, or settings in quotes, which may start with `train` or `checkpoint` to override the
+    workload's own command. Each job runs alone, then all start at the same time; each has its own results.
 
     Exit status: 0 all jobs completed, 2 a usage error, 3 a job failed, 128 + signal.
     """

@@ -24,12 +24,12 @@ DEFAULT_WORKLOAD = "default"
 LOADER, FORMAT, NAME = ("reader", "data_loader"), ("dataset", "format"), ("model", "name")
 SCALE, ACCELERATOR = ("scale",), ("accelerator",)
 NOT_INSTALLED = "TensorFlow is not installed"  # begins the note that another loader reads in place of TensorFlow's
-OF_OWN_DATA = (  # what the files themselves determine if they are the user's own (dataset.source=folder)
+OF_OWN_DATA = (  # settings of `dataset` that the files themselves determine if dataset.source=folder
     *("num_files_train", "num_files_eval", "num_subfolders_train", "num_subfolders_eval"),
     *("num_samples_per_file", "record_dims"),
     *("record_length_bytes", "record_length_bytes_stdev", "record_length_bytes_quantiles", "compression"),
 )
-OF_BASE = (  # what determines what a run reads and writes, and when
+OF_BASE = (  # sections that a new workload takes from its `base`: they determine what a run reads and writes, and when
     *("ranks", "accelerator", "accelerators", "scale", "scales"),
     *("model", "dataset", "reader", "train", "metric", "workflow", "checkpoint"),
 )
@@ -68,7 +68,7 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
     file = layer((), compose_workload(choice, config_dir))
     given = [entry for setting in settings for entry in layer(setting.path, setting.value)]
     if base is not None and (not selected or dict(file).get(NAME, _stem(choice)) == base.model.name):
-        # The base's accelerator and scale are in its values: a layer of their table would replace those.
+        # The base has the values of its accelerator and scale: naming these again would overwrite what it changed.
         given = [entry for entry in given if entry not in ((ACCELERATOR, base.accelerator), (SCALE, base.scale))]
         file += _settings_of(base, {path for path, _ in given})
     file_values, given_values = dict(file), dict(given)

@@ -82,8 +82,9 @@ def _checkpoint_problems(workload: Workload) -> Iterator[str]:
         )
     if max(settings.num_checkpoints_write, settings.num_checkpoints_read) < 1:
         yield "checkpoint.num_checkpoints_write and num_checkpoints_read are both 0: wanted 1 or more for at least one"
+    most_buffer_bytes = 128 << 20
     for name in ("writers", "readers"):
-        if getattr(settings, name) * settings.transfer_size > 128 << 20:
+        if getattr(settings, name) * settings.transfer_size > most_buffer_bytes:
             yield (
                 f"checkpoint.{name} is {getattr(settings, name)} with a checkpoint.transfer_size of "
                 f"{settings.transfer_size}: wanted at most 128 MiB for their product, the limit of a rank's buffers"
@@ -161,7 +162,7 @@ def _training_problems(workload: Workload) -> Iterator[str]:
 
 
 def _reading_problems(workload: Workload) -> Iterator[str]:
-    """Yield why files can't be read as requested: of files, or through a page cache, that others do not have."""
+    """Yield which settings of reading contradict each other, or need an index or a page cache that is not there."""
     data, reader, percent = workload.dataset, workload.reader, workload.reader.page_cache_percent
     if reader.engine == "library" and reader.odirect:
         yield (
@@ -211,6 +212,6 @@ def _name_problems(workload: Workload, section: str, key: str) -> Iterator[str]:
     package, name = MODULES[section, key], getattr(getattr(workload, section), key)
     if name not in names(package):
         try:
-            companion(package, name, "")
+            companion(package, name, "")  # raises if there is no such module, even without a companion in it
         except UserError as error:
             yield f"{section}.{key}: {error}".replace(f": {package} has no {name!r}", f" is {name!r}")

@@ -15,7 +15,7 @@ from dlemu.results.wording import count
 ORDER = 100
 _RANKS_PER_CORE = 12  # more have not been tried with full-size workloads; the result's ceiling shows their cost
 _WATCHED_SECONDS, _BUSY_PERCENT = 0.5, 25.0  # bursts average out; 25 %: as predictions' BUSY_SHARE
-_LEAST_BYTES = 16 << 20  # far more than semaphores take; containers have 64 MiB by Docker's default
+_LEAST_SHM_BYTES = 16 << 20  # far more than semaphores take; containers have 64 MiB by Docker's default
 _DRIVER = "/proc/driver/nvidia/gpus"
 
 
@@ -56,7 +56,7 @@ def check_memory(facts: Facts) -> Check:
 
 def check_shared_memory(facts: Facts, folder: str = "/dev/shm") -> Check:
     """There is free space where PyTorch keeps semaphores and small segments."""
-    wanted = f"{_LEAST_BYTES >> 20} MiB free"
+    wanted = f"{_LEAST_SHM_BYTES >> 20} MiB free"
     try:
         free_bytes = psutil.disk_usage(folder).free
     except OSError as error:
@@ -67,7 +67,7 @@ def check_shared_memory(facts: Facts, folder: str = "/dev/shm") -> Check:
         advice = "remove them if no MPI program of yours runs in a container; `mpirun dlemu` outside of one does it"
         return Check(level="warn", observed=observed, wanted="none left", advice=advice)
     advice = "free some, or start the container with a larger --shm-size"
-    return judged(free_bytes < _LEAST_BYTES, f"{free_bytes >> 20} MiB free in {folder}", wanted, advice)
+    return judged(free_bytes < _LEAST_SHM_BYTES, f"{free_bytes >> 20} MiB free in {folder}", wanted, advice)
 
 
 def check_gpus(facts: Facts, folder: str = _DRIVER) -> Check:

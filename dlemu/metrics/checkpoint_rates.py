@@ -117,14 +117,14 @@ def wasted_percent(
 ) -> float:
     """Return the percentage of time lost to checkpoints, repeated work and recovery, at most 100, to first order.
 
-    S / (T + S) + ((T + S) / 2 + D + R) / M, all in seconds: training for T, a stall S (the whole save, or a snapshot),
-    a drain D from there until the checkpoint is on the storage (0 for a whole save), recovery R, mean time between
-    failures M. Young and Daly, with D: until it ends, a failure falls back on the checkpoint before. For T >= D it is
-    least at the optimum without D (T = sqrt(2 S M) - S, where d/dT = 0; Daly's to higher order) or, if D is more, at D.
+    T interval of training, S stall (the whole save, or a snapshot), D drain until the checkpoint is on the storage (0
+    for a whole save), R recovery, M mean time between failures: for T >= D, S / (T + S) + ((T + S) / 2 + D + R) / M.
+    D is there because a failure during the drain falls back on the checkpoint before. The minimum is where T + S =
+    sqrt(2 S M) (Daly's formula is of higher order), or at T = D if D is more. For T < D, training waits for the drain.
     """
-    cycle = stall_seconds + max(interval_seconds, drain_seconds)
-    again = 100 * (cycle / 2 + drain_seconds + recovery_seconds) / mtbf_seconds
-    return min(100.0, cost_percent(stall_seconds, interval_seconds, drain_seconds) + again)
+    cycle_seconds = stall_seconds + max(interval_seconds, drain_seconds)
+    repeated_percent = 100 * (cycle_seconds / 2 + drain_seconds + recovery_seconds) / mtbf_seconds
+    return min(100.0, cost_percent(stall_seconds, interval_seconds, drain_seconds) + repeated_percent)
 
 
 def asynchronous_au_percent(compute_seconds: float, stalls: list[float]) -> float:
@@ -136,11 +136,11 @@ def asynchronous_au_percent(compute_seconds: float, stalls: list[float]) -> floa
 def shortest_interval_seconds(snapshot_seconds: float, drain_seconds: float, au: float) -> float:
     """Return the least time to compute between asynchronous checkpoints for an AU of at least `au` (0 to 1).
 
-    Computing takes T, the snapshot S and the drain (writing it out in the background) D. Training stalls for
-    S + max(0, D - T) each time, so AU = T / (T + S + max(0, D - T)) = T / (S + max(T, D)).
+    Computing takes T, the snapshot S, the drain (writing it out in the background) D. Training stalls for
+    S + max(0, D - T) each time: AU = T / (T + S) for T >= D, AU = T / (S + D) for T < D.
     """
-    above = snapshot_seconds * au / (1 - au) if au < 1 else math.inf  # for T >= D
-    return max(above, au * (snapshot_seconds + drain_seconds))
+    least_without_drain = snapshot_seconds * au / (1 - au) if au < 1 else math.inf
+    return max(least_without_drain, au * (snapshot_seconds + drain_seconds))
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -37,14 +37,14 @@ class Failure:
     rank: int
     """The process's number among those of its role."""
     kind: str
-    """The exception's class name, or `Exit`, `Signal`, `Interrupted`, `Stopped`, `Late`, `Stuck` without one."""
+    """The exception's class name (`Interrupted`, ...), or `Exit`, `Signal`, `Stopped`, `Late`, `Stuck` without one."""
     message: str
     status: int
     """The exit status that a run which failed for this reason should end with."""
     at_ns: int
     """CLOCK_MONOTONIC when the failure was noticed."""
     echo: bool = False
-    """It only reports that another rank was lost."""
+    """Whether this failure only reports that another rank was lost."""
     traceback: str = ""
 
 
@@ -53,11 +53,9 @@ class RankEnd:
     """How one rank's process ended."""
 
     rank: int
-    status: int
-    """Its exit status; 128 + signal where a signal ended it."""
+    status: int  # exit status; 128 + signal if a signal ended the process
     failure: Failure | None
-    result: Any = None
-    """What its function returned."""
+    result: Any = None  # what its function returned
 
 
 def first_failure(ends: Iterable[RankEnd]) -> Failure | None:
@@ -92,24 +90,24 @@ def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
     )
 
 
-def killed_by(who: str, process: int, signal_number: int, remedy: str) -> str:
-    """Return the sentence on a process that a signal ended before it could report. Used in all of dlemu."""
+def killed_by(who: str, pid: int, signal_number: int, remedy: str) -> str:
+    """Return the sentence on a process that a signal ended before the process could report a failure itself."""
     hint = ""
     if signal_number == signal.SIGKILL:
         hint = f"; {out_of_memory_hint()}, or {remedy}"
     elif signal_number == signal.SIGBUS:
         hint = "; a full /dev/shm does this (see `df /dev/shm`), or a mapped file of the dataset that was truncated"
-    return f"{who} (process {process}) was killed by {signal.Signals(signal_number).name}{hint}"
+    return f"{who} (process {pid}) was killed by {signal.Signals(signal_number).name}{hint}"
 
 
-def overdue(who: str, process: int, seconds: float, *, stopped: bool = False) -> str:
+def overdue(who: str, pid: int, seconds: float, *, stopped: bool = False) -> str:
     """Return the sentence on a process that did not end in time, or was `stopped` for too long."""
-    if stopped or stands_still(process):
+    if stopped or stands_still(pid):
         return (
-            f"{who} (process {process}) was stopped from outside (SIGSTOP, a debugger, a batch system that suspends "
+            f"{who} (process {pid}) was stopped from outside (SIGSTOP, a debugger, a batch system that suspends "
             f"jobs) and did not continue within {seconds:g} s"
         )
     return (
-        f"{who} (process {process}) did not end within {seconds:g} s: check the storage (`dmesg`, mount state), and "
+        f"{who} (process {pid}) did not end within {seconds:g} s: check the storage (`dmesg`, mount state), and "
         "what else runs on this host (`top`)"
     )

@@ -40,7 +40,7 @@ class Interrupted(BaseException):
 
 
 def die_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process `signal_number` when its parent (process `parent`) ends, or has ended.
+    """Have the kernel send this process `signal_number` when process `parent` ends; SIGKILL if it has ended already.
 
     The kernel watches the *thread* that forked this process, so fork from the main thread.
     """
@@ -96,7 +96,8 @@ def interrupt_once() -> Callable[[int, FrameType | None], None]:
     """Return a signal handler that raises `Interrupted` the first time, and does nothing after that.
 
     PyTorch's SIGCHLD handler raises when a worker dies, as after a signal to all of a job's processes: SIGCHLD is then
-    ignored. Python swallows an exception in a destructor or a fork's hooks: the signal is then sent again.
+    ignored. Python swallows an exception in a destructor or a fork's hooks and calls sys.unraisablehook: this function
+    replaces that hook (each further handler calls the hook before it) by one that sends the signal again.
     """
     raised = False
     report_unraisable = sys.unraisablehook
@@ -194,9 +195,9 @@ def within(seconds: float, call: Callable[[], T], what: str) -> T:
         thread.join(min(seconds, threading.TIMEOUT_MAX))
     except Interrupted as caught:
         interruption = caught
-        if caught.signal_number != signal.SIGTERM or time.monotonic() - began_seconds < seconds / 2:
+        if outcome.done() or caught.signal_number != signal.SIGTERM or time.monotonic() - began_seconds < seconds / 2:
             raise
-    if not outcome.done():
+    if interruption is not None or not outcome.done():
         waited = "longer than" if interruption is None else "more than half of"
         raise PatienceError(
             f"{what} took {waited} {seconds:g} s (timeout_seconds): a hung file system does this; see `df` and `dmesg`"

@@ -40,9 +40,10 @@ class TorchrunProcess(Launched):
     errors = RuntimeError
 
     def __init__(self, timeout_seconds: float, environment: Mapping[str, str] = os.environ) -> None:
-        """Raises UserError where the variables are missing, no numbers, or contradict each other."""
+        """Raises UserError if a variable is missing or no number, or if the variables contradict each other."""
         try:
             rank, size, local_rank, local_size, port = (int(environment[name]) for name in _VARIABLES)
+            self._address = environment["MASTER_ADDR"], port
             first = rank - local_rank
             if not 0 <= local_rank < local_size or not 0 <= first <= size - local_size:
                 raise ValueError("they contradict each other")
@@ -53,11 +54,10 @@ class TorchrunProcess(Launched):
                 f"{given}; wanted RANK below WORLD_SIZE, LOCAL_RANK below LOCAL_WORLD_SIZE (how many processes this "
                 "host has), and the ranks of a host one after the other"
             ) from error
-        self._address = environment["MASTER_ADDR"], port
         self._keeps_store = rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         self._start = ".".join(environment.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
-        door = hashlib.sha256(f"{self._address} {self._start} {first} {size}".encode()).hexdigest()[:32]
-        super().__init__(rank, size, range(first, first + local_size), door, timeout_seconds)
+        meeting_name = hashlib.sha256(f"{self._address} {self._start} {first} {size}".encode()).hexdigest()[:32]
+        super().__init__(rank, size, range(first, first + local_size), meeting_name, timeout_seconds)
         self._failure = b""
         self._closing = threading.Event()
         self._watch = threading.Thread(target=self._watch_store, name="dlemu-failures", daemon=True)
@@ -82,7 +82,7 @@ class TorchrunProcess(Launched):
             raise PeerLostError(f"not all hosts arrived within {self.timeout_seconds:g} s") from error
 
     def _find_leaders(self, led: Sequence[int]) -> None:
-        """Find the other leaders by the store, and tell them which ranks this one leads."""
+        """Tell the other leaders through the store which ranks this leader leads, and connect to them by gloo."""
         (address, port), seconds = self._address, self.timeout_seconds
         deadline_seconds, limit = time.monotonic() + seconds, datetime.timedelta(seconds=seconds)
         try:
@@ -116,7 +116,7 @@ class TorchrunProcess(Launched):
         self.all_reduce_max(0)
 
     def finish(self) -> None:
-        """End the thread: one that is in torch's code when the interpreter ends aborts the process."""
+        """End the watching thread: a thread within torch's code when the interpreter ends aborts the process."""
         self._closing.set()
         if self._watch.is_alive():
             self._watch.join(_STORE_SECONDS)
@@ -126,7 +126,7 @@ class TorchrunProcess(Launched):
             within(_STORE_SECONDS, lambda: self._store.set("failure", encode(failure)), "telling the other hosts")
 
     def _watch_store(self) -> None:
-        """Read why another host has failed: in a thread, as a store that is cut off blocks."""
+        """Read why another host has failed: in a thread, because a request to a store that is cut off blocks."""
         with contextlib.suppress(RuntimeError):
             while not self._closing.wait(_LOOK_SECONDS):
                 if self._store.check(["failure"]):
@@ -157,10 +157,10 @@ def _is_done(work: Any) -> bool:
 
 
 def _interface(address: str, port: int) -> str:
-    """Return the network interface by which this host reaches the others."""
+    """Return the network interface to an address: connecting a UDP socket sends nothing, it only picks the route."""
     family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, protocol) as stream:
-        stream.connect(target)
-        own_address = stream.getsockname()[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(target)
+        own_address = probe.getsockname()[0]
     interfaces = psutil.net_if_addrs().items()
     return next((name for name, entries in interfaces if any(entry.address == own_address for entry in entries)), "")

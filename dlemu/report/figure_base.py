@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 Row = dict[str, Any]
 
-INK, MUTED, GRID, PAPER = "#1b1f24", "#59636e", "#d5dbe1", "#fdfdfe"
-"""Text and lines, labels, grid, background."""
+INK, MUTED, GRID, PAPER = "#1b1f24", "#59636e", "#d5dbe1", "#fdfdfe"  # text and lines, labels, grid, background
 BLUE, GREEN, RED, AMBER = "#2569bd", "#1a7f4b", "#c0392b", "#946200"
 PURPLE, GREY, PINK, TEAL = "#7350c4", "#66707a", "#b5417f", "#0f7a80"
 """Colours that texts may have, too. The page draws with variables of its style sheet, which at night are lighter."""
@@ -89,11 +88,11 @@ def lines(
     points: bool = False,
     height: int = 220,
 ) -> alt.LayerChart:
-    """Draw each row's `value` against its `at`, with a line for each `line`.
+    """Draw rows in the order of x as lines: a row has the name of its `line`, its `value`, and the field that x takes.
 
-    Several lines are named at their ends, in their colours. Rows are in the order of x. With `points`, each value is a
-    point: hollow if its `verdict` is not `pass`, with an interval from `low` to `high` if it has one. `domain` is the y
-    axis, by default from 0; `names` are those of all lines, where panels below each other lack some lines.
+    Several lines are named at their ends, in their colours. With `points`, each row is a point: hollow if its `verdict`
+    is not `pass`, with an interval if it has `low` and `high`. `domain` has the limits of the y axis (default: from 0),
+    `names` the lines of all panels below each other, so that a line has the same colour in each.
     """
     names = names or list(dict.fromkeys(row["line"] for row in rows))
     tops = [float(row["high"] if "high" in row else row["value"]) for row in rows] + [level.value for level in levels]
@@ -102,7 +101,7 @@ def lines(
     y, bottom = alt.Y("value:Q", title=y_title, scale=y_scale), alt.Y("low:Q", title=y_title, scale=y_scale)
     colour = alt.Color("line:N", scale=colours(names, chosen), legend=None)
     base = alt.Chart(data(rows)).encode(x=x, y=y, color=colour)
-    drawn: list[alt.Chart] = [
+    layers: list[alt.Chart] = [
         alt.Chart(data([{"value": level.value}]))
         .mark_rule(color=level.colour, strokeDash=[6, 4], strokeWidth=1.5)
         .encode(y=y)
@@ -110,14 +109,14 @@ def lines(
     ]
     if points:
         failed = "datum.verdict && datum.verdict != 'pass'"
-        drawn += [
+        layers += [
             base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.6).encode(y=bottom, y2="high:Q"),
             base.mark_line(strokeWidth=1.6),
             base.mark_point(filled=True, size=60, opacity=1),
             base.transform_filter(failed).mark_point(filled=True, size=18, opacity=1).encode(color=alt.value(PAPER)),
         ]
     else:
-        drawn.append(base.mark_line(clip=True, interpolate="step-before", strokeWidth=1.4))
+        layers.append(base.mark_line(clip=True, interpolate="step-before", strokeWidth=1.4))
     labels = [*levels]
     for index, name in enumerate(names):
         values = [row["value"] for row in rows if row["line"] == name]
@@ -126,9 +125,9 @@ def lines(
             labels.append(Level(value, name, chosen[index % len(chosen)]))
     width = WIDTH
     if labels:
-        drawn.append(_names_at_ends(labels, low, high, height))
+        layers.append(_names_at_ends(labels, low, high, height))
         width -= _NAMES_WIDTH
-    return alt.layer(*drawn).properties(width=width, height=height)
+    return alt.layer(*layers).properties(width=width, height=height)
 
 
 def _names_at_ends(labels: Sequence[Level], low: float, high: float, height: int) -> alt.Chart:

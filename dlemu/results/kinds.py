@@ -26,8 +26,7 @@ if TYPE_CHECKING:  # every command imports this module
 
 PACKAGES = ("dlemu.jobs", "dlemu.studies")
 ENTRY_POINTS = "dlemu.jobs"
-_DEFAULT = "training"
-"""Runs of no other kind are of this kind; its reader reports what is missing or damaged in a folder."""
+_DEFAULT = "training"  # for runs of no other kind: its reader reports what is missing or damaged in a folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +174,7 @@ def kind_of(folder: str) -> Kind | None:
     """
     from dlemu.results.answer_files import SummaryHead, decode_untrusted
 
-    for kind in kinds():
+    for kind in kinds():  # the highest precedence first
         if kind.holds(folder):
             return kind
     for name in (SUMMARY, FACTS, os.path.join(LIVE, FACTS)):

@@ -15,7 +15,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def described() -> dict[str, Kind]:
-    """Return command -> kind whose result has a schema; further kinds of a command are listed by their own names."""
+    """Return the kinds that have a schema by command: `train`, ...; a command's further kinds are under their names."""
     kind_by_name: dict[str, Kind] = {}
     for kind in kinds():
         kind_by_name[kind.name if kind.command in kind_by_name else kind.command] = kind
@@ -32,21 +32,21 @@ def schema_text(kind: Kind) -> str:
     classes = {part.__name__: part for part in types_in(result)}
     for name, definition in schema["$defs"].items():
         texts = meanings(classes[name]) if name in classes else {}
-        for key, described in definition.get("properties", {}).items():
+        for key, property_schema in definition.get("properties", {}).items():
             if text := texts.get(key):
-                described["description"] = " ".join(text.split()).replace("None", "null")
+                property_schema["description"] = " ".join(text.split()).replace("None", "null")
     return json.dumps(schema, indent=2) + "\n"
 
 
 def types_in(result: type[Any]) -> list[type[Any]]:
     """Return the type of a result and all those of its parts, in the order in which they are met."""
     types = [result]
-    for table in types:  # `types` grows while it is iterated, and so does `hints`
-        hints = list(get_type_hints(table).values())
+    for record_type in types:  # `types` grows while it is iterated, and so does `hints`
+        hints = list(get_type_hints(record_type).values())
         for hint in hints:
             hints += get_args(hint)
             part = get_origin(hint) or hint
-            is_table = isinstance(part, type) and (is_dataclass(part) or issubclass(part, msgspec.Struct))
-            if is_table and part not in types:
+            is_record = isinstance(part, type) and (is_dataclass(part) or issubclass(part, msgspec.Struct))
+            if is_record and part not in types:
                 types.append(part)
     return types

@@ -21,7 +21,6 @@ from dlemu.telemetry._readings import LiveReadings
 # invisible here, and a failed run may still be saving.
 QUIET_SECONDS = 20.0
 
-
 _DEVICE_METRICS = {  # metric of the devices' telemetry -> its name on the screen, and its unit
     "read_mb_per_second": ("device read", "MB/s"),
     "write_mb_per_second": ("device write", "MB/s"),
@@ -57,7 +56,8 @@ class RunFollower:
         self._readings = LiveReadings(self._live)
         self._follower: Follower | None = None  # until the run has written its facts
         self._last_state: object = None
-        self._changed_seconds = _newest(self._live) - time.time() + time.monotonic()
+        age_seconds = time.time() - _newest(self._live)
+        self._changed_seconds = time.monotonic() - age_seconds
 
     def look(self) -> RunState:
         """Return the current state of the run. Raises UserError for a damaged folder."""
@@ -83,7 +83,7 @@ class RunFollower:
         return RunState(state="dead", status=DlemuError.exit_status, sentence=sentence)
 
     def _quiet_seconds(self, progress: Progress | None) -> float:
-        """Return for how long neither files nor rows have changed: those of mapped files change no file's time."""
+        """Return for how long neither files nor rows changed. Rows count, as writing by mmap may leave st_mtime."""
         now_seconds = time.monotonic()
         state = (progress and (progress.at, progress.done), _newest(self._live))
         if self._last_state not in (None, state):

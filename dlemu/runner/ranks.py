@@ -1,4 +1,4 @@
-"""Starts ranks and handles their failures: this process forks them, or with a launcher, those of its host.
+"""Starts ranks and handles their failures: this process forks all ranks, or with a launcher those of its own host.
 
 With a launcher (mpirun, srun, torchrun), the first process of rank 0's host leads: it loads the settings, prepares,
 saves and reports.
@@ -84,7 +84,7 @@ class Ranks:
         self.leads = host is None or host.node == 0  # whether this process prepares, saves and reports
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
-        """Return the workload that the leading process loads; the others need neither Hydra nor its files."""
+        """Return the workload that the leading process loads: other leaders need neither Hydra nor the user's files."""
         if self._host is None:
             workload = load()
             self.count = workload.ranks
@@ -239,7 +239,8 @@ def _failure_of(host: Host, error: BaseException) -> Failure:
 
 def _report(host: Host, error: BaseException, failure: Failure) -> str:
     """Return what to report of a failure: only what was kept, if another host reports the cause in the same output."""
-    if host.launched.ends_all and (host.launched.lost is not None or (failure.echo and host.node > 0)):
+    another_host_failed = host.launched.lost is not None or (failure.echo and host.node > 0)
+    if host.launched.ends_all and another_host_failed:
         kept = getattr(error, "kept", None)
         return kept.sentence if kept else ""
     if hasattr(error, "failure") or not failure.traceback:

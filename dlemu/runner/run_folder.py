@@ -18,7 +18,7 @@ from datagen.errors import SpaceError, UserError
 from datagen.owned import OwnFolder, check_usable, create_new, missing_folders, take_folder
 from datagen.storage._request_counts import read_counts, remove_counts
 from dlemu.config.validate import check_model_name
-from dlemu.results import FACTS, LIVE, README
+from dlemu.results import FACTS, LIVE, README, SUMMARY
 from dlemu.results.kinds import kind_of
 from dlemu.results.live import JOURNAL, LOCK, RunJournal, goes_on, read_journal, report_command
 from dlemu.telemetry._readings import log_path
@@ -29,7 +29,7 @@ _CHECK_SECONDS = 0.2  # a check costs a system call, or a request to a file serv
 
 
 def new_folder(name: str, prefix: str = "") -> str:
-    """Return results/NAME/PREFIXTIME-PID, numbered where one process starts two runs in a second. Raises UserError."""
+    """Return results/NAME/PREFIXTIME-PID, with -2, -3, ... if that exists. Raises UserError for a wrong name."""
     check_model_name(name)
     first = os.path.join("results", name, f"{prefix}{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}")
     folder = first
@@ -41,11 +41,11 @@ def new_folder(name: str, prefix: str = "") -> str:
 
 
 def check_folder(folder: str) -> None:
-    """Raise SpaceError for the folder of another run, as no two runs share one, or for one that can't be made."""
+    """Raise SpaceError for a folder that another run has taken, or that can't be made: results have no place there."""
     live = os.path.join(folder, LIVE)
     problem = ""
     try:
-        if any(os.path.exists(os.path.join(folder, name)) for name in ("summary.json", "facts.json")):
+        if any(os.path.exists(os.path.join(folder, name)) for name in (SUMMARY, FACTS)):
             problem = "holds the results of another run"
         elif goes_on(folder):
             problem = "belongs to another run, which is still active"
@@ -81,9 +81,9 @@ def check_place(folder: str, *, setting: str = "output.folder") -> None:
 def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str | None = None) -> OwnFolder:
     """Make a run's folder and its live folder; raises SpaceError if that is impossible, or it is another run's.
 
-    `names` are files that this kind's ranks write into the live folder, besides those of any run: claimed here (listed
-    as dlemu's own) by one process, as lines that several hosts append get lost. `also` is a folder that the run makes
-    if it is missing, and that is removed with the run's.
+    `names` are files that ranks of this kind of job will write into the live folder. This process claims them (lists
+    them as dlemu's own), because lines that several hosts append to one list get lost. `also` is a folder that the run
+    makes if it is missing, and that is removed with the run's folder.
     """
     check_folder(folder)
     missing = missing_folders(also) if also else ()
@@ -115,7 +115,7 @@ def drop_folder(folder: OwnFolder) -> None:
 
 
 def drop_live(folder: str) -> None:
-    """Remove the live folder, whose content is then in the saved result."""
+    """Remove the live folder of a run that has saved its result, or has measured nothing."""
     live = os.path.join(folder, LIVE)
     requests = request_folder(live)
     if os.path.isdir(requests) and LIVE + "/" in owned.claimed(folder):

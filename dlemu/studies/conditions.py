@@ -33,7 +33,7 @@ def conditions_of(parts: JobParts, summary: Any, facts: Any) -> Conditions:
 
 
 def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:
-    """Yield the conditions of each run whose folder still exists; raises UserError for a damaged one."""
+    """Yield the conditions of each run whose folder still exists; raises UserError for a damaged run."""
     for folder in folders:
         kind = kind_of(folder)
         if kind is not None and kind.is_job:
@@ -43,17 +43,17 @@ def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:
 
 
 def settings_of(side: Conditions) -> dict[str, str]:
-    """Return what is the same for two runs of which only the storage differs, as text: hosts, work, settings."""
+    """Return, as text, all that must match before two storages may be compared: hosts, work, settings."""
     hosts = {name: sorted({plain(getattr(host, name), name) for host in side.hosts}) for name in HOST_FACTS}
     settings = hosts | side.work | side.how
     return {key.replace("_", " "): plain(value, key) for key, value in settings.items() if value is not None}
 
 
 def background(question: Any, folder: str, runs: Iterable[str]) -> Iterator[Table]:
-    """Yield tables of what a study was asked, and of the conditions of the first of its `runs` that still exists."""
+    """Yield tables of a study's question, and of the conditions of the first of its `runs` that can still be read."""
     yield from keys_of("The question", question, without=[DIGEST])
     for name in runs:
-        with contextlib.suppress(UserError):  # a study has its own numbers: a run of it may be damaged
+        with contextlib.suppress(UserError):  # of a damaged run, which is skipped: the study has its own numbers
             for run in conditions_in([os.path.join(folder, name)]):
                 yield from keys_of("How it was measured", run.facts | run.work | run.how)
                 yield from keys_of("Environment", Environment(hosts=run.hosts, storage=run.storage))

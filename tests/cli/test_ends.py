@@ -59,6 +59,7 @@ def test_what_is_raised_is_told_once(
     [
         ("report x", "dlemu.studies.pages.write_page"),
         ("predict workload=unet3d --mb-per-second 7", "dlemu.studies.predict.predict"),
+        ("compare workload=unet3d drives=/mnt/a,/mnt/b", "dlemu.studies.sweep.run.sweep"),  # it has planned no run yet
     ],
 )
 def test_sigterm_ends_what_only_reads_and_writes_files_as_ctrl_c_does(
@@ -71,7 +72,7 @@ def test_sigterm_ends_what_only_reads_and_writes_files_as_ctrl_c_does(
         main()
     signal.signal(signal.SIGTERM, before)
     assert ended.value.code == 143
-    assert "interrupted by SIGTERM" in capfd.readouterr().err
+    assert "interrupted by SIGTERM\n" in capfd.readouterr().err
 
 
 def test_a_sweep_that_runs_out_of_space_says_how_to_go_on(

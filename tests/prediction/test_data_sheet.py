@@ -196,7 +196,7 @@ def _fio(**changes: object) -> dict[str, object]:
     return {"jobname": "a", "groupid": 0, "read": nothing, "write": nothing} | changes
 
 
-FIO = {
+FIO: dict[str, Any] = {
     "fio version": "fio-3.33",
     "jobs": [
         *[_fio(read={"iops": 30_000.0, "bw_bytes": 30_000 * 131072, "lat_ns": {"mean": 32e9 / 30_000}})] * 2,
@@ -230,3 +230,13 @@ def test_what_fio_and_elbencho_wrote_is_taken_as_it_is(text: str, reads: Any, wr
     assert isinstance(found, Rates)
     for known, wanted in ((found.rates, reads), (found.writes, writes)):
         assert [(rate.size_bytes, rate.depth, rate.per_second) for rate in known] == wanted
+
+
+@pytest.mark.parametrize("direct_jobs", [1, 3])
+def test_results_of_fio_are_direct_if_all_its_jobs_are(direct_jobs: int, tmp_path: Path) -> None:
+    direct = {"job options": {"direct": "1"}}
+    jobs = [*(job | direct for job in FIO["jobs"][:direct_jobs]), *FIO["jobs"][direct_jobs:]]
+    (tmp_path / "output").write_text(json.dumps(FIO | {"jobs": jobs}))
+    found = with_rates(PredictionRequest(drive=str(tmp_path / "output"))).drive
+    assert isinstance(found, Rates)
+    assert ("made without direct=1" in found.source) == (direct_jobs < 3)

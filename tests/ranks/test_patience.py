@@ -59,3 +59,15 @@ def test_who_is_ended_after_half_of_the_wait_says_what_it_waited_for(
         signal.signal(signal.SIGALRM, before)
         never.set()
     assert ("fsync of /mnt/a took" in str(caught.value)) == (told is PatienceError)
+
+
+def test_an_interruption_as_the_call_returns_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    join = threading.Thread.join
+
+    def join_and_interrupt(thread: threading.Thread, _: float) -> None:
+        join(thread)
+        raise Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr(threading.Thread, "join", join_and_interrupt)
+    with pytest.raises(Interrupted):
+        within(1e-9, lambda: 7, "counting")

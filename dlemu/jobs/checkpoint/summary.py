@@ -18,10 +18,9 @@ from dlemu.results.figures import Value, half_width_of
 from dlemu.results.parts import JobSummary, Requests
 
 Phase = Literal["write", "read"]
-Cause = Literal["storage", "host CPU", "emulator", "page cache"]
-"""What limits writing or reading."""
+Cause = Literal["storage", "host CPU", "emulator", "page cache"]  # what limits writing or reading
 DURATION = "duration"
-"""`Metric.phase` of the durations that comparisons are about: the catalogue puts the phase's name there."""
+"""Stands in `Metric.phase` of a duration to compare, until the catalogue knows its phase: `writing` or `reading`."""
 WRITING, READING = "writing", "reading"  # the phases of a run
 
 
@@ -33,8 +32,8 @@ class Caveat(StrEnum):
     """Each thread that writes or reads is busy copying bytes."""
 
 
-def _shown(title: str, unit: str) -> Metric:
-    """Return a metric that `dlemu compare` leaves out: it says why a phase took as long as it did."""
+def _explaining(title: str, unit: str) -> Metric:
+    """Return a metric that explains how long a phase took: `dlemu compare` leaves it out."""
     return Metric(title, unit, "neither", is_compared=False)
 
 
@@ -62,13 +61,13 @@ class PhaseSummary:
     """Throughput of the devices behind the folder meanwhile, 1e6 bytes/s."""
     cpu_seconds_per_gb: Annotated[float | None, Metric("CPU", "s/GB", "lower")] = None
     """CPU time of the ranks per 1e9 bytes, including content generation."""
-    call_percent: Annotated[float, _shown("in calls", "%")]
+    call_percent: Annotated[float, _explaining("in calls", "%")]
     """Share of the threads' time in write or read calls."""
-    starved_percent: Annotated[float, _shown("waiting for content", "%")]
+    starved_percent: Annotated[float, _explaining("waiting for content", "%")]
     """Share of the threads' time waiting for content to be generated."""
-    cpu_percent: Annotated[float, _shown("on a core", "%")]
+    cpu_percent: Annotated[float, _explaining("on a core", "%")]
     """Share of the threads' time running on a core."""
-    cpu_wait_percent: Annotated[float, _shown("waiting for a core", "%")]
+    cpu_wait_percent: Annotated[float, _explaining("waiting for a core", "%")]
     """Share of the threads' time runnable, but waiting for a core."""
     steady: bool | None = None
     """Writing only: the last five checkpoints had the same speed (SNIA's steady state); null with fewer."""
@@ -85,11 +84,15 @@ class TrainingCost:
     """Share of training's time lost to checkpoints."""
     mtbf_hours: float | None = None
     """Mean time between failures of the job (`checkpoint.gpu_mtbf_hours` / its ranks)."""
-    best_interval_seconds: Annotated[float | None, _shown("best interval", "s")] = None
+    best_interval_seconds: Annotated[float | None, _explaining("best interval", "s")] = None
     """Optimal interval for `mtbf_hours`, by Daly's formula; at least the drain."""
+<<<<<<< HEAD
     wasted_percent_now: Annotated[float | None, _shown("lost with failures now", "%")] = None
     """Time lost to checkpoints, recomputed work and recovery at `interval_seconds`."""
     wasted_percent: Annotated[float | None, _shown("lost with failures at best", "%")] = None
+=======
+    wasted_percent: Annotated[float | None, _explaining("lost with failures", "%")] = None
+>>>>>>> fixcore-ok
     """Time lost to checkpoints, recomputed work and recovery at `best_interval_seconds`."""
 
 
@@ -97,13 +100,13 @@ class TrainingCost:
 class Asynchronous:
     """Results of asynchronous checkpoints, which are written while training goes on."""
 
-    snapshot_seconds: Annotated[float, _shown("snapshot", "s")]
+    snapshot_seconds: Annotated[float, _explaining("snapshot", "s")]
     """Time of a snapshot: how long training stalls if the checkpoint before is complete."""
     au_percent: Annotated[float, Metric("AU, asynchronous", "%", "higher")]
     """Accelerator utilisation of this run: share of the time spent computing, reading excluded."""
     safe_seconds: Annotated[float, Metric("safe after, asynchronous", "s", "lower")]
     """From when training was ready for a checkpoint until it was on the storage, the mean over checkpoints."""
-    shortest_interval_seconds: Annotated[float, _shown("at most every", "s")]
+    shortest_interval_seconds: Annotated[float, _explaining("at most every", "s")]
     """Minimum computing time between two checkpoints that reaches an AU of `metric.au`."""
 
 
@@ -124,7 +127,7 @@ class CheckpointSummary(JobSummary):
     read: PhaseSummary | None = None
     training: TrainingCost | None = None
     asynchronous: Asynchronous | None = None
-    ceiling_gb_per_second: Annotated[float | None, _shown("content generation", "GB/s")] = None
+    ceiling_gb_per_second: Annotated[float | None, _explaining("content generation", "GB/s")] = None
     """Rate at which all ranks generate content without storage, 1e9 bytes/s: the upper limit of writing here."""
     requests: Requests | None = None
     """Requests to the object store, writing and reading; null for file systems."""
@@ -191,7 +194,7 @@ CATALOGUE = Catalogue(
 
 
 def metrics_of(summary: CheckpointSummary) -> dict[str, Value]:
-    """Return the metrics that a run has, in display order; each checkpoint is a repetition."""
+    """Return the metrics that a run has, in display order; those that CheckpointTimes has, too, for each checkpoint."""
     values = {}
     for metric in CATALOGUE:
         part = next((part for part in _PARTS if metric.name.startswith(f"{part}_")), "")

@@ -31,12 +31,9 @@ from dlemu.ranks import Comm
 
 TIMES = 4  # storage that scales clears MIN_SPEEDUP by far; more readers would take more memory and cores
 """Factor between the numbers of readers tried: the run's times TIMES, and divided by it."""
-LARGER_BYTES = 4 << 20
-"""Bytes of the larger read calls, tried if the run's own calls had a quarter of that or less."""
-MEMORY_SHARE = 0.25
-"""Largest share of the available memory that the buffers of more readers may take."""
-Trial = Literal["more", "fewer", "larger"]
-"""More readers, fewer readers, larger requests."""
+LARGER_BYTES = 4 << 20  # bytes of the larger read calls, tried if the run's own calls had at most a quarter of that
+MEMORY_SHARE = 0.25  # largest share of the available memory that the buffers of more readers may take
+Trial = Literal["more", "fewer", "larger"]  # more readers, fewer readers, larger requests
 
 
 def try_other_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | None:
@@ -76,9 +73,7 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
     rows = rows[rows["phase"] == TRAINING].copy()
     au = au_percent(rows)
     rows["sync_ns"] = 0  # what waiting for another rank cost is judged from that rank's rows
-    if not len(rows) or workload.metric.scaling_seconds <= 0 or job.read_by_loader:
-        return ()
-    if au >= 100 * workload.metric.au:
+    if not len(rows) or workload.metric.scaling_seconds <= 0 or job.read_by_loader or au >= 100 * workload.metric.au:
         return ()
     causes, work = explain_loss(workload, rows, ranks=1)
     if causes.total < MIN_LOSS_PERCENT or causes.storage < causes.total / 2:
@@ -97,7 +92,7 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
         trials.append("fewer")
     chooses_size = reader.engine == "fast" or (reader.engine == "matched" and reader.odirect)
     call_bytes = work.call_bytes or LARGER_BYTES
-    if chooses_size and call_bytes <= min(job.found.max_sample_bytes / 2, LARGER_BYTES / TIMES):
+    if chooses_size and call_bytes <= min(job.found.max_sample_bytes / 2, LARGER_BYTES / 4):
         trials.append("larger")
     return tuple(trials)
 

@@ -48,12 +48,12 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
     Raises UserError when this host can't run that many, DlemuError when it was too short for a result.
     """
     question, live = plan.question, os.path.join(folder, "live")
-    test = SequentialTest(question.threshold_percent, question.confidence_percent / 100)
+    sequential_test = SequentialTest(question.threshold_percent, question.confidence_percent / 100)
     is_decided = False
 
     def stop_if_decided() -> None:
         nonlocal is_decided
-        if not is_decided and test(plan.sustained(_live_rows(live))):
+        if not is_decided and sequential_test(plan.sustained(_live_rows(live))):
             is_decided = True
             request_stop(live)
 

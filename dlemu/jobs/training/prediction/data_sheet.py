@@ -18,8 +18,7 @@ from dlemu.results.answer_files import read_untrusted
 from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, Rate, Rates, per_second, read_drive
 from dlemu.runner.prediction_request import PredictionRequest
 
-_MOST_TIMES = 8
-"""Requests this many times larger than the largest of a drive's figures are too large to infer their rate."""
+_MOST_TIMES = 8  # a workload's requests may be this many times larger than the largest whose rate is known
 
 
 def calibrate_from_drive(path: str | Rates, workload: Workload, *, cores: float) -> Calibration:
@@ -48,10 +47,10 @@ def _contradictions(rates: Sequence[Rate]) -> Iterator[str]:
     for rate in rates:
         ratio = per_second(rates, rate.size_bytes, rate.depth) / rate.per_second
         if abs(ratio - 1) > 0.1:
-            given = rate.size_bytes * rate.per_second / 1e6
+            given_mb = rate.size_bytes * rate.per_second / 1e6
             yield (
-                f"{rate.size_bytes:,} bytes at depth {rate.depth} are given as {given:,.0f} MB/s, but the "
-                f"drive's other figures mean {ratio * given:,.0f} MB/s (assumed): check those at depth 1"
+                f"{rate.size_bytes:,} bytes at depth {rate.depth} are given as {given_mb:,.0f} MB/s, but the "
+                f"drive's other figures mean {ratio * given_mb:,.0f} MB/s (assumed): check those at depth 1"
             )
 
 
@@ -59,12 +58,12 @@ def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:
     """Return the size of a reader's requests to the drive, and how many it has in flight (the kernel splits reads)."""
     reader, data = workload.reader, workload.dataset
     if traits_of(reader.data_loader).interleave(reader, data) is not None:
-        together = data.num_samples_per_file
+        samples_at_once = data.num_samples_per_file
     elif data.num_samples_per_file > 1 and reader.sample_shuffle == "off":
-        together = min(reader.batch_size, data.num_samples_per_file)
+        samples_at_once = min(reader.batch_size, data.num_samples_per_file)
     else:
-        together = 1
-    read_bytes = max(1, round(sample_bytes * together))
+        samples_at_once = 1
+    read_bytes = max(1, round(sample_bytes * samples_at_once))
     if not workload.storage.has_paths:
         return min(read_bytes, reader.range_bytes or read_bytes), reader.io_depth
     if reader.odirect:
@@ -90,22 +89,24 @@ def with_rates(request: PredictionRequest) -> PredictionRequest:
         return request
     text = read_untrusted(request.drive).decode(errors="replace")
     if '"fio version"' in text:
-        buffered = "" if '"direct":"1"' in text.replace(" ", "") else ", made without direct=1"
-        return replace(request, drive=_measured(request.drive, _by_fio(text), buffered))
+        return replace(request, drive=_measured(request.drive, _by_fio(text)))
     if '"phase_type"' in text:
         return replace(request, drive=_measured(request.drive, _by_elbencho(text)))
     return request
 
 
-def _measured(path: str, rows: Iterator[_Row], note: str = "") -> Rates:
+def _measured(path: str, rows: Iterator[_Row]) -> Rates:
     """Return the rates that fio (--output-format=json) or elbencho (--jsonfile) measured; raises UserError."""
     rates: dict[str, list[Rate]] = {"read": [], "write": []}
+    note = ""
     try:
         for row in rows:
             operation = row.operation.lower()
             if row.iops and row.size_bytes >= 1 and operation in rates:
                 rate = Rate(size_bytes=round(row.size_bytes), depth=max(1, round(row.depth)), per_second=row.iops)
                 rates[operation].append(rate)
+                if not row.is_direct:
+                    note = ", made without direct=1"
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(f"{path} looks like the output of fio or elbencho, and can't be read ({error!r})") from None
     if not (rates["read"] or rates["write"]):
@@ -121,18 +122,22 @@ class _Row(NamedTuple):
     iops: float
     size_bytes: float
     depth: float
+    is_direct: bool = True  # all jobs of fio had direct=1; elbencho's output does not say
 
 
 def _by_fio(text: str) -> Iterator[_Row]:
     """Jobs of one group ran at the same time. Mean requests in flight: rate x mean latency (Little, 1961)."""
     groups: dict[tuple[int, str], list[dict[str, Any]]] = {}
-    for job in json.loads(text[text.index("{") :])["jobs"]:
+    output = json.loads(text[text.index("{") :])
+    for job in output["jobs"]:
+        is_direct = (output.get("global options", {}) | job.get("job options", {})).get("direct") == "1"
         for operation in ("read", "write"):
-            groups.setdefault((job["groupid"], operation), []).append(job[operation])
+            groups.setdefault((job["groupid"], operation), []).append({**job[operation], "is_direct": is_direct})
     for (_, operation), jobs in groups.items():
         iops = sum(job["iops"] for job in jobs)
         depth = sum(job["iops"] * job["lat_ns"]["mean"] / 1e9 for job in jobs)
-        yield _Row(operation, iops, sum(job["bw_bytes"] for job in jobs) / (iops or 1), depth)
+        size_bytes = sum(job["bw_bytes"] for job in jobs) / (iops or 1)
+        yield _Row(operation, iops, size_bytes, depth, all(job["is_direct"] for job in jobs if job["iops"]))
 
 
 def _by_elbencho(text: str) -> Iterator[_Row]:

@@ -20,7 +20,7 @@ def predicted_au(answer: Prediction) -> Figure | None:
             break
         low, high = count.au_sustained_interval_percent
         row = {"line": "predicted", "at": count.accelerators, "verdict": _VERDICTS[count.passed]}
-        rows.append(row | {"low": low, "high": high, "value": count.verdict_au("sustained")})
+        rows.append(row | {"low": low, "high": high, "value": count.au_sustained_percent})
     threshold = answer.question.threshold_percent
     axis = alt.Axis(values=[row["at"] for row in rows], grid=False, format=",~f", labelOverlap=True)
     x = alt.X("at:Q", title="accelerators", axis=axis, scale=alt.Scale(zero=False, padding=14))

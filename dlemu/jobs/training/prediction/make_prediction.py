@@ -313,7 +313,7 @@ class _Predictor:
 
     def limited_by(self, count: PredictedCount) -> LimitedBy[What]:
         """Return what limits a count: what (storage, readers or cores) gains most AU over whole epochs."""
-        sustained = count.verdict_au("sustained")
+        sustained = count.au_sustained_percent
         au = f"the AU with {counted(count.accelerators, 'accelerator')} is {sustained:.1f} %"
         if sustained >= NOTHING_PERCENT:
             return LimitedBy(what="nothing", confidence="high", evidence=(au,))

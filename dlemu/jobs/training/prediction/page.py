@@ -17,7 +17,7 @@ from dlemu.results.wording import scaled
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
 
-_SHOWN_COUNTS = 3  # the largest that passes and the next
+_SHOWN_COUNTS = 3  # lines for numbers of accelerators: about those around the largest that passes
 _VERDICTS = {True: "pass", False: "fail", None: "too close to call"}
 _TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
 
@@ -32,9 +32,9 @@ def _screen(answer: Prediction, folder: str) -> Screen:
     for count in answer.counts[:_SHOWN_COUNTS]:
         if count is not shown:
             low, high = count.au_sustained_interval_percent
-            au = with_uncertainty(count.verdict_au("sustained"), (high - low) / 2, answer.question.threshold_percent)
-            au = f"AU {au}, {rate(count.app_mb_per_second)}"
-            lines.append(Said(f"{count.accelerators:>3}", f"{au}: {_VERDICTS[count.passed]}"))
+            au = with_uncertainty(count.au_sustained_percent, (high - low) / 2, answer.question.threshold_percent)
+            au_and_rate = f"AU {au}, {rate(count.app_mb_per_second)}"
+            lines.append(Said(f"{count.accelerators:>3}", f"{au_and_rate}: {_VERDICTS[count.passed]}"))
     lines += [
         Said("limit", f"{what}: {limit.evidence[-1]}"),
         Said("needs", f"{needed} for {answer.accelerators} to pass; they read {read} over whole epochs"),
@@ -58,11 +58,11 @@ def _charts(answer: Prediction, folder: str) -> Iterator[tuple[str, Figure]]:
 
 def _title(answer: Prediction) -> str:
     question = answer.question
-    accelerators = f" on {question.accelerator}" if question.accelerator else ""
-    if answer.max_accelerators_interval is None:
-        accelerators = f", {answer.accelerators} x {question.accelerator or 'accelerator'}"
+    hardware = f" on {question.accelerator}" if question.accelerator else ""
+    if answer.max_accelerators_interval is None:  # a number of accelerators was requested
+        hardware = f", {answer.accelerators} x {question.accelerator or 'accelerator'}"
     hosts = f", {question.hosts} hosts" if question.hosts > 1 else ""
-    return f"{question.workload}{accelerators}{scaled(question.sample_divisor)}: predicted{hosts}"
+    return f"{question.workload}{hardware}{scaled(question.sample_divisor)}: predicted{hosts}"
 
 
 PARTS = Parts(read=read_prediction, answer_type=Prediction, screen=_screen, sections=_sections, charts=_charts)
