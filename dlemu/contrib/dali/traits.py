@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 STREAMED = "tfrecord"  # DALI reads these files as streams: from their beginning, one after another
 _DIRECT_FORMATS = ("npy", "tfrecord")  # their DALI readers support O_DIRECT (`use_o_direct`)
 _RANK_BYTES = 32 << 20  # a rank's private memory besides its buffers: DALI 2.4 forked after import, three epochs
-_BATCHES_HELD = 6  # besides those in DALI's queues, measured with npy; with the two batches that the trainer has
+_BATCHES_HELD = 6  # batches outside DALI's queues, two of which the trainer has; measured with npy
 
 
 class Traits(LoaderTraits):
@@ -47,7 +47,7 @@ class Traits(LoaderTraits):
         return sum(depths(spec)) + ceil(window / spec.phases["train"].batch_size)
 
     def rank_bytes(self, spec: loader_base.LoaderSpec) -> int:
-        """Return the bytes of a rank's pipeline: shuffle window, batches as read, batches as the trainer gets them."""
+        """Return shuffle window + batches x (bytes as read + bytes of a decoded or cropped copy) + `_RANK_BYTES`."""
         phase, streams = spec.phases["train"], spec.interleave is not None
         sample_bytes = phase.fetch.nominal_sample_bytes if streams else phase.fetch.place_bytes
         # Samples that are neither cropped nor decoded are delivered as they were read, without a copy.

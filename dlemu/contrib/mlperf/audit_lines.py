@@ -44,6 +44,7 @@ def _cells(run: str, row: AuditRow) -> list[Cell]:
     au = _number(row.au_recomputed_percent)
     if row.au_recomputed_percent is None and row.au_least_percent is not None:
         au = f">={_number(row.au_least_percent)}"
+    # A run whose printer is not known is compared with DLIO's formula.
     rate = row.samples_per_second_recomputed if row.printed_by else row.samples_per_second_dlio
     difference = "-"
     if rate is not None and row.samples_per_second_printed:
@@ -73,12 +74,13 @@ def audit_lines(runs: Sequence[AuditedRun]) -> Iterator[Cell]:
     top = common_folder(runs)
     yield from finding_lines([one for run in runs for one in at(os.path.abspath(run.path), run.findings)], top)
     rows = [audit_row(run) for run in runs]
-    verdicts = Counter(_au_verdict(run, row) for run, row in zip(runs, rows, strict=True) if row.au_printed_percent)
+    pairs = zip(runs, rows, strict=True)
+    verdicts = Counter(_au_verdict(run, row) for run, row in pairs if row.au_printed_percent is not None)
     if verdicts:
         shown = [f"{verdict} in {count(verdicts[verdict], 'run')}" for verdict in _VERDICTS if verdicts[verdict]]
         yield f"printed AU: {', '.join(shown)}"
     wrong, from_steps = sum(bool(row.errors) for row in rows), sum(row.basis == "steps" for row in rows)
-    # Without the settings block times give no number.
+    # Block times yield a rate, or an AU, only if the run's settings are known.
     timed = [row for row in rows if row.basis == "blocks"]
     from_blocks = sum(row.au_whole_percent is not None or row.samples_per_second_dlio_v1 is not None for row in timed)
     yield Line(

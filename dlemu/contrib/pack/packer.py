@@ -53,7 +53,10 @@ class FilePacker:
             for name in names:
                 sample = self._prepared(name)
                 with self._writing(path):
-                    packer.add(sample)
+                    try:
+                        packer.add(sample)
+                    except ValueError as error:
+                        raise UserError(f"an image does not fit into {path}: {error}") from error
                 row["images"] += 1
                 row["sample_bytes"] += sample.data.nbytes
             with self._writing(path):
@@ -86,10 +89,9 @@ class FilePacker:
             raise UserError(f"{path} can't be packed: {reason}. Repair or remove it, {_GOES_ON}") from error
 
     def _read(self, path: str) -> memoryview:
-        self._storage.size_bytes(path)  # This raises OSError for a pipe, which would block forever.
+        size_bytes = self._storage.size_bytes(path)  # raises OSError for a pipe, which `open` would wait for
         reader = self._storage.open(path)
         try:
-            size_bytes = reader.size_bytes
             data = self._buffer.view(max(1, size_bytes))[:size_bytes]
             got_bytes = reader.read_into(data, 0)
         finally:
@@ -112,8 +114,6 @@ class FilePacker:
         try:
             yield
             self._end_lap("write")
-        except ValueError as error:
-            raise UserError(f"an image does not fit into {path}: {error}") from error
         except OSError as error:
             raise UserError(
                 f"{path}: {error}: pack.target can't be written. Free some space "

@@ -29,8 +29,7 @@ KINDS: tuple[Kind, Kind] = ("save", "load")
 _TRANSFER = re.compile(r"^(save|load)_ckpt(\d+)$")
 _STATS = re.compile(r"^(\d+)_per_epoch_stats\.json$")
 _STAMP_TOLERANCE_SECONDS = 0.01  # between a duration and its time stamps
-_SUMMARY_TOLERANCE_US = 1_000_000
-"""A checkpoint may begin this long before the summary's start, or end this long after its end."""
+_SUMMARY_TOLERANCE_US = 1_000_000  # how far a checkpoint may reach beyond the summary's start and end
 _MIN_SLOWER = 0.01  # the slowest rank is reported from this relative difference to rank 0 on
 
 
@@ -168,8 +167,7 @@ def _staggered(leaf: CheckpointLeaf) -> Iterator[Finding]:
             spans = [(each.start_us, each.start_us + 1e6 * each.seconds) for each in calls if each.start_us is not None]
             gap_us = max(start for start, _ in spans) - min(end for _, end in spans) if spans else 0
             if gap_us > 1e6 * _STAMP_TOLERANCE_SECONDS:
-                # the clocks of several hosts may differ
-                severity: Severity = "error" if leaf.hosts == 1 else "warning"
+                severity: Severity = "error" if leaf.hosts == 1 else "warning"  # Clocks of several hosts may differ.
                 seen = f"{kind} {index}: a rank began {gap_us / 1e6:.1f} s after another had ended"
                 yield by_rule("checkpoint.staggered", seen, severity=severity)
                 return

@@ -27,8 +27,7 @@ _MAX_UNEXPLAINED_SECONDS = 0.25
 _MEMORY_TOLERANCE = 0.01  # relative: two ranks may report slightly different memory sizes of the same host
 _MAX_COPY_DIFFERENCE = 1e-9  # relative: two independent measurements differ by more
 _CONFIGURED_DECIMALS = 6  # configured values have no more decimals; a measured double has about 15 digits
-_SUMMARY_TOLERANCE_US = 1_000_000
-"""A block may begin this long before the summary's start, or end this long after its end."""
+_SUMMARY_TOLERANCE_US = 1_000_000  # how far a block may reach beyond the summary's start and end
 _ROUNDING_TOLERANCE = 1e-4  # relative, between numbers that must be equal but for rounding
 
 

@@ -1,8 +1,8 @@
-"""Fingerprints of measurements, to find copied ones: two independent measurements never have the same.
+"""Fingerprints of measurements, to find copied ones: two independent measurements never have the same fingerprint.
 
-A fingerprint consists of sums of a rank's times, or of a run's figures. Unlike a hash, it also recognises a copy whose
-last digits were changed, or whose steps were shuffled. A sketch of the order of the steps by their waits recognises one
-that was scaled, or to which noise was added.
+A fingerprint has the sums of a rank's step times, or the figures of a run. Unlike hashes, sums also recognise a copy
+whose last digits were changed, or whose steps were shuffled. Its sketch, of the order of the steps by their waits, also
+recognises a copy whose times were scaled, or to which noise was added.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dlemu.contrib.mlperf.rules.known import Severity
 
 _MAX_COPY_DIFFERENCE = 1e-8  # relative: sums of hundreds of independently measured times differ by more
 _DECIMALS = 6  # a measured number has more decimals
-STAMP_DECIMALS = 3  # so has one derived from time stamps in microseconds
-_MIN_MEASURED = 3
-"""A list counts as measured if it has at least this many different values, or values with more decimals."""
+STAMP_DECIMALS = 3  # a number derived from time stamps in microseconds has more decimals
+_MIN_MEASURED = 3  # A list with fewer different values, or fewer values with more decimals, was not measured.
 
-_MIN_STEPS = 100  # of a sketch
-_PROJECTIONS = 64
-_MOST_COMPARED = 2_000  # sketches
-_MIN_UNEQUAL = 0.9  # share of the waits that must be of different lengths: equal ones have no order
-_MAX_ALIKE, _COPIED = 0.97, 0.9995
-"""Cosine of two sketches, about the correlation of the waits' ranks: of copies with 2 % noise 0.98 or more, of scaled
-ones 1. Of 2,775 pairs of epochs of published runs of v1.0 the closest have 0.5; chance alone gives 0.13 (standard
-deviation). Where a drive is the limit, runs that read files of different sizes in one order may honestly be alike."""
+_MIN_STEPS = 100  # An epoch with fewer steps has no sketch.
+_PROJECTIONS = 64  # numbers of a sketch
+_MOST_COMPARED = 2_000  # Only the first sketches are compared with each other: a larger matrix takes too much memory.
+_MIN_UNEQUAL = 0.9  # share of the waits that must be of different lengths: equal waits have no order
+_WARNING_COSINE = 0.97
+_ERROR_COSINE = 0.9995
+"""Cosine of two sketches, about the rank correlation of their waits: 0.98 or more for copies with 2 % noise, 1 for
+scaled copies. Of 2,775 pairs of epochs of v1.0's published runs, the closest have 0.5; by chance alone, the standard
+deviation is 0.13. If a drive is the limit, honest runs that read files of unequal sizes in one order may be alike."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,7 @@ class Fingerprint:
 
     where: str
     sums: tuple[float, ...]
-    sketch: tuple[float, ...] = ()
-    """Random projections of the steps' ranks by their waits, of length 1; empty for fewer than `_MIN_STEPS`."""
+    sketch: tuple[float, ...] = ()  # See `_sketch`; empty for fewer steps than `_MIN_STEPS`.
     epoch: int = 0
 
 
@@ -58,22 +57,23 @@ def step_fingerprints(logs: Logs) -> tuple[Fingerprint, ...]:
 
 
 def _sketch(load: Seconds) -> tuple[float, ...]:
+    """Sort the steps by their waits, project their places in that order on random signs, and scale to length 1."""
     if len(load) < _MIN_STEPS or len(np.unique(load)) < _MIN_UNEQUAL * len(load):
         return ()
-    order = np.argsort(np.argsort(load[1:])).astype(np.float64)  # the first step also starts the loader
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(_PROJECTIONS, len(order)))
-    projected = signs @ (order - order.mean())
+    places = np.argsort(np.argsort(load[1:])).astype(np.float64)  # The first step also waits for the loader's start.
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(_PROJECTIONS, len(places)))
+    projected = signs @ (places - places.mean())
     return tuple((projected / np.linalg.norm(projected)).tolist())
 
 
 def alike_pairs(fingerprints: Sequence[Fingerprint]) -> Iterator[tuple[Fingerprint, Fingerprint, Severity]]:
-    """Yield pairs whose steps waited in nearly the same order: an `error` if in the very same, else a `warning`."""
+    """Yield pairs of sketches with nearly the same order: `error` above _ERROR_COSINE, else `warning`."""
     sketched = [fingerprint for fingerprint in fingerprints if fingerprint.sketch][:_MOST_COMPARED]
     if sketched:
         sketches = np.array([fingerprint.sketch for fingerprint in sketched])
         cosines = sketches @ sketches.T
-        for first, second in np.argwhere(np.triu(cosines > _MAX_ALIKE, 1)).tolist():
-            severity: Severity = "error" if cosines[first, second] > _COPIED else "warning"
+        for first, second in np.argwhere(np.triu(cosines > _WARNING_COSINE, 1)).tolist():
+            severity: Severity = "error" if cosines[first, second] > _ERROR_COSINE else "warning"
             yield sketched[first], sketched[second], severity
 
 

@@ -13,9 +13,7 @@ from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_trees
 from dlemu.extend import UserError
 from dlemu.results.figures import Conditions, JobFigures, Value, half_width_of, value_of
 
-COMPARED_AU = "dlio"
-"""Formula of the compared AU: that of DLIO 2.x for all runs, whichever version of DLIO printed theirs."""
-
+COMPARED_AU = "dlio"  # For all runs, AU is by the formula of DLIO 2.x, whichever version of DLIO printed it.
 
 Settings = tuple[tuple[str, str], ...]  # (key, value) pairs in which the runs of a side differ from each other
 Side = tuple[dict[Settings, JobFigures], dict[Settings, Conditions]]

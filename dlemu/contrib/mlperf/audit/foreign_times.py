@@ -12,19 +12,22 @@ from dlemu.results.wording import count
 
 
 def foreign_run(folder: str) -> ForeignRun | None:
-    """Return the DLIO run in a folder, or None if it holds none.
+    """Return the DLIO run in a folder; raises UserError if its settings or times are not known.
 
-    Raises UserError if the run's settings or times are not known, or the folder holds several runs, or those of dlemu.
+    dlemu's own run, or no runs           None
+    results/summary.json, ...             the run
+    runs/a/summary.json, runs/b/...       UserError: name one of the runs
+    sweep/train-1/dlio/summary.json, ...  UserError: name one run of dlemu, such as sweep/train-1
     """
     if is_own(folder):
         return None
     folders = find_runs([folder])
     if not folders:
         return None
-    own = os.path.dirname(folders[0])
-    # The runs of a search or a sweep are there in DLIO's files, too, which say less.
-    if is_own(own) and not os.path.samefile(folders[0], folder):
-        raise UserError(f"{folder} holds {count(len(folders), 'run')}: name one, such as {own}")
+    parent = os.path.dirname(folders[0])
+    # dlemu's runs also write DLIO's files, which say less: if the user named a parent of such runs, ask for one run.
+    if is_own(parent) and not os.path.samefile(folders[0], folder):
+        raise UserError(f"{folder} holds {count(len(folders), 'run')}: name one, such as {parent}")
     if len(folders) > 1:
         raise UserError(f"{folder} holds {len(folders)} runs of DLIO: name one, such as {folders[0]}")
     run = audit_run(folders[0], shipped_pairs())
@@ -48,7 +51,7 @@ def _settings(run: AuditedRun) -> list[str]:
     setup = run.setup
     known = {
         "workload": setup.workload,
-        "accelerator": setup.accelerator or "",  # else the workload file's, whose step is another
+        "accelerator": setup.accelerator or "",  # Empty: no default of the workload file, whose step time would differ.
         "dataset.num_files_train": setup.num_files,
         "reader.batch_size": setup.batch_size,
         "reader.read_threads": setup.read_threads,
@@ -58,7 +61,7 @@ def _settings(run: AuditedRun) -> list[str]:
     missing = [key for key, value in known.items() if value is None]
     if missing:
         raise UserError(f"{run.path} lacks {', '.join(missing)}: wanted its config.yaml, as DLIO writes it")
-    if setup.workload not in workload_names():  # it could be the path of a file with any content
+    if setup.workload not in workload_names():  # A stranger's name could be the path of any file.
         raise UserError(f"{run.path} has workload {setup.workload!r}: wanted one of {', '.join(workload_names())}")
     reader = (setup.config or {}).get("reader")
     prefetch_size = reader.get("prefetch_size") if isinstance(reader, dict) else None
@@ -70,13 +73,13 @@ def _settings(run: AuditedRun) -> list[str]:
 def first_seconds(run: AuditedRun) -> tuple[float, ...]:
     """Return each epoch's wait for its first batch: from the steps, or else derived from AU; empty if unknown.
 
-    DLIO of v1.0 counts neither the first step's wait nor its computation: AU = (K - 1) c / (T - wait - c), with K
-    steps of c seconds in T seconds (docs/metrics.md).
+    DLIO of v1.0 counts neither the first step's wait nor its computation: AU = 100 (K - 1) c / (T - wait - c) percent,
+    with K steps of c seconds in T seconds (docs/metrics.md).
     """
     times, steps, compute = run.times, run.recomputed.steps_per_epoch, run.setup.computation_seconds
     if times.first_batch_seconds_by_epoch:
         return times.first_batch_seconds_by_epoch
-    printed = run.printed.au_by_epoch
+    printed = [au for au in run.printed.au_by_epoch if au > 0]  # An AU of 0 says nothing about the wait.
     if run.printed_by != "dlio_v1" or not steps or not compute or len(printed) != len(times.training_seconds_by_epoch):
         return ()
     return tuple(

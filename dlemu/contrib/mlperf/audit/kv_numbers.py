@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from statistics import fmean
 
 from dlemu.contrib.mlperf.audit import kv_leaf
-from dlemu.contrib.mlperf.audit.device_work import device_work
 from dlemu.contrib.mlperf.audit.kv_leaf import BANDWIDTH_KEYS, OPTIONS, KvLeaf, KvRank, copied_latencies, kv_commands
+from dlemu.contrib.mlperf.audit.papers import device_work
 from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, integer, mapping, same_sum, value_at
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, few, unapplied
 from dlemu.contrib.mlperf.rules.training import GIB

@@ -7,24 +7,28 @@ of one run, or of one call of another phase (datasize, datagen).
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlemu.contrib.mlperf.audit.run_settings import Setup, hydra_overrides, read_setup
 from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, moment, numbers, read_json, text, value_at
 from dlemu.contrib.mlperf.rules.known import Finding
+from dlemu.contrib.mlperf.rules.training import GIB
 
 METADATA = "_metadata.json"
 SEPARATION = "fs_separation.json"  # mlpstorage v3.0's record of whether data and results share a file system
-COLLECTED = os.path.join("collector-staging", "cluster_info.json")
-"""File in which mlpstorage v3.0 keeps /proc/meminfo and more of every host."""
-FILE_STORAGES = ("local_fs", "direct_fs")
-"""Values of `storage.storage_type` for files; mlpstorage v3.0 sets the second for O_DIRECT."""
+COLLECTED = os.path.join("collector-staging", "cluster_info.json")  # by v3.0: /proc/meminfo and more of every host
+FILE_STORAGES = ("local_fs", "direct_fs")  # `storage.storage_type` of files; v3.0 sets the second for O_DIRECT
 PHASES = ("datasize", "datagen", "run")
 STAMP_FORMAT = "%Y%m%d_%H%M%S"  # how mlpstorage names the folder of a call: the time when it began
+_SECTOR_BYTES = 512  # the unit of /proc/diskstats, whatever sectors the device has
+_PARTITION = re.compile(r"^(?:(?:nvme\d+n\d+|mmcblk\d+)p\d+|[shv]d[a-z]+\d+)$")
+_STACKED = re.compile(r"^(?:loop|ram|zram|sr|dm-|md)\d*")
+"""Devices that pass their requests on to other devices, which are counted themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,3 +151,42 @@ def stamp_of(name: str) -> datetime | None:
         return datetime.strptime(name, STAMP_FORMAT)
     except ValueError:
         return None
+
+
+class DeviceWork(NamedTuple):
+    """What one block device of a host did between the start and the end of a call."""
+
+    read_gib: float
+    written_gib: float
+    busy_seconds: float
+
+    @property
+    def moved_gib(self) -> float:
+        return self.read_gib + self.written_gib
+
+
+def device_work(metadata: Mapping[str, Any]) -> dict[str, DeviceWork]:
+    """Return `host:device` -> its work, for devices whose counters the metadata have both at the start and at the end.
+
+    Partitions and stacked devices are left out: the devices below them count their requests.
+    """
+    before = _counters(value_at(metadata, "cluster_snapshots.start.hosts"))
+    after = _counters(value_at(metadata, "cluster_snapshots.end.hosts"))
+    work = {}
+    for device in before.keys() & after.keys():
+        read, written, busy_ms = (end - start for start, end in zip(before[device], after[device], strict=True))
+        work[device] = DeviceWork(read * _SECTOR_BYTES / GIB, written * _SECTOR_BYTES / GIB, busy_ms / 1e3)
+    return work
+
+
+def _counters(hosts: object) -> dict[str, list[float]]:
+    """Return `host:device` -> sectors read, sectors written and busy milliseconds since the host booted."""
+    counters = {}
+    for host in map(mapping, hosts if isinstance(hosts, list) else ()):
+        disks = host.get("disks")
+        for disk in map(mapping, disks if isinstance(disks, list) else ()):
+            name = text(disk.get("device_name"))
+            values = numbers([disk.get(key) for key in ("sectors_read", "sectors_written", "time_doing_ios_ms")])
+            if name and values and not _PARTITION.match(name) and not _STACKED.match(name):
+                counters[f"{host.get('hostname')}:{name}"] = values
+    return counters

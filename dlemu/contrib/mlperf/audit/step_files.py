@@ -37,8 +37,7 @@ Seconds = NDArray[np.float64]
 _OUTPUT = re.compile(r"^(\d{1,9})_output\.json$")
 _STATS = re.compile(r"^(?:(\d{1,9})_)?per_epoch_stats\.json$")
 _PART = re.compile(r"^(block|ckpt|save_ckpt|load_ckpt)\d+$")
-_OVERLAP_TOLERANCE_US = 10_000
-"""Time stamps of the same moment may differ by this much: DLIO writes a line to its log between them."""
+_OVERLAP_TOLERANCE_US = 10_000  # between two time stamps of one moment: DLIO writes a line to its log between them
 _EPOCH_TOLERANCE_US = 1_000_000  # tolerance between time stamps that different parts of DLIO take
 Interval = tuple[int, int, str]  # start and end in microseconds, and a name
 LOG = "dlio.log"

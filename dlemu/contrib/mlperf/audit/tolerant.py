@@ -48,7 +48,7 @@ def read_text(path: str, findings: list[Finding]) -> str | None:
     except (UserError, ValueError) as error:
         findings.append(_broken(path, "text", error))
         return None
-    if content[: len(PRUNED) + 8].strip() != PRUNED:
+    if content[: len(PRUNED) + 8].strip() != PRUNED:  # Up to 8 blanks or line ends may surround the mark.
         return content
     findings.append(by_rule("file.pruned", f"{os.path.basename(path)}: {PRUNED}"))
     return None
@@ -67,9 +67,8 @@ def entries_of(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
             listed = sorted((entry.name, entry.is_dir()) for entry in entries)
     except OSError:
         return (), ()
-    return tuple(name for name, is_folder in listed if not is_folder), tuple(
-        name for name, is_folder in listed if is_folder
-    )
+    files = tuple(name for name, is_folder in listed if not is_folder)
+    return files, tuple(name for name, is_folder in listed if is_folder)
 
 
 def folders_in(folder: str) -> list[str]:
@@ -114,7 +113,9 @@ def number(value: object) -> float | None:
 def integer(value: object, least: int = 1) -> int | None:
     """Return the value as int if it is a whole number of at least `least`, else None."""
     real = number(value)
-    return int(real) if real is not None and real == int(real) and real >= least else None
+    if real is None or real != int(real) or real < least:
+        return None
+    return value if isinstance(value, int) else int(real)  # A float would round an int above 2**53.
 
 
 def numbers(value: object) -> list[float] | None:
@@ -140,7 +141,7 @@ def text(value: object) -> str | None:
 
 
 def stamp_us(value: object) -> int | None:
-    """Return one of DLIO's time stamps in microseconds since 1970, local time; None for any other value."""
+    """Return a time stamp of DLIO (`2026-07-12T18:00:00.5`) in microseconds since 1970, local time; else None."""
     if not isinstance(value, str):
         return None
     try:
@@ -151,6 +152,6 @@ def stamp_us(value: object) -> int | None:
 
 
 def moment(stamp: object) -> datetime | None:
-    """Return a time stamp of DLIO or mlpstorage in the local time of its clock; None for any other value."""
-    microseconds = stamp_us(stamp.removesuffix("Z") if isinstance(stamp, str) else stamp)
+    """Return a time stamp in the local time of its writer's clock: mlpstorage's are local, even if they end in Z."""
+    microseconds = stamp_us(stamp)
     return None if microseconds is None else datetime(1970, 1, 1) + timedelta(microseconds=microseconds)

@@ -1,4 +1,8 @@
-"""Rules on a training result: on each run, on all runs together, and on the dataset that they read."""
+"""Rules on a training result: on each run, on all runs together, and on the dataset that they read.
+
+A *result* is one submitted measurement: a warm-up run, measured runs, and calls that made the dataset (datasize,
+datagen). A result is *phased* if it has folders for these calls; a single run that was checked alone is not.
+"""
 
 from __future__ import annotations
 
@@ -40,15 +44,13 @@ _GENERATED_BY = (
 """Settings that decide which files datagen generates."""
 _LENGTHS = frozenset({"record_length_bytes", "record_length", "record_length_bytes_stdev", "record_length_stdev"})
 """Settings of the dataset on the length of its records; the deviation is compared if datagen sets one of them."""
-MIN_ACCELERATORS_PER_HOST = 4
-"""With fewer on a single host, v3.0's checker asks whether that host could drive more (3.3.3)."""
+MIN_ACCELERATORS_PER_HOST = 4  # With fewer on a single host, v3.0's checker asks whether it could drive more (3.3.3).
 GAP_FACTOR = 2
 """Starts of successive runs are less than this many durations of the shortest run apart (2.1.18, v3.0's checker)."""
-MAX_RATE_SPREAD = 0.05
-"""Runs of one result are replicable if samples/s differ by at most this share of their mean (text, results)."""
+MAX_RATE_SPREAD = 0.05  # of the mean samples/s, between the runs of one result (the rules' text, section on results)
 
 
-def single_run_rules(result: Result[Leaf]) -> Iterator[Finding]:
+def edition_rules_on_runs(result: Result[Leaf]) -> Iterator[Finding]:
     """Check every run by the edition's rules on single runs, with the AU recomputed from its steps."""
     limit = stated_limit(result)
     for leaf in result.runs:
@@ -103,7 +105,7 @@ def complete(leaf: Leaf, _: Result[Leaf]) -> Iterator[Finding]:
 
 
 def audit_findings(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
-    """Pass on the audit's findings, files that contradict each other or can't be read, unless other rules give them."""
+    """Pass on the audit's findings (contradicting or unreadable files), except those that another rule reports."""
     for finding in leaf.run.findings if leaf.run else ():
         by_complete = finding.rule in _COVERED_BY_COMPLETE and leaf.printed.accelerators
         by_file_rules = finding.rule == "summary.missing" and result.phased
@@ -279,17 +281,17 @@ def _has_df(leaf: Leaf) -> bool:
         return False
 
 
-_RUN_RULES = (complete, audit_findings, made_by_dlio, run_hosts, run_ended, separate_folders)
+_FOLDER_RULES = (complete, audit_findings, made_by_dlio, run_hosts, run_ended, separate_folders)
 
 
-def runs_alone(result: Result[Leaf]) -> Iterator[Finding]:
-    """Apply the rules on each run by itself."""
+def folder_rules_on_runs(result: Result[Leaf]) -> Iterator[Finding]:
+    """Check the folder of every run: its configuration, its findings of the audit, its hosts, its end, its data."""
     for leaf in result.runs:
-        for rule in _RUN_RULES:
+        for rule in _FOLDER_RULES:
             yield from at(leaf.path, rule(leaf, result))
 
 
 RESULT_RULES: tuple[Rule, ...] = (
-    *(single_run_rules, runs_alone, few_accelerators, run_count, run_gaps, same_job, rates_agree),
+    *(edition_rules_on_runs, folder_rules_on_runs, few_accelerators, run_count, run_gaps, same_job, rates_agree),
     *(dataset_phases, dataset_as_generated),
 )

@@ -9,8 +9,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 
-from dlemu.contrib.mlperf.audit.device_work import device_work
-from dlemu.contrib.mlperf.audit.papers import METADATA, SEPARATION, Papers
+from dlemu.contrib.mlperf.audit.papers import METADATA, SEPARATION, Papers, device_work
 from dlemu.contrib.mlperf.audit.step_files import LOG
 from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, moment, number, read_text, text, value_at
 from dlemu.contrib.mlperf.check.call_facts import CACHE_OPTION, DATA_FOLDER_KEYS, FACTS, AnyResult

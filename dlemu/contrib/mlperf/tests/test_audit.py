@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dlemu.contrib.mlperf.audit import tolerant
 from dlemu.contrib.mlperf.audit.audit_answer import audit_row
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, audit_trees, shipped_pairs
 from dlemu.contrib.mlperf.audit.recompute import credit_percent, sustained_least_percent
@@ -360,3 +361,7 @@ def test_drawn_step_times_have_no_bounds(tmp_path: Path) -> None:
     config.write_text(config.read_text().replace(f"computation_time: {C}", drawn))
     told = audit_row(audited(tmp_path))
     assert told.au_least_percent is told.samples_per_second_least is told.samples_per_second_most is None
+
+
+def test_a_whole_number_above_2_to_the_53_keeps_its_digits() -> None:
+    assert tolerant.integer(2**53 + 1) == 2**53 + 1

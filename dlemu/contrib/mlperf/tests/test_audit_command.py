@@ -48,8 +48,9 @@ def test_an_error_in_one_run_ends_with_1_and_is_told(tree: Path) -> None:
 def test_a_sentence_says_whether_the_printed_au_is_right(tree: Path) -> None:
     sentence = "printed AU: right in 2 runs, not certain in 1 run"
     assert sentence in audit(tree).output
-    edit(tree / "unet3d" / "run2" / "summary.json", scale("metric/train_au_mean_percentage", 0.9))
-    assert "printed AU: right in 1 run, wrong in 1 run, not certain in 1 run" in audit(tree).output
+    for factor in (0.9, 0):
+        edit(tree / "unet3d" / "run2" / "summary.json", scale("metric/train_au_mean_percentage", factor))
+        assert "printed AU: right in 1 run, wrong in 1 run, not certain in 1 run" in audit(tree).output
 
 
 def test_a_wrong_folder_is_the_users_mistake(tmp_path: Path) -> None:

@@ -121,6 +121,10 @@ def test_dlios_results_are_what_a_prediction_is_made_of(tmp_path: Path) -> None:
     rate = summary["metric"]["train_throughput_mean_samples_per_second"]
     assert answer.shown.samples_per_second == pytest.approx(rate, rel=0.03)
     assert "3 epochs" in answer.source
+    edit(run / "summary.json", put("metric/train_au_percentage/1", 0.0))
+    without = foreign_run(str(run))
+    assert without is not None
+    assert without.first_seconds == ()
 
 
 def test_a_folder_of_several_runs_or_of_none_is_said(tmp_path: Path) -> None:

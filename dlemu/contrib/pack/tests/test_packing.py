@@ -193,6 +193,12 @@ def test_a_target_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         pack_one(tmp_path)
 
 
+def test_only_an_image_that_does_not_fit_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Storage, "create", Mock(side_effect=ValueError("a bug")))
+    with pytest.raises(DlemuError, match="ValueError: a bug"):
+        pack_one(tmp_path)
+
+
 @pytest.mark.parametrize("harm", ["a file", "train", "index/train", "a link", "packed.json", "settings"])
 def test_what_others_have_in_a_target_stays(harm: str, tmp_path: Path) -> None:
     target, others, words = tmp_path / "packed", tmp_path / "others", [f"output.folder={tmp_path / 'second'}"]
