@@ -86,13 +86,9 @@ class TrainingCost:
     """Mean time between failures of the job (`checkpoint.gpu_mtbf_hours` / its ranks)."""
     best_interval_seconds: Annotated[float | None, _explaining("best interval", "s")] = None
     """Optimal interval for `mtbf_hours`, by Daly's formula; at least the drain."""
-<<<<<<< HEAD
-    wasted_percent_now: Annotated[float | None, _shown("lost with failures now", "%")] = None
+    wasted_percent_now: Annotated[float | None, _explaining("lost with failures now", "%")] = None
     """Time lost to checkpoints, recomputed work and recovery at `interval_seconds`."""
-    wasted_percent: Annotated[float | None, _shown("lost with failures at best", "%")] = None
-=======
-    wasted_percent: Annotated[float | None, _explaining("lost with failures", "%")] = None
->>>>>>> fixcore-ok
+    wasted_percent: Annotated[float | None, _explaining("lost with failures at best", "%")] = None
     """Time lost to checkpoints, recomputed work and recovery at `best_interval_seconds`."""
 
 
