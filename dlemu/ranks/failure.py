@@ -19,8 +19,7 @@ from dlemu.ranks.process_control import Interrupted, stands_still
 class Role:
     """How messages name a kind of process: ranks, or a job's workers."""
 
-    name: str
-    """Noun for one of them, before its number: 'rank'."""
+    name: str  # noun, before the process's number: 'rank'
     remedy: str
     """What to do when memory ran out: 'use fewer ...'."""
 

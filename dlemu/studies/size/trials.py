@@ -15,6 +15,7 @@ from datagen.errors import DlemuError
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, read_log
 from dlemu.metrics.rows import Rows
 from dlemu.metrics.t_interval import SequentialTest, estimate
+from dlemu.results import LIVE
 from dlemu.results.kinds import read_figures
 from dlemu.results.wording import count
 from dlemu.runner.child_run import run_train
@@ -34,8 +35,7 @@ class TrialPlan:
     window_seconds: float
     batches_ahead: int
     total_steps: int  # of a trial, at most
-    seed: int
-    """Seed of the first trial's shuffles; each further trial has another seed, so another order of reads."""
+    seed: int  # of the first trial's shuffles; each further trial has another seed, so another order of reads
 
     def sustained(self, rows: Rows) -> Values:
         """Return the AU of each window of the steady part of a trial, in percent."""
@@ -43,11 +43,11 @@ class TrialPlan:
 
 
 def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> Trial:
-    """Run trial `number` of a search (from 1) as `dlemu train`, and return what it showed.
+    """Run trial `number` of a search (from 1) as `dlemu train`, and stop it once its verdict is certain.
 
-    Raises UserError when this host can't run that many, DlemuError when it was too short for a result.
+    Raises UserError if this host can't run so many accelerators, DlemuError if the trial was too short for a result.
     """
-    question, live = plan.question, os.path.join(folder, "live")
+    question, live = plan.question, os.path.join(folder, LIVE)
     sequential_test = SequentialTest(question.threshold_percent, question.confidence_percent / 100)
     is_decided = False
 
@@ -57,24 +57,26 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
             is_decided = True
             request_stop(live)
 
-    words = [
-        *plan.words,
-        f"ranks={accelerators}",
-        f"train.seed={plan.seed + number - 1}",
-        f"train.total_training_steps={plan.total_steps}",
-    ]
+    words = [*plan.words, f"ranks={accelerators}", f"train.seed={plan.seed + number - 1}"]
+    words.append(f"train.total_training_steps={plan.total_steps}")
     started = time.monotonic()
     run_train(words, folder, stop_if_decided, shlex.split(question.launcher.format(ranks=accelerators)))
-    seconds = time.monotonic() - started
+    return _trial_of(plan, accelerators, folder, time.monotonic() - started, is_decided)
+
+
+def _trial_of(plan: TrialPlan, accelerators: int, folder: str, seconds: float, is_decided: bool) -> Trial:
+    """Return what a completed trial showed; `is_decided` if its verdict was certain before its last step."""
+    question = plan.question
     run, figures = read_figures(folder)
-    summary, rows = run.summary, run.training
-    values = plan.sustained(rows)
+    summary = run.summary
+    compute_seconds = float(run.training["compute_ns"].sum()) / 1e9  # of all accelerators together
+    values = plan.sustained(run.training)
     if len(values) < 2:
         raise DlemuError(
             f"the trial with {count(accelerators, 'accelerator')} ended before it gave a result ({len(values)} windows "
             f"of {plan.window_seconds:g} s in its steady part): use more files, or a longer --trial-seconds"
         )
-    sustained, cache = estimate(values, question.confidence_percent / 100), summary.page_cache
+    sustained = estimate(values, question.confidence_percent / 100)
     return Trial(
         accelerators=accelerators,
         folder=os.path.basename(folder),
@@ -83,9 +85,9 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
         settled=is_decided or sustained.decides(question.threshold_percent),
         window_au_percent=tuple(round(float(value), 3) for value in values),
         seconds=seconds,
-        mb_per_accelerator=(summary.metrics.app_bytes or 0) / 1e6 / (float(rows["compute_ns"].sum()) / 1e9),
+        mb_per_accelerator=(summary.metrics.app_bytes or 0) / 1e6 / compute_seconds,
         limited_by=summary.limited_by,
-        page_cache_warning=None if question.cached or cache is None else cache.warning,
+        page_cache_warning=None if question.cached or summary.page_cache is None else summary.page_cache.warning,
         figures=figures,
     )
 
