@@ -13,8 +13,8 @@ from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 
 RECORD = "record.json"
 QUANTILES = 33  # steps of 3 %: more would make the workload file too long for people to read
-_CACHED, _COLD = 0.97, 0.03
-"""If the page cache served more than _CACHED of the bytes, 100 % is reported; below _COLD, 0 %: metadata adds noise."""
+_CACHED = 0.97  # If the page cache served a larger share of the bytes, 100 % is reported: reads of metadata add noise.
+_COLD = 0.03  # If the page cache served a smaller share, 0 % is reported.
 MAX_CORE_WAIT_PERCENT = 10.0
 """A larger share of a step waiting for a core suggests other load, which may differ between the job and its replay."""
 VERDICTS = {True: "REPLAYABLE", False: "NOT REPLAYABLE", None: "NOT VERIFIED"}
@@ -49,14 +49,10 @@ class Parts:
     """Where a step's time went: mean seconds, which add up to the duration of a step."""
 
     computing: float
-    storage: float
-    """Waiting for a batch whose worker was blocked; in most jobs that is reading from storage."""
-    cpu_queue: float
-    """Runnable but without a core: the trainer itself, or the worker whose batch it waited for."""
-    preprocessing: float
-    """Waiting for a batch whose worker used a core: decoding, augmenting, CPU time of reading."""
-    hand_over: float
-    """Waiting for the transfer of a ready batch from the worker to the trainer."""
+    storage: float  # waiting for a batch whose worker was blocked, in most jobs by reading from storage
+    cpu_queue: float  # runnable but without a core: the trainer itself, or the worker whose batch it waited for
+    preprocessing: float  # waiting for a batch whose worker used a core: decoding, augmenting, CPU time of reading
+    hand_over: float  # waiting for the transfer of a ready batch to the trainer; mean of all steps
 
     @property
     def step(self) -> float:
@@ -119,19 +115,16 @@ class JobRun:
     """How the job trained, without warm-up and evaluation. Times in s."""
 
     ranks: int
-    samples_per_second: float
-    """All ranks together, while training."""
+    samples_per_second: float  # of all ranks together, while training
     parts: Parts
-    hand_over: float
-    """Median time that the trainer took to receive a batch that was ready."""
+    hand_over: float  # median time to receive a batch, of those that were ready; `parts` has the mean of all steps
     calls_per_sample: float
     read_bytes_per_sample: float
     """Bytes read by system calls, or from memory-mapped files; 0 of files mapped by others than NumPy: not known."""
     device_bytes_per_sample: float
     device_bytes_counted: bool = True
     """False where the data's file system is one of those whose bytes the kernel does not count (FUSE, networks)."""
-    mapped: bool
-    """The samples are in memory-mapped files, which no read call shows."""
+    mapped: bool  # whether the samples are in memory-mapped files, which no read call shows
     coverage_percent: float
     """Bytes of the reads that the hook saw, in % of all bytes that the job's processes read."""
     notes: tuple[str, ...] = ()
@@ -146,7 +139,7 @@ class Recording(JobRun):
     batch_size: int
     """Samples per batch of the loader (where one rank reads for all, maybe of all ranks); the mean if they differ."""
     steps: int  # batches of a rank that the figures are computed from
-    computation: Spread  # of a batch on its accelerator; and the time that a replay saves in receiving a batch
+    computation: Spread  # of a batch on its accelerator; once replayed, with the time by which a replay receives faster
     step_cpu: Spread  # CPU time of the trainer per batch, without that of receiving it from a worker
     gradient_accumulation_steps: int
     synchronous: bool
@@ -182,8 +175,7 @@ class Recording(JobRun):
 class Replay:
     """What was measured in a replay on the same storage."""
 
-    folder: str
-    """Name of the replay's folder, beside record.json."""
+    folder: str  # name of the replay's folder, beside record.json
     engine: str
     samples_per_second: float
     hand_over: float

@@ -32,8 +32,8 @@ _SIZE_TOLERANCE = 0.25  # A larger difference is more than headers that are read
 _CACHED_TOLERANCE = 0.1  # A smaller share from the page cache is noise, as MAX_BYTES_ERROR_PERCENT has it for devices.
 
 
-def dataset_of(files: Sequence[str], recording: Recording) -> tuple[Recording, Data | None]:
-    """Return the dataset of these files, as `data_of`, and the recording with what the files tell about its reads.
+def recording_and_data(files: Sequence[str], recording: Recording) -> tuple[Recording, Data | None]:
+    """Return the recording, with what these files tell about its reads, and their dataset, as `data_of` does.
 
     Read calls, files and tensors each tell the bytes of a sample. If they disagree, the recording says so:
 

@@ -35,7 +35,7 @@ _now = time.monotonic_ns
 
 
 class _Process:
-    """The state of the recording in this process. After a fork, noticed by the changed pid, it starts afresh."""
+    """The state of the recording in this process. A forked process, noticed by its pid, keeps settings and `ended`."""
 
     def __init__(self) -> None:
         self.folder = ""
@@ -47,22 +47,22 @@ class _Process:
 
     def renew(self) -> None:
         self.pid = os.getpid()
-        self.rows = -1  # file descriptor
+        self.rows_fd = -1  # -1: no row was written yet
         self.row_bytes = self.began_ns = 0
         self.passes = self.batches = self.delivered = self.fetches = 0  # `batches`: those with gradients
         self.listed = 0  # the pass whose workers have been written to a row
         self.own_read_bytes = 0  # by the recorder itself, while listing open files
         self.files: set[str] = set()
         self.marker = ""
-        self.device: DeviceTimes | None = None
+        self.device_times: DeviceTimes | None = None
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row in a single write, so that rows stay whole even if the process is killed or forks."""
-        if self.rows < 0:
+        if self.rows_fd < 0:
             self._open()
         line = self.encode(row).encode() + b"\n"
         self.row_bytes += len(line)
-        os.write(self.rows, line)
+        os.write(self.rows_fd, line)
         if self.row_bytes > _MAX_ROW_BYTES:
             self.end()
 
@@ -72,7 +72,7 @@ class _Process:
         self.encode = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one for each row
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         os.makedirs(self.folder, exist_ok=True)
-        self.rows = os.open(os.path.join(self.folder, f"{self.pid}-{_now()}{ENDING}"), flags, 0o600)
+        self.rows_fd = os.open(os.path.join(self.folder, f"{self.pid}-{_now()}{ENDING}"), flags, 0o600)
         ranks = [int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdigit()]
         self.write({"k": "process", "version": ROWS_VERSION, "pid": self.pid, "ranks": ranks[0] if ranks else 1})
 
@@ -118,11 +118,11 @@ def _never_fails(function: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-def _around(begin: Callable[..., Any], end: Callable[..., Any]) -> Callable[..., Any]:
+def _around(begin: Callable[..., Any], end: Callable[..., Any] = lambda *_: None) -> Callable[..., Any]:
     """Return a decorator by which a function calls `begin` before it runs, with its arguments, and `end` afterwards.
 
-    `end` gets what `begin` returned, the arguments, the result, and the type of an exception. If `begin` returned None,
-    `end` is not called.
+    `end` gets what `begin` returned, the arguments, the result, and the type of an exception. If `begin` returns None,
+    `end` is not called; leave `end` out if `begin` always returns None.
     """
     import functools
 
@@ -247,9 +247,10 @@ def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
     spent = [b - a if a >= 0 else -1 for a, b in zip(before, after)]  # noqa: B905  # Python 3.9 has no strict
     cpu_ns, queue_ns, thread_read, thread_calls, thread_device, process_read, process_calls, process_device = spent
     # Take the process's reads if they are more than this thread's: libraries such as pyarrow read in their own threads.
-    read, calls, device = max(thread_read, process_read), thread_calls, max(thread_device, process_device)
+    read_bytes = max(thread_read, process_read)
+    read_calls = thread_calls
     if thread_read < 0 or process_read - thread_read >= _HAND_OVER_BYTES:  # Less is another thread that sends tensors.
-        calls = max(thread_calls, process_calls)
+        read_calls = max(thread_calls, process_calls)
     own_bytes, own_calls = _process.overhead or (0, 0)
     is_map = not hasattr(fetcher, "dataset_iter")
     samples, batch_bytes, arrays = _batch_size(data)
@@ -274,9 +275,9 @@ def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
         "arrays": arrays,
         "cpu": cpu_ns,
         "queue": queue_ns,
-        "read": max(0, read - own_bytes) if read >= 0 else -1,
-        "calls": max(0, calls - own_calls) if calls >= 0 else -1,
-        "device": device,
+        "read": max(0, read_bytes - own_bytes) if read_bytes >= 0 else -1,
+        "calls": max(0, read_calls - own_calls) if read_calls >= 0 else -1,
+        "device": max(thread_device, process_device),  # bytes read from devices
         "process_read": after[5] - _process.own_read_bytes,
         "process_device": after[7],
         "process_cpu": cpu,
@@ -372,7 +373,7 @@ def _opening(position: int, maps: bool = False) -> Callable[..., Any]:
             if len(arguments) > position:
                 _thread.fetch.open(arguments[position])
 
-    return _around(begin, end=begin)
+    return _around(begin)
 
 
 def _end_index(fetch: Any, arguments: Any, found: Any, error: Any) -> None:
@@ -472,10 +473,10 @@ def _begin_next(iterator: Any) -> Any:
     _thread.waits = True
     drained = None
     torch = sys.modules["torch"]
-    if torch.cuda.is_initialized() and _process.device is None:
-        _process.device = DeviceTimes(torch.cuda)
-    if _process.device is not None:
-        drained = _process.device.end_step()
+    if torch.cuda.is_initialized() and _process.device_times is None:
+        _process.device_times = DeviceTimes(torch.cuda)
+    if _process.device_times is not None:
+        drained = _process.device_times.end_step()
     return number, drained, torch.is_grad_enabled(), _counters().queue(), time.process_time_ns(), _now()
 
 
@@ -503,14 +504,14 @@ def _end_next(begun: Any, arguments: Any, _: Any, error: Any) -> None:
             "pids": [worker.pid for worker in getattr(arguments[0], "_workers", ()) if is_first],
         }
     )
-    device = _process.device
-    if device is not None:
-        for batch, step_ms, waited_ms in device.completed():
+    device_times = _process.device_times
+    if device_times is not None:
+        for batch, step_ms, waited_ms in device_times.completed():
             _process.write({"k": "device", "serial": batch, "ms": step_ms, "waited_ms": waited_ms})
     if error is not None:
         return
-    if device is not None:
-        device.begin_step(_process.delivered)
+    if device_times is not None:
+        device_times.begin_step(_process.delivered)
     _process.delivered += 1
     if grad:
         _process.batches += 1
@@ -525,7 +526,7 @@ def _stepped(*_: Any) -> None:
 
 
 def _with_step_hook(register: Callable[..., Any]) -> Callable[..., Any]:
-    register(_around(_stepped, end=_stepped)(lambda *_: None))
+    register(_around(_stepped)(lambda *_: None))
     return register
 
 

@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from dlemu.contrib.record.answer import RECORD, Data, JobData, JobRun, RecordAnswer, Recording
-from dlemu.contrib.record.data_seen import data_notes, data_problems, dataset_of
+from dlemu.contrib.record.data_seen import data_notes, data_problems, recording_and_data
 from dlemu.contrib.record.recipe import reads_parts, recipe_text, simplified
 from dlemu.contrib.record.recording import analyse, files_of
 from dlemu.contrib.record.rows import ROWS, read_rows, row_files, with_hook
@@ -76,20 +76,18 @@ def record(
                 f"the job ended {how_ended(status)} before it took a batch from a PyTorch DataLoader: see its output "
                 "above, and run it without `dlemu record --`"
             )
-        recording, data = dataset_of(files_of(processes, skip), analyse(processes, skip))
+        recording, data = recording_and_data(files_of(processes, skip), analyse(processes, skip))
     except BaseException:  # Ctrl-C as well: keep the folder only if there is a recording in it.
         if not row_files(own_rows):
             taken.drop()
         raise
-    is_counted = data is not None and environment.describe_folder(data.folder).file_system in page_cache.COUNTED
-    recording = replace(recording, device_bytes_counted=is_counted)
-    problems = (*recording.problems, *data_problems(data, recording))
-    notes = (*recording.notes, *data_notes(data, recording), *simplified(recording, data))
-    recording = replace(recording, problems=problems, notes=notes)
+    recording = _with_notes(recording, data)
     job = msgspec.convert(recording, JobRun, from_attributes=True)
     job_data = data and msgspec.convert(data, JobData, from_attributes=True)
     answer = RecordAnswer(complete=False, recording=job, data=job_data)
-    engine, failure = "matched", ""
+    engine = "matched"
+    failure = ""
+    # Saved without a verdict first: whoever ends the replay early keeps the recording.
     _save(folder, recipe, answer, recording, data, engine, failure)
     if replay and data is not None and not recording.problems:
         on_step("replaying it on the same storage")
@@ -103,6 +101,15 @@ def record(
     answer = _save(folder, recipe, replace(answer, complete=True), recording, data, engine, failure)
     verify = shlex.join(["dlemu", "record", "--skip", str(skip), "--rows", rows or own_rows])
     return Recorded(answer, folder, recipe, status, verify)
+
+
+def _with_notes(recording: Recording, data: Data | None) -> Recording:
+    """Return the recording with the problems and notes that its data gives rise to."""
+    is_counted = data is not None and environment.describe_folder(data.folder).file_system in page_cache.COUNTED
+    recording = replace(recording, device_bytes_counted=is_counted)
+    problems = (*recording.problems, *data_problems(data, recording))
+    notes = (*recording.notes, *data_notes(data, recording), *simplified(recording, data))
+    return replace(recording, problems=problems, notes=notes)
 
 
 def how_ended(status: int) -> str:

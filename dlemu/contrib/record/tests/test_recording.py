@@ -20,7 +20,7 @@ from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.contrib.record.answer import Data, RecordAnswer, Recording, Replay, Spread
-from dlemu.contrib.record.data_seen import MAPPED, cached_before, data_notes, data_of, data_problems, dataset_of
+from dlemu.contrib.record.data_seen import MAPPED, cached_before, data_notes, data_of, data_problems, recording_and_data
 from dlemu.contrib.record.recipe import recipe_text, simplified, workload_of
 from dlemu.contrib.record.recording import analyse
 from dlemu.contrib.record.rows import ProcessRows, Step
@@ -178,7 +178,7 @@ def test_files_are_mapped_where_calls_do_not_read_what_a_sample_has(
     trainer = steady().fetched(read=read, calls=calls, device=device, mapped=mapped_files, opens=0)
     trainer.worker.fetches[0].opens = calls
     (tmp_path / "samples.bin").write_bytes(bytes(800_000))
-    recording, _ = dataset_of([str(tmp_path / "samples.bin")], analyse(trainer.processes, 10))
+    recording, _ = recording_and_data([str(tmp_path / "samples.bin")], analyse(trainer.processes, 10))
     assert (recording.mapped, recording.read_bytes_per_sample) == (mapped, read_per_sample)
 
 
@@ -418,7 +418,7 @@ def bytes_seen(folder: Path, files: dict[str, Any], changes: dict[str, Any]) -> 
     sizes, of_loader = ("read", "shipped", "device"), {"samples": 1000, "iterable": False} | files
     own = {f"{key}_bytes_per_sample" if key in sizes else key: value for key, value in changes.items()}
     recording = recorded(**own, samples=of_loader["samples"], iterable=of_loader["iterable"])
-    recording, data = dataset_of([str(path) for path in sorted(folder.iterdir())], recording)
+    recording, data = recording_and_data([str(path) for path in sorted(folder.iterdir())], recording)
     assert data is not None
     return recording, data
 
