@@ -91,12 +91,10 @@ class Loading:
 class JobData:
     """The files that the job's samples come from."""
 
-    format: str
-    """dlemu's name of the format by which a replay reads them; `raw`: whole files, as bytes."""
+    format: str  # dlemu's name of the format by which a replay reads them; `raw`: whole files, as bytes
     files: int
     bytes: int
-    samples_per_file: float
-    """Of a job that reads only a part of a file for each sample: how many such parts a file has."""
+    samples_per_file: float  # if the job reads only a part of a file for each sample: how many such parts a file has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,14 +117,11 @@ class JobRun:
     parts: Parts
     hand_over: float  # median time to receive a batch, of those that were ready; `parts` has the mean of all steps
     calls_per_sample: float
-    read_bytes_per_sample: float
-    """Bytes read by system calls, or from memory-mapped files; 0 of files mapped by others than NumPy: not known."""
+    read_bytes_per_sample: float  # by system calls, or from files that NumPy maps; 0 (not known) of other mapped files
     device_bytes_per_sample: float
-    device_bytes_counted: bool = True
-    """False where the data's file system is one of those whose bytes the kernel does not count (FUSE, networks)."""
+    device_bytes_counted: bool = True  # False on file systems whose bytes the kernel does not count (FUSE, networks)
     mapped: bool  # whether the samples are in memory-mapped files, which no read call shows
-    coverage_percent: float
-    """Bytes of the reads that the hook saw, in % of all bytes that the job's processes read."""
+    coverage_percent: float  # bytes of the reads that the hook saw, in % of all bytes that the job's processes read
     notes: tuple[str, ...] = ()
 
 

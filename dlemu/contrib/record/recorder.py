@@ -260,12 +260,7 @@ def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
     mapped: set[str] = set()
     own_read_bytes = 0
     if _process.fetches & (_process.fetches - 1) == 0:  # the 1st, 2nd, 4th ...: listing files takes a millisecond
-        read_before = _counters().read()[2]
-        opened, mapped = _open_files(_process.folder)
-        # Mapped arrays note their own files when they are indexed: other mapped files may be those of an evaluation.
-        for name in opened - mapped if fetch.map_calls else opened | mapped:  # Python's maps keep their files open.
-            fetch.note_file(name)
-        own_read_bytes = _counters().read()[2] - read_before  # from /proc, by the recorder itself
+        mapped, own_read_bytes = _note_open_files(fetch)
     row = {  # process_cpu_in: during this fetch; other process_...: since the process began
         "k": "fetch",
         "t0": began_ns,
@@ -293,6 +288,16 @@ def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
         row["items"] = len(index) if isinstance(index, (list, tuple)) else 1
     _process.own_read_bytes += own_read_bytes
     _process.write(row)
+
+
+def _note_open_files(fetch: _Fetch) -> tuple[set[str], int]:
+    """Note the data files that are open; return those that are mapped, and the bytes of /proc read to list them."""
+    read_before = _counters().read()[2]
+    opened, mapped = _open_files(_process.folder)
+    # Mapped arrays note their own files when they are indexed: other mapped files may be those of an evaluation.
+    for name in opened - mapped if fetch.map_calls else opened | mapped:  # Python's maps keep their files open.
+        fetch.note_file(name)
+    return mapped, _counters().read()[2] - read_before
 
 
 def _batch_size(data: Any, depth: int = 0) -> tuple[int | None, int, int]:
