@@ -196,12 +196,8 @@ def _table_entry(choice: str, tree: dict[str, Any], key: str, section: str) -> d
         )
     if str(name) not in table:
         names = ", ".join(filter(None, table))
-        remedy = ""
-        if key == "accelerator":
-            remedy = "; for another, give its seconds per step: train.computation_time=..."
-        raise UserError(
-            f"{key}={name} is not in workload {choice!r}: {nearest(str(name), table)}known: {names}{remedy}"
-        )
+        other = "; for another, set train.computation_time (seconds per step)" if key == "accelerator" else ""
+        raise UserError(f"{key}={name} is not in workload {choice!r}: {nearest(str(name), table)}known: {names}{other}")
     entry = table[str(name)]
     return entry if isinstance(entry, dict) else {}
 

@@ -73,8 +73,7 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
         Said("took", f"{seconds:.0f} s; the {size(written)} that it wrote are removed"),
         Said("next", f"dlemu size {next_words} {data_folder} --make", explained),
     ]
-    place = f"{storage.folder} ({storage.file_system} on {storage.device})"
-    title = f"{place}: how many accelerators does it feed in MLPerf's jobs?"
+    title = f"{storage.folder} ({storage.file_system} on {storage.device}): what does it feed in MLPerf's jobs?"
     notes = [f"{cores.observed}: {cores.advice}"] if cores.advice else []
     for name in glob(".try.dlemu-*.part", root_dir=folder):
         notes.append(f"{name} in it is of a `dlemu try` that was killed, unless one still runs: remove it")

@@ -80,10 +80,9 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
         times = full.mb_per_accelerator * question.threshold_percent / 100 / answer.storage_mb_per_second
         advice = (f"a storage {times:,.2g} times as fast, for one accelerator at real size",)
     lines += [Said("to do", text, tone="strong") for text in advice]
-    shares = [trial.figures.from_storage_percent for trial in answer.trials]
-    known = [share for share in shares if share is not None]
-    if known:
-        lines.append(Said("proof", f"{min(known):.0f} % of the bytes came from storage", "in each trial, at least"))
+    shares = [share for trial in answer.trials if (share := trial.figures.from_storage_percent) is not None]
+    if shares:
+        lines.append(Said("proof", f"{min(shares):.0f} % of the bytes came from storage", "in each trial, at least"))
     if answer.complete:
         lines.append(Said("next", f"the same on another storage, then dlemu compare {shlex.quote(folder)} ITS-RESULT"))
     subject = " on ".join(filter(None, [question.workload, question.accelerator]))
