@@ -48,8 +48,8 @@ def screen(answer: Comparison, folder: str) -> Screen:
         table = Table(columns=_HEAD, rows=difference_rows(pair.metrics, _headlines(pair, catalogue)))
         if catalogue.feeds_accelerators:
             config = f"{answer.sides[0].name}/config.yaml"
-            of_run = shlex.quote(f"workload={config}") if os.path.exists(config) else ""
-            lines.append(Said("next", f"dlemu size {of_run}".rstrip(), "and the same of B: how many each feeds"))
+            which = f"{shlex.quote(f'workload={config}')}, and of B" if os.path.exists(config) else "of each"
+            lines.append(Said("next", f"dlemu size {which}", "how many each feeds"))
     elif pair is not None and catalogue.feeds_accelerators:
         words = f"dlemu compare workload={pair.a.workload} ranks={pair.a.ranks} drives=FOLDER-A,FOLDER-B --make"
         lines.append(Said("next", words, "runs the same on both, past the page cache"))
