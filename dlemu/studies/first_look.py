@@ -184,8 +184,5 @@ def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Predict
         yield Said("at most", f"{rate(top)} (1 MiB), {iops:,.0f} requests/s (4 KiB), {IN_FLIGHT} in flight")
         yield Said("limit", "; ".join(limits))
     width = max(prediction.half_width_percent for prediction in predictions)
-    yield Said(
-        "accuracy",
-        f"rates ± {width:.0f} %, of files written just now and read past the page cache",
-        "counts are computed from them, not measured",
-    )
+    accuracy = f"rates ± {width:.0f} %, read past the page cache"
+    yield Said("accuracy", accuracy, "counts are computed, not measured")

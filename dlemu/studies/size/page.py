@@ -62,7 +62,7 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
         label = "measured" if answer.full_size else "answer"
     lines = [Said(label, text, tone=_TONES.get(outcome, "open"))]
     if answer.full_size is not None:  # first, so that nobody takes the accelerators of small samples for real ones
-        lines.insert(0, Said("answer", at_full_size(answer), "computed from that rate, not measured", tone="strong"))
+        lines.insert(0, Said("answer", at_full_size(answer), "computed, not measured", tone="strong"))
     lines += [Said("note", text, tone="caution") for text in answer.issues]
     below = [result for result in answer.counts if result.accelerators <= answer.max_accelerators]
     above = [result for result in answer.counts if result.accelerators > answer.max_accelerators]
