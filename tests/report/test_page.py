@@ -15,6 +15,7 @@ import pytest
 from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.wording import screen
 from dlemu.metrics.findings import Code, Finding, Severity
+from dlemu.metrics.rates import Mean
 from dlemu.report.figure_base import VARIABLES
 from dlemu.report.page import Page, render
 from dlemu.report.units import explained
@@ -155,6 +156,9 @@ def test_it_begins_with_what_the_terminal_says_first(page: Path) -> None:
     for line in first.lines:
         assert {line.label, line.value} <= {word.strip() for word in text}, line
     assert len(first.said()) <= 9, "a title and at most nine lines"
+    summary = read_run(folder).summary
+    stalled = replace(summary, metrics=replace(summary.metrics, au_sustained_percent=Mean(mean=0.0)))
+    assert all("times as much" not in line.value for line in screen(stalled, folder).lines)
 
 
 def test_ids_of_one_figure_are_not_another_s(page: Path) -> None:

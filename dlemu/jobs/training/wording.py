@@ -392,7 +392,7 @@ def _delivered(summary: Summary) -> Iterator[Said]:
         if (divisor := summary.sample_divisor) is not None and divisor > 1:
             moved += f"; samples of real size need {rate(busy * threshold * divisor)}"
         delivers = f"{rate(busy * sustained)}; AU {threshold:g} % needs {rate(busy * threshold)}"
-        if sustained < threshold:
+        if 0 < sustained < threshold:
             delivers += f", {threshold / sustained:.2g} times as much"
     yield Said("delivers", delivers, moved)
 

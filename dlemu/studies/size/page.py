@@ -76,7 +76,7 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     rates = f"{rate(answer.wanted_mb_per_second)}; the storage gave up to {rate(answer.storage_mb_per_second)}"
     lines.append(Said("needs", f"{needs} {rates}", "in trials and read probe"))
     advice, full = limit.advice[:1], answer.full_size
-    if full is not None and not full.accelerators and limit.what == "storage":
+    if full is not None and not full.accelerators and limit.what == "storage" and answer.storage_mb_per_second:
         times = full.mb_per_accelerator * question.threshold_percent / 100 / answer.storage_mb_per_second
         advice = (f"a storage {times:,.2g} times as fast, for one accelerator at real size",)
     lines += [Said("to do", text, tone="strong") for text in advice]
