@@ -180,7 +180,7 @@ def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Predict
                 limit = "the drive"
             elif prediction.limited_by.what in ("loader", "host CPU"):
                 limit = prediction.limited_by.what
-            limits.append(f"{prediction.question.workload}: {limit}, at {100 * share:.0f} % of its maximum rate")
+            limits.append(f"{prediction.question.workload}: {limit}, at {100 * share:.0f} % of the drive's maximum")
         yield Said("at most", f"{rate(top)} (1 MiB), {iops:,.0f} requests/s (4 KiB), {IN_FLIGHT} in flight")
         yield Said("limit", "; ".join(limits))
     width = max(prediction.half_width_percent for prediction in predictions)
