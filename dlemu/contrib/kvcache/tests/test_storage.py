@@ -199,7 +199,7 @@ def test_a_full_quota_is_no_room_and_leaves_the_users_folder_as_it_was(calls: in
             with run_folder.created_rank_folder(one, 0, 3):
                 begun = True
         except SpaceError as error:
-            assert os.strerror(errno.EDQUOT) in str(error)  # noqa: PT017
+            assert os.strerror(errno.EDQUOT) in str(error)  # noqa: PT017  # only some counts of calls raise
     assert begun == (calls >= 6), "marker, run, its marker, rank, its marker, lock"
     assert run_folder.remove_run(one, failed=True)
     assert os.listdir(kv) == []
