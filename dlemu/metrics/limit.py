@@ -280,12 +280,16 @@ def _reads(confidence: Confidence, work: Work, context: Context) -> Explanation:
 
 
 def _better_trial(work: Work, context: Context) -> Finding | None:
-    """Return the trial of fewer readers or larger requests if it got MIN_SPEEDUP times the rate, and the highest."""
+    """Return the trial of fewer readers or larger requests if it got MIN_SPEEDUP times the rate, and the highest.
+
+    Where the run's own readers, tried alone, got all that the accelerators need, no trial explains why reads were slow
+    in the run: one rank's storage was, or the storage was for a time.
+    """
     scaling = context.scaling
     same = scaling.same_mb_per_second
     rate = max(scaling.fewer_mb_per_second, scaling.larger_mb_per_second)
     least = max(MIN_SPEEDUP * same, MIN_SPEEDUP * work.app_mb_per_second, scaling.more_mb_per_second)
-    if scaling.mb_per_second <= 0 or rate < least:
+    if scaling.mb_per_second <= 0 or same >= work.wanted_mb_per_second or rate < least:
         return None
     numbers: dict[str, Number] = {"readers": scaling.readers, "mb_per_second": same, "better_mb_per_second": rate}
     if scaling.larger_mb_per_second > scaling.fewer_mb_per_second:
@@ -300,7 +304,8 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
     scaling, depth = context.scaling, context.device_depth
     if scaling.mb_per_second > 0 and scaling.more_readers:
         same = max(scaling.same_mb_per_second, work.app_mb_per_second)
-        return scaling.more_mb_per_second >= MIN_SPEEDUP * same, "high"
+        suffices = same >= work.wanted_mb_per_second  # as in `_better_trial`
+        return not suffices and scaling.more_mb_per_second >= MIN_SPEEDUP * same, "high"
     requests = work.readers * max(1.0, work.call_bytes / PIECE_BYTES)
     if not math.isnan(depth):
         if depth >= FEW_REQUESTS:

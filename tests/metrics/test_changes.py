@@ -10,9 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
-from dlemu.metrics.changes import SpeedChange, Supply, changes_of, find_ran_out, find_speed_changes, find_stalls
+from dlemu.metrics.changes import (
+    SpeedChange,
+    Supply,
+    changes_of,
+    find_ran_out,
+    find_read_change,
+    find_speed_changes,
+    find_stalls,
+)
 from dlemu.metrics.rates import Floats
-from tests.validation.virtual_drives import Drive, Training, link, train
+from dlemu.metrics.rows import in_order
+from tests.validation.virtual_drives import Drive, Request, Training, link, train
 
 WINDOW, MB = 0.25, 1_000_000
 
@@ -96,6 +105,18 @@ def test_a_drive_that_stands_still_is_told_with_its_time() -> None:
     (stall,) = find_stalls(rows)
     assert stall.at_seconds == pytest.approx(3, abs=0.1)
     assert stall.seconds == pytest.approx(2, abs=0.1)
+    assert find_speed_changes(rows) == ()
+
+
+def test_reads_that_became_faster_cost_nothing_where_only_a_stall_made_accelerators_wait() -> None:
+    """While the queue is filled, a throttled drive is slower to read than later, when it could give more."""
+
+    def serve(request: Request, _: object) -> float:
+        return 1 / (120 if request.at_seconds < 0.6 else 400) + (5 - request.at_seconds) * (3 <= request.at_seconds < 5)
+
+    rows = steps_of(Drive(channels=1, serve=serve), demand=100)
+    assert [round(stall.seconds) for stall in find_stalls(rows)] == [2]
+    assert find_read_change(in_order(rows), preprocesses=False) is not None
     assert find_speed_changes(rows) == ()
 
 

@@ -239,6 +239,16 @@ def trial(**rates: Any) -> dict[str, Any]:
             ("loader", "high"),
             ["requests_too_small"],
         ),
+        # trials of readers that alone get all that is needed: one rank's storage was slow, or the storage for a time
+        (
+            READS,
+            {},
+            trial(mb_per_second=6e3, larger_request_bytes=4096, larger_mb_per_second=9e3),
+            ("storage", "high"),
+            [],
+        ),
+        (READS, {}, trial(mb_per_second=6e3, fewer_readers=2, fewer_mb_per_second=9e3), ("storage", "high"), []),
+        (READS, {}, trial(mb_per_second=6e3, more_readers=32, more_mb_per_second=9e3), ("storage", "high"), []),
         (
             READS,
             {},
