@@ -218,7 +218,7 @@ def _incomplete(run: MeasuredTraining) -> Iterator[Finding]:
             if lost:
                 numbers: dict[str, Number] = {"pattern": "steps", "of_ranks": name_ranks(lost), "host": host.host}
                 yield Finding(Code.MEASUREMENT_INCOMPLETE, "caution", numbers)
-    yield from activity.find_recording_gaps(run)
+    yield from activity.find_lost_telemetry(run)
 
 
 def _other_program(rows: Rows, metrics: Metrics, proof: cache.CacheProof) -> Finding | None:

@@ -247,7 +247,7 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
         seconds=measured_seconds,
         rows=rows,
         mb_per_second=float(windows.sum()) / 1e6 / measured_seconds,
-        half_width_percent=estimate(percents, 0.95, may_alternate=True).half_width_percent,
+        half_width_percent=estimate(percents, 0.95).half_width_percent,
     )
 
 

@@ -196,13 +196,8 @@ _FINDINGS: Wording[tuple[str, str]] = {
         "the measurements of {of_ranks} on {host} are lost",
         "set output.folder to one that all hosts see",
     ),
-    "measurement_incomplete.no_telemetry": (
-        "telemetry of {host} is missing: its recorder was killed or stopped, or had no space",
-        "",
-    ),
-    "measurement_incomplete.gap": (
-        "telemetry of {host} has a gap from {from_seconds:.1f} to {to_seconds:.1f} s of training: its recorder was "
-        "killed or stopped, or had no core or no space",
+    "measurement_incomplete.telemetry": (
+        "telemetry of {host} is not complete: its recorder was killed or stopped, or had no core or no space",
         "",
     ),
 }
