@@ -84,7 +84,7 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
             )
             for host, device in devices_of(run.telemetry)
         ),
-        notes=tuple(_notes(run)),
+        notes=tuple(dict.fromkeys(note for host in hosts for note in host.notes)),
         power={host.host: _power(run, host) for host in hosts if host.sources("power")},
     )
 
@@ -109,16 +109,6 @@ def find_lost_telemetry(run: MeasuredTraining) -> Iterator[Finding]:
     for node in journal.lost_recorders:
         host = journal.hosts[node].host
         yield Finding.of(Code.MEASUREMENT_INCOMPLETE, "caution", pattern="telemetry", host=host)
-
-
-def _notes(run: MeasuredTraining) -> Iterator[str]:
-    """Yield the recorders' notes, each once; those not shared by all hosts begin with the names of their hosts."""
-    hosts_by_note: dict[str, list[str]] = {}
-    for host in run.telemetry:
-        for note in host.notes:
-            hosts_by_note.setdefault(note, []).append(host.host)
-    for note, names in hosts_by_note.items():
-        yield note if len(names) == len(run.telemetry) else f"{', '.join(names)}: {note}"
 
 
 def _power(run: MeasuredTraining, host: HostTelemetry) -> dict[str, float | None]:
