@@ -274,7 +274,6 @@ def _train_run(frozen: FrozenRun) -> Run:
         **_journal(facts),
         ceiling_au_percent=facts.get("ceiling_au_percent"),
         checkpoints=tuple(SavedCheckpoint(**saved) for saved in facts.get("checkpoints", ())),
-        eviction_seconds=tuple(facts.get("eviction_seconds", ())),
         stopped_after_steps=early and early["steps"],
         scaling=scaling and Scaling(**{"again_mb_per_second": 0.0, **scaling}),
     )
