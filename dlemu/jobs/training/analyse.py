@@ -275,8 +275,13 @@ def _shallow_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Findin
         possible = min(100.0, 100 * rate / wanted_mb_per_second)
     if not (possible >= threshold > au or possible - au >= (100 - au) / 2):
         return None
-    numbers: dict[str, Number] = {"prefetch_size": 4 * ahead, "now_prefetch_size": ahead}
-    return Finding.of(Code.PREFETCH_TOO_SHALLOW, au_percent=possible, now_au_percent=au, **numbers)
+    return Finding.of(
+        Code.PREFETCH_TOO_SHALLOW,
+        prefetch_size=4 * ahead,
+        now_prefetch_size=ahead,
+        au_percent=possible,
+        now_au_percent=au,
+    )
 
 
 def _unsteady(run: MeasuredTraining, kept: StepTable, limit: Limit | None) -> Iterator[Finding]:
