@@ -106,12 +106,12 @@ class RequestCounts:
         return self.values[len(COUNTERS) + BINS :]
 
 
-def read_counts(folder: str, *, here: bool = False) -> RequestCounts:
-    """Return the sum of the counts in a folder, of all processes (with `here`: of this host); zeros without any."""
-    total, prefix = RequestCounts(), _host() if here else ""
+def read_counts(folder: str) -> RequestCounts:
+    """Return the sum of the counts of all processes in a folder; zeros without any."""
+    total = RequestCounts()
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder)):
-            if name.startswith(prefix) and name.endswith(SUFFIX):
+            if name.endswith(SUFFIX):
                 with contextlib.suppress(OSError):
                     values = np.fromfile(os.path.join(folder, name), np.int64)
                     total.values += values if len(values) == _SIZE else 0

@@ -38,7 +38,6 @@ class Storage(StorageBase):
     """One bucket, or several with `s3://` paths."""
 
     is_remote = True
-    counts_requests = True
 
     def __init__(self, spec: StorageSpec) -> None:
         super().__init__(spec)

@@ -279,7 +279,6 @@ class StorageBase(abc.ABC):
     reads_directly: ClassVar[bool] = False  # supports `StorageSpec.direct`: reads past this host's page cache
     reads_nothing: ClassVar[bool] = False  # readers open no file: a measurement shows their own cost
     is_remote: ClassVar[bool] = False  # reads are requests to a server, and this host caches nothing
-    counts_requests: ClassVar[bool] = False  # requests to a server are counted in files of `StorageSpec.account`
     server: str = ""  # address of the server; empty without one
     alignment: int = 1  # address, offset and length of reads are multiples of it; above 1 only for O_DIRECT
 

@@ -48,7 +48,7 @@ _SETTINGS = "KEY=VALUE sets what is run (DLIO's names, hydra's grammar); --FLAG 
 _WITHOUT_KIND = {
     "try": "See in less than a minute what the storage of a folder feeds.",
     "datagen": "Make a workload's dataset, or verify one.",
-    "watch": "Show the progress of a run: AU, MB/s, queue depth, time left.",
+    "watch": "Show the progress of a run: AU, MB/s, time left.",
     "report": "Make a page with figures from results.",
     "schema": "Print the JSON Schema of a command's result.",
     "workloads": "List the workloads and what each accelerator demands of the storage.",

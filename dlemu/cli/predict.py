@@ -29,7 +29,7 @@ def command(
 
     \b
     dlemu predict workload=unet3d accelerator=h100 ranks=1024                                      # what do I need?
-    dlemu predict workload=unet3d,llama3_405b accelerator=h100 ranks=1024                          # both at once
+    dlemu predict jobs.yaml                                                                        # of several at once
     dlemu predict workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d            # the most that pass
     dlemu predict workload=unet3d accelerator=b200 ranks=16 --from results/unet3d/20260102-030405-4711 # a run's storage
     dlemu predict workload=unet3d accelerator=h100 --mb-per-second 7000                            # a storage of 7 GB/s

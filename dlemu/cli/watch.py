@@ -9,13 +9,11 @@ import click
 
 @click.command(name="watch")
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False))
-@click.option("--ranks", is_flag=True, help="Show each rank as well.")
-def command(folder: str, ranks: bool) -> None:
-    """Show the progress of a run from another terminal: AU so far, MB/s, samples/s, wait, queue depth.
+def command(folder: str) -> None:
+    """Show the progress of a run from another terminal: AU so far, MB/s, samples/s, wait.
 
     \b
     dlemu watch results/unet3d/20260102-030405-4711
-    dlemu watch results/unet3d/20260102-030405-4711 --ranks
 
     DIR is the run's folder (output.folder; of a sweep or a search, that of one of its runs). On a terminal the figures
     are redrawn each second, elsewhere lines are printed each second. Rates and waits are of the last 10 seconds. It
@@ -34,10 +32,7 @@ def command(folder: str, ranks: bool) -> None:
     lines = ProgressLines(Console(), plain_seconds=0)
     while (seen := follower.look()).state == "runs":
         progress = seen.progress or Progress(at="the run is starting")
-        shown = [progress]
-        if ranks:
-            shown += [progress.ranks[rank] for rank in sorted(progress.ranks)]
-        lines.show(["  ".join([str(each), *map(str, each.figures)]) for each in shown])
+        lines.show(["  ".join([str(progress), *map(str, progress.figures)])])
         time.sleep(LOOK_SECONDS)
     click.echo(seen.sentence, err=seen.state == "dead")
     raise SystemExit(seen.status)

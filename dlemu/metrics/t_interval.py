@@ -22,7 +22,7 @@ FEWEST = 8
 Research 30 (1982), finds little gain beyond 10 to 30 and poor intervals with very few."""
 GROWTH = 1.25  # fewer tests end a trial later; more leave each a smaller share of the error, so a wider interval
 """Each test waits for this many times the windows of the one before."""
-LEAST_CORRELATION, MOST_CORRELATION = -0.8, 0.9  # (1 + r) / (1 - r) is 1/9 and 19 here, 0 at -1, infinite at 1
+MOST_CORRELATION = 0.9  # (1 + r) / (1 - r) is 19 here, infinite at 1
 
 Values = NDArray[np.float64]
 """One value a window, in percent of its time."""
@@ -69,20 +69,18 @@ class Estimate:
         return abs(self.au_percent - threshold_percent) > self.half_width_percent
 
 
-def estimate(values: Values, confidence: float, *, may_alternate: bool = False) -> Estimate:
+def estimate(values: Values, confidence: float) -> Estimate:
     """Return mean and half width at the confidence given (a share, two-sided).
 
     The variance is multiplied by (1 + r) / (1 - r), r the lag-1 correlation, if positive (von Storch and Zwiers,
-    Statistical Analysis in Climate Research, 1999, section 6.6.8); with `may_alternate` also if it is below -2 standard
-    errors, as where bursts fill one window at the expense of the next.
+    Statistical Analysis in Climate Research, 1999, section 6.6.8).
     """
     if len(values) < 2:
         return Estimate(au_percent=float(values[0]) if len(values) else math.nan, half_width_percent=math.inf)
     deviations = values - values.mean()
     total = float(deviations @ deviations)
     correlation = float(deviations[1:] @ deviations[:-1]) / total if total > 0 else 0.0
-    alternates = may_alternate and correlation <= -2 / math.sqrt(len(values))
-    alike = min(max(correlation, LEAST_CORRELATION if alternates else 0.0), MOST_CORRELATION)
+    alike = min(max(correlation, 0.0), MOST_CORRELATION)
     spread = float(np.std(values, ddof=1)) * math.sqrt((1 + alike) / (1 - alike))
     return Estimate(au_percent=float(values.mean()), half_width_percent=half_width(spread, len(values), confidence))
 

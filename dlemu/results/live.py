@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
@@ -162,8 +162,6 @@ class Progress:
     seconds_left: float | None = None
     figures: tuple[Figure, ...] = ()
     """What else the job measures."""
-    ranks: Mapping[int, Progress] = field(default_factory=dict)
-    """Rank -> its own numbers, for ranks that have begun; not reported by the run itself."""
 
     @property
     def is_over(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dlemu.config.schema import Workload
@@ -151,4 +151,4 @@ class Reporter:
         now_seconds = time.monotonic()
         if progress is not None:
             self._due_seconds = now_seconds + max(LOOK_SECONDS, (now_seconds - began_seconds) / _COST_SHARE)
-            self._on_event(replace(progress, ranks={}))
+            self._on_event(progress)

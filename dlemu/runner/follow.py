@@ -6,26 +6,19 @@ import contextlib
 import os
 import shlex
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from datagen.errors import DlemuError, UserError
 from dlemu.results import FACTS, LIVE, SUMMARY
 from dlemu.results.kinds import kind_of
-from dlemu.results.live import Figure, Follower, Progress, goes_on
+from dlemu.results.live import Follower, Progress, goes_on
 from dlemu.results.measured import read_facts, read_saved
 from dlemu.results.parts import JobSummary
-from dlemu.telemetry._readings import LiveReadings
 
 # A run without a lock is dead when its files have not changed for this long: the lock of a run on another host may be
 # invisible here, and a failed run may still be saving.
 QUIET_SECONDS = 20.0
-
-_DEVICE_METRICS = {  # metric of the devices' telemetry -> its name on the screen, and its unit
-    "read_mb_per_second": ("device read", "MB/s"),
-    "write_mb_per_second": ("device write", "MB/s"),
-    "mean_queue_depth": ("queue depth", ""),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +46,6 @@ class RunFollower:
                 "results/WORKLOAD/TIME"
             )
         self._live = os.path.join(self.folder, LIVE)
-        self._readings = LiveReadings(self._live)
         self._follower: Follower | None = None  # until the run has written its facts
         self._last_state: object = None
         age_seconds = time.time() - _newest(self._live)
@@ -107,14 +99,7 @@ class RunFollower:
                 return None
             job = kind.load_job().job
             self._follower = job.follow(read_facts(facts_path, job.facts_type), self._live)
-        progress = self._follower()
-        self._readings.look()
-        devices = (
-            Figure(f"{name} ({host}, {device})", value, unit)
-            for metric, (name, unit) in _DEVICE_METRICS.items()
-            for (host, device), value in self._readings.of_devices(metric).items()
-        )
-        return None if progress is None else replace(progress, figures=(*progress.figures, *devices))
+        return self._follower()
 
 
 def _newest(folder: str) -> float:

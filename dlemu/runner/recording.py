@@ -10,14 +10,13 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.storage.storage_base import open_storage
 from dlemu.machine.cgroup_limits import limiting_groups
 from dlemu.machine.environment import HostFacts, StorageFacts, describe_host
 from dlemu.ranks import Comm, within
 from dlemu.results.live import RunJournal
 from dlemu.results.measured import MeasuredLog
 from dlemu.runner.job_kind import Job
-from dlemu.runner.run_folder import request_folder, requests_so_far
+from dlemu.runner.run_folder import requests_so_far
 from dlemu.telemetry import HostTelemetry, Recorder, Scope, start_recorder
 
 N = TypeVar("N", bound=RunJournal)
@@ -45,14 +44,12 @@ class RankRecord(Generic[N]):
         processes = comm.broadcast(comm.gather((comm.node, os.getpid())))
         if comm.local_rank != 0:
             return
-        counts_requests = open_storage(job.workload.storage_spec.buffered).counts_requests
         scope = Scope(
             node=comm.node,
             interval_seconds=job.workload.telemetry.interval_seconds,
             folders=self._in_time("looking for the devices of", lambda: tuple(folders())),
             ranks={rank: process for rank, (node, process) in enumerate(processes) if node == comm.node},
             cpu_groups=limiting_groups(),
-            request_folder=request_folder(job.live_folder) if counts_requests else "",
         )
         self._recorder = start_recorder(scope, job.live_folder)
 

@@ -1,6 +1,6 @@
-"""Finds the block devices behind a folder, and those that they are made of: partition, md, dm, loop, NVMe paths, btrfs.
+"""Finds the block devices behind a folder, and those that they are made of: partition, md, dm, NVMe paths, btrfs.
 
-Sources: sysfs-block (`slaves`, `loop/backing_file`, `partition`) and proc(5) (`mountinfo`), https://docs.kernel.org.
+Sources: sysfs-block (`slaves`, `partition`) and proc(5) (`mountinfo`), https://docs.kernel.org.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ class Mount:
     source: str
     device_number: str
     """`major:minor`."""
-    options: dict[str, str]
 
 
 def mounts(proc: str = "/proc") -> list[Mount]:
@@ -42,8 +41,8 @@ def mount_of(path: str, table: list[Mount]) -> Mount | None:
     return max(reversed(above), key=lambda mount: len(mount.point), default=None)
 
 
-def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[list[DeviceFacts], list[str]]:
-    """Return the devices under a folder, and notes, such as why there are none.
+def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[list[DeviceFacts], str]:
+    """Return the devices under a folder, and why there are none.
 
     A file system on md0, which is built on sda1 and sdb1: md0, sda1, sda, sdb1, sdb. `counted` is md0 alone, the device
     that the file system is on; of an NVMe head that counts nothing, its paths.
@@ -51,35 +50,28 @@ def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[li
     path = os.path.realpath(folder)
     mount = mount_of(path, table)
     if mount is None:
-        return [], [printable(f"no mount point is known above {path}")]
-    upper = mount.options.get("upperdir", "")
-    if mount.file_system == "overlay" and os.path.isdir(upper):  # a container's own files, where they can be seen
-        devices, upper_notes = device_stack(upper, [mount for mount in table if mount.file_system != "overlay"], sys)
-        note = printable(f"{path} is on an overlay file system; the devices are those of its upper folder {upper}")
-        return devices, [note, *upper_notes]
+        return [], printable(f"no mount point is known above {path}")
     tops = _top_devices(mount, sys)
     if not tops:
-        return [], [_why_no_device(path, mount)]
-    notes: list[str] = []
-    stack = {device.name: device for top in tops for device in _stack(top, table, sys, notes)}
+        return [], _why_no_device(path, mount)
+    stack = {device.name: device for top in tops for device in _stack(top, sys)}
     counted: set[str] = set()
     for top in tops:
         nvme_paths = [name for name in stack[top].below if stack[name].kind == "nvme path"]
         counted.update(nvme_paths if nvme_paths and not _has_io_counts(top, sys) else [top])
-    return [replace(device, counted=device.name in counted) for device in stack.values()], notes
+    return [replace(device, counted=device.name in counted) for device in stack.values()], ""
 
 
 def _parse_mount(line: str) -> Mount:
     """Parse a line such as `36 35 98:0 / /mnt/data rw,noatime - ext4 /dev/sda1 rw,errors=continue`."""
     left, _, right = line.rstrip("\n").partition(" - ")
     fields = left.split()
-    file_system, source, options = right.split(" ", 2)
+    file_system, source, _ = right.split(" ", 2)
     return Mount(
         point=_unescaped(fields[4]),
         file_system=file_system,
         source=_unescaped(source),
         device_number=fields[2],
-        options=dict(option.partition("=")[::2] for option in options.split(",")),
     )
 
 
@@ -104,15 +96,13 @@ def _btrfs_devices(member: str, sys: str) -> list[str]:
     return []
 
 
-def _stack(name: str, table: list[Mount], sys: str, notes: list[str]) -> Iterator[DeviceFacts]:
-    """Yield a device and all devices below it, by their names in /sys/class/block."""
+def _stack(name: str, sys: str) -> Iterator[DeviceFacts]:
+    """Yield a device and all devices below it, but for a loop device's, by their names in /sys/class/block."""
     folder = disk = f"{sys}/class/block/{name}"
     kind = next((kind for kind in ("partition", "md", "dm", "loop") if os.path.exists(f"{folder}/{kind}")), "disk")
     if kind == "partition":
         disk = os.path.dirname(os.path.realpath(folder))
         below = [os.path.basename(disk)]
-    elif kind == "loop":
-        below = _devices_below_loop(name, table, sys, notes)
     else:
         below = _list_names(f"{folder}/slaves") or _nvme_paths(name, sys)
     if kind == "disk" and re.fullmatch(r"nvme\d+c\d+n\d+", name):
@@ -130,7 +120,7 @@ def _stack(name: str, table: list[Mount], sys: str, notes: list[str]) -> Iterato
         requests_counted=read_text(f"{disk}/queue/iostats") != "0",
     )
     for name_below in below:
-        yield from _stack(name_below, table, sys, notes)
+        yield from _stack(name_below, sys)
 
 
 def _nvme_paths(name: str, sys: str) -> list[str]:
@@ -140,17 +130,6 @@ def _nvme_paths(name: str, sys: str) -> list[str]:
         return []
     path = re.compile(rf"nvme{head[1]}c\d+n{head[2]}")
     return [device for device in _list_names(f"{sys}/class/block") if path.fullmatch(device)]
-
-
-def _devices_below_loop(name: str, table: list[Mount], sys: str, notes: list[str]) -> list[str]:
-    backing = read_text(f"{sys}/class/block/{name}/loop/backing_file")
-    mount = mount_of(os.path.realpath(backing), table) if backing else None
-    if mount is None:
-        return []
-    tops = _top_devices(mount, sys)
-    if not tops:
-        notes.append(printable(f"{name} is a loop device over {backing}, which is on {mount.file_system}"))
-    return [top for top in tops if top != name]
 
 
 def _has_io_counts(name: str, sys: str) -> bool:
@@ -163,7 +142,6 @@ def _why_no_device(path: str, mount: Mount) -> str:
     why = {
         "tmpfs": f"memory; {missing}",
         "ramfs": f"memory; {missing}",
-        "overlay": f"an overlay whose upper folder can't be seen from here; {missing}",
         "nfs": "the counters of its client are used in place of a device's",
         "nfs4": "the counters of its client are used in place of a device's",
         "lustre": "its client counts requests, cache hits included, so it is not known what the servers delivered",

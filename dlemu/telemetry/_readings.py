@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import SpaceError
-from datagen.regular import open_regular
 from dlemu.telemetry.probe_base import DeviceFacts, Reading
 
 if TYPE_CHECKING:  # not imported in ranks, which do not need Arrow
@@ -181,106 +180,43 @@ def log_path(folder: str, node: int) -> str:
     return os.path.join(folder, f"{_PREFIX}{node:05d}.jsonl")
 
 
-def _is_log(name: str) -> bool:
-    return name.startswith(_PREFIX)
-
-
 def read_logs(folder: str) -> Telemetry:
     """Return the telemetry in the logs of a failed run's live folder."""
     hosts = []
-    for name in filter(_is_log, sorted(os.listdir(folder))):
+    for name in sorted(name for name in os.listdir(folder) if name.startswith(_PREFIX)):
         with open(os.path.join(folder, name), "rb") as log:
             hosts.append(parse_log(log.read()))
     return tuple(host for host in hosts if host is not None)
 
 
-class _LogParser:
-    """Parses a log piece by piece, up to its first damaged line: the series of later lines are unknown."""
-
-    def __init__(self) -> None:
-        self.head: RecorderHead | None = None
-        self.series: list[Series] = []
-        self.last: dict[Series, float] = {}
-        """The latest reading of each series, in what `look` has read."""
-        self.damaged_line: int | None = None  # its number, from 1
-        self._line_number = 0
-        self._offset = 0
-        self._decoder = msgspec.json.Decoder(LogLine)
-
-    def lines(self, data: bytes) -> Iterator[LogLine]:
-        """Yield the lines of a piece, all complete, without the head of the log."""
-        for text in data.splitlines():
-            if self.damaged_line is not None:
-                return
-            self._line_number += 1
-            try:
-                if self.head is None:
-                    self.head = msgspec.json.decode(text, type=RecorderHead)
-                    continue
-                line = self._decoder.decode(text)
-            except msgspec.DecodeError:
-                self.damaged_line = self._line_number
-                return
-            if len(line.i) != len(line.v) or max(line.i, default=-1) >= len(self.series):
-                self.damaged_line = self._line_number
-                return
-            self.series += line.series
-            yield line
-
-    def look(self, path: str) -> None:
-        """Read the lines that were added to a log since the last call; raises FileNotFoundError."""
-        try:
-            descriptor = open_regular(path)
-        except FileNotFoundError:
-            raise
-        except OSError:  # such as a pipe in a received folder: reported when the result is read
-            return
-        with open(descriptor, "rb") as log:
-            log.seek(self._offset)
-            complete, _, _ = log.read().rpartition(b"\n")  # the last line may be incomplete
-        self._offset += len(complete) + bool(complete)
-        for line in self.lines(complete):  # damage is reported when the result is read
-            self.last.update((self.series[number], value) for number, value in zip(line.i, line.v, strict=True))
-
-
 def parse_log(data: bytes) -> HostTelemetry | None:
     """Return the telemetry in a log, up to the first incomplete or damaged line; None without a valid head."""
-    parser = _LogParser()
-    lines = list(parser.lines(data[: data.rfind(b"\n") + 1]))
-    head = parser.head
-    if head is None:
+    head_text, *texts = data[: data.rfind(b"\n") + 1].splitlines() or [b""]
+    try:
+        head = msgspec.json.decode(head_text, type=RecorderHead)
+    except msgspec.DecodeError:
         return None
-    notes = [*head.notes, *(line.note for line in lines if line.note is not None)]
-    if parser.damaged_line is not None:
-        notes.append(f"the telemetry of {head.host} is damaged in line {parser.damaged_line}: the rest is left out")
-    cpu_seconds = [0.0, *(line.cpu_seconds for line in lines if line.cpu_seconds is not None)]
+    lines, series, notes, cpu_seconds = list[LogLine](), list[Series](), [*head.notes], head.cpu_seconds
+    decoder = msgspec.json.Decoder(LogLine)
+    for number, text in enumerate(texts, 2):
+        try:
+            line = decoder.decode(text)
+            is_damaged = len(line.i) != len(line.v) or max(line.i, default=-1) >= len(series)
+        except msgspec.DecodeError:
+            is_damaged = True
+        if is_damaged:  # the series of later lines are unknown
+            notes.append(f"the telemetry of {head.host} is damaged in line {number}: the rest is left out")
+            break
+        lines.append(line)
+        series += line.series
+        if line.note is not None:
+            notes.append(line.note)
+        if line.cpu_seconds is not None:
+            cpu_seconds = line.cpu_seconds
     return HostTelemetry(
-        **(vars(head) | {"notes": tuple(dict.fromkeys(notes)), "cpu_seconds": cpu_seconds[-1]}),
-        series=tuple(parser.series),
+        **(vars(head) | {"notes": tuple(dict.fromkeys(notes)), "cpu_seconds": cpu_seconds}),
+        series=tuple(series),
         which=np.array([number for line in lines for number in line.i], np.int32),
         time_ns=np.array([line.t for line in lines for _ in line.i], np.int64),
         value=np.array([value for line in lines for value in line.v], np.float64),
     )
-
-
-class LiveReadings:
-    """The latest reading of each series of each host, from the logs in a run's live folder."""
-
-    def __init__(self, live_folder: str) -> None:
-        self._folder = live_folder
-        self._logs: dict[str, _LogParser] = {}
-
-    def of_devices(self, metric: str) -> dict[tuple[str, str], float]:
-        """Return the latest value of a metric for each device that holds the data, by host and device."""
-        return {
-            (log.head.host, device.name): log.last[series]
-            for log in self._logs.values()
-            if log.head is not None
-            for device in log.head.devices
-            if device.counted and (series := Series(device.probe, device.name, metric)) in log.last
-        }
-
-    def look(self) -> None:
-        """Read the lines that were added to the logs; raises OSError if the folder is gone."""
-        for name in filter(_is_log, os.listdir(self._folder)):
-            self._logs.setdefault(name, _LogParser()).look(os.path.join(self._folder, name))

@@ -30,8 +30,9 @@ class Probe(ProbeBase):
         devices: dict[str, DeviceFacts] = {}
         notes: list[str] = []
         for folder in scope.folders:
-            stack, folder_notes = device_stack(folder, table, scope.sys)
-            notes += [note for note in folder_notes if note not in notes]
+            stack, why_none = device_stack(folder, table, scope.sys)
+            if why_none and why_none not in notes:
+                notes.append(why_none)
             devices.update({device.name: device for device in stack})
         if not devices:
             raise AbsentError("; ".join(notes))

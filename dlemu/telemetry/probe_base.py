@@ -41,8 +41,6 @@ class Scope:
     """Process id of each rank on this host."""
     cpu_groups: tuple[str, ...] = ()
     """Folders of the cgroups that limit the CPU time of this host's ranks."""
-    request_folder: str = ""
-    """Folder where processes count their requests to an object store; empty if the dataset is not in one."""
     proc: str = "/proc"
     sys: str = "/sys"
 

@@ -83,8 +83,7 @@ def test_without_a_count_the_most_that_pass_and_a_page(tmp_path: Path) -> None:
     folder = tmp_path / "p"
     text = run(*WORDS, f"output.folder={folder}", "output.report=false", "--mb-per-second", "9000", status=0)
     assert "(speed / demand of one) says" in text
-    page = Path(write_page(str(folder))).read_text()
-    assert 'id="predicted_au"' in page
+    assert "Each number of accelerators" in Path(write_page(str(folder))).read_text()
     again = dlemu.predict([*WORDS, "ranks=2", f"output.folder={tmp_path / 'q'}"], from_folder=folder)
     assert again.curve[0].mb_per_second == 9000
     assert dlemu.load_result(tmp_path / "q") == again

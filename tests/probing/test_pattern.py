@@ -104,19 +104,6 @@ def test_of_a_dataset_that_was_read_too_soon_the_warm_up_does_not_count_either()
         judge_level(np.zeros(0, READ_DTYPE), 4, 0, 2.0)
 
 
-@pytest.mark.parametrize(("order", "certain"), [("in turn", True), ("by chance", False)])
-def test_windows_that_are_rich_and_poor_in_turn_are_surer_than_as_many_by_chance(order: str, certain: bool) -> None:
-    """A third, of 20 windows that hold none or two: the root of (1 - 0.8) / (1 + 0.8)."""
-    rich = np.arange(20) % 2 == 0
-    if not certain:
-        rich = np.random.default_rng(3).permutation(rich)
-    begin = SETTLE_SECONDS + 0.1 * np.flatnonzero(rich)
-    ends = np.array([SETTLE_SECONDS + 2.0])
-    rows = np.concatenate([reads(*((at, at + 0.1, 2_000_000) for at in begin)), reads((ends[0], ends[0] + 0.001, 0))])
-    half_width = judge_level(rows, 1, 0, 2.0).half_width_percent
-    assert half_width == pytest.approx(48 / 3 if certain else 48, rel=0.02 if certain else 0.3)
-
-
 # which readers are measured, and for how long
 
 

@@ -99,21 +99,6 @@ def test_the_paths_of_an_nvme_head_without_counts_are_counted_instead(
     assert counted(machine, data) == wanted
 
 
-@pytest.mark.parametrize("below", [("sda",), ()])
-def test_the_device_below_a_loop_devices_image_is_listed_or_memory_noted(
-    below: tuple[str, ...], machine: Machine, tmp_path: Path
-) -> None:
-    machine.disk("loop3", "7:3")
-    machine.disk("sda", "8:0")
-    images = machine.mount(tmp_path / "images", *(("ext4", "/dev/sda", "8:0") if below else ("tmpfs", "tmpfs")))
-    machine.put("sys/devices/loop3/loop/backing_file", f"{images}/drive.img\n")
-    data = machine.mount(tmp_path / "data", "ext4", "/dev/loop3", "7:3")
-    devices, notes = described(machine, data)
-    assert devices["loop3"].below == below
-    assert counted(machine, data) == {"loop3"}
-    assert notes == (() if below else (f"loop3 is a loop device over {images}/drive.img, which is on tmpfs",))
-
-
 @pytest.mark.parametrize(
     ("file_system", "source", "word"),
     [
@@ -130,15 +115,6 @@ def test_a_folder_without_a_device_has_a_note(
         Probe(machine.scope(data))
     assert word in str(caught.value)
     assert str(data) in str(caught.value)
-
-
-def test_the_devices_of_an_overlay_are_those_of_its_visible_upper_folder(machine: Machine, tmp_path: Path) -> None:
-    machine.disk("sda", "8:0")
-    upper = machine.mount(tmp_path / "docker", "ext4", "/dev/sda", "8:0")
-    data = machine.mount(tmp_path / "data", "overlay", "overlay", options=f"rw,lowerdir=/x,upperdir={upper}")
-    devices, notes = described(machine, data)
-    assert set(devices) == {"sda"}
-    assert str(upper) in notes[0]
 
 
 def test_rates_follow_from_the_growth_of_the_counters(machine: Machine, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ CODES: dict[str, dict[str, Iterable[str]]] = {
     "checkpoint": {"cause": get_args(CheckpointCause), "finding": [*Caveat, *_CHECKPOINT_CODES]},
     "predict": {
         "cause": [cause for cause in get_args(TrainCause) if cause != "emulator"],
-        "finding": [OUTSIDE, Code.OTHER_PROGRAM_ON_CORES],
+        "finding": [OUTSIDE],
     },
     "predict_checkpoints": {"finding": [OUTSIDE, Code.STORAGE_NOT_STEADY, Code.PAGE_CACHE]},
 }
@@ -274,7 +274,6 @@ def _train_run(frozen: FrozenRun) -> Run:
         **_journal(facts),
         ceiling_au_percent=facts.get("ceiling_au_percent"),
         checkpoints=tuple(SavedCheckpoint(**saved) for saved in facts.get("checkpoints", ())),
-        eviction_seconds=tuple(facts.get("eviction_seconds", ())),
         stopped_after_steps=early and early["steps"],
         scaling=scaling and Scaling(**{"again_mb_per_second": 0.0, **scaling}),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -52,22 +52,17 @@ class LiveCheckpoints:
         verb, count = ("written", self._writes) if last["phase"] == WRITE else ("read", self._reads)
         of_phase = rows[rows["phase"] == last["phase"]]
         files = of_phase[(of_phase["checkpoint"] == last["checkpoint"]) & (of_phase["file"] != WHOLE)]
-        ranks = np.unique(files["rank"]).tolist()
-        return replace(
-            _progress(f"checkpoint {last['checkpoint']}/{count} {verb}", files),
+        mb_per_second = None
+        if len(files):
+            seconds = max(1, int(files["ended_ns"].max() - files["started_ns"].min())) / 1e9
+            mb_per_second = float(files["bytes"].sum() / 1e6 / seconds)
+        return Progress(
+            at=f"checkpoint {last['checkpoint']}/{count} {verb}",
             done=done,
             total=total,
+            mb_per_second=mb_per_second,
             seconds_left=seconds_left((rows["ended_ns"].max() - rows["began_ns"].min()) / 1e9, done, total),
-            ranks={rank: _progress(f"rank {rank}", files[files["rank"] == rank]) for rank in ranks},
         )
-
-
-def _progress(at: str, files: IoRows) -> Progress:
-    """Return the progress at `at`, such as "rank 3", with the speed of these files of one checkpoint, if any."""
-    if not len(files):
-        return Progress(at=at)
-    seconds = max(1, int(files["ended_ns"].max() - files["started_ns"].min())) / 1e9
-    return Progress(at=at, mb_per_second=float(files["bytes"].sum() / 1e6 / seconds))
 
 
 class CheckpointRuns(JobKind[CheckpointJob, CheckpointRunFacts, CheckpointJournal, CheckpointRun]):

@@ -1,10 +1,9 @@
-"""What telemetry shows of the time of training: use of devices, cores, memory, network and power; gaps in recording."""
+"""What telemetry shows of the time of training: use of devices, cores, memory, network and power."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from dlemu.jobs.training.measured import MeasuredTraining
 from dlemu.jobs.training.summary import TelemetrySummary
 from dlemu.metrics.cache import Delivered, mean_between
 from dlemu.metrics.changes import not_steady
-from dlemu.metrics.findings import Code, Finding, Number
+from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.limit import Context
 from dlemu.metrics.loss import waits_of
 from dlemu.metrics.rates import Window, Windows, known, mean_within
@@ -21,9 +20,6 @@ from dlemu.metrics.rows import Rows, StepTable, in_order
 from dlemu.results.host_activity import HostActivity, devices_of, highest
 from dlemu.results.parts import HostDevice
 from dlemu.telemetry import HostTelemetry
-
-_MIN_GAP_SECONDS, _MIN_GAP_INTERVALS = 5.0, 8.0
-"""Readings further apart than the greater of these (seconds, intervals) are a gap; a busy host causes shorter ones."""
 
 
 def activity_during(run: MeasuredTraining, rows: Rows) -> Context:
@@ -88,7 +84,7 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
             )
             for host, device in devices_of(run.telemetry)
         ),
-        notes=tuple(_notes(run)),
+        notes=tuple(dict.fromkeys(note for host in hosts for note in host.notes)),
         power={host.host: _power(run, host) for host in hosts if host.sources("power")},
     )
 
@@ -107,41 +103,12 @@ def ranks_on(run: MeasuredTraining, host: HostTelemetry) -> tuple[int, ...]:
     return tuple(rank for rank, node in enumerate(run.facts.journal.rank_nodes) if node == host.node)
 
 
-def find_recording_gaps(run: MeasuredTraining) -> Iterator[Finding]:
-    """Yield a finding for each part of training that a host's recorder, killed or suspended, did not record."""
-    lost = {run.facts.journal.hosts[node].host for node in run.facts.journal.lost_recorders}
-    yield from (
-        Finding.of(Code.MEASUREMENT_INCOMPLETE, "caution", pattern="no_telemetry", host=name)
-        for name in sorted(lost - {host.host for host in run.telemetry})
-    )
-    for host in run.telemetry:
-        own = run.training.of("rank", ranks_on(run, host))
-        if not len(own):
-            continue
-        begin_ns, end_ns = _span_ns(own)
-        max_gap_ns = max(_MIN_GAP_SECONDS, _MIN_GAP_INTERVALS * host.interval_seconds) * 1e9
-        times = host.time_ns[(host.time_ns > begin_ns) & (host.time_ns < end_ns)]
-        moments = np.unique(np.concatenate([[begin_ns], times, [end_ns]]))
-        was_read_after = bool(len(host.time_ns)) and int(host.time_ns.max()) >= end_ns
-        for start_ns, stop_ns in pairwise(moments.tolist()):
-            is_last = stop_ns == end_ns and not was_read_after
-            if stop_ns - start_ns > max_gap_ns or (is_last and host.host in lost):
-                numbers: dict[str, Number] = {
-                    "host": host.host,
-                    "from_seconds": (start_ns - begin_ns) / 1e9,
-                    "to_seconds": (stop_ns - begin_ns) / 1e9,
-                }
-                yield Finding.of(Code.MEASUREMENT_INCOMPLETE, "caution", pattern="gap", **numbers)
-
-
-def _notes(run: MeasuredTraining) -> Iterator[str]:
-    """Yield the recorders' notes, each once; those not shared by all hosts begin with the names of their hosts."""
-    hosts_by_note: dict[str, list[str]] = {}
-    for host in run.telemetry:
-        for note in host.notes:
-            hosts_by_note.setdefault(note, []).append(host.host)
-    for note, names in hosts_by_note.items():
-        yield note if len(names) == len(run.telemetry) else f"{', '.join(names)}: {note}"
+def find_lost_telemetry(run: MeasuredTraining) -> Iterator[Finding]:
+    """Yield a finding for each host whose recorder, killed or suspended, did not record all of the training."""
+    journal = run.facts.journal
+    for node in journal.lost_recorders:
+        host = journal.hosts[node].host
+        yield Finding.of(Code.MEASUREMENT_INCOMPLETE, "caution", pattern="telemetry", host=host)
 
 
 def _power(run: MeasuredTraining, host: HostTelemetry) -> dict[str, float | None]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Collection
-from dataclasses import replace
 
 import numpy as np
 
@@ -37,12 +35,24 @@ class LiveTraining:
         slowest = min(logs, key=lambda rank: self._steps_done(logs[rank]))
         done, total = self._steps_done(logs[slowest]), sum(self._epoch_steps)
         elapsed = (int(logs[slowest]["met_ns"][-1]) - self._first_ns[slowest]) / 1e9
-        return replace(
-            self._progress(self._at(logs[slowest]), logs.values()),
+        epochs = [rows[(rows["epoch"] == rows["epoch"][-1]) & (rows["phase"] == TRAINING)] for rows in logs.values()]
+        recent = [rows[rows["met_ns"] > rows["met_ns"][-1] - RECENT_SECONDS * 1e9] for rows in logs.values()]
+        seconds = [max(1, int(rows["met_ns"][-1] - rows["free_ns"][0])) / 1e9 for rows in recent]
+
+        def per_second(column: str) -> float:
+            return sum(float(rows[column].sum()) / spent for rows, spent in zip(recent, seconds, strict=True))
+
+        return Progress(
+            at=self._at(logs[slowest]),
             done=done,
             total=total,
+            au_percent=known(au_percent(kept_rows(np.concatenate(epochs), self._exclude, 0))),
+            mb_per_second=per_second("app_bytes") / 1e6,
             seconds_left=seconds_left(elapsed, done, total),
-            ranks={rank: self._progress(f"rank {rank}", [rows]) for rank, rows in logs.items()},
+            figures=(
+                Figure("samples", per_second("samples"), "/s"),
+                Figure("wait", 100 * per_second("wait_ns") / 1e9 / len(recent), "%"),
+            ),
         )
 
     def _last_rows(self, rank: int) -> StepRows:
@@ -71,21 +81,3 @@ class LiveTraining:
         epoch, steps = self._position(rows)
         phase = "" if rows[-1]["phase"] == TRAINING else "evaluation after "
         return f"{phase}epoch {epoch}/{len(self._epoch_steps)}, step {steps}/{self._epoch_steps[epoch - 1]}"
-
-    def _progress(self, at: str, logs: Collection[StepRows]) -> Progress:
-        epochs = [rows[(rows["epoch"] == rows["epoch"][-1]) & (rows["phase"] == TRAINING)] for rows in logs]
-        recent = [rows[rows["met_ns"] > rows["met_ns"][-1] - RECENT_SECONDS * 1e9] for rows in logs]
-        seconds = [max(1, int(rows["met_ns"][-1] - rows["free_ns"][0])) / 1e9 for rows in recent]
-
-        def per_second(column: str) -> float:
-            return sum(float(rows[column].sum()) / spent for rows, spent in zip(recent, seconds, strict=True))
-
-        return Progress(
-            at=at,
-            au_percent=known(au_percent(kept_rows(np.concatenate(epochs), self._exclude, 0))),
-            mb_per_second=per_second("app_bytes") / 1e6,
-            figures=(
-                Figure("samples", per_second("samples"), "/s"),
-                Figure("wait", 100 * per_second("wait_ns") / 1e9 / len(recent), "%"),
-            ),
-        )

@@ -33,8 +33,6 @@ class Journal(RunJournal):
     ceiling_au_percent: float | None = None
     """AU that the same loop reached without storage; None when it was not measured."""
     checkpoints: tuple[SavedCheckpoint, ...] = ()
-    eviction_seconds: tuple[float, ...] = ()
-    """Duration of each eviction of the dataset from the page cache."""
     stopped_after_steps: int | None = None
     """Training steps that each rank completed in a run that was stopped early; None for one that was not."""
     scaling: Scaling | None = None

@@ -178,10 +178,8 @@ class _Trainer:
         """Drop the dataset's pages from this host's page cache; its ranks share the files among them."""
         from dlemu.jobs.training.evict import evict  # most runs evict nothing
 
-        began_ns = self._clock.now_ns()
         evict(self._job, self._comm.local_rank, self._comm.local_size, write_first=write_first)
-        seconds = (self._comm.all_reduce_max(self._clock.now_ns()) - began_ns) / 1e9
-        self._record.note(eviction_seconds=(*self._record.journal.eviction_seconds, seconds))
+        self._comm.all_reduce_max(self._clock.now_ns())  # no rank reads while another one evicts
 
     def _note_saved(self, complete: list[SavedCheckpoint]) -> None:
         self._record.note(checkpoints=(*self._record.journal.checkpoints, *complete))

@@ -90,10 +90,9 @@ def _disagreement(numbers: dict[str, Any]) -> str:
 
 _FINDINGS: Wording[tuple[str, str]] = {
     Code.PREFETCH_TOO_SHALLOW: (
-        "when a wait ended, {batches_ready:.1f} later batches were ready behind the slow one: with {prefetch_size} "
-        "batches ahead instead of {now_prefetch_size} the AU over whole epochs is {au_percent:.1f} % instead of "
-        "{now_au_percent:.1f} % (event model)",
-        "read further ahead: reader.prefetch_size={prefetch_size} (now {now_prefetch_size})",
+        "when a wait ended, later batches were ready behind the slow one: if readers never paused for a full queue, "
+        "the AU over whole epochs could be {au_percent:.0f} % instead of {now_au_percent:.0f} %",
+        "read further ahead: reader.prefetch_size={prefetch_size} or more (now {now_prefetch_size})",
     ),
     "prefetch_too_shallow.not_begun": (
         "no worker had started the late batches although workers were free",
@@ -197,13 +196,8 @@ _FINDINGS: Wording[tuple[str, str]] = {
         "the measurements of {of_ranks} on {host} are lost",
         "set output.folder to one that all hosts see",
     ),
-    "measurement_incomplete.no_telemetry": (
-        "telemetry of {host} is missing: its recorder was killed or stopped, or had no space",
-        "",
-    ),
-    "measurement_incomplete.gap": (
-        "telemetry of {host} has a gap from {from_seconds:.1f} to {to_seconds:.1f} s of training: its recorder was "
-        "killed or stopped, or had no core or no space",
+    "measurement_incomplete.telemetry": (
+        "telemetry of {host} is not complete: its recorder was killed or stopped, or had no core or no space",
         "",
     ),
 }

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.formats.format_base import FORMATS, format_named
 from datagen.layout import columns_of, has_own_length, nominal_sample_bytes, record_shapes
@@ -51,32 +50,10 @@ def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:
     """Return the bytes of each batch in the first `steps` steps of an epoch, shape (ranks, steps)."""
     if len(by_file) == 1:
         return np.full((plan.ranks, steps), float(by_file[0]) * plan.batch_size)
-    positions = _first_positions(plan, steps)[:, :, np.newaxis] + np.arange(plan.batch_size)
+    batches = plan.batch_numbers(np.arange(plan.ranks)[:, np.newaxis], np.arange(1, steps + 1))
+    positions = (batches * plan.batch_size)[:, :, np.newaxis] + np.arange(plan.batch_size)
     files = plan.samples_at(epoch, positions.ravel()) // plan.num_samples_per_file
     return np.asarray(by_file[files].reshape(positions.shape).sum(axis=-1))
-
-
-def _first_positions(plan: Plan, steps: int) -> NDArray[np.int64]:
-    """Return the position in the epoch's order at which each batch begins, shape (ranks, steps)."""
-    return plan.batch_numbers(np.arange(plan.ranks)[:, np.newaxis], np.arange(1, steps + 1)) * plan.batch_size
-
-
-def row_group_shares(plan: Plan, group_rows: int, workers: int, steps: int) -> Floats:
-    """Return the bytes of each batch, relative to the mean, where row groups are read whole: shape (ranks, steps).
-
-    A rank's workers take batches in turn, and keep the row group in which their last batch ended.
-    """
-    groups_per_file = -(-plan.num_samples_per_file // group_rows)
-
-    def group_of(row: NDArray[np.int64]) -> NDArray[np.int64]:
-        return row // plan.num_samples_per_file * groups_per_file + row % plan.num_samples_per_file // group_rows
-
-    first = _first_positions(plan, steps)
-    last_group = group_of(first + plan.batch_size - 1)
-    has_group = group_of(first) - 1  # the last group that the worker need not read
-    has_group[:, workers:] = np.maximum(has_group[:, workers:], last_group[:, :-workers])
-    groups_read = (last_group - has_group).astype(float)
-    return np.asarray(groups_read / max(groups_read.mean(), 1e-9))
 
 
 def planned_bytes(workload: Workload, plan: Plan, rows: Rows) -> float:

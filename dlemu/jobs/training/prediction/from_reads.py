@@ -29,7 +29,6 @@ from dlemu.jobs.training.prediction.calibration import (
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.demand import row_group_reads
-from dlemu.metrics.limit import MIN_SPEEDUP, Scaling
 from dlemu.metrics.rates import Floats, Intervals, during, under_way
 from dlemu.metrics.rows import StepTable, is_any
 from dlemu.metrics.t_interval import FEWEST, estimate
@@ -85,10 +84,6 @@ class Reads:
         is_busy = expected >= 0.5 * np.median(expected)  # the other windows are at the end of an epoch
         percent = 100 * self._read_in_windows[is_busy] / expected[is_busy]
         return min(MAX_HALF_WIDTH_PERCENT, estimate(percent, CONFIDENCE).half_width_percent)
-
-    def work_bytes(self, curve: Curve) -> Floats:
-        """Return the bytes that one reader gets, by the curve, during each read: what the read took of the storage."""
-        return self._in_reads(self._speeds(curve) / np.maximum(self._active, 1))
 
     @cached_property
     def work(self) -> Floats:
@@ -204,7 +199,7 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     hosts = facts.journal.hosts
     return Calibration(
         source=f"{len(rows):,} steps of {run.folder} ({facts.ranks} x {facts.workload.reader.read_threads} readers)",
-        curve=_with_scaling(curve, facts.journal.scaling or Scaling()),
+        curve=curve,
         saturated=_waiting_share(run) >= WAITING_SHARE or batches.full_queue_share < WAITING_SHARE,
         half_width_percent=reads.half_width_percent(curve),
         work=work_quantiles([reads]),
@@ -215,16 +210,6 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
         cores=float(np.mean([min(host.cpu_usable, host.cpu_limit or np.inf) for host in hosts])) if hosts else 1.0,
         costs=batches.costs,
     )
-
-
-def _with_scaling(curve: Curve, scaling: Scaling) -> Curve:
-    """Add a point for the larger number of readers tried after the run: the run's throughput times the trial's gain."""
-    same = (scaling.mb_per_second + scaling.again_mb_per_second) / 2
-    last = curve[-1]
-    if same <= 0 or scaling.more_readers <= last.readers or scaling.more_mb_per_second < MIN_SPEEDUP * same:
-        return curve
-    more = last.mb_per_second * scaling.more_mb_per_second / same
-    return (*curve, CurvePoint(readers=scaling.more_readers, mb_per_second=more))
 
 
 def _waiting_share(run: MeasuredTraining) -> float:
@@ -255,7 +240,7 @@ def work_quantiles(parts: Sequence[Reads]) -> tuple[float, ...]:
 
 
 def calibrate_from_levels(
-    job: TrainingJob, levels: Sequence[Level], costs: HostCosts, *, cores: float, folder: str, busy_cores: float = 0.0
+    job: TrainingJob, levels: Sequence[Level], costs: HostCosts, *, cores: float, folder: str
 ) -> Calibration:
     """Return the calibration from a probe's levels: one or more for each number of readers, of which 1 is the first."""
     measured = _merged(levels)
@@ -269,7 +254,8 @@ def calibrate_from_levels(
         # The curve is of the storage, so decoding does not count as a reader's time.
         measured = _while_reading(measured, saturated=saturated)
         decode_seconds = float(np.minimum(rows["decode_ns"], rows["cpu_ns"]).sum()) / samples / 1e9
-    curve = smoothed(_scaling_pooled(measured), [len(level.rows) for level in measured])
+    points = tuple(CurvePoint(readers=level.readers, mb_per_second=level.mb_per_second) for level in measured)
+    curve = smoothed(points, [len(level.rows) for level in measured])
     # How much single reads differ is seen in levels whose readers do not slow each other down. Where one reader alone
     # gets the full throughput there is no such level: then in the level of 4 readers.
     parallel = [
@@ -297,7 +283,6 @@ def calibrate_from_levels(
         bytes_factor=row_group_reads(job.workload) * (mean_bytes / expected_bytes),
         decode_seconds_per_sample=decode_seconds,
         cores=cores,
-        busy_cores=busy_cores,
         costs=costs,
     )
 
@@ -346,20 +331,3 @@ def _merged(levels: Sequence[Level]) -> list[Level]:
             )
         )
     return measured
-
-
-def _scaling_pooled(measured: Sequence[Level]) -> Curve:
-    """Return the curve; the first levels share one throughput per reader, until a level's differs significantly."""
-    per_reader, width = measured[0].mb_per_second, measured[0].half_width_percent
-    reads, pooled = len(measured[0].rows), 1
-    for level in measured[1:]:
-        own = level.mb_per_second / level.readers
-        if abs(100 * (own / per_reader - 1)) > math.hypot(width, level.half_width_percent):
-            break
-        total = reads + len(level.rows)
-        per_reader = (per_reader * reads + own * len(level.rows)) / total
-        width = math.hypot(width * reads, level.half_width_percent * len(level.rows)) / total
-        reads, pooled = total, pooled + 1
-    first = [CurvePoint(readers=level.readers, mb_per_second=per_reader * level.readers) for level in measured[:pooled]]
-    rest = [CurvePoint(readers=level.readers, mb_per_second=level.mb_per_second) for level in measured[pooled:]]
-    return (*first, *rest)

@@ -23,7 +23,6 @@ from dlemu.jobs.training.prediction.batches import (
     computation_seconds,
     planned_job,
     preprocessing_seconds,
-    row_group_shares,
 )
 from dlemu.jobs.training.prediction.calibration import Calibration, CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene, simulate
@@ -243,12 +242,10 @@ class Model:
         """Simulate epochs; readers get bytes at `rate` (by the number of active readers), and share `cores`."""
         reader, calibration, plan = self.workload.reader, self.calibration, job.train_plan
         random = np.random.default_rng([seed, job.ranks])
-        parts, start, costs, group_rows = [], 0.0, calibration.costs, job.group_rows
+        parts, start, costs = [], 0.0, calibration.costs
         for epoch in epochs:
             app_bytes = calibration.bytes_factor * batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
-            if group_rows:
-                app_bytes *= row_group_shares(plan, group_rows, max(1, reader.read_threads), epoch.steps)
-            work = _draw_work(calibration, max(plan.batch_size, group_rows), app_bytes.shape, random)
+            work = _draw_work(calibration, plan.batch_size, app_bytes.shape, random)
             decode = plan.batch_size * calibration.decode_seconds_per_sample
             preprocessing = preprocessing_seconds(self.workload, app_bytes.shape, random)
             sleeps = reader.preprocess == "sleep"

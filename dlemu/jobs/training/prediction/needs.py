@@ -116,7 +116,7 @@ class NeedsAnswer:
 def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:
     """Return what jobs need of their storage, its folder, and the first job; None where it is known which storage.
 
-    The jobs are one, those of `workload=a,b`, or the `jobs` in a YAML file. Raises UserError.
+    The jobs are one, or the `jobs` in a YAML file. Raises UserError.
     """
     if request.describes_storage or request.make is not None:
         return None
@@ -124,13 +124,13 @@ def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple
     if isinstance(source, Workload):
         jobs, names_data = [source], True
     else:
-        settings = _settings_of_each(source, request.config_dir)
+        settings = _settings_of_each(source)
         jobs = [load(words, config_dir=request.config_dir) for words in settings]
         keys = [word.lstrip("+").partition("=")[0] for words in settings for word in words]
         names_data = "dataset.data_folder" in keys or "dataset.source" in keys
         overrides = tuple(without_secrets(take_word(source, "output.folder")[1]))
     if not jobs:
-        raise UserError("there is no job to predict for: wanted workload=NAME, or a YAML file with `jobs`")
+        raise UserError("there is no job to predict for: wanted some in the file's `jobs`")
     first = jobs[0]
     is_there = names_data or first.storage != Storage() or os.path.exists(first.dataset.data_folder)
     if len(jobs) == 1 and first.workflow.train and is_there:
@@ -150,26 +150,13 @@ class _Mix:
     """The settings of each, such as `workload=unet3d ranks=8`."""
 
 
-def _settings_of_each(words: Sequence[str], config_dir: str | None) -> list[list[str]]:
-    """Return the settings of each job: `workload=a,b ranks=8` -> `workload=a ranks=8` and `workload=b ranks=8`.
-
-    The `jobs` of a YAML file among the words each get the other words.
-    """
+def _settings_of_each(words: Sequence[str]) -> list[list[str]]:
+    """Return the settings of each job: of the `jobs` in a YAML file among the words, each with the other words."""
     file = next((word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word), None)
-    if file is not None:
-        shared = [word for word in words if word != file]
-        jobs = [[*shlex.split(job), *shared] for job in build(_Mix, read_plain(file)).jobs]
-        return [settings for job in jobs for settings in _settings_of_each(job, config_dir)]
-    names = next((word for word in words if word.startswith("workload=") and "," in word), None)
-    if names is None:
+    if file is None:
         return [list(words)]
-    jobs = []
-    for name in filter(None, names.removeprefix("workload=").split(",")):
-        job = [f"workload={name}"]
-        has_accelerators = load(job, config_dir=config_dir).accelerators
-        shared = [word for word in words if word != names]
-        jobs.append(job + [word for word in shared if has_accelerators or not word.startswith("accelerator=")])
-    return jobs
+    shared = [word for word in words if word != file]
+    return [[*shlex.split(job), *shared] for job in build(_Mix, read_plain(file)).jobs]
 
 
 def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from dlemu.jobs.training.prediction.prediction import PREDICTED, Prediction
 from dlemu.jobs.training.prediction.run_prediction import read_prediction
@@ -13,9 +12,6 @@ from dlemu.report.table import Section, Tone
 from dlemu.report.units import with_uncertainty
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import scaled
-
-if TYPE_CHECKING:
-    from dlemu.report.figure_base import Figure
 
 _SHOWN_COUNTS = 3  # lines for numbers of accelerators: about those around the largest that passes
 _VERDICTS = {True: "pass", False: "fail", None: "too close to call"}
@@ -49,13 +45,6 @@ def _sections(answer: Prediction, _: str) -> Iterator[Section]:
     yield from listed("What the storage delivers", answer.curve)
 
 
-def _charts(answer: Prediction, folder: str) -> Iterator[tuple[str, Figure]]:
-    from dlemu.jobs.training.prediction.figures import FIGURES
-    from dlemu.report.figure_base import drawn
-
-    return drawn(FIGURES, answer)
-
-
 def _title(answer: Prediction) -> str:
     question = answer.question
     hardware = f" on {question.accelerator}" if question.accelerator else ""
@@ -65,4 +54,4 @@ def _title(answer: Prediction) -> str:
     return f"{question.workload}{hardware}{scaled(question.sample_divisor)}: predicted{hosts}"
 
 
-PARTS = Parts(read=read_prediction, answer_type=Prediction, screen=_screen, sections=_sections, charts=_charts)
+PARTS = Parts(read=read_prediction, answer_type=Prediction, screen=_screen, sections=_sections)
