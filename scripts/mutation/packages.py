@@ -64,7 +64,7 @@ PACKAGES = {
     "probing": Package(
         (*(f"dlemu/jobs/probe/{name}.py" for name in OF_PROBES), "dlemu/jobs/training/pattern.py"),
         ("tests/probing",),
-        without=("main", "_level", "_received", "_read", "_run_jobs"),
+        without=("main", "loader_costs", "_level", "_received", "_read", "_loader_costs", "_run_jobs"),
     ),
     "checkpoints": Package(
         ("dlemu/checkpoints/*",),

@@ -15,13 +15,15 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
 from datagen.storage.storage_base import open_storage
-from dlemu.config.duration import NO_TIME
+from dlemu.config.duration import NO_TIME, Duration
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
+from dlemu.jobs.training.prediction.event_model import HostCosts
+from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.rates import Intervals
 from dlemu.metrics.t_interval import estimate
@@ -157,6 +159,42 @@ def repeat_seconds(level: Level, readers: int) -> float:
 
 def _read_seconds(level: Level) -> float:
     return float((level.rows["end_ns"] - level.rows["begin_ns"]).mean()) / 1e9
+
+
+def loader_costs(job: TrainingJob) -> HostCosts:
+    """Measure the loader's overhead, in a process of its own, with batches that take 20 ms and read nothing.
+
+    Raises UserError or DlemuError. Call it in the main thread.
+    """
+    if not job.workload.reader.read_threads:
+        return HostCosts()
+    seconds, role = job.workload.timeout_seconds, Role("the loader's process", "use a smaller batch")
+    (costs,) = run_crew(_loader_costs, [job], role, timeout_seconds=seconds, most_seconds=seconds)
+    return costs
+
+
+def _loader_costs(_: Comm, job: TrainingJob) -> HostCosts:
+    batch_size = job.workload.reader.batch_size
+    pause = Duration(mean=0.02 / batch_size)
+    spec = replace(job.loader_spec(0), preprocess_time=pause, preprocess="sleep")
+    unread = replace(spec.phases["ceiling"], preprocesses=True)
+    loader: Loader = registry.find("dlemu.loaders", job.workload.reader.data_loader, "Loader")(
+        replace(spec, phases={"train": unread, "ceiling": unread})
+    )
+    loader.start()
+    times = []
+    request_ns = time.monotonic_ns()
+    for batch in loader.batches("ceiling", 1, 40 * spec.read_threads):
+        times.append((batch.trace.started_ns, batch.trace.finished_ns, time.monotonic_ns(), batch.trace.worker))
+    loader.close()
+    started, finished, got, workers = np.array(times).T
+    between = [np.median(started[workers == own][1:] - finished[workers == own][:-1]) for own in np.unique(workers)]
+    waited = got[1:] - np.maximum(finished[1:], got[:-1])
+    return HostCosts(
+        hand_over_seconds=max(0.0, float(np.median(waited))) / 1e9,
+        between_seconds=max(0.0, float(np.median(between))) / 1e9,
+        epoch_start_seconds=max(0.0, float(started.min() - request_ns)) / 1e9,
+    )
 
 
 def reading_spec(job: TrainingJob) -> tuple[LoaderSpec, int]:

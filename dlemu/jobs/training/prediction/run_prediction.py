@@ -18,11 +18,10 @@ from dlemu.config.schema import Workload
 from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_free_cores
 from dlemu.jobs.training.evict import treatment_of
-from dlemu.jobs.training.pattern import MAX_SECONDS, measure_levels
+from dlemu.jobs.training.pattern import MAX_SECONDS, loader_costs, measure_levels
 from dlemu.jobs.training.plan import make_job
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed, most_mb_per_second
 from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive
-from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels, calibrate_from_run
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.make_prediction import MOST, predict
@@ -41,8 +40,6 @@ from dlemu.runner.run_folder import check_new, new_folder
 
 CALIBRATION = "calibration.json"
 """File of a prediction with its `Calibration`, for the next one `--from` it."""
-LOADER_COSTS = HostCosts(between_seconds=0.0005)
-"""Assumed after a probe, which reads without a loader: about PyTorch's. They matter in steps of a few milliseconds."""
 ReadForeign = Callable[[str], ForeignRun | None]
 """Reads another benchmark's run from a folder; returns None if there is none."""
 
@@ -178,7 +175,7 @@ def calibrate_by_probe(
     return calibrate_from_levels(
         job,
         levels,
-        LOADER_COSTS if workload.reader.read_threads else HostCosts(),
+        loader_costs(job),
         cores=usable_cores(),
         folder=workload.dataset.data_folder,
     )
