@@ -84,6 +84,19 @@ def test_readers_that_get_too_little_by_themselves_are_no_matter_of_the_queue() 
     ]
 
 
+@pytest.mark.parametrize("seed", [1, 2, 5])
+def test_a_drive_that_stalled_is_the_limit_though_later_batches_ended_with_the_first(seed: int) -> None:
+    steady = drives.lognormal(8, 0.025, 0.6)
+
+    def serve(request: drives.Request, random: np.random.Generator) -> float:
+        return max(0.0, 4 - request.at_seconds) * (request.at_seconds >= 2) + steady.serve(request, random)
+
+    enough = Scaling(readers=8, mb_per_second=60, again_mb_per_second=60, more_readers=32, more_mb_per_second=60)
+    training = drives.Training(**TAILS | {"step_seconds": 0.0045})
+    limit = limit_of(run_on(drives.Drive(channels=8, serve=serve), training, seed, enough))
+    assert what(limit) == ("storage", "high", [])
+
+
 @pytest.mark.parametrize("sigma", [0.0, 0.3])
 def test_a_slow_drive_is_the_limit_however_deep_the_queue(sigma: float) -> None:
     slow = drives.Training(**TAILS | {"step_seconds": 0.0015})  # twice what the drive gives

@@ -25,7 +25,7 @@ from dlemu.jobs.training.summary import (
 from dlemu.jobs.training.wording import in_words, issue_lines, memory_warning, recording_notes, verdict_line
 from dlemu.metrics import cache, rates
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
-from dlemu.metrics.changes import find_unsteadiness
+from dlemu.metrics.changes import find_stalls, find_unsteadiness
 from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import Limit, Scaling, judge_limit
@@ -267,6 +267,9 @@ def _shallow_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Findin
         return None  # the queue does not follow `reader.prefetch_size`
     if held_back_share(rows) < 0.5 or not is_any(rows, "app_bytes"):
         return None
+    stalled_ns = 1e9 * sum(stall.seconds for stall in find_stalls(rows)) * len(rows.by_rank)
+    if stalled_ns >= sum_of(rows, "wait_ns") / 2:
+        return None  # the batches in work during a stall all end after it: none holds the others back
     au, threshold, scaling = au_percent(rows), 100 * facts.workload.metric.au, facts.journal.scaling
     if scaling is None:
         possible = min(100.0, au / max(busy_share(rows, threads), 1e-9))
