@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from datagen import registry
 from datagen.errors import DatasetError, DlemuError
-from datagen.file_choice import FLAT, RAW, kind_of
+from datagen.file_choice import FLAT, RAW
 from datagen.formats import format_base as base
-from datagen.formats._picture import pillow_pixels
 from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
 from datagen.layout import Layout
@@ -26,7 +25,6 @@ from datagen.storage.storage_base import StorageBase
 from datagen.thread_pool import of_each
 
 COUNTED_FILES = 256  # maximum files whose samples are counted, evenly spaced among all files
-_COMPRESSIONS = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f": "zstd", b"BZh": "bzip2", b"\xfd7z": "xz"}  # by first bytes
 OR_RAW = "or set dataset.format=raw to read each file whole, as one sample"
 HOW_TO_CUT = "set dataset.format=mmap_indexed_binary and dataset.record_length_bytes to the stored bytes of a sample"
 
@@ -37,7 +35,6 @@ Find = Callable[[BinaryIO, base.Version], int]  # finds a number in an open file
 class Readable(NamedTuple):
     """Files that can be read, all with the same number of samples."""
 
-    format_name: str
     layout: Layout
     sizes: Sizes  # bytes that are read of each file
     notes: tuple[str, ...] = ()  # for the user: which samples are not read
@@ -46,26 +43,33 @@ class Readable(NamedTuple):
 def readable_files(format_name: str, layout: Layout, sizes: Sizes, spec: DatasetSpec, storage: StorageBase) -> Readable:
     """Return the files with their number of samples. Raises DatasetError: they are damaged, or of another format."""
     if format_name in FLAT:
-        return _cut_files(format_name, layout, sizes, max(1, int(spec.record_length_bytes)))
+        return _cut_files(layout, sizes, max(1, int(spec.record_length_bytes)))
     if format_name in COUNTERS:
         return _counted_files(format_name, layout, sizes, storage)
-    if format_name == RAW or registry.is_dotted(format_name):
-        return Readable(format_name, layout, sizes)
-    has_extension = kind_of(layout.name(0)) == format_name
-    is_local = storage.local_path(layout.path(0)) is not None
-    is_readable = _can_read(format_name, layout, storage) if is_local else has_extension
-    if is_readable:
-        return Readable(format_name, layout, sizes)
-    if has_extension:
-        note = f"{format_name} files of this structure are read whole, as bytes: each is one sample"
-        return Readable(RAW, layout, sizes, (f"{note}; if they hold many, {HOW_TO_CUT}",))
-    raise DatasetError(
-        f"dataset.format={format_name}, and {layout.path(0)} can't be read as {format_name}: "
-        f"leave dataset.format out, {OR_RAW}"
-    )
+    if format_name == RAW and spec.format != RAW:
+        which = f"each .{layout.extension} file" if layout.extension else "each file"
+        return Readable(layout, sizes, (f"{which} is read whole, as one sample: if it holds many, {HOW_TO_CUT}",))
+    return Readable(layout, sizes)
 
 
-def _cut_files(format_name: str, layout: Layout, sizes: Sizes, record_bytes: int) -> Readable:
+def problem_reading(format_name: str, path: str, storage: StorageBase) -> str:
+    """Return why a format can't read a file, such as a structure that it does not know; '' if it can.
+
+    Files of several samples are read when their samples are counted.
+    """
+    if format_name in (RAW, *FLAT, *COUNTERS) or registry.is_dotted(format_name):
+        return ""
+    file_format = base.format_named(format_name)
+    file_format.own_files = True
+    try:
+        with base.opened_file(file_format, path, storage, 1) as opened:
+            opened.sample(0)
+    except DlemuError as error:
+        return base.what_is_damaged(error)
+    return ""
+
+
+def _cut_files(layout: Layout, sizes: Sizes, record_bytes: int) -> Readable:
     """Cut each file into records of one length; what is left at its end belongs to no sample."""
     counts = sizes // record_bytes
     samples = _best_count(counts)
@@ -78,30 +82,27 @@ def _cut_files(format_name: str, layout: Layout, sizes: Sizes, record_bytes: int
     used_bytes = samples * record_bytes
     layout = replace(subset(layout, files), num_samples_per_file=samples, used_bytes=used_bytes)
     note = f"each file is cut into {samples:,} samples of {record_bytes:,} bytes (dataset.record_length_bytes)"
-    return Readable(format_name, layout, np.minimum(sizes[files], used_bytes), (note,))
+    return Readable(layout, np.minimum(sizes[files], used_bytes), (note,))
 
 
 def _counted_files(format_name: str, layout: Layout, sizes: Sizes, storage: StorageBase) -> Readable:
     """Count the samples of each file or, if there are many files, of COUNTED_FILES among them."""
     counts = np.array(measure(COUNTERS[format_name], layout, sizes, storage))
     is_sampled = len(counts) < layout.num_files
-    if is_sampled:
-        samples = int(counts.min())
-        if samples < 1:
-            empty = layout.path(_opened_files(layout)[int(counts.argmin())])
-            raise DatasetError(f"{empty} holds no samples: move all such files away")
-        note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
-        return Readable(format_name, replace(layout, num_samples_per_file=samples), sizes, (note,))
-    samples = _best_count(counts)
+    samples = int(counts.min()) if is_sampled else _best_count(counts)
     if samples < 1:
-        raise DatasetError(f"{layout.folder}: its {format_name} files hold no samples")
+        empty = layout.path(_opened_files(layout)[int(counts.argmin())])
+        raise DatasetError(f"{empty} holds no samples: move all such files away")
+    if is_sampled:
+        note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
+        return Readable(replace(layout, num_samples_per_file=samples), sizes, (note,))
     files = np.flatnonzero(counts >= samples)
     layout = replace(subset(layout, files), num_samples_per_file=samples)
     total = int(counts.sum())
     if layout.num_samples == total:
-        return Readable(format_name, layout, sizes[files])
+        return Readable(layout, sizes[files])
     note = f"{layout.num_samples:,} of {total:,} samples are read: {samples} of each of {len(files)} files"
-    return Readable(format_name, layout, sizes[files], (note,))
+    return Readable(layout, sizes[files], (note,))
 
 
 def _best_count(counts: NDArray[np.int64]) -> int:
@@ -122,11 +123,8 @@ def _opened_files(layout: Layout) -> list[int]:
     return sorted({int(number * step) for number in range(min(layout.num_files, COUNTED_FILES))})
 
 
-_known_numbers: dict[tuple[Find, base.Version], int] = {}  # of unchanged files: a command inspects a folder repeatedly
-
-
 def measure(find: Find, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:
-    """Return what `find` finds in at most COUNTED_FILES files; a file that has not changed since is not opened again.
+    """Return what `find` finds in at most COUNTED_FILES files.
 
     Raises DatasetError: a file is damaged, compressed or of another format.
     """
@@ -134,25 +132,19 @@ def measure(find: Find, layout: Layout, sizes: Sizes, storage: StorageBase) -> l
     def number_in(path: str, size_bytes: int, thread_storage: StorageBase) -> int:
         local = thread_storage.local_path(path)
         version = base.version_of(path if local is None else local, size_bytes)
-        if (find, version) not in _known_numbers:
-            with cache_restored([local] if local else []), _opened(path, thread_storage) as file:
-                _known_numbers[find, version] = find(file, version)
-        return _known_numbers[find, version]
+        with cache_restored([local] if local else []), _opened(path, thread_storage) as file:
+            return find(file, version)
 
     def numbers_in(thread_storage: StorageBase, share: Sequence[int]) -> Iterator[int]:
         for file in share:
             path = layout.path(file)
             try:
                 yield number_in(path, int(sizes[file]), thread_storage)
-            except (OSError, ValueError, SyntaxError, RuntimeError, base.DamagedError) as error:
-                verb = "decoded" if find is pixel_bytes else "counted"
-                reason = str(error)
-                advice = "restore it, or move it away"
-                with contextlib.suppress(OSError), _opened(path, thread_storage) as opened:
-                    if compression := _COMPRESSIONS.get(opened.read(3)):
-                        reason = f"it is compressed with {compression}"
-                        advice = "decompress it"
-                raise DatasetError(f"{path}: its samples can't be {verb} ({reason}): {advice}, {OR_RAW}") from error
+            except (OSError, ValueError, base.DamagedError) as error:
+                raise DatasetError(
+                    f"{path}: its samples can't be counted ({error}): restore it, decompress it if it is compressed, "
+                    f"or move it away, {OR_RAW}"
+                ) from error
 
     return of_each(storage, _opened_files(layout), numbers_in)
 
@@ -162,37 +154,6 @@ def _opened(path: str, storage: StorageBase) -> Iterator[BinaryIO]:
     """Open a file; the storage is read in pieces of HEADERS_AT_ONCE_BYTES."""
     with contextlib.closing(base.Source(path, storage.open_received(path))) as source:
         yield io.BufferedReader(base.SourceStream(source), base.HEADERS_AT_ONCE_BYTES)
-
-
-def _can_read(format_name: str, layout: Layout, storage: StorageBase) -> bool:
-    """Return whether the format's module can read the first and the last file.
-
-    Raises DatasetError if it can read only one of them: files of a structure that the module does not know are all
-    alike, so the other file is damaged.
-    """
-    file_format = base.format_named(format_name)
-    file_format.own_files = True
-    errors = dict[str, DlemuError]()
-    readable_paths = []
-    for path in dict.fromkeys((layout.path(0), layout.path(layout.num_files - 1))):
-        try:
-            with base.opened_file(file_format, path, storage, 1) as opened:
-                opened.sample(0)
-            readable_paths.append(path)
-        except DlemuError as error:
-            errors[path] = error
-    if errors and readable_paths:  # one of each: two files were opened
-        ((damaged, problem),) = errors.items()
-        raise DatasetError(
-            f"{damaged} can't be read as {format_name} ({base.what_is_damaged(problem)}), and {readable_paths[0]} can: "
-            f"restore it or move it away, {OR_RAW}"
-        )
-    return not errors
-
-
-def pixel_bytes(file: BinaryIO, _: base.Version | None = None) -> int:
-    """Return the bytes of a picture's pixels."""
-    return len(pillow_pixels(memoryview(file.read())))
 
 
 def group_rows(file: BinaryIO, _: base.Version | None = None) -> int:

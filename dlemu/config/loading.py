@@ -130,12 +130,9 @@ def _with_own_data(workload: Workload, given: dict[KeyPath, Any], file: dict[Key
 
     check_folder(workload, "dataset.data_folder", data.data_folder)
     file_sets_source = ("dataset", "source") in file
-    if FORMAT not in given and FORMAT not in file:
-        data = replace(data, format="")  # the files decide
-    if not file_sets_source or ("dataset", "num_files_train") not in file:
-        data = replace(data, num_files_train=0)  # the number is another dataset's
-    is_strict, decodes = file_sets_source or FORMAT in given, workload.reader.decode == "full"
-    own = inspect_own_folder(data, workload.storage_spec, strict=is_strict, decodes=decodes)
+    if FORMAT not in given and not (file_sets_source and FORMAT in file):
+        data = replace(data, format="")  # the files decide: a format of the workload is that of another dataset
+    own = inspect_own_folder(data, workload.storage_spec)
     determined = [key for key in OF_OWN_DATA if key != "record_length_bytes" or data.format not in FLAT]
     if refused := [f"dataset.{key}" for key in determined if ("dataset", key) in given]:
         raise UserError(f"{data.data_folder} itself decides on these settings, leave them out: {', '.join(refused)}")
