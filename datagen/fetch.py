@@ -219,7 +219,7 @@ def _compare(layout: Layout, content: Content, sample: Sample, file: int) -> Non
         index = sample.first_difference(content, running_index)
     if index is None:
         return
-    _, words = explain(sample.plain_payload, index, content, running_index)
+    words = explain(sample.plain_payload, index, content, running_index)
     raise DatasetError(
         f"{layout.path(file)} (file number {running_index}) is not what was generated: "
         f"at payload offset {sample.payload_offset + index} {words}. "
