@@ -54,6 +54,11 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
                 "dataset; make it again in an empty folder"
             )
         manifest = build(Manifest, values)
+        if manifest.content_version != CONTENT_VERSION:
+            raise DatasetError(
+                f"{path} has content_version {manifest.content_version}, wanted {CONTENT_VERSION}: another version of "
+                "dlemu made the dataset; make it again in an empty folder"
+            )
         if problems := manifest.spec.check():  # such as names outside the dataset's folder, or impossible sizes
             raise ValueError(joined_problems(problems))
     except FileNotFoundError:
