@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import BinaryIO, NamedTuple
 
@@ -129,24 +129,20 @@ def measure(find: Find, layout: Layout, sizes: Sizes, storage: StorageBase) -> l
     Raises DatasetError: a file is damaged, compressed or of another format.
     """
 
-    def number_in(path: str, size_bytes: int, thread_storage: StorageBase) -> int:
-        local = thread_storage.local_path(path)
-        version = base.version_of(path if local is None else local, size_bytes)
-        with cache_restored([local] if local else []), _opened(path, thread_storage) as file:
-            return find(file, version)
+    def number_in(file: int) -> int:
+        path = layout.path(file)
+        local = storage.local_path(path)
+        version = base.version_of(path if local is None else local, int(sizes[file]))
+        try:
+            with cache_restored([local] if local else []), _opened(path, storage) as opened:
+                return find(opened, version)
+        except (OSError, ValueError, base.DamagedError) as error:
+            raise DatasetError(
+                f"{path}: its samples can't be counted ({error}): restore it, decompress it if it is compressed, "
+                f"or move it away, {OR_RAW}"
+            ) from error
 
-    def numbers_in(thread_storage: StorageBase, share: Sequence[int]) -> Iterator[int]:
-        for file in share:
-            path = layout.path(file)
-            try:
-                yield number_in(path, int(sizes[file]), thread_storage)
-            except (OSError, ValueError, base.DamagedError) as error:
-                raise DatasetError(
-                    f"{path}: its samples can't be counted ({error}): restore it, decompress it if it is compressed, "
-                    f"or move it away, {OR_RAW}"
-                ) from error
-
-    return of_each(storage, _opened_files(layout), numbers_in)
+    return of_each(_opened_files(layout), number_in)
 
 
 @contextlib.contextmanager

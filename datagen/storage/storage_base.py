@@ -286,10 +286,6 @@ class StorageBase(abc.ABC):
     def __init__(self, spec: StorageSpec) -> None:
         self.spec = spec
 
-    def of_thread(self) -> StorageBase:
-        """Return the storage for another thread: a client of a server is used by one thread only."""
-        return open_storage(self.spec) if self.is_remote else self
-
     @abc.abstractmethod
     def open(self, path: str) -> Reader:
         """Open a file for reading. Raises UserError if the storage can't serve it as the spec requires."""
