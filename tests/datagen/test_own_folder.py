@@ -369,7 +369,7 @@ def test_a_file_without_samples_among_many_is_named(tmp_path: Path, monkeypatch:
     """Where only some files are counted, the fewest samples found are read of each: there is nothing to read of 0."""
     shards(tmp_path)
     tarfile.open(tmp_path / "shard-000000.tar", "w").close()
-    monkeypatch.setattr("datagen.sample_counts.COUNTED_FILES", 2)
+    monkeypatch.setattr("datagen.own_folder.COUNTED_FILES", 2)
     with pytest.raises(DatasetError, match=r"shard-000000\.tar holds no samples: move all such files away"):
         inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
 
