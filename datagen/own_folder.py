@@ -254,8 +254,11 @@ def _opened_files(layout: Layout) -> list[int]:
     return sorted({int(number * step) for number in range(min(layout.num_files, COUNTED_FILES))})
 
 
+_known_numbers: dict[tuple[Find, base.Version], int] = {}  # of unchanged files: a command inspects a folder repeatedly
+
+
 def _measure(find: Find, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:
-    """Return what `find` finds in at most COUNTED_FILES files.
+    """Return what `find` finds in at most COUNTED_FILES files; a file that has not changed since is not opened again.
 
     Raises DatasetError: a file is damaged, compressed or of another format.
     """
@@ -265,13 +268,15 @@ def _measure(find: Find, layout: Layout, sizes: Sizes, storage: StorageBase) -> 
         local = storage.local_path(path)
         version = base.version_of(path if local is None else local, int(sizes[file]))
         try:
-            with cache_restored([local] if local else []), _opened(path, storage) as opened:
-                return find(opened, version)
+            if (find, version) not in _known_numbers:
+                with cache_restored([local] if local else []), _opened(path, storage) as opened:
+                    _known_numbers[find, version] = find(opened, version)
         except (OSError, ValueError, base.DamagedError) as error:
             raise DatasetError(
                 f"{path}: its samples can't be counted ({error}): restore it, decompress it if it is compressed, "
                 f"or move it away, {OR_RAW}"
             ) from error
+        return _known_numbers[find, version]
 
     return of_each(_opened_files(layout), number_in)
 

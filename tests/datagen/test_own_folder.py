@@ -167,7 +167,7 @@ def test_own_files_are_read_whole_and_left_alone(
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()}
     for folder in (tmp_path, *(path for path in tmp_path.rglob("*") if path.is_dir())):
         folder.chmod(0o555)
-    spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS).spec
+    spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""), FOLDERS).spec
     assert (spec.format, spec.num_files_train, spec.num_samples_per_file) == (name, files, samples)
     found = inspect(spec)
     assert found.spec == spec
@@ -192,7 +192,7 @@ def test_own_files_are_read_whole_and_left_alone(
 @pytest.mark.parametrize("make", [odd_pictures, odd_pngs, odd_tiffs, compressed_arrays])
 def test_own_files_are_decoded_as_what_they_hold(make: Make, engine: EngineName, tmp_path: Path) -> None:
     make(tmp_path)
-    spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS).spec
+    spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""), FOLDERS).spec
     found = inspect(spec)
     fetch = FetchSpec(found, found.train, engine=engine, decode="full", resize_bytes=40 * 40 * 3)
     for one in (fetch, replace(fetch, resize_bytes=0)):  # without a size, what there is room for
@@ -276,7 +276,7 @@ def test_headers_are_read_once_and_by_no_other_process(
     def walk(*_: object) -> None:
         raise AssertionError("the headers are read again")
 
-    found = inspect(DatasetSpec(data_folder=str(tmp_path), source="folder"))
+    found = inspect(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""))
     monkeypatch.setattr(walks.Format, "offsets", walk)
     format_base._offsets_of_files.clear()
     assert read_all(pickle.loads(pickle.dumps(FetchSpec(found, found.train)))) > 0.3 * found.total_bytes
@@ -288,7 +288,7 @@ def test_a_batch_of_tables_with_small_row_groups_has_room(group: int, tmp_path: 
     for shard in range(3):
         table = arrow.table({"image": [bytes(1000 + number) for number in range(90)]})
         parquet.write_table(table, tmp_path / f"{shard}.parquet", row_group_size=group, compression="none")
-    spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS).spec
+    spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""), FOLDERS).spec
     assert spec.parquet.row_group_size == min(group, 90)
     found = inspect(spec)
     fetch = FetchSpec(found, found.train)
@@ -313,7 +313,7 @@ def read_all(fetch: FetchSpec) -> int:
 def test_samples_of_objects_are_those_of_files(server: Any, make: Make, most: int, folder: str, tmp_path: Path) -> None:
     """They are counted before the run, by few requests, and no worker looks for headers again."""
     make(tmp_path)
-    spec = DatasetSpec(data_folder=str(tmp_path), source="folder")
+    spec = DatasetSpec(data_folder=str(tmp_path), source="folder", format="")
     local = inspect_own_folder(spec, FOLDERS)
     server.objects = {f"own/{path.name}": path.read_bytes() for path in tmp_path.iterdir()}
     storage = storage_of(server).spec
@@ -356,7 +356,7 @@ def test_members_with_long_names_are_samples_of_their_own(kind: int) -> None:
 
 def test_a_changed_file_is_looked_at_again(tmp_path: Path) -> None:
     records(tmp_path)
-    spec = DatasetSpec(data_folder=str(tmp_path), source="folder")
+    spec = DatasetSpec(data_folder=str(tmp_path), source="folder", format="")
     inspect(spec)
     for path in tmp_path.iterdir():
         data = path.read_bytes()
@@ -371,21 +371,21 @@ def test_a_file_without_samples_among_many_is_named(tmp_path: Path, monkeypatch:
     tarfile.open(tmp_path / "shard-000000.tar", "w").close()
     monkeypatch.setattr("datagen.own_folder.COUNTED_FILES", 2)
     with pytest.raises(DatasetError, match=r"shard-000000\.tar holds no samples: move all such files away"):
-        inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
+        inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""), FOLDERS)
 
 
 def test_files_of_an_unknown_structure_are_read_whole(tmp_path: Path) -> None:
     for number in range(3):
         np.savez(tmp_path / f"{number:02}.npz", x=np.zeros(99, np.uint8))
     os.truncate(tmp_path / "00.npz", 100)
-    own = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
+    own = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""), FOLDERS)
     assert (own.spec.format, own.spec.num_files_train) == ("raw", 3)
     assert "00.npz: no end-of-central-directory record" in own.notes[-1]
     assert "datagen" not in own.notes[-1], "dlemu did not make it, and can't make it again"
 
 
 def test_what_is_no_dataset(tmp_path: Path) -> None:
-    spec = DatasetSpec(data_folder=str(tmp_path), source="folder")
+    spec = DatasetSpec(data_folder=str(tmp_path), source="folder", format="")
     with pytest.raises(DatasetError, match="holds no files"):
         inspect_own_folder(spec, FOLDERS)
     (tmp_path / "loop").symlink_to(tmp_path)
@@ -397,13 +397,13 @@ def test_a_pipe_is_named_and_not_waited_for(tmp_path: Path) -> None:
     put(tmp_path / "1.dcm", 10)
     os.mkfifo(tmp_path / "2.dcm")
     with pytest.raises(DatasetError, match=r"2\.dcm: it is a pipe, wanted a regular file"):
-        inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
+        inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""), FOLDERS)
 
 
 def test_a_file_that_is_cut_off_is_the_users_own(tmp_path: Path) -> None:
     """Nobody is advised to delete it and to have dlemu make it again."""
     plain_arrays(tmp_path)
-    found = inspect(DatasetSpec(data_folder=str(tmp_path), source="folder"))
+    found = inspect(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""))
     os.truncate(tmp_path / "3.npy", 300)
     fetch = FetchSpec(found, found.train)
     with pytest.raises(DatasetError, match="the file is yours") as caught:
