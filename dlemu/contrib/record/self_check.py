@@ -124,7 +124,6 @@ def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
     return [
         "dataset.source=folder",
         override(("dataset", "data_folder"), data.folder),
-        override(("dataset", "format"), data.format),
         f"ranks={recording.loaders}",
         f"train.epochs={math.ceil(steps / epoch_steps)}",
         f"train.total_training_steps={steps}",
