@@ -235,20 +235,20 @@ def find_stamps(data: memoryview | bytes) -> list[tuple[int, Stamp]]:
     return stamps
 
 
-def explain(data: memoryview | bytes, index: int, content: Content, file: int) -> tuple[bool, str]:
-    """Return whether `data` has another file's block at `index`, and what is there instead of `file`, in words."""
+def explain(data: memoryview | bytes, index: int, content: Content, file: int) -> str:
+    """Return what `data` has at `index` instead of what `file` has there, in words."""
     first = max(0, index - BLOCK_BYTES + 1)
     stamps = find_stamps(data[first : index + STAMP_BYTES])
     covering = [stamp for start, stamp in stamps if first + start <= index]
     if not covering:
-        return False, "the bytes there have no dlemu stamp"
+        return "the bytes there have no dlemu stamp"
     stamp = covering[-1]
     origin = f"file number {stamp.file}, payload offset {stamp.offset}"
     if stamp.seed_hash != content.seed_hash:
-        return True, f"there is a block of another dataset ({origin})"
+        return f"there is a block of another dataset ({origin})"
     if stamp.file != file:
-        return True, f"there is a block of {origin}"
-    return False, f"there is a block stamped {origin}, but its bytes or its position are wrong"
+        return f"there is a block of {origin}"
+    return f"there is a block stamped {origin}, but its bytes or its position are wrong"
 
 
 def block_keys(seed_hash: int, file: int, offsets: Words) -> Words:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from datagen.buffers import AlignedBuffer, address_of
-from datagen.content import GOLDEN, Content, explain, mix_number
+from datagen.content import Content, explain
 from datagen.engines import Engine, FileEngine, LibraryEngine, NullEngine
 from datagen.errors import DatasetError, UserError
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named, own_damaged, reading
@@ -27,7 +27,7 @@ from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, Sto
 
 CROP_BYTES = 1 << 20  # bytes of samples read at a time before they are cropped: they stay in a processor's cache
 CROP_AHEAD_BYTES = 64 << 20  # the same where several requests may be in flight: fewer samples would wait one by one
-PLACE_BYTES = 4096  # places of samples, and crops in a sample, begin at multiples of it: O_DIRECT and DMA
+PLACE_BYTES = 4096  # places of samples begin at multiples of it: O_DIRECT and DMA
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,8 @@ class FetchSpec:
     transfer_bytes: int = 0  # maximum bytes of a read call that is not the library's; 0: that of the format
     decode: Decode = "none"
     """`full` decodes what the format encodes (pixels, numbers, compressed chunks); `none` returns bytes as read."""
-    resize_bytes: int = 0  # bytes to crop from each sample; 0 returns whole samples
+    resize_bytes: int = 0  # bytes to return of each sample, from its beginning; 0 returns whole samples
     verify: bool = False  # compare every byte read with what was generated
-    seed: int = 0  # seed that determines where samples are cropped
 
     @property
     def dataset(self) -> DatasetSpec:
@@ -201,11 +200,9 @@ class Fetcher:
         memory = self._buffer.view(step * spec.place_bytes)
         source, target = np.frombuffer(memory, np.uint8), np.frombuffer(out, np.uint8)
         for first in range(0, len(numbers), step):
-            share = numbers[first : first + step]
-            places = self._engine.read(share, memory).tolist()
-            for index, (sample, (start, length)) in enumerate(zip(share, places, strict=True), first):
-                begin = start + crop_start(spec.seed, sample, length, crop_bytes)
-                crop = source[begin : min(begin + crop_bytes, start + length)]
+            places = self._engine.read(numbers[first : first + step], memory).tolist()
+            for index, (start, length) in enumerate(places, first):
+                crop = source[start : start + min(crop_bytes, length)]
                 place = target[index * crop_bytes : (index + 1) * crop_bytes]
                 place[: crop.size] = crop
                 place[crop.size :] = 0
@@ -219,7 +216,7 @@ def _compare(layout: Layout, content: Content, sample: Sample, file: int) -> Non
         index = sample.first_difference(content, running_index)
     if index is None:
         return
-    _, words = explain(sample.plain_payload, index, content, running_index)
+    words = explain(sample.plain_payload, index, content, running_index)
     raise DatasetError(
         f"{layout.path(file)} (file number {running_index}) is not what was generated: "
         f"at payload offset {sample.payload_offset + index} {words}. "
@@ -269,16 +266,3 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> Engine:
         transfer_bytes=transfer_bytes,
         matched=matched,
     )
-
-
-def crop_word(seed: int, sample: int) -> int:
-    """Return splitmix64 of (seed, sample) without its last bit; factor of the seed: Steele, Vigna (2021)."""
-    return mix_number(seed * 0xD1342543DE82EF95 + (sample + 1) * GOLDEN) >> 1
-
-
-def crop_start(seed: int, sample: int, sample_bytes: int, crop_bytes: int) -> int:
-    """Return where in a sample its crop begins: a multiple of 4096 drawn from (seed, sample); 0 for short samples."""
-    spare = sample_bytes - crop_bytes
-    if spare < PLACE_BYTES:
-        return 0
-    return PLACE_BYTES * (crop_word(seed, sample) % (spare // PLACE_BYTES + 1))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from datagen import manifest, thread_pool
 from datagen.buffers import AlignedBuffer
-from datagen.content import CONTENT_VERSION, Content
+from datagen.content import Content
 from datagen.errors import DatasetError, SpaceError, UserError, no_space
 from datagen.formats.format_base import FileJob, FormatBase, SideFile, UnreadFormat, format_named
 from datagen.layout import Layout, layouts, payload_bytes, record_shapes
@@ -272,8 +272,6 @@ class CountingWriter(WriterAround):
 def _refuse_other_settings(existing: Manifest, spec: DatasetSpec) -> None:
     """Raise UserError for a dataset that was made with other settings."""
     differing = manifest.differing_keys(existing.spec, spec)
-    if existing.content_version != CONTENT_VERSION:
-        differing.append("it was made by another version of dlemu")
     if differing:
         raise UserError(
             f"{spec.data_folder} holds a dataset made with other settings: {'; '.join(differing)}. "

@@ -268,13 +268,12 @@ def largest_group_bytes(
     """Return the memory of the largest row group, from the footer of each of these files."""
     from datagen.thread_pool import of_each  # imported here, because the workers of a training need no thread pool
 
-    def largest(thread_storage: StorageBase, share: Sequence[int]) -> Iterator[GroupBytes]:
-        for path in map(layout.path, share):
-            groups = open_groups(file_format, path, spec, thread_storage)
-            with contextlib.closing(groups.source), base.reading(path):
-                yield groups.largest_bytes()
+    def largest(file: int) -> GroupBytes:
+        groups = open_groups(file_format, layout.path(file), spec, storage)
+        with contextlib.closing(groups.source), base.reading(groups.source.path):
+            return groups.largest_bytes()
 
-    return GroupBytes.maximum(of_each(storage, files, largest))
+    return GroupBytes.maximum(of_each(files, largest))
 
 
 def open_groups(

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen import scan
-from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError
 from datagen.formats.format_base import Offsets, RecordFormat, format_named
 from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_bytes
@@ -116,10 +115,6 @@ def _with_parquet_defaults(requested: DatasetSpec, existing: DatasetSpec) -> Dat
 
 def _check_manifest(manifest: Manifest, requested: DatasetSpec, advice: scan.Advice) -> None:
     folder = requested.data_folder
-    if manifest.content_version != CONTENT_VERSION:
-        raise DatasetError(
-            f"{folder} was made by another version of dlemu: make it again in an empty folder. {advice()}"
-        )
     differing = differing_keys(manifest.spec, requested, READ_KEYS)
     if differing:
         raise DatasetError(

@@ -5,6 +5,7 @@ It is written before the first file, marked incomplete, and written again as com
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from dataclasses import asdict, dataclass, is_dataclass, replace
@@ -53,6 +54,11 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
                 "dataset; make it again in an empty folder"
             )
         manifest = build(Manifest, values)
+        if manifest.content_version != CONTENT_VERSION:
+            raise DatasetError(
+                f"{path} has content_version {manifest.content_version}, wanted {CONTENT_VERSION}: another version of "
+                "dlemu made the dataset; make it again in an empty folder"
+            )
         if problems := manifest.spec.check():  # such as names outside the dataset's folder, or impossible sizes
             raise ValueError(joined_problems(problems))
     except FileNotFoundError:
@@ -91,19 +97,14 @@ def _differences(name: str, existing: Any, requested: Any) -> list[str]:
     """Return how a setting differs; for a section, each setting in it that differs."""
     if existing == requested:
         return []
-    if is_dataclass(existing) and type(existing) is type(requested):
-        differences: list[str] = []
-        for key, value in vars(existing).items():
-            differences += _differences(f"{name}.{key}", value, getattr(requested, key))
-        return differences
-    if _shown(existing) == _shown(requested):
+    if is_dataclass(existing):
+        of_each = (
+            _differences(f"{name}.{key}", value, getattr(requested, key)) for key, value in vars(existing).items()
+        )
+        return list(itertools.chain.from_iterable(of_each))
+    if isinstance(existing, tuple) and len(existing) > 8:
         return [f"{name} of the dataset differs from the settings"]
-    return [f"{name} is {_shown(existing)} in the dataset and {_shown(requested)} in the settings"]
-
-
-def _shown(value: Any) -> str:
-    is_long = isinstance(value, tuple) and len(str(value)) > 60
-    return f"{len(value)} values" if is_long else str(value)
+    return [f"{name} is {existing} in the dataset and {requested} in the settings"]
 
 
 def without_read_flags(spec: DatasetSpec) -> DatasetSpec:

@@ -399,9 +399,6 @@ def located_records(
     """Read each file or its index; return the bytes of the largest record, and offsets by path. Raises DatasetError."""
     from datagen.thread_pool import of_each  # imported here, because the workers of a training need no thread pool
 
-    def located(thread_storage: StorageBase, share: Sequence[int]) -> Iterator[tuple[int, base.Offsets | None]]:
-        yield from map(RecordReader(thread_storage, file_format, layout).located, share)
-
-    by_file = of_each(storage, range(layout.num_files), located)
+    by_file = of_each(range(layout.num_files), RecordReader(storage, file_format, layout).located)
     offsets = {layout.path(file): known for file, (_, known) in enumerate(by_file) if known is not None}
     return max(largest for largest, _ in by_file), offsets

@@ -102,22 +102,29 @@ def match_names(scanned: Scan, requested: Layout, advice: Advice) -> tuple[Layou
     If names follow the pattern, for any N, the layout computes them; else it lists the names in order. Raises
     DatasetError: there are fewer files than requested, or some are missing.
     """
-    wanted, matched = requested.num_files, _match_pattern(scanned, requested)
-    # If N in the names is at least the number requested, the message says which files are missing (below)
-    if len(scanned.names) < wanted and (matched is None or matched.named_files < wanted):
-        raise DatasetError(_too_few_message(requested, scanned, advice))
+    wanted, found, folder = requested.num_files, len(scanned.names), requested.folder
+    seen = f"{folder} holds {found} {requested.extension} file{'s' if found != 1 else ''}, {wanted} are requested"
+    matched = _match_pattern(scanned, requested)
     if matched is not None:
-        found = set(scanned.names)
-        missing = [name for name in map(matched.name, range(wanted)) if name not in found]
+        there = set(scanned.names)
+        missing = [name for name in map(matched.name, range(wanted)) if name not in there]
         if not missing:
-            return matched, surplus_note(matched, len(scanned.names))
-        base_names = {name.rpartition("/")[2] for name in found}
+            return matched, surplus_note(matched, found)
+        base_names = {name.rpartition("/")[2] for name in there}
         lost = [name for name in missing if name.rpartition("/")[2] not in base_names]  # from all sub-folders
         if lost:
-            raise DatasetError(_missing_message(requested, scanned, advice, lost))
-    what = f"{requested.folder}: {len(scanned.names)} files, whose names or sub-folders follow no pattern"
-    layout = replace(requested, names=tuple(scanned.names[:wanted]))
-    return layout, [f"{what}, so they are taken in order of name"]
+            shown = ", ".join(lost[:SHOWN_NAMES]) + (", ..." if len(lost) > SHOWN_NAMES else "")
+            raise DatasetError(f"{seen}: {len(lost)} missing ({shown}). {advice()}")
+    if not found:
+        raise DatasetError(f"{seen}. {advice()}")
+    if found < wanted:
+        setting = f"dataset.num_files_{'train' if requested.split == 'train' else 'eval'}"
+        raise DatasetError(
+            f"{seen}, and a dataset is not extended: set {setting}={found} to use what is there, or "
+            "dataset.data_folder to a new folder"
+        )
+    note = f"{folder}: {found} files, whose names or sub-folders follow no pattern, so they are taken in order of name"
+    return replace(requested, names=tuple(scanned.names[:wanted])), [note]
 
 
 def _match_pattern(scanned: Scan, requested: Layout) -> Layout | None:
@@ -142,53 +149,15 @@ def surplus_note(layout: Layout, found: int) -> list[str]:
     return [f"{layout.folder} holds {found} files; the first {layout.num_files} by name are used"]
 
 
-def _too_few_message(requested: Layout, scanned: Scan, advice: Advice) -> str:
-    """Return the message for fewer files than requested: how to use those found, or else which ones are missing."""
-    found, wanted = len(scanned.names), requested.num_files
-    matched = _match_pattern(scanned, replace(requested, num_files=0))
-    use = f"set dataset.num_files_{'train' if requested.split == 'train' else 'eval'}={found}"
-    if found and matched is None:
-        seen = f"{_found_files(requested, scanned)}, such as {os.path.basename(scanned.names[0])}"
-        return f"{seen}, and {wanted} are requested: to use what is there, {use}"
-    if matched is not None and matched.named_files < wanted:  # datagen refuses such a folder
-        return (
-            f"{_found_files(requested, scanned)}, {wanted} are requested, and a dataset of {matched.named_files} is "
-            f"not extended: {use} to use what is there, or dataset.data_folder to a new folder"
-        )
-    missing = sorted(set(map(requested.name, range(wanted))).difference(scanned.names))
-    return _missing_message(requested, scanned, advice, missing)
-
-
-def _missing_message(requested: Layout, scanned: Scan, advice: Advice, missing: list[str]) -> str:
-    shown = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
-    seen = f"{_found_files(requested, scanned)}, {requested.num_files} are requested"
-    return f"{seen}: {len(missing)} missing ({shown}). {advice()}"
-
-
-def _found_files(requested: Layout, scanned: Scan) -> str:
-    """Return, for example, "data/train holds 3 npz files in 2 folders"."""
-    found = f"{requested.folder} holds {_counted(len(scanned.names), f'{requested.extension} file')}"
-    if scanned.names and scanned.num_subfolders:
-        found += f" in {_counted(scanned.num_subfolders, 'folder')}"
-    return found
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def wrong_files_message(requested: Layout, scanned: Scan) -> str:
-    """Return the message for a folder without files of the format: which files it has, and which format reads them."""
+    """Return the message for a folder without files of the format: which files it has, and how to read them."""
     extension, count = scanned.other_extensions.most_common(1)[0]
-    ending = extension.lstrip(".").lower()
-    if format_name := format_of_ending(ending):
-        advice = f"set dataset.format={format_name}, or"
-    elif ending == "bin":
-        advice = "to read your own tokens set dataset.source=folder dataset.format=mmap_indexed_binary; else set"
-    else:
-        advice = "no format of dlemu reads these; set"
-    seen = f"{requested.folder} holds {_counted(count, f'{extension} file')}, none of .{requested.extension}"
-    return f"{seen}: {advice} dataset.data_folder to another folder"
+    format_name = format_of_ending(extension.lstrip(".").lower())
+    advice = f"dataset.format={format_name}" if format_name else "dataset.source=folder to read files of your own"
+    seen = (
+        f"{requested.folder} holds {count} {extension} file{'s' if count != 1 else ''}, none of .{requested.extension}"
+    )
+    return f"{seen}: set {advice}, or dataset.data_folder to another folder"
 
 
 def wrong_sizes(path: Callable[[int], str], sizes: NDArray[np.int64], storage: StorageBase) -> tuple[int, list[str]]:

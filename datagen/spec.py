@@ -97,7 +97,7 @@ class DatasetSpec:
     record_length_bytes_quantiles: Annotated[tuple[float, ...], BYTES] = ()
     """Quantiles of the sample size at equal steps of probability; `record_length_bytes` remains the mean."""
     record_length_bytes_resize: Annotated[int, at_least(0, MAX_RECORD_BYTES), BYTES] = 0
-    """Bytes of each sample that a worker passes to the trainer, cropped from the sample; 0 passes the whole sample."""
+    """Bytes of each sample that a worker passes to the trainer, from its beginning; 0 passes the whole sample."""
     record_dims: tuple[Annotated[int, at_least(1)], ...] = ()
     """Shape of a record; for images: height, width, channels. Empty: a square made from `record_length_bytes`."""
     record_element_type: str = "uint8"

@@ -9,8 +9,6 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
-from datagen.storage.storage_base import StorageBase
-
 T = TypeVar("T")
 PROGRESS_SECONDS = 0.25  # interval of progress reports
 
@@ -107,18 +105,13 @@ def run(
         progress(tally.progress())
 
 
-def of_each(
-    storage: StorageBase, numbers: Sequence[int], find: Callable[[StorageBase, Sequence[int]], Iterable[T]]
-) -> list[T]:
-    """Return what `find` yields for each number, in the order of the numbers.
+def of_each(numbers: Sequence[int], find: Callable[[int], T]) -> list[T]:
+    """Return what `find` returns for each number, in order.
 
     Up to 16 threads share the numbers, because a million requests of milliseconds, one after another, would take
-    minutes. Each calls `find` with a storage of its own and the numbers of its share.
+    minutes.
     """
     threads = min(16, len(numbers))
-    results = dict[int, T]()
     with ThreadPoolExecutor(threads, "finding") as pool:
-        shares = pool.map(lambda first: list(find(storage.of_thread(), numbers[first::threads])), range(threads))
-        for first, share in enumerate(shares):
-            results |= dict(zip(range(first, len(numbers), threads), share, strict=True))
-    return [results[index] for index in range(len(numbers))]
+        shares = list(pool.map(lambda first: [find(number) for number in numbers[first::threads]], range(threads)))
+    return [shares[index % threads][index // threads] for index in range(len(numbers))]

@@ -17,12 +17,8 @@ from datagen.errors import UserError
 WITHHELD = "withheld"  # written in place of a withheld value; storages reject it as a value
 HARMLESS_OPTIONS = frozenset(
     (
-        *("endpoint_url", "endpoint", "region", "region_name", "host", "port", "project", "account_name", "protocol"),
-        *("s3_force_path_style", "addressing_style", "use_full_object_uri", "uri_scheme", "storage_library"),
-        *("s3_max_attempts", "timeout_seconds", "timeout", "connect_timeout", "read_timeout", "max_concurrency"),
-        *("block_size", "default_block_size", "default_fill_cache", "default_cache_type", "version_aware"),
-        *("s3_profile", "profile", "ca_bundle", "anon", "secure", "use_ssl", "verify", "requester_pays"),
-        *("checksum_writes", "auto_mkdir", "use_listings_cache", "skip_instance_cache"),
+        *("endpoint_url", "region", "s3_force_path_style", "s3_max_attempts", "s3_profile", "timeout_seconds"),
+        *("secure", "ca_bundle", "checksum_writes", "use_full_object_uri", "uri_scheme", "storage_library"),
     )
 )
 """Options whose values say where a storage is and how it is used, but grant no access."""

@@ -37,7 +37,6 @@ RETRYABLE_CODES = (
     *("RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable"),
     *("XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody"),  # the body was damaged on its way to the server
 )
-EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 REFUSALS = {
     "NoSuchUpload": "another program or a lifecycle rule of the bucket aborted the upload: run the command again",
     "RequestTimeTooSkewed": "the clocks of this host and of the server differ too much: set them (ntp)",
@@ -46,7 +45,8 @@ REFUSALS = {
         f"the server does not accept these credentials. They come from: {SOURCES}",
     ),
     **dict.fromkeys(
-        (*EXPIRED, "InvalidToken"), f"the credentials have expired and can't be renewed. They come from: {SOURCES}"
+        ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken"),
+        f"the credentials have expired and can't be renewed. They come from: {SOURCES}",
     ),
 }
 """Code of a refusal that is of no use to repeat -> what it means, and what to do."""
@@ -93,7 +93,6 @@ class Request:
     accepted: tuple[int, ...] = ()  # error statuses that are not retried but returned, as the caller handles them
     response: Exchange | None = None  # the final response; None until then
     retry_seconds: float = 0.0  # delay before the next attempt
-    renewed: bool = False  # it was retried with new credentials, which is done once per request
     exchange: Exchange = field(init=False)  # the present attempt, or the last one
     deadline_ns: int = 0  # when `MIN_PROGRESS_BYTES` must have been moved since the last check
     checked_bytes: int = 0  # the exchange's `progress_bytes` at the last check
@@ -260,9 +259,10 @@ class Client:
             code, status = _code(exchange), exchange.status
             if status in (503, 429):
                 self.counts.add("slow_down")
-            if not request.renewed and self._renew(request, exchange, code):
-                request.renewed = True
-                return
+            if request.method == "HEAD" and status in REFUSED:
+                # Only a GET's error has a body that says why; a missing or empty object is none
+                accepted = (404, 416)
+                self.request(Request(kind="get", method="GET", key=request.key, span=Span(0, 1), accepted=accepted))
             is_refusal = not exchange.succeeded and (status < 500 or code.endswith(NO_SPACE))
             if is_refusal and status not in RETRYABLE and code not in RETRYABLE_CODES:
                 raise self._refusal(request, exchange, code)
@@ -283,18 +283,6 @@ class Client:
         retry_after = number_in(exchange.header("retry-after")) if exchange is not None else None
         minimum = min(LONGEST_BACKOFF_SECONDS, float(retry_after or 0))
         request.retry_seconds = max(minimum, backoff * random.uniform(0.5, 1.0))  # jitter: clients retry at other times
-
-    def _renew(self, request: Request, exchange: Exchange, code: str) -> bool:
-        """Renew expired credentials; return whether the request may succeed with them."""
-        if request.method == "HEAD" and exchange.status in REFUSED:
-            # Only a GET's error has a body that says why; if it renews credentials, the HEAD succeeds next time
-            allowed = (404, 416)  # missing or empty object
-            self.request(Request(kind="get", method="GET", key=request.key, span=Span(0, 1), accepted=allowed))
-            return True
-        if code not in EXPIRED:
-            return False
-        was_renewed = exchange.began_ns < self._signer.renewed_ns  # by another request, after this one was sent
-        return was_renewed or self._signer.renew()
 
     def _exhausted(self, request: Request, error: OSError, *, answered: bool) -> Exception:
         cause = error.strerror or str(error)

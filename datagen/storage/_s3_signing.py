@@ -47,13 +47,12 @@ class Keys(NamedTuple):
 
 
 class Credentials:
-    """Gets keys from the environment, or botocore's chain, which renews them (profile, SSO, machine). Thread-safe."""
+    """Gets keys from the environment, or botocore's chain, which renews those of a role. Thread-safe."""
 
     def __init__(self, profile: str = "", environment: Mapping[str, str] = os.environ) -> None:
         self._profile = profile
         self._environment = environment
         self._chain: Any = None
-        self._last: Keys | None = None  # the keys that the chain returned last
         self._lock = threading.Lock()
 
     def keys(self) -> Keys:
@@ -63,14 +62,6 @@ class Credentials:
         if access and secret and not self._profile:
             return Keys(access, secret, token)
         return self._chain_keys()
-
-    def renew(self) -> bool:
-        """Search for keys again, after the server called these expired; return whether they changed."""
-        with self._lock:
-            if self._chain is None:
-                return False
-            before, self._chain = self._last, None
-        return self._chain_keys() != before
 
     def _chain_keys(self) -> Keys:
         """Return the chain's current keys; it fetches new ones if they have expired, which may fail in any way."""
@@ -90,8 +81,7 @@ class Credentials:
                 advice = f": log in again (aws sso login{f' --profile {profile}' if profile else ''})"
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:ERROR_CHARACTERS]}"
             raise ServerError(f"no credentials{of_profile} for S3 ({reason}){advice}. Wanted: {SOURCES}") from error
-        self._last = Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
-        return self._last
+        return Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
 
     def _find(self) -> Any:
         botocore = library("botocore.session", "s3", "a profile or a role as credentials")
@@ -118,7 +108,6 @@ class Signer:
     def __init__(self, credentials: Credentials, region: str) -> None:
         self.region = region
         self.credentials = credentials
-        self.renewed_ns = 0  # when credentials were last renewed, on CLOCK_MONOTONIC; 0: never
         self._stems: tuple[int, dict[tuple[str, str, Headers], _Stem]] = 0, {}
         """The present second, and by (host, SHA-256 of the payload, other headers) what its requests share."""
 
@@ -138,13 +127,6 @@ class Signer:
         inner.update(request.encode())
         outer.update(inner.digest())
         return f"{stem.lines}{outer.hexdigest()}\r\n"
-
-    def renew(self) -> bool:
-        """Do as `Credentials.renew`; later requests are signed with the new keys."""
-        renewed = self.credentials.renew()
-        self._stems = 0, {}
-        self.renewed_ns = time.monotonic_ns()
-        return renewed
 
     def _stem(self, second: int, host: str, payload_sha256: str, others: Headers) -> _Stem:
         keys = self.credentials.keys()

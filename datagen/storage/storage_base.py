@@ -285,10 +285,6 @@ class StorageBase(abc.ABC):
     def __init__(self, spec: StorageSpec) -> None:
         self.spec = spec
 
-    def of_thread(self) -> StorageBase:
-        """Return the storage for another thread: a client of a server is used by one thread only."""
-        return open_storage(self.spec) if self.is_remote else self
-
     @abc.abstractmethod
     def open(self, path: str) -> Reader:
         """Open a file for reading. Raises UserError if the storage can't serve it as the spec requires."""
@@ -385,10 +381,6 @@ class StorageBase(abc.ABC):
     def remove_unfinished(self, folder: str) -> None:
         """Remove temporary files that killed writers left in a folder, and nothing else."""
         return
-
-    def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
-        """Return how many uploads of files `names` in a folder are under way; `end` aborts them. Raises UserError."""
-        return 0
 
     def sync(self, folder: str) -> None:
         """Make the names in a folder durable (fsync of the folder); a no-op where `Writer.commit` does that."""

@@ -19,10 +19,9 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync
     mpirun -np 8 dlemu datagen workload=unet3d dataset.data_folder=/mnt/nvme/unet3d
 
     When interrupted, the same command continues: only missing files are made. `verify` compares every byte and names
-    each file that is truncated, changed, swapped, missing or foreign (not made by dlemu).
+    each file that is truncated, changed, swapped or missing.
 
-    Exit status: 0 done (verify: every byte is as generated; there may be foreign files), 2 a usage error (verify:
-    some files are wrong).
+    Exit status: 0 done (verify: every byte is as generated), 2 a usage error (verify: some files are wrong).
     """
     verifying = overrides[:1] == ("verify",)
     if verifying:

@@ -100,10 +100,9 @@ class Terminal:
                 print(text, file=sys.stderr if self.as_json else sys.stdout)
             case events.DatasetVerified():
                 for finding in event.findings:
-                    print(f"{finding.severity} {finding.kind} {finding.path}: {finding.message}")
-                if all(finding.severity == "warning" for finding in event.findings):
-                    foreign = f"; {count(len(event.findings), 'foreign file')}" if event.findings else ""
-                    print(f"{count(event.files, 'file')} in {event.folder}: every byte is as generated{foreign}")
+                    print(f"{finding.path}: {finding.message}")
+                if not event.findings:
+                    print(f"{count(event.files, 'file')} in {event.folder}: every byte is as generated")
             case events.Doing():
                 say_what(event.what)
             case events.PartMeasured():

@@ -91,7 +91,8 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
         if workload.storage.storage_root != Storage.storage_root:
             check_folder(workload, "storage.storage_root", workload.storage.storage_root)
         workload = _with_folders_resolved(workload)
-        workload = _with_own_data(workload, given_values, {} if choice == DEFAULT_WORKLOAD else file_values)
+        is_of_folder = choice.endswith(SUFFIX) or ("dataset", "source") in file_values
+        workload = _with_own_data(workload, given_values, file_values if is_of_folder else {})
         workload = replace(workload, notes=tuple(dict.fromkeys((*workload.notes, *filter(None, [note])))))
         check(workload)
         check_model_name(workload.model.name)
@@ -122,20 +123,16 @@ def _settings_of(base: Workload, given: set[KeyPath]) -> Layer:
 
 
 def _with_own_data(workload: Workload, given: dict[KeyPath, Any], file: dict[KeyPath, Any]) -> Workload:
-    """Return the workload with what is found in the user's own folder; `file` is empty for the default workload."""
+    """Return the workload with what is found in the user's own folder; `file` is empty for a workload of dlemu's."""
     data = workload.dataset
     if data.source != "folder":
         return workload
     from datagen.own_folder import FLAT, inspect_own_folder
 
     check_folder(workload, "dataset.data_folder", data.data_folder)
-    file_sets_source = ("dataset", "source") in file
     if FORMAT not in given and FORMAT not in file:
         data = replace(data, format="")  # the files decide
-    if not file_sets_source or ("dataset", "num_files_train") not in file:
-        data = replace(data, num_files_train=0)  # the number is another dataset's
-    is_strict, decodes = file_sets_source or FORMAT in given, workload.reader.decode == "full"
-    own = inspect_own_folder(data, workload.storage_spec, strict=is_strict, decodes=decodes)
+    own = inspect_own_folder(data, workload.storage_spec)
     determined = [key for key in OF_OWN_DATA if key != "record_length_bytes" or data.format not in FLAT]
     if refused := [f"dataset.{key}" for key in determined if ("dataset", key) in given]:
         raise UserError(f"{data.data_folder} itself decides on these settings, leave them out: {', '.join(refused)}")

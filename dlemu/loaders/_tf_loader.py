@@ -33,7 +33,6 @@ _RECORD = (_NUMBER, tf.TensorSpec([], tf.string))  # type of a dataset's element
 _PATHS_AT_A_TIME = 1024  # spreads the cost of a call from TensorFlow into Python
 _STAMPS = 6
 """Numbers before the sample numbers in an element: four times in s, the bytes read, the CPU ns of preprocessing."""
-_SPREAD = 0x9E3779B1  # an odd multiplier, so that neighbouring samples get distant crops
 
 
 class Records:
@@ -148,7 +147,7 @@ class Records:
             images = tf.io.parse_example(records, _FEATURES)["image"]
         resize = self._phase.fetch.resize_bytes
         if resize:
-            images = _crop(images, samples, resize)
+            images = _crop(images, resize)
         burned_ns = tf.constant(0, tf.int64)
         if self._phase.preprocesses and not is_zero(self._spec.preprocess_time):
             burned_ns = tf.numpy_function(self._preprocess, [samples], tf.int64)
@@ -200,16 +199,10 @@ class Records:
         )
 
 
-def _crop(images: Any, samples: Any, size: int) -> Any:
-    """Return `size` bytes of each image, from a start that its sample number decides; shorter images stay whole."""
-    spare = tf.cast(tf.strings.length(images), tf.int64) - size
-
-    def cut() -> Any:
-        start = tf.cast(tf.math.floormod(samples * _SPREAD, tf.maximum(spare, 0) + 1), tf.int32)
-        return tf.strings.substr(images, start, tf.fill(tf.shape(start), size))
-
-    # Images that are all too short are not copied once more.
-    return tf.cond(tf.reduce_max(spare) > 0, cut, lambda: images)
+def _crop(images: Any, size: int) -> Any:
+    """Return the first `size` bytes of each image; images that are all shorter are not copied once more."""
+    is_longer = tf.reduce_max(tf.strings.length(images)) > size
+    return tf.cond(is_longer, lambda: tf.strings.substr(images, 0, size), lambda: images)
 
 
 def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:

@@ -123,7 +123,7 @@ def _check_shared(workload: Workload, rank_0s_manifest: manifest.Manifest | None
 
 
 def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
-    """Compare this rank's share of the bytes; rank 0 reports all findings. Raises DatasetError if any is an error."""
+    """Compare this rank's share of the bytes; rank 0 reports all findings. Raises DatasetError if there are any."""
     spec = workload.dataset
     progress = _progress(comm, "verified", on_event)
     found = verify(
@@ -138,10 +138,9 @@ def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
         spec = existing.spec  # all files are verified, even if the settings have fewer
     files = spec.num_files_train + spec.num_files_eval
     on_event(DatasetVerified(folder=public_text(spec.data_folder), files=files, findings=findings))
-    wrong = sum(finding.severity == "error" for finding in findings)
-    if wrong:
+    if findings:
         raise DatasetError(
-            f"{wrong} of {files} files in {spec.data_folder} are wrong; delete those named as errors above, and run "
+            f"{len(findings)} of {files} files in {spec.data_folder} are wrong; delete those named above, and run "
             "`dlemu datagen` with the same settings to make them again"
         )
 

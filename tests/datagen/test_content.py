@@ -112,7 +112,7 @@ def test_numbers_as_torch_rand_shrink_a_little_and_stay_unique(pattern: Pattern,
 def test_stamps_are_found_and_explained_wherever_they_are() -> None:
     data = b"x" * 77 + payload(Content(0), 2, 2 * BLOCK_BYTES).tobytes()
     assert [(at, stamp.offset) for at, stamp in find_stamps(data)] == [(77, 0), (77 + BLOCK_BYTES, BLOCK_BYTES)]
-    assert explain(data[77:], 100, Content(0), 1) == (True, "there is a block of file number 2, payload offset 0")
-    assert explain(data[77:], 100, Content(1), 2)[0]
-    assert explain(data[77:], 100, Content(0), 2)[0] is False
-    assert "no dlemu stamp" in explain(bytes(5000), 100, Content(0), 2)[1]
+    assert explain(data[77:], 100, Content(0), 1) == "there is a block of file number 2, payload offset 0"
+    assert "of another dataset" in explain(data[77:], 100, Content(1), 2)
+    assert "its position are wrong" in explain(data[77:], 100, Content(0), 2)
+    assert "no dlemu stamp" in explain(bytes(5000), 100, Content(0), 2)

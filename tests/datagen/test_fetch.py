@@ -5,11 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from datagen.errors import DatasetError, UserError
-from datagen.fetch import Fetcher, FetchSpec, crop_start
+from datagen.fetch import Fetcher, FetchSpec
 from datagen.inspection import Dataset
 from datagen.layout import layouts
 from tests.datagen.conftest import MakeSpec, fetch_of, fetched, make
@@ -61,10 +59,3 @@ def test_verify_needs_our_names(small: MakeSpec) -> None:
     fetch = fetch_of(make(small()), verify=True)
     with pytest.raises(UserError, match=r"reader\.verify needs a dataset made by dlemu"):
         Fetcher(replace(fetch, layout=replace(fetch.layout, names=("a.npz",) * 6)))
-
-
-@given(seed=st.integers(0, 2**48), sample=st.integers(0, 2**40), size=st.integers(0, 2**33), crop=st.integers(1, 2**32))
-def test_crops_lie_in_their_sample(seed: int, sample: int, size: int, crop: int) -> None:
-    start = crop_start(seed, sample, size, crop)
-    assert start % 4096 == 0
-    assert start == 0 or start + crop <= size

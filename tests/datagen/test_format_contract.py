@@ -148,7 +148,7 @@ def test_crops_are_of_the_sample(case: Case, tmp_path: Path) -> None:
     whole_ones = dataset.read(dataset.all)
     assert whole_ones
     for whole, crop in zip(whole_ones, dataset.read(dataset.all, resize_bytes=1000), strict=True):
-        assert crop in whole or crop.startswith(whole)
+        assert crop.startswith(whole[:1000])
 
 
 @each_case

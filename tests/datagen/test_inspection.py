@@ -101,7 +101,7 @@ def test_fewer_files_than_asked_for(small: MakeSpec, manifest: bool) -> None:
     spec = small()
     (make if manifest else as_if_by_dlio)(spec)
     more = replace(spec, num_files_train=7)
-    message = fails(more, "holds 6 npz files, 7 are requested, and a dataset of 6 is not extended")
+    message = fails(more, "holds 6 npz files, 7 are requested, and a dataset is not extended")
     assert message.endswith(
         "set dataset.num_files_train=6 to use what is there, or dataset.data_folder to a new folder"
     )
@@ -122,10 +122,7 @@ def test_pictures_of_others_are_found_in_class_folders_and_without_them(
         path.write_bytes(b"a picture")
     found = inspect(spec).train
     assert sorted(found.path(i) for i in range(4)) == sorted(map(str, Path(spec.data_folder).rglob("*.*")))
-    message = fails(replace(spec, num_files_train=64), "holds 4 jpeg files")
-    assert message.endswith(
-        "such as n00." + ending + ", and 64 are requested: to use what is there, set dataset.num_files_train=4"
-    )
+    fails(replace(spec, num_files_train=64), "holds 4 jpeg files, 64 are requested.* set dataset.num_files_train=4")
     fails(
         replace(spec, format="npz"), "none of .npz: set dataset.format=jpeg, or dataset.data_folder to another folder"
     )
@@ -160,5 +157,5 @@ def test_what_a_workload_leaves_out_of_a_parquet_file_is_the_datasets(small: Mak
     assert inspect(replace(made, parquet=ParquetSpec(columns=columns))).spec.parquet == parquet
     other = replace(made, parquet=ParquetSpec(columns=columns[:30], row_group_size=32))
     message = fails(other, r"parquet\.row_group_size is 16 in the dataset and 32 in the settings")
-    assert "40 values in the dataset and 30 values" in message
+    assert "parquet.columns of the dataset differs from the settings" in message
     assert len(message) < 500

@@ -34,6 +34,7 @@ def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
         ("", "is not a dataset's manifest"),
         ("{}", "has schema_version None, wanted 1"),
         ('{"schema_version": 2}', "has schema_version 2, wanted 1: another version of dlemu made the dataset"),
+        ('{"schema_version": 1, "spec": {}, "content_version": 2}', "has content_version 2, wanted 1: another version"),
         ('{"schema_version": 1, "spec": {"fromat": "npz"}}', "is not a dataset's manifest"),
     ],
 )

@@ -34,7 +34,7 @@ def forget(path: Path) -> None:
 
 
 def cached_bytes_after_a_look(path: Path) -> bool:
-    spec = inspect_own_folder(DatasetSpec(data_folder=str(path.parent), source="folder"), FOLDERS).spec
+    spec = inspect_own_folder(DatasetSpec(data_folder=str(path.parent), source="folder", format=""), FOLDERS).spec
     inspect(spec)
     return _in_memory(str(path))
 

@@ -282,16 +282,6 @@ def test_a_server_that_goes_down_in_mid_run_is_asked_again_and_named() -> None:
         servers[0].close()
 
 
-class Chain:
-    """botocore's chain of credentials, with a token of its own."""
-
-    def __init__(self, token: str) -> None:
-        self.token = token
-
-    def get_frozen_credentials(self) -> Any:
-        return type("Frozen", (), {"access_key": "a", "secret_key": "s", "token": self.token})
-
-
 def test_a_profile_that_is_named_comes_before_keys_of_the_environment(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,29 +292,6 @@ def test_a_profile_that_is_named_comes_before_keys_of_the_environment(
         storage_of(server, options=options).preflight("data")
         assert f"Credential={key}/" in server.requests[-1].headers["authorization"]
         assert "x-amz-security-token" not in server.requests[-1].headers
-
-
-def test_credentials_that_end_for_requests_in_flight_are_renewed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    chains = [Chain("old"), Chain("new")]
-    monkeypatch.setattr(Credentials, "_find", lambda self: chains.pop(0) if len(chains) > 1 else chains[0])
-
-    all_in_flight = threading.Barrier(4, timeout=60)
-
-    def over(request: Any) -> Any:
-        if request.method != "GET" or request.headers["x-amz-security-token"] != "old":
-            return None
-        all_in_flight.wait()
-        return fault("error", status=400, code="ExpiredToken")
-
-    with own_server(fault=over) as server:
-        write(storage_of(server), "a")
-        for name in KEYS:
-            monkeypatch.delenv(name)
-        server.requests.clear()
-        storage = storage_of(server, range_bytes=len(DATA) // 4, io_depth=4)
-        assert read(storage, "a", whole=False) == DATA
-        tokens = [request.headers["x-amz-security-token"] for request in server.requests if request.method == "GET"]
-        assert tokens == 4 * ["old"] + 4 * ["new"]
 
 
 def test_an_object_that_changes_while_it_is_read_or_behind_its_first_range_is_told(server: Any) -> None:
@@ -409,18 +376,6 @@ def test_what_is_written_has_its_checksum_unless_the_option_says_otherwise(serve
     (request,) = server.requests
     wanted = hashlib.sha256(DATA).hexdigest() if checksums else "UNSIGNED-PAYLOAD"
     assert request.headers["x-amz-content-sha256"] == wanted
-
-
-def test_uploads_under_way_are_counted_and_ended_for_the_named_files_alone(
-    server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("datagen.storage.s3.PART_BYTES", 1000)
-    storage = storage_of(server)
-    for key in ("data/a", "data/a", "data/b", "data/below/a", "a"):
-        storage.create(key).write(DATA)
-    assert (storage.uploads("data/", ["a", "c"]), len(server.uploads)) == (2, 5)
-    assert storage.uploads("data", ["a", "c"], end=True) == 2
-    assert sorted(upload.key for upload in server.uploads.values()) == ["a", "data/b", "data/below/a"]
 
 
 def test_keys_of_both_layouts_and_prefixes(server: Any) -> None:

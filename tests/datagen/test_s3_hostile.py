@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from datagen import manifest
 from datagen.errors import ServerError, UserError
 from datagen.storage import _s3_client, s3
-from datagen.storage._s3_signing import Credentials
 from datagen.storage._s3_xml import (
     LIST_BYTES,
     MAX_TAGS,
@@ -402,19 +401,6 @@ def test_a_refusal_is_no_damage_of_what_could_not_be_read() -> None:
     server = own_server(fault=lambda request: fault("error", status=403, code="AccessDenied"))
     with server as refusing, pytest.raises(ServerError, match="these credentials are not allowed to do that"):
         manifest.read("data", storage_of(refusing))
-
-
-def test_a_refused_head_succeeds_once_its_credentials_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Credentials, "renew", lambda self: True)
-    good = [False]
-
-    def refuse(request: Any) -> Any:
-        was, good[0] = good[0], good[0] or request.method == "GET"
-        return None if was else fault("error", status=403, code="ExpiredToken")
-
-    with own_server(fault=refuse) as server:
-        server.objects["a"] = b"12345"
-        assert storage_of(server).size_bytes("a") == 5
 
 
 # Credentials

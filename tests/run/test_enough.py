@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from datagen.errors import DatasetError, UserError
 from datagen.generate import prepare as prepare_dataset
-from datagen.own_folder import TOKEN_FILE_BYTES
 from dlemu.config import load
 from dlemu.config.schema import Metric
 from dlemu.jobs.training.preflight import (
@@ -101,7 +100,7 @@ def test_a_missing_dataset_and_one_too_small_are_refused_and_take_advice(tmp_pat
 
 def test_own_files_that_are_too_few_are_not_made(tmp_path: Path) -> None:
     with (tmp_path / "train.bin").open("wb") as file:
-        file.truncate(TOKEN_FILE_BYTES)
+        file.truncate(4 << 20)
     words = ["dataset.source=folder", f"dataset.data_folder={tmp_path}", "train.computation_time=0.01"]
     workload = load(words)
     with pytest.raises(DatasetError, match=r"1 file can't fill one step of 2 ranks\..*mmap_indexed_binary") as few:

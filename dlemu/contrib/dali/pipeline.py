@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.contrib.dali import depths
-from dlemu.extend import DlemuError, fetch, format_base, hash_samples, loader_base, registry
+from dlemu.extend import DlemuError, format_base, hash_samples, loader_base, registry
 from dlemu.extend import layout as dataset_layout
 
 
@@ -22,9 +22,6 @@ def library(name: str) -> Any:
 
 
 _dali, fn, _types = library("nvidia.dali"), library("nvidia.dali.fn"), library("nvidia.dali.types")
-_math = library("nvidia.dali.math")
-# DALI stores the start of a slice in 32 bits, so samples above 2 GiB are cropped within their first 2 GiB.
-_FARTHEST_PLACE = (1 << 31) // fetch.PLACE_BYTES - 1
 # a grey picture of 8 x 8 pixels
 _PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000008000000080800000000e164e1570000000c49444154789c6360a00e0000004800012eb83c7e"
@@ -46,10 +43,6 @@ class Feed:
         """Return the pipeline's reader node, whose output is the file (or the record) of each sample."""
         sample = np.zeros(max(1, dataset_layout.nominal_sample_bytes(self.phase.fetch.dataset)), np.uint8)
         return fn.external_source(lambda: [sample] * self.phase.batch_size, no_copy=True, dtype=_types.UINT8)
-
-    def crop_numbers(self, step: int) -> list[int]:
-        """Return for each sample of a batch the number that seeds the choice of its crop."""
-        return list(range(self.phase.batch_size))
 
     def indices(self, step: int) -> list[int]:
         """Return the index of each sample of a batch within the array of its file, which may hold several samples."""
@@ -101,9 +94,6 @@ class Files(Feed):
     def indices(self, step: int) -> list[int]:
         return [int(sample) % self.samples_per_array for sample in self._batch(step)]
 
-    def crop_numbers(self, step: int) -> list[int]:
-        return [int(sample) for sample in self._batch(step)]
-
     def _batch(self, step: int) -> NDArray[np.int64]:
         batch: NDArray[np.int64] = self._ids[min(step, len(self._ids)) - 1]
         return batch
@@ -154,21 +144,11 @@ def build(feed: Feed, num_threads: int) -> Any:
             sample = fn.decoders.image(sample, device="cpu", output_type=colours)
         shipped = fn.reinterpret(sample, shape=[-1], dtype=_types.UINT8)
         if phase.fetch.resize_bytes:
-            shipped = _cropped(shipped, phase.fetch.resize_bytes, feed)
+            size = phase.fetch.resize_bytes  # zeros fill shorter samples
+            shipped = fn.slice(shipped, start=[0], shape=[size], axes=[0], out_of_bounds_policy="pad", fill_values=0)
         pipeline.set_outputs(shipped, read)
     pipeline.build()
     return pipeline
-
-
-def _cropped(flat: Any, size: int, feed: Feed) -> Any:
-    """Return `size` bytes of each sample from the place that `fetch.crop_start` gives; zeros fill short samples."""
-    word = _batchwise(
-        lambda step: [fetch.crop_word(feed.spec.seed, n) for n in feed.crop_numbers(step)], np.int64, _types.INT64
-    )
-    spare = _math.max(fn.cast(flat.shape(), dtype=_types.INT64) - size, 0)
-    places = _math.min(spare // fetch.PLACE_BYTES, _FARTHEST_PLACE) + 1
-    start = fn.cast((word - word // places * places) * fetch.PLACE_BYTES, dtype=_types.INT32)
-    return fn.slice(flat, start=start, shape=[size], axes=[0], out_of_bounds_policy="pad", fill_values=0)
 
 
 def _batchwise(numbers: Callable[[int], list[int]], dtype: type, dali_type: Any) -> Any:

@@ -28,7 +28,6 @@ class Records(Feed):
         plan: Any = phase.plan  # of streams
         self._streams = plan.streams(epoch, steps)
         (self._index,) = format_base.format_named(phase.fetch.format).sides
-        self._epoch = epoch
         self._total = steps * phase.batch_size
         self._files = self._streams.files.tolist()
         self._positions = {self._layout.path(file): position for position, file in enumerate(self._files)}
@@ -56,11 +55,6 @@ class Records(Feed):
             seed=(self._streams.seed + self.spec.rank) % (1 << 31),
             **self.settings,
         )["image"]
-
-    def crop_numbers(self, step: int) -> list[int]:
-        # DALI does not tell in advance which samples a shuffled batch holds, so crops depend on the place in the epoch.
-        first = (self.spec.rank << 48) + (self._epoch << 32) + (step - 1) * self.phase.batch_size
-        return list(range(first, first + self.phase.batch_size))
 
     def account(self, step: int, read: Any) -> tuple[int, int]:
         ids, app_bytes = [], 0

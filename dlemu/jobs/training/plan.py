@@ -201,7 +201,6 @@ class TrainingJob(Job):
             decode=reader.decode,
             resize_bytes=self.workload.dataset.record_length_bytes_resize,
             verify=reader.verify,
-            seed=self.seed,
         )
         return spec.by_local_paths(f"reader.data_loader={reader.data_loader}") if self.read_by_loader else spec
 
