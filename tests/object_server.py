@@ -183,7 +183,11 @@ class ObjectServer:
         if request.method in ("GET", "HEAD") and request.key:
             return self._object(request)
         if request.method == "GET":
-            return 200, {}, memoryview(self._list(request).encode())
+            return (
+                200,
+                {},
+                memoryview((self._uploads() if "uploads" in request.query else self._list(request)).encode()),
+            )
         if request.method == "DELETE":
             if "uploadId" in request.query:
                 self.uploads.pop(request.query["uploadId"], None)
@@ -239,6 +243,13 @@ class ObjectServer:
             answer = b"<CompleteMultipartUploadResult></CompleteMultipartUploadResult>"
         self.objects[request.key], self.metadata[request.key] = bytes(body), metadata
         return 200, {"ETag": _etag(body)}, memoryview(answer)
+
+    def _uploads(self) -> str:
+        listed = "".join(
+            f"<Upload><Key>{escape(upload.key)}</Key><UploadId>{number}</UploadId></Upload>"
+            for number, upload in self.uploads.items()
+        )
+        return f"<ListMultipartUploadsResult>{listed}</ListMultipartUploadsResult>"
 
     def _list(self, request: Request) -> str:
         prefix, most = request.query.get("prefix", ""), int(request.query.get("max-keys", "1000"))

@@ -69,6 +69,14 @@ def check_completed(body: bytes) -> None:
     _check_name(_root(body), "CompleteMultipartUploadResult", "a completed upload")
 
 
+def uploads_in(body: bytes) -> list[tuple[str, str]]:
+    """Return key and ID of each multipart upload in a listing of them. Raises WrongXmlError."""
+    root = _root(body)
+    _check_name(root, "ListMultipartUploadsResult", "a listing of uploads")
+    uploads = ((item.findtext("Key", ""), item.findtext("UploadId", "")) for item in root.iterfind("Upload"))
+    return [(key, upload_id) for key, upload_id in uploads if 0 < len(upload_id) <= MAX_ID_CHARACTERS]
+
+
 def page_in(body: bytes) -> Page:
     """Return a page of a listing. Raises WrongXmlError."""
     root = _root(body)

@@ -21,7 +21,7 @@ from datagen.storage._request_counts import RequestCounts
 from datagen.storage._s3_client import Client, Request, Span
 from datagen.storage._s3_options import Options
 from datagen.storage._s3_signing import Credentials, Signer
-from datagen.storage._s3_xml import PAGE_KEYS, Page, check_completed, page_in, upload_id_in
+from datagen.storage._s3_xml import PAGE_KEYS, Page, check_completed, page_in, upload_id_in, uploads_in
 from datagen.storage.storage_base import Bytes, Entry, FileReads, Fill, Listed, Reader, StorageBase, StorageSpec, Writer
 
 SCHEME = "s3://"
@@ -131,6 +131,21 @@ class Storage(StorageBase):
         client, head = self._head(path)
         client.request(head)  # DELETE of a missing object is no error in S3
         client.request(Request(kind="delete", method="DELETE", key=head.key))
+
+    def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
+        client, prefix = self._locate(folder)
+        queries = [(("prefix", f"{prefix.rstrip('/')}/{name}"), ("uploads", "")) for name in names]
+        # Some servers (MinIO) list the uploads of a whole key only
+        listings = [Request(kind="list", method="GET", query=query, parse=uploads_in) for query in queries]
+        client.request_all(listings, HEADS_IN_FLIGHT)
+        unfinished = list[tuple[str, str]]()
+        for listing in listings:
+            key = listing.query[0][1]
+            unfinished += [upload for upload in listing.content if upload[0] == key]  # no longer keys with this prefix
+        if end:
+            for key, upload_id in unfinished:
+                abort(client, key, upload_id)
+        return len(unfinished)
 
     def preflight(self, folder: str) -> None:
         """List one key, which fails if endpoint, credentials or bucket are wrong."""
@@ -284,9 +299,7 @@ class ObjectWriter(Writer):
         self._parts.clear()
         upload, self._upload = self._upload, ""
         if upload:
-            query = (("uploadId", upload),)
-            with contextlib.suppress(FileNotFoundError, UserError):  # it is gone, or a lifecycle rule removes it
-                self._client.request(Request(kind="delete", method="DELETE", key=self._key, query=query))
+            abort(self._client, self._key, upload)
 
     def _padded(self, number: int, size_bytes: int) -> bytearray:
         """Return a part in memory, with zeros up to a size where it is shorter."""
@@ -333,6 +346,12 @@ class ObjectWriter(Writer):
         parts = (body,) if body else ()
         self._client.counts.add("sent_bytes", len(body))
         return Request(kind="put", method=method, key=self._key, query=query, body=parts, payload_sha256=digest)
+
+
+def abort(client: Client, key: str, upload: str) -> None:
+    """Abort an upload, if it is unfinished; errors of the server are ignored."""
+    with contextlib.suppress(FileNotFoundError, UserError):
+        client.request(Request(kind="delete", method="DELETE", key=key, query=(("uploadId", upload),)))
 
 
 def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:

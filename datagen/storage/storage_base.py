@@ -382,6 +382,10 @@ class StorageBase(abc.ABC):
         """Remove temporary files that killed writers left in a folder, and nothing else."""
         return
 
+    def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
+        """Return how many uploads of files `names` in a folder are under way; `end` aborts them. Raises UserError."""
+        return 0
+
     def sync(self, folder: str) -> None:
         """Make the names in a folder durable (fsync of the folder); a no-op where `Writer.commit` does that."""
         return

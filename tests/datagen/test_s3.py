@@ -378,6 +378,18 @@ def test_what_is_written_has_its_checksum_unless_the_option_says_otherwise(serve
     assert request.headers["x-amz-content-sha256"] == wanted
 
 
+def test_uploads_under_way_are_counted_and_ended_for_the_named_files_alone(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datagen.storage.s3.PART_BYTES", 1000)
+    storage = storage_of(server)
+    for key in ("data/a", "data/a", "data/b", "data/below/a", "a"):
+        storage.create(key).write(DATA)
+    assert (storage.uploads("data/", ["a", "c"]), len(server.uploads)) == (2, 5)
+    assert storage.uploads("data", ["a", "c"], end=True) == 2
+    assert sorted(upload.key for upload in server.uploads.values()) == ["a", "data/b", "data/below/a"]
+
+
 def test_keys_of_both_layouts_and_prefixes(server: Any) -> None:
     write(storage_of(server), "./data/a", b"1")
     write(storage_of(server, root="bucket/below"), "data/a", b"2")

@@ -158,6 +158,8 @@ def _unfinished(storage: StorageBase, settings: Checkpoint, seed: int, plan: Che
 
     def remove() -> None:
         for folder in folders:
+            with contextlib.suppress(OSError, UserError):  # some stores can't list multipart uploads
+                storage.uploads(folder, plan.names, end=True)  # of ranks that were killed
             remove_checkpoint(storage, folder, plan.names)
 
     return Unfinished(f"{', '.join(folders)}, not complete: {written}", remove)
