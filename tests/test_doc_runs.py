@@ -30,6 +30,7 @@ ELSEWHERE = {
     "dlemu record": "wants a training: dlemu/contrib/record/tests",
     "dlemu together": "wants two files of the reader's: tests/e2e/test_together.py",
     "$s3": "tests/e2e/test_objects.py",
+    "gs://": "a bucket",
     "s3://": "a bucket",
     "--preset micron-6550": "512 workers",
     "kv.trace=": "a trace of the reader's: dlemu/contrib/kvcache/tests",
