@@ -17,8 +17,10 @@ from datagen.errors import UserError
 WITHHELD = "withheld"  # written in place of a withheld value; storages reject it as a value
 HARMLESS_OPTIONS = frozenset(
     (
-        *("endpoint_url", "region", "s3_force_path_style", "s3_max_attempts", "s3_profile", "timeout_seconds"),
-        *("secure", "ca_bundle", "checksum_writes", "use_full_object_uri", "uri_scheme", "storage_library"),
+        *("endpoint_url", "endpoint", "region", "region_name", "host", "port", "project", "account_name", "protocol"),
+        *("s3_force_path_style", "addressing_style", "use_full_object_uri", "uri_scheme", "storage_library"),
+        *("s3_max_attempts", "timeout_seconds", "timeout", "connect_timeout", "read_timeout", "max_concurrency"),
+        *("s3_profile", "profile", "ca_bundle", "secure", "use_ssl", "verify", "checksum_writes"),
     )
 )
 """Options whose values say where a storage is and how it is used, but grant no access."""
