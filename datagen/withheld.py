@@ -20,7 +20,9 @@ HARMLESS_OPTIONS = frozenset(
         *("endpoint_url", "endpoint", "region", "region_name", "host", "port", "project", "account_name", "protocol"),
         *("s3_force_path_style", "addressing_style", "use_full_object_uri", "uri_scheme", "storage_library"),
         *("s3_max_attempts", "timeout_seconds", "timeout", "connect_timeout", "read_timeout", "max_concurrency"),
-        *("s3_profile", "profile", "ca_bundle", "secure", "use_ssl", "verify", "checksum_writes"),
+        *("block_size", "default_block_size", "default_fill_cache", "default_cache_type", "version_aware"),
+        *("s3_profile", "profile", "ca_bundle", "anon", "secure", "use_ssl", "verify", "requester_pays"),
+        *("checksum_writes", "auto_mkdir", "use_listings_cache", "skip_instance_cache"),
     )
 )
 """Options whose values say where a storage is and how it is used, but grant no access."""

@@ -50,8 +50,8 @@ class Options:
             raise UserError(f"storage.storage_options ($) of s3: {error}. The options are {names}") from None
         if given.uri_scheme != "s3":
             raise UserError(
-                f"storage.storage_options.uri_scheme is {given.uri_scheme!r}: wanted s3; set endpoint_url to the "
-                "address at which the store speaks S3, or storage.storage_type to a module of your own"
+                f"storage.storage_options.uri_scheme is {given.uri_scheme!r}: for az, gs and others set "
+                "storage.storage_type=fsspec"
             )
         self.profile = given.s3_profile
         self.full_uri = given.use_full_object_uri

@@ -142,11 +142,11 @@ class Workflow:
 @dataclass(frozen=True, kw_only=True)
 class Storage:
     storage_type: str = "local_fs"
-    """`local_fs` (folders of any mounted file system), `s3`, or the dotted name of your own module."""
+    """`local_fs` (folders of any mounted file system), `s3`, `fsspec`, or the dotted name of your own module."""
     storage_root: str = "./"
     """Where a relative `data_folder` or `checkpoint_folder` starts; for s3 the bucket, or `bucket/prefix`."""
     storage_options: dict[str, str | int | float | bool | None] = field(default_factory=dict)
-    """Options of s3 or a storage of your own (docs/objects.md); credentials belong in the environment."""
+    """Options of s3, fsspec or a storage of your own (docs/objects.md); credentials belong in the environment."""
 
     @property
     def has_paths(self) -> bool:

@@ -32,7 +32,8 @@ def check(workload: Workload) -> None:
 def check_folder(workload: Workload, key: str, folder: str) -> None:
     """Raise UserError for a URL in a setting of a folder, unless the storage takes them."""
     if workload.storage.has_paths:
-        check_local(folder, key, other="storage.storage_type=s3, or " if folder.startswith("s3:") else "")
+        storage_type = "s3" if folder.startswith("s3:") else "fsspec"
+        check_local(folder, key, other=f"storage.storage_type={storage_type}, or ")
 
 
 def check_model_name(name: str) -> None:

@@ -75,6 +75,7 @@ def test_of_a_count_that_may_be_all_of_them_nothing_is_no_number(key: str) -> No
     [
         ("workflow.train=false", "workflow.train is false: nothing would be trained"),
         ("storage.storage_type=s3", "no S3 server is named: set storage.storage_options.endpoint_url"),
+        ("storage.storage_type=fsspec", "storage.storage_root is './': fsspec needs a URL there"),
         ("reader.io_depth=4", "reader.io_depth is 4, but storage.storage_type=local_fs has files"),
         ("storage.storage_type=parallelfs", "storage.storage_type is 'parallelfs': did you mean parallel_fs?"),
         ("storage.storage_type=no.such", "'no.such' is neither a module that Python can import"),
@@ -142,8 +143,9 @@ def test_checkpoints_are_checked_only_if_there_are_any() -> None:
     ("url", "wanted"),
     [
         ("s3://bucket/kv", "storage.storage_type=s3, or a path"),
-        ("file:///mnt/nvme", "a path"),
-        ("nas:/export", "a path"),
+        ("file:///mnt/nvme", "storage.storage_type=fsspec, or a path"),
+        ("nas:/export", "storage.storage_type=fsspec, or a path"),
+        ("az:/container", "storage.storage_type=fsspec, or a path"),
     ],
 )
 def test_a_url_is_no_folder(url: str, wanted: str) -> None:
@@ -151,3 +153,4 @@ def test_a_url_is_no_folder(url: str, wanted: str) -> None:
         load([f"storage.storage_root={url}"])
     with pytest.raises(UserError, match=f"output.folder is '{url}', a URL: wanted a path"):
         check_place(url)
+    load(["storage.storage_type=fsspec", "storage.storage_root=memory://b"])

@@ -90,7 +90,7 @@ def test_a_profile_names_server_and_region(way: str, tmp_path: Path, monkeypatch
         ({"s3_max_attempts": 0.5}, "`int`.* - at `..s3_max_attempts`"),
         ({"access_key": "k"}, "unknown field `access_key`.* The options are endpoint_url, region, "),
         ({"s3_profile": "nobodys"}, "profile 'nobodys' of ~/.aws: .*could not be found"),
-        ({"uri_scheme": "az"}, "uri_scheme is 'az': wanted s3; set endpoint_url to the address"),
+        ({"uri_scheme": "az"}, "uri_scheme is 'az': for az, gs and others set storage.storage_type=fsspec"),
         ({"endpoint_url": "http://host:port"}, "endpoint_url is 'http://host:port': wanted the address of a server"),
         ({"endpoint_url": "http://:pass@host:1"}, "endpoint_url 'http://host:1' contains a user name"),
     ],

@@ -21,9 +21,9 @@ from datagen.storage import posix
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole, storage_spec
 
 ALL = [*registry.names("datagen.storage"), "direct"]
-SERVED = {"direct": StorageSpec(direct=True)}
+SERVED = {"fsspec": StorageSpec(type="fsspec", root="file:///"), "direct": StorageSpec(direct=True)}
 KEEPING = [name for name in ALL if name != "null"]
-FOLDERS = ["direct", "posix"]
+FOLDERS = ["direct", "fsspec", "posix"]
 DATA = bytes(range(256)) * 40
 
 
@@ -209,7 +209,7 @@ def test_libraries_read_a_file_of_any_storage(name: str, tmp_path: Path) -> None
     [
         (
             "local",
-            r"is 'local': did you mean local_fs\? wanted one of direct, direct_fs, local_fs, parallel_fs",
+            r"is 'local': did you mean local_fs\? wanted one of direct, direct_fs, fsspec, local_fs, parallel_fs",
         ),
         ("null", "is 'null': that is for dlemu's own use; wanted one of direct"),
         ("memory", "is 'memory': that is for dlemu's own use"),

@@ -69,6 +69,8 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, line: object, said: str) -
 def test_a_url_is_no_place(place: str) -> None:
     with pytest.raises(UserError, match=rf"{place.partition('=')[0]} is .*, a URL: wanted"):
         JOB.complete(load(["workload=llama3_1_8b", place]))
+    store = ["storage.storage_type=fsspec", "storage.storage_root=memory://b", "kv.folder=memory://b/kv"]
+    JOB.complete(load(["workload=llama3_1_8b", *store]))
 
 
 def test_what_is_no_trace_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
