@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +52,6 @@ class AuditedRun:
     """Name of each rank's host, sorted; empty unless every rank's file names its host."""
     by_dlemu: bool = False
     """Whether dlemu made the run, by the run's log."""
-    prefetch_credit_percent: float | None = None
-    """Upper bound of the share of the counted steps' batches that was read before these steps; None if unknown."""
-    au_sustained_least_percent: float | None = None
-    """Lower bound of the AU that an endless epoch would have; None if unknown."""
 
     @property
     def au_percent(self) -> float | None:
@@ -169,7 +165,7 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
     fingerprints = step_fingerprints(logs)
     findings += _copies(fingerprints)
     hostnames = sorted(host.name for host in logs.hosts.values() if host.name)
-    run = AuditedRun(
+    return AuditedRun(
         path=folder,
         setup=setup,
         printed=printed,
@@ -181,21 +177,6 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
         hostnames=tuple(hostnames) if len(hostnames) == printed.accelerators else (),
         by_dlemu=logs.by_dlemu,
     )
-    return _with_prefetch(run, logs)
-
-
-def _with_prefetch(run: AuditedRun, logs: Logs) -> AuditedRun:
-    """Return the run with its prefetch credit, and a finding where it may not pass by what its storage sustains."""
-    setup, steps, au = run.setup, run.recomputed.steps_per_epoch, run.au_percent
-    credit = recompute.credit_percent(setup, steps, len(logs.blocks()) / max(1, run.recomputed.epochs))
-    least = recompute.sustained_least_percent(au, run.recomputed.au_whole_percent, credit)
-    run = replace(run, prefetch_credit_percent=credit, au_sustained_least_percent=least)
-    threshold = setup.au_threshold_percent
-    if run.printed.verdict != "success" or au is None or least is None or not least < threshold <= au:
-        return run
-    since_v2 = logs.measured_compute
-    finding = recompute.prefetch_finding(setup, au=au, least=least, steps_per_epoch=steps, since_v2=since_v2)
-    return replace(run, findings=(*run.findings, finding))
 
 
 def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:

@@ -28,7 +28,7 @@ from dlemu.results.wording import count
 
 _COVERED_BY_COMPLETE = ("config.missing", "config.assumed")
 """The audit's findings that are left out because `complete` gives the same ones."""
-_OF_THE_AUDIT_ALONE = ("au.rules", "au.prefetch")  # the audit's findings on which no edition since v2.0 has a rule
+_OF_THE_AUDIT_ALONE = ("au.rules",)  # the audit's findings on which no edition since v2.0 has a rule
 _REQUIRED_SETTINGS = (
     *("model.name", "framework", "dataset.format", "dataset.num_files_train", "dataset.num_samples_per_file"),
     *("dataset.record_length_bytes", "reader.data_loader", "reader.batch_size"),
