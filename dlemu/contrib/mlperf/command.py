@@ -182,7 +182,7 @@ def run_command(
 
 
 @command.command(name="check", short_help="Check finished runs or a submission tree against the rules.")
-@click.argument("folder", metavar="DIR", required=False)
+@click.argument("folder", metavar="DIR")
 @click.option("--edition", type=_EDITIONS, help="Default: that of the tree's runs.")
 @click.option(
     "--rules",
@@ -192,15 +192,13 @@ def run_command(
     show_default=True,
     help="Rules of v3.0 as its published round was judged, or as its tool reads them today.",
 )
-@click.option("--list-rules", is_flag=True, help="Print every rule of v3.0's text and what is checked of it.")
 @click.option("--division", type=click.Choice(["closed", "open"]), help="Default: what the tree says, else closed.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the findings as CSV, one per line.")
 @_json
 def check_command(
-    folder: str | None,
+    folder: str,
     edition: str | None,
     reading: Reading,
-    list_rules: bool,
     division: Division | None,
     csv_file: str | None,
     as_json: bool,
@@ -226,11 +224,6 @@ def check_command(
     from dlemu.contrib.mlperf.rules.known import Finding
     from dlemu.report.table import print_lines
 
-    if list_rules:
-        _list_rules(as_json=as_json)
-        return
-    if folder is None:
-        raise UserError("no folder is given: name a submission tree or results of runs (only --list-rules needs none)")
     checked = check_folder(folder, edition, division, reading)
     if {one.rule for one in checked.findings} == {"tree.empty"}:
         looked = "looked in it and below for runs as mlpstorage and DLIO leave them"
@@ -242,16 +235,3 @@ def check_command(
     else:
         print_lines(check_lines(checked), Console())
     raise SystemExit(0 if checked.valid else 1)
-
-
-def _list_rules(*, as_json: bool) -> None:
-    from dlemu.contrib.mlperf.rules.known import official_rules
-
-    if as_json:
-        click.echo(json.dumps([{**asdict(rule), "status": rule.status} for rule in official_rules()], indent=2))
-        return
-    for rule in official_rules():
-        words = ": ".join(filter(None, [", ".join(rule.ours), rule.note])) or "unknown"
-        click.echo(f"{rule.number:9}{rule.name:44}{rule.status:17}{words}")
-    unknown = sum(rule.status == "unknown" for rule in official_rules())
-    click.echo(f"{len(official_rules())} rules, {unknown} of them unknown here")
