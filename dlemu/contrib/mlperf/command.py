@@ -94,30 +94,20 @@ def datasize_command(
 
 @command.command(name="run", short_help="Rehearse a submission: all its runs, laid out as its tree.")
 @command_options.configured
-@click.option("--division", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
 @click.option("--org", "organisation", default="rehearsal", show_default=True, help="Name of the submitter's folder.")
 @click.option("--system", default="system", show_default=True, help="Name of the system's folder.")
 @_hosts
 @_memory
-@click.option(
-    "--accelerator-type",
-    type=click.Choice(["b200", "mi355"]),
-    default="b200",
-    show_default=True,
-    help="For checkpoints: the accelerator whose memory must hold them.",
-)
 def run_command(
     overrides: tuple[str, ...],
     config_dir: str | None,
     cfg: bool,
-    division: Division,
     organisation: str,
     system: str,
     hosts: int,
     memory_gib: float | None,
-    accelerator_type: str,
 ) -> None:
-    """Rehearse a result of v3.0: all its runs one after another on one dataset, laid out as its tree, and checked.
+    """Rehearse a CLOSED result of v3.0: all its runs one after another on one dataset, laid out as a tree, and checked.
 
     \b
     dlemu mlperf run workload=unet3d accelerator=b200 ranks=8 dataset.data_folder=/mnt/nvme/unet3d \\
@@ -157,7 +147,6 @@ def run_command(
     folder = folder or result_folder.new_folder(workload.model.name, "mlperf-")
     result_folder.check_place(folder)
     plan = RehearsalPlan(
-        division=division,
         organisation=organisation,
         system=system,
         workload=workload,
@@ -167,7 +156,7 @@ def run_command(
         config_dir=config_dir,
     )
     memory = host_memory_gib() if memory_gib is None else memory_gib
-    rehearsal = rehearsal_of(plan, hosts, memory, accelerator_type, lambda line: click.echo(line, err=True))
+    rehearsal = rehearsal_of(plan, hosts, memory, lambda line: click.echo(line, err=True))
     try:
         checked = rehearsal.run()
     except UserError:

@@ -18,9 +18,8 @@ from dlemu import __version__
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.audit.papers import METADATA, SEPARATION, STAMP_FORMAT
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER, ORGANISATION_NAME
-from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
+from dlemu.contrib.mlperf.rehearsal import DIVISION, EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
-from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.extend import SpaceError, UserError, child_run, dlio_workload, environment, owned, write_text
 
 _SEED_OVERRIDE = "++workload.train.seed="
@@ -31,7 +30,6 @@ _SEED_OVERRIDE = "++workload.train.seed="
 class RehearsalPlan:
     """What to rehearse, and the folders in which it goes: one workload on one system."""
 
-    division: Division
     organisation: str
     system: str
     workload: Workload
@@ -58,7 +56,7 @@ class RehearsalPlan:
 
     @property
     def submission(self) -> str:
-        return os.path.join(self.tree, self.division, self.organisation)
+        return os.path.join(self.tree, DIVISION, self.organisation)
 
     def result(self, benchmark: str, model: str) -> str:
         return os.path.join(self.submission, "results", self.system, benchmark, model)
@@ -127,7 +125,7 @@ def call_metadata(
         **call,
         "model": model,
         "accelerator": accelerator,
-        "verification": plan.division,
+        "verification": DIVISION,
         "num_processes": plan.workload.ranks,
         "override_parameters": {},
         "args": {"model": model, "results_dir": os.path.abspath(plan.tree), **args},

@@ -23,7 +23,7 @@ from dlemu.contrib.mlperf.check.copy_rules import training_sums
 from dlemu.contrib.mlperf.check.judge import Checked, check_folder
 from dlemu.contrib.mlperf.check.submission_tree import REHEARSAL
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER, RESULTS
-from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE, edition_tree
+from dlemu.contrib.mlperf.rehearsal import DIVISION, EDITION, NOTE, edition_tree
 from dlemu.contrib.mlperf.rehearsal.datasize import CheckpointDatasize, Datasize, checkpoint_datasize, datasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan, copy_into_tree, same_file_system, write_json
 from dlemu.contrib.mlperf.rules.checkpoints import MEMORY_FACTOR
@@ -35,6 +35,7 @@ from dlemu.results.wording import scaled
 
 WARM_UP = "warm-up"
 _MEASURED_SECONDS = 2.0
+_CHECKPOINT_ACCELERATOR = "b200"  # its memory must hold the checkpoint, by the edition's table
 Size = TypeVar("Size", Datasize, CheckpointDatasize)
 
 
@@ -130,7 +131,7 @@ class Rehearsal(ABC, Generic[Size]):
         write_json(result, RESULTS, {"rehearsal": NOTE, "runs": runs, **sums})
 
     def _save(self, *, complete: bool) -> None:
-        record = {"rehearsal": NOTE, "complete": complete, "edition": EDITION, "division": self.plan.division}
+        record = {"rehearsal": NOTE, "complete": complete, "edition": EDITION, "division": DIVISION}
         write_json(self.plan.folder, REHEARSAL, {**record, "calls": list(map(asdict, self.done))})
 
 
@@ -172,7 +173,7 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         files, kind = workload.dataset.num_files_train, f"{workload.ranks} x {workload.accelerator}"
         enough = "" if files >= bound.files else ": TOO SMALL, the result will not be valid"
         what = f"{workload.model.name}, {kind}{scaled(None, workload.scale)}"
-        self.report(f"rehearsal of MLPerf Storage v{EDITION} {plan.division.upper()}: {what}")
+        self.report(f"rehearsal of MLPerf Storage v{EDITION} {DIVISION.upper()}: {what}")
         self.report(NOTE)
         self.report(f"dataset: {files:,} files; the rules require {bound.files:,} or more ({bound.because}){enough}")
         if same_file_system(workload.dataset.data_folder, os.path.dirname(plan.tree)):
@@ -272,8 +273,6 @@ def library_cores(workload: Workload) -> float | None:
 @dataclass(kw_only=True)
 class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
     command = "checkpoint"
-    accelerator: str = "b200"
-    """Accelerator whose memory must hold the checkpoint, by the edition's table; nothing else depends on it."""
 
     def calls(self) -> Sequence[Call]:
         """Return two calls if the hosts' memory could serve the reads: page caches can be dropped in between."""
@@ -285,7 +284,7 @@ class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
     def prepare(self) -> None:
         super().prepare()
         what = f"{self.size.model}, {self.plan.workload.ranks} processes"
-        self.report(f"rehearsal of MLPerf Storage v{EDITION} {self.plan.division.upper()}: {what}")
+        self.report(f"rehearsal of MLPerf Storage v{EDITION} {DIVISION.upper()}: {what}")
         self.report(NOTE)
         names = " and ".join(call.label for call in self.calls())
         self.report(f"calls: {names}; {self.size.room_gib:,.0f} GiB in ten checkpoints; results: {self.plan.folder}")
@@ -303,7 +302,7 @@ class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
             "run_datetime": call.stamp,
             "parameters": settings,
         }
-        metadata = edition_tree.call_metadata(self.plan, self.size.model, self.accelerator, facts, args)
+        metadata = edition_tree.call_metadata(self.plan, self.size.model, _CHECKPOINT_ACCELERATOR, facts, args)
         copy_into_tree(self.plan, run, os.path.join(result, call.stamp), metadata, times, folder)
         for checked in check_folder(self.plan.tree).results:
             call.figures = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(checked).items()}
@@ -311,7 +310,7 @@ class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
 
 
 def rehearsal_of(
-    plan: RehearsalPlan, hosts: int, memory_gib_per_host: float, accelerator: str, report: Callable[[str], None]
+    plan: RehearsalPlan, hosts: int, memory_gib_per_host: float, report: Callable[[str], None]
 ) -> TrainingRehearsal | CheckpointRehearsal:
     """Return the rehearsal of a plan's workload; raises UserError."""
     check_launcher("mlperf run", plan.launcher)
@@ -323,7 +322,7 @@ def rehearsal_of(
     if workload.workflow.checkpoint:
         check_checkpoints(workload)
         sizes = checkpoint_datasize(workload, edition=EDITION, hosts=hosts, memory_gib_per_host=memory_gib_per_host)
-        return CheckpointRehearsal(plan=plan, size=sizes, report=report, accelerator=accelerator)
+        return CheckpointRehearsal(plan=plan, size=sizes, report=report)
     raise UserError(
         f"workload={workload.model.name} has no rehearsal: wanted one of training or of checkpoints; `dlemu "
         "kvcache workload=mlperf_kv kv.option=1` runs an option of kv_cache"

@@ -41,7 +41,6 @@ LAPTOP |= {"runs.overlap", "workload.differs", "dataset.filesystem", "au.low"}
 
 def plan_of(words: Sequence[str], folder: Path, launcher: str = "") -> RehearsalPlan:
     return RehearsalPlan(
-        division="closed",
         organisation="acme",
         system="box",
         workload=load(words),
