@@ -1,4 +1,4 @@
-"""The `dali` loader: NVIDIA DALI reads the files. Only `loader`, `pipeline` and `records` import DALI."""
+"""The `dali` loader: NVIDIA DALI reads the files. Only `loader` and `pipeline` import DALI."""
 
 from __future__ import annotations
 

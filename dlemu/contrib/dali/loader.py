@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from dlemu.contrib.dali.pipeline import Feed, Files, build
-from dlemu.contrib.dali.records import Records
 from dlemu.extend import AlignedBuffer, DatasetError, DlemuError, fetch, loader_base, thread_accounting
 from dlemu.extend import layout as dataset_layout
 
@@ -44,12 +43,9 @@ class Loader(loader_base.Loader):
         phase_spec = self._spec.phases[phase]
         begun_ns = time.monotonic_ns()
         self.close()
-        if phase_spec.fetch.reads_nothing:
-            feed = Feed(self._spec, phase_spec)
-        elif self._spec.interleave is None:
+        feed = Feed(self._spec, phase_spec)
+        if not phase_spec.fetch.reads_nothing:
             feed = Files(self._spec, phase_spec, epoch, steps)
-        else:
-            feed = Records(self._spec, phase_spec, epoch, steps)
         self._feed = feed
         self._pipeline = self._guarded(feed, 1, lambda: build(feed, self._threads))
         for step in range(1, steps + 1):

@@ -40,7 +40,7 @@ class Feed:
         self.settings = {"prefetch_queue_depth": depths(spec)[0], "dont_use_mmap": True}
 
     def node(self) -> Any:
-        """Return the pipeline's reader node, whose output is the file (or the record) of each sample."""
+        """Return the pipeline's reader node, whose output is the file of each sample."""
         sample = np.zeros(max(1, dataset_layout.nominal_sample_bytes(self.phase.fetch.dataset)), np.uint8)
         return fn.external_source(lambda: [sample] * self.phase.batch_size, no_copy=True, dtype=_types.UINT8)
 

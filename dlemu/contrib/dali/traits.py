@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from math import ceil
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dlemu.config.schema import Reader
 from dlemu.contrib.dali import depths
 from dlemu.extend import LoaderTraits, loader_base
 
 if TYPE_CHECKING:
     from dlemu.contrib.dali.loader import Loader as Loader
 
-STREAMED = "tfrecord"  # DALI reads these files as streams: from their beginning, one after another
-_DIRECT_FORMATS = ("npy", "tfrecord")  # their DALI readers support O_DIRECT (`use_o_direct`)
+_DIRECT_FORMAT = "npy"  # its DALI reader supports O_DIRECT (`use_o_direct`)
 _RANK_BYTES = 32 << 20  # a rank's private memory besides its buffers: DALI 2.4 forked after import, three epochs
 _BATCHES_HELD = 6  # batches outside DALI's queues, two of which the trainer has; measured with npy
 
@@ -26,35 +23,27 @@ class Traits(LoaderTraits):
     packages = ("nvidia-dali-cuda130",)
     module = "nvidia.dali"
     extra = "dali"
-    formats = ("jpeg", "npy", "png", "tfrecord")
+    formats = ("jpeg", "npy", "png")
     pins = False
 
     def reads_files(self, dataset_format: str) -> bool:
         return True
 
-    def interleave(self, reader: Reader, dataset: Any) -> loader_base.Interleave | None:
-        return loader_base.Interleave(files=1) if dataset.format == STREAMED else None
-
-    def settings_used(self, dataset_format: str) -> Collection[str]:
-        return ("reader.shuffle_size",) if dataset_format == STREAMED else ()
-
     def impossible(self, dataset_format: str) -> Mapping[str, str]:
         reasons = super().impossible(dataset_format)
-        return {key: why for key, why in reasons.items() if key != "odirect" or dataset_format not in _DIRECT_FORMATS}
+        return {key: why for key, why in reasons.items() if key != "odirect" or dataset_format != _DIRECT_FORMAT}
 
     def batches_ahead(self, spec: loader_base.LoaderSpec) -> int:
-        window = 0 if spec.interleave is None else spec.shuffle_window
-        return sum(depths(spec)) + ceil(window / spec.phases["train"].batch_size)
+        return sum(depths(spec))
 
     def rank_bytes(self, spec: loader_base.LoaderSpec) -> int:
-        """Return shuffle window + batches x (bytes as read + bytes of a decoded or cropped copy) + `_RANK_BYTES`."""
-        phase, streams = spec.phases["train"], spec.interleave is not None
-        sample_bytes = phase.fetch.nominal_sample_bytes if streams else phase.fetch.place_bytes
+        """Return batches x (bytes as read + bytes of a decoded or cropped copy) + `_RANK_BYTES`."""
+        phase = spec.phases["train"]
+        sample_bytes = phase.fetch.place_bytes
         # Samples that are neither cropped nor decoded are delivered as they were read, without a copy.
         copy_bytes = phase.fetch.resize_bytes or (sample_bytes if phase.fetch.decode == "full" else 0)
         batches = sum(depths(spec)) + _BATCHES_HELD
-        window_bytes = spec.shuffle_window * sample_bytes if streams else 0
-        return window_bytes + batches * phase.batch_size * (sample_bytes + copy_bytes) + _RANK_BYTES
+        return batches * phase.batch_size * (sample_bytes + copy_bytes) + _RANK_BYTES
 
     def notes(self, dataset_format: str) -> tuple[str, ...]:
         return (

@@ -106,7 +106,6 @@ class RunRows:
         self.written_bytes = int(self.written["written_bytes"].sum())
         self.ttft: Floats = (self.computed["computed_ns"] - self.computed["arrived_ns"]) / 1e9
         self.load_seconds: Floats = (self.loaded["loaded_ns"] - self.loaded["arrived_ns"]) / 1e9
-        self.queueing: Floats = (self.computed["start_ns"] - self.computed["arrived_ns"]) / 1e9
         # how long a copy of the model waited for the blocks of each prompt
         self.waits = np.maximum(0.0, (self.computed["loaded_ns"] - self.computed["start_ns"]) / 1e9)
         # prompts with their first token within the load's duration

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
 from dlemu.contrib.kvcache.job import JOB
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import KvSummary, Limit
@@ -15,9 +12,6 @@ from dlemu.report.units import number
 from dlemu.results.figures import Conditions
 from dlemu.results.measured import RunFacts
 from dlemu.results.wording import TRADEMARK, count
-
-if TYPE_CHECKING:
-    from dlemu.report.figure_base import Figure
 
 _LIMITS: dict[Limit, str] = {
     "storage": "prompts wait for blocks longer than they compute; try faster storage, or a smaller kv.speed",
@@ -50,13 +44,6 @@ def _screen(summary: KvSummary, folder: str) -> Screen:
     return Screen(title=title, lines=lines, notes=notes, folder=folder)
 
 
-def _charts(run: rows_job.RowsRun, folder: str) -> Iterator[tuple[str, Figure]]:
-    from dlemu.contrib.kvcache.figures import first_token
-    from dlemu.report.figure_base import drawn
-
-    return drawn([first_token], run)
-
-
 def conditions(summary: KvSummary, facts: RunFacts) -> Conditions:
     served, settings = summary.from_storage_percent, facts.workload.section(KvSettings)
     return Conditions(
@@ -79,5 +66,4 @@ PARTS = rows_job.rows_parts(
     conditions=conditions,
     limited_by=lambda summary: summary.limited_by,
     screen=_screen,
-    charts=_charts,
 )

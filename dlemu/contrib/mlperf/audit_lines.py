@@ -13,7 +13,7 @@ from dlemu.contrib.mlperf.rules.known import at
 from dlemu.report.table import Cell, Line, Table, columns
 from dlemu.results.wording import count
 
-_AU = ("printed AU %", "recomputed", "whole", "sustained", "credit")
+_AU = ("printed AU %", "recomputed", "whole")
 _LOSSES = ("first_step", "load", "oversleep", "slower_rank", "barrier")
 _VERDICTS = ("right", "wrong", "not certain")
 _HEADS = ("run", "of", *_AU, "first", "load", "late", "slower", "barrier", "samples/s", "difference", "findings")
@@ -21,8 +21,6 @@ _LEGEND = (
     "recomputed: from the steps that the ranks recorded; >=: a bound, as only block times were recorded",
     "difference: of the recomputed samples/s from the printed",
     "whole: compute time / running time of all epochs, with no step left out (as in the text of v1.0's rules)",
-    "sustained: AU of an endless epoch, at least; credit: share of the counted steps' batches that had been read",
-    "before these steps began, at most",
     "losses in % of the time: first: first step of each epoch; load: waits for batches; late: the host woke late;",
     "slower: waits for the slowest rank; barrier: the rest of the blocks' time",
     "",
@@ -55,8 +53,6 @@ def _cells(run: str, row: AuditRow) -> list[Cell]:
         _number(row.au_printed_percent),
         au,
         _number(row.au_whole_percent),
-        "-" if row.au_sustained_least_percent is None else f">={_number(row.au_sustained_least_percent)}",
-        _number(row.prefetch_credit_percent),
         *(_number(getattr(row, f"loss_{name}_percent")) for name in _LOSSES),
         _number(row.samples_per_second_printed),
         difference,

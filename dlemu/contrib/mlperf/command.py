@@ -94,42 +94,29 @@ def datasize_command(
 
 @command.command(name="run", short_help="Rehearse a submission: all its runs, laid out as its tree.")
 @command_options.configured
-@click.option("--division", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
 @click.option("--org", "organisation", default="rehearsal", show_default=True, help="Name of the submitter's folder.")
 @click.option("--system", default="system", show_default=True, help="Name of the system's folder.")
 @_hosts
 @_memory
-@click.option(
-    "--accelerator-type",
-    type=click.Choice(["b200", "mi355"]),
-    default="b200",
-    show_default=True,
-    help="For checkpoints: the accelerator whose memory must hold them.",
-)
 def run_command(
     overrides: tuple[str, ...],
     config_dir: str | None,
     cfg: bool,
-    division: Division,
     organisation: str,
     system: str,
     hosts: int,
     memory_gib: float | None,
-    accelerator_type: str,
 ) -> None:
-    """Rehearse a result of v3.0: all its runs one after another on one dataset, laid out as its tree, and checked.
+    """Rehearse a CLOSED result of v3.0: all its runs one after another on one dataset, laid out as a tree, and checked.
 
     \b
     dlemu mlperf run workload=unet3d accelerator=b200 ranks=8 dataset.data_folder=/mnt/nvme/unet3d \\
         dataset.num_files_train=28000 --org mylab --system nvme-box
     dlemu mlperf run workload=unet3d accelerator=b200 ranks=16 --hosts 2 launcher="mpirun -np {ranks} -f hosts" ...
-    dlemu mlperf run workload=llama3_8b checkpoint.checkpoint_folder=/mnt/nvme/ckpt
 
     A warm-up run and 5 measured runs, each with a different shuffle. Every run is a `dlemu train`, kept in runs/; tree/
-    has the files that mlpstorage v3.0 would write. A model's checkpoints are written and read instead, in two runs of
-    `dlemu checkpoint`, or in one where ten exceed three times the hosts' memory. The runs must follow one another, so
-    an interrupted rehearsal starts over in a new folder. This is not a submission: CLOSED results need mlpstorage and
-    DLIO, unchanged.
+    has the files that mlpstorage v3.0 would write. The runs must follow one another, so an interrupted rehearsal starts
+    over in a new folder. This is not a submission: CLOSED results need mlpstorage and DLIO, unchanged.
 
     Exit status: 0 all runs pass and no rule is broken, 1 otherwise, 2 a usage error, 3 a run failed, 4 no verdict (no
     rule is broken, and only this host kept runs from passing), 128 + signal.
@@ -140,7 +127,7 @@ def run_command(
 
     from dlemu.config import explained, load
     from dlemu.config.overrides import take_word
-    from dlemu.contrib.mlperf.lines import result_lines, verdict_line
+    from dlemu.contrib.mlperf.lines import verdict_line
     from dlemu.contrib.mlperf.rehearsal import NOTE
     from dlemu.contrib.mlperf.rehearsal.datasize import host_memory_gib
     from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
@@ -157,7 +144,6 @@ def run_command(
     folder = folder or result_folder.new_folder(workload.model.name, "mlperf-")
     result_folder.check_place(folder)
     plan = RehearsalPlan(
-        division=division,
         organisation=organisation,
         system=system,
         workload=workload,
@@ -167,7 +153,7 @@ def run_command(
         config_dir=config_dir,
     )
     memory = host_memory_gib() if memory_gib is None else memory_gib
-    rehearsal = rehearsal_of(plan, hosts, memory, accelerator_type, lambda line: click.echo(line, err=True))
+    rehearsal = rehearsal_of(plan, hosts, memory, lambda line: click.echo(line, err=True))
     try:
         checked = rehearsal.run()
     except UserError:
@@ -177,12 +163,12 @@ def run_command(
         raise
     status, lines = rehearsal.end(checked)
     more = f"what is not by the rules: dlemu mlperf check {shlex.quote(folder)}   (tree/ and runs/ are in it)"
-    print_lines([*(lines or result_lines(checked)), verdict_line(checked), NOTE, more], Console())
+    print_lines([*lines, verdict_line(checked), NOTE, more], Console())
     raise SystemExit(status)
 
 
 @command.command(name="check", short_help="Check finished runs or a submission tree against the rules.")
-@click.argument("folder", metavar="DIR", required=False)
+@click.argument("folder", metavar="DIR")
 @click.option("--edition", type=_EDITIONS, help="Default: that of the tree's runs.")
 @click.option(
     "--rules",
@@ -192,15 +178,13 @@ def run_command(
     show_default=True,
     help="Rules of v3.0 as its published round was judged, or as its tool reads them today.",
 )
-@click.option("--list-rules", is_flag=True, help="Print every rule of v3.0's text and what is checked of it.")
 @click.option("--division", type=click.Choice(["closed", "open"]), help="Default: what the tree says, else closed.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the findings as CSV, one per line.")
 @_json
 def check_command(
-    folder: str | None,
+    folder: str,
     edition: str | None,
     reading: Reading,
-    list_rules: bool,
     division: Division | None,
     csv_file: str | None,
     as_json: bool,
@@ -226,11 +210,6 @@ def check_command(
     from dlemu.contrib.mlperf.rules.known import Finding
     from dlemu.report.table import print_lines
 
-    if list_rules:
-        _list_rules(as_json=as_json)
-        return
-    if folder is None:
-        raise UserError("no folder is given: name a submission tree or results of runs (only --list-rules needs none)")
     checked = check_folder(folder, edition, division, reading)
     if {one.rule for one in checked.findings} == {"tree.empty"}:
         looked = "looked in it and below for runs as mlpstorage and DLIO leave them"
@@ -242,16 +221,3 @@ def check_command(
     else:
         print_lines(check_lines(checked), Console())
     raise SystemExit(0 if checked.valid else 1)
-
-
-def _list_rules(*, as_json: bool) -> None:
-    from dlemu.contrib.mlperf.rules.known import official_rules
-
-    if as_json:
-        click.echo(json.dumps([{**asdict(rule), "status": rule.status} for rule in official_rules()], indent=2))
-        return
-    for rule in official_rules():
-        words = ": ".join(filter(None, [", ".join(rule.ours), rule.note])) or "unknown"
-        click.echo(f"{rule.number:9}{rule.name:44}{rule.status:17}{words}")
-    unknown = sum(rule.status == "unknown" for rule in official_rules())
-    click.echo(f"{len(official_rules())} rules, {unknown} of them unknown here")

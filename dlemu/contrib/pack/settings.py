@@ -22,7 +22,7 @@ class PackSettings:
     target: str = ""
     """Folder of the packed files; empty: `packed` in the folder of the images."""
     format: str = "tfrecord"
-    """Format of the packed files: `tfrecord`, with the index that DALI reads, or `webdataset`; or a dotted name."""
+    """Format of the packed files: `tfrecord`, with the index that DLIO writes, or `webdataset`; or a dotted name."""
     images: Annotated[int, at_least(0)] = 0
     """Pack only the first so many images, sorted by name; 0: all."""
     images_per_file: Annotated[int, at_least(0)] = 0

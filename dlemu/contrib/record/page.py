@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -16,9 +15,6 @@ from dlemu.report.table import Section, print_lines
 from dlemu.report.units import number, size
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
-
-if TYPE_CHECKING:
-    from dlemu.report.figure_base import Figure
 
 
 def print_record(recorded: Recorded, console: Console) -> None:
@@ -68,17 +64,10 @@ def _reads(recording: JobRun) -> str:
     return f"reads {how}; {device_bytes} from devices"
 
 
-def _charts(answer: RecordAnswer, folder: str) -> Iterator[tuple[str, Figure]]:
-    from dlemu.contrib.record.figures import step_parts
-    from dlemu.report.figure_base import drawn
-
-    return drawn([step_parts], answer)
-
-
 def _sections(answer: RecordAnswer, _: str) -> Iterator[Section]:
     yield from keys_of("What was recorded", answer.recording)
     if answer.replays:  # the last one decides whether the recipe is replayable
         yield from listed("Replays on the same storage", answer.replays)
 
 
-PARTS = Parts(read=read_record, answer_type=RecordAnswer, screen=_screen, sections=_sections, charts=_charts)
+PARTS = Parts(read=read_record, answer_type=RecordAnswer, screen=_screen, sections=_sections)

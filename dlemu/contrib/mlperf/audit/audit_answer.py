@@ -37,8 +37,6 @@ class AuditRow:
     au_dlio_v3_percent: float | None = None
     au_dlio_fork_percent: float | None = None
     au_whole_percent: float | None = None
-    au_sustained_least_percent: float | None = None
-    prefetch_credit_percent: float | None = None
     au_least_percent: float | None = None
     samples_per_second_printed: float | None = None
     samples_per_second_dlio_v1: float | None = None
@@ -106,8 +104,6 @@ def audit_row(run: AuditedRun) -> AuditRow:
         **{f"au_{name}_percent": by.au_percent for name, by in recomputed.formulas.items()},
         **{f"samples_per_second_{name}": by.samples_per_second for name, by in recomputed.formulas.items()},
         au_whole_percent=recomputed.au_whole_percent,
-        au_sustained_least_percent=run.au_sustained_least_percent,
-        prefetch_credit_percent=run.prefetch_credit_percent,
         samples_per_second_printed=printed.samples_per_second,
         mib_per_second_printed=printed.mib_per_second,
         **{f"loss_{name}_percent": lost for name, lost in recomputed.loss_percent.items()},

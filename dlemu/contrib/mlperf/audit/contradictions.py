@@ -339,10 +339,11 @@ def _bounds(setup: Setup, printed: Printed, recomputed: Recomputed, *, since_v2:
         if not low * (1 - _ROUNDING_TOLERANCE) <= printed.samples_per_second <= high * (1 + _ROUNDING_TOLERANCE):
             seen = f"printed {printed.samples_per_second:.2f} samples/s, but time stamps allow {low:.2f} to {high:.2f}"
             yield by_rule("throughput.impossible", seen)
-    # Only the text of v1.0's rules counts the first step's I/O; since v2.0 the text excludes it, as DLIO does.
-    if not since_v2 and printed.verdict == "success" and whole is not None and whole < setup.au_threshold_percent:
+    if printed.verdict == "success" and whole is not None and whole < setup.au_threshold_percent:
+        # Only the text of v1.0's rules counts the first step's I/O; since v2.0 the text excludes it, as DLIO does.
+        severity: Severity = "info" if since_v2 else "warning"
         seen = f"AU of whole epochs, by v1.0's text, is {whole:.2f} %: it passes only because first steps are dropped"
-        yield by_rule("au.rules", seen, f"{setup.au_threshold_percent:g} %")
+        yield by_rule("au.rules", seen, f"{setup.au_threshold_percent:g} %", severity=severity)
 
 
 def _what_is_not_known(printed: Printed, logs: Logs, recomputed: Recomputed) -> Iterator[Finding]:

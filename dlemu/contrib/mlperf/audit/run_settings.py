@@ -45,7 +45,6 @@ class Setup:
     samples_per_file: int | None = _at("dataset.num_samples_per_file", integer)
     epochs: int | None = _at("train.epochs", integer)
     total_training_steps: int | None = _at("train.total_training_steps", integer)
-    data_loader: str | None = _at("reader.data_loader", text)
     read_threads: int | None = _at("reader.read_threads", _natural)
     """Reader processes or threads of each accelerator."""
     au_threshold_percent: float = 90.0

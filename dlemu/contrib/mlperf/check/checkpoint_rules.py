@@ -16,11 +16,10 @@ from typing import Any
 
 from dlemu.config.translate import is_known
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers
-from dlemu.contrib.mlperf.audit.papers import SEPARATION
-from dlemu.contrib.mlperf.audit.step_files import LOG, names_dlemu
 from dlemu.contrib.mlperf.audit.tolerant import mapping, nested, text, value_at
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, runs_differ
 from dlemu.contrib.mlperf.check.system_description import described_system
+from dlemu.contrib.mlperf.check.training_rules import unknown_hash
 from dlemu.contrib.mlperf.check.tree_rules import results_json
 from dlemu.contrib.mlperf.rules import checkpoints as official
 from dlemu.contrib.mlperf.rules import core_config
@@ -209,11 +208,7 @@ def _core_config_hash(leaf: CheckpointLeaf, model: official.OfficialModel, added
     renamed = {**leaf.workload, "model": {**leaf.section("model"), "name": model.official_name}}
     core_hash = core_config.core_config_hash(renamed, checkpointing=True)
     if core_hash not in model.core_configs.values():
-        seen = f"core-config-v1 hash {core_hash}"
-        if added:
-            seen += f", with {', '.join(added[:3])}"
-        wanted = f"{' or '.join(model.core_configs.values())}, by dlemu's editions.yaml"
-        yield by_rule("workload.hash", seen, wanted, severity="error" if added else "warning")
+        yield unknown_hash(core_hash, model.core_configs.values(), added)
 
 
 def _overrides_allowed(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
@@ -323,21 +318,6 @@ def _accelerators(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Fi
         yield by_rule("checkpoint.accelerator", seen, wanted, severity="warning")
 
 
-def _folders(leaf: CheckpointLeaf, _: CheckpointResult) -> Iterator[Finding]:
-    if not leaf.metadata:
-        return
-    data, results = text(leaf.args.get("checkpoint_folder")), text(leaf.args.get("results_dir"))
-    configured = text(leaf.section("checkpoint").get("checkpoint_folder"))
-    data_folders = {os.path.normpath(folder) for folder in (data, configured) if folder}
-    if not data or not results or os.path.normpath(results) in data_folders:
-        seen = f"checkpoints in {data or 'an unnamed folder'}, results in {results or 'an unnamed folder'}"
-        yield by_rule("checkpoint.folder", seen)
-    if leaf.separation.get("same_filesystem") is True:
-        yield by_rule("checkpoint.filesystem", "checkpoints and results share a file system")
-    elif SEPARATION not in leaf.files and not leaf.on_object_store:
-        yield by_rule("checkpoint.filesystem", f"no {SEPARATION}", fix=f"keep {SEPARATION} as the tool wrote it")
-
-
 def _same_in_all_calls(result: CheckpointResult) -> Iterator[Finding]:
     """All calls use the same number of processes, hosts and accelerator."""
     compared: dict[str, list[object]] = {
@@ -350,15 +330,7 @@ def _same_in_all_calls(result: CheckpointResult) -> Iterator[Finding]:
     yield from runs_differ(result.path, "runs.differ", compared)
 
 
-def _tool(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
-    if result.closed and LOG in leaf.files and names_dlemu(os.path.join(leaf.path, LOG)):
-        yield by_rule("tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
-
-
-_CALL_RULES = (
-    *(_summary_complete, _settings, _overrides_allowed, _fsync, _processes, _ranks_per_host),
-    *(_accelerators, _folders, _tool),
-)
+_CALL_RULES = (_summary_complete, _settings, _overrides_allowed, _fsync, _processes, _ranks_per_host, _accelerators)
 
 
 def _calls_alone(result: CheckpointResult) -> Iterator[Finding]:

@@ -37,7 +37,6 @@ _RULES: Mapping[str, tuple[Any, ...]] = {
 }
 """Benchmark -> the rules on its results."""
 _RULES_OF_ALL = (*TIME_RULES, *PROVENANCE_RULES, submission_tree.other_editions)
-_FIGURE_RULES = ("kv.window", "kv.listed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +175,6 @@ class ResultRow:
     runs: tuple[str, ...]
     rates: Mapping[str, float] = field(default_factory=dict)
     """`save_gib_per_second` and `load_gib_per_second` of checkpoints, as published: rank 0's means."""
-    figures: tuple[str, ...] = ()
-    """One line per option of kv_cache: its figures as published and as recomputed."""
 
 
 def check_report(checked: Checked) -> dict[str, Any]:
@@ -213,10 +210,8 @@ def result_rows(checked: Checked) -> Iterator[ResultRow]:
             model = model_of(result)
             rates = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()}
             yield replace(row, model=model.name if model else None, processes=processes_of(result), rates=rates)
-        elif result.benchmark == KV_CACHE:  # its figures come from its `info` findings, here sorted by run and option
-            of_result = [finding for finding in checked.findings if finding.path.startswith(result.path + os.sep)]
-            figures = sorted((finding.path, finding.seen) for finding in of_result if finding.rule in _FIGURE_RULES)
-            yield replace(row, model=result.model_folder, figures=tuple(seen for _, seen in figures))
+        elif result.benchmark == KV_CACHE:
+            yield replace(row, model=result.model_folder)
         else:
             first = next((leaf for leaf in result.runs if leaf.run), None)
             setup, printed = (first.setup, first.printed) if first else (Setup(), Printed())

@@ -13,22 +13,19 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.papers import SEPARATION
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
-from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, text
+from dlemu.contrib.mlperf.audit.tolerant import mapping
 from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule, runs_differ
 from dlemu.contrib.mlperf.check.system_description import stated_limit
 from dlemu.contrib.mlperf.check.training_rules import check_run
 from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, effective
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS, RUN_FOLDERS
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, at, by_rule, by_rule_at, few, unapplied
-from dlemu.extend import UserError
-from dlemu.results.answer_files import open_untrusted
 from dlemu.results.wording import count
 
 _COVERED_BY_COMPLETE = ("config.missing", "config.assumed")
 """The audit's findings that are left out because `complete` gives the same ones."""
-_OF_THE_AUDIT_ALONE = ("au.rules", "au.prefetch")  # the audit's findings on which no edition since v2.0 has a rule
+_OF_THE_AUDIT_ALONE = ("au.rules",)  # the audit's findings on which no edition since v2.0 has a rule
 _REQUIRED_SETTINGS = (
     *("model.name", "framework", "dataset.format", "dataset.num_files_train", "dataset.num_samples_per_file"),
     *("dataset.record_length_bytes", "reader.data_loader", "reader.batch_size"),
@@ -90,7 +87,7 @@ def _with_metadata(leaf: Leaf) -> Setup:
     return replace(leaf.setup, overrides=tuple(dict.fromkeys(words)))
 
 
-def complete(leaf: Leaf, _: Result[Leaf]) -> Iterator[Finding]:
+def complete(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
     """A run has its whole configuration, and a summary with all that DLIO writes: what is not there can't be judged."""
     if leaf.run is None:
         return
@@ -100,6 +97,8 @@ def complete(leaf: Leaf, _: Result[Leaf]) -> Iterator[Finding]:
         yield by_rule("config.incomplete", "no config.yaml that can be read")
     elif missing:
         yield by_rule("config.incomplete", f"config.yaml without {', '.join(missing)}")
+    if result.phased and leaf.metadata and not mapping(leaf.parameters.get("dataset")):
+        yield by_rule("dataset.told", "metadata without parameters.dataset")
     if leaf.printed.missing_keys and not leaf.printed.unusable:
         yield by_rule("summary.incomplete", f"summary.json without {few(leaf.printed.missing_keys, ', ', 4)}")
 
@@ -111,12 +110,6 @@ def audit_findings(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
         by_file_rules = finding.rule == "summary.missing" and result.phased
         if finding.rule not in _OF_THE_AUDIT_ALONE and not by_complete and not by_file_rules:
             yield finding
-
-
-def made_by_dlio(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
-    """CLOSED results come from DLIO, unchanged (v3.0's Rules.md, section 1)."""
-    if result.closed and leaf.run is not None and leaf.run.by_dlemu:
-        yield by_rule("tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
 
 
 def few_accelerators(result: Result[Leaf]) -> Iterator[Finding]:
@@ -255,37 +248,11 @@ def dataset_as_generated(result: Result[Leaf]) -> Iterator[Finding]:
             yield by_rule_at(leaf.path, "dataset.differs", "; ".join(differences))
 
 
-def separate_folders(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
-    """The metadata have the dataset's settings (3.1.1), and data and results are in two folders on two file systems."""
-    data, results = text(leaf.args.get("data_dir")), text(leaf.args.get("results_dir"))
-    needs_metadata = result.phased and result.edition.checks_tree and bool(leaf.metadata)
-    if needs_metadata and not mapping(leaf.parameters.get("dataset")):
-        yield by_rule("dataset.told", "metadata without parameters.dataset")
-    if needs_metadata and (not data or not results):
-        yield by_rule("dataset.folder", f"metadata without args.{'results_dir' if data else 'data_dir'}")
-    data_folders = {os.path.normpath(folder) for folder in (data, leaf.data_folder) if folder}
-    if results and os.path.normpath(results) in data_folders:
-        yield by_rule("dataset.folder", f"both are {results}")
-    if leaf.separation.get("same_filesystem") is True:
-        yield by_rule("dataset.filesystem", f"data and results share a file system ({SEPARATION})")
-    elif SEPARATION not in leaf.files and needs_metadata and not leaf.on_object_store and not _has_df(leaf):
-        yield by_rule("dataset.filesystem", f"no {SEPARATION}, and no output of df in the log")
-
-
-def _has_df(leaf: Leaf) -> bool:
-    try:
-        path = os.path.join(leaf.path, "training_run.stdout.log")
-        with open(open_untrusted(path, LARGEST_BYTES), errors="replace") as log:
-            return any(line.startswith("Filesystem") and "Mounted on" in line for line in log)
-    except (OSError, UserError):
-        return False
-
-
-_FOLDER_RULES = (complete, audit_findings, made_by_dlio, run_hosts, run_ended, separate_folders)
+_FOLDER_RULES = (complete, audit_findings, run_hosts, run_ended)
 
 
 def folder_rules_on_runs(result: Result[Leaf]) -> Iterator[Finding]:
-    """Check the folder of every run: its configuration, its findings of the audit, its hosts, its end, its data."""
+    """Check the folder of every run: its configuration, its findings of the audit, its hosts, its end."""
     for leaf in result.runs:
         for rule in _FOLDER_RULES:
             yield from at(leaf.path, rule(leaf, result))

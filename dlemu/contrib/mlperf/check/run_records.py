@@ -10,12 +10,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 
 from dlemu.contrib.mlperf.audit.papers import METADATA, SEPARATION, Papers, device_work
-from dlemu.contrib.mlperf.audit.step_files import LOG
-from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, moment, number, read_text, text, value_at
+from dlemu.contrib.mlperf.audit.step_files import LOG, names_dlemu
+from dlemu.contrib.mlperf.audit.tolerant import (
+    LARGEST_BYTES,
+    integer,
+    mapping,
+    moment,
+    number,
+    read_text,
+    text,
+    value_at,
+)
 from dlemu.contrib.mlperf.check.call_facts import CACHE_OPTION, DATA_FOLDER_KEYS, FACTS, AnyResult
+from dlemu.contrib.mlperf.check.submission_tree import KV_CACHE
 from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule
 from dlemu.contrib.mlperf.rules.training import GIB
+from dlemu.extend import UserError
+from dlemu.results.answer_files import open_untrusted
 
 _METADATA_KEYS = ("benchmark_type", "model", "command", "run_datetime", "num_processes", "parameters", "args")
 """Keys that the metadata of mlpstorage v3.0 always have."""
@@ -189,10 +201,41 @@ def _no_other_code(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
 
 
 def _own_dlio(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
-    """CLOSED runs the DLIO that the tool brings, not one from a path of the submitter's."""
+    """CLOSED runs the DLIO that the tool brings: neither dlemu in its place, nor one from a path of the submitter's."""
+    if not result.closed:
+        return
+    if leaf.phase == "run" and LOG in leaf.files and names_dlemu(os.path.join(leaf.path, LOG)):
+        yield by_rule("tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
     path = text(leaf.args.get("dlio_bin_path"))
-    if path and result.division == "closed":
+    if path:
         yield by_rule("tool.path", f"args.dlio_bin_path is {path}")
+
+
+def _separate_folders(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
+    """Data and results are in two folders, both in the metadata, and on two file systems (3.4, 4.4)."""
+    if leaf.phase != "run" or result.benchmark == KV_CACHE:
+        return
+    section, setting, argument = DATA_FOLDER_KEYS[result.benchmark]
+    data, results = text(leaf.args.get(argument)), text(leaf.args.get("results_dir"))
+    needs_metadata = result.phased and result.edition.checks_tree and bool(leaf.metadata)
+    if needs_metadata and not (data and results):
+        yield by_rule(f"{section}.folder", f"metadata without args.{'results_dir' if data else argument}")
+    folders = (data, text(leaf.section(section).get(setting)))
+    if results and os.path.normpath(results) in {os.path.normpath(folder) for folder in folders if folder}:
+        yield by_rule(f"{section}.folder", f"both are {results}")
+    if leaf.separation.get("same_filesystem") is True:
+        yield by_rule(f"{section}.filesystem", f"data and results share a file system ({SEPARATION})")
+    elif SEPARATION not in leaf.files and needs_metadata and not leaf.on_object_store and not _has_df(leaf):
+        yield by_rule(f"{section}.filesystem", f"no {SEPARATION}, and no output of df in the log of training")
+
+
+def _has_df(leaf: Papers) -> bool:
+    try:
+        path = os.path.join(leaf.path, "training_run.stdout.log")
+        with open(open_untrusted(path, LARGEST_BYTES), errors="replace") as log:
+            return any(line.startswith("Filesystem") and "Mounted on" in line for line in log)
+    except (OSError, UserError):
+        return False
 
 
 def _on_storage(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
@@ -283,6 +326,6 @@ def _devices_agree(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
 
 RECORD_RULES = (
     *(_facts_agree, _settings_agree, _overrides_agree, _division_agrees, _records_complete, _call_succeeded),
-    *(_logs_agree, _no_other_code, _own_dlio, _on_storage, _devices_agree),
+    *(_logs_agree, _no_other_code, _own_dlio, _separate_folders, _on_storage, _devices_agree),
 )
 """Rules on the records of one call."""

@@ -7,7 +7,7 @@ Sources: mlcommons/storage, its rules' text and tool of each edition (https://gi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -165,13 +165,17 @@ def _hash(official: Official, core_hash: str, settings: Settings) -> Iterator[Fi
         return
     compared = {*NEVER_SET, *official.settings, *core_config.SITE_KEYS, *_IN_WORKLOAD_FILES}
     added = sorted(key for key in settings if key.startswith(CORE_SECTIONS) and key not in compared)
+    yield unknown_hash(core_hash, official.core_configs, added)
+
+
+def unknown_hash(core_hash: str, accepted: Iterable[str], added: Sequence[str]) -> Finding:
+    """Return the finding of a hash that is none of the accepted ones; `added` are settings that no rule compares."""
     seen = f"core-config-v1 hash {core_hash}"
     if added:
         seen += f", with {', '.join(added[:3])}"
     # A setting of DLIO's that is written out with its default changes the hash, but not the workload.
     severity: Severity = "error" if added else "warning"
-    wanted = f"{' or '.join(sorted(official.core_configs))}, by editions.yaml"
-    yield by_rule("workload.hash", seen, wanted, severity=severity)
+    return by_rule("workload.hash", seen, f"{' or '.join(sorted(accepted))}, by editions.yaml", severity=severity)
 
 
 _IN_WORKLOAD_FILES = ("model.name", "model.type", "model.model_size", "workflow.checkpoint", "workflow.profiling")

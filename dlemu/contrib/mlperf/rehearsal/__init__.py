@@ -4,7 +4,7 @@
 must be. May import everything else of mlperf.
 """
 
-EDITION = "3.0"  # the edition that is rehearsed
+EDITION, DIVISION = "3.0", "closed"  # what is rehearsed
 NOTE = (  # in every rehearsed tree and its files
     "A rehearsal by dlemu: neither mlpstorage nor DLIO ran. It predicts what they would show and is no submission;"
     " CLOSED results must come from mlpstorage and DLIO, unchanged."

@@ -1,7 +1,4 @@
-"""Findings; every rule of `dlemu mlperf check` and `dlemu audit`; every rule of v3.0's text with those that check it.
-
-The former rules are in known.yaml, the latter in official.yaml; docs/mlperf-rules.md is generated from both.
-"""
+"""Findings, and every rule of `dlemu mlperf check` and `dlemu audit`, from known.yaml, as docs/mlperf-rules.md is."""
 
 from __future__ import annotations
 
@@ -122,27 +119,3 @@ def official_name(rule: str, edition: str, division: str) -> str:
     """Return the name of one of dlemu's rules in the edition's own checker; empty if that has no such rule."""
     name = known_rules()[rule].official.get(edition, "")
     return _OPEN_NAMES.get(name, name) if division == "open" else name
-
-
-@dataclass(frozen=True)
-class OfficialRule:
-    number: str
-    name: str
-    ours: tuple[str, ...] = ()
-    """dlemu's rules that check it."""
-    note: str = ""
-    """How dlemu's check differs, or why there is none."""
-
-    @property
-    def status(self) -> str:
-        """`known`, `known otherwise`, `not checked`, or `unknown`."""
-        if self.ours:
-            return "known otherwise" if self.note else "known"
-        return "not checked" if self.note else "unknown"
-
-
-@cache
-def official_rules() -> tuple[OfficialRule, ...]:
-    """Return the rules in the order of Rules.md."""
-    rules = rules_file("official.yaml").items()
-    return tuple(msgspec.convert({"number": number, **row}, OfficialRule) for number, row in rules)

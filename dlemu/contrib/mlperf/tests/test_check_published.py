@@ -93,12 +93,9 @@ def test_a_datasize_call_of_kv_cache_is_no_run(tmp_path: Path) -> None:
 
 def test_every_benchmark_has_its_rows_for_programs_and_on_the_page(tree: Path) -> None:
     report = list(result_rows(check_folder(str(tree))))
-    figures = {row.benchmark: row.figures for row in report}
-    assert [line.partition(":")[0] for line in figures["kv_cache"]] == ["option 1", "option 2", "option 3"]
     assert [(row.benchmark, len(row.runs)) for row in report] == [
         *(("training", 6), ("checkpointing", 2), ("kv_cache", 1))
     ]
-    assert "at most 6.26 GiB/s" in figures["kv_cache"][0]
     printed = CliRunner().invoke(command, ["check", str(tree), "--json", "--rules", "published"])
     assert printed.exit_code == 0
     assert len(json.loads(printed.output)["results"]) == 3

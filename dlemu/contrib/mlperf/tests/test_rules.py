@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,11 +18,10 @@ from dlemu.cli import cli, guarded
 from dlemu.config import load
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, setup_of
 from dlemu.contrib.mlperf.check.training_rules import check_run
-from dlemu.contrib.mlperf.command import command
 from dlemu.contrib.mlperf.rehearsal.datasize import datasize
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash, effective
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, newest_edition
-from dlemu.contrib.mlperf.rules.known import Finding, known_rules, official_name, official_rules, rule_groups
+from dlemu.contrib.mlperf.rules.known import Finding, known_rules, official_name, rule_groups
 from dlemu.contrib.mlperf.rules.training import GIB, smallest_dataset
 from dlemu.contrib.mlperf.tests.foreign_runs import workload_of
 from dlemu.dlio.config import dlio_workload
@@ -369,29 +366,3 @@ def test_the_page_of_rules_is_made_of_the_table(monkeypatch: pytest.MonkeyPatch)
     page = importlib.import_module("documentation.mlperf_rules").page()
     assert (ROOT / "dlemu/contrib/mlperf/docs/mlperf-rules.md").read_text() == page, "scripts/docs makes it anew"
     assert all(f"- `{name}`:" in page for name in known_rules())
-
-
-def test_every_official_rule_has_a_row_and_names_rules_that_are_known() -> None:
-    assert len({rule.number for rule in official_rules()}) == len(official_rules())
-    assert {name for rule in official_rules() for name in rule.ours} <= known_rules().keys()
-    assert not [rule for rule in official_rules() if rule.status == "unknown"]
-    called = {
-        name.split()[0] for known in known_rules().values() for name in known.official.values() if name[0].isdigit()
-    }
-    assert called - {rule.number for rule in official_rules()} == set()
-
-
-@pytest.mark.parametrize("number", ["2.1.7", "2.1.18", "3.3.6", "4.6.2", "EDN-03"])
-def test_what_is_checked_in_part_or_otherwise_is_not_called_known(number: str) -> None:
-    (rule,) = [rule for rule in official_rules() if rule.number == number]
-    assert rule.status == "known otherwise"
-
-
-def test_the_official_rules_are_printed_with_the_count_of_unknown_ones() -> None:
-    printed = CliRunner().invoke(command, ["check", "--list-rules"])
-    assert printed.exit_code == 0
-    assert printed.output.splitlines()[-1] == f"{len(official_rules())} rules, 0 of them unknown here"
-    assert all(rule.number in printed.output for rule in official_rules())
-    told = json.loads(CliRunner().invoke(command, ["check", "--list-rules", "--json"]).output)
-    assert {row["status"] for row in told} <= {"known", "known otherwise", "not checked", "unknown"}
-    assert isinstance(CliRunner().invoke(command, ["check"]).exception, UserError)
