@@ -126,7 +126,8 @@ def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Finding]:
     path = os.path.join(result.path, RESULTS)
     if not os.path.isfile(path):
         return
-    values = _values_by_key(map(_summary_numbers, result.leaves))
+    rates = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()}
+    values = _values_by_key([*map(_summary_numbers, result.leaves), rates])
     published = {f"GiB/s of {kind}": f"{kind}.*per_second" for kind in figures_of(result)}
     yield from _compare(path, lambda _where, _in_row, key: values.get(key, []), published)
 

@@ -638,6 +638,7 @@ _TREES: tuple[Row, ...] = (
     ("prefetch hides slow first steps", "au.rules", _slow_first_steps),
     ("sums of training are forged", "results.differ", _sums("train_throughput_mean_samples_per_second")),
     ("sums of checkpoints are forged", "results.differ", _sums("save_checkpoint_io_mean_GB_per_second")),
+    ("sums of a rehearsal are forged", "results.differ", _sums("save_gib_per_second")),
     ("sums without their AU", "results.differ", _sums("train_au_", None)),
     ("sums of checkpoints without a rate", "results.differ", _sums("save_", None)),
     # what can't be judged

