@@ -41,12 +41,12 @@ READERS = {"audit": audit}
 FILES = {"a rehearsal": (f"new/{REHEARSAL}", (*REHEARSE, "output.folder=new"))}
 FOLDERS = {"results of a rehearsal": ("place", (*REHEARSE, "output.folder=place"))}
 FILES_WRITTEN = {
-    "an audit's lines": ("audit", str(HERE / "rehearsal"), "--csv", "place"),
-    "a check's lines": ("mlperf", "check", str(HERE / "rehearsal"), "--csv", "place"),
+    "an audit's lines": ("audit", "run", "--csv", "place"),
+    "a check's lines": ("mlperf", "check", "run", "--csv", "place"),
 }
 PLACE_OPTIONS = {
-    "audit --csv": lambda _, folder: ["audit", str(HERE / "rehearsal"), "--csv", str(folder / "a.csv")],
-    "check --csv": lambda _, folder: ["mlperf", "check", str(HERE / "rehearsal"), "--csv", str(folder / "c.csv")],
+    "audit --csv": lambda run, folder: ["audit", str(run), "--csv", str(folder / "a.csv")],
+    "check --csv": lambda run, folder: ["mlperf", "check", str(run), "--csv", str(folder / "c.csv")],
 }
 
 # Commands that are ended or have odd surroundings
