@@ -7,6 +7,7 @@ import os
 import platform
 import shlex
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -57,24 +58,22 @@ class RehearsalPlan:
     def submission(self) -> str:
         return os.path.join(self.tree, DIVISION, self.organisation)
 
-    @property
-    def result(self) -> str:
-        """`training/MODEL` in the tree."""
-        return os.path.join(self.submission, "results", self.system, "training", self.workload.model.name)
+    def result(self, benchmark: str, model: str) -> str:
+        return os.path.join(self.submission, "results", self.system, benchmark, model)
 
-    def run(self, seed: int, folder: str) -> None:
-        """Run `dlemu train`, its verdict by the edition's rule unless the user set another; raises DlemuError."""
+    def run(self, words: Sequence[str], folder: str, command: str) -> None:
+        """Run `dlemu train` or `dlemu checkpoint` with these overrides to its end; raises DlemuError."""
         options = ["--config-dir", self.config_dir] if self.config_dir else []
         launcher = shlex.split(self.launcher.format(ranks=self.workload.ranks))
-        # A report page takes seconds, and the time between two runs is limited.
-        last = ("workflow.generate_data=false", f"train.seed={seed}", "output.report=false")
-        child_run.run_train([*options, "metric.verdict=au", *self.words, *last], folder, lambda: None, launcher)
+        child_run.run_train([*options, *words], folder, lambda: None, launcher, command)
 
 
-def copy_into_tree(plan: RehearsalPlan, run: str, leaf: str, metadata: dict[str, Any], times: tuple[str, str]) -> None:
-    """Copy a finished run into the tree, where its folder appears complete or not at all; raises SpaceError."""
+def copy_into_tree(
+    plan: RehearsalPlan, run: str, leaf: str, metadata: dict[str, Any], times: tuple[str, str], data_folder: str
+) -> None:
+    """Copy a finished call into the tree, where its folder appears complete or not at all; raises SpaceError."""
     start, end = times
-    source, data_folder = os.path.join(run, "dlio"), plan.workload.dataset.data_folder
+    source, name = os.path.join(run, "dlio"), metadata["benchmark_type"]
     try:
         os.makedirs(os.path.dirname(leaf), exist_ok=True)
         with owned.scratch_folder(*os.path.split(leaf)) as part:
@@ -83,13 +82,13 @@ def copy_into_tree(plan: RehearsalPlan, run: str, leaf: str, metadata: dict[str,
                 overrides = [word for word in yaml.safe_load(lines) if not word.startswith(_SEED_OVERRIDE)]
             with open(os.path.join(source, CONFIG_FOLDER, "config.yaml")) as lines:
                 _write_hydra(os.path.join(part, CONFIG_FOLDER), leaf, lines.read(), overrides)
-            shutil.copyfile(os.path.join(run, child_run.LOG), os.path.join(part, "training_run.stdout.log"))
-            write_text(part, "training_run.stderr.log", "both streams are in training_run.stdout.log\n")
+            shutil.copyfile(os.path.join(run, child_run.LOG), os.path.join(part, f"{name}_run.stdout.log"))
+            write_text(part, f"{name}_run.stderr.log", f"both streams are in {name}_run.stdout.log\n")
             words = [word.removeprefix("++workload.") for word in overrides if word.startswith("++workload.")]
             parameters = dict(word.split("=", 1) for word in words)
             invocation = {"invocation_start_time": start, "invocation_end_time": end}
             metadata = {**metadata, "override_parameters": parameters, "exit_status": 0, **invocation}
-            write_json(part, f"training_{os.path.basename(leaf)}{METADATA}", metadata)
+            write_json(part, f"{name}_{os.path.basename(leaf)}{METADATA}", metadata)
             if os.path.isdir(data_folder):
                 results = os.path.abspath(plan.tree)
                 probe = {"version": 1, "method": "st_dev", "same_filesystem": same_file_system(data_folder, results)}
@@ -105,30 +104,31 @@ def write_json(folder: str, name: str, content: Any) -> None:
     write_text(folder, name, json.dumps(content, indent=2) + "\n")
 
 
-def call_metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: int) -> dict[str, Any]:
-    """Return the metadata of a call of any phase with mlpstorage's keys, and a note that a rehearsal wrote it."""
+def training_metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: int) -> dict[str, Any]:
+    """Return the metadata of a call of any phase of training."""
     workload = plan.workload
     sections = dlio_workload(workload)
     sections["dataset"] = sections["dataset"] | {"num_files_train": num_files}
+    args = {"accelerator_type": workload.accelerator, "data_dir": workload.dataset.data_folder}
+    call = {"benchmark_type": "training", "command": command, "run_datetime": stamp, "parameters": sections}
+    return call_metadata(plan, workload.model.name, workload.accelerator, call, args)
+
+
+def call_metadata(
+    plan: RehearsalPlan, model: str, accelerator: str, call: Mapping[str, Any], args: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the metadata of any call with mlpstorage's keys, and a note that a rehearsal wrote it."""
     return {
         "rehearsal": NOTE,
         "made_by": f"dlemu {__version__}",
         "edition": EDITION,
-        "benchmark_type": "training",
-        "command": command,
-        "run_datetime": stamp,
-        "parameters": sections,
-        "model": workload.model.name,
-        "accelerator": workload.accelerator,
+        **call,
+        "model": model,
+        "accelerator": accelerator,
         "verification": DIVISION,
-        "num_processes": workload.ranks,
+        "num_processes": plan.workload.ranks,
         "override_parameters": {},
-        "args": {
-            "model": workload.model.name,
-            "results_dir": os.path.abspath(plan.tree),
-            "accelerator_type": workload.accelerator,
-            "data_dir": workload.dataset.data_folder,
-        },
+        "args": {"model": model, "results_dir": os.path.abspath(plan.tree), **args},
     }
 
 
@@ -139,15 +139,16 @@ def same_file_system(left: str, right: str) -> bool:
 
 def write_datasize(plan: RehearsalPlan, answer: Datasize, began_at: datetime) -> None:
     """Write the datasize phase, with the smallest number of files that the rules allow."""
+    folder = os.path.join(plan.result("training", plan.workload.model.name), "datasize")
     stamp = began_at.strftime(STAMP_FORMAT)
-    metadata = call_metadata(plan, "datasize", stamp, answer.bound.files)
-    write_json(os.path.join(plan.result, "datasize", stamp), f"training_{stamp}{METADATA}", metadata)
+    metadata = training_metadata(plan, "datasize", stamp, answer.bound.files)
+    write_json(os.path.join(folder, stamp), f"training_{stamp}{METADATA}", metadata)
 
 
 def write_datagen(plan: RehearsalPlan, began_at: datetime) -> None:
     workload, stamp = plan.workload, began_at.strftime(STAMP_FORMAT)
     files = workload.dataset.num_files_train
-    folder = os.path.join(plan.result, "datagen", stamp)
+    folder = os.path.join(plan.result("training", workload.model.name), "datagen", stamp)
     log = f"the dataset is older than this rehearsal, and complete: {files} files"
     overrides = [f"workload={workload.model.name}_datagen", f"++workload.dataset.num_files_train={files}"]
     config = dlio_workload(workload)
@@ -158,7 +159,7 @@ def write_datagen(plan: RehearsalPlan, began_at: datetime) -> None:
     for name in ("dlio.log", "training_datagen.stdout.log"):
         write_text(folder, name, f"{log}\n")
     write_text(folder, "training_datagen.stderr.log", "")
-    metadata = call_metadata(plan, "datagen", stamp, files) | {"parameters": config}
+    metadata = training_metadata(plan, "datagen", stamp, files) | {"parameters": config}
     metadata["override_parameters"] = {"dataset.num_files_train": str(files)}
     write_json(folder, f"training_{stamp}{METADATA}", metadata)
 

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
-from dlemu.config import check_runnable, datagen_command
+import yaml
+
+from dlemu.config import check_checkpoints, check_runnable, datagen_command
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.audit.papers import STAMP_FORMAT
 from dlemu.contrib.mlperf.audit.run_settings import Printed, read_printed
+from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.copy_rules import training_sums
 from dlemu.contrib.mlperf.check.judge import Checked, check_folder
 from dlemu.contrib.mlperf.check.submission_tree import REHEARSAL
-from dlemu.contrib.mlperf.check.tree_rules import RESULTS
+from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER, RESULTS
 from dlemu.contrib.mlperf.rehearsal import DIVISION, EDITION, NOTE, edition_tree
-from dlemu.contrib.mlperf.rehearsal.datasize import Datasize, datasize
+from dlemu.contrib.mlperf.rehearsal.datasize import CheckpointDatasize, Datasize, checkpoint_datasize, datasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan, copy_into_tree, same_file_system, write_json
+from dlemu.contrib.mlperf.rules.checkpoints import MEMORY_FACTOR
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS
 from dlemu.extend import DlemuError, UserError, check_launcher, format_base, inspect, owned, write_text
 from dlemu.extend import layout as dataset_layout
@@ -30,20 +35,104 @@ from dlemu.results.wording import scaled
 
 WARM_UP = "warm-up"
 _MEASURED_SECONDS = 2.0
+_CHECKPOINT_ACCELERATOR = "b200"  # its memory must hold the checkpoint, by the edition's table
+Size = TypeVar("Size", Datasize, CheckpointDatasize)
 
 
 @dataclass(kw_only=True)
-class Run:
-    """One run of the sequence."""
+class Call:
+    """One call of the tool: a run of training, or of checkpoints."""
 
     label: str
-    seed: int
+    settings: tuple[str, ...]
     stamp: str = ""
     """When it began: YYYYMMDD_HHMMSS; empty before."""
     folder: str = ""
     """Its result folder, relative to the rehearsal's."""
     failure: str | None = None
     figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class Rehearsal(ABC, Generic[Size]):
+    """One rehearsal. The time between its calls is limited, so an interrupted one can't be continued."""
+
+    command: ClassVar[str]
+    """The command of dlemu that does a call."""
+    defaults: ClassVar[tuple[str, ...]] = ()
+    """Overrides that those of the user replace."""
+    plan: RehearsalPlan
+    size: Size
+    """What the rules require of its data."""
+    report: Callable[[str], None]
+    """Shows a line of progress."""
+    now: Callable[[], datetime] = datetime.now
+    """Local time, by which the calls are named."""
+    done: list[Call] = field(default_factory=list)
+    """The calls that were begun."""
+
+    @abstractmethod
+    def calls(self) -> Sequence[Call]:
+        """Return all calls, in order."""
+
+    def prepare(self) -> None:
+        """Write what comes before the first call; raises UserError for wrong settings."""
+        owned.take_folder(self.plan.folder, "output.folder")
+        write_text(self.plan.tree, "README.txt", f"{NOTE}\n")
+        edition_tree.write_system(self.plan, self.size.hosts, self.size.memory_gib_per_host)
+
+    def end(self, checked: Checked) -> tuple[int, list[str]]:
+        """Return the exit status, and lines that say how it ended."""
+        return (0 if checked.valid else 1), []
+
+    @abstractmethod
+    def lay_out(self, call: Call, run: str, times: tuple[str, str]) -> None:
+        """Copy a finished call into the tree, and sum up what is there; `times` are its start and end."""
+
+    def run(self) -> Checked:
+        """Do all calls, write the tree and check it.
+
+        Raises:
+            UserError: settings are wrong, or the folder holds a rehearsal; found before the first call.
+            DlemuError, Interrupted: a call failed, or a signal stopped it.
+        """
+        if os.path.exists(os.path.join(self.plan.folder, REHEARSAL)):
+            raise UserError(f"{self.plan.folder} holds a rehearsal already: set output.folder to a new folder")
+        self.prepare()
+        self._save(complete=False)
+        for call in self.calls():
+            self._do(call)
+        self._save(complete=True)
+        return check_folder(self.plan.folder)
+
+    def _do(self, call: Call) -> None:
+        stamps = [done.stamp for done in self.done]
+        while (stamp := self.now().strftime(STAMP_FORMAT)) in stamps:
+            time.sleep(0.1)
+        run = owned.fresh_folder(os.path.join(self.plan.folder, "runs"), f"{stamp}-{call.label.replace(' ', '-')}")
+        call.stamp, call.folder = stamp, os.path.relpath(run, self.plan.folder)
+        self.done.append(call)
+        self.report(f"{call.label} ...")
+        start = self.now()
+        try:
+            # A report page takes seconds, and the time between two calls is limited.
+            words = [*self.defaults, *self.plan.words, *call.settings, "output.report=false"]
+            self.plan.run(words, run, self.command)
+        except BaseException as error:
+            call.failure = str(error) or "interrupted"
+            self._save(complete=False)
+            raise
+        self.lay_out(call, run, (start.isoformat(), self.now().isoformat()))
+        self._save(complete=False)
+
+    def write_sums(self, result: str, **sums: object) -> None:
+        """Write results.json, the sums over the calls so far."""
+        runs = [{"run_datetime": done.stamp, "label": done.label} for done in self.done]
+        write_json(result, RESULTS, {"rehearsal": NOTE, "runs": runs, **sums})
+
+    def _save(self, *, complete: bool) -> None:
+        record = {"rehearsal": NOTE, "complete": complete, "edition": EDITION, "division": DIVISION}
+        write_json(self.plan.folder, REHEARSAL, {**record, "calls": list(map(asdict, self.done))})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,66 +151,23 @@ class Figures:
 
 
 @dataclass(kw_only=True)
-class Rehearsal:
-    """One rehearsal. The time between its runs is limited, so an interrupted one can't be continued."""
-
-    plan: RehearsalPlan
-    size: Datasize
-    """What the rules require of its data."""
-    report: Callable[[str], None]
-    """Shows a line of progress."""
-    now: Callable[[], datetime] = datetime.now
-    """Local time, by which the runs are named."""
-    begun: list[Run] = field(default_factory=list)
+class TrainingRehearsal(Rehearsal[Datasize]):
+    command = "train"
+    defaults = ("metric.verdict=au",)  # as the edition's tool judges
     measured: list[Figures] = field(default_factory=list)
     """Of the runs that have ended, without the warm-up."""
 
-    def run(self) -> Checked:
-        """Do a warm-up and the measured runs, each with another seed for its shuffles; write the tree and check it.
-
-        Raises:
-            UserError: settings are wrong, or the folder holds a rehearsal; found before the first run.
-            DlemuError, Interrupted: a run failed, or a signal stopped it.
-        """
-        if os.path.exists(os.path.join(self.plan.folder, REHEARSAL)):
-            raise UserError(f"{self.plan.folder} holds a rehearsal already: set output.folder to a new folder")
-        self._prepare()
-        self._save(complete=False)
+    def calls(self) -> Sequence[Call]:
+        """Return a warm-up and the measured runs, each with another seed for its shuffles."""
         labels = [WARM_UP, *(f"run {number + 1}" for number in range(MEASURED_RUNS))]
-        for seed, label in enumerate(labels, self.plan.workload.train.seed):
-            self._do(Run(label=label, seed=seed))
-        self._save(complete=True)
-        return check_folder(self.plan.folder)
+        seed, off = self.plan.workload.train.seed, "workflow.generate_data=false"
+        return [Call(label=label, settings=(off, f"train.seed={seed + run}")) for run, label in enumerate(labels)]
 
-    def _do(self, run: Run) -> None:
-        stamps = [begun.stamp for begun in self.begun]
-        while (stamp := self.now().strftime(STAMP_FORMAT)) in stamps:
-            time.sleep(0.1)
-        folder = owned.fresh_folder(os.path.join(self.plan.folder, "runs"), f"{stamp}-{run.label.replace(' ', '-')}")
-        run.stamp, run.folder = stamp, os.path.relpath(folder, self.plan.folder)
-        self.begun.append(run)
-        self.report(f"{run.label} ...")
-        start = self.now()
-        try:
-            self.plan.run(run.seed, folder)
-        except BaseException as error:
-            run.failure = str(error) or "interrupted"
-            self._save(complete=False)
-            raise
-        self._lay_out(run, folder, (start.isoformat(), self.now().isoformat()))
-        self._save(complete=False)
-
-    def _save(self, *, complete: bool) -> None:
-        record = {"rehearsal": NOTE, "complete": complete, "edition": EDITION, "division": DIVISION}
-        write_json(self.plan.folder, REHEARSAL, {**record, "calls": list(map(asdict, self.begun))})
-
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Inspect the dataset, write the phases before the runs, report the plan; raises UserError without it."""
         began_at, plan, bound, workload = self.now(), self.plan, self.size.bound, self.plan.workload
         inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
-        owned.take_folder(plan.folder, "output.folder")
-        write_text(plan.tree, "README.txt", f"{NOTE}\n")
-        edition_tree.write_system(plan, self.size.hosts, self.size.memory_gib_per_host)
+        super().prepare()
         edition_tree.write_datasize(plan, self.size, began_at)
         edition_tree.write_datagen(plan, began_at)
         files, kind = workload.dataset.num_files_train, f"{workload.ranks} x {workload.accelerator}"
@@ -134,30 +180,28 @@ class Rehearsal:
             self.report("data and results share a file system, which the rules forbid: set output.folder")
         self.report(f"results: {plan.folder}")
 
-    def _lay_out(self, run: Run, folder: str, times: tuple[str, str]) -> None:
-        """Copy a finished run into the tree, and sum up the measured ones there; `times` are its start and end."""
-        figures, plan = read_figures(folder), self.plan
-        printed = figures.printed
-        metadata = edition_tree.call_metadata(plan, "run", run.stamp, printed.num_files or 0)
-        metadata["parameters"]["train"]["seed"] = run.seed
+    def lay_out(self, call: Call, run: str, times: tuple[str, str]) -> None:
+        """Copy the run into the tree, and sum up the measured runs that are there."""
+        figures, plan = read_figures(run), self.plan
+        printed, workload = figures.printed, plan.workload
+        metadata = edition_tree.training_metadata(plan, "run", call.stamp, printed.num_files or 0)
+        metadata["parameters"]["train"]["seed"] = int(call.settings[-1].partition("=")[2])
         metadata["num_processes"] = metadata["args"]["num_accelerators"] = printed.accelerators
         metadata["args"]["client_host_memory_in_gb"] = (printed.memory_gib or 0) / (printed.hosts or 1)
         metadata["args"]["num_client_hosts"] = printed.hosts
-        runs = os.path.join(plan.result, "run")
-        copy_into_tree(plan, folder, os.path.join(runs, run.stamp), metadata, times)
-        run.figures = asdict(figures)
+        runs = os.path.join(plan.result("training", workload.model.name), "run")
+        copy_into_tree(plan, run, os.path.join(runs, call.stamp), metadata, times, workload.dataset.data_folder)
+        call.figures = asdict(figures)
         verdict = "passes" if figures.passed else "does not pass"
         au, rate = printed.au_percent or 0, printed.samples_per_second or 0
-        line = f"{run.label} {verdict}: AU {au:.2f} %, {rate:.1f} samples/s by DLIO's formulas"
+        line = f"{call.label} {verdict}: AU {au:.2f} %, {rate:.1f} samples/s by DLIO's formulas"
         if figures.au_percent is not None:
             line += f"; dlemu's own AU {figures.au_percent:.2f} %"
         self.report(line)
-        if run.label != WARM_UP:
+        if call.label != WARM_UP:
             self.measured.append(figures)
-            job = {"model": plan.workload.model.name, "num_accelerators": printed.accelerators}
-            listed = [{"run_datetime": begun.stamp, "label": begun.label} for begun in self.begun]
             sums = training_sums([each.printed for each in self.measured])
-            write_json(runs, RESULTS, {"rehearsal": NOTE, "runs": listed, **job, **sums})
+            self.write_sums(runs, model=workload.model.name, num_accelerators=printed.accelerators, **sums)
 
     def end(self, checked: Checked) -> tuple[int, list[str]]:
         """Return the exit status: 4, no verdict, if only the emulator was too slow; and how the measured runs ended."""
@@ -226,18 +270,60 @@ def library_cores(workload: Workload) -> float | None:
     return (time.process_time() - cpu_start) / files_read * workload.reader.batch_size / seconds
 
 
+@dataclass(kw_only=True)
+class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
+    command = "checkpoint"
+
+    def calls(self) -> Sequence[Call]:
+        """Return two calls if the hosts' memory could serve the reads: page caches can be dropped in between."""
+        if self.size.memory_factor > MEMORY_FACTOR:
+            return [Call(label="both", settings=())]
+        only = {"write": "checkpoint.num_checkpoints_read=0", "read": "checkpoint.num_checkpoints_write=0"}
+        return [Call(label=label, settings=(word,)) for label, word in only.items()]
+
+    def prepare(self) -> None:
+        super().prepare()
+        what = f"{self.size.model}, {self.plan.workload.ranks} processes"
+        self.report(f"rehearsal of MLPerf Storage v{EDITION} {DIVISION.upper()}: {what}")
+        self.report(NOTE)
+        names = " and ".join(call.label for call in self.calls())
+        self.report(f"calls: {names}; {self.size.room_gib:,.0f} GiB in ten checkpoints; results: {self.plan.folder}")
+
+    def lay_out(self, call: Call, run: str, times: tuple[str, str]) -> None:
+        """Copy the call into the tree, and sum up the calls that are there."""
+        folder = self.plan.workload.checkpoint.checkpoint_folder
+        result = self.plan.result("checkpointing", self.size.model)
+        with open(os.path.join(run, "dlio", CONFIG_FOLDER, "config.yaml")) as lines:
+            settings = yaml.safe_load(lines)["workload"]
+        args = {"checkpoint_folder": folder, "num_processes": self.plan.workload.ranks}
+        facts = {
+            "benchmark_type": "checkpointing",
+            "command": "run",
+            "run_datetime": call.stamp,
+            "parameters": settings,
+        }
+        metadata = edition_tree.call_metadata(self.plan, self.size.model, _CHECKPOINT_ACCELERATOR, facts, args)
+        copy_into_tree(self.plan, run, os.path.join(result, call.stamp), metadata, times, folder)
+        for checked in check_folder(self.plan.tree).results:
+            call.figures = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(checked).items()}
+        self.write_sums(result, model=self.size.model, num_processes=self.plan.workload.ranks, **call.figures)
+
+
 def rehearsal_of(
     plan: RehearsalPlan, hosts: int, memory_gib_per_host: float, report: Callable[[str], None]
-) -> Rehearsal:
+) -> TrainingRehearsal | CheckpointRehearsal:
     """Return the rehearsal of a plan's workload; raises UserError."""
     check_launcher("mlperf run", plan.launcher)
     workload = plan.workload
-    if not workload.workflow.train:
-        raise UserError(
-            f"workload={workload.model.name} has no rehearsal: wanted one of training; `dlemu checkpoint` measures a "
-            "model's checkpoints, whose tree mlpstorage writes with dlemu in DLIO's place (docs/mlperf.md); `dlemu "
-            "kvcache workload=mlperf_kv kv.option=1` runs an option of kv_cache"
-        )
-    check_runnable(workload)
-    size = datasize(workload, edition=EDITION, hosts=hosts, memory_gib_per_host=memory_gib_per_host)
-    return Rehearsal(plan=plan, size=size, report=report)
+    if workload.workflow.train:
+        check_runnable(workload)
+        size = datasize(workload, edition=EDITION, hosts=hosts, memory_gib_per_host=memory_gib_per_host)
+        return TrainingRehearsal(plan=plan, size=size, report=report)
+    if workload.workflow.checkpoint:
+        check_checkpoints(workload)
+        sizes = checkpoint_datasize(workload, edition=EDITION, hosts=hosts, memory_gib_per_host=memory_gib_per_host)
+        return CheckpointRehearsal(plan=plan, size=sizes, report=report)
+    raise UserError(
+        f"workload={workload.model.name} has no rehearsal: wanted one of training or of checkpoints; `dlemu "
+        "kvcache workload=mlperf_kv kv.option=1` runs an option of kv_cache"
+    )

@@ -20,14 +20,16 @@ from dlemu.contrib.mlperf.check.submission_tree import REHEARSAL
 from dlemu.contrib.mlperf.rehearsal import rehearse
 from dlemu.contrib.mlperf.rehearsal.datasize import datasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
-from dlemu.contrib.mlperf.rehearsal.rehearse import Rehearsal, library_cores, read_figures, rehearsal_of
+from dlemu.contrib.mlperf.rehearsal.rehearse import (
+    TrainingRehearsal,
+    library_cores,
+    read_figures,
+)
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
 from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.dlio.export import export_beside
-from dlemu.extend import SpaceError
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.run import TRAINING
-from dlemu.runner import child_run
 from dlemu.runner.job import save as save_run
 from tests.datasets import make_dataset
 from tests.runs import make_log
@@ -37,18 +39,26 @@ LAPTOP |= {"runs.overlap", "workload.differs", "dataset.filesystem", "au.low"}
 """What is true of a small dataset in the one temporary folder."""
 
 
+def plan_of(words: Sequence[str], folder: Path, launcher: str = "") -> RehearsalPlan:
+    return RehearsalPlan(
+        organisation="acme",
+        system="box",
+        workload=load(words),
+        words=tuple(words),
+        folder=str(folder),
+        launcher=launcher,
+    )
+
+
 def make_plan(folder: Path) -> RehearsalPlan:
     words = ["workload=unet3d", "accelerator=b200", "ranks=2", f"dataset.data_folder={folder / 'data'}"]
     words += ["dataset.num_files_train=96", "reader.batch_size=4", "train.epochs=2", "train.computation_time=0.05"]
     words += ["dataset.record_length_bytes_stdev=0", "workflow.checkpoint=false", "reader.read_threads=2"]
     (folder / "data").mkdir(exist_ok=True)
-    folder = folder / "out"
-    return RehearsalPlan(
-        organisation="acme", system="box", workload=load(words), words=tuple(words), folder=str(folder)
-    )
+    return plan_of(words, folder / "out")
 
 
-def run_by_hand(words: Sequence[str], folder: str) -> None:
+def run_by_hand(words: list[str], folder: str) -> None:
     """Leave a run's folder as `dlemu train` does."""
     workload = load(words)
     train, _ = layouts(workload.dataset)
@@ -73,32 +83,17 @@ def minutes() -> Callable[[], datetime]:
     return lambda: next(moments)
 
 
-def rehearsal(plan: RehearsalPlan) -> Rehearsal:
+def rehearsal(plan: RehearsalPlan) -> TrainingRehearsal:
     """One whose report nobody reads."""
     size = datasize(plan.workload, edition="3.0", hosts=1, memory_gib_per_host=64)
-    return Rehearsal(plan=plan, size=size, report=lambda line: None, now=minutes())
-
-
-Words = list[Sequence[str]]
+    return TrainingRehearsal(plan=plan, size=size, report=lambda line: None, now=minutes())
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Words:
-    """Have runs take no time, and return what was asked of each."""
-    asked: Words = []
-
-    def run(words: Sequence[str], folder: str, look: Callable[[], None], launcher: Sequence[str]) -> None:
-        asked.append([*launcher, *words])
-        run_by_hand(words, folder)
-
-    monkeypatch.setattr(child_run, "run_train", run)
-    monkeypatch.setattr(rehearse, "inspect", lambda *_, **__: None)
-    return asked
-
-
-@pytest.fixture
-def made(tmp_path: Path, asked: Words) -> Rehearsal:
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingRehearsal:
     """A finished rehearsal whose runs took no time."""
+    monkeypatch.setattr(RehearsalPlan, "run", lambda self, words, folder, command: run_by_hand(words, folder))
+    monkeypatch.setattr(rehearse, "inspect", lambda *_, **__: None)
     done = rehearsal(make_plan(tmp_path))
     done.run()
     return done
@@ -108,7 +103,7 @@ def told(folder: str) -> set[str]:
     return {one.rule for one in check_folder(folder).findings if one.severity != "info"}
 
 
-def test_the_tree_breaks_no_rule_but_those_of_size(made: Rehearsal) -> None:
+def test_the_tree_breaks_no_rule_but_those_of_size(made: TrainingRehearsal) -> None:
     plan = made.plan
     checked = check_folder(plan.folder)
     assert told(plan.folder) <= LAPTOP
@@ -131,7 +126,7 @@ def test_the_tree_breaks_no_rule_but_those_of_size(made: Rehearsal) -> None:
         rehearsal(plan).run()
 
 
-def test_sums_are_those_of_the_measured_runs(made: Rehearsal) -> None:
+def test_sums_are_those_of_the_measured_runs(made: TrainingRehearsal) -> None:
     rates = [run.printed.samples_per_second or 0 for run in made.measured]
     results = json.loads(next(Path(made.plan.tree).rglob("results.json")).read_text())
     mean = sum(rates) / 5
@@ -166,11 +161,11 @@ def test_a_host_that_alone_keeps_runs_from_passing_leaves_no_verdict(
     assert asked.end(checked)[0] == judged
 
 
-def test_a_failed_run_is_on_record(tmp_path: Path, made: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+def test_a_failed_run_is_on_record(tmp_path: Path, made: TrainingRehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: RehearsalPlan, words: list[str], folder: str, command: str) -> None:
         raise DlemuError("rank 1 died\nand more")
 
-    monkeypatch.setattr(child_run, "run_train", fail)
+    monkeypatch.setattr(RehearsalPlan, "run", fail)
     plan = replace(made.plan, folder=str(tmp_path / "other"))
     with pytest.raises(DlemuError, match="rank 1 died"):
         rehearsal(plan).run()
@@ -178,43 +173,6 @@ def test_a_failed_run_is_on_record(tmp_path: Path, made: Rehearsal, monkeypatch:
     assert [(call["label"], call["failure"]) for call in record["calls"]] == [("warm-up", "rank 1 died\nand more")]
     assert not record["complete"]
     assert "runs.count" in told(plan.folder)
-
-
-def test_runs_within_one_second_have_names_of_their_own_and_the_users_launcher(asked: Words, tmp_path: Path) -> None:
-    second = datetime(2026, 1, 1)
-    moments = (second.replace(second=look // 3) for look in range(100))
-    plan = replace(make_plan(tmp_path), launcher="mpirun -np {ranks}")
-    replace(rehearsal(plan), now=lambda: next(moments)).run()
-    assert [words[:4] for words in asked] == [["mpirun", "-np", "2", "metric.verdict=au"]] * RUN_FOLDERS
-    record = json.loads((tmp_path / "out" / REHEARSAL).read_text())
-    stamps = [call["stamp"] for call in record["calls"]]
-    assert len(set(stamps)) == len(stamps) == RUN_FOLDERS
-
-
-@pytest.mark.parametrize("lost", ["console.txt", "dlio/dlio_config/overrides.yaml", "dlio"])
-def test_a_run_appears_in_the_tree_complete_or_not_at_all(
-    lost: str, asked: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_train = child_run.run_train
-
-    def run(words: Sequence[str], folder: str, *rest: Any) -> None:
-        run_train(words, folder, *rest)
-        path = Path(folder, lost)
-        if lost == "dlio":
-            (path / "gone.log").symlink_to(path / "nowhere")  # a file that can't be read
-        else:
-            path.unlink()
-
-    monkeypatch.setattr(child_run, "run_train", run)
-    with pytest.raises(SpaceError, match=r"could not be written: (?!None)"):
-        rehearsal(make_plan(tmp_path)).run()
-    assert not list((tmp_path / "out" / "tree").rglob("run/**/*_metadata.json"))
-
-
-def test_checkpoints_are_rehearsed_otherwise(tmp_path: Path) -> None:
-    plan = replace(make_plan(tmp_path), workload=load(["workload=llama3_8b"]))
-    with pytest.raises(UserError, match=r"llama3_8b has no rehearsal: wanted one of training; `dlemu checkpoint`"):
-        rehearsal_of(plan, 1, 64, print)
 
 
 def test_mistakes_are_refused_before_anything_is_made(tmp_path: Path) -> None:
