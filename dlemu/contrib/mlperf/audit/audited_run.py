@@ -18,13 +18,13 @@ from dlemu.contrib.mlperf.audit.contradictions import closest_formula, contradic
 from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, alike_pairs, copied_pairs, step_fingerprints
 from dlemu.contrib.mlperf.audit.kv_leaf import is_kv_leaf, read_kv_leaf
 from dlemu.contrib.mlperf.audit.kv_numbers import kv_numbers
+from dlemu.contrib.mlperf.audit.own_result import audit_own, is_own, own_folder_of
 from dlemu.contrib.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
 from dlemu.contrib.mlperf.audit.step_files import Logs, read_logs
 from dlemu.contrib.mlperf.audit.tolerant import YAML_LOADER
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, few
 from dlemu.extend import UserError
-from dlemu.results.kinds import kind_of
 
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
 _SKIPPED_FOLDER = re.compile(r"^(\..*|code|__pycache__|node_modules)$")
@@ -51,7 +51,7 @@ class AuditedRun:
     hostnames: tuple[str, ...] = ()
     """Name of each rank's host, sorted; empty unless every rank's file names its host."""
     by_dlemu: bool = False
-    """Whether dlemu made the run, by the run's log."""
+    """Whether dlemu made the run, itself or (by the run\'s log) as a drop-in replacement for DLIO."""
 
     @property
     def au_percent(self) -> float | None:
@@ -74,7 +74,7 @@ class AuditedRun:
 def find_runs(trees: Iterable[str]) -> list[str]:
     """Return the run folders in the trees, sorted, without duplicates. Links below a tree are not followed.
 
-    Of a run of dlemu, this is the folder of the files that it wrote in DLIO's format.
+    A run of dlemu that also wrote DLIO's files counts once, as the folder of DLIO's files.
     """
     folders: set[str] = set()
     for tree in trees:
@@ -82,18 +82,9 @@ def find_runs(trees: Iterable[str]) -> list[str]:
             subfolders[:] = [name for name in subfolders if not _SKIPPED_FOLDER.match(name)]
             if not _SOURCE_FILES.isdisjoint(names):
                 subfolders[:] = [name for name in subfolders if name not in _TEST_FOLDERS]
-            if is_kv_leaf(subfolders) or (any(_RUN_FILE.match(name) for name in names) and not is_own(folder)):
+            if is_kv_leaf(subfolders) or any(_RUN_FILE.match(name) for name in names) or is_own(folder):
                 folders.add(os.path.normpath(folder))
-    return sorted(folders)
-
-
-def is_own(folder: str) -> bool:
-    """Return whether a folder is the result of a run of dlemu, even if some of its files are missing or damaged."""
-    try:
-        kind = kind_of(folder)
-    except UserError:  # of a kind that is not installed
-        return True
-    return kind is not None and kind.is_job
+    return sorted(folders - {own_folder_of(folder) for folder in folders})
 
 
 def audit_trees(trees: Iterable[str]) -> list[AuditedRun]:
@@ -109,7 +100,7 @@ def audit_trees(trees: Iterable[str]) -> list[AuditedRun]:
     if not runs:
         raise UserError(
             f"no run in {', '.join(trees)}: wanted a folder below that holds summary.json, per_epoch_stats.json or"
-            " R_output.json, as DLIO writes them; `dlemu report` shows a run of dlemu that has no such files"
+            " R_output.json, as DLIO writes them"
         )
     return audit_all(runs)
 
@@ -137,6 +128,8 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
 
     `shipped` is from `shipped_pairs`.
     """
+    if is_own(folder):  # without DLIO's files
+        return AuditedRun(path=folder, findings=tuple(audit_own(folder)), by_dlemu=True)
     if os.access(folder, os.R_OK) and is_kv_leaf(os.listdir(folder)):
         fix = "nothing: see the other findings"
         info = by_rule("no.training", "a run of another benchmark", fix=fix, severity="info")
@@ -164,6 +157,9 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
             findings += checkpoint_numbers(read_checkpoint_leaf(folder))
     fingerprints = step_fingerprints(logs)
     findings += _copies(fingerprints)
+    own_folder = own_folder_of(folder)
+    if own_folder:
+        findings += audit_own(own_folder)
     hostnames = sorted(host.name for host in logs.hosts.values() if host.name)
     return AuditedRun(
         path=folder,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from dlemu.config import load, workload_names
-from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, find_runs, is_own, shipped_pairs
+from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, find_runs, shipped_pairs
+from dlemu.contrib.mlperf.audit.own_result import is_own
 from dlemu.extend import ForeignRun, UserError
 from dlemu.results.wording import count
 
