@@ -1,4 +1,4 @@
-"""Entry points of the programs: `dlemu`, `dlio_benchmark`, `dlemu-mpirun`, `python -m dlemu`."""
+"""Entry points of the programs: `dlemu`, `dlio_benchmark`, `python -m dlemu`."""
 
 from __future__ import annotations
 
@@ -27,18 +27,6 @@ def main(command_line: str = "main") -> None:
 
 def dlio_main() -> None:
     main("dlio_main")
-
-
-def mpirun_main() -> None:
-    import sys
-
-    from datagen.errors import UserError
-    from dlemu.dlio.mpirun import main as run_mpirun
-
-    try:
-        run_mpirun(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"dlemu-mpirun: {error}")
 
 
 if __name__ == "__main__":

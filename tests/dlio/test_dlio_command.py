@@ -17,7 +17,6 @@ from dlemu.config.validate import check_runnable
 from dlemu.dlio.command import load_command
 from dlemu.dlio.config import DlioFolders, only_checkpoints
 from dlemu.dlio.files import begin_dlio_files
-from dlemu.dlio.mpirun import command_line
 
 WORKLOAD = {
     "model": {"name": "unet3d", "type": "cnn", "model_size": 499153191},
@@ -250,20 +249,3 @@ def test_dlios_checkpoints_are_those_of_dlio(name: str) -> None:
 def test_a_name_that_is_in_neither_is_answered_with_what_there_is(name: str, meant: str) -> None:
     with pytest.raises(UserError, match=rf"there is no workload '{name}': did you mean {meant}\?"):
         asked(f"workload={name}")
-
-
-@pytest.mark.parametrize(
-    ("words", "left"),
-    [
-        ("--oversubscribe --mca btl tcp --allow-run-as-root", ""),
-        ("--bind-to none --map-by socket -x AWS_REGION -x AWS_PROFILE", "--bind-to none --map-by socket"),
-        ("-x A=B=C --mca pml ^cm -x LIMIT=-1 -mca btl self", "-genv A B=C -genv LIMIT -1"),
-        ("--x UNSET -x EMPTY= -tag-output --rank-by slot", "-genv EMPTY "),
-    ],
-)
-def test_options_of_open_mpi_alone_are_left_out_for_mpich(words: str, left: str) -> None:
-    kept, program = ["-n", "2", "-host", "a:1,b:1"], ["dlio_benchmark", "-x", "--oversubscribe"]
-    given = [*kept, *words.split(), *program]
-    assert command_line(given, "mpirun", mpich=False) == ["mpirun", *given]
-    mpich = command_line(given, "mpirun", mpich=True)
-    assert mpich == ["mpirun", *kept, *(left.split(" ") if left else ()), *program]
