@@ -31,7 +31,7 @@ def job_command(kind: Kind) -> click.Command:
         export_dlio: str | None = None,
     ) -> None:
         if cfg:
-            print_config(overrides, config_dir, kind)
+            print_config(overrides, config_dir)
             return
         if export_dlio is not None:
             from datagen.atomic import write_text

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from dlemu.results.kinds import Kind, kind_named
+from dlemu.results.kinds import kind_named
 
 _Command = Callable[..., Any]
 DETAILS = "dlemu.details"
@@ -90,22 +90,11 @@ def show_answer(answer: Any, folder: str, kind: str, *, as_json: bool, page: boo
     report_result(page, folder)
 
 
-def print_config(overrides: Sequence[str], config_dir: str | None, kind: Kind | None = None) -> None:
-    """Print the composed configuration; with a kind of job, print on stderr why its command refuses it, if it does."""
-    from datagen.errors import UserError
-    from dlemu.cli import complain
-    from dlemu.config import explained, load
+def print_config(overrides: Sequence[str], config_dir: str | None) -> None:
+    """Print the composed configuration."""
+    from dlemu.config import load, to_yaml
 
-    workload = load(overrides, config_dir=config_dir)
-    click.echo(explained(workload), nl=False)
-    if kind is None:
-        return
-    from dlemu.runner.job import checked
-
-    try:
-        checked(workload, None if kind.command == "train" else kind.load_job().job)
-    except UserError as error:
-        complain(f"`dlemu {kind.command}` refuses this configuration:\n{error}")
+    click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
 
 
 def say_what(activity: str) -> None:

@@ -47,7 +47,7 @@ def command(
     from datagen.registry import installed_part
     from dlemu.cli.frontends import Terminal, make_here
     from dlemu.cli.options import show_answer
-    from dlemu.config import explained, load
+    from dlemu.config import load, to_yaml
     from dlemu.metrics.verdict import EXIT_STATUSES
     from dlemu.ranks import interrupt_on
     from dlemu.results.kinds import kind_of
@@ -64,7 +64,7 @@ def command(
         on_event=Terminal(as_json=as_json),
     )
     if cfg:
-        click.echo(explained(load(overrides, config_dir=config_dir, base=known_workload(request))), nl=False)
+        click.echo(to_yaml(load(overrides, config_dir=config_dir, base=known_workload(request))), nl=False)
         return
     answer, folder, workload = predict(overrides, request)
     kind = kind_of(folder)

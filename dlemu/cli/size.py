@@ -45,7 +45,7 @@ def command(
     from dlemu.cli.frontends import make_here
     from dlemu.cli.interruption import Watched
     from dlemu.cli.options import show_answer
-    from dlemu.config import explained, load
+    from dlemu.config import load, to_yaml
     from dlemu.config.overrides import take_word
     from dlemu.metrics.verdict import EXIT_STATUSES
     from dlemu.results.kinds import kind_wanted
@@ -54,7 +54,7 @@ def command(
     _, settings = take_word(overrides, "launcher")  # the launcher is not a setting of the workload
     workload = load(settings, config_dir=config_dir)
     if cfg:
-        click.echo(explained(workload), nl=False)
+        click.echo(to_yaml(workload), nl=False)
         return
     watched = Watched()
     if kind_wanted(workload).scaled_by:  # this kind of job is scaled by a setting, not by the number of accelerators

@@ -8,7 +8,6 @@ workload = load(["workload=unet3d", "accelerator=v100", "ranks=18"])
 
 from dlemu.config.dump import datagen_command as datagen_command
 from dlemu.config.dump import digest as digest
-from dlemu.config.dump import explained as explained
 from dlemu.config.dump import to_yaml as to_yaml
 from dlemu.config.loading import load as load
 from dlemu.config.loading import load_received as load_received

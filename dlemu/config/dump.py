@@ -15,16 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from itertools import pairwise
-from typing import Any, Literal, get_args, get_origin, get_type_hints
-
-import yaml
+from typing import Any
 
 from datagen.withheld import public_option, public_options, public_text, without_secrets
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
 from dlemu.config.overrides import override
-from dlemu.config.schema import OWN, Output, Workload, plain, tree
+from dlemu.config.schema import OWN, Output, Workload, plain
 from dlemu.config.translate import DURATIONS, KeyPath
-from dlemu.config.workload_files import YAML_LOADER, workload_names
+from dlemu.config.workload_files import workload_names
 
 
 def to_yaml(workload: Workload) -> str:
@@ -66,31 +64,6 @@ def digest(workloads: Sequence[Workload]) -> str:
     """Return a digest of all settings but those of `output`, credentials left out: equal settings have equal ones."""
     texts = (to_yaml(replace(workload, output=Output())) for workload in workloads)
     return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
-
-
-def explained(workload: Workload) -> str:
-    """Return the YAML of `to_yaml` with the meaning of each setting as a comment above it."""
-    text = to_yaml(workload)
-    pieces: list[str] = []
-    copied = 0
-    for position, comment in _comments(yaml.compose(text, YAML_LOADER), tree()):
-        pieces += [text[copied:position], comment]
-        copied = position
-    return "".join([*pieces, text[copied:]])
-
-
-def _comments(node: Any, section: Any) -> Iterator[tuple[int, str]]:
-    """Yield, for each key of a section, the position of its line in the YAML, and the comment to insert there."""
-    types, texts = get_type_hints(section), meanings(section)
-    for key, value in node.value:
-        field_type = types.get(key.value)
-        text = texts.get(key.value) or (is_dataclass(field_type) and field_type.__doc__) or ""
-        choices = f" One of {', '.join(map(str, get_args(field_type)))}." if get_origin(field_type) is Literal else ""
-        if text or choices:
-            mark = key.start_mark
-            yield mark.index - mark.column, f"{' ' * mark.column}# {summary(text)}{choices}\n"
-        if is_dataclass(field_type) and isinstance(value, yaml.MappingNode):
-            yield from _comments(value, field_type)
 
 
 def datagen_command(workload: Workload) -> str:
@@ -137,13 +110,10 @@ def meanings(section: type[Any]) -> dict[str, str]:
     return texts
 
 
-def summary(text: str) -> str:
-    return " ".join(text.split("\n\n")[0].split())
-
-
 def first_sentence(text: str) -> str:
     """Return the first sentence of a docstring, without its full stop, and with null as in JSON."""
-    return summary(text).partition(". ")[0].rstrip(".").replace("None", "null")
+    first_paragraph = " ".join(text.split("\n\n")[0].split())
+    return first_paragraph.partition(". ")[0].rstrip(".").replace("None", "null")
 
 
 @cache

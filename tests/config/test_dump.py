@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from datagen.errors import UserError
 from datagen.spec import DatasetSpec, Hdf5, ParquetColumn, ParquetSpec
-from dlemu.config import datagen_command, explained, load, to_yaml
+from dlemu.config import datagen_command, load, to_yaml
 from dlemu.config.overrides import override, parse
 from dlemu.config.schema import Accelerator, Model, Reader, Train, Workload, sections, tree
 from dlemu.config.validate import check
@@ -84,26 +84,12 @@ def test_yaml_reads_back_as_the_same_workload(workload: Workload, tmp_path: Path
     saved = tmp_path / "config.yaml"
     saved.write_text(to_yaml(workload), encoding="utf-8")
     assert load([f"workload={saved}"]) == workload
-    saved.write_text(explained(workload), encoding="utf-8")
-    assert load([f"workload={saved}"]) == workload
 
 
 def test_yaml_is_complete() -> None:
     text = to_yaml(Workload())
     assert all(f"\n{key}:" in f"\n{text}" for key in tree().__dataclass_fields__.keys() - sections())
     assert "multiprocessing_context: fork" in text
-
-
-def test_every_setting_is_explained_above_itself() -> None:
-    lines = explained(load(["workload=unet3d"])).split("\n")
-    tables = lines.index("accelerators:")
-    keys = [number for number, line in enumerate(lines[:tables]) if line and not line.lstrip().startswith("#")]
-    assert len(keys) > 100
-    assert not [lines[number] for number in keys if not lines[number - 1].lstrip().startswith("# ")]
-    assert (
-        "  # How Python starts the worker processes. One of fork, forkserver, spawn.\n  multiprocessing_context: fork"
-        in "\n".join(lines)
-    )
 
 
 @settings(deadline=None, max_examples=300)

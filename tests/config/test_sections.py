@@ -14,7 +14,7 @@ import pytest
 
 from datagen.errors import UserError
 from datagen.registry import installed
-from dlemu.config import explained, load, load_received, to_yaml
+from dlemu.config import load, load_received, to_yaml
 from dlemu.config.schema import Workload, sections, tree
 from dlemu.config.validate import check
 from tests.test_extending import SETTINGS
@@ -70,9 +70,8 @@ def test_a_section_is_set_saved_and_read_back_typed(stat: Uninstall, tmp_path: P
 
 
 @pytest.mark.usefixtures("stat")
-def test_a_section_is_printed_with_its_meaning_and_checked() -> None:
-    printed = explained(load(["stat.files=100"]))
-    assert "\n# How metadata is read.\nstat:\n  # Files whose metadata is read.\n  files: 100\n" in printed
+def test_a_section_is_written_and_checked() -> None:
+    assert "\nstat:\n  files: 100\n" in to_yaml(load(["stat.files=100"]))
     for words, problem in (
         (
             "stat.files=0 stat.stride_bytes=-1",

@@ -219,12 +219,3 @@ def test_a_file_that_asks_for_data_alone_makes_it(launcher: list[str], tmp_path:
     assert "made 48 files" in ended.out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "workload"], "nothing was trained"
     assert dlemu("datagen", "verify", *settings).status == 0
-
-
-def test_the_configuration_of_what_can_not_be_trained_says_so(tmp_path: Path) -> None:
-    shown = dlemu("train", "--cfg", *small_run(tmp_path, tmp_path, "dataset.data_folder=s3://bucket/unet3d"))
-    assert shown.status == 0
-    assert "data_folder: s3://bucket/unet3d" in shown.out
-    assert "`dlemu train` refuses this configuration" in shown.err
-    assert "wanted storage.storage_type=s3" in shown.err
-    assert dlemu("train", "--cfg", *small_run(tmp_path, tmp_path)).err == ""

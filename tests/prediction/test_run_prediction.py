@@ -108,7 +108,6 @@ def test_the_configuration_that_is_printed_is_the_one_that_is_predicted(
     printed = run(*changes, *asked, "--from", str(folder), "--cfg", status=0)
     assert not place.exists()
     run(*changes, *asked, "--from", str(folder), status=0)
-    # what is printed explains each setting by a comment
     assert yaml.safe_load((place / "config.yaml").read_text()) == yaml.safe_load(printed)
     assert run(*asked, "--from", str(place), "--cfg", status=0) == printed
 

@@ -63,13 +63,13 @@ def datasize_command(
 
     Exit status: 0 done, 1 the settings break a rule, 2 a usage error.
     """
-    from dlemu.config import datagen_command, explained, load
+    from dlemu.config import datagen_command, load, to_yaml
     from dlemu.contrib.mlperf.lines import checkpoint_datasize_lines, datasize_lines
     from dlemu.contrib.mlperf.rehearsal.datasize import Datasize, checkpoint_datasize, datasize, host_memory_gib
 
     workload = load(overrides, config_dir=config_dir)
     if cfg:
-        click.echo(explained(workload), nl=False)
+        click.echo(to_yaml(workload), nl=False)
         return
     memory = host_memory_gib() if memory_gib is None else memory_gib
     measured = "measured here" if memory_gib is None else "as given"
@@ -128,7 +128,7 @@ def run_command(
 
     from rich.console import Console
 
-    from dlemu.config import explained, load
+    from dlemu.config import load, to_yaml
     from dlemu.config.overrides import take_word
     from dlemu.contrib.mlperf.lines import result_lines, verdict_line
     from dlemu.contrib.mlperf.rehearsal import NOTE
@@ -139,7 +139,7 @@ def run_command(
     from dlemu.report.table import print_lines
 
     if cfg:
-        click.echo(explained(load(overrides, config_dir=config_dir)), nl=False)
+        click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
         return
     folder, words = take_word(overrides, "output.folder")
     launcher, words = take_word(words, "launcher")
