@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -114,3 +115,7 @@ class Facts:
     def usable_dataset(self) -> Dataset | None:
         """The dataset if a run could read it, else None."""
         return None if isinstance(self.dataset, DlemuError) else self.dataset
+
+
+Checks = Mapping[str, Callable[[Facts], Check | None]]
+"""Name of each check -> function; None where it does not apply."""

@@ -1,22 +1,18 @@
-"""Checks of the host's cores, memory, shared memory and GPUs."""
+"""Checks of the host's cores and shared memory."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 
 import psutil
 
-from dlemu.doctor.check_base import Check, Facts, judged
+from dlemu.doctor.check_base import Check, Checks, Facts, judged
 from dlemu.ranks.mpi import stale_shared_memory
 from dlemu.results.wording import count
 
-ORDER = 100
 _RANKS_PER_CORE = 12  # more have not been tried with full-size workloads; the result's ceiling shows their cost
 _WATCHED_SECONDS, _BUSY_PERCENT = 0.5, 25.0  # bursts average out
 _LEAST_SHM_BYTES = 16 << 20  # far more than semaphores take; containers have 64 MiB by Docker's default
-_DRIVER = "/proc/driver/nvidia/gpus"
 
 
 def check_cores(facts: Facts) -> Check:
@@ -45,15 +41,6 @@ def judge_free_cores(busy_percent: float, cores: int) -> Check:
     return judged(busy_percent > _BUSY_PERCENT, observed, f"{cores * _BUSY_PERCENT / 100:.1f} at most", advice)
 
 
-def check_memory(facts: Facts) -> Check:
-    """The memory that is available; whether it is enough for the run is another check's (`ranks fit`)."""
-    memory = facts.memory
-    observed = f"{memory.available_bytes / 2**30:.1f} GiB available of {memory.total_bytes / 2**30:.1f} GiB"
-    if memory.limit_bytes is not None:
-        observed += " that a control group allows"
-    return Check(observed=observed)
-
-
 def check_shared_memory(facts: Facts, folder: str = "/dev/shm") -> Check:
     """There is free space where PyTorch keeps semaphores and small segments."""
     wanted = f"{_LEAST_SHM_BYTES >> 20} MiB free"
@@ -70,22 +57,8 @@ def check_shared_memory(facts: Facts, folder: str = "/dev/shm") -> Check:
     return judged(free_bytes < _LEAST_SHM_BYTES, f"{free_bytes >> 20} MiB free in {folder}", wanted, advice)
 
 
-def check_gpus(facts: Facts, folder: str = _DRIVER) -> Check:
-    """The NVIDIA GPUs of this host, as their driver names them: only pinned memory needs one."""
-    gpus = []
-    with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(folder)):
-            with open(os.path.join(folder, name, "information")) as lines:
-                gpus += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:")]
-    observed = f"{len(gpus)} x {gpus[0]}" if gpus else "none; the accelerators are emulated"
-    wanted, advice = "one, for reader.pin_memory=true", "reader.pin_memory=false"
-    return judged(facts.workload.reader.pin_memory and not gpus, observed, wanted, advice, level="fail")
-
-
-CHECKS = {
+CHECKS: Checks = {
     "cores": check_cores,
     "free cores": check_free_cores,
-    "memory": check_memory,
     "shared memory": check_shared_memory,
-    "GPU": check_gpus,
 }

@@ -1,41 +1,23 @@
-"""Checks of Python, its packages, the settings, the loader's framework and MPI."""
+"""Checks of the settings, the loader's framework and MPI."""
 
 from __future__ import annotations
 
 import os
-import platform
-import re
 import shutil
 import sys
-from importlib import metadata
 
 from datagen.registry import find
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
-from dlemu.doctor.check_base import Check, Facts, judged
+from dlemu.doctor.check_base import Check, Checks, Facts, judged
 from dlemu.loaders.traits_base import LoaderTraits, traits_of
 from dlemu.machine.environment import installed_version
 from dlemu.results.kinds import kind_wanted
 from dlemu.results.wording import count
 from dlemu.runner.child_run import OverdueError, output_of
 
-ORDER = 0
 # word in the version text of mpirun or of the library -> implementation
 _MAKERS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "MPICH": "MPICH", "HYDRA": "MPICH", "Intel": "Intel MPI"}
 _VERSION = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
-
-
-def check_packages(facts: Facts) -> Check:
-    """All that dlemu itself needs is installed for this Python."""
-    try:
-        requirements = metadata.requires("dlemu") or []
-    except metadata.PackageNotFoundError:
-        observed, advice = "dlemu runs from its source tree without being installed", "pip install -e ."
-        return Check(level="warn", observed=observed, wanted="dlemu installed", advice=advice)
-    packages = [re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in requirements if "extra ==" not in line]
-    missing = [package for package in packages if not installed_version(package)]
-    installed = ", ".join(f"{package} {installed_version(package)}" for package in packages)
-    observed = f"missing: {', '.join(missing)}" if missing else f"Python {platform.python_version()}, {installed}"
-    return judged(bool(missing), observed, f"all installed for {sys.executable}", "pip install dlemu", level="fail")
 
 
 def check_configuration(facts: Facts) -> Check:
@@ -116,8 +98,7 @@ def _output(command: list[str]) -> str:
     return ended.out.strip() if ended.status == 0 else ""
 
 
-CHECKS = {
-    "packages": check_packages,
+CHECKS: Checks = {
     "configuration": check_configuration,
     "loader": check_loader,
     "MPI": check_mpi,

@@ -8,15 +8,13 @@ import os
 import tempfile
 
 from datagen.storage.storage_base import open_storage
-from dlemu.doctor.check_base import Check, Facts, Level, judged
+from dlemu.doctor.check_base import Check, Checks, Facts, Level, judged
 from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO
 from dlemu.report.units import size
 from dlemu.telemetry import DeviceFacts
 
-ORDER = 200
 _LITTLE_KIB = 512  # Linux's default of 128 cuts a sample of 1 MiB into eight requests, few of them at a time
 _LARGE_SAMPLE_BYTES = 1 << 20  # smaller samples take few requests with any read-ahead
-_CHEAP = ("none", "mq-deadline", None)  # schedulers that delay no request; None: the device only passes requests on
 _BLOCK_BYTES = 4096  # a multiple of every drive's logical block, 512 or 4096
 
 
@@ -46,38 +44,9 @@ def check_read_ahead(facts: Facts) -> Check | None:
     return judged(is_split and read_ahead_kib < _LITTLE_KIB, observed, wanted, advice)
 
 
-def check_scheduler(facts: Facts) -> Check:
-    """The device's I/O scheduler does not delay requests, and the kernel counts them."""
-    device = facts.device
-    if device is None:
-        kind = facts.file_system.file_system if facts.file_system else facts.storage.spec.type
-        observed = f"no block device of this host is behind {kind or 'an unknown file system'}"
-        return Check(observed=observed)
-    observed = f"{device.name}: {device.scheduler or 'no scheduler'}"
-    if not device.requests_counted:
-        advice = f"as root: echo 1 > {_queue(device)}/iostats; without it there are no figures for the device"
-        return judged(True, f"{observed}, iostats off", "requests counted", advice)
-    advice = f"as root: echo none > {_queue(device)}/scheduler, or mq-deadline for a spinning disk"
-    return judged(device.scheduler not in _CHEAP, observed, "none or mq-deadline", advice)
-
-
 def _queue(device: DeviceFacts) -> str:
     """Return the folder of a device's settings in /sys; a partition has those of its disk."""
     return f"/sys/block/{device.below[0] if device.kind == 'partition' else device.name}/queue"
-
-
-def check_free_space(facts: Facts) -> Check | None:
-    """There is space for a dataset that is not there yet, if the storage reports its free space."""
-    if facts.usable_dataset is not None:
-        return None
-    free_bytes = facts.storage.free_bytes(facts.folder or facts.workload.dataset.data_folder)
-    if free_bytes is None:
-        return None
-    needed_bytes = round(facts.demand.dataset_gb * 1e9)
-    needed = size(needed_bytes)
-    advice = "free some, lower dataset.num_files_train, or set dataset.data_folder to another disk"
-    observed = f"{size(free_bytes)} free for a dataset of {needed}"
-    return judged(free_bytes < needed_bytes, observed, f"{needed} free", advice, level="fail")
 
 
 def check_direct_reads(facts: Facts) -> Check | None:
@@ -140,11 +109,9 @@ def check_page_cache(facts: Facts) -> Check | None:
     return judged(ratio < WANTED_RATIO, observed, f"{WANTED_RATIO:g} times the memory", advice)
 
 
-CHECKS = {
+CHECKS: Checks = {
     "storage": check_file_system,
     "read ahead": check_read_ahead,
-    "scheduler": check_scheduler,
-    "free space": check_free_space,
     "O_DIRECT": check_direct_reads,
     "page cache": check_page_cache,
 }

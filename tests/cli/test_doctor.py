@@ -42,5 +42,5 @@ def test_the_doctor_looks_at_everything_and_raises_nothing(tmp_path: Path) -> No
     result = CliRunner().invoke(doctor.command, shape)
     assert result.exit_code in (0, 2)
     assert result.exception is None or isinstance(result.exception, SystemExit)
-    for name in ("packages", "MPI", "cores", "O_DIRECT", "dataset", "ranks fit"):
+    for name in ("configuration", "MPI", "cores", "O_DIRECT", "dataset", "ranks fit"):
         assert name in result.stdout

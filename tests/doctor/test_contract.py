@@ -1,30 +1,22 @@
-"""What holds for each check of the folder, and for one that a file adds."""
+"""What holds for each check of the folder."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from datagen.registry import names
-from dlemu.doctor import examine
+from datagen.errors import UserError
+from dlemu.config.schema import Workload
+from dlemu.doctor import host, outcomes, software, storage
 from dlemu.doctor.check_base import Check, Facts
+from dlemu.jobs.training import host_checks
 from tests.datasets import make_dataset
 from tests.doctor.workloads import small
 
-MODULES = [*(f"dlemu.doctor.{name}" for name in names("dlemu.doctor")), "dlemu.jobs.training.host_checks"]
-CHECKS = [each for module in MODULES for each in importlib.import_module(module).CHECKS.items()]
+MODULES = (software, host, storage, host_checks)
+CHECKS = [each for module in MODULES for each in module.CHECKS.items()]
 QUICK = ("train.computation_time=0.01", "reader.data_loader=threads", "metric.ceiling_seconds=0.1")
-ADDED = """
-from datagen.errors import UserError
-from dlemu.doctor.check_base import Check
-ORDER = {order}
-def check(facts):
-    {body}
-CHECKS = {{{name!r}: check}}
-"""
 
 
 @pytest.fixture(scope="module", params=["there", "absent"])
@@ -52,34 +44,22 @@ def test_no_two_checks_have_one_name() -> None:
     assert len({name for name, _ in CHECKS}) == len(CHECKS)
 
 
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A folder of checks: two that say something, and some that fail in each way that there is."""
-    folder = tmp_path / "own_checks"
-    folder.mkdir()
-    (folder / "__init__.py").touch()
-    ok = 'return Check(level="ok", observed=str(facts.workload.ranks))'
-    bodies = {
-        "second": ("second", 20, ok),
-        "first": ("first", 10, ok),
-        "silent": ("silent", 15, "return None"),
-        "refuses": ("refuses", 30, 'raise UserError("no room: make some")'),
-        "broken": ("broken", 40, "return {}['key']"),
+def test_a_check_that_raises_ends_no_other() -> None:
+    def refuses(_: Facts) -> Check:
+        raise UserError("no room: make some")
+
+    def breaks(_: Facts) -> Check:
+        raise KeyError("key")
+
+    checks = {
+        "refuses": refuses,
+        "breaks": breaks,
+        "silent": lambda _: None,
+        "last": lambda facts: Check(observed=str(facts.workload.ranks)),
     }
-    for file, (name, order, body) in bodies.items():
-        (folder / f"{file}.py").write_text(ADDED.format(name=name, order=order, body=body))
-    (folder / "not_importable.py").write_text("import no_such_library")
-    (folder / "_private.py").write_text("raise RuntimeError")
-    monkeypatch.syspath_prepend(tmp_path)
-    return "own_checks"
-
-
-def test_to_add_a_check_is_to_add_a_file_and_none_that_raises_ends_the_others(package: str, tmp_path: Path) -> None:
-    checks = [(check.name, check.level, check.observed) for check in examine(small(tmp_path, "ranks=3"), package)]
-    assert checks == [
-        ("not importable", "fail", "ModuleNotFoundError: No module named 'no_such_library'"),
-        ("first", "ok", "3"),
-        ("second", "ok", "3"),
+    seen = [(check.name, check.level, check.observed) for check in outcomes(checks, Facts(Workload(ranks=3)))]
+    assert seen == [
         ("refuses", "fail", "no room: make some"),
-        ("broken", "fail", "KeyError: 'key'"),
+        ("breaks", "fail", "KeyError: 'key'"),
+        ("last", "ok", "3"),
     ]

@@ -1,10 +1,10 @@
-"""Checks of cores, memory, limits and GPUs tell good from bad."""
+"""Checks of cores and shared memory tell good from bad."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from dlemu.config.schema import Reader, Workload
+from dlemu.config.schema import Workload
 from dlemu.doctor import host
 from dlemu.doctor.check_base import Check, Cores, Facts
 
@@ -35,12 +35,3 @@ def test_busy_cores_are_warned_of() -> None:
 def test_no_shared_memory_fails(tmp_path: Path) -> None:
     assert host.check_shared_memory(Facts(Workload()), str(tmp_path / "none")).level == "fail"
     assert host.check_shared_memory(Facts(Workload())).level in ("ok", "warn")
-
-
-def test_a_gpu_is_needed_for_pinned_memory_alone(tmp_path: Path) -> None:
-    (tmp_path / "0000:01:00.0").mkdir()
-    (tmp_path / "0000:01:00.0" / "information").write_text("Model: \t\t NVIDIA H100\nIRQ: 12\n")
-    pinned = Facts(Workload(reader=Reader(pin_memory=True)))
-    assert host.check_gpus(pinned, str(tmp_path)).observed == "1 x NVIDIA H100"
-    assert host.check_gpus(pinned, str(tmp_path / "none")).level == "fail"
-    assert host.check_gpus(Facts(Workload()), str(tmp_path / "none")).level == "ok"

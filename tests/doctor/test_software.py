@@ -1,4 +1,4 @@
-"""Checks of Python, its packages, the loader's framework and MPI tell good from bad."""
+"""Checks of the settings, the loader's framework and MPI tell good from bad."""
 
 from __future__ import annotations
 
@@ -12,13 +12,6 @@ from dlemu.doctor.check_base import Facts
 
 OPEN_MPI, MPICH = "mpirun (Open MPI) 4.1.4", "HYDRA build details: 5.0.2"
 MPICH_LIBRARY = "MPICH Version:      5.0.2"
-
-
-def test_the_packages_of_this_environment_are_all_there() -> None:
-    check = software.check_packages(Facts(Workload()))
-    assert check.level == "ok"
-    assert "numpy 2" in check.observed or "numpy 1" in check.observed
-    assert "mypy" not in check.observed, "what only developers need is not asked for"
 
 
 def test_two_mpi_wheels_in_one_environment_fail(monkeypatch: pytest.MonkeyPatch) -> None:

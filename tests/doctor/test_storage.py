@@ -35,9 +35,6 @@ def test_a_dataset_that_is_not_there_yet_is_no_failure(tmp_path: Path) -> None:
     assert check.level == "warn"
     assert check.advice.startswith("dlemu datagen")
     assert facts.folder == str(tmp_path), "the nearest folder that exists stands for it"
-    room = storage.check_free_space(facts)
-    assert room is not None
-    assert (room.level, "for a dataset of 960,000 bytes" in room.observed) == ("ok", True)
     assert storage.check_page_cache(facts) is None
     assert check_ranks(facts) is None
 
@@ -49,7 +46,6 @@ def test_a_damaged_dataset_fails_and_a_good_one_passes(tmp_path: Path) -> None:
     check = check_dataset(facts)
     assert isinstance(facts.dataset, Dataset)
     assert (check.level, "24 training files" in check.observed) == ("ok", True)
-    assert storage.check_free_space(facts) is None
     fit = check_ranks(facts)
     assert fit is not None
     assert (fit.level, "6 steps per epoch" in fit.observed) == ("ok", True)
@@ -84,14 +80,6 @@ def test_a_dataset_smaller_than_memory_is_warned_of_unless_the_cache_is_passed_b
         assert (found.level, "part of the reads" in found.observed) == (level, level == "warn")
 
 
-def test_too_little_space_for_the_dataset_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for free_bytes, level in ((960_000, "ok"), (959_999, "fail")):
-        monkeypatch.setattr("datagen.storage.posix.Storage.free_bytes", lambda *_, free=free_bytes: free)
-        found = storage.check_free_space(Facts(small(tmp_path / "none")))
-        assert found is not None
-        assert found.level == level
-
-
 def test_a_file_system_in_memory_is_no_drive() -> None:
     memory = facts_with(file_system=StorageFacts(folder="/d", file_system="tmpfs", device="tmpfs"))
     drive = facts_with(file_system=StorageFacts(folder="/d", file_system="xfs", device="/dev/x"))
@@ -114,8 +102,6 @@ def device(**changes: Any) -> DeviceFacts:
         below=("nvme0n1",),
         counted=True,
         read_ahead_bytes=4 << 20,
-        scheduler="none",
-        requests_counted=True,
     )
     return replace(facts, **changes)
 
@@ -140,16 +126,8 @@ def test_little_read_ahead_matters_to_large_samples_through_the_cache(
     assert not check.advice or "/sys/block/nvme0n1/queue/" in check.advice, "a partition's settings are its disk's"
 
 
-def test_schedulers_that_hold_requests_back_are_warned_of() -> None:
-    assert storage.check_scheduler(facts_with(device=device())).level == "ok"
-    assert storage.check_scheduler(facts_with(device=device(scheduler="bfq"))).level == "warn"
-    assert "iostats" in storage.check_scheduler(facts_with(device=device(requests_counted=False))).advice
-
-
-def test_a_folder_without_a_block_device_is_said_to_have_none() -> None:
-    facts = facts_with(device=None, file_system=StorageFacts(folder="/d", file_system="nfs4"))
-    assert "nfs4" in storage.check_scheduler(facts).observed
-    assert storage.check_read_ahead(facts) is None
+def test_a_folder_without_a_block_device_has_no_read_ahead() -> None:
+    assert storage.check_read_ahead(facts_with(device=None)) is None
 
 
 def test_a_storage_without_local_folders_has_no_device_nor_page_cache_to_look_at(tmp_path: Path) -> None:
@@ -158,14 +136,7 @@ def test_a_storage_without_local_folders_has_no_device_nor_page_cache_to_look_at
     facts = Facts(small(tmp_path, bucket))
     assert facts.usable_dataset is not None
     assert "tests.doctor.bucket, not a file system of this host" in storage.check_file_system(facts).observed
-    assert storage.check_scheduler(facts).observed.endswith("is behind tests.doctor.bucket")
-    for check in (
-        storage.check_read_ahead,
-        storage.check_direct_reads,
-        storage.check_page_cache,
-        storage.check_free_space,
-    ):
+    for check in (storage.check_read_ahead, storage.check_direct_reads, storage.check_page_cache):
         assert check(facts) is None
-    assert storage.check_free_space(Facts(small(tmp_path / "none", bucket))) is None
     with pytest.raises(UserError, match="no page cache to read past"):
         storage.check_direct_reads(Facts(small(tmp_path, bucket, "reader.odirect=true")))

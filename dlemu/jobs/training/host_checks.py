@@ -8,7 +8,7 @@ from math import ceil
 
 from datagen.errors import DlemuError
 from dlemu.config import datagen_command
-from dlemu.doctor.check_base import Check, Facts
+from dlemu.doctor.check_base import Check, Checks, Facts
 from dlemu.jobs.training.plan import TrainingJob, loader_class, make_job, planned_dataset
 from dlemu.jobs.training.preflight import can_be_judged, check_host, enough, memory_needed, steps_of
 from dlemu.jobs.training.trainer import measure_ceiling
@@ -107,4 +107,4 @@ def _ceiling_percent(job: TrainingJob, make_loader: type[Loader]) -> float | Non
     return percent
 
 
-CHECKS = {"dataset": check_dataset, "ranks fit": check_ranks, "ceiling": check_ceiling}
+CHECKS: Checks = {"dataset": check_dataset, "ranks fit": check_ranks, "ceiling": check_ceiling}
