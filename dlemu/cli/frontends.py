@@ -21,7 +21,7 @@ from dlemu.config.loading import NOT_INSTALLED
 from dlemu.config.schema import Workload
 from dlemu.dlio.export import export_beside
 from dlemu.ranks import detect_launcher
-from dlemu.report.progress import ProgressLines, log_writer
+from dlemu.report.progress import ProgressLine, log_writer
 from dlemu.report.units import size
 from dlemu.results.kinds import Kind
 from dlemu.results.live import Progress, report_command
@@ -75,13 +75,13 @@ class Terminal:
         self.as_json = as_json
         self.makes_page = False
         """The job's `output.report`, once it has begun."""
-        self._lines = ProgressLines(Console(stderr=True))
+        self._line = ProgressLine(Console(stderr=True))
 
     def __call__(self, event: events.Event) -> None:
         if isinstance(event, Progress):
-            self._lines.show([str(event)], last=event.is_over)
+            self._line.show(str(event), last=event.is_over)
             return
-        self._lines.leave()
+        self._line.leave()
         match event:
             case events.JobBegan():
                 self.makes_page = event.workload.output.report

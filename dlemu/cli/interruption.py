@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import shlex
 import signal
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
 
 from datagen.errors import SpaceError
-from datagen.withheld import without_secrets
 from dlemu.cli import complain
 from dlemu.cli.frontends import Terminal
-from dlemu.config.overrides import override, take_word
 from dlemu.ranks import Interrupted, interrupt_on
 from dlemu.report.table import Cell, Line, print_lines
 from dlemu.report.units import number, with_uncertainty
@@ -35,16 +32,16 @@ class Watched(Terminal):
     """Folder of the answer; empty until its runs are planned: nothing is kept before."""
     wants_page = True
 
-    def __init__(self, option: str = "") -> None:
-        """`option` is the command's option for the folder, if the folder is not the setting output.folder."""
+    def __init__(self, folder_option: str = "output.folder=") -> None:
+        """`folder_option` is how the command is given the folder."""
         super().__init__()
-        self._option = option
+        self._folder_option = folder_option
 
     def __call__(self, event: SizingEvent | RunEnded[Any, Any]) -> None:
         if not isinstance(event, RunsPlanned | Planned | RunEnded):
             super().__call__(event)
             return
-        self._lines.leave()
+        self._line.leave()
         if isinstance(event, RunsPlanned):
             self.folder = event.folder
             self.wants_page = event.wants_page
@@ -74,18 +71,11 @@ class Watched(Terminal):
         except (Interrupted, SpaceError) as error:
             if not self.folder:
                 raise
-            how = self._how_to_continue()
+            how = f"repeat the command with {self._folder_option}{shlex.quote(self.folder)}"
             if isinstance(error, SpaceError):
                 raise SpaceError(f"{error}; {finished} are kept: once there is space, {how}") from error
             complain(f"{error}; {finished} are kept: {how}")
             raise SystemExit(error.exit_status) from None
-
-    def _how_to_continue(self) -> str:
-        """Return advice to repeat this command with the folder of the finished parts."""
-        if self._option:
-            return f"repeat the command with {self._option} {self.folder}"
-        _, words = take_word(without_secrets(sys.argv[1:]), "output.folder")
-        return f"continue with `{shlex.join(['dlemu', *words, override(('output', 'folder'), self.folder)])}`"
 
     def _print(self, line: Cell) -> None:
         print_lines([line], Console(stderr=True))

@@ -1,11 +1,11 @@
-"""The progress of a run (lines that a terminal redraws, and that are else printed now and then), and its log.txt."""
+"""The progress of a run (a line that a terminal redraws, and that is else printed now and then), and its log.txt."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from rich.console import Console
 
@@ -20,33 +20,31 @@ from dlemu.runner.events import Event, JobBegan, OnEvent, Saved
 PLAIN_SECONDS = 10.0  # between lines, at least, where there is no terminal
 
 
-class ProgressLines:
-    """The caller draws the lines, so that no thread disturbs a rank; the cursor is always on the line below."""
+class ProgressLine:
+    """The caller draws the line, so that no thread disturbs a rank; the cursor is always on the line below."""
 
-    def __init__(
-        self, console: Console, plain_seconds: float = PLAIN_SECONDS, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._console, self._plain_seconds, self._now = console, plain_seconds, now
+    def __init__(self, console: Console, now: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._now = console, now
         self._redraws = console.is_terminal and not console.is_dumb_terminal
-        self._drawn, self._due, self._is_over = 0, now() + plain_seconds, False
+        self._is_drawn, self._due, self._is_over = False, now() + PLAIN_SECONDS, False
 
-    def show(self, lines: Sequence[str], *, last: bool = False) -> None:
-        """Replace the lines that are shown; without a terminal print them if it is time, and the `last` ones, once."""
+    def show(self, line: str, *, last: bool = False) -> None:
+        """Replace the line that is shown; without a terminal print it if it is time, and the `last` one, once."""
         if (last and self._is_over) or not (self._redraws or last or self._now() >= self._due):
             return
         self._is_over = last
-        shown = [line.translate(VISIBLE) for line in lines]
+        shown = line.translate(VISIBLE)
         if self._redraws:  # a line that wraps would take two
-            shown = [line[: self._console.width - 1] for line in shown]
-        back = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
-        self._console.file.write("".join([back, *(f"{line}\n" for line in shown)]))
+            shown = shown[: self._console.width - 1]
+        back = "\x1b[1F\x1b[J" if self._is_drawn else ""
+        self._console.file.write(f"{back}{shown}\n")
         self._console.file.flush()
-        self._drawn = len(shown) if self._redraws and not last else 0
-        self._due = self._now() + self._plain_seconds
+        self._is_drawn = self._redraws and not last
+        self._due = self._now() + PLAIN_SECONDS
 
     def leave(self) -> None:
-        """Let the lines stand: another message follows."""
-        self._drawn = 0
+        """Let the line stand: another message follows."""
+        self._is_drawn = False
 
 
 def log_writer(command: str) -> OnEvent:

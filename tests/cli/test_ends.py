@@ -90,5 +90,5 @@ def test_a_sweep_that_runs_out_of_space_says_how_to_go_on(
     signal.signal(signal.SIGTERM, before[0])
     signal.signal(signal.SIGINT, before[1])
     assert ended.value.code == 2
-    again = "continue with `dlemu sweep workload=unet3d ranks=1,2 output.folder=results/s`"
+    again = "repeat the command with output.folder=results/s"
     assert f"the disk is full; finished points are kept: once there is space, {again}" in capfd.readouterr().err

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from dlemu.report.progress import PLAIN_SECONDS, ProgressLines
+from dlemu.report.progress import PLAIN_SECONDS, ProgressLine
 
 
 class Time:
@@ -20,27 +20,24 @@ class Time:
 def shown(console: Console) -> str:
     """Show 200 steps of a second, of which one is interrupted by a message; return what was written."""
     clock = Time()
-    lines = ProgressLines(console, now=clock)
+    line = ProgressLine(console, now=clock)
     for step in range(1, 201):
         clock.seconds += 1
-        lines.show(
-            [f"step {step}/200", f"a second line that is longer than the terminal: {'x' * 200}"], last=step == 200
-        )
+        line.show(f"step {step}/200, longer than the terminal: {'x' * 200}", last=step == 200)
         if step == 100:
-            lines.leave()
+            line.leave()
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then_and_the_last() -> None:
     lines = shown(Console(file=io.StringIO(), width=100)).splitlines()
-    steps = [line for line in lines if line.startswith("step")]
-    assert len(steps) == pytest.approx(200 / PLAIN_SECONDS, abs=2)
-    assert steps[-1] == "step 200/200"
+    assert len(lines) == pytest.approx(200 / PLAIN_SECONDS, abs=2)
+    assert lines[-1].startswith("step 200/200")
     assert "\x1b" not in "".join(lines)
 
 
-def test_on_a_terminal_they_are_redrawn_in_place() -> None:
+def test_on_a_terminal_it_is_redrawn_in_place() -> None:
     drawn = shown(Console(file=io.StringIO(), width=100, force_terminal=True))
-    assert drawn.count("\x1b[2F\x1b[J") == 200 - 2, "neither at first, nor over a message"
-    assert max(len(line) for line in drawn.replace("\x1b[2F\x1b[J", "").splitlines()) < 100, "wrapped ones would stay"
+    assert drawn.count("\x1b[1F\x1b[J") == 200 - 2, "neither at first, nor over a message"
+    assert max(len(line) for line in drawn.replace("\x1b[1F\x1b[J", "").splitlines()) < 100, "wrapped ones would stay"
