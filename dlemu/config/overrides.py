@@ -6,10 +6,10 @@ import contextlib
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from datagen.errors import UserError
 from datagen.spec import joined_problems
@@ -22,7 +22,6 @@ from dlemu.config.workload_files import workload_names
 if TYPE_CHECKING:  # a list or a message needs no grammar
     from hydra.core.override_parser.types import Override
 
-T = TypeVar("T")
 WORKLOAD = ("workload",)
 DRIVES = "drives"  # drives=A,B stands for dataset.data_folder=A,B; a drive may be s3://BUCKET/PREFIX
 DATA_FOLDER = "dataset.data_folder"
@@ -188,20 +187,6 @@ def check_points(runs: Sequence[Point]) -> None:
             "a sweep needs several values for a key, as in ranks=1,2,4,8 or drives=/mnt/a,/mnt/b; `dlemu train` makes "
             "one run"
         )
-
-
-def check_each(runs: Sequence[Point], check: Callable[[Point], T]) -> list[T]:
-    """Return the result of `check` for each point; raises a single UserError with all of its errors."""
-    results: list[T] = []
-    point_names: dict[str, str] = {}  # by message, so that the same problem of several points is listed once
-    for point in runs:
-        try:
-            results.append(check(point))
-        except UserError as error:
-            point_names.setdefault(str(error), named(point.settings))
-    if point_names:
-        raise UserError("\n".join(f"{name}: {text}" if name else text for text, name in point_names.items()))
-    return results
 
 
 def named(settings: Mapping[str, str]) -> str:

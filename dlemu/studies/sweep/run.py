@@ -11,7 +11,7 @@ from dataclasses import replace
 from datagen.errors import DlemuError, UserError
 from datagen.withheld import without_secrets
 from dlemu.config import digest, load
-from dlemu.config.overrides import Point, check_each, check_points, named, override, points, take_word
+from dlemu.config.overrides import Point, check_points, named, override, points, take_word
 from dlemu.config.schema import Workload
 from dlemu.results.kinds import Kind, kind_requested, kind_wanted, read_figures
 from dlemu.runner.child_run import run_train
@@ -62,15 +62,16 @@ def sweep(
 def _check(all_points: Sequence[Point], config_dir: str | None) -> list[tuple[Kind, Workload]]:
     """Check every point before any of them runs; return the kind of job, the same for all, and workload of each."""
     looks: dict[str, Look] = {}
-
-    def check(point: Point) -> tuple[Kind, Workload]:
-        workload = load(point.words, config_dir=config_dir)
-        kind = kind_requested(workload)
-        job = kind.load_job().job
-        looks.setdefault(kind.name, job.look_at_points())(checked(workload, job))
-        return kind, workload
-
-    checked_points = check_each(all_points, check)
+    checked_points = []
+    for point in all_points:
+        try:
+            workload = load(point.words, config_dir=config_dir)
+            kind = kind_requested(workload)
+            job = kind.load_job().job
+            looks.setdefault(kind.name, job.look_at_points())(checked(workload, job))
+        except UserError as error:
+            raise UserError(f"{named(point.settings)}: {error}") from error
+        checked_points.append((kind, workload))
     nouns = sorted({kind.noun for kind, _ in checked_points})
     if len(nouns) > 1:
         raise UserError(f"some points are {' and some '.join(nouns)}, which share no metric: sweep each separately")
