@@ -1,13 +1,9 @@
-"""Finds and reads workload files: shipped with dlemu, with an installed kind of job, and the user's own.
-
-Hydra composes files that include others by a defaults list. OmegaConf alone reads other files, in 0.06 CPU s less.
-"""
+"""Finds and reads workload files: shipped with dlemu, with an installed kind of job, and the user's own."""
 
 from __future__ import annotations
 
 import os
 import re
-import warnings
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -23,7 +19,6 @@ YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MOST_YAML_BYTES = 1 << 20  # all existing settings fill 10 KB
 MOST_YAML_VALUES = 10_000  # aliases of aliases multiply the values of a short file
 _CONFIG_MODULE = "dlemu.configs"
-_HYDRA_VERSION = "1.3"
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 
 
@@ -92,14 +87,17 @@ def _suggestion(choice: str, names: list[str]) -> str:
 def compose_workload(choice: str, config_dir: str | None) -> dict[str, Any]:
     """Return the sections of the chosen workload as nested values, references unresolved; raises UserError."""
     path = workload_file(choice, config_dir)
-    content = _read_limited(path)
     try:
-        tree = _parse(content)
-        if "defaults" in tree or "hydra" in tree or b"@package" in content:  # OmegaConf composes none of these
-            tree = _compose_by_hydra(os.path.abspath(path))
-    except (ValueError, RecursionError) as error:
+        tree = _parse(_read_limited(path))
+    except ValueError as error:
         raise UserError(f"workload={choice} can't be composed: {error}") from None
-    # DLIO's own configurations have all sections below `workload`, and Hydra puts a file of a folder `workload` there.
+    if "defaults" in tree:
+        raise UserError(
+            f"workload={choice} includes other files by a defaults list: wanted one file with all its settings; `dlemu "
+            "train workload=NAME --cfg` prints those of a workload"
+        )
+    tree.pop("hydra", None)  # of Hydra's own settings a workload needs none
+    # DLIO's own configurations have all sections below `workload`.
     sections = tree.get("workload")
     if isinstance(sections, dict):
         del tree["workload"]
@@ -107,32 +105,6 @@ def compose_workload(choice: str, config_dir: str | None) -> dict[str, Any]:
     if sections is None:
         tree.pop("workload", None)
     return tree
-
-
-def _compose_by_hydra(path: str) -> dict[str, Any]:
-    """Compose the file; its defaults list can name shipped workloads. Raises ValueError with Hydra's message."""
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    folder, file = os.path.split(path)
-    name = file.removesuffix(SUFFIX)
-    parent, group = os.path.split(folder)
-    if group == "workload":
-        folder, name = parent, f"{group}/{name}"
-    hydra_of_caller = GlobalHydra.instance().hydra  # a process has one instance, which the calling program may use
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(folder, version_base=_HYDRA_VERSION), warnings.catch_warnings():
-            # Hydra warns of a defaults list without `_self_`; the file then comes last, as is usually intended.
-            warnings.simplefilter("ignore", UserWarning)
-            return _to_dict(compose(name, overrides=[f"hydra.searchpath=[pkg://{_CONFIG_MODULE}]"]))
-    except (HydraException, OmegaConfBaseException) as error:
-        # Hydra adds its search path, which does not help the user.
-        raise ValueError(str(error).split("\nConfig search path", 1)[0]) from None
-    finally:
-        GlobalHydra.instance().hydra = hydra_of_caller
 
 
 def _to_dict(config: Any, *, resolve: bool = False) -> dict[str, Any]:

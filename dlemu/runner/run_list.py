@@ -162,7 +162,7 @@ class RunList(ABC, Generic[What, Run, A]):
         changed_keys = [key for key in now if before[key] != now[key]]
         if changed_keys:
             changes = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in changed_keys if key != DIGEST]
-            reason = "; ".join(changes) or "the workload's file, one that it includes, or dlemu's version changed"
+            reason = "; ".join(changes) or "the workload's file, or dlemu's version changed"
             raise UserError(
                 f"{self.folder} holds an interrupted {self.noun} with other settings ({reason}); "
                 f"set {self.setting} to a new folder"

@@ -141,8 +141,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         few = {"record_length_bytes": 1000, "record_length_bytes_stdev": 0}
         make_dataset(Path("data"), num_files_train=4, num_samples_per_file=128, **few)
         (place / "mine.yaml").write_text("model: {name: mine}\n")
-        (place / "base.yaml").write_text("model: {name: base}\n")
-        (place / "drawing.yaml").write_text("defaults: [base, _self_]\n")
         (place / "own" / "workload").mkdir(parents=True)
         shutil.copyfile("mine.yaml", place / "own" / "workload" / "mine.yaml")
         run_checkpoints(place, num_checkpoints_read="0")
