@@ -128,12 +128,9 @@ def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]
 def _training_problems(workload: Workload) -> Iterator[str]:
     flow, data, reader, train = workload.workflow, workload.dataset, workload.reader, workload.train
     if not flow.train:
-        commands = {"generate_data": "dlemu datagen", "checkpoint": "dlemu checkpoint"}
-        asked = [name for name in commands if getattr(flow, name)]
-        advice = " or ".join(f"run {commands[name]}" for name in asked)
         yield (
-            "workflow.train is false: nothing would be trained, the workload requests "
-            f"{' and '.join(asked) or 'nothing'}; {f'{advice}, or ' if advice else ''}set workflow.train=true"
+            "workflow.train is false: nothing would be trained; set workflow.train=true, or run `dlemu datagen` or "
+            "`dlemu checkpoint`"
         )
     if flow.checkpoint:
         folder = workload.checkpoint.checkpoint_folder
