@@ -25,8 +25,7 @@ class Number(click.FloatRange):
         try:
             float(value)
         except ValueError:
-            unit = " of MB/s" if param and "mb_per_second" in str(param.name) else ""
-            self.fail(f"{value!r} is not a number: wanted a number{unit}, such as 2000", param, ctx)
+            self.fail(f"{value!r} is not a number: wanted one without a unit, such as 2000", param, ctx)
         number: float = super().convert(value, param, ctx)
         return number if math.isfinite(number) else self.fail(f"{value} is not a finite number.", param, ctx)
 

@@ -90,10 +90,8 @@ def _parse_one(text: str) -> Setting:
 
 
 def _path(parsed: Override, text: str) -> KeyPath:
-    if parsed.key_or_group == "workload" and parsed.package in (None, "_global_"):
-        return WORKLOAD
     if parsed.package is not None:
-        raise UserError(f"{text}: only workload has a package (workload@_global_=NAME); write a key without '@'")
+        raise UserError(f"{text}: no setting has a package; write its key without '@'")
     parts = tuple(parsed.key_or_group.replace("/", ".").split("."))
     if not all(parts):
         raise UserError(f"{text}: the key is empty; wanted KEY=VALUE, as in reader.batch_size=4")

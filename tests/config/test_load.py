@@ -39,7 +39,6 @@ def test_one_override_in_all_spellings(prefix: str, section: str) -> None:
     spelled = load([*words, f"{prefix}workload=default", f"{prefix}{section}reader.odirect=true"])
     assert spelled == load(["reader={batch_size: 9, odirect: true}"]), "the last word wins"
     assert (spelled.reader.batch_size, spelled.reader.odirect) == (9, True)
-    assert load([f"{prefix}workload@_global_=unet3d"]).model.name == "unet3d"
 
 
 def test_old_names_and_nulls_are_overrides_too() -> None:
