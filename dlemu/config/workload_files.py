@@ -68,20 +68,8 @@ def workload_file(choice: str, config_dir: str | None) -> str:
             return choice
         raise UserError(f"workload={choice}: {problem}; wanted a file NAME{SUFFIX}, or a name: {names}")
     if choice not in paths:
-        raise UserError(f"there is no workload {choice!r}: {_suggestion(choice, sorted(paths))}known: {names}")
+        raise UserError(f"there is no workload {choice!r}: {nearest(choice, paths)}known: {names}")
     return paths[choice]
-
-
-def _suggestion(choice: str, names: list[str]) -> str:
-    """Return a question, or nothing: of unet3d_h200, a name as in DLIO, with which accelerators unet3d exists."""
-    base, _, accelerator = choice.rpartition("_")
-    if base not in shipped_workloads():
-        return nearest(choice, names)
-    accelerators = compose_workload(base, None).get("accelerators", {})
-    if not accelerators:
-        return f"did you mean workload={base}? "
-    suggested = accelerator if accelerator in accelerators else " or ".join(accelerators)
-    return f"did you mean workload={base} accelerator={suggested}? "
 
 
 def compose_workload(choice: str, config_dir: str | None) -> dict[str, Any]:

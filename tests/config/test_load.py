@@ -165,7 +165,7 @@ def test_hydras_run_folder_is_the_output_folder() -> None:
     ("overrides", "said"),
     [
         (["workload=unet3"], "there is no workload 'unet3': did you mean unet3d? known: bert, colfax, cosmoflow,"),
-        (["workload=unet3d_h100"], "did you mean workload=unet3d accelerator=h100?"),
+        (["workload=unet3d_h100"], "did you mean unet3d?"),
         (["workload=unet3d", "accelerator=h10"], "did you mean h100? known: v100, a100, h100, b200"),
         (["accelerator=h100"], "'default' has no accelerators"),
         (["workload=unet3d", "scale=laptp"], "did you mean laptop?"),
