@@ -200,19 +200,16 @@ def probe(
     steady: bool = False,
     folder: str = "",
     on_progress: Callable[[Event], None] | None = None,
-    **settings: object,
 ) -> ProbeAnswer:
     """Measure what a storage can do: `dlemu probe`.
 
-    `target` is a folder, a file or s3://BUCKET (with `storage.storage_options.NAME` among the keywords); `preset`,
-    `accesses` ("randread"), `sizes` in bytes, `depths` and `jobs` select the requests. Raises UserError, DlemuError.
+    `target` is a folder or a file; `preset`, `accesses` ("randread"), `sizes` in bytes, `depths` and `jobs` select the
+    requests. Raises UserError, DlemuError.
     """
     from dlemu.jobs.probe import run
 
     place = os.fspath(target)
     check_letters([place, folder])
-    if settings and not place.startswith("s3://"):
-        raise UserError(f"a target and settings ({', '.join(settings)}) were given: only a bucket takes settings")
     with main_thread("probe"):
         return run.probe_target(
             place,
@@ -225,7 +222,6 @@ def probe(
             engine=engine,
             file_bytes=file_bytes,
             steady=steady,
-            options=overrides_of({}, settings),
             folder=folder,
             on_event=on_progress or ignore,
         )[0]

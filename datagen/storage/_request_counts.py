@@ -12,7 +12,6 @@ import mmap
 import os
 import platform
 from bisect import bisect_left
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +44,6 @@ class RequestCounts:
         if len(self.values) != _SIZE:
             raise UserError(f"{len(self.values)} counters of requests, wanted {_SIZE}: the result is damaged")
         self._cells = self.values.data  # the same memory; incremented several times as fast
-        self.on_answer: Callable[[int, int], None] | None = None  # called by `answered` with its arguments
 
     @classmethod
     def kept_in(cls, folder: str) -> RequestCounts:
@@ -84,8 +82,6 @@ class RequestCounts:
         """Record the latencies of a GET: from sending it to the first and to the last byte of the response."""
         self._cells[len(COUNTERS) + bisect_left(_EDGES_NS, first_byte_ns)] += 1
         self._cells[len(COUNTERS) + BINS + bisect_left(_EDGES_NS, last_byte_ns)] += 1
-        if self.on_answer is not None:
-            self.on_answer(first_byte_ns, last_byte_ns)
 
     def __getitem__(self, counter: str) -> int:
         return int(self.values[INDEX[counter]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +36,7 @@ def _each(convert: Callable[[str], Any]) -> Callable[..., tuple[Any, ...]]:
 
 
 @click.command(name="probe")
-@click.argument("target", nargs=-1, metavar="TARGET [KEY=VALUE]...")
+@click.argument("target")
 @click.option(
     "--preset",
     type=click.Choice(["amax", "micron-6550"]),
@@ -59,7 +58,7 @@ def _each(convert: Callable[[str], Any]) -> Callable[..., tuple[Any, ...]]:
     "file_bytes",
     metavar="SIZE",
     callback=lambda context, option, text: _bytes(text) if text else None,
-    help="Size of the test file: 4g in a folder, 1g in a bucket.",
+    help="Size of the test file: 4g.",
 )
 @click.option("--engine", type=click.Choice(["auto", "fio", "threads"]), default="auto", show_default=True)
 @click.option("--steady", is_flag=True, help="Repeat each write until it is steady (SNIA); 25 rounds at most.")
@@ -70,18 +69,16 @@ def _each(convert: Callable[[str], Any]) -> Callable[..., tuple[Any, ...]]:
     help="Folder of the results [default: results/probe/TIME-PROCESS].",
 )
 @answer_options("probe.json")
-def command(target: tuple[str, ...], preset: str | None, output: str, as_json: bool, **requests: Any) -> None:
+def command(target: str, preset: str | None, output: str, as_json: bool, **requests: Any) -> None:
     """Measure what a storage can do, before any training.
 
     \b
     dlemu probe /mnt/nvme                                    # 4k to 1m, 1 to 128 in flight, past the page cache
     dlemu probe /mnt/nvme --preset amax
     dlemu probe /mnt/nvme --rw write --sizes 1m --steady           # as a used drive writes
-    dlemu probe s3://BUCKET storage.storage_options.endpoint_url=http://10.0.0.1:9000    # GET by size and in flight
 
-    TARGET is a folder or a bucket, in which a test file or objects are made and removed again, or an existing file or
-    object. Requests are made by fio if it is installed, otherwise by dlemu's threads; to a bucket, by the client that
-    training reads with.
+    TARGET is a folder, in which a test file is made and removed again, or an existing file. Requests are made by fio if
+    it is installed, otherwise by dlemu's threads.
 
     Exit status: 0, 2 a usage error, 3 a request failed, 128 + signal.
     """
@@ -94,16 +91,5 @@ def command(target: tuple[str, ...], preset: str | None, output: str, as_json: b
 
     interrupt_on(signal.SIGTERM)
     terminal = Terminal(as_json=as_json)
-    options = [word for word in target if "=" in word and not os.path.exists(word)]
-    targets = [word for word in target if word not in options]
-    if len(targets) != 1:
-        raise click.UsageError("wanted one TARGET; `dlemu predict` measures a workload's own reads")
-    is_bucket = targets[0].startswith("s3://")
-    if options and not is_bucket:
-        raise click.UsageError(f"{options[0]}: only a bucket takes settings (results go to --output FOLDER)")
-    if is_bucket and requests["engine"] != "auto":
-        raise click.UsageError("--engine is not for a bucket: dlemu's S3 client is used")
-    answer, folder = probe_target(
-        targets[0], preset=preset or "", **requests, options=options, folder=output, on_event=terminal
-    )
+    answer, folder = probe_target(target, preset=preset or "", **requests, folder=output, on_event=terminal)
     show_answer(answer, folder, "probe", as_json=as_json, page=True)

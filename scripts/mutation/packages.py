@@ -19,7 +19,7 @@ class Package:
 
 OF_RESULTS = "analyse", "measured", "parts", "result", "summary", "wording"
 """What training and checkpoints, each in its folder, know of their results."""
-OF_PROBES = "object_gets", "probe_file", "requests", "result", "run"
+OF_PROBES = "probe_file", "requests", "result", "run"
 """All but the page and its figures, which goldens and a browser hold."""
 PACKAGES = {
     "metrics": Package(("dlemu/metrics/*",), ("tests/metrics", "tests/goldens")),

@@ -1,4 +1,4 @@
-"""The own engine of `dlemu probe` beside fio, in turn, on drives of known speed; its GETs on known object servers."""
+"""The own engine of `dlemu probe` beside fio, in turn, on drives of known speed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.processes import run
-from measuring.runs import BUCKET, bucket
 
 from dlemu.jobs.probe.result import PROBE
-from tests.object_server import Behaviour, object_server
 from validation.bed import Bed
 from validation.check import Check
 from validation.drive import Speed
@@ -29,13 +27,10 @@ CASES = (
 ROUNDS, SECONDS = 3, 3.0
 FILE_BYTES = 512 << 20
 WITHIN_PERCENT = 3.0
-SERVER_PERCENT = 5.0
-"""Of a rate by latency: arithmetic leaves out the 1 to 2 ms that the server takes beside it."""
 
 
 def measure(bed: Bed) -> Iterator[Check]:
-    """Each case by fio and by dlemu, in turn; then a bucket."""
-    yield from measure_objects()
+    """Each case by fio and by dlemu, in turn."""
     path = os.path.join(bed.drive.folder, "probe")
     with open(path, "wb") as file:
         for _ in range(FILE_BYTES >> 20):
@@ -50,26 +45,6 @@ def measure(bed: Bed) -> Iterator[Check]:
         os.unlink(path)
 
 
-def measure_objects() -> Iterator[Check]:
-    """GET requests on servers of known rate and known latency, by arithmetic."""
-    with object_server(Behaviour(bytes_per_second=100_000_000)) as server:
-        cell = _gets(server.endpoint, "1m", 8)
-        case = "S3, 100 MB/s: 1m, 8 in flight"
-        yield _check(case, "mb_per_second / the server's", 100.0, cell["mb_per_second"], "MB/s")
-    with object_server(Behaviour(latency_seconds=0.05)) as server:
-        cell = _gets(server.endpoint, "64k", 8)
-        case = "S3, 50 ms: 64k, 8 in flight"
-        yield _check(case, "requests/s / 8 in 50 ms", 160.0, cell["iops"], "/s", SERVER_PERCENT)
-        yield _check(case, "first byte, median", 50.0, cell["first_byte_ms"]["p50"], "ms")
-
-
-def _gets(endpoint: str, size: str, depth: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as results:
-        words = [f"s3://{BUCKET}", bucket(endpoint)[-1], "--file-size", "64m"]
-        grid = ["--sizes", size, "--depths", str(depth), "--seconds", str(SECONDS), "--output", results]
-        return _measured([sys.executable, "-m", "dlemu", "probe", *words, *grid], results)
-
-
 def _compare(bed: Bed, path: str, size: str, depth: int, case: str) -> Iterator[Check]:
     rounds = [(_cell(bed, path, size, depth, "fio"), _cell(bed, path, size, depth, "threads")) for _ in range(ROUNDS)]
     for key, unit in (("mb_per_second", "MB/s"), ("iops", "/s")):
@@ -79,8 +54,8 @@ def _compare(bed: Bed, path: str, size: str, depth: int, case: str) -> Iterator[
     yield _check(case, "mean latency / fio's", fio, own, "ms")
 
 
-def _check(case: str, what: str, theory: float, own: float, unit: str, within: float = WITHIN_PERCENT) -> Check:
-    return Check(case, what, theory, own, unit, within=within, percent=True)
+def _check(case: str, what: str, theory: float, own: float, unit: str) -> Check:
+    return Check(case, what, theory, own, unit, within=WITHIN_PERCENT, percent=True)
 
 
 def _cell(bed: Bed, path: str, size: str, depth: int, engine: str) -> dict[str, Any]:

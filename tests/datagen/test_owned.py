@@ -36,7 +36,6 @@ OTHERS_THAT_REMOVE = {
     "dlemu/contrib/kvcache/mover.py": "blocks of the plan, in the folder or below the prefix that this run made",
     "dlemu/contrib/kvcache/run_folder.py": "objects below the prefix that this run made",
     "dlemu/contrib/pack/job.py": "files under way, which killed processes of a packing left",
-    "dlemu/jobs/probe/object_gets.py": "objects that this probe made",
     "dlemu/jobs/probe/probe_file.py": "files of its own and of killed probes, by their name, lock and owner",
     "dlemu/jobs/checkpoint/run.py": "the token that this run left",
 }

@@ -21,7 +21,7 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.probe.result import PROBE, Access, ProbeAnswer, ProbeCell
 from dlemu.jobs.training.prediction.calibration import most_mb_per_second, rates
 from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive, curve_of, requests_of, with_rates
-from dlemu.machine.environment import describe_host
+from dlemu.machine.environment import StorageFacts, describe_host
 from dlemu.results.answer_files import to_json
 from dlemu.results.drive import Rate, Rates
 from dlemu.runner.prediction_request import PredictionRequest
@@ -139,8 +139,14 @@ def probed(folder: Path, *cells: tuple[Access, int, int, int, float]) -> str:
         )
         for access, size, depth, jobs, iops in cells
     )  # fmt: skip
-    host, place = describe_host(), "/mnt/nvme"
-    answer = ProbeAnswer(complete=True, target=place, engine="fio", host=host, cells=tuple(made))
+    answer = ProbeAnswer(
+        complete=True,
+        target="/mnt/nvme",
+        engine="fio",
+        host=describe_host(),
+        storage=StorageFacts(folder="/mnt/nvme"),
+        cells=tuple(made),
+    )
     (folder / PROBE).write_text(to_json(answer))
     return str(folder)
 

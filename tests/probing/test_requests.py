@@ -39,7 +39,6 @@ def test_requests_begin_and_end_while_they_are_measured(writes: bool, file: Path
     assert (done.end_ns - done.latency_ns).min() >= began_ns
     assert began_ns + 100_000_000 <= done.end_ns.max() <= ended_ns, "as long as it was wanted"
     assert 0 <= done.cpu_seconds <= used_seconds
-    assert (done.first_byte_ns, done.failed) == (None, 0)
 
 
 @pytest.mark.parametrize("writes", [False, True])

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,21 +16,18 @@ import pytest
 from click.testing import CliRunner
 
 from datagen.errors import DlemuError, SpaceError, UserError
-from datagen.storage.storage_base import StorageSpec
 from dlemu.cli.probe import command
 from dlemu.config import load
 from dlemu.jobs.probe import requests
 from dlemu.jobs.probe import run as run_probe
-from dlemu.jobs.probe.object_gets import _ranges
 from dlemu.jobs.probe.probe_file import probe_file
-from dlemu.jobs.probe.requests import _cell_of_requests, choose_engine, measure_cell, measure_gets
+from dlemu.jobs.probe.requests import _cell_of_requests, choose_engine, measure_cell
 from dlemu.jobs.probe.result import CellSpec, ProbeAnswer, ProbeCell, Requests
 from dlemu.jobs.probe.run import probe_target, read_probe
 from dlemu.jobs.training.evict import treatment_of
 from dlemu.machine.environment import describe_folder
 from dlemu.metrics.demand import demand
 from dlemu.runner.events import Doing
-from tests.object_stores import BUCKET, KEYS, own_server
 from tests.shown import details
 
 MIB = 1 << 20
@@ -47,29 +43,26 @@ def cell(wanted: CellSpec = READ, mb_per_second: float = 100.0) -> ProbeCell:
 # requests
 
 
-def test_a_setting_beside_a_target_is_named() -> None:
-    ended = CliRunner().invoke(command, ["/mnt", "output.folder=results/a"])
-    assert ended.exit_code == 2
-    assert "output.folder=results/a: only a bucket takes settings" in ended.output
-    assert "--output" in ended.output
+def test_a_bucket_is_refused_with_what_measures_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"s3://some is no folder or file: .*dlemu predict"):
+        probe_target("s3://some", folder=str(tmp_path / "r"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_cell_is_of_the_requests_that_count_and_its_cpu_time_of_all() -> None:
     """Of two jobs; those that ended while it settled have a latency of their own, and are left out."""
     ends = np.concatenate([np.arange(100) * 5_000_000, 500_000_000 + np.arange(1, 201) * 10_000_000])
     early = ends < 500_000_000
-    latency, first = np.where(early, 90_000_000, 4_000_000), np.where(early, 80_000_000, 3_000_000)
-    part = Requests(ends, latency, cpu_seconds=0.3, first_byte_ns=first, failed=2)
+    latency = np.where(early, 90_000_000, 4_000_000)
+    part = Requests(ends, latency, cpu_seconds=0.3)
     found = _cell_of_requests(replace(READ, jobs=2), 0, [part, part], 2.0)
     assert (found.access, found.size_bytes, found.depth, found.jobs) == ("randread", 4096, 8, 2)
     assert found.seconds == pytest.approx(2.0, abs=0.01)
     assert found.iops == pytest.approx(200, rel=0.01)
     assert found.mb_per_second == pytest.approx(200 * 4096 / 1e6, rel=0.01)
     assert found.latency_ms is not None
-    assert found.first_byte_ms is not None
-    assert (found.latency_ms.max, found.first_byte_ms.max) == pytest.approx((4, 3))
+    assert found.latency_ms.max == pytest.approx(4)
     assert found.cpu_seconds_per_gb == pytest.approx(0.6 / (600 * 4096 / 1e9))
-    assert found.failed == 4
     late = _cell_of_requests(READ, 7_000_000_000, [Requests(ends + 7_000_000_000, latency, cpu_seconds=0.3)], 2.0)
     assert late.iops == pytest.approx(100, rel=0.01), "time is counted from the start"
 
@@ -164,23 +157,6 @@ def test_what_fio_says_of_its_end_is_told_without_its_report(
     assert failed.type is kind
 
 
-# objects
-
-
-def test_a_range_is_of_one_object_and_all_have_their_turn() -> None:
-    sizes = {"a": 2000, "b": 900, "c": 3500}
-    objects: Any = [SimpleNamespace(size_bytes=size, name=name) for name, size in sizes.items()]
-    wanted = CellSpec(access="read", size_bytes=1000, depth=1, jobs=1)
-
-    def first(count: int, cell: CellSpec) -> list[tuple[str, int]]:
-        ranges: Any = itertools.islice(_ranges(cell, objects), count)
-        return [(reader.name, offset) for reader, offset in ranges]
-
-    places = [("a", 0), ("a", 1000), ("c", 0), ("c", 1000), ("c", 2000)]
-    assert first(6, wanted) == [*places, places[0]]
-    assert set(first(200, replace(wanted, access="randread"))) == set(places)
-
-
 def test_each_job_has_its_part_and_all_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time that it settles comes on top of the cell's."""
     asked: list[Any] = []
@@ -188,55 +164,17 @@ def test_each_job_has_its_part_and_all_of_the_time(monkeypatch: pytest.MonkeyPat
     def answered(work: Any, jobs: Any, *_: Any, most_seconds: float, **__: Any) -> list[tuple[int, Requests]]:
         asked.append((most_seconds, [job.args for job in jobs]))
         ends = np.array([600_000_000, 700_000_000])
-        return [(0, Requests(ends, ends, 0.1, ends)) for _ in jobs]
+        return [(0, Requests(ends, ends, 0.1)) for _ in jobs]
 
     monkeypatch.setattr(requests, "run_crew", answered)
     wanted = CellSpec(access="read", size_bytes=4096, depth=3, jobs=2)
     assert measure_cell(wanted, "/dev/some", MIB, 1.5, "threads").jobs == 2
-    spec = StorageSpec(type="s3", root="bucket")
-    assert measure_gets(wanted, spec, ("a", "b"), 1.5).first_byte_ms is not None
-    (seconds, jobs), (get_seconds, gets) = asked
-    assert seconds == get_seconds > 1.5
+    ((seconds, jobs),) = asked
+    assert seconds > 1.5
     assert [job[1:] for job in jobs] == [("/dev/some", range(MIB // 2)), ("/dev/some", range(MIB // 2, MIB))]
-    assert gets == 2 * [(wanted, spec, ("a", "b"))]
     asked.clear()
     measure_cell(replace(wanted, access="randread"), "x", MIB, 1.5, "threads")
     assert {job[2] for job in asked[0][1]} == {range(MIB)}, "random jobs share the whole file"
-
-
-def test_cells_of_a_bucket_are_kept_at_once_with_what_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-
-    def gets(wanted: CellSpec, spec: StorageSpec, objects: tuple[str, ...], seconds: float) -> ProbeCell:
-        assert (len(objects), seconds, spec.root) == (1, 0.7, BUCKET)
-        return replace(cell(wanted, 4000.0), failed=wanted.depth)
-
-    monkeypatch.setattr(run_probe, "measure_gets", gets)
-    kept: list[Any] = []
-
-    def look(event: Any) -> None:
-        kept.append((event.part, read_probe(str(tmp_path / "r"))))
-
-    with own_server() as server:
-        word = f"storage.storage_options.endpoint_url={server.endpoint}"
-        answer, folder = probe_target(
-            f"s3://{BUCKET}", options=[word], sizes=(4096,), depths=(2, 3), seconds=0.7,
-            file_bytes=8192, folder=str(tmp_path / "r"),
-            on_event=look,
-        )  # fmt: skip
-    assert [(len(told.cells), told.complete) for _, told in kept] == [(1, False), (2, False)]
-    assert tuple(one for one, _ in kept) == answer.cells
-    assert read_probe(folder) == answer
-    assert (answer.target, answer.overrides) == (f"s3://{BUCKET}", (word,))
-    assert (answer.complete, answer.engine, answer.storage) == (True, "s3", None)
-    assert answer.issues == ("retried 5 requests that had failed",)
-    assert answer.feeds
-    monkeypatch.setattr(run_probe, "measure_gets", lambda wanted, *_: cell(wanted))
-    with own_server() as server:
-        word = f"storage.storage_options.endpoint_url={server.endpoint}"
-        clean, _ = probe_target(f"s3://{BUCKET}", options=[word], file_bytes=MIB, folder=str(tmp_path / "s"))
-    assert clean.issues == ()
 
 
 # answers
@@ -279,7 +217,8 @@ def test_every_cell_of_the_grid_is_measured_and_kept_at_once(measured: list[Any]
     assert tuple(one for one, _ in kept) == answer.cells
     assert read_probe(str(tmp_path / "results")) == answer
     assert answer.complete
-    assert (answer.target, answer.engine, answer.storage is not None) == (str(tmp_path / "place"), "threads", True)
+    assert (answer.target, answer.engine) == (str(tmp_path / "place"), "threads")
+    assert answer.storage.folder == str((tmp_path / "place").resolve())
     assert not list((tmp_path / "place").iterdir())
 
 
@@ -417,7 +356,6 @@ def test_a_file_that_is_there_is_read_in_all_its_size(measured: list[Any], tmp_p
     answer = probed(tmp_path, file, sizes=(4096,), depths=(1,))
     assert [call[1:3] for call in measured] == [(str(file), 5 * 4096)]
     assert file.stat().st_size == 5 * 4096
-    assert answer.storage is not None
     assert answer.issues == ()
     place = describe_folder(str(tmp_path))
     assert replace(answer.storage, free_bytes=place.free_bytes) == place, "of the folder where it lies"
@@ -428,7 +366,6 @@ def test_a_probe_of_memory_says_that_it_is_none_of_a_storage(
 ) -> None:
     monkeypatch.setattr(run_probe, "describe_folder", lambda path: replace(describe_folder(path), file_system="tmpfs"))
     answer, folder = probed(tmp_path), str(tmp_path / "r")
-    assert answer.storage is not None
     said = f"{answer.storage.folder} is tmpfs, which is memory: no storage was measured"
     assert answer.issues == (said,)
     assert said in details("probe", answer, folder)

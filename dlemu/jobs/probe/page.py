@@ -20,7 +20,6 @@ _SHOWN_FEEDS = 2
 _ENGINES = {
     "fio": "fio, libaio, direct",
     "threads": "dlemu's own requests by threads, direct",
-    "s3": "dlemu's S3 client, GET of ranges, one connection per request in flight",
 }
 
 
@@ -65,8 +64,6 @@ def _columns(cell: ProbeCell) -> dict[str, str]:
         shown |= {"mean\nms": number(times.mean), "p50": number(times.p50), "p99": number(times.p99)}
         shown["p99.9"] = number(times.p999)
     shown["CPU\ns/GB"] = number(cell.cpu_seconds_per_gb)
-    if cell.first_byte_ms is not None:
-        shown["first byte\np50 ms"] = number(cell.first_byte_ms.p50)
     return shown
 
 

@@ -17,8 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import DlemuError, UserError
-from datagen.storage.storage_base import StorageSpec
-from dlemu.jobs.probe.object_gets import run_gets
 from dlemu.jobs.probe.result import CellSpec, Engine, Latency, ProbeCell, Requests
 from dlemu.ranks import Comm
 from dlemu.ranks.failure import Role
@@ -186,11 +184,6 @@ def run_threads(cell: CellSpec, path: str, part: range, seconds: float) -> Reque
     return Requests(np.array(end_ns, np.int64), np.array(latencies_ns, np.int64), time.process_time() - cpu_before)
 
 
-def measure_gets(cell_spec: CellSpec, storage: StorageSpec, objects: tuple[str, ...], seconds: float) -> ProbeCell:
-    """Measure one cell of GET requests on objects; raises DlemuError, UserError."""
-    return _by_jobs(cell_spec, [partial(run_gets, cell_spec, storage, objects)] * cell_spec.jobs, seconds)
-
-
 def _by_jobs(cell_spec: CellSpec, jobs: Sequence[Callable[[float], Requests]], seconds: float) -> ProbeCell:
     """Run the jobs, each in its own process, for the warm-up and `seconds`."""
 
@@ -212,7 +205,6 @@ def _cell_of_requests(cell_spec: CellSpec, began_ns: int, requests: list[Request
     warm_ns = began_ns + round(SETTLE_SECONDS * 1e9)
     end_ns = np.concatenate([job.end_ns for job in requests])
     latency_ns = np.concatenate([job.latency_ns for job in requests])
-    first_byte_ns = [job.first_byte_ns for job in requests if job.first_byte_ns is not None]
     start_ns = int(end_ns[end_ns <= warm_ns].max(initial=began_ns))
     counted = (end_ns > start_ns) & (end_ns <= warm_ns + round(seconds * 1e9))
     if counted.sum() < 2:  # requests take longer than the cell: count all of them
@@ -228,8 +220,6 @@ def _cell_of_requests(cell_spec: CellSpec, began_ns: int, requests: list[Request
         iops=completed / counted_seconds,
         latency_ms=latency_stats(latency_ns[counted]),
         cpu_seconds_per_gb=sum(job.cpu_seconds for job in requests) / total_gb,
-        first_byte_ms=latency_stats(np.concatenate(first_byte_ns)[counted]) if first_byte_ns else None,
-        failed=sum(job.failed for job in requests),
     )
 
 

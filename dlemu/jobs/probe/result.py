@@ -19,8 +19,8 @@ from dlemu.results.wording import scaled
 PROBE = "probe.json"
 
 Access = Literal["randread", "read", "randwrite", "write"]
-Engine = Literal["fio", "threads", "s3"]
-"""What sent the requests: fio (libaio), dlemu's threads, or dlemu's S3 client (GET of ranges)."""
+Engine = Literal["fio", "threads"]
+"""What sent the requests: fio (libaio), or dlemu's threads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +59,6 @@ class Requests:
     """Completion, by CLOCK_MONOTONIC."""
     latency_ns: NDArray[np.int64]
     cpu_seconds: float
-    first_byte_ns: NDArray[np.int64] | None = None
-    """Time from sending a GET request to the first byte of its response; None for requests of files."""
-    failed: int = 0
-    """Requests that failed and were retried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +80,8 @@ class ProbeCell(CellSpec):
     latency_ms: Latency | None
     cpu_seconds_per_gb: float
     """CPU time of the processes that sent the requests, per 1e9 bytes."""
-    first_byte_ms: Latency | None = None
-    """Time from sending a GET request to the first byte of its response; null for other requests."""
     steady: bool | None = None
     """Whether the last five rounds of a write meet SNIA's steady-state criterion; null without --steady."""
-    failed: int = 0
-    """GET requests that failed and were retried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +110,10 @@ class ProbeAnswer:
     complete: bool
     """False while the probe is running, or if it was interrupted."""
     target: str
-    """Folder, file, or s3://BUCKET/... that was measured."""
-    overrides: tuple[str, ...] = ()
-    """Of `storage.storage_options`, for a bucket."""
+    """Folder or file that was measured."""
     engine: Engine
     host: HostFacts
-    storage: StorageFacts | None = None
+    storage: StorageFacts
     cells: tuple[ProbeCell, ...]
     feeds: tuple[Fed, ...] = ()
     issues: tuple[str, ...] = ()

@@ -13,13 +13,9 @@ from itertools import product
 from typing import Any
 
 from datagen.errors import SpaceError, UserError
-from datagen.storage.s3 import SCHEME
-from datagen.storage.storage_base import storage_spec
-from datagen.withheld import without_secrets
 from dlemu.config import load, workload_names
-from dlemu.jobs.probe.object_gets import objects_to_read
 from dlemu.jobs.probe.probe_file import probe_file
-from dlemu.jobs.probe.requests import choose_engine, measure_cell, measure_gets
+from dlemu.jobs.probe.requests import choose_engine, measure_cell
 from dlemu.jobs.probe.result import PROBE, Access, CellSpec, Engine, Fed, ProbeAnswer, ProbeCell
 from dlemu.machine.environment import describe_folder, describe_host, existing_folder
 from dlemu.metrics.cache import IN_MEMORY
@@ -34,7 +30,6 @@ from dlemu.runner.run_folder import check_new, new_folder
 
 KIB, MIB = 1 << 10, 1 << 20
 FILE_BYTES = 4 << 30  # default size of the file that is created in a folder
-BUCKET_BYTES = 1 << 30  # default size of the objects that are created in a bucket: uploads may cost money
 _CONSUMERS = (  # the answer says how many of these accelerators the storage would feed, with these workloads
     *(("unet3d", "h100"), ("unet3d", "b200"), ("resnet50", "h100")),
     *(("cosmoflow", "h100"), ("retinanet", "b200")),
@@ -61,8 +56,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """Cells of vendors' documents (docs/vendor-figures.md): fio at 128 KiB, depth 32; transfer sizes by number of workers
 with one request in flight each."""
-_BUCKET_GRID = {"sizes": (64 * KIB, MIB, 8 * MIB), "depths": (1, 8, 32, 64)}
-"""Default cells for a bucket: sizes of small samples, of large samples, and of parts of large objects."""
 
 
 def probe_target(
@@ -77,45 +70,39 @@ def probe_target(
     engine: str = "auto",
     file_bytes: int | None = None,
     steady: bool = False,
-    options: Sequence[str] = (),
     folder: str = "",
     on_event: OnEvent = ignore,
 ) -> tuple[ProbeAnswer, str]:
-    """Measure requests of several sizes and depths on a folder, a file or a bucket; return the answer and its folder.
+    """Measure requests of several sizes and depths on a folder or a file; return the answer and its folder.
 
-    In a folder, a file of `file_bytes` (None: 4 GiB, or more if requests need it) is created and removed, below
-    s3://BUCKET[/PREFIX] objects of as many bytes in total (None: 1 GiB); an existing file or object is only read.
-    What is not given of the requests is the preset's. `steady`: repeat each write until it is steady; `options` are
-    overrides of `storage.storage_options`, for a bucket. Raises UserError, SpaceError, DlemuError.
+    In a folder, a file of `file_bytes` (None: 4 GiB, or more if requests need it) is created and removed; an existing
+    file is only read. What is not given of the requests is the preset's. `steady`: repeat each write until it is
+    steady. Raises UserError, SpaceError, DlemuError.
     """
-    is_bucket = target.startswith(SCHEME)
+    if "://" in target:
+        raise UserError(
+            f"{target} is no folder or file: wanted one of a mounted storage; `dlemu predict workload=NAME "
+            "storage.storage_type=s3 storage.storage_root=BUCKET` measures a bucket by the workload's own reads"
+        )
     grid = {"accesses": accesses, "sizes": sizes, "depths": depths, "jobs": jobs}
-    default_grid = PRESETS[preset] if preset else _BUCKET_GRID if is_bucket else {}
-    cells = cells_of(**default_grid | {name: values for name, values in grid.items() if values})
+    cells = cells_of(**PRESETS.get(preset, {}) | {name: values for name, values in grid.items() if values})
     if steady and not any(cell.writes for cell in cells):
         raise UserError("--steady is for writes: wanted --rw randwrite or write")
     folder = folder or new_folder("probe")
     check_new(folder, "--output")
-    if is_bucket:
-        used_engine: Engine = "s3"
-        storage = None
-        measurement = _on_bucket(target, options, cells, file_bytes or BUCKET_BYTES, seconds)
-    else:
-        target = os.path.abspath(target)
-        used_engine = choose_engine(engine)
-        storage = describe_folder(existing_folder(os.path.dirname(target) if os.path.isfile(target) else target))
-        measurement = _on_file(target, cells, file_bytes, seconds, used_engine)
+    target = os.path.abspath(target)
+    used_engine = choose_engine(engine)
+    storage = describe_folder(existing_folder(os.path.dirname(target) if os.path.isfile(target) else target))
     answer = ProbeAnswer(
         complete=False,
         target=target,
-        overrides=tuple(without_secrets(options)),
         engine=used_engine,
         host=describe_host(),
         storage=storage,
         cells=(),
         started_at=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
     )
-    with measurement as measure:
+    with _on_file(target, cells, file_bytes, seconds, used_engine) as measure:
         for cell_spec in cells:
             repeats = steady and cell_spec.writes
             cell = _until_steady(cell_spec, measure, on_event) if repeats else measure(cell_spec)
@@ -136,10 +123,8 @@ def probe_target(
 
 def _issues(answer: ProbeAnswer, *, lacks_fio: bool) -> Iterator[str]:
     storage = answer.storage
-    if storage is not None and storage.file_system in IN_MEMORY:
+    if storage.file_system in IN_MEMORY:
         yield f"{storage.folder} is {storage.file_system}, which is memory: no storage was measured"
-    if failed := sum(cell.failed for cell in answer.cells):
-        yield f"retried {count(failed, 'request')} that had failed"
     if any(cell.writes and cell.steady is None for cell in answer.cells):
         yield (
             "it is not known whether writes had reached their steady state, and a fresh SSD writes faster than a used "
@@ -185,25 +170,6 @@ def _until_steady(cell_spec: CellSpec, measure: Measure, on_event: OnEvent) -> P
         on_event(Doing(f"round {len(rates)} of at most {MOST_ROUNDS}: {cell.mb_per_second:,.1f} MB/s"))
     mean = sum(rates[-WINDOW:]) / WINDOW
     return replace(cell, mb_per_second=mean, iops=mean * 1e6 / cell.size_bytes, steady=is_steady(rates))
-
-
-@contextlib.contextmanager
-def _on_bucket(
-    target: str, options: Sequence[str], cells: Sequence[CellSpec], total_bytes: int, seconds: float
-) -> Iterator[Measure]:
-    """Context: yield what measures a cell of GET requests; objects that it makes are removed at exit."""
-    if any(cell.writes for cell in cells):
-        raise UserError("a bucket is probed by GET: wanted --rw randread or read")
-    bucket = target.removeprefix(SCHEME).partition("/")[0]
-    if not bucket:
-        raise UserError(f"{target} names no bucket: wanted s3://BUCKET or s3://BUCKET/PREFIX")
-    foreign = [word for word in options if not word.lstrip("+").startswith("storage.storage_options.")]
-    if foreign:
-        raise UserError(f"{foreign[0]}: a bucket's probe takes storage.storage_options.NAME=VALUE and no other setting")
-    workload = load([*options, "storage.storage_type=s3", f"storage.storage_root={bucket}"])
-    spec = storage_spec("s3", root=bucket, options=workload.storage.storage_options)
-    with objects_to_read(spec, target, total_bytes, max(cell.size_bytes for cell in cells)) as objects:
-        yield lambda cell: measure_gets(cell, spec, objects, seconds)
 
 
 @contextlib.contextmanager
