@@ -41,7 +41,6 @@ class Others:
             "data/set/valid/",
             "saved/",
             f"{SAVED}/",
-            "probed/",
             *more,
         }
         for key in ours:
@@ -49,7 +48,7 @@ class Others:
         for folder in sorted(folders):
             names = [".mine", ".mine.upload", ".mine.part", ".part"]
             if not folder.endswith(("train/", "valid/")):  # where a file of another name is refused, or one of the set
-                names += ["notes.txt", "mine.part", "dlemu-probe-1-abc/0000", "below/notes.txt"]
+                names += ["notes.txt", "mine.part", "below/notes.txt"]
             for name in names:
                 self._objects.setdefault(f"{folder}{name}", f"of others: {folder}{name}".encode())
         for key in (*ours, *self._objects, *(f"data/set/train/img_{n}_of_{FILES}.npz" for n in range(FILES))):
@@ -196,22 +195,6 @@ def test_checkpoints_are_written_beside_what_others_have(server: Any, tmp_path: 
         assert others.ours[1] == set()
     assert run("checkpoint", *words, "checkpoint.keep_last=-3", f"output.folder={tmp_path / 'wrong'}").status == 2
     assert others.changed() == []
-
-
-def test_a_bucket_is_probed_beside_what_others_have(server: Any, tmp_path: Path) -> None:
-    others = Others(server)
-    others.put()
-    words = ["s3://bucket/probed", f"storage.storage_options.endpoint_url={server.endpoint}"]
-    words += ["--sizes", "16k", "--depths", "1", "--jobs", "1", "--seconds", "0.1", "--file-size", "20m"]
-    run("probe", *words, "--output", str(tmp_path / "p")).assert_ended(0)
-    assert others.changed() == []
-    assert others.ours == (set(), set())
-    assert run("probe", *words, "--sizes", "nonsense").status == 2
-    for at in (is_part, lambda request: request.method == "GET" and "dlemu-probe" in request.key):
-        ended = interrupted(server, at, signal.SIGINT, "probe", *words, "--output", str(tmp_path / "q"))
-        assert ended.status == 130, ended.err
-        assert others.changed() == []
-        assert others.ours == (set(), set())
 
 
 def test_studies_leave_what_others_have(server: Any, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""From cells and levels to probe.json: what is asked of whom, what is kept of it, and what it would feed."""
+"""From cells and levels to probe.json: what is asked of whom, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from dlemu.jobs.probe.result import CellSpec, ProbeAnswer, ProbeCell, Requests
 from dlemu.jobs.probe.run import probe_target, read_probe
 from dlemu.jobs.training.evict import treatment_of
 from dlemu.machine.environment import describe_folder
-from dlemu.metrics.demand import demand
 from dlemu.runner.events import Doing
 from tests.shown import details
 
@@ -255,20 +254,6 @@ def test_writes_that_are_not_known_to_be_steady_say_so(
     assert written.steady is (False if steady else None)
     (issue,) = answer.issues
     assert words in issue
-
-
-def test_what_a_probe_would_feed_is_by_its_best_reads(measured: list[Any], tmp_path: Path) -> None:
-    """As many as get their threshold's share of what they take when they never wait; writes feed nobody."""
-    answer = probed(tmp_path, accesses=("randread", "write"), sizes=(4096,), depths=(1, 4))
-    feeds = {(fed.workload, fed.accelerator): fed for fed in answer.feeds}
-    assert ("unet3d", "h100") in feeds
-    for (name, accelerator), fed in feeds.items():
-        one = demand(name, load([f"workload={name}", f"accelerator={accelerator}"]))
-        assert one.mb_per_second is not None
-        each = fed.needed_mb_per_second
-        assert each == one.au_threshold_percent / 100 * one.mb_per_second
-        assert fed.accelerators * each <= 4000 < (fed.accelerators + 1) * each
-    assert probed(tmp_path, result="w", accesses=("write",), sizes=(4096,)).feeds == ()
 
 
 def test_a_full_disk_of_results_neither_ends_nor_hides_a_probe(

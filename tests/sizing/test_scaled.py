@@ -10,7 +10,6 @@ import pytest
 
 from dlemu.config import load, load_received, to_yaml
 from dlemu.config.schema import full_size
-from dlemu.jobs.probe.run import fed_by
 from dlemu.jobs.training.host_checks import judge_ceiling
 from dlemu.jobs.training.result import read_run
 from dlemu.jobs.training.wording import screen
@@ -168,8 +167,6 @@ def test_comparisons_sweeps_and_pages_name_the_size_of_samples(a: Any, b: Any, s
         (["workload=unet3d"], ""),
     ],
 )
-def test_doctor_and_probe_name_the_size_of_samples(words: list[str], small: str, own: str) -> None:
+def test_doctor_names_the_size_of_samples(words: list[str], small: str, own: str) -> None:
     need = demand("w", load([f"workload={own}" if word == "own" else word for word in words]))
     assert f" x {need.accelerator or 'accelerator'}{small} on this host" in judge_ceiling(need, 8, 99.0).observed
-    (fed,) = fed_by(replace(need, mb_per_second=12.0), 80.0)
-    assert fed.kind == f"{need.accelerator or 'accelerator'}{small} on w"

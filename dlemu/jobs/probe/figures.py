@@ -5,13 +5,13 @@ from __future__ import annotations
 import altair as alt
 
 from dlemu.jobs.probe.result import ProbeAnswer, size_name
-from dlemu.report.figure_base import Figure, Level, lines
+from dlemu.report.figure_base import Figure, lines
 
 _NEARLY = 0.9  # share of the highest speed from which on more requests add little
 
 
 def speed_by_depth(answer: ProbeAnswer) -> Figure | None:
-    """GB/s against requests in flight, a line for each size, and the rates that accelerators need."""
+    """GB/s against requests in flight, a line for each size."""
     if not answer.cells:
         return None
     cells = sorted(answer.cells, key=lambda cell: cell.in_flight)
@@ -23,11 +23,8 @@ def speed_by_depth(answer: ProbeAnswer) -> Figure | None:
     x = alt.X("at:Q", title="requests in flight", scale=alt.Scale(type="log", base=2), axis=axis)
     highest = max(cell.mb_per_second for cell in cells)
     enough = next(cell.in_flight for cell in cells if cell.mb_per_second >= _NEARLY * highest)
-    reached = [fed for fed in answer.feeds if fed.needed_mb_per_second <= highest][:3]
-    levels = [Level(fed.needed_mb_per_second / 1e3, f"one {fed.kind}") for fed in reached]
     title = f"Beyond {enough:,} in flight, more requests add less than {100 - 100 * _NEARLY:.0f} %"
-    caption = "Horizontal: demand of one accelerator at its threshold." if levels else "Each point is one measurement."
-    return Figure(title, caption, lines(rows, x, "GB/s", levels=levels, points=True))
+    return Figure(title, "Each point is one measurement.", lines(rows, x, "GB/s", points=True))
 
 
 FIGURES = (speed_by_depth,)

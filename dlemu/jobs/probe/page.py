@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from dlemu.jobs.probe.result import Fed, ProbeAnswer, ProbeCell, size_name
+from dlemu.jobs.probe.result import ProbeAnswer, ProbeCell, size_name
 from dlemu.jobs.probe.run import read_probe, read_rates
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.table import Section, Table, Words, columns
+from dlemu.report.table import Section, Table, columns
 from dlemu.report.units import number
 from dlemu.results.kinds import Parts
 
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
 
-_SHOWN_FEEDS = 2
 _ENGINES = {
     "fio": "fio, libaio, direct",
     "threads": "dlemu's own requests by threads, direct",
@@ -24,13 +24,14 @@ _ENGINES = {
 
 
 def _screen(answer: ProbeAnswer, folder: str) -> Screen:
-    """Return each access's cells with the most bytes and the most requests/s, and the accelerators it would feed."""
+    """Return each access's cells with the most bytes and the most requests/s."""
     lines: list[Said] = []
     for access in sorted({cell.access for cell in answer.cells}):
         cells = [cell for cell in answer.cells if cell.access == access]
         fastest = [max(cells, key=attrgetter("mb_per_second")), max(cells, key=attrgetter("iops"))]
         lines += [Said(access, _speed(cell), tone="strong") for cell in dict.fromkeys(fastest)]
-    lines += [Said("feeds", _feeds(fed)) for fed in answer.feeds[:_SHOWN_FEEDS]]
+    predicts = f"dlemu predict workload=NAME --drive {shlex.quote(folder)}"
+    lines.append(Said("next", predicts, "how many accelerators it feeds"))
     title = f"Probe of {answer.target} by {answer.host.host}"
     return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
@@ -41,13 +42,7 @@ def _speed(cell: ProbeCell) -> str:
     return f"{rate(cell.mb_per_second)}, {requests} ({cell.in_flight} in flight)"
 
 
-def _feeds(fed: Fed) -> str:
-    return f"{fed.accelerators} x {fed.kind}: each needs {number(fed.needed_mb_per_second)} MB/s at its threshold"
-
-
 def _sections(answer: ProbeAnswer, _: str) -> Iterator[Section]:
-    if others := answer.feeds[_SHOWN_FEEDS:]:
-        yield Words("Other accelerators fed: rate / (threshold x demand)", [_feeds(fed) for fed in others])
     cells = [_columns(cell) for cell in answer.cells]
     names = list(dict.fromkeys(name for cell in cells for name in cell))
     head = columns(*names, right=range(1, len(names)))

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from datagen.quantiles import Percentiles
 from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.results.answer_files import ANSWER_VERSION
-from dlemu.results.wording import scaled
 
 PROBE = "probe.json"
 
@@ -85,24 +84,6 @@ class ProbeCell(CellSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fed:
-    """Accelerators that the fastest reads of all cells would feed, by the null model: speed / (threshold x demand)."""
-
-    workload: str
-    accelerator: str
-    needed_mb_per_second: float
-    """MB/s that one accelerator reads at the AU of its threshold."""
-    accelerators: int
-    sample_divisor: float | None = None
-    """How many times larger samples are without the workload's scale; None where that is not known."""
-
-    @property
-    def kind(self) -> str:
-        """The accelerator and its workload, in words."""
-        return f"{self.accelerator or 'accelerator'}{scaled(self.sample_divisor)} on {self.workload}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class ProbeAnswer:
     """The whole result."""
 
@@ -115,7 +96,6 @@ class ProbeAnswer:
     host: HostFacts
     storage: StorageFacts
     cells: tuple[ProbeCell, ...]
-    feeds: tuple[Fed, ...] = ()
     issues: tuple[str, ...] = ()
     started_at: str = ""
     """ISO 8601 with zone."""

@@ -13,13 +13,11 @@ from itertools import product
 from typing import Any
 
 from datagen.errors import SpaceError, UserError
-from dlemu.config import load, workload_names
 from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import choose_engine, measure_cell
-from dlemu.jobs.probe.result import PROBE, Access, CellSpec, Engine, Fed, ProbeAnswer, ProbeCell
+from dlemu.jobs.probe.result import PROBE, Access, CellSpec, Engine, ProbeAnswer, ProbeCell
 from dlemu.machine.environment import describe_folder, describe_host, existing_folder
 from dlemu.metrics.cache import IN_MEMORY
-from dlemu.metrics.demand import Demand, demand
 from dlemu.metrics.t_interval import MOST_ROUNDS, WINDOW, is_steady
 from dlemu.report.units import size
 from dlemu.results.answer_files import read_answer, save_answer
@@ -30,10 +28,6 @@ from dlemu.runner.run_folder import check_new, new_folder
 
 KIB, MIB = 1 << 10, 1 << 20
 FILE_BYTES = 4 << 30  # default size of the file that is created in a folder
-_CONSUMERS = (  # the answer says how many of these accelerators the storage would feed, with these workloads
-    *(("unet3d", "h100"), ("unet3d", "b200"), ("resnet50", "h100")),
-    *(("cosmoflow", "h100"), ("retinanet", "b200")),
-)
 Measure = Callable[[CellSpec], ProbeCell]
 
 
@@ -112,7 +106,7 @@ def probe_target(
             requests = f"{cell.access} {cell.size_bytes / 1024:,.0f} KiB x {cell.in_flight}"
             on_event(PartMeasured(cell, f"{requests}: {cell.mb_per_second:,.1f} MB/s, {cell.iops:,.0f} /s"))
     issues = tuple(_issues(answer, lacks_fio=engine == "auto" and used_engine == "threads"))
-    answer = replace(answer, complete=True, feeds=tuple(_feeds(answer.cells)), issues=issues)
+    answer = replace(answer, complete=True, issues=issues)
     try:
         save_answer(folder, PROBE, answer)
     except SpaceError:
@@ -134,31 +128,6 @@ def _issues(answer: ProbeAnswer, *, lacks_fio: bool) -> Iterator[str]:
         yield f"not steady after {MOST_ROUNDS} rounds: {count(unsteady, 'write')}"
     if lacks_fio:
         yield "fio is not installed: dlemu's own threads sent the requests"
-
-
-def _feeds(cells: Sequence[ProbeCell]) -> Iterator[Fed]:
-    read_mb_per_second = max((cell.mb_per_second for cell in cells if not cell.writes), default=0.0)
-    if not read_mb_per_second:
-        return
-    installed = workload_names()
-    for name, accelerator in _CONSUMERS:
-        if name in installed:
-            workload = load([f"workload={name}", f"accelerator={accelerator}"])
-            yield from fed_by(demand(name, workload), read_mb_per_second)
-
-
-def fed_by(need: Demand, mb_per_second: float) -> Iterator[Fed]:
-    """Yield how many accelerators of one kind a storage would feed; nothing for a workload that computes nothing."""
-    if not need.mb_per_second:
-        return
-    needed = need.au_threshold_percent / 100 * need.mb_per_second
-    yield Fed(
-        workload=need.workload,
-        accelerator=need.accelerator,
-        needed_mb_per_second=needed,
-        accelerators=int(mb_per_second / needed),
-        sample_divisor=need.sample_divisor,
-    )
 
 
 def _until_steady(cell_spec: CellSpec, measure: Measure, on_event: OnEvent) -> ProbeCell:
