@@ -41,8 +41,8 @@ PIECE_BYTES = 1 << 20  # bytes of a checkpoint that share a key, and size of its
 _PIECE_WORDS = PIECE_BYTES // 8
 _CACHED_MULTIPLE = 256  # `_offsets` caches arrays of these lengths, which files of nearly equal size share
 
-Pattern = Literal["random", "uniform_fp16", "uniform_fp32", "ones_fp16", "ones_fp32"]
-"""`random`: incompressible; `uniform`: numbers in [0, 1) as of `torch.rand`, partly compressible; `ones`: constant."""
+Pattern = Literal["random", "ones_fp16", "ones_fp32"]
+"""`random`: incompressible; `ones`: constant."""
 Words = NDArray[np.uint64]
 GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's increment: 2^64 / the golden ratio
 _GOLDEN = np.array(GOLDEN, np.uint64)  # arrays, as are the next ones: numpy takes twice as long for scalars
@@ -172,18 +172,12 @@ class BulkContent(StampedContent):
 
     @functools.cached_property
     def _pool(self) -> NDArray[np.uint64]:
+        if self.pattern == "ones_fp16":
+            return np.ones(PIECE_BYTES // 2, np.float16).view(np.uint64)
+        if self.pattern == "ones_fp32":
+            return np.ones(PIECE_BYTES // 4, np.float32).view(np.uint64)
         words: NDArray[np.uint64] = np.random.SFC64([MAGIC, self.seed]).random_raw(_PIECE_WORDS)
-        distribution, _, type_name = self.pattern.partition("_")
-        if distribution == "random":
-            return words
-        element_type: type[np.floating[Any]] = np.float16 if type_name == "fp16" else np.float32
-        element_bytes = np.dtype(element_type).itemsize
-        if distribution == "ones":
-            return np.ones(PIECE_BYTES // element_bytes, element_type).view(np.uint64)
-        # As many random bits as the mantissa holds: exact, and below 1
-        bits = np.finfo(element_type).nmant + 1
-        draws = words.view(f"u{element_bytes}") >> (8 * element_bytes - bits)
-        return (draws.astype(np.float64) / (1 << bits)).astype(element_type).view(np.uint64)
+        return words
 
     def write_blocks(self, blocks: Words, file: int, first: int) -> None:
         words = blocks.reshape(-1)
@@ -201,13 +195,7 @@ class BulkContent(StampedContent):
         """Return what every word of a piece is XORed with."""
         if not self.is_stamped:
             return np.uint64(0)
-        key = key_of(self.seed_hash, file, piece)
-        # Elements of a word have the same key, so that the numbers stay as compressible as before
-        if self.pattern == "uniform_fp16":
-            key = (key & 0xFFFF) * 0x0001000100010001
-        elif self.pattern == "uniform_fp32":
-            key = (key & 0xFFFFFFFF) * 0x100000001
-        return np.uint64(key)
+        return np.uint64(key_of(self.seed_hash, file, piece))
 
 
 def identify(block: memoryview | bytes) -> Stamp | None:

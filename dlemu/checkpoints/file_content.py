@@ -27,7 +27,7 @@ _HALF_PRECISION = ("fp16", "bf16")
 class FileNumber:
     """Identifies a file among all checkpoints of a run; the stamps of its blocks hold it as one integer."""
 
-    checkpoint: int  # number of the checkpoint; 0 if all checkpoints have the same bytes
+    checkpoint: int  # number of the checkpoint
     rank: int  # rank of the job that wrote the file
     file: int  # index among the rank's files, from 0
 
@@ -42,8 +42,7 @@ class FileNumber:
         return cls(checkpoint, rank, file)
 
     def __str__(self) -> str:
-        checkpoint = f"checkpoint {self.checkpoint}, " if self.checkpoint else ""
-        return f"{checkpoint}rank {self.rank}, file {self.file}"
+        return f"checkpoint {self.checkpoint}, rank {self.rank}, file {self.file}"
 
 
 @dataclass(frozen=True)
@@ -122,9 +121,7 @@ class FileContent:
 def files_of(
     folder: str, layouts: Sequence[FileLayout], settings: Checkpoint, seed: int, *, checkpoint: int, rank: int
 ) -> list[FileContent]:
-    """Return a rank's files of one checkpoint, under `checkpoint.content` and `checkpoint.randomize_tensor`."""
-    if settings.content != "unique" or not settings.randomize_tensor:
-        checkpoint = 0
+    """Return a rank's files of one checkpoint, under `checkpoint.randomize_tensor`."""
     return [
         FileContent(
             f"{folder}/{layout.path}",
@@ -143,9 +140,7 @@ def _bulk(seed: int, pattern: Pattern) -> BulkContent:
 
 
 def _pattern(layout: FileLayout, settings: Checkpoint) -> Pattern:
-    half = bool(layout.tensors) and layout.tensors[0][1].dtype in _HALF_PRECISION
-    if not settings.randomize_tensor:
-        return "ones_fp16" if half else "ones_fp32"
-    if settings.content == "torch_rand":
-        return "uniform_fp16" if half else "uniform_fp32"
-    return "random"
+    if settings.randomize_tensor:
+        return "random"
+    is_half = bool(layout.tensors) and layout.tensors[0][1].dtype in _HALF_PRECISION
+    return "ones_fp16" if is_half else "ones_fp32"

