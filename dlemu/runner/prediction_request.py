@@ -24,9 +24,8 @@ class PredictionRequest:
     drive: str | Rates | None = None
     """A data sheet (YAML file), a probe's folder, or what it says of the storage; nothing is read."""
     hosts: int | None = None
-    """Number of hosts like this one, which share the storage or have one each.
-
-    None: one; without a storage, one for every 8 accelerators."""
+    """Number of hosts like this one, which share the storage. None: one; without a storage, one for every 8
+    accelerators."""
     host_cores: int | None = None
     """Cores of each host, if not as many as were measured on; they are assumed to be as fast."""
     others_mb_per_second: float = 0.0

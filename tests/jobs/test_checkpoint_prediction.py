@@ -189,10 +189,15 @@ def test_a_run_predicts_itself(tmp_path: Path) -> None:
     assert OUTSIDE not in [finding.code for finding in answer.findings]
 
 
-@pytest.mark.parametrize("option", [{"make": print}, {"most": 3}])
+@pytest.mark.parametrize("option", [{"make": print}, {"most": 3}, {"hosts": 2}, {"host_cores": 8}])
 def test_what_only_a_training_s_prediction_takes_is_refused(tmp_path: Path, option: dict[str, object]) -> None:
-    with pytest.raises(UserError, match="--make and --most are for training"):
+    with pytest.raises(UserError, match="--make, --most, --hosts and --host-cores are for training"):
         predicted(tmp_path, mb_per_second=1.0, **option)
+
+
+def test_drives_of_each_host_are_predicted_by_one_host(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"checkpoint.node_local is true: wanted the prediction of one host"):
+        predicted(tmp_path, "checkpoint.node_local=true", mb_per_second=1.0)
 
 
 def test_no_checkpoints_no_storage_and_no_model_are_refused(tmp_path: Path) -> None:

@@ -127,8 +127,8 @@ def run_prediction(
 
     A checkpoint run as `request.from_folder` gives the storage and the defaults of the settings. Raises UserError.
     """
-    if request.make is not None or request.most is not None:
-        raise UserError("--make and --most are for training only: checkpoints need no dataset")
+    if any(option is not None for option in (request.make, request.most, request.hosts, request.host_cores)):
+        raise UserError("--make, --most, --hosts and --host-cores are for training only: leave them out")
     measured = None if request.from_folder is None else read_checkpoint_run(request.from_folder)
     if isinstance(source, Workload):
         workload = source
@@ -137,37 +137,33 @@ def run_prediction(
         workload = load(source, config_dir=request.config_dir, base=base)
     workload = with_checkpoints(workload)
     check_checkpoints(workload)
+    if workload.checkpoint.node_local:
+        raise UserError(
+            "checkpoint.node_local is true: wanted the prediction of one host, whose ranks share its drives: "
+            "checkpoint.node_local=false ranks=RANKS_OF_A_HOST checkpoint.job_ranks=RANKS_OF_THE_JOB"
+        )
     plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
-    hosts = request.hosts or 1
     if measured is not None:
-        hosts = request.hosts or max(1, len(measured.summary.environment.hosts))
-        storage = _measured_storage(measured.summary, measured.facts.workload, plan)
+        storage = _measured_storage(measured.summary, plan)
     elif request.drive is not None:
-        ranks_of_drive = -(-len(plan.ranks) // hosts) if workload.checkpoint.node_local else len(plan.ranks)
-        storage = _storage_of_drive(request.drive, workload.checkpoint, ranks_of_drive)
+        storage = _storage_of_drive(request.drive, workload.checkpoint, len(plan.ranks))
     else:
         assert request.mb_per_second is not None  # the remaining way to describe a storage
         speed = speed_of(request.mb_per_second)
         storage = KnownStorage(source=f"a storage of {request.mb_per_second:,g} MB/s", writes=speed, reads=speed)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
-    answer = predict(workload, plan, storage, hosts=hosts, others_mb_per_second=request.others_mb_per_second)
+    answer = predict(workload, plan, storage, others_mb_per_second=request.others_mb_per_second)
     write_text(folder, CONFIG, to_yaml(workload))
     save_answer(folder, PREDICTION, answer)
     return answer, folder, workload
 
 
 def predict(
-    workload: Workload,
-    plan: CheckpointPlan,
-    storage: KnownStorage,
-    *,
-    hosts: int = 1,
-    others_mb_per_second: float = 0.0,
+    workload: Workload, plan: CheckpointPlan, storage: KnownStorage, *, others_mb_per_second: float = 0.0
 ) -> CheckpointPrediction:
     """Return the prediction: all ranks start together and share what other jobs leave. UserError: nothing is left."""
     settings, sizes = workload.checkpoint, plan.sizes
-    bytes_of_storage = _most_bytes(plan, hosts) if settings.node_local else sizes.bytes
 
     def predict_phase(speed: Value | None) -> PredictedPhase | None:
         if speed is None:
@@ -175,7 +171,7 @@ def predict(
         mb_per_second = speed.mean - others_mb_per_second
         if mb_per_second <= 0:
             raise nothing_left(others_mb_per_second, speed.mean)
-        seconds = bytes_of_storage / (mb_per_second * 1e6)
+        seconds = sizes.bytes / (mb_per_second * 1e6)
         error = (speed.half_width or 0.0) / mb_per_second
         return PredictedPhase(seconds=seconds, seconds_interval=(seconds / (1 + error), seconds / max(1 - error, 0.01)))
 
@@ -201,11 +197,6 @@ def predict(
     )
 
 
-def _most_bytes(plan: CheckpointPlan, hosts: int) -> int:
-    """Return the bytes of the host with the most, where all hosts have equally many consecutive ranks."""
-    return max(int(rank_bytes.sum()) for rank_bytes in np.array_split(np.array(plan.rank_bytes), hosts))
-
-
 def _storage_of_drive(path: str | Rates, settings: Checkpoint, ranks: int) -> KnownStorage:
     """Return the speed of the drive described at `path` for the `ranks` that share it.
 
@@ -229,16 +220,8 @@ def _storage_of_drive(path: str | Rates, settings: Checkpoint, ranks: int) -> Kn
     return KnownStorage(source=drive.source, writes=writes, reads=reads)
 
 
-def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: CheckpointPlan) -> KnownStorage:
-    """Return the speed that a checkpoint run measured; UserError if it measured none.
-
-    With `node_local`, each host has a storage of its own: the speed is that of the host with the most bytes.
-    """
-    share_of_storage = 1.0
-    if workload.checkpoint.node_local:
-        measured_plan = plan_checkpoint(workload.model, workload.checkpoint, measured.ranks)
-        most_bytes = _most_bytes(measured_plan, len(measured.environment.hosts))
-        share_of_storage = most_bytes / sum(measured_plan.rank_bytes)
+def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan) -> KnownStorage:
+    """Return the speed that a checkpoint run measured; UserError if it measured none."""
 
     def speed(phase: PhaseSummary | None) -> Value | None:
         """Average the seconds per GiB, not the rates, because the prediction is about seconds."""
@@ -250,7 +233,7 @@ def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: Che
         if len(seconds_per_gib) > 1:
             deviation = float(np.std(seconds_per_gib, ddof=1))
             percent = max(percent, 100 * half_width(deviation, len(seconds_per_gib), 0.95) / mean)
-        return speed_of(share_of_storage * GIB / mean / 1e6, percent)
+        return speed_of(GIB / mean / 1e6, percent)
 
     writes, reads = speed(measured.write), speed(measured.read)
     if writes is None and reads is None:
