@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.content import STAMP_BYTES, BulkContent, Pattern, find_stamps, identify
+from datagen.content import STAMP_BYTES, BulkContent, Pattern, identify
 from datagen.spec import BLOCK_BYTES
 from dlemu.checkpoints.shards import FileLayout
 from dlemu.config.schema import Checkpoint
@@ -24,35 +24,14 @@ _HALF_PRECISION = ("fp16", "bf16")
 
 
 @dataclass(frozen=True)
-class FileNumber:
-    """Identifies a file among all checkpoints of a run; the stamps of its blocks hold it as one integer."""
-
-    checkpoint: int  # number of the checkpoint
-    rank: int  # rank of the job that wrote the file
-    file: int  # index among the rank's files, from 0
-
-    def __int__(self) -> int:
-        return (self.checkpoint << _RANK_BITS | self.rank) << _FILE_BITS | self.file
-
-    @classmethod
-    def of(cls, number: int) -> FileNumber:
-        """Unpack the integer of a stamp."""
-        rest, file = divmod(number, 1 << _FILE_BITS)
-        checkpoint, rank = divmod(rest, 1 << _RANK_BITS)
-        return cls(checkpoint, rank, file)
-
-    def __str__(self) -> str:
-        return f"checkpoint {self.checkpoint}, rank {self.rank}, file {self.file}"
-
-
-@dataclass(frozen=True)
 class FileContent:
     """One file of a checkpoint: generates and checks its bytes."""
 
     path: str
     layout: FileLayout
     bulk: BulkContent
-    number: FileNumber
+    number: int
+    """Identifies the file among all checkpoints of a run; the stamps of its blocks hold it."""
 
     @property
     def size_bytes(self) -> int:
@@ -60,7 +39,7 @@ class FileContent:
 
     def fill(self, buffer: memoryview | NDArray[np.uint8], offset: int) -> None:
         """Fill `buffer` with the file's bytes from `offset` on."""
-        self.bulk.fill(buffer, int(self.number), offset)
+        self.bulk.fill(buffer, self.number, offset)
         target = np.frombuffer(buffer, np.uint8)
         for literal_offset, data in self._literals(offset, offset + target.size):
             first = max(literal_offset, offset)
@@ -75,7 +54,7 @@ class FileContent:
         if np.array_equal(actual, expected):
             return ""
         first = int((actual != expected).argmax())
-        return f"byte {offset + first} is not what was written: {self._explain(data, first)}"
+        return f"byte {offset + first} is not what was written"
 
     def stamp_problem(self, data: memoryview, offset: int) -> str:
         """Check only the first stamp in `data`; return whose bytes these are if it is not this file's, else ''.
@@ -88,24 +67,14 @@ class FileContent:
             if any(self._literals(offset + index, offset + index + STAMP_BYTES)):
                 continue
             stamp = identify(data[index : index + STAMP_BYTES])
-            expected = self.bulk.seed_hash, int(self.number), offset + index
-            if stamp is not None and (stamp.seed_hash, stamp.file, stamp.offset) == expected:
-                return ""
-            return self._explain(data, index)
+            if stamp is None:
+                return "the bytes there were not written by dlemu"
+            if stamp.seed_hash != self.bulk.seed_hash:
+                return "it holds bytes of another run's checkpoint"
+            if (stamp.file, stamp.offset) != (self.number, offset + index):
+                return "it holds bytes of another file, or of another place in this one"
+            return ""
         return ""
-
-    def _explain(self, data: memoryview, index: int) -> str:
-        """Return whose bytes are at `index` of `data`, by the last stamp before them or, without one, the next."""
-        first = max(0, index - BLOCK_BYTES + 1)
-        stamps = find_stamps(data[first : index + BLOCK_BYTES]) if self.bulk.is_stamped else []
-        if not stamps:
-            return "the bytes there were not written by dlemu"
-        stamp = stamps[-1][1] if stamps[-1][0] <= index - first else stamps[0][1]
-        if stamp.seed_hash != self.bulk.seed_hash:
-            return "it holds bytes of another run's checkpoint"
-        if stamp.file != int(self.number):
-            return f"it holds the bytes of {FileNumber.of(stamp.file)}, wanted {self.number}"
-        return f"it holds bytes of this file's offset {stamp.offset} that were changed or are in the wrong place"
 
     def _literals(self, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Yield offset and bytes of the format's literals that overlap bytes `begin` to `end` of the file."""
@@ -127,7 +96,7 @@ def files_of(
             f"{folder}/{layout.path}",
             layout,
             _bulk(seed, _pattern(layout, settings)),
-            FileNumber(checkpoint, rank, file),
+            (checkpoint << _RANK_BITS | rank) << _FILE_BITS | file,
         )
         for file, layout in enumerate(layouts)
     ]

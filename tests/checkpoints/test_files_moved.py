@@ -17,7 +17,7 @@ import pytest
 from datagen.errors import UserError
 from datagen.storage import memory, posix
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
-from dlemu.checkpoints.file_content import FileContent, FileNumber, files_of
+from dlemu.checkpoints.file_content import FileContent, files_of
 from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, read_logs, rows_path
 from dlemu.checkpoints.piece_ring import RING_BYTES, PieceRing, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, read_pattern
@@ -98,7 +98,7 @@ def test_what_is_written_is_read_back_in_every_manner(threads: int, direct: bool
         ("long", "1.pt is too long: it is of another model"),
         (
             "swapped",
-            "1.pt is not the file that was written: it holds the bytes of checkpoint 1, rank 2, file 9, wanted",
+            "1.pt is not the file that was written: it holds bytes of another file",
         ),
         ("zeros", "1.pt is not the file that was written: the bytes there were not written by dlemu"),
     ],
@@ -119,7 +119,7 @@ def test_a_file_that_is_not_as_written_is_named(damage: str, message: str, tmp_p
     elif damage == "zeros":
         path.write_bytes(bytes(size))
     else:
-        replace(wanted[1], number=FileNumber(1, 2, 9)).fill(other, 0)
+        replace(wanted[1], number=29).fill(other, 0)
         path.write_bytes(other.tobytes())
     with pytest.raises(UserError, match=message):
         read(storage, wanted, Checkpoint())
@@ -142,7 +142,7 @@ def test_a_single_changed_byte_is_found_where_every_byte_is_compared(tmp_path: P
         file.seek(70_000)
         file.write(b"\x00\x01")
     read(storage, wanted, Checkpoint())
-    with pytest.raises(UserError, match=r"byte 7000\d is not what was written: .*that were changed"):
+    with pytest.raises(UserError, match=r"byte 7000\d is not what was written"):
         read(storage, wanted, Checkpoint(verify=True))
 
 

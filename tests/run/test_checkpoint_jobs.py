@@ -151,7 +151,7 @@ def test_training_goes_on_while_asynchronous_ones_drain(tmp_path: Path) -> None:
     [
         (lambda paths: paths[1].unlink(), "is missing: the checkpoint is incomplete"),
         (lambda paths: os.truncate(paths[1], 10), "is truncated: it has 10 bytes"),
-        (lambda paths: os.replace(paths[0], paths[2]), r"it holds the bytes of .*rank 0, file 0, wanted|is missing"),
+        (lambda paths: os.replace(paths[0], paths[2]), r"it holds bytes of another file|is missing"),
     ],
 )
 def test_a_damaged_checkpoint_ends_the_reading_and_is_named(
